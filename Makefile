@@ -1,0 +1,45 @@
+# Two commands do everything on a machine with Python 3.11+ and make: `make demo` and `make test`.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+# Further arguments for pytest, as in: make test ARGS="tests/indexes -x"
+ARGS ?=
+# The soak's random choices; give the seed of a failed run to see it again.
+SEED ?= $(shell date +%s)
+
+.PHONY: help env demo test soak lint format types bench clean
+
+help: ## List the targets
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+env: ## Make .venv complete (all other targets do this first)
+	@.ci/bootstrap
+
+demo: env ## Show what windrow does, on generated data
+	@$(BIN)/windrow demo
+
+test: env ## Run the test suite (not the long sweeps)
+	$(BIN)/pytest $(ARGS)
+
+soak: env ## Run the long sweeps: soak tests, and all property tests with many examples (SEED=... repeats a run)
+	WINDROW_PROFILE=soak $(BIN)/pytest -m "soak or hypothesis" --timeout 7200 -o faulthandler_timeout=7000 --hypothesis-seed=$(SEED) $(ARGS)
+
+lint: env ## Check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: env ## Format the code and repair what can be repaired
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: env ## Check types
+	$(BIN)/mypy
+
+bench: ## Run the benchmarks against other stores (installs them first)
+	@.ci/bootstrap peers
+	$(BIN)/windrow bench core $(ARGS)
+
+clean: ## Remove everything that can be made again
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,103 @@
+"""What a slide rewrites: the choice of segments to merge, for each kind of maintenance.
+
+`rebuild` merges every touched sub-index, `norebuild` none. `adaptive` merges from a budget that follows the batch, so
+that the cost of a slide does not grow with the window; it spends where a byte rewritten removes most dead bytes.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from windrow.indexes.partitioners import Index
+from windrow.indexes.segments import Segment
+
+_SMALL_BYTES = 1 << 20
+_SMALL_FILES = 4
+_FAN_IN = 4
+_FAR_OVER = 2.0
+_WORTHWHILE = 0.5
+"""A merge costs a file and its syncs however small it is, so the budget is saved up to this share of a batch first."""
+
+CellKey = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Segments of one cell that become one."""
+
+    cell: CellKey
+    segments: tuple[Segment, ...]
+    cost: int
+    """Bytes to write."""
+
+
+def rebuild(cells: Mapping[CellKey, Sequence[Segment]], slide: int) -> list[Merge]:
+    """Merge all segments of each given (touched) cell that is not already one segment of live rows."""
+    return [
+        Merge(cell, tuple(segments), sum(s.live_bytes(slide) for s in segments))
+        for cell, segments in cells.items()
+        if len(segments) > 1 or (segments and segments[0].dead(slide))
+    ]
+
+
+def small_arrivals(arrivals: Mapping[CellKey, Sequence[Segment]], slide: int) -> list[Merge]:
+    """Merge what one slide took in as many small files, once, at the slide."""
+    files = _by_file(arrivals)
+    small = {file: segments for file, segments in files.items() if sum(s.bytes for s in segments) < _SMALL_BYTES}
+    return _by_cell(small.values(), slide) if len(small) >= _SMALL_FILES else []
+
+
+def adaptive(
+    cells: Mapping[CellKey, Sequence[Segment]], row: int, slide: int, index: Index, bucket: int, batch_bytes: int
+) -> list[Merge]:
+    """Merges that are worth it and that the budget pays, in the insertion row that the slide touches anyway.
+
+    Whole files are rewritten, all their cells at once: a file goes when its last segment does, and a reader need not
+    step around segments that are gone.
+
+    Args:
+        cells: Segments of each touched cell.
+        row: The insertion row of this slide.
+        slide: The slide under way.
+        index: Its thresholds.
+        bucket: Bytes saved up for merging.
+        batch_bytes: Bytes that this slide takes in; one slide never rewrites much more than that.
+    """
+    files = _by_file({cell: segments for cell, segments in cells.items() if cell[1] == row})
+    crowded = len(files) / index.max_segments
+    # A row far over its limit may borrow: bounded reads come before a cheap slide.
+    limit = max(bucket, int(batch_bytes * min(2.0, crowded - 1.0))) if crowded > 1 else bucket
+    limit = min(limit, max(batch_bytes, _SMALL_BYTES) * (2 if crowded > _FAR_OVER else 1))
+    if limit < batch_bytes * _WORTHWHILE:
+        return []
+    live = {file: sum(s.live_bytes(slide) for s in segments) for file, segments in files.items()}
+    cheapest = sorted(files, key=lambda file: live[file])
+    rotten = [file for file in cheapest if _dead_fraction(files[file], slide) >= index.dead_fraction]
+    surplus = cheapest[: max(_FAN_IN, len(files) - index.max_segments + 1)] if crowded > 1 else []
+    chosen: dict[str, Sequence[Segment]] = {}
+    for file in [*rotten, *surplus]:
+        if file not in chosen and live[file] <= limit:
+            chosen[file] = files[file]
+            limit -= live[file]
+    if len(chosen) == 1 and not rotten:
+        return []
+    return _by_cell(chosen.values(), slide)
+
+
+def _by_file(cells: Mapping[CellKey, Sequence[Segment]]) -> dict[str, list[Segment]]:
+    files: dict[str, list[Segment]] = {}
+    for segments in cells.values():
+        for segment in segments:
+            files.setdefault(segment.file, []).append(segment)
+    return files
+
+
+def _by_cell(files: Iterable[Sequence[Segment]], slide: int) -> list[Merge]:
+    cells: dict[CellKey, list[Segment]] = {}
+    for segments in files:
+        for segment in segments:
+            cells.setdefault(segment.cell, []).append(segment)
+    return [Merge(cell, tuple(own), sum(s.live_bytes(slide) for s in own)) for cell, own in cells.items()]
+
+
+def _dead_fraction(segments: Sequence[Segment], slide: int) -> float:
+    return sum(s.dead(slide) for s in segments) / max(1, sum(s.rows for s in segments))

@@ -1,0 +1,167 @@
+"""Merging segments: several sorted runs become one, dead rows are left out, arrival sequences become absolute.
+
+The runs are read a few row groups at a time, so memory is bounded by the number of runs and not by their size.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.indexes.arrange import Cut
+from windrow.indexes.model import SEQ, Int64s, RowModel
+from windrow.indexes.parquet import FileReader, SegmentFileWriter, conform
+from windrow.indexes.segments import Segment, pack_histogram
+from windrow.native import directory as native_directory
+from windrow.native import rows as native_rows
+
+_MEMORY = 32 << 20
+
+
+@dataclass
+class _Run:
+    """One sorted input: what was read of it and not yet given out."""
+
+    source: Iterator[pa.Table]
+    rows: pa.Table | None = None
+    keys: pa.Array | None = None
+    exp: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
+    done: bool = False
+
+
+def merge(
+    segments: list[Segment],
+    column: int,
+    slide: int | None,
+    model: RowModel,
+    schema: pa.Schema,
+    reader: FileReader,
+    writer: SegmentFileWriter,
+) -> Cut | None:
+    """Merge `segments` into the next segment of `writer`, leaving out rows that are dead at `slide`.
+
+    Returns:
+        What is known of the new segment, or None if no row was left.
+    """
+    chunk = max(1 << 20, _MEMORY // max(1, len(segments)))
+    runs = [_Run(_live_rows(segment, slide, model, schema, reader, chunk)) for segment in segments]
+    start, keys, totals = writer.rows, [], _Totals()
+    for run in runs:
+        _refill(run, model)
+    while runs := [run for run in runs if run.rows is not None]:
+        table, table_keys, exp = _next_block(runs, model)
+        ts, _ = model.times(table)
+        totals.add(ts, exp, model.slots(exp))
+        if table_keys is not None:
+            keys.append(table_keys)
+        writer.add(table, last=False)
+    if writer.rows == start:
+        return None
+    writer.add(schema.empty_table())
+    slots, counts = totals.histogram()
+    return Cut(
+        column=column,
+        start=start,
+        rows=writer.rows - start,
+        min_ts=totals.min_ts,
+        max_ts=totals.max_ts,
+        min_exp=totals.min_exp,
+        max_exp=totals.max_exp,
+        expiries=pack_histogram(slots, counts),
+        directory=native_directory.build(pa.concat_arrays(keys)) if keys else b"",
+    )
+
+
+def _live_rows(
+    segment: Segment, slide: int | None, model: RowModel, schema: pa.Schema, reader: FileReader, chunk: int
+) -> Iterator[pa.Table]:
+    for part in reader.batches(segment.file, segment.start, segment.stop, schema.names, chunk):
+        table = conform(part, schema)
+        if segment.seq_base:
+            at = table.schema.get_field_index(SEQ)
+            absolute = table.column(at).to_numpy() + segment.seq_base
+            table = table.set_column(at, schema.field(SEQ), pa.array(absolute))
+        if slide is not None and segment.first_expiry_slot() <= slide:
+            ts, _ = model.times(table)
+            exp, _ = model.expiries(table, ts)
+            table = table.filter(pa.array(model.slots(exp) > slide))
+        if table.num_rows:
+            yield table
+
+
+def _refill(run: _Run, model: RowModel) -> None:
+    table = next(run.source, None)
+    if table is None:
+        run.rows, run.keys, run.done = None, None, True
+        return
+    table = table.combine_chunks()
+    ts, _ = model.times(table)
+    run.rows = table
+    run.exp, _ = model.expiries(table, ts)
+    run.keys = model.encoded_keys(table) if model.key else None
+
+
+def _next_block(runs: list[_Run], model: RowModel) -> tuple[pa.Table, pa.Array | None, Int64s]:
+    """All rows up to the smallest last row of the runs: nothing that is still unread can come before them."""
+    bound = min(_row_key(run, run.rows.num_rows - 1) for run in runs if run.rows is not None)
+    tables, keys, exps = [], [], []
+    for run in runs:
+        assert run.rows is not None
+        upto = _count_through(run, bound)
+        if not upto:
+            continue
+        tables.append(run.rows.slice(0, upto))
+        exps.append(run.exp[:upto])
+        if run.keys is not None:
+            keys.append(run.keys.slice(0, upto))
+        if upto == run.rows.num_rows:
+            _refill(run, model)
+        else:
+            run.rows, run.exp = run.rows.slice(upto), run.exp[upto:]
+            run.keys = run.keys.slice(upto) if run.keys is not None else None
+    exp = np.concatenate(exps)
+    joined = pa.concat_arrays(keys) if keys else None
+    table = pa.concat_tables(tables)
+    if len(tables) == 1:
+        return table, joined, exp
+    order = native_rows.sort_order(None, joined, exp)
+    picked = pa.array(order)
+    return table.combine_chunks().take(picked), joined.take(picked) if joined is not None else None, exp[order]
+
+
+def _row_key(run: _Run, row: int) -> tuple[bytes, int]:
+    return (run.keys[row].as_py() if run.keys is not None else b""), int(run.exp[row])
+
+
+def _count_through(run: _Run, bound: tuple[bytes, int]) -> int:
+    low, high = 0, len(run.exp)
+    while low < high:
+        middle = (low + high) // 2
+        if _row_key(run, middle) <= bound:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+class _Totals:
+    """Statistics of a segment gathered block by block."""
+
+    def __init__(self) -> None:
+        self.min_ts = self.min_exp = (1 << 63) - 1
+        self.max_ts = self.max_exp = -(1 << 63)
+        self._parts: list[tuple[Int64s, Int64s]] = []
+
+    def add(self, ts: Int64s, exp: Int64s, slots: Int64s) -> None:
+        self.min_ts, self.max_ts = min(self.min_ts, int(ts.min())), max(self.max_ts, int(ts.max()))
+        self.min_exp, self.max_exp = min(self.min_exp, int(exp.min())), max(self.max_exp, int(exp.max()))
+        self._parts.append(native_rows.histogram(slots))
+
+    def histogram(self) -> tuple[Int64s, Int64s]:
+        slots = np.concatenate([part[0] for part in self._parts])
+        counts = np.concatenate([part[1] for part in self._parts])
+        distinct, inverse = np.unique(slots, return_inverse=True)
+        sums = np.zeros(len(distinct), np.int64)
+        np.add.at(sums, inverse, counts)
+        return distinct, sums

@@ -1,0 +1,124 @@
+"""What the index needs to know of a stream's rows: when they happen, when they expire, and their search key.
+
+`RowModel` turns Arrow columns into the int64 microsecond arrays and encoded keys that the kernels work on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from windrow.errors import SearchKeyError
+from windrow.native import keys as native_keys
+from windrow.native import rows as native_rows
+
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+SEQ = "_seq"
+"""The hidden column that keeps arrival order."""
+NEVER = (1 << 63) - 1
+_ABSURD = NEVER - 1
+_SCALE = {"s": 1_000_000, "ms": 1_000, "us": 1}
+
+
+@dataclass(frozen=True)
+class RowModel:
+    """How to read time, expiry and key from a stream's rows.
+
+    Args:
+        time: Event-time column.
+        key: Search key columns.
+        expires: Expiry column, None when `lifetime` is fixed or rows never expire.
+        lifetime: Fixed lifetime in microseconds.
+        origin: τ₀.
+        delta: Δ, the slide.
+    """
+
+    time: str
+    key: tuple[str, ...]
+    expires: str | None
+    lifetime: int | None
+    origin: int
+    delta: int
+
+    def times(self, rows: pa.RecordBatch | pa.Table) -> tuple[Int64s, Bools | None]:
+        """Event times in microseconds, and which are valid (None: all)."""
+        return micros(rows.column(self.time))
+
+    def expiries(self, rows: pa.RecordBatch | pa.Table, ts: Int64s) -> tuple[Int64s, Bools | None]:
+        """Expiry times in microseconds, and which are valid (None: all)."""
+        if self.expires is not None:
+            return micros(rows.column(self.expires))
+        if self.lifetime is not None:
+            return np.where(ts >= _ABSURD - self.lifetime, _ABSURD, ts + self.lifetime), None
+        return np.full(len(ts), NEVER, np.int64), None
+
+    def encoded_keys(self, rows: pa.RecordBatch | pa.Table) -> pa.Array:
+        """Order-preserving bytes of the search key of each row."""
+        return native_keys.encode([_flat(rows.column(name)) for name in self.key])
+
+    def slots(self, times: Int64s) -> Int64s:
+        """The slot of each time."""
+        return native_rows.slots(times, self.origin, self.delta)
+
+    def slot_end(self, slot: int) -> int:
+        """τ_j."""
+        return self.origin + slot * self.delta
+
+    def slot_of(self, time: int) -> int:
+        """The slot that holds `time`."""
+        return -(-(time - self.origin) // self.delta)
+
+    def last_slot(self, time: int) -> int:
+        """The last slot that ends at or before `time`."""
+        return (time - self.origin) // self.delta
+
+
+def micros(column: pa.Array | pa.ChunkedArray) -> tuple[Int64s, Bools | None]:
+    """Microseconds (rounded up) of a timestamp column, and which values are valid (None: all)."""
+    array = _flat(column)
+    valid = None
+    if array.null_count:
+        valid = array.is_valid().to_numpy(zero_copy_only=False)
+    raw = array.view(pa.int64()).to_numpy(zero_copy_only=False) if valid is None else _filled(array)
+    unit = array.type.unit
+    if unit == "ns":
+        return -(-raw // 1000), valid
+    scale = _SCALE[unit]
+    if scale == 1:
+        return raw, valid
+    limit = _ABSURD // scale
+    return np.where(np.abs(raw) >= limit, _ABSURD, raw * scale), valid
+
+
+def _filled(array: pa.Array) -> Int64s:
+    values = array.view(pa.int64())
+    filled: Int64s = values.fill_null(0).to_numpy(zero_copy_only=False)
+    return filled
+
+
+def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return column
+
+
+def key_bytes(values: Sequence[Any], types: Sequence[pa.DataType], names: Sequence[str]) -> bytes:
+    """The encoded prefix of a search key given by the values of its first columns."""
+    if len(values) > len(types):
+        raise SearchKeyError(
+            f"the search key has {len(types)} column(s) {', '.join(names)}, but {len(values)} values were given"
+        )
+    arrays = []
+    for value, kind, name in zip(values, types, names, strict=False):
+        try:
+            plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+            arrays.append(pa.array([value], plain))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError, ValueError):
+            raise SearchKeyError(f"search key column {name!r} is of type {kind}, which {value!r} is not") from None
+    encoded: bytes = native_keys.encode(arrays)[0].as_py()
+    return encoded

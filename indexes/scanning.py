@@ -1,0 +1,95 @@
+"""Scans: all rows of the selected segments, read ahead of the consumer, filtered only where an edge needs it."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import groupby
+
+import pyarrow as pa
+
+from windrow.indexes.model import RowModel
+from windrow.indexes.parquet import FileReader, conform
+from windrow.indexes.segments import Segment
+from windrow.indexes.selection import Selection
+
+_UNIT_BYTES = 8 << 20
+_THREADS = min(8, os.cpu_count() or 1)
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """Rows [start, stop) of a file, read at one go."""
+
+    file: str
+    start: int
+    stop: int
+    edge: bool
+
+
+def scan_segments(
+    selection: Selection, model: RowModel, full: pa.Schema, schema: pa.Schema, reader: FileReader
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a selection with the columns of `schema`, streamed.
+
+    Args:
+        selection: Segments and bounds.
+        model: How to read time and expiry.
+        full: The stream's schema.
+        schema: The wanted columns.
+        reader: Of the files.
+    """
+    needed = [name for name in (model.time, model.expires) if name is not None and name not in schema.names]
+    edge_schema = pa.schema([*schema, *(full.field(name) for name in needed)])
+
+    def read(unit: _Unit) -> list[pa.RecordBatch]:
+        wanted = edge_schema if unit.edge else schema
+        tables = reader.batches(unit.file, unit.start, unit.stop, wanted.names, 2 * _UNIT_BYTES)
+        rows = pa.concat_tables([conform(table, wanted) for table in tables])
+        if unit.edge:
+            rows = selection.bounds.filter(rows, model).select(schema.names)
+        return [batch for batch in rows.to_batches() if batch.num_rows]
+
+    units = _units(selection.whole, edge=False) + _units(selection.edge, edge=True)
+    if len(units) == 1:
+        yield from read(units[0])
+        return
+    yield from _ahead(units, read)
+
+
+def _units(segments: Iterable[Segment], *, edge: bool) -> list[_Unit]:
+    """Neighbouring segments of a file as one read, large ones as several."""
+    units: list[_Unit] = []
+    for file, group in groupby(sorted(segments, key=lambda s: (s.file, s.start)), key=lambda s: s.file):
+        for start, stop, size in _runs(list(group)):
+            step = max(1, (stop - start) * _UNIT_BYTES // max(1, size))
+            units += [_Unit(file, at, min(at + step, stop), edge) for at in range(start, stop, step)]
+    return units
+
+
+def _runs(segments: list[Segment]) -> Iterator[tuple[int, int, int]]:
+    start, stop, size = segments[0].start, segments[0].stop, segments[0].bytes
+    for segment in segments[1:]:
+        if segment.start == stop:
+            stop, size = segment.stop, size + segment.bytes
+        else:
+            yield start, stop, size
+            start, stop, size = segment.start, segment.stop, segment.bytes
+    yield start, stop, size
+
+
+def _ahead(units: list[_Unit], read: Callable[[_Unit], list[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    pending: deque[Future[list[pa.RecordBatch]]] = deque()
+    waiting = iter(units)
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="windrow-scan") as pool:
+        try:
+            for unit in waiting:
+                pending.append(pool.submit(read, unit))
+                if len(pending) > _THREADS:
+                    yield from pending.popleft().result()
+            while pending:
+                yield from pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()

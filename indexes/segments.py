@@ -1,0 +1,91 @@
+"""A segment: an immutable, sorted row range of a Parquet file in one cell, and what is known without reading it."""
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+Int64s = npt.NDArray[np.int64]
+
+Histogram = bytes
+"""Rows per slot: see `pack_histogram`."""
+
+SEQ_BITS = 36
+"""Low bits of a row's sequence: its place among the rows of its slide. The slide's ordinal is above."""
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """One segment, as the catalog keeps it."""
+
+    id: int
+    file: str
+    """Path relative to the warehouse."""
+    start: int
+    """First row in the file."""
+    rows: int
+    file_rows: int
+    """Rows of the whole file."""
+    bytes: int
+    layout: int
+    row: int
+    column: int
+    first_slide: int
+    """Slot numbers of the first and last slide that took in a row of this segment."""
+    last_slide: int
+    seq_base: int
+    """Added to the stored `_seq` of each row."""
+    min_ts: int
+    max_ts: int
+    min_exp: int
+    max_exp: int
+    expiries: Histogram
+    """How many rows expire in each slot."""
+
+    @property
+    def stop(self) -> int:
+        """One past the last row in the file."""
+        return self.start + self.rows
+
+    @property
+    def cell(self) -> tuple[int, int, int]:
+        """(layout, row, column)."""
+        return self.layout, self.row, self.column
+
+    def dead(self, slide: int) -> int:
+        """How many rows are dead at `slide`."""
+        slots, counts = unpack_histogram(self.expiries)
+        return int(counts[: int(np.searchsorted(slots, slide, side="right"))].sum())
+
+    def expired_between(self, previous: int, slide: int) -> int:
+        """How many rows expire in the slots (previous, slide]."""
+        slots, counts = unpack_histogram(self.expiries)
+        first, last = np.searchsorted(slots, (previous, slide), side="right")
+        return int(counts[first:last].sum())
+
+    def last_expiry_slot(self) -> int:
+        """The slot at which the whole segment is dead."""
+        return int(unpack_histogram(self.expiries)[0][-1])
+
+    def first_expiry_slot(self) -> int:
+        """The slot at which the first row dies."""
+        return int(unpack_histogram(self.expiries)[0][0])
+
+    def live_bytes(self, slide: int) -> int:
+        """Estimated bytes of the rows that are live at `slide`."""
+        return self.bytes * (self.rows - self.dead(slide)) // max(1, self.rows)
+
+
+def pack_histogram(slots: Int64s, counts: Int64s) -> Histogram:
+    """Distinct slots (ascending) and their row counts as bytes."""
+    return np.concatenate([slots, counts]).astype("<i8").tobytes()
+
+
+def unpack_histogram(packed: Histogram) -> tuple[Int64s, Int64s]:
+    """The inverse of `pack_histogram`, without copying."""
+    both = np.frombuffer(packed, "<i8")
+    half = len(both) // 2
+    return both[:half], both[half:]
+
+
+def seq_base(ordinal: int, rows_before: int) -> int:
+    """The base of a segment's sequence: slide ordinal in the high bits, earlier rows of that slide in the low ones."""
+    return (ordinal << SEQ_BITS) + rows_before

@@ -1,0 +1,73 @@
+"""Which segments a window can need, and which of their rows: pruned by time and expiry, exact by row at the edges."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.indexes.model import Bools, RowModel
+from windrow.indexes.segments import Segment
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """A window at one slide: rows with ``after < ts <= upto`` (None: no lower bound) and ``exp > now``."""
+
+    after: int | None
+    upto: int
+    now: int
+
+    def needs(self, segment: Segment) -> bool:
+        """Whether a row of the segment can be in the window."""
+        return (
+            segment.max_exp > self.now
+            and segment.min_ts <= self.upto
+            and (self.after is None or segment.max_ts > self.after)
+        )
+
+    def holds(self, segment: Segment) -> bool:
+        """Whether all rows of the segment are in the window."""
+        return (
+            segment.min_exp > self.now
+            and segment.max_ts <= self.upto
+            and (self.after is None or segment.min_ts > self.after)
+        )
+
+    def mask(self, table: pa.Table, model: RowModel) -> Bools:
+        """Which rows are in the window; `table` must have the time and expiry columns."""
+        ts, _ = model.times(table)
+        exp, _ = model.expiries(table, ts)
+        inside = (exp > self.now) & (ts <= self.upto)
+        return inside if self.after is None else inside & (ts > self.after)
+
+    def filter(self, table: pa.Table, model: RowModel) -> pa.Table:
+        """The rows in the window."""
+        inside = self.mask(table, model)
+        return table if bool(np.all(inside)) else table.filter(pa.array(inside))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The segments that a window needs."""
+
+    bounds: Bounds
+    whole: tuple[Segment, ...]
+    """All rows count: no filter is needed."""
+    edge: tuple[Segment, ...]
+    """Rows must be filtered."""
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """All of them."""
+        return self.whole + self.edge
+
+
+def select(segments: Iterable[Segment], bounds: Bounds) -> Selection:
+    """Prune `segments` to those that the window needs."""
+    whole: list[Segment] = []
+    edge: list[Segment] = []
+    for segment in segments:
+        if bounds.needs(segment):
+            (whole if bounds.holds(segment) else edge).append(segment)
+    return Selection(bounds, tuple(whole), tuple(edge))

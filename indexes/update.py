@@ -1,0 +1,137 @@
+"""A batch update of the index, as a plan: where new segments go, which old ones leave, which are merged.
+
+Nothing is read or written here.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from windrow.indexes import maintenance
+from windrow.indexes.maintenance import CellKey, Merge
+from windrow.indexes.partitioners import Partitioner
+from windrow.indexes.segments import Segment, seq_base
+
+_BUCKET_BATCHES = 4
+_MIN_BATCH = 1 << 20
+
+
+@dataclass
+class Update:
+    """What one slide changes in the index."""
+
+    slide: int
+    placed: list[Segment] = field(default_factory=list)
+    """New segments, with their insertion row and sequence; some may at once be merged or dropped."""
+    dropped: list[Segment] = field(default_factory=list)
+    """Segments (old or new) whose last row is dead."""
+    merges: list[Merge] = field(default_factory=list)
+    touched: set[CellKey] = field(default_factory=set)
+    inserted: int = 0
+    expired: int = 0
+    bucket: int = 0
+
+    def kept(self) -> list[Segment]:
+        """New segments that stay as they are."""
+        gone = {s.id for s in self.dropped} | {s.id for merge in self.merges for s in merge.segments}
+        return [segment for segment in self.placed if segment.id not in gone]
+
+    def replaced(self) -> list[Segment]:
+        """Segments (old or new) that go, because they are dead or merged."""
+        return [*self.dropped, *(s for merge in self.merges for s in merge.segments)]
+
+
+def plan_update(
+    slide: int,
+    previous: int | None,
+    now: int,
+    ordinal: int,
+    partitioners: Mapping[int, Partitioner],
+    arrivals: Iterable[Sequence[Segment]],
+    segments: Iterable[Segment],
+    bucket: int,
+) -> Update:
+    """Plan the slide from `previous` to `slide`.
+
+    Args:
+        slide: The slot that the clock moves to.
+        previous: The slot where it stands, None before the first slide.
+        now: The end of `slide` in microseconds.
+        ordinal: The number of this slide among the stream's committed ones.
+        partitioners: Of each layout of the stream.
+        arrivals: The segments of each spooled file, in arrival order.
+        segments: What is in the cells now.
+        bucket: Bytes saved up for merging.
+    """
+    update = Update(slide, bucket=bucket)
+    cells: dict[CellKey, list[Segment]] = defaultdict(list)
+    for segment in segments:
+        _expire(update, cells, segment, previous, now, partitioners[segment.layout])
+    fresh: dict[CellKey, list[Segment]] = defaultdict(list)
+    for file in arrivals:
+        base = seq_base(ordinal, update.inserted)
+        for segment in file:
+            row = partitioners[segment.layout].row(slide)
+            placed = replace(segment, row=row, first_slide=slide, last_slide=slide, seq_base=base)
+            update.placed.append(placed)
+            update.touched.add(placed.cell)
+            update.inserted += placed.rows
+            update.expired += placed.dead(slide)
+            if placed.max_exp <= now:
+                update.dropped.append(placed)
+            else:
+                fresh[placed.cell].append(placed)
+                cells[placed.cell].append(placed)
+    for number, partitioner in partitioners.items():
+        _maintain(
+            update, partitioner, _of_layout(cells, number, update.touched), _of_layout(fresh, number, update.touched)
+        )
+    return update
+
+
+def _of_layout(
+    cells: Mapping[CellKey, list[Segment]], layout: int, touched: set[CellKey]
+) -> dict[CellKey, list[Segment]]:
+    return {cell: segments for cell, segments in cells.items() if cell[0] == layout and cell in touched}
+
+
+def _expire(
+    update: Update,
+    cells: dict[CellKey, list[Segment]],
+    segment: Segment,
+    previous: int | None,
+    now: int,
+    partitioner: Partitioner,
+) -> None:
+    before = update.slide - 1 if previous is None else previous
+    if segment.min_exp <= now and segment.column in partitioner.expiring(update.slide, before):
+        gone = segment.expired_between(before, update.slide)
+        if gone:
+            update.expired += gone
+            update.touched.add(segment.cell)
+        if segment.max_exp <= now:
+            update.dropped.append(segment)
+            return
+    cells[segment.cell].append(segment)
+
+
+def _maintain(
+    update: Update, partitioner: Partitioner, cells: dict[CellKey, list[Segment]], fresh: dict[CellKey, list[Segment]]
+) -> None:
+    index = partitioner.index
+    if index.maintenance == "rebuild":
+        update.merges += maintenance.rebuild(cells, update.slide)
+        return
+    merges = maintenance.small_arrivals(fresh, update.slide)
+    if index.maintenance == "adaptive":
+        busy = {s.id for merge in merges for s in merge.segments}
+        rest = {cell: [s for s in segments if s.id not in busy] for cell, segments in cells.items()}
+        batch = sum(s.bytes for segments in fresh.values() for s in segments)
+        saved = min(update.bucket + int(index.merge_budget * batch), _BUCKET_BATCHES * max(batch, _MIN_BATCH))
+        row = partitioner.row(update.slide)
+        chosen = maintenance.adaptive(rest, row, update.slide, index, saved, batch)
+        update.bucket = max(0, saved - sum(merge.cost for merge in chosen))
+        merges += chosen
+    update.merges += merges

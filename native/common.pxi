@@ -1,0 +1,101 @@
+# Shared by the kernels through `include` (cimport between mapped packages is not found, see STYLE.md).
+
+from libc.stdint cimport (
+    INT64_MAX, INT64_MIN, UINT32_MAX,
+    int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t,
+)
+from libc.string cimport memchr, memcmp, memcpy, memset
+
+cdef extern from *:
+    """
+    static inline int trailing_zeros(uint64_t value) { return __builtin_ctzll(value); }
+    static inline void prefetch(const void* at) { __builtin_prefetch(at); }
+    """
+    int trailing_zeros(uint64_t value) nogil
+    void prefetch(const void* at) nogil
+
+
+cdef struct Keys:
+    const uint8_t* data
+    const int64_t* offsets  # NULL: every key has `width` bytes
+    int64_t width
+    int64_t count
+
+
+cdef inline const uint8_t* key_at(const Keys* keys, int64_t row, int64_t* size) noexcept nogil:
+    if keys.offsets == NULL:
+        size[0] = keys.width
+        return keys.data + row * keys.width
+    size[0] = keys.offsets[row + 1] - keys.offsets[row]
+    return keys.data + keys.offsets[row]
+
+
+cdef inline int compare_bytes(const uint8_t* a, int64_t a_size, const uint8_t* b, int64_t b_size) noexcept nogil:
+    """Order of two byte strings; a prefix comes before what it begins."""
+    cdef int64_t size = a_size if a_size < b_size else b_size
+    cdef int order = memcmp(a, b, <size_t>size) if size > 0 else 0
+    if order != 0:
+        return order
+    return (a_size > b_size) - (a_size < b_size)
+
+
+cdef inline uint64_t load_big(const uint8_t* at) noexcept nogil:
+    return (
+        (<uint64_t>at[0] << 56) | (<uint64_t>at[1] << 48) | (<uint64_t>at[2] << 40) | (<uint64_t>at[3] << 32)
+        | (<uint64_t>at[4] << 24) | (<uint64_t>at[5] << 16) | (<uint64_t>at[6] << 8) | <uint64_t>at[7]
+    )
+
+
+cdef inline void store_big32(uint8_t* at, uint32_t value) noexcept nogil:
+    at[0] = <uint8_t>(value >> 24)
+    at[1] = <uint8_t>(value >> 16)
+    at[2] = <uint8_t>(value >> 8)
+    at[3] = <uint8_t>value
+
+
+cdef inline void store_big(uint8_t* at, uint64_t value) noexcept nogil:
+    store_big32(at, <uint32_t>(value >> 32))
+    store_big32(at + 4, <uint32_t>value)
+
+
+cdef inline uint32_t load_u16(const uint8_t* at) noexcept nogil:
+    return <uint32_t>at[0] | (<uint32_t>at[1] << 8)
+
+
+cdef inline uint32_t load_u32(const uint8_t* at) noexcept nogil:
+    return <uint32_t>at[0] | (<uint32_t>at[1] << 8) | (<uint32_t>at[2] << 16) | (<uint32_t>at[3] << 24)
+
+
+cdef inline uint64_t load_u64(const uint8_t* at) noexcept nogil:
+    return <uint64_t>load_u32(at) | (<uint64_t>load_u32(at + 4) << 32)
+
+
+cdef inline int64_t common_size(const uint8_t* a, int64_t a_size, const uint8_t* b, int64_t b_size) noexcept nogil:
+    """How many leading bytes two byte strings share."""
+    cdef int64_t size = a_size if a_size < b_size else b_size
+    cdef int64_t at = 0
+    cdef uint64_t differ
+    while at + 8 <= size:
+        differ = load_u64(a + at) ^ load_u64(b + at)
+        if differ != 0:
+            return at + trailing_zeros(differ) // 8
+        at += 8
+    while at < size and a[at] == b[at]:
+        at += 1
+    return at
+
+
+cdef inline void store_u16(uint8_t* at, uint32_t value) noexcept nogil:
+    at[0] = <uint8_t>value
+    at[1] = <uint8_t>(value >> 8)
+
+
+cdef inline void store_u32(uint8_t* at, uint32_t value) noexcept nogil:
+    store_u16(at, value)
+    store_u16(at + 2, value >> 16)
+
+
+cdef const uint8_t* address_of(buffer) except? NULL:
+    if buffer is None:
+        return NULL
+    return <const uint8_t*><uintptr_t>buffer.address

@@ -1,0 +1,29 @@
+"""Types of the directory kernel."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from typing_extensions import Buffer
+
+class Ranges(NamedTuple):
+    """Candidate rows as parallel arrays: rows [start, stop) of a blob, all of them matching where exact."""
+
+    blob: npt.NDArray[np.int32]
+    start: npt.NDArray[np.int64]
+    stop: npt.NDArray[np.int64]
+    exact: npt.NDArray[np.bool_]
+
+def build(keys: pa.Array | pa.ChunkedArray, *, block_rows: int = 128, max_key: int = 64) -> bytes:
+    """Makes the directory of a segment from its encoded keys in sorted order."""
+
+def lookup(blobs: Sequence[Buffer], lows: Sequence[bytes], highs: Sequence[bytes | None]) -> Ranges:
+    """Finds the rows of each directory that may lie in any of the inclusive key ranges; a high of None is unbounded."""
+
+def verify(blob: Buffer, keys: pa.Array | pa.ChunkedArray) -> str | None:
+    """Says in a sentence what in a directory does not fit the sorted keys of its segment, or gives None."""
+
+def describe(blob: Buffer) -> dict[str, int | bool]:
+    """Says what a directory is: its rows, entries, size, and whether it is dense and exact."""

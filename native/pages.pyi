@@ -1,0 +1,59 @@
+"""Types of the page reader."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from typing_extensions import Buffer
+
+class Declined(ValueError):
+    """The rows may be sound, but must be read by pyarrow; `part` is the position of the file among the parts."""
+
+    part: int | None
+
+class Damaged(ValueError):
+    """The bytes cannot be what a writer wrote; `part` is the position of the file among the parts."""
+
+    part: int | None
+
+class Layout:
+    """Where the columns of one file lie: its row groups and chunks, and (found at the first touch) their pages.
+
+    `declined` names each column of the schema that `read_ranges` cannot read from this file, and why.
+    """
+
+    @property
+    def schema(self) -> pa.Schema: ...
+    @property
+    def declined(self) -> dict[str, str]: ...
+    @property
+    def num_rows(self) -> int: ...
+    @property
+    def num_row_groups(self) -> int: ...
+    def row_groups(self) -> list[int]:
+        """The first row of each row group, and the number of rows at the end: for readers by row group."""
+
+def open_layout(file: Buffer, schema: pa.Schema) -> Layout:
+    """Parse a file's footer (`file` is the whole file as a buffer) for reading columns of the Arrow schema."""
+
+def read_ranges(
+    parts: Iterable[
+        tuple[Buffer, Layout, Sequence[int] | npt.NDArray[np.int64], Sequence[int] | npt.NDArray[np.int64]]
+    ],
+    columns: Sequence[str],
+    schema: pa.Schema,
+) -> pa.Table:
+    """Read the row ranges of all parts, in order, as a table of one chunk per column.
+
+    A column of the schema that a file lacks is null in its rows.
+
+    Args:
+        parts: (file, layout, starts, stops): the whole file as a buffer, what `open_layout` made of it, row ranges.
+        columns: names of columns of the schema.
+        schema: the schema that the layouts were opened with (the same object, if time matters).
+
+    Raises:
+        Declined: pyarrow has to read these rows; `part` says of which file.
+        Damaged: the file is not what its writer wrote.
+    """

@@ -1,0 +1,331 @@
+# From row ranges of many files to columns: ranges are cut at row groups (spans) and pages (visits), then each column
+# is decoded in one go without the GIL.
+
+cdef struct Span:
+    int part
+    int group
+    int64_t lo  # rows within the row group
+    int64_t hi
+
+
+cdef class Reader:
+    """The buffers, layouts and spans of one call; buffers are released with it."""
+
+    cdef vector[Py_buffer] views
+    cdef list layouts
+    cdef vector[Span] spans
+    cdef int64_t rows
+    cdef object schema
+    cdef dict codecs
+
+    def __cinit__(self):
+        self.layouts, self.codecs = [], {}
+
+    def __dealloc__(self):
+        cdef size_t i
+        for i in range(self.views.size()):
+            PyBuffer_Release(&self.views[i])
+
+    cdef int add(self, object file, Layout layout, object starts, object stops) except -1:
+        cdef Py_buffer view
+        cdef int64_t start, stop
+        cdef int part = <int>self.views.size()
+        self.views.reserve(part + 1)
+        PyObject_GetBuffer(file, &view, PyBUF_SIMPLE)
+        self.views.push_back(view)
+        self.layouts.append(layout)
+        starts = starts.tolist() if hasattr(starts, "tolist") else starts
+        stops = stops.tolist() if hasattr(stops, "tolist") else stops
+        for start, stop in zip(starts, stops, strict=True):
+            if start < 0 or stop < start or stop > layout.num_rows:
+                raise ValueError(f"rows {start} to {stop} of part {part} are not among its {layout.num_rows} rows")
+            self.cut(layout, part, start, stop)
+            self.rows += stop - start
+        return 0
+
+    cdef int cut(self, Layout layout, int part, int64_t start, int64_t stop) except -1:
+        cdef Span span
+        cdef int lo = 0, hi = layout.num_row_groups, middle
+        while hi - lo > 1:  # the last row group that begins at or before start
+            middle = (lo + hi) >> 1
+            if layout.first[middle] <= start:
+                lo = middle
+            else:
+                hi = middle
+        while start < stop:
+            span.part, span.group = part, lo
+            span.lo = start - layout.first[lo]
+            span.hi = min(stop, layout.first[lo + 1]) - layout.first[lo]
+            if span.hi > span.lo:
+                self.spans.push_back(span)
+                start += span.hi - span.lo
+            lo += 1
+        return 0
+
+    cdef int visit(self, str name, list held, vector[Visit]& visits) except -1:
+        """List the pages that hold the column's rows, with their bytes unpacked (and held) where need be."""
+        cdef Layout layout = None
+        cdef Visit v
+        cdef Span span
+        cdef size_t i, at, chunk = <size_t>-1
+        cdef int part = -1, slot = 0, rc
+        cdef const Fit* fit = NULL
+        cdef const Page* unpacked = NULL
+        memset(&v, 0, sizeof(Visit))
+        for i in range(self.spans.size()):
+            span = self.spans[i]
+            if span.part != part:
+                part, layout = span.part, <Layout>self.layouts[span.part]
+                slot = layout.slots[name]
+                chunk = <size_t>-1
+                v.part = part
+                if slot != ABSENT:
+                    fit = &layout.fits[slot]
+                    v.kind, v.stored, v.optional = fit.kind, fit.stored, fit.optional
+            if slot == ABSENT:
+                v.page = NULL
+                v.lo, v.hi = 0, <uint32_t>(span.hi - span.lo)
+                visits.push_back(v)
+                continue
+            if chunk != <size_t>span.group * layout.width + slot:
+                chunk = <size_t>span.group * layout.width + slot
+                v.dictionary = NULL
+                unpacked = NULL
+            if not layout.walked[chunk]:
+                rc = layout.find_pages(<const uint8_t*>self.views[part].buf, self.views[part].len, chunk, fit)
+                if rc:
+                    raise problem(rc, part, where(part, name, span.group))
+            at = page_of(layout.pages[chunk], span.lo)
+            while span.lo < span.hi:
+                v.page = &layout.pages[chunk][at]
+                v.lo = <uint32_t>(span.lo - v.page.first)
+                v.hi = <uint32_t>(min(span.hi, <int64_t>v.page.first + v.page.values) - v.page.first)
+                if v.page != unpacked:
+                    self.locate(layout, chunk, &v, held, name)
+                    unpacked = v.page
+                if v.kind == BYTES and v.page.encoding == PLAIN:
+                    layout.mark(chunk, at, &v)
+                visits.push_back(v)
+                span.lo += v.hi - v.lo
+                at += 1
+        return 0
+
+    cdef int locate(self, Layout layout, size_t chunk, Visit* v, list held, str name) except -1:
+        """Point a visit at its page's levels and values, and at its dictionary."""
+        cdef const Page* page = v.page
+        cdef const Chunk* c = &layout.chunks[chunk]
+        cdef uint64_t ahead = page.levels + page.repeats
+        v.levels = NULL
+        v.values = self.bytes_of(page, v.part, name)
+        v.size = page.size
+        if page.v2:
+            v.levels = v.values + page.repeats
+            v.values += ahead
+            v.size -= ahead
+        if c.codec and page.packed:
+            v.size = page.unpacked - ahead if page.unpacked > ahead else 0
+            v.values = self.unpack(v.values, page.size - ahead, v.size, c.codec, held, v.part, name)
+        if page.encoding != PLAIN and page.encoding != RLE and v.dictionary == NULL:
+            page = &layout.dictionaries[chunk]
+            if page.at == 0:
+                raise problem(BAD_INDEX, v.part, where(v.part, name, chunk // layout.width))
+            v.dictionary = self.bytes_of(page, v.part, name)
+            v.entries = page.values
+            if c.codec:
+                v.dictionary = self.unpack(v.dictionary, page.size, page.unpacked, c.codec, held, v.part, name)
+            self.check_dictionary(layout, chunk, v, page.unpacked if c.codec else page.size, name)
+        return 0
+
+    cdef int check_dictionary(self, Layout layout, size_t chunk, Visit* v, uint64_t size, str name) except -1:
+        cdef bint sound
+        if v.kind == BYTES:
+            sound = layout.find_offsets(chunk, v.dictionary, size)
+            v.offsets = layout.offsets[chunk].data()
+        else:
+            sound = <uint64_t>v.entries * v.stored <= size
+        if not sound:
+            raise problem(BAD_INDEX, v.part, where(v.part, name, chunk // layout.width))
+        return 0
+
+    cdef const uint8_t* bytes_of(self, const Page* page, int part, str name) except NULL:
+        cdef Py_buffer* view = &self.views[part]
+        if page.at > view.len or page.size > view.len - page.at:  # pages may be known from a longer buffer
+            raise problem(BAD_BOUNDS, part, f"part {part}, column {name!r}")
+        return <const uint8_t*>view.buf + page.at
+
+    cdef const uint8_t* unpack(self, const uint8_t* p, uint64_t size, uint64_t unpacked, int codec, list held,
+                               int part, str name) except NULL:
+        if unpacked == 0:
+            return p
+        if codec not in self.codecs:  # not shared between calls: some keep state while they work
+            self.codecs[codec] = pa.Codec(CODECS[codec])
+        try:
+            buffer = self.codecs[codec].decompress(pa.foreign_buffer(<uintptr_t>p, size), unpacked)
+        except (OSError, ValueError):
+            raise problem(BAD_PACKING, part, f"part {part}, column {name!r}") from None
+        if <uint64_t>buffer.size < unpacked:
+            raise problem(BAD_PACKING, part, f"part {part}, column {name!r}")
+        held.append(buffer)
+        return <const uint8_t*><uintptr_t>buffer.address
+
+    cdef object column(self, str name):
+        """One column of all spans, in order, as one Arrow array."""
+        cdef list held = []
+        cdef vector[Visit] visits
+        cdef vector[Piece] pieces
+        cdef Target t
+        cdef size_t i = 0
+        cdef uint8_t* packed
+        cdef int kind, rc
+        memset(&t, 0, sizeof(Target))
+        wanted = self.schema.field(name).type
+        kind = self.prepare(name, wanted, &t, held)
+        valid = held[0] if held else None
+        if kind == NOTHING:
+            return pa.nulls(self.rows, wanted)
+        self.visit(name, held, visits)
+        if kind == BYTES:
+            pieces.resize(self.rows)
+            t.data = <uint8_t*>pieces.data()
+        else:
+            data = pa.allocate_buffer(self.rows * t.width)
+            t.data = <uint8_t*><uintptr_t>data.address
+        with nogil:
+            rc = read_visits(visits, &t, &i)
+        if rc:
+            raise problem(rc, visits[i].part, f"part {visits[i].part}, column {name!r}")
+        buffers = [valid if t.nulls else None]
+        if kind == BYTES:
+            buffers += gather(pieces, wanted, name)
+        elif kind == BITS:
+            buffers.append(pa.allocate_buffer((self.rows + 7) // 8))
+            packed = <uint8_t*><uintptr_t>buffers[1].address
+            with nogil:
+                pack_bits(t.data, packed, self.rows)
+        else:
+            buffers.append(data)
+        return finish(wanted, self.rows, buffers, t.nulls)
+
+    cdef int prepare(self, str name, object wanted, Target* t, list held) except -1:
+        """Check that every part can give the column, and lay out the validity bits if some row may be null."""
+        cdef Layout layout
+        cdef const Fit* fit
+        cdef int part = 0, kind = UNKNOWN
+        cdef bint optional = False
+        for part in range(len(self.layouts)):
+            layout = <Layout>self.layouts[part]
+            slot = layout.slots.get(name)
+            if slot is None:
+                reason = layout.declined.get(name, "it is not in the layout")
+                error = Declined(f"part {part}, column {name!r}: {reason}")
+                error.part = part
+                raise error
+            if layout.schema is not self.schema and layout.schema.field(name).type != wanted:
+                raise TypeError(f"part {part} was opened for another type of column {name!r} than {wanted}")
+            if slot == ABSENT:
+                optional = True
+                continue
+            fit = &layout.fits[<int>slot]
+            optional |= fit.optional
+            t.width, kind = fit.width, fit.kind
+        if kind == UNKNOWN:
+            return NOTHING
+        if optional:
+            valid = pa.allocate_buffer((self.rows + 7) // 8)
+            held.append(valid)
+            t.valid = <uint8_t*><uintptr_t>valid.address
+            memset(t.valid, 0xFF, (self.rows + 7) // 8)
+        return kind
+
+
+cdef str where(int part, str name, size_t group):
+    return f"part {part}, column {name!r}, row group {group}"
+
+
+cdef inline size_t page_of(const vector[Page]& pages, int64_t row) noexcept nogil:
+    """The page that holds a row of the row group; there is one, as pages were counted when they were found."""
+    cdef size_t lo = 0, hi = pages.size(), middle
+    while hi - lo > 1:
+        middle = (lo + hi) >> 1
+        if pages[middle].first <= row:
+            lo = middle
+        else:
+            hi = middle
+    return lo
+
+
+cdef int read_visits(vector[Visit]& visits, Target* t, size_t* i) noexcept nogil:
+    cdef int64_t pos = 0
+    cdef int rc
+    cdef Trail trail
+    memset(&trail, 0, sizeof(Trail))
+    while i[0] < visits.size():
+        rc = read_visit(&visits[i[0]], t, pos, &trail)
+        if rc:
+            return rc
+        pos += visits[i[0]].hi - visits[i[0]].lo
+        i[0] += 1
+    return OK
+
+
+cdef void pack_bits(const uint8_t* bytes_, uint8_t* bits, int64_t rows) noexcept nogil:
+    cdef int64_t i
+    memset(bits, 0, (rows + 7) // 8)
+    for i in range(rows):
+        bits[i >> 3] |= bytes_[i] << (i & 7)
+
+
+cdef uint64_t join_pieces(vector[Piece]& pieces, uint8_t* ends, int width, uint8_t* data) noexcept nogil:
+    """Write where each piece ends (and the pieces themselves, if there is room for them yet); returns their bytes."""
+    cdef uint64_t total = 0
+    cdef size_t i
+    memset(ends, 0, width)
+    for i in range(pieces.size()):
+        if data != NULL and pieces[i].size:  # a null row's piece has no address
+            memcpy(data + total, pieces[i].p, pieces[i].size)
+        total += pieces[i].size
+        ends += width
+        memcpy(ends, &total, width)  # little-endian, as Arrow is here
+    return total
+
+
+cdef list gather(vector[Piece]& pieces, object wanted, str name):
+    """The offsets and bytes of an Arrow string or binary array."""
+    cdef uint64_t total
+    cdef uint8_t* ends
+    cdef uint8_t* data
+    plain = wanted.value_type if wanted.id == arrow.Type_DICTIONARY else wanted
+    cdef int width = 8 if plain.id in (arrow.Type_LARGE_STRING, arrow.Type_LARGE_BINARY) else 4
+    offsets = pa.allocate_buffer((pieces.size() + 1) * width)
+    ends = <uint8_t*><uintptr_t>offsets.address
+    with nogil:
+        total = join_pieces(pieces, ends, width, NULL)
+    if width == 4 and total > 0x7FFFFFFF:
+        raise Declined(f"column {name!r} has more than 2 GB in these rows: read fewer at a time, or as large_string")
+    joined = pa.allocate_buffer(total)
+    data = <uint8_t*><uintptr_t>joined.address
+    with nogil:
+        join_pieces(pieces, ends, width, data)
+    return [offsets, joined]
+
+
+def read_ranges(parts, columns, schema):
+    """Read the row ranges of all parts, in order, as a table of one chunk per column.
+
+    Args:
+        parts: (file, layout, starts, stops): the whole file as a buffer, what `open_layout` made of it, row ranges.
+        columns: names of columns of the schema.
+        schema: the schema that the layouts were opened with (the same object, if time matters).
+
+    Raises:
+        Declined: pyarrow has to read these rows; `part` says of which file.
+        Damaged: the file is not what its writer wrote.
+    """
+    cdef Reader reader = Reader()
+    reader.schema = schema
+    for file, layout, starts, stops in parts:
+        reader.add(file, layout, starts, stops)
+    wanted = pa.schema([schema.field(name) for name in columns], metadata=schema.metadata)
+    if not reader.rows:
+        return wanted.empty_table()
+    return pa.Table.from_arrays([reader.column(name) for name in columns], schema=wanted)

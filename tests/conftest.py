@@ -1,0 +1,88 @@
+"""What all tests share: Hypothesis profiles, one Spark session, and a few paths."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# `make test` repeats itself exactly: same examples each time, and nothing remembered between runs. A failure prints a
+# @reproduce_failure line. `make soak` searches: many examples, a new seed each time, which it prints.
+_SLOW_IS_FINE = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large]
+hypothesis.settings.register_profile(
+    "ci",
+    derandomize=True,
+    database=None,
+    max_examples=25,
+    stateful_step_count=20,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=_SLOW_IS_FINE,
+)
+hypothesis.settings.register_profile(
+    "soak",
+    max_examples=2000,
+    stateful_step_count=60,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=_SLOW_IS_FINE,
+)
+_PROFILE = os.environ.get("WINDROW_PROFILE", "ci")
+hypothesis.settings.load_profile(_PROFILE)
+
+
+def pytest_report_header() -> str:
+    return f"windrow: hypothesis profile {_PROFILE}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The root of the source tree."""
+    return ROOT
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a test's warehouse may be; nothing is there yet."""
+    return tmp_path / "warehouse"
+
+
+@pytest.fixture(scope="session")
+def windrow_command() -> Path:
+    """The installed command, for tests that need a process of its own."""
+    return Path(sys.executable).with_name("windrow")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The one Spark session of the run: its start costs 10 to 15 seconds."""
+    from pyspark.sql import SparkSession
+
+    folder = tmp_path_factory.mktemp("spark")
+    # Spark's workers find the interpreter by this; our own code sets it too, but not every test starts with our code.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("windrow tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.local.dir", str(folder / "local"))
+        .config("spark.driver.memory", "1g")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()

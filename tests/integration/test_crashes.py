@@ -1,0 +1,149 @@
+"""kill -9 anywhere: nothing committed is lost, nothing is doubled, and the next open needs no repair step.
+
+    op 0     op 1     op k        ×  killed inside operation k
+    ──●────────●─────────●────────×
+                         k        after reopen: the truth after k operations or after k + 1, never between
+"""
+
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import children
+import pytest
+import scenario
+from faults import Counting, Recording, finish, start
+from shapes import SHAPES
+
+import windrow
+from windrow.files import STEPS
+
+SHAPE = "per-row-rich"
+INDEX = windrow.Index("round-robin", 2, 2, maintenance="rebuild")
+OPERATIONS = scenario.operations(SHAPES[SHAPE], seed=20260101)
+TRUTHS = scenario.truths(SHAPES[SHAPE], OPERATIONS)
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A warehouse with the stream and nothing in it, to be copied."""
+    path = tmp_path_factory.mktemp("fresh") / "wh"
+    scenario.create(path, SHAPE, INDEX)
+    return path
+
+
+@pytest.fixture(scope="module")
+def reached(fresh: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    """How often the scenario reaches each step."""
+    path = shutil.copytree(fresh, tmp_path_factory.mktemp("counted") / "wh")
+    files = Counting()
+    with scenario.open_warehouse(path, files=files) as wh:
+        for operation in OPERATIONS:
+            scenario.do(wh, SHAPES[SHAPE], operation)
+        assert scenario.state(wh) == scenario.expected(TRUTHS[-1], SHAPES[SHAPE])
+    return dict(files.steps)
+
+
+def assert_recovers(path: Path, progress: Path) -> None:
+    """The state is the one before or the one after the operation that was killed, and everything goes on from there."""
+    shape, done = SHAPES[SHAPE], len(progress.read_bytes()) if progress.exists() else 0
+    with scenario.open_warehouse(path) as wh:
+        scenario.assert_sound(wh)
+        found = scenario.state(wh)
+        possible = [k for k in (done, done + 1) if k < len(TRUTHS) and found == scenario.expected(TRUTHS[k], shape)]
+        assert possible, f"after {done} operations, killed in {OPERATIONS[done : done + 1]}: {found}"
+        for k in range(done, len(OPERATIONS)):
+            if OPERATIONS[k] == ("replay",) and k < possible[-1]:
+                continue
+            again = scenario.do(wh, shape, OPERATIONS[k])
+            if k < possible[-1] and OPERATIONS[k][0] == "append":
+                assert again.duplicate, "a retried batch that was in must be seen as such"
+        assert scenario.state(wh) == scenario.expected(TRUTHS[-1], shape)
+        scenario.assert_sound(wh)
+    assert not any((path / "staging").iterdir())
+    assert not any((path / "catalog" / "pins").iterdir())
+
+
+def test_the_scenario_reaches_every_named_step(reached: dict[str, int]) -> None:
+    assert set(reached) == set(STEPS)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_process_killed_at_a_named_step_leaves_the_state_before_or_after(
+    step: str, fresh: Path, reached: dict[str, int], tmp_path: Path
+) -> None:
+    for nth in range(1, reached[step] + 1):
+        path, progress = shutil.copytree(fresh, tmp_path / f"wh{nth}"), tmp_path / f"progress{nth}"
+        child = start(children.run_until_step, str(path), SHAPE, OPERATIONS, str(progress), step, nth)
+        assert finish(child) == -signal.SIGKILL
+        assert_recovers(path, progress)
+        shutil.rmtree(path)
+
+
+def kills(fresh: Path, tmp_path: Path, seed: int, count: int, how: str) -> Iterator[tuple[Path, Path, BaseProcess]]:
+    choice = random.Random(seed)
+    for turn in range(count):
+        path, progress = shutil.copytree(fresh, tmp_path / f"wh{turn}"), tmp_path / f"progress{turn}"
+        if how == "call":
+            moment: Any = choice.randint(1, 60_000)
+            child = start(children.run_until_call, str(path), SHAPE, OPERATIONS, str(progress), moment)
+        else:
+            moment = choice.uniform(0.001, 0.8)
+            child = start(children.run_until_alarm, str(path), SHAPE, OPERATIONS, str(progress), moment)
+        print(f"seed {seed}, turn {turn}: killed by {how} at {moment}")
+        yield path, progress, child
+        shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("how", ["call", "alarm"])
+def test_a_process_killed_at_a_random_moment_leaves_the_state_before_or_after(
+    how: str, fresh: Path, tmp_path: Path
+) -> None:
+    for path, progress, child in kills(fresh, tmp_path, 7, 8, how):
+        finish(child)
+        assert_recovers(path, progress)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("how", ["call", "alarm"])
+def test_a_process_killed_at_any_of_many_random_moments_leaves_the_state_before_or_after(
+    how: str, fresh: Path, tmp_path: Path
+) -> None:
+    seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
+    for path, progress, child in kills(fresh, tmp_path, seed, 500, how):
+        finish(child)
+        assert_recovers(path, progress)
+
+
+def test_nothing_is_named_by_a_commit_before_it_is_durable(fresh: Path, tmp_path: Path) -> None:
+    """staged file synced → renamed → folder synced → committed: in another order a power cut could lose a named file."""
+    path = shutil.copytree(fresh, tmp_path / "wh")
+    files = Recording()
+    with scenario.open_warehouse(path, files=files) as wh:
+        for operation in OPERATIONS:
+            scenario.do(wh, SHAPES[SHAPE], operation)
+    renamed = [(at, event) for at, event in enumerate(files.events) if event[0] == "rename"]
+    assert len(renamed) > len(OPERATIONS) // 2
+    for at, (_, source, target) in renamed:
+        assert ("sync", source) in files.events[:at], f"{source} was not durable when it was renamed"
+        commits = (i for i, e in enumerate(files.events) if i > at and e[0] == "reach" and e[1].endswith(".committing"))
+        folder = str(Path(target).parent)
+        assert ("sync", folder) in files.events[at : next(commits)], f"{folder} was not durable at the commit"
+
+
+def test_a_folder_where_creating_a_warehouse_was_interrupted_can_be_opened(tmp_path: Path) -> None:
+    """Creation makes folders and then the marker; whoever comes next finishes what was begun."""
+    for left in ("streams", "staging", "tables", "catalog"):
+        path = tmp_path / f"after-{left}"
+        for name in ("streams", "staging", "tables", "catalog"):
+            (path / name).mkdir(parents=True)
+            if name == left:
+                break
+        with windrow.open(path) as wh:
+            assert wh.streams() == []

@@ -1,0 +1,130 @@
+"""The documents are true: every snippet runs and shows what it gives, and every command is explained."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+import pages
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def pages_with_snippets() -> Iterator[object]:
+    for page in PAGES:
+        blocks = [block for block in pages.read_blocks(page) if block.language in pages.RUN and block.skipped is None]
+        uses_spark = any("spark" in block.text for block in blocks)
+        if blocks:
+            yield pytest.param(page, id=page.name, marks=[pytest.mark.spark] if uses_spark else [])
+
+
+@pytest.mark.parametrize("page", list(pages_with_snippets()))
+def test_snippets_do_what_the_page_says(page, tmp_path):
+    """In a process and a directory of its own, as a reader would."""
+    done = subprocess.run(
+        [sys.executable, pages.__file__, page],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+
+
+class Test_reading_a_page:
+    def read(self, tmp_path: Path, text: str) -> list[pages.Block]:
+        page = tmp_path / "page.md"
+        page.write_text(text)
+        return pages.read_blocks(page)
+
+    def run(self, tmp_path: Path, text: str) -> None:
+        session = pages.Session()
+        for block in self.read(tmp_path, text):
+            session.run(block)
+
+    def test_python_blocks_share_names_and_show_their_output(self, tmp_path):
+        hidden = "<!-- run:\nx += 1\n-->\n"
+        printing = "```python\nprint(x, 'a b c')\n```\n\n```text\n2 a ... c\n```\n"
+        self.run(tmp_path, "```python\nx = 1\n```\ntext\n" + hidden + printing)
+
+    def test_wrong_output_is_found(self, tmp_path):
+        with pytest.raises(pages.DocumentError, match=r"page.md:2: .*shows"):
+            self.run(tmp_path, "```python\nprint(1)\n```\n```text\n2\n```\n")
+
+    def test_console_blocks_are_run_and_compared(self, tmp_path):
+        self.run(tmp_path, "```console\n$ echo one \\\n    two\none two\n$ true\n$ echo 3\n3\n```\n")
+        with pytest.raises(pages.DocumentError, match="but gives"):
+            self.run(tmp_path, "```console\n$ echo one\ntwo\n```\n")
+
+    def test_exit_codes_are_checked(self, tmp_path):
+        self.run(tmp_path, "<!-- exit 1 -->\n```console\n$ true\n$ false\n```\n")
+        with pytest.raises(pages.DocumentError, match="exit code 1, not 0"):
+            self.run(tmp_path, "```bash\nfalse\ntrue\n```\n")
+
+    def test_a_block_that_is_not_run_says_why(self, tmp_path):
+        self.run(tmp_path, "<!-- not run: needs a cluster -->\n```bash\nfalse\n```\n")
+        with pytest.raises(pages.DocumentError, match="without a reason"):
+            self.run(tmp_path, "<!-- not run: -->\n```bash\nfalse\n```\n")
+
+    def test_nothing_hides_behind_an_unknown_language_or_an_open_fence(self, tmp_path):
+        with pytest.raises(pages.DocumentError, match="neither run"):
+            self.read(tmp_path, "```sh\nfalse\n```\n")
+        with pytest.raises(pages.DocumentError, match="never closed"):
+            self.read(tmp_path, "```python\n")
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Every command of the command line, groups left out, with its full name."""
+    from windrow import cli
+
+    groups = [value for value in vars(cli).values() if isinstance(value, click.Group)]
+    inner = [command for group in groups for command in group.commands.values()]
+    (top,) = {group.name: group for group in groups if group not in inner}.values()
+
+    def walk(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+        if isinstance(command, click.Group):
+            with click.Context(command) as context:
+                for child in command.list_commands(context):
+                    yield from walk(f"{name} {child}", command.get_command(context, child))
+        else:
+            yield name, command
+
+    yield from walk("windrow", top)
+
+
+def test_every_command_has_help():
+    nameless = [name for name, command in commands() if not (command.help or "").strip()]
+    assert nameless == []
+
+
+def test_every_option_has_help():
+    unexplained = [
+        f"{name} {parameter.opts[0]}"
+        for name, command in commands()
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and not parameter.hidden and not (parameter.help or "").strip()
+    ]
+    assert unexplained == []
+
+
+def test_every_command_is_documented():
+    text = " ".join("\n".join(page.read_text() for page in PAGES).split())
+    undocumented = [name for name, _ in commands() if name not in text]
+    assert undocumented == []
+
+
+def test_every_documented_command_exists():
+    """`windrow x` in backticks is a command, or a group that has one."""
+    known = {" ".join(name.split()[:words]) for name, _ in commands() for words in (2, 3)}
+    named = {
+        name
+        for page in PAGES
+        for name in re.findall(r"`(windrow [a-z]+(?: [a-z]+)?)`", page.read_text())
+        if not any(name == command or name.startswith(f"{command} ") for command in known)
+    }
+    assert named == set()

@@ -1,0 +1,199 @@
+"""The tree is the architecture: what the folders promise each other is checked here, by reading the source.
+
+    ingest, queries  ->  warehouse  ->  indexes  ->  native
+
+Each may know what stands to its right. In ``warehouse/`` a few doors open to the left, when somebody walks through.
+"""
+
+import ast
+import importlib.machinery
+import importlib.util
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
+FOLDERS = {"windrow": "warehouse"} | {f"windrow.{name}": name for name in ("indexes", "ingest", "native", "queries")}
+LAYER = {"native": 0, "indexes": 1, "warehouse": 2, "ingest": 3, "queries": 3}
+
+# Errors are everybody's words. The module imports nothing of ours, so it stands below all layers.
+LEAVES = {"windrow.errors"}
+# The facade, the command line, the door to Spark and the demo.
+DOORS = re.compile(r"windrow(\.(facade|warehouse|cli|spark|demo)(_\w+|\.\w+)*)?$")
+
+LONGEST_MODULE = 500
+
+
+class Import(NamedTuple):
+    """One imported module; lazy if it stands in a function, typing if under TYPE_CHECKING."""
+
+    module: str
+    line: int
+    lazy: bool
+    typing: bool
+
+
+def sources(*suffixes: str) -> list[Path]:
+    """Our own source files in the package folders."""
+    return sorted(p for folder in LAYER for p in (ROOT / folder).rglob("*") if p.suffix in suffixes)
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def module_name(path: Path) -> str:
+    """The import name of a file: warehouse/cli.py is windrow.cli, indexes/__init__.py is windrow.indexes."""
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    parts = ["windrow", *parts[1:]] if parts[0] == "warehouse" else ["windrow", *parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(p) for p in sources(".py", ".pyx")}
+
+
+def layer_folder(module: str) -> str:
+    """The folder that an import of ours comes from."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in LAYER else "warehouse"
+
+
+def is_type_checking(node: ast.If) -> bool:
+    return "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def imports(path: Path) -> Iterator[Import]:
+    """Every import of a module, also those inside functions."""
+
+    def walk(node: ast.AST, lazy: bool, typing: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                for alias in child.names:
+                    yield Import(alias.name, child.lineno, lazy, typing)
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{relative(path)}:{child.lineno}: relative import"
+                for alias in child.names:
+                    full = f"{child.module}.{alias.name}"
+                    yield Import(full if full in MODULES else str(child.module), child.lineno, lazy, typing)
+            elif isinstance(child, ast.If) and is_type_checking(child):
+                for statement in child.body:
+                    yield from walk(ast.Module([statement], []), lazy, True)
+                for statement in child.orelse:
+                    yield from walk(ast.Module([statement], []), lazy, typing)
+            else:
+                inside = lazy or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+                yield from walk(child, inside, typing)
+
+    yield from walk(ast.parse(path.read_text(), str(path)), lazy=False, typing=False)
+
+
+def wrong_direction(importer: str, found: Import) -> str | None:
+    """Why an import of ours breaks the architecture, or None."""
+    if found.module.partition(".")[0] != "windrow" or found.module in LEAVES:
+        return None
+    here, there = layer_folder(importer), layer_folder(found.module)
+    if here == there or LAYER[there] < LAYER[here]:
+        return None
+    if here == "warehouse" and not DOORS.match(importer):
+        return f"only the facade, the command line, spark and demo may know {there}"
+    if here == "warehouse" and not (found.lazy or found.typing):
+        return f"{there} must be imported inside a function, so that `import windrow` stays light"
+    return None if here == "warehouse" else f"{here} must not know {there}"
+
+
+@pytest.mark.parametrize("path", sources(".py"), ids=relative)
+def test_dependencies_point_one_way(path):
+    importer = module_name(path)
+    wrong = [
+        f"{relative(path)}:{found.line}: imports {found.module}: {reason}"
+        for found in imports(path)
+        if (reason := wrong_direction(importer, found))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("path", sources(".pyx", ".pxi"), ids=relative)
+def test_kernels_know_nothing_of_the_rest(path):
+    known = [
+        line
+        for line in path.read_text().splitlines()
+        if re.match(r"\s*(from|c?import)\s+windrow\.(?!native|errors\b)", line)
+    ]
+    assert not known
+
+
+@pytest.mark.parametrize("leaf", sorted(LEAVES))
+def test_leaves_import_nothing_of_ours(leaf):
+    path = ROOT / "warehouse" / f"{leaf.removeprefix('windrow.')}.py"
+    assert [found.module for found in imports(path) if found.module.startswith("windrow")] == []
+
+
+@pytest.mark.parametrize(
+    ("package", "homes"),
+    [("pyspark", {"ingest"}), ("py4j", {"ingest"}), ("duckdb", {"ingest", "queries", "warehouse"})],
+)
+def test_engines_are_known_only_where_they_belong(package, homes):
+    """Only ingest/ knows Spark; indexes/ and native/ know nothing of SQL. Type annotations do not count."""
+    strangers = [
+        f"{relative(path)}:{found.line}"
+        for path in sources(".py")
+        for found in imports(path)
+        if found.module.partition(".")[0] == package
+        and path.relative_to(ROOT).parts[0] not in homes
+        and not found.typing
+    ]
+    assert strangers == []
+
+
+def test_importing_windrow_is_light():
+    """No Spark, no Java, no pandas: they are optional, and slow to start."""
+    heavy = ("pyspark", "py4j", "pandas", "polars")
+    code = f"import sys, windrow; print(*sorted(set({heavy!r}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd="/", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("path", sources(".py", ".pyx", ".pxi", ".pyi"), ids=relative)
+def test_modules_stay_small(path):
+    lines = len(path.read_text().splitlines())
+    assert lines <= LONGEST_MODULE
+
+
+def test_nothing_is_left_to_do():
+    marker = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+    files = sources(".py", ".pyx", ".pxi", ".pyi", ".h", ".hpp")
+    files += [
+        p for folder in ("tests", "bench") for p in (ROOT / folder).rglob("*.py") if p != Path(__file__).resolve()
+    ]
+    left = [
+        f"{relative(path)}:{number}"
+        for path in files
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if marker.search(line)
+    ]
+    assert left == []
+
+
+def test_every_package_folder_is_listed():
+    """A folder that is not listed works in the tree and is missing from the wheel."""
+    listed = SETTINGS["tool"]["setuptools"]["packages"]
+    assert SETTINGS["tool"]["setuptools"]["package-dir"] == FOLDERS
+    folders = {p.parent for p in sources(".py", ".pyx", ".pyi")}
+    assert sorted(listed) == sorted(module_name(folder / "__init__.py") for folder in folders)
+    assert [relative(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
+
+
+@pytest.mark.parametrize("path", sources(".pyx"), ids=relative)
+def test_every_kernel_is_built_and_typed(path):
+    spec = importlib.util.find_spec(module_name(path))
+    assert spec is not None, "setup.py builds only what it lists"
+    assert isinstance(spec.loader, importlib.machinery.ExtensionFileLoader)
+    assert path.with_suffix(".pyi").exists()

@@ -1,0 +1,96 @@
+"""Windrow: a disk-archived sliding-window warehouse.
+
+Names are imported when they are first used, so that ``windrow --help`` does not wait for Arrow.
+"""
+
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from windrow.errors import (
+    BatchConflictError,
+    BusyError,
+    ClockError,
+    ClosedError,
+    ConfinementError,
+    DamageError,
+    DefinitionError,
+    FormatError,
+    InvalidNameError,
+    QueryError,
+    SchemaError,
+    SearchKeyError,
+    SourceBehindError,
+    StorageError,
+    StreamExistsError,
+    UnknownSourceError,
+    UnknownStreamError,
+    UnknownTableError,
+    WindowError,
+    WindrowError,
+)
+
+if TYPE_CHECKING:
+    from windrow.indexes.partitioners import Index
+    from windrow.slide import SlideReport
+    from windrow.snapshot import Snapshot
+    from windrow.spool import AppendReport
+    from windrow.warehouse import Warehouse
+else:
+    _HOMES = {
+        "AppendReport": "windrow.spool",
+        "Index": "windrow.indexes.partitioners",
+        "SlideReport": "windrow.slide",
+        "Snapshot": "windrow.snapshot",
+        "Warehouse": "windrow.warehouse",
+    }
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'windrow' has no attribute {name!r}")
+        found = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = found
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_HOMES})
+
+
+__version__ = "0.1.0"
+
+
+def open(path: str | os.PathLike[str], **options: Any) -> "Warehouse":  # noqa: A001
+    """Open the warehouse in the folder `path`, creating it if it is missing; see `Warehouse` for the options."""
+    from windrow.warehouse import Warehouse
+
+    return Warehouse(os.fspath(path), **options)
+
+
+__all__ = [
+    "AppendReport",
+    "BatchConflictError",
+    "BusyError",
+    "ClockError",
+    "ClosedError",
+    "ConfinementError",
+    "DamageError",
+    "DefinitionError",
+    "FormatError",
+    "Index",
+    "InvalidNameError",
+    "QueryError",
+    "SchemaError",
+    "SearchKeyError",
+    "SlideReport",
+    "Snapshot",
+    "SourceBehindError",
+    "StorageError",
+    "StreamExistsError",
+    "UnknownSourceError",
+    "UnknownStreamError",
+    "UnknownTableError",
+    "Warehouse",
+    "WindowError",
+    "WindrowError",
+    "open",
+]

@@ -1,0 +1,195 @@
+"""The check: every promise of the storage, verified on the files themselves and told in words. It changes nothing."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.catalog import Tables
+from windrow.errors import DamageError
+from windrow.files import digest_of, living_writers, writer_of
+from windrow.indexes.model import SEQ
+from windrow.indexes.parquet import conform
+from windrow.indexes.segments import Segment, pack_histogram
+from windrow.native import directory as native_directory
+from windrow.native import rows as native_rows
+from windrow.reclaim import data_files, named_files
+from windrow.records import FileEntry, RejectedEntry, SpoolEntry, TableEntry
+from windrow.snapshot import Snapshot, StreamView
+from windrow.store import Store
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What was looked at and what was found."""
+
+    problems: tuple[str, ...]
+    streams: int
+    segments: int
+    files: int
+    rows: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+@dataclass(frozen=True)
+class _Named:
+    """All records of one commit that say something about files."""
+
+    files: dict[str, FileEntry]
+    spool: dict[int, list[SpoolEntry]]
+    others: list[RejectedEntry | TableEntry]
+    """Files that are not segments."""
+    directories: dict[int, bytes]
+    reclaimed: set[int]
+    """Segments that are gone but whose directory a reader may still need."""
+    named: set[str]
+
+
+def check(store: Store, progress: Callable[[str], None] | None = None) -> CheckReport:
+    """Verify the warehouse as of one commit; writers and readers may go on meanwhile."""
+    say = progress or (lambda _: None)
+    present = set(data_files(store.root))
+    alive = living_writers(store.root)
+    with Snapshot(store) as snapshot:
+        views = [snapshot.view(name) for name in snapshot.streams()]
+        named = store.catalog.read(_records)
+        problems: list[str] = []
+        rows = segments = 0
+        for view in views:
+            everything = [*view.segments, *(s for entry in named.spool.get(view.entry.id, []) for s in entry.segments)]
+            segments += len(everything)
+            for segment in everything:
+                say(f"{view.name}: {segment.file}")
+                rows += segment.rows
+                problems += [
+                    f"stream {view.name}: segment {segment.id} in {segment.file}: {p}"
+                    for p in _segment(store, view, segment, named)
+                ]
+            problems += _references(view, everything, named)
+        for file, record in named.files.items():
+            say(file)
+            problems += _file(store, file, record)
+        for kept in named.others:
+            problems += _file(store, kept.file, kept)
+        in_use = (
+            named.reclaimed
+            | {s.id for view in views for s in view.segments}
+            | {s.id for entries in named.spool.values() for entry in entries for s in entry.segments}
+        )
+        problems += [f"directory {number} belongs to no segment" for number in sorted(set(named.directories) - in_use)]
+        problems += [
+            f"file {file} is named by no record and its writer is dead; 'windrow gc' removes it"
+            for file in sorted(present)
+            if file not in named.named
+            and writer_of(file.rsplit("/", 1)[1]) not in alive
+            and (store.root / file).exists()
+        ]
+    return CheckReport(tuple(problems), len(views), segments, len(named.files), rows)
+
+
+def _records(tables: Tables) -> _Named:
+    spool: dict[int, list[SpoolEntry]] = {}
+    for at, record in tables.items("spool"):
+        spool.setdefault(int.from_bytes(at[:8], "big") - (1 << 63), []).append(record)
+    return _Named(
+        files={at.decode(): record for at, record in tables.items("files")},
+        spool=spool,
+        others=[record for kind in ("rejected", "tables") for _, record in tables.items(kind)],
+        directories={int.from_bytes(at, "big") - (1 << 63): bytes(raw) for at, raw in tables.raw_items("directories")},
+        reclaimed={segment for _, record in tables.items("reclaim") for segment in record.segments},
+        named=named_files(tables),
+    )
+
+
+def _file(store: Store, file: str, record: FileEntry | RejectedEntry | TableEntry) -> Iterator[str]:
+    path = store.root / file
+    if not path.exists():
+        yield f"file {file} is missing"
+        return
+    size = path.stat().st_size
+    if size != record.bytes:
+        yield f"file {file} has {size} bytes, {record.bytes} were written"
+    elif digest_of(path) != record.digest:
+        yield f"file {file} does not have the checksum with which it was written"
+        return
+    try:
+        rows = store.reader.open(file)[0].metadata.num_rows
+    except DamageError as error:
+        yield str(error)
+        return
+    if rows != record.rows:
+        yield f"file {file} has {rows} rows, {record.rows} were written"
+
+
+def _references(view: StreamView, segments: list[Segment], named: _Named) -> Iterator[str]:
+    counts = Counter(segment.file for segment in segments)
+    for file, count in counts.items():
+        record = named.files.get(file)
+        if record is None:
+            yield f"stream {view.name}: file {file} is used by segments but not recorded"
+        elif record.segments != count:
+            yield f"stream {view.name}: file {file} should have {record.segments} segments in use, there are {count}"
+    for file, record in named.files.items():
+        if record.stream == view.entry.id and file not in counts:
+            yield f"stream {view.name}: file {file} is recorded but no segment uses it"
+
+
+def _segment(store: Store, view: StreamView, segment: Segment, named: _Named) -> Iterator[str]:
+    definition, model = view.entry.definition, view.entry.definition.model
+    schema = definition.schema.append(pa.field(SEQ, pa.int64()))
+    try:
+        table = pa.concat_tables(
+            [
+                schema.empty_table(),
+                *(
+                    conform(t, schema)
+                    for t in store.reader.batches(segment.file, segment.start, segment.stop, schema.names)
+                ),
+            ]
+        ).combine_chunks()
+    except (DamageError, pa.ArrowInvalid, IndexError) as error:
+        yield f"cannot be read: {error}"
+        return
+    if table.num_rows != segment.rows:
+        yield f"has {table.num_rows} rows, {segment.rows} are recorded"
+        return
+    ts, _ = model.times(table)
+    exp, _ = model.expiries(table, ts)
+    slots = model.slots(exp)
+    if (int(ts.min()), int(ts.max()), int(exp.min()), int(exp.max())) != (
+        segment.min_ts,
+        segment.max_ts,
+        segment.min_exp,
+        segment.max_exp,
+    ):
+        yield "has times or expiries outside the recorded range"
+    if pack_histogram(*native_rows.histogram(slots)) != segment.expiries:
+        yield "has other expiry slots than recorded"
+    partitioner = view.state.layout_of(segment.layout).partitioner()
+    if partitioner.columns > 1 and bool(np.any(partitioner.columns_of(slots) != segment.column)):
+        yield f"holds rows that do not belong in expiry column {segment.column}"
+    if (
+        segment.row >= 0
+        and segment.first_slide == segment.last_slide
+        and partitioner.row(segment.last_slide) != segment.row
+    ):
+        right = partitioner.row(segment.last_slide)
+        yield f"is in insertion row {segment.row}, slide {segment.last_slide} belongs in {right}"
+    keys = model.encoded_keys(table) if model.key else None
+    order = native_rows.sort_order(None, keys, exp)
+    if bool(np.any(order != np.arange(len(order)))):
+        yield "is not sorted by search key and expiry"
+    elif keys is not None:
+        blob = named.directories.get(segment.id)
+        wrong = "is missing" if blob is None else native_directory.verify(blob, keys)
+        if wrong:
+            yield f"its directory {wrong}"
+    seq = table.column(SEQ)
+    if len(seq.unique()) != len(seq):
+        yield "has two rows with the same sequence"

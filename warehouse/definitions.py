@@ -1,0 +1,248 @@
+"""Stream definitions: what a user declares, checked so that every later step can rely on it."""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from functools import lru_cache
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from windrow import times
+from windrow.errors import DefinitionError, InvalidNameError
+from windrow.indexes.model import RowModel
+from windrow.indexes.partitioners import Index
+from windrow.native import keys as native_keys
+
+RESERVED = ("_seq", "_reason", "_source", "_batch", "_rejected_at")
+FAILURE_POLICIES = ("block", "exclude")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
+_DEVICE = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)")
+DEFAULT_SOURCE = "default"
+
+
+class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
+    """A stream as declared; times and durations in microseconds."""
+
+    name: str
+    schema_bytes: bytes
+    time: str
+    key: tuple[str, ...]
+    slide: int
+    lifetime: int | None = None
+    expires: str | None = None
+    max_lifetime: int | None = None
+    sources: tuple[str, ...] = ()
+    slack: int = 0
+    max_skew: int | None = None
+    max_ahead: int = 3600 * times.SECOND
+    origin: int = 0
+    on_source_failure: str = "block"
+    index_auto: bool = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the stream's rows."""
+        return _schema(self.schema_bytes)
+
+    @property
+    def model(self) -> RowModel:
+        """What the index needs to know."""
+        return RowModel(self.time, self.key, self.expires, self.lifetime, self.origin, self.slide)
+
+    @property
+    def longest_life(self) -> int | None:
+        """S: the longest a row can live, None if rows never expire."""
+        return self.lifetime if self.expires is None else self.max_lifetime
+
+    @property
+    def lifetime_slots(self) -> int | None:
+        """S/Δ, rounded up."""
+        return None if self.longest_life is None else -(-self.longest_life // self.slide)
+
+    def key_types(self) -> list[pa.DataType]:
+        """Types of the search key columns."""
+        schema = self.schema
+        return [schema.field(name).type for name in self.key]
+
+
+@lru_cache(maxsize=1024)
+def _schema(serialized: bytes) -> pa.Schema:
+    # One object per stream: readers keep what they learn about files by the schema's identity.
+    return pa.ipc.read_schema(pa.py_buffer(serialized))
+
+
+def check_name(name: str, what: str) -> str:
+    """A name that is safe as a folder and as an SQL identifier."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or _DEVICE.fullmatch(name):
+        raise InvalidNameError(
+            f"{what} name {name!r} is not allowed; use 1 to 63 letters, digits, '_' or '-', "
+            "beginning with a letter or '_'"
+        )
+    if name.lower() in ("windrow", "window"):
+        raise InvalidNameError(f"{what} name {name!r} is reserved; choose another")
+    return name
+
+
+def check_label(label: str, what: str) -> str:
+    """A source name or batch id: any text without control characters, not too long."""
+    if (
+        not isinstance(label, str)
+        or not label
+        or len(label.encode()) > 256
+        or any(unicodedata.category(c) == "Cc" for c in label)
+    ):
+        raise InvalidNameError(
+            f"{what} {label!r} is not allowed; use 1 to 256 bytes of text without control characters"
+        )
+    return label
+
+
+def define(
+    name: str,
+    schema: pa.Schema,
+    *,
+    time: str,
+    key: str | Sequence[str] | None,
+    slide: times.Duration,
+    lifetime: times.Duration | None,
+    expires: str | None,
+    max_lifetime: times.Duration | None,
+    sources: Sequence[str] | None,
+    slack: times.Duration,
+    max_skew: times.Duration | None,
+    max_ahead: times.Duration,
+    origin: times.Instant | None,
+    on_source_failure: str,
+    index_auto: bool,
+) -> StreamDefinition:
+    """Check a declaration and give the definition, or say what is wrong with it."""
+    check_name(name, "stream")
+    _check_schema(name, schema)
+    _check_time_column(name, schema, time, "time")
+    step = times.duration(slide, f"stream {name!r}: slide")
+    if expires is None:
+        if max_lifetime is not None:
+            raise DefinitionError(
+                f"stream {name!r}: max_lifetime goes with expires=…; for one fixed lifetime use lifetime=…"
+            )
+    else:
+        if lifetime is not None:
+            raise DefinitionError(
+                f"stream {name!r}: give either lifetime (fixed) or expires with max_lifetime (per row), not both"
+            )
+        if max_lifetime is None:
+            raise DefinitionError(
+                f"stream {name!r}: expires={expires!r} needs max_lifetime, the longest a row may live"
+            )
+        _check_time_column(name, schema, expires, "expires")
+        if expires == time:
+            raise DefinitionError(f"stream {name!r}: expires and time are the same column {time!r}")
+    fixed = None if lifetime is None else times.duration(lifetime, f"stream {name!r}: lifetime")
+    longest = None if max_lifetime is None else times.duration(max_lifetime, f"stream {name!r}: max_lifetime")
+    if (kept := fixed or longest) is not None and kept < step:
+        raise DefinitionError(
+            f"stream {name!r}: lifetime {times.show_duration(kept)} is shorter than the slide "
+            f"{times.show_duration(step)}; "
+            "rows would be gone before they are seen"
+        )
+    if on_source_failure not in FAILURE_POLICIES:
+        raise DefinitionError(
+            f"stream {name!r}: on_source_failure {on_source_failure!r} is unknown; choose block or exclude"
+        )
+    return StreamDefinition(
+        name=name,
+        schema_bytes=schema.serialize().to_pybytes(),
+        time=time,
+        key=_check_key(name, schema, key),
+        slide=step,
+        lifetime=fixed,
+        expires=expires,
+        max_lifetime=longest,
+        sources=_check_sources(name, sources),
+        slack=times.slack(slack, f"stream {name!r}: slack"),
+        max_skew=None if max_skew is None else times.slack(max_skew, f"stream {name!r}: max_skew"),
+        max_ahead=times.slack(max_ahead, f"stream {name!r}: max_ahead"),
+        origin=0 if origin is None else times.instant(origin, f"stream {name!r}: origin"),
+        on_source_failure=on_source_failure,
+        index_auto=index_auto,
+    )
+
+
+def _check_schema(name: str, schema: pa.Schema) -> None:
+    if not isinstance(schema, pa.Schema):
+        raise DefinitionError(f"stream {name!r}: schema must be a pyarrow.Schema, not {type(schema).__name__}")
+    seen: set[str] = set()
+    for field in schema:
+        folded = field.name.lower()
+        if not field.name or folded in RESERVED or "\x00" in field.name:
+            raise DefinitionError(f"stream {name!r}: column name {field.name!r} is reserved or empty; rename it")
+        if folded in seen:
+            raise DefinitionError(
+                f"stream {name!r}: column {field.name!r} occurs twice (SQL does not tell capitals apart)"
+            )
+        seen.add(folded)
+        try:
+            sink = pa.BufferOutputStream()
+            pq.write_table(pa.schema([field]).empty_table(), sink)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+            raise DefinitionError(
+                f"stream {name!r}: column {field.name!r} of type {field.type} cannot be stored ({error})"
+            ) from None
+    if not seen:
+        raise DefinitionError(f"stream {name!r}: the schema has no columns")
+
+
+def _check_time_column(name: str, schema: pa.Schema, column: str, role: str) -> None:
+    if column not in schema.names:
+        raise DefinitionError(
+            f"stream {name!r}: {role} column {column!r} is not in the schema; it has {', '.join(schema.names)}"
+        )
+    kind = schema.field(column).type
+    if not pa.types.is_timestamp(kind):
+        raise DefinitionError(f"stream {name!r}: {role} column {column!r} is {kind}; it must be a timestamp")
+
+
+def _check_key(name: str, schema: pa.Schema, key: str | Sequence[str] | None) -> tuple[str, ...]:
+    columns = () if key is None else (key,) if isinstance(key, str) else tuple(key)
+    if len(set(columns)) != len(columns):
+        raise DefinitionError(f"stream {name!r}: the key names a column twice: {', '.join(columns)}")
+    for column in columns:
+        if column not in schema.names:
+            raise DefinitionError(
+                f"stream {name!r}: key column {column!r} is not in the schema; it has {', '.join(schema.names)}"
+            )
+        if not native_keys.supported(schema.field(column).type):
+            raise DefinitionError(
+                f"stream {name!r}: key column {column!r} of type {schema.field(column).type} has no order; "
+                "choose another"
+            )
+    return columns
+
+
+def _check_sources(name: str, sources: Sequence[str] | None) -> tuple[str, ...]:
+    if sources is None:
+        return ()
+    if isinstance(sources, str):
+        raise DefinitionError(f"stream {name!r}: sources must be a list of names, not the string {sources!r}")
+    names = tuple(check_label(source, f"stream {name!r}: source") for source in sources)
+    if len(set(names)) != len(names):
+        raise DefinitionError(f"stream {name!r}: a source is named twice in {', '.join(names)}")
+    return names
+
+
+def choose_index(definition: StreamDefinition, late_rows: bool = False) -> tuple[Index, str]:
+    """The layout for ``index="auto"`` by update pattern, and why."""
+    if definition.longest_life is None:
+        return Index("append-only"), "rows never expire, so they are only appended"
+    slots = definition.lifetime_slots or 1
+    if definition.expires is None and not late_rows and not definition.slack:
+        count = max(1, min(4, slots))
+        return (
+            Index("wave-insertion", count),
+            "all rows live equally long and arrive in order, so they leave in the order in which they came",
+        )
+    side = max(1, min(4, slots))
+    why = "rows have their own lifetimes" if definition.expires else "late rows have a shorter life left"
+    return Index("round-robin", side, side), f"{why}, so arrival and expiry order differ and both are partitioned"

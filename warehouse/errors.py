@@ -1,0 +1,98 @@
+"""Every error that a user can cause, under one base class.
+
+Each message is one sentence: what, which value, what to do.
+"""
+
+
+class WindrowError(Exception):
+    """Base of all errors that Windrow raises on purpose."""
+
+
+class DefinitionError(WindrowError, ValueError):
+    """A stream, table or index was declared in a way that cannot work."""
+
+
+class InvalidNameError(DefinitionError):
+    """A name that could leave the warehouse's folder or that SQL could not hold."""
+
+
+class StreamExistsError(DefinitionError):
+    """A stream of that name exists already."""
+
+
+class UnknownStreamError(WindrowError, KeyError):
+    """No stream of that name."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class UnknownTableError(WindrowError, KeyError):
+    """No table of that name."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class UnknownSourceError(WindrowError, KeyError):
+    """A source that the stream does not declare."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class SchemaError(WindrowError, ValueError):
+    """Rows that do not have the stream's columns and types."""
+
+
+class BatchConflictError(WindrowError, ValueError):
+    """A batch id that was used before, with other rows."""
+
+
+class SourceBehindError(WindrowError):
+    """A slide that a declared source has not reached yet."""
+
+
+class ClockError(WindrowError, ValueError):
+    """A time further ahead of the wall clock than the stream allows, or no time at all."""
+
+
+class BusyError(WindrowError, TimeoutError):
+    """Somebody else holds what was asked for, and did not let go in time."""
+
+
+class WindowError(WindrowError, ValueError):
+    """A window that the stream cannot answer."""
+
+
+class SearchKeyError(WindrowError, ValueError):
+    """A search key that does not fit the stream's key columns."""
+
+
+class StorageError(WindrowError, OSError):
+    """The disk said no: full, read-only, damaged or of the wrong kind."""
+
+
+class FormatError(StorageError):
+    """The folder holds a warehouse of another format, or none."""
+
+
+class DamageError(StorageError):
+    """A committed file is missing, truncated or altered."""
+
+
+class ClosedError(WindrowError, ValueError):
+    """The warehouse, snapshot or answer was closed, or belongs to the process that forked this one."""
+
+
+class QueryError(WindrowError, ValueError):
+    """SQL that cannot be answered; `line` and `column` say where, when that is known."""
+
+    def __init__(self, message: str, line: int | None = None, column: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+        self.column = column
+
+
+class ConfinementError(QueryError):
+    """SQL that reaches for what a query may not touch."""

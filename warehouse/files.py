@@ -1,0 +1,194 @@
+"""The warehouse's files: staged under a living writer's name, synced, renamed into place, then named by a commit.
+
+Everything that touches the disk outside LMDB goes through `Files`, so that a test can fail any write and stop at any
+named step.
+"""
+
+import errno
+import itertools
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import xxhash
+
+from windrow.errors import StorageError
+from windrow.locks import HeldFile, is_held
+
+STEPS = (
+    "append.staged",
+    "append.published",
+    "append.committing",
+    "append.committed",
+    "rejected.staged",
+    "rejected.published",
+    "slide.planned",
+    "slide.staged",
+    "slide.published",
+    "slide.committing",
+    "slide.committed",
+    "reclaim.unlinked",
+    "reclaim.committed",
+    "table.staged",
+    "table.published",
+    "table.committed",
+)
+"""Named steps at which a crash test stops a process; see `Files.reach`."""
+
+_OWNER = "owner.lock"
+
+
+class Files:
+    """The disk, as the warehouse uses it. Tests inject a subclass that fails or stops where they want."""
+
+    def reach(self, step: str) -> None:
+        """Called at each of `STEPS`; does nothing here."""
+
+    def file_system(self, path: Path) -> str:
+        """The kind of file system that holds `path`, as the kernel names it; empty if it does not say."""
+        try:
+            mounts = [line.split(" - ") for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        except OSError:
+            return ""
+        target = path.resolve()
+        kinds = {Path(left.split()[4]): right.split()[0] for left, right in mounts}
+        holders = [mount for mount in kinds if target.is_relative_to(mount)]
+        return kinds[max(holders, key=lambda mount: len(mount.parts))] if holders else ""
+
+    def sink(self, path: Path) -> Any:
+        """An Arrow output stream to a new file."""
+        return pa.OSFile(str(path), "wb")
+
+    def sync(self, path: Path) -> None:
+        """Make a file's or folder's content durable."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Move a file into place."""
+        source.rename(target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file; it may be gone already."""
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def disk_errors(what: str) -> Iterator[None]:
+    """Turn the operating system's errors into ours: what failed, why, and that nothing was changed."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        why = {
+            errno.ENOSPC: "the disk is full; free some space and try again",
+            errno.EDQUOT: "the disk quota is used up; free some space and try again",
+            errno.EROFS: "the file system is read-only",
+            errno.EACCES: "permission was denied; check the folder's owner and mode",
+        }.get(error.errno or 0, str(error))
+        raise StorageError(error.errno, f"{what} failed: {why}; nothing was changed") from error
+
+
+class Writer:
+    """A living writer: its folder under `staging/`, whose lock says that files named after it may still be committed.
+
+    Args:
+        root: The warehouse.
+        name: Unique for ever.
+        files: The disk.
+    """
+
+    def __init__(self, root: Path, name: str, files: Files) -> None:
+        self.name = name
+        self.root = root
+        self.files = files
+        self.folder = root / "staging" / name
+        with disk_errors("opening a writer"):
+            self.folder.mkdir(parents=True)
+            self._held = HeldFile(self.folder / _OWNER)
+        self._numbers = itertools.count(1)
+
+    def stage(self, suffix: str = ".parquet") -> Path:
+        """The path of a new staged file."""
+        return self.folder / f"{self.name}-{next(self._numbers):06d}{suffix}"
+
+    def seal(self, path: Path) -> tuple[int, str]:
+        """Make a staged file durable; gives its size and digest. The disk works while we hash."""
+        failures: list[BaseException] = []
+        syncing = threading.Thread(target=self._sync_into, args=(path, failures))
+        syncing.start()
+        digest = digest_of(path)
+        syncing.join()
+        if failures:
+            raise failures[0]
+        return path.stat().st_size, digest
+
+    def _sync_into(self, path: Path, failures: list[BaseException]) -> None:
+        try:
+            self.files.sync(path)
+        except OSError as error:
+            failures.append(error)
+
+    def publish(self, staged: list[Path], folder: Path, step: str) -> list[str]:
+        """Move sealed files into `folder` and sync that; give their paths relative to the warehouse."""
+        self.files.reach(f"{step}.staged")
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in staged:
+            self.files.rename(path, folder / path.name)
+        self.files.sync(folder)
+        self.files.reach(f"{step}.published")
+        return [str((folder / path.name).relative_to(self.root)) for path in staged]
+
+    def discard(self, paths: list[Path]) -> None:
+        """Remove staged files that will not be published."""
+        for path in paths:
+            self.files.unlink(path)
+
+    def close(self) -> None:
+        """End the writer; what is left in its folder goes with it."""
+        self._held.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def writer_of(file_name: str) -> str:
+    """The writer's name in a file's name."""
+    return file_name.rsplit("-", 1)[0]
+
+
+def living_writers(root: Path) -> set[str]:
+    """Names of writers whose process lives."""
+    staging = root / "staging"
+    if not staging.is_dir():
+        return set()
+    return {entry.name for entry in staging.iterdir() if is_held(entry / _OWNER)}
+
+
+def remove_dead_staging(root: Path) -> int:
+    """Remove the folders of dead writers; gives how many."""
+    staging = root / "staging"
+    removed = 0
+    if staging.is_dir():
+        for entry in staging.iterdir():
+            # A folder without its lock file is being made or being removed: its owner may live.
+            if (entry / _OWNER).exists() and not is_held(entry / _OWNER):
+                shutil.rmtree(entry, ignore_errors=True)
+                removed += 1
+    return removed
+
+
+def digest_of(path: Path) -> str:
+    """XXH3 digest of a file's bytes."""
+    hasher = xxhash.xxh3_64()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 22):
+            hasher.update(block)
+    return hasher.hexdigest()

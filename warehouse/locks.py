@@ -1,0 +1,126 @@
+"""Locks between processes, on flock: they end with their holder and survive what LMDB's own lock does not."""
+
+import contextlib
+import fcntl
+import os
+import socket
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from windrow.errors import BusyError
+
+_POLL = 0.002
+_SIGNATURE = 128
+
+
+def try_lock(descriptor: int) -> bool:
+    """Take an flock if nobody holds it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def locked(
+    path: Path,
+    what: str,
+    timeout: float | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    *,
+    signed: bool = True,
+) -> Iterator[None]:
+    """Hold the lock file `path`, waiting up to `timeout` seconds (None: for ever) and then naming the holder.
+
+    A holder that signs writes its process and host into the file, for that message only: the lock itself is the flock.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        waited = 0.0
+        if timeout is None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        while timeout is not None and not try_lock(descriptor):
+            if waited >= timeout:
+                raise BusyError(
+                    f"{what} is held by {holder(path)}; it was not free within {timeout:g} s, try again later"
+                )
+            pause = min(_POLL * (1 + waited * 20), 0.1)
+            sleep(pause)
+            waited += pause
+        if signed:
+            # Of one length, so that the file need not be truncated first: that would wait for the disk.
+            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".ljust(_SIGNATURE).encode(), 0)
+        yield
+    finally:
+        # Unlocked by hand: a child that was forked meanwhile holds a copy of the descriptor.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
+def holder(path: Path) -> str:
+    """Who holds a lock file, in words."""
+    try:
+        return path.read_text().strip() or "another process"
+    except OSError:
+        return "another process"
+
+
+def is_held(path: Path) -> bool:
+    """Whether a living process holds the lock file; a missing file is not held."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not try_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+_held: "weakref.WeakSet[HeldFile]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    # A child's copy of the descriptor would keep the lock alive after the parent's death.
+    for held in list(_held):
+        held.close()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class HeldFile:
+    """A file that shows that its owner lives: locked before it appears under its name, gone when closed.
+
+    Args:
+        path: Its name.
+        content: What it says.
+    """
+
+    def __init__(self, path: Path, content: bytes = b"") -> None:
+        self.path = path
+        hidden = path.with_name(f".{path.name}")
+        self._descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._pid = os.getpid()
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            if content:
+                os.write(self._descriptor, content)
+            hidden.rename(path)
+            _held.add(self)
+        except BaseException:
+            os.close(self._descriptor)
+            hidden.unlink(missing_ok=True)
+            raise
+
+    def close(self) -> None:
+        """Remove the file and let go. In a forked child, only the descriptor is closed: the lock is the parent's."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            if os.getpid() == self._pid:
+                with contextlib.suppress(OSError):
+                    self.path.unlink(missing_ok=True)
+            os.close(descriptor)

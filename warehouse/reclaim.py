@@ -1,0 +1,161 @@
+"""Reclaiming: what commits replaced goes when no reader needs it, what dead writers left when nobody can name it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from windrow.catalog import Catalog, Tables, key
+from windrow.files import living_writers, remove_dead_staging, writer_of
+from windrow.locks import is_held
+from windrow.records import Reclaim, StreamEntry
+from windrow.store import Store
+
+_PER_SLIDE = 256
+
+
+@dataclass(frozen=True)
+class GcReport:
+    """What a clean-up removed, and what it had to leave."""
+
+    files: int
+    bytes: int
+    orphans: int
+    pins: int
+    """Living readers that were found."""
+    waiting: int
+    """Replaced files that a living reader may still need."""
+    batches: int
+    """Batch ids that were forgotten, being older than the stream's lifetime."""
+
+
+def oldest_pin(catalog: Catalog) -> tuple[int | None, int]:
+    """The lowest version that a living reader pins (None: no reader) and how many there are; dead pins are removed."""
+    folder = catalog.folder / "pins"
+    oldest, count = None, 0
+    if folder.is_dir():
+        for path in folder.iterdir():
+            if path.name.startswith("."):
+                continue
+            if not is_held(path):
+                path.unlink(missing_ok=True)
+                continue
+            try:
+                version = int(path.read_text() or "0")
+            except (OSError, ValueError):
+                continue  # it was closed while we looked
+            count += 1
+            oldest = version if oldest is None else min(oldest, version)
+    return oldest, count
+
+
+def reclaim_ready(store: Store, limit: int = _PER_SLIDE) -> list[tuple[bytes, Reclaim]]:
+    """Replaced things that no pin protects: files are removed here, records by `settle` in the caller's transaction."""
+    pending = store.catalog.read(lambda tables: _first(tables.items("reclaim"), limit))
+    if not pending:
+        return []
+    oldest, _ = oldest_pin(store.catalog)
+    ready = [(at, record) for at, record in pending if oldest is None or _version(at) <= oldest]
+    for _, record in ready:
+        for file in record.files:
+            store.files.unlink(store.root / file)
+        store.reader.forget(record.files)
+    if ready:
+        store.files.reach("reclaim.unlinked")
+    return ready
+
+
+def _first(items: Iterable[tuple[bytes, Reclaim]], limit: int) -> list[tuple[bytes, Reclaim]]:
+    return [item for _, item in zip(range(limit), items, strict=False)]
+
+
+def _version(at: bytes) -> int:
+    return int.from_bytes(at[:8], "big") - (1 << 63)
+
+
+def settle(tables: Tables, ready: list[tuple[bytes, Reclaim]]) -> None:
+    """Forget things whose files are gone."""
+    for at, record in ready:
+        for segment in record.segments:
+            tables.delete("directories", key(segment))
+        tables.delete("reclaim", at)
+
+
+def collect(store: Store) -> GcReport:
+    """Remove all that can go: replaced files, dead writers' leavings, forgotten batch ids."""
+    store.check_writable()
+    removed, size = 0, 0
+    while True:
+        before = _sizes(store)
+        ready = reclaim_ready(store)
+        if not ready:
+            break
+        gone = [file for _, record in ready for file in record.files]
+        removed += len(gone)
+        size += sum(before.get(file, 0) for file in gone)
+        with store.catalog.write() as tables:
+            settle(tables, ready)
+        store.files.reach("reclaim.committed")
+    orphans = remove_orphans(store)
+    forgotten = _forget_batches(store)
+    waiting = store.catalog.read(lambda tables: sum(len(record.files) for _, record in tables.items("reclaim")))
+    _, pins = oldest_pin(store.catalog)
+    return GcReport(files=removed, bytes=size, orphans=orphans, pins=pins, waiting=waiting, batches=forgotten)
+
+
+def _sizes(store: Store) -> dict[str, int]:
+    names = store.catalog.read(lambda tables: [file for _, record in tables.items("reclaim") for file in record.files])
+    paths = {name: store.root / name for name in names}
+    return {name: path.stat().st_size for name, path in paths.items() if path.exists()}
+
+
+def named_files(tables: Tables) -> set[str]:
+    """Every file that a committed record names."""
+    names = {at.decode() for at, _ in tables.raw_items("files")}
+    names |= {record.file for _, record in tables.items("rejected")}
+    names |= {record.file for _, record in tables.items("tables")}
+    names |= {file for _, record in tables.items("reclaim") for file in record.files}
+    return names
+
+
+def data_files(root: Path) -> list[str]:
+    """Every data file in the warehouse's folders, relative to it."""
+    found = [*(root / "streams").glob("*/*/*.parquet"), *(root / "tables").glob("*/*.parquet")]
+    return [str(path.relative_to(root)) for path in found]
+
+
+def remove_orphans(store: Store) -> int:
+    """Remove files that no record names and no living writer may still name; gives how many."""
+    present = data_files(store.root)
+    # In this order: a writer that is dead now has made all its commits, so the records read next name them.
+    alive = living_writers(store.root)
+    named = store.catalog.read(named_files)
+    orphans = [file for file in present if file not in named and writer_of(Path(file).name) not in alive]
+    for file in orphans:
+        store.files.unlink(store.root / file)
+    return len(orphans) + remove_dead_staging(store.root)
+
+
+def _forget_batches(store: Store) -> int:
+    """Forget batch ids older than twice the stream's lifetime, and at least a week; never-expiring streams keep all."""
+    now = store.clock()
+
+    def old(tables: Tables) -> list[bytes]:
+        found = []
+        for _, entry in tables.items("streams"):
+            kept = batch_memory(entry)
+            if kept is not None:
+                found += [at for at, batch in tables.items("batches", key(entry.id)) if batch.at < now - kept]
+        return found
+
+    forgotten = store.catalog.read(old)
+    if forgotten:
+        with store.catalog.write() as tables:
+            for at in forgotten:
+                tables.delete("batches", at)
+    return len(forgotten)
+
+
+def batch_memory(entry: StreamEntry) -> int | None:
+    """How long, in microseconds of wall time, a stream remembers batch ids; None: for ever."""
+    life = entry.definition.longest_life
+    return None if life is None else max(2 * life, 7 * 86400 * 1_000_000)

@@ -1,0 +1,84 @@
+"""Rejected rows: kept with their reason, readable, replayable, discardable."""
+
+from collections import Counter
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec.structs import replace
+
+from windrow.catalog import Tables, key, last_int
+from windrow.errors import DamageError
+from windrow.records import Reclaim, RejectedEntry, StreamEntry
+from windrow.spool import Append, AppendReport, find_stream
+from windrow.store import Store
+
+_EXTRA = (
+    pa.field("_reason", pa.string()),
+    pa.field("_source", pa.string()),
+    pa.field("_batch", pa.string()),
+    pa.field("_rejected_at", pa.timestamp("us", "UTC")),
+)
+
+
+def _entries(tables: Tables, stream: str) -> tuple[StreamEntry, dict[int, RejectedEntry]]:
+    entry, _ = find_stream(tables, stream)
+    return entry, {last_int(at): record for at, record in tables.items("rejected", key(entry.id))}
+
+
+def read_rejected(store: Store, stream: str) -> pa.Table:
+    """All rejected rows of a stream, oldest first."""
+    entry, found = store.catalog.read(lambda tables: _entries(tables, stream))
+    schema = pa.schema([*(field.with_nullable(True) for field in entry.definition.schema), *_EXTRA])
+    return pa.concat_tables([schema.empty_table(), *(_read(store, record, schema) for record in found.values())])
+
+
+def _read(store: Store, record: RejectedEntry, schema: pa.Schema) -> pa.Table:
+    from windrow.indexes.parquet import conform
+
+    try:
+        return conform(pq.ParquetFile(store.root / record.file).read(), schema)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DamageError(
+            f"file of rejected rows {record.file} cannot be read ({error}); run 'windrow check'"
+        ) from None
+
+
+def replay_rejected(store: Store, stream: str) -> AppendReport:
+    """Append all rejected rows again, those of each source in one transaction; what is still not acceptable is rejected anew."""
+    store.check_writable()
+    entry, found = store.catalog.read(lambda tables: _entries(tables, stream))
+    schema = pa.schema([*(field.with_nullable(True) for field in entry.definition.schema), *_EXTRA])
+    reports = []
+    # By source: a row that is taken now is progress of the source that sent it, not of another.
+    for source in dict.fromkeys(record.source for record in found.values()):
+        own = {number: record for number, record in found.items() if record.source == source}
+        rows = pa.concat_tables([_read(store, record, schema) for record in own.values()])
+        reports.append(
+            Append(store, stream, source, None).run(rows.select(entry.definition.schema.names), replacing=list(own))
+        )
+    return _sum(stream, reports)
+
+
+def _sum(stream: str, reports: list[AppendReport]) -> AppendReport:
+    reasons: Counter[str] = sum((Counter(report.rejected) for report in reports), Counter())
+    return AppendReport(
+        stream=stream, source=", ".join(report.source for report in reports), batch_id=None, rows=sum(r.rows for r in reports),
+        accepted=sum(r.accepted for r in reports), rejected=dict(reasons), late=sum(r.late for r in reports), duplicate=False,
+        bytes_written=sum(r.bytes_written for r in reports), seconds=sum(r.seconds for r in reports),
+    )  # fmt: skip
+
+
+def discard_rejected(store: Store, stream: str) -> int:
+    """Throw the rejected rows away."""
+    store.check_writable()
+    with store.catalog.write() as tables:
+        entry, found = _entries(tables, stream)
+        state = tables.get("states", key(entry.id))
+        rows = sum(record.rows for record in found.values())
+        for number in found:
+            tables.delete("rejected", key(entry.id, number))
+        tables.put("states", key(entry.id), replace(state, rejected=state.rejected - rows))
+        if found:
+            record = Reclaim(stream=entry.id, files=tuple(r.file for r in found.values()))
+            tables.put("reclaim", key(tables.version, tables.allocate("reclaims")), record)
+        return rows

@@ -1,0 +1,316 @@
+"""The slide: one transaction that takes spooled rows in, lets expired ones go, maintains cells and moves the clock.
+
+Merging and writing happen under the stream's own lock and outside LMDB; a slide that fails or is killed anywhere leaves
+the previous state, because nothing it wrote is named before its commit.
+"""
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from windrow.catalog import Tables, key, last_int
+from windrow.definitions import choose_index
+from windrow.errors import ClockError
+from windrow.files import disk_errors
+from windrow.indexes.arrange import Cut
+from windrow.indexes.maintenance import Merge
+from windrow.indexes.merge import merge
+from windrow.indexes.model import SEQ
+from windrow.indexes.parquet import SegmentFileWriter
+from windrow.indexes.segments import Segment
+from windrow.indexes.update import Update, plan_update
+from windrow.locks import locked
+from windrow.reclaim import reclaim_ready, settle
+from windrow.records import FileEntry, Layout, Reclaim, SlideEntry, SpoolEntry, StreamEntry, StreamState
+from windrow.snapshot import load_segments
+from windrow.sources import Progress, behind_error, progress_of
+from windrow.spool import StagedFile, find_stream, late_rows, segment_of
+from windrow.store import Store
+from windrow.times import show, show_duration
+
+import pyarrow as pa  # isort: skip
+
+SLIDES_KEPT = 4096
+
+
+@dataclass(frozen=True)
+class SlideReport:
+    """What a slide did."""
+
+    stream: str
+    slide: int | None
+    """The slot that the clock has reached; None before the first slide."""
+    now: int | None
+    """That slot's end, in microseconds."""
+    previous: int | None
+    inserted: int
+    expired: int
+    late: int
+    touched: int
+    """Cells that rows came into or left."""
+    rebuilt: int
+    """Segments that merges wrote."""
+    dropped: int
+    """Segments that went because all their rows were dead."""
+    bytes_written: int
+    """Bytes of data files that this slide wrote (appends wrote theirs before)."""
+    seconds: float
+    moved: bool
+    """False if the clock could not move; nothing was changed then."""
+    missing: tuple[str, ...] = ()
+    spoken_for: tuple[str, ...] = ()
+    waiting_for: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What a slide sees before it begins."""
+
+    entry: StreamEntry
+    state: StreamState
+    progress: Progress
+    spooled: dict[int, SpoolEntry]
+    segments: tuple[Segment, ...]
+
+
+class Slide:
+    """One batch update of one stream.
+
+    Args:
+        store: The warehouse.
+        stream: Its name.
+        target: Slide to the last slot end at or before this time; None: as far as the sources allow.
+        force: Slide even if a declared source is behind.
+        timeout: Seconds to wait for another slide of the stream.
+    """
+
+    def __init__(self, store: Store, stream: str, target: int | None, force: bool, timeout: float) -> None:
+        store.check_writable()
+        self.store = store
+        self.stream = stream
+        self.target = target
+        self.force = force
+        self.timeout = timeout
+
+    def run(self) -> SlideReport:
+        """Slide, and report."""
+        entry, _ = self.store.catalog.read(lambda tables: find_stream(tables, self.stream))
+        path = self.store.lock_path(entry.id)
+        with disk_errors(f"sliding stream {self.stream!r}"):
+            path.parent.mkdir(exist_ok=True)
+            with locked(path, f"the slide of stream {self.stream!r}", self.timeout, self.store.sleep):
+                return self._slide(time.perf_counter())
+
+    def _slide(self, started: float) -> SlideReport:
+        store = self.store
+        look = store.catalog.read(self._look)
+        definition, model, state = look.entry.definition, look.entry.definition.model, look.state
+        reached = self._reach(look)
+        slot = None if reached is None else model.last_slot(reached)
+        if slot is None or (state.slide is not None and slot <= state.slide):
+            return self._unmoved(look, started)
+        now = model.slot_end(slot)
+        update = plan_update(
+            slot,
+            state.slide,
+            now,
+            state.ordinal + 1,
+            {layout.id: layout.partitioner() for layout in state.layouts},
+            [look.spooled[number].segments for number in sorted(look.spooled)],
+            look.segments,
+            state.bucket,
+        )
+        store.files.reach("slide.planned")
+        staged, merged = self._merge(update, look.entry, state)
+        name = (
+            store.writer.publish([staged.path], store.stream_folder(self.stream) / "segments", "slide")[0]
+            if staged
+            else ""
+        )
+        ready = reclaim_ready(store)
+        late = sum(late_rows(entry.events, state.slide) for entry in look.spooled.values())
+        record = SlideEntry(
+            slide=slot,
+            previous=state.slide,
+            ordinal=state.ordinal + 1,
+            now=now,
+            at=store.clock(),
+            inserted=update.inserted,
+            expired=update.expired,
+            late=late,
+            touched=len(update.touched),
+            rebuilt=len(merged),
+            dropped=len(update.dropped),
+            bytes_written=staged.bytes if staged else 0,
+            seconds=time.perf_counter() - started,
+            missing=look.progress.excluded + (look.progress.waiting_for(now) if definition.sources else ()),
+            spoken_for=look.progress.spoken_for(now),
+        )
+        store.files.reach("slide.committing")
+        with store.catalog.write() as tables:
+            self._record(tables, look, update, record, self._place(tables, look.entry.id, merged, name, staged))
+            settle(tables, ready)
+        store.files.reach("slide.committed")
+        return SlideReport(
+            stream=self.stream,
+            slide=slot,
+            now=now,
+            previous=record.previous,
+            inserted=record.inserted,
+            expired=record.expired,
+            late=record.late,
+            touched=record.touched,
+            rebuilt=record.rebuilt,
+            dropped=record.dropped,
+            bytes_written=record.bytes_written,
+            seconds=time.perf_counter() - started,
+            moved=True,
+            missing=record.missing,
+            spoken_for=record.spoken_for,
+        )
+
+    def _look(self, tables: Tables) -> _Look:
+        entry, state = find_stream(tables, self.stream)
+        stream = key(entry.id)
+        sources = {at[len(stream) :].decode(): record for at, record in tables.items("sources", stream)}
+        spooled = {last_int(at): record for at, record in tables.items("spool", stream)}
+        segments = load_segments(self.store, tables, entry.id, state)
+        return _Look(entry, state, progress_of(entry.definition, state, sources), spooled, segments)
+
+    def _reach(self, look: _Look) -> int | None:
+        """How far the clock goes: what the sources allow, or what was asked for and nothing forbids."""
+        if self.target is None:
+            return look.progress.upto
+        definition, model = look.entry.definition, look.entry.definition.model
+        if self.target > self.store.clock() + definition.max_ahead:
+            raise ClockError(
+                f"stream {self.stream!r} cannot slide to {show(self.target)}: that is more than max_ahead "
+                f"({show_duration(definition.max_ahead)}) ahead of the wall clock, "
+                "and would expire rows before their time"
+            )
+        end = model.slot_end(model.last_slot(self.target))
+        if definition.sources and not self.force and look.progress.waiting_for(end):
+            raise behind_error(definition, look.progress, end)
+        return end
+
+    def _unmoved(self, look: _Look, started: float) -> SlideReport:
+        slide = look.state.slide
+        now = None if slide is None else look.entry.definition.model.slot_end(slide)
+        return SlideReport(
+            stream=self.stream,
+            slide=slide,
+            now=now,
+            previous=slide,
+            inserted=0,
+            expired=0,
+            late=0,
+            touched=0,
+            rebuilt=0,
+            dropped=0,
+            bytes_written=0,
+            seconds=time.perf_counter() - started,
+            moved=False,
+            waiting_for=look.progress.waiting_for() if self.target is None else (),
+        )
+
+    def _merge(
+        self, update: Update, entry: StreamEntry, state: StreamState
+    ) -> tuple[StagedFile | None, list[tuple[Merge, Cut]]]:
+        """Write all merges of the slide into one file."""
+        if not update.merges:
+            return None, []
+        store, definition = self.store, entry.definition
+        schema = definition.schema.append(pa.field(SEQ, pa.int64()))
+        path = store.writer.stage()
+        row_group_bytes = state.layout.index.row_group_bytes
+        merged: list[tuple[Merge, Cut]] = []
+        with store.files.sink(path) as sink:
+            output = SegmentFileWriter(sink, schema, row_group_bytes, definition.key)
+            for task in update.merges:
+                cut = merge(
+                    list(task.segments), task.cell[2], update.slide, definition.model, schema, store.reader, output
+                )
+                if cut is not None:
+                    merged.append((task, cut))
+            output.close()
+        if not merged:
+            store.writer.discard([path])
+            return None, []
+        size, digest = store.writer.seal(path)
+        return StagedFile(path, output.rows, size, digest, tuple(cut for _, cut in merged), b""), merged
+
+    @staticmethod
+    def _place(
+        tables: Tables, stream: int, merged: list[tuple[Merge, Cut]], file: str, staged: StagedFile | None
+    ) -> list[Segment]:
+        """Name the merged file and its directories; gives its segments."""
+        if staged is None:
+            return []
+        tables.put(
+            "files",
+            file.encode(),
+            FileEntry(stream=stream, rows=staged.rows, bytes=staged.bytes, digest=staged.digest, segments=len(merged)),
+        )
+        segments = []
+        for task, cut in merged:
+            first, last = min(s.first_slide for s in task.segments), max(s.last_slide for s in task.segments)
+            number = tables.allocate("segments")
+            tables.put_raw("directories", key(number), cut.directory)
+            segments.append(
+                segment_of(cut, number, file, staged, task.cell[0], row=task.cell[1], slide=last, first_slide=first)
+            )
+        return segments
+
+    def _record(self, tables: Tables, look: _Look, update: Update, record: SlideEntry, merged: list[Segment]) -> None:
+        stream, entry = key(look.entry.id), look.entry
+        for number in look.spooled:
+            tables.delete("spool", stream + key(number))
+        for segment in [*update.kept(), *merged]:
+            tables.put("segments", stream + key(segment.id), segment)
+        self._retire(tables, entry.id, update.replaced())
+        tables.put("slides", stream + key(record.ordinal), record)
+        tables.delete("slides", stream + key(record.ordinal - SLIDES_KEPT))
+        # Read again: appends may have changed it since we looked.
+        _, state = find_stream(tables, self.stream)
+        state = replace(
+            state,
+            slide=record.slide,
+            ordinal=record.ordinal,
+            missing=record.missing,
+            spoken_for=record.spoken_for,
+            inserted=state.inserted + record.inserted,
+            expired=state.expired + record.expired,
+            late=state.late + record.late,
+            bucket=update.bucket,
+            manifest=tables.version,
+            layouts=self._layouts(entry, state, record),
+            heartbeat=state.heartbeat if self.target is None else max(state.heartbeat or self.target, self.target),
+        )
+        tables.put("states", stream, state)
+
+    def _retire(self, tables: Tables, stream: int, replaced: list[Segment]) -> None:
+        """Take segments out of the cells; what they need on disk goes when no reader is left that may look at it."""
+        gone: list[str] = []
+        for file, count in Counter(segment.file for segment in replaced).items():
+            known: FileEntry = tables.get("files", file.encode())
+            if known.segments <= count:
+                tables.delete("files", file.encode())
+                gone.append(file)
+            else:
+                tables.put("files", file.encode(), replace(known, segments=known.segments - count))
+        for segment in replaced:
+            tables.delete("segments", key(stream, segment.id))
+        if replaced:
+            record = Reclaim(stream=stream, segments=tuple(s.id for s in replaced), files=tuple(gone))
+            tables.put("reclaim", key(tables.version, tables.allocate("reclaims")), record)
+
+    @staticmethod
+    def _layouts(entry: StreamEntry, state: StreamState, record: SlideEntry) -> tuple[Layout, ...]:
+        """A stream that chooses its own index changes it when late rows show that arrival order is not expiry order."""
+        if not (entry.definition.index_auto and record.late and state.layout.index.name == "wave-insertion"):
+            return state.layouts
+        index, why = choose_index(entry.definition, late_rows=True)
+        number = state.layout.id + 1
+        return (*state.layouts, Layout(id=number, index=index, lifetime_slots=entry.definition.lifetime_slots, why=why))

@@ -1,0 +1,226 @@
+"""Snapshots: a pinned, consistent view of streams, and reading windows out of it by scan and by probe.
+
+A pin is a locked file published before the manifest is read, so nothing that the snapshot names can go while it lives.
+"""
+
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import pyarrow as pa
+
+from windrow import times
+from windrow.catalog import Tables, key
+from windrow.errors import ClosedError, UnknownStreamError, WindowError
+from windrow.indexes.probing import KeyRange, key_ranges, probe_segments
+from windrow.indexes.scanning import scan_segments
+from windrow.indexes.segments import Segment
+from windrow.indexes.selection import Bounds, Selection, select
+from windrow.locks import HeldFile
+from windrow.records import SourceEntry, StreamEntry, StreamState, TableEntry
+from windrow.sources import Progress, progress_of
+from windrow.spool import find_stream
+from windrow.store import Store
+
+
+def load_segments(store: Store, tables: Tables, stream: int, state: StreamState) -> tuple[Segment, ...]:
+    """The segments of a stream, decoding only those that this process has not seen yet."""
+    cached = store.manifests.get(stream)
+    if cached is not None and cached[0] == state.manifest:
+        return cached[1]
+    known = {segment.id: segment for segment in cached[1]} if cached else {}
+    prefix = key(stream)
+    found = []
+    for at, raw in tables.raw_items("segments", prefix):
+        segment = known.get(int.from_bytes(at[-8:], "big") - (1 << 63))
+        found.append(segment if segment is not None else tables.decode("segments", raw))
+    segments = tuple(found)
+    store.manifests[stream] = (state.manifest, segments)
+    return segments
+
+
+@dataclass(frozen=True)
+class StreamView:
+    """One stream as a snapshot sees it."""
+
+    entry: StreamEntry
+    state: StreamState
+    segments: tuple[Segment, ...]
+    sources: dict[str, SourceEntry]
+
+    @property
+    def name(self) -> str:
+        """The stream's name."""
+        return self.entry.definition.name
+
+    @property
+    def now(self) -> int | None:
+        """The stream's clock."""
+        return None if self.state.slide is None else self.entry.definition.model.slot_end(self.state.slide)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of its rows."""
+        return self.entry.definition.schema
+
+    def progress(self) -> Progress:
+        """How far its sources have come."""
+        return progress_of(self.entry.definition, self.state, self.sources)
+
+    def bounds(self, after: int | None = None, upto: int | None = None) -> Bounds | None:
+        """A window's bounds at the clock; None before the first slide, when there is nothing to see."""
+        now = self.now
+        return None if now is None else Bounds(after, now if upto is None else min(upto, now), now)
+
+    def last(self, length: int) -> Bounds | None:
+        """The bounds of the last `length` microseconds; refuses a window longer than the stream keeps."""
+        kept = self.entry.definition.longest_life
+        if kept is not None and length > kept:
+            raise WindowError(
+                f"stream {self.name!r} keeps rows for {times.show_duration(kept)}; "
+                f"a window of {times.show_duration(length)} would not be complete"
+            )
+        now = self.now
+        return None if now is None else self.bounds(after=now - length)
+
+    def select(self, bounds: Bounds | None) -> Selection:
+        """The segments that the window needs."""
+        return select(self.segments, bounds) if bounds is not None else Selection(Bounds(None, 0, 0), (), ())
+
+
+def load_view(store: Store, tables: Tables, name: str) -> StreamView:
+    """One stream, out of an open read transaction."""
+    entry, state = find_stream(tables, name)
+    stream = key(entry.id)
+    sources = {at[len(stream) :].decode(): record for at, record in tables.items("sources", stream)}
+    return StreamView(entry, state, load_segments(store, tables, entry.id, state), sources)
+
+
+class Snapshot:
+    """A pinned view of some or all streams. Close it, use it in a ``with`` block, or let it be garbage-collected.
+
+    Args:
+        store: The warehouse.
+        streams: Names, None for all.
+    """
+
+    def __init__(self, store: Store, streams: Iterable[str] | None = None) -> None:
+        store.check_process()
+        self.store = store
+        wanted = None if streams is None else tuple(streams)
+        pin = self._pin(store)
+        try:
+            self.version, self._views, self.tables = store.catalog.read(lambda tables: self._load(tables, wanted))
+        except BaseException:
+            if pin is not None:
+                pin.close()
+            raise
+        self._release = weakref.finalize(self, pin.close if pin is not None else _nothing)
+
+    @staticmethod
+    def _pin(store: Store) -> HeldFile | None:
+        if not store.catalog.writable:
+            return None
+        folder = store.catalog.folder / "pins"
+        folder.mkdir(exist_ok=True)
+        return HeldFile(folder / store.unique(), str(store.catalog.version()).encode())
+
+    def _load(
+        self, tables: Tables, wanted: tuple[str, ...] | None
+    ) -> tuple[int, dict[str, StreamView], dict[str, TableEntry]]:
+        names = [at.decode() for at, _ in tables.raw_items("streams")] if wanted is None else wanted
+        views = {name: load_view(self.store, tables, name) for name in names}
+        return tables.version, views, {at.decode(): record for at, record in tables.items("tables")}
+
+    def view(self, stream: str) -> StreamView:
+        """One stream of the snapshot."""
+        if not self._release.alive:
+            raise ClosedError("this snapshot is closed; take a new one")
+        self.store.check_process()
+        if stream not in self._views:
+            raise UnknownStreamError(
+                f"the snapshot has no stream {stream!r}; it has {', '.join(self._views) or 'none'}"
+            )
+        return self._views[stream]
+
+    def streams(self) -> list[str]:
+        """Names of the streams in the snapshot."""
+        return sorted(self._views)
+
+    def now(self, stream: str) -> int | None:
+        """The stream's clock in microseconds, None before its first slide."""
+        return self.view(stream).now
+
+    def scan(
+        self, stream: str, window: times.Duration | None = None, columns: Sequence[str] | None = None
+    ) -> pa.RecordBatchReader:
+        """The rows of a window, streamed; the snapshot lives at least as long as the reader."""
+        view = self.view(stream)
+        schema = pick(view, columns)
+        bounds = view.bounds() if window is None else view.last(times.duration(window, "window"))
+        return pa.RecordBatchReader.from_batches(schema, self._rows(view, view.select(bounds), schema))
+
+    def _rows(self, view: StreamView, selection: Selection, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        # A generator of a method: it holds the snapshot, and so the pin, until it is used up or thrown away.
+        yield from scan_segments(selection, view.entry.definition.model, view.schema, schema, self.store.reader)
+
+    def probe(
+        self,
+        stream: str,
+        key: Any = None,
+        *,
+        keys: Sequence[Any] | None = None,
+        between: tuple[Any, Any] | None = None,
+        window: times.Duration | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """The rows of a window whose key equals `key`, is one of `keys`, or lies in `between` (both ends included)."""
+        view = self.view(stream)
+        definition = view.entry.definition
+        ranges = key_ranges(definition.name, definition.key, definition.key_types(), key, keys, between)
+        bounds = view.bounds() if window is None else view.last(times.duration(window, "window"))
+        schema = pick(view, columns)
+        selection = view.select(bounds)
+        return self.probe_selection(view, selection, ranges, schema)
+
+    def probe_selection(
+        self, view: StreamView, selection: Selection, ranges: Sequence[KeyRange], schema: pa.Schema
+    ) -> pa.Table:
+        """The rows of selected segments whose key lies in one of the encoded ranges."""
+        return probe_segments(
+            selection, ranges, view.entry.definition.model, view.schema, schema, self.store.reader, self.directories
+        )
+
+    def directories(self, segments: Sequence[Segment], use: Any) -> Any:
+        """Call `use` with the directories of the segments, inside one short read."""
+        from windrow.catalog import key as at
+
+        return self.store.catalog.read(
+            lambda tables: use([tables.raw("directories", at(segment.id)) for segment in segments])
+        )
+
+    def close(self) -> None:
+        """Let go of the pin."""
+        self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _nothing() -> None:
+    pass
+
+
+def pick(view: StreamView, columns: Sequence[str] | None) -> pa.Schema:
+    """The schema of the wanted columns, or an error that names what there is."""
+    schema = view.schema
+    if columns is None:
+        return schema
+    for name in columns:
+        if name not in schema.names:
+            raise WindowError(f"stream {view.name!r} has no column {name!r}; it has {', '.join(schema.names)}")
+    return pa.schema([schema.field(name) for name in columns])

@@ -1,0 +1,114 @@
+"""How far a stream may slide: the progress of its sources, who is waited for, and who is spoken for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from windrow.definitions import StreamDefinition
+from windrow.errors import SourceBehindError
+from windrow.records import SourceEntry, StreamState
+from windrow.times import show
+
+
+@dataclass(frozen=True)
+class SourceStatus:
+    """One source at one moment."""
+
+    name: str
+    progress: int | None
+    """Nothing at or before this time is expected any more; None if it was never heard."""
+    effective: int | None
+    """Its progress, or what max_skew says for it."""
+    failed: str | None
+    excluded: bool
+    rows: int
+    rejected: int
+    heard: int | None
+
+    @property
+    def spoken_for(self) -> bool:
+        """Whether max_skew speaks for it."""
+        return self.effective is not None and self.effective != self.progress
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What the sources allow."""
+
+    sources: tuple[SourceStatus, ...]
+    upto: int | None
+    """The stream may slide to this time; None if it may not slide at all."""
+
+    def waiting_for(self, time: int | None = None) -> tuple[str, ...]:
+        """Sources that have not reached `time` (by default: those that hold the stream where it is)."""
+        counted = [s for s in self.sources if not s.excluded]
+        if time is None:
+            return tuple(s.name for s in counted if s.effective is None or s.effective == self.upto)
+        return tuple(s.name for s in counted if s.effective is None or s.effective < time)
+
+    @property
+    def excluded(self) -> tuple[str, ...]:
+        """Failed sources that the stream goes on without."""
+        return tuple(s.name for s in self.sources if s.excluded)
+
+    def spoken_for(self, time: int) -> tuple[str, ...]:
+        """Silent sources that reach `time` only because max_skew speaks for them."""
+        return tuple(s.name for s in self.sources if s.spoken_for and (s.progress is None or s.progress < time))
+
+
+def progress_of(definition: StreamDefinition, state: StreamState, entries: Mapping[str, SourceEntry]) -> Progress:
+    """Weigh the sources of a stream."""
+    names = definition.sources or tuple(entries)
+    own = {name: _own(entries.get(name), definition.slack) for name in names}
+    statuses = tuple(_status(name, definition, own, entries.get(name)) for name in names)
+    counted = [s.effective for s in statuses if not s.excluded]
+    reached = [t for t in counted if t is not None]
+    upto = min(reached) if counted and len(reached) == len(counted) else None
+    if not definition.sources and state.heartbeat is not None:
+        upto = state.heartbeat if upto is None else max(upto, state.heartbeat)
+    return Progress(statuses, upto)
+
+
+def _own(entry: SourceEntry | None, slack: int) -> int | None:
+    if entry is None:
+        return None
+    seen = [t for t in (entry.heartbeat, None if entry.max_ts is None else entry.max_ts - slack) if t is not None]
+    return max(seen) if seen else None
+
+
+def _status(
+    name: str, definition: StreamDefinition, own: dict[str, int | None], entry: SourceEntry | None
+) -> SourceStatus:
+    progress = own[name]
+    effective = progress
+    if definition.max_skew is not None:
+        others = [t for other, t in own.items() if other != name and t is not None]
+        if others:
+            skewed = max(others) - definition.max_skew
+            effective = skewed if progress is None else max(progress, skewed)
+    failed = entry.failed if entry else None
+    return SourceStatus(
+        name=name,
+        progress=progress,
+        effective=effective,
+        failed=failed,
+        excluded=failed is not None and definition.on_source_failure == "exclude",
+        rows=entry.rows if entry else 0,
+        rejected=entry.rejected if entry else 0,
+        heard=entry.heard if entry else None,
+    )
+
+
+def behind_error(definition: StreamDefinition, progress: Progress, target: int) -> SourceBehindError:
+    """The refusal to slide to `target`, naming who is behind and how far each has come."""
+    behind = {s.name: s for s in progress.sources if s.name in progress.waiting_for(target)}
+    words = ", ".join(f"source {s.name!r} {_where(s)}" for s in behind.values())
+    return SourceBehindError(
+        f"stream {definition.name!r} cannot slide to {show(target)}: {words}; "
+        "wait, send a heartbeat, or slide with force=True"
+    )
+
+
+def _where(source: SourceStatus) -> str:
+    if source.failed:
+        return f"failed ({source.failed})"
+    return "was never heard" if source.effective is None else f"has reached {show(source.effective)}"

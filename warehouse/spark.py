@@ -1,0 +1,40 @@
+"""The door to Spark: everything here lives in `windrow.ingest`, and is imported when it is first asked for.
+
+So `import windrow` never needs Spark, and `windrow.spark.append` is there for those who have it.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from windrow.ingest.append import append
+    from windrow.ingest.reading import read, release, window
+
+_HOMES = {
+    "append": "windrow.ingest.append",
+    "read": "windrow.ingest.reading",
+    "release": "windrow.ingest.reading",
+    "window": "windrow.ingest.reading",
+}
+
+__all__ = ["append", "read", "release", "window"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'windrow.spark' has no attribute {name!r}; it has {', '.join(__all__)}")
+    import importlib
+
+    from windrow.errors import DefinitionError
+
+    try:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("pyspark", "py4j", "pandas"):
+            raise
+        raise DefinitionError(
+            f"windrow.spark needs {error.name}, which is not installed; install it with: pip install 'windrow[spark]'"
+        ) from None
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,492 @@
+"""Appending: rows become durable, sorted, cut by expiry column, and known to the catalog, all or nothing.
+
+Rows that cannot be taken go to the rejected rows in the same transaction; memory is bounded by a chunk, not the batch.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+from msgspec.structs import replace
+
+from windrow import intake, times
+from windrow.catalog import Tables, key
+from windrow.definitions import DEFAULT_SOURCE, StreamDefinition, check_label
+from windrow.errors import BatchConflictError, BusyError, UnknownSourceError, UnknownStreamError
+from windrow.files import disk_errors
+from windrow.indexes.arrange import Cut, arrange, arrival
+from windrow.indexes.model import Int64s
+from windrow.indexes.parquet import SegmentFileWriter
+from windrow.indexes.segments import Histogram, Segment, pack_histogram, unpack_histogram
+from windrow.native import rows as native_rows
+from windrow.records import (
+    BatchEntry,
+    FileEntry,
+    Layout,
+    Reclaim,
+    RejectedEntry,
+    SourceEntry,
+    SpoolEntry,
+    StreamEntry,
+    StreamState,
+)
+from windrow.store import Store
+
+CHUNK_BYTES = 64 << 20
+EARLIEST = times.instant("1900-01-01T00:00:00")
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class AppendReport:
+    """What became of an append."""
+
+    stream: str
+    source: str
+    batch_id: str | None
+    rows: int
+    """Rows given."""
+    accepted: int
+    rejected: dict[str, int]
+    """Rows rejected, by reason."""
+    late: int
+    """Accepted rows whose slot had already been slid past."""
+    duplicate: bool
+    """The batch had been appended before; nothing was changed."""
+    bytes_written: int
+    seconds: float
+
+
+@dataclass
+class StagedFile:
+    """A sealed file and what the catalog will say of it."""
+
+    path: Path
+    rows: int
+    bytes: int
+    digest: str
+    cuts: tuple[Cut, ...]
+    events: Histogram
+
+    @property
+    def taken(self) -> int:
+        """Rows that its cuts name; a file that Spark wrote may end in rows that were rejected."""
+        return sum(cut.rows for cut in self.cuts)
+
+
+@dataclass
+class _Tally:
+    rows: int = 0
+    accepted: int = 0
+    late: int = 0
+    max_ts: int | None = None
+    digest: int = 0
+    files: list[StagedFile] = field(default_factory=list)
+    rejected: list[pa.Table] = field(default_factory=list)
+    reasons: dict[str, int] = field(default_factory=dict)
+
+
+def find_stream(tables: Tables, name: str) -> tuple[StreamEntry, StreamState]:
+    """A stream's records, or an error that names the streams there are."""
+    entry = tables.get("streams", name.encode())
+    if entry is None:
+        names = [at.decode() for at, _ in tables.raw_items("streams")]
+        raise UnknownStreamError(
+            f"there is no stream {name!r}; {'the streams are ' + ', '.join(names) if names else 'none was created yet'}"
+        )
+    return entry, tables.get("states", key(entry.id))
+
+
+def source_name(entry: StreamEntry, source: str | None) -> str:
+    """The source that an append or heartbeat speaks for, checked against the declared ones."""
+    declared = entry.definition.sources
+    if source is None:
+        if len(declared) > 1:
+            raise UnknownSourceError(
+                f"stream {entry.definition.name!r} has the sources {', '.join(declared)}; say which one with source=…"
+            )
+        return declared[0] if declared else DEFAULT_SOURCE
+    check_label(source, "source")
+    if declared and source not in declared:
+        raise UnknownSourceError(
+            f"stream {entry.definition.name!r} has no source {source!r}; it declares {', '.join(declared)}"
+        )
+    return source
+
+
+def batch_key(stream_id: int, source: str, batch_id: str) -> bytes:
+    """Where a batch is remembered."""
+    return key(stream_id) + xxhash.xxh3_128_digest(f"{len(source)}:{source}{batch_id}".encode())
+
+
+class Append:
+    """One append under way: rows are staged chunk by chunk, then committed in one transaction.
+
+    Args:
+        store: The warehouse.
+        stream: Its name.
+        source: Which source the rows come from.
+        batch_id: Makes the append idempotent.
+    """
+
+    def __init__(self, store: Store, stream: str, source: str | None, batch_id: str | None) -> None:
+        store.check_writable()
+        self.store = store
+        self.entry, self.state = store.catalog.read(lambda tables: find_stream(tables, stream))
+        self.definition = self.entry.definition
+        self.model = self.definition.model
+        self.schema = self.definition.schema
+        self.source = source_name(self.entry, source)
+        self.batch_id = None if batch_id is None else check_label(batch_id, "batch id")
+        self.layout: Layout = self.state.layout
+        self.tally = _Tally()
+        self._started = time.perf_counter()
+        self._partitioner = self.layout.partitioner()
+
+    def run(self, data: Any, replacing: list[int] | None = None) -> AppendReport:
+        """Take the rows of `data`; `replacing` names rejected entries that this append replays."""
+        known = self.known_batch()
+        rows = intake.batches(data, self.schema, self.definition.name)
+        try:
+            with disk_errors(f"appending to stream {self.definition.name!r}"):
+                for chunk in chunks(rows, self.schema, CHUNK_BYTES):
+                    self._take(chunk, write=known is None)
+                if known is not None:
+                    return self.duplicate(known)
+                return self.commit(replacing or [])
+        except BaseException:
+            self.store.writer.discard([staged.path for staged in self.tally.files])
+            raise
+
+    def known_batch(self) -> BatchEntry | None:
+        """The record of this batch, if it was appended before."""
+        if self.batch_id is None:
+            return None
+        at = batch_key(self.entry.id, self.source, self.batch_id)
+        found: BatchEntry | None = self.store.catalog.read(lambda tables: tables.get("batches", at))
+        return found
+
+    def _take(self, chunk: pa.Table, *, write: bool) -> None:
+        ts, exp, codes = classify(chunk, self.definition, self.now, self.horizon())
+        self.count(ts, exp, self.model.encoded_keys(chunk) if self.model.key and self.batch_id is not None else None)
+        if not write:
+            return
+        if codes.any():
+            good = codes == 0
+            self.reject(chunk.filter(pa.array(~good)), codes[~good])
+            chunk, ts, exp = chunk.filter(pa.array(good)), ts[good], exp[good]
+        if chunk.num_rows:
+            self.stage(chunk, ts, exp, arrival(chunk.num_rows, 0))
+
+    def count(self, ts: Int64s, exp: Int64s, keys: pa.Array | None) -> None:
+        """Count rows that were given, taken or not; a batch with an id is remembered by their digest."""
+        tally = self.tally
+        tally.rows += len(ts)
+        if self.batch_id is not None:
+            tally.digest = (tally.digest + native_rows.digest(ts, exp, keys)) & _MASK
+
+    @property
+    def now(self) -> int | None:
+        """The clock by which this append judges what is dead."""
+        return None if self.state.slide is None else self.model.slot_end(self.state.slide)
+
+    def horizon(self) -> int:
+        """The latest event time that is not too far ahead at this moment."""
+        return self.store.clock() + self.definition.max_ahead
+
+    def reject(self, rows: pa.Table, codes: np.ndarray[Any, Any]) -> None:
+        """Keep rows that are not taken, with the reason of each."""
+        reasons = pa.array([native_rows.REASONS[code] for code in range(len(native_rows.REASONS))]).take(
+            pa.array(codes)
+        )
+        for reason in reasons.value_counts():
+            name = reason["values"].as_py()
+            self.tally.reasons[name] = self.tally.reasons.get(name, 0) + reason["counts"].as_py()
+        self.tally.rejected.append(rows.append_column("_reason", reasons))
+
+    def stage(self, chunk: pa.Table, ts: Int64s, exp: Int64s, seq: Int64s) -> None:
+        """Write rows that are taken, whose arrival order within the file is `seq`."""
+        arranged = arrange(chunk, self.model, self._partitioner, ts, exp, seq)
+        events = pack_histogram(*native_rows.histogram(self.model.slots(ts)))
+        writer = self.store.writer
+        path = writer.stage()
+        with self.store.files.sink(path) as sink:
+            output = SegmentFileWriter(
+                sink, arranged.table.schema, self.layout.index.row_group_bytes, self.definition.key
+            )
+            for cut in arranged.cuts:
+                output.add(arranged.table.slice(cut.start, cut.rows))
+            output.close()
+        size, digest = writer.seal(path)
+        self.adopt(StagedFile(path, chunk.num_rows, size, digest, arranged.cuts, events), int(ts.max()))
+
+    def adopt(self, staged: StagedFile, max_ts: int) -> None:
+        """Count a sealed file in, whoever wrote it; rows that none of its cuts names are never seen."""
+        tally = self.tally
+        tally.files.append(staged)
+        tally.accepted += staged.taken
+        tally.late += late_rows(staged.events, self.state.slide)
+        tally.max_ts = max_ts if tally.max_ts is None else max(tally.max_ts, max_ts)
+
+    def duplicate(self, known: BatchEntry) -> AppendReport:
+        """The report of a batch that was appended before, or a refusal if it had other rows."""
+        if (known.rows, known.digest) != (self.tally.rows, self.tally.digest):
+            raise BatchConflictError(
+                f"batch {self.batch_id!r} of source {self.source!r} was appended to stream "
+                f"{self.definition.name!r} before with other rows "
+                f"({known.rows} then, {self.tally.rows} now); use a new batch id, nothing was changed"
+            )
+        return self._report(duplicate=True, bytes_written=0)
+
+    def commit(self, replacing: Sequence[int] = ()) -> AppendReport:
+        """Publish what was staged and make it known, in one transaction."""
+        store, tally = self.store, self.tally
+        folder = store.stream_folder(self.definition.name)
+        rejected = self._stage_rejected()
+        if rejected is not None:
+            rejected.file = store.writer.publish([rejected.path], folder / "rejected", "rejected")[0]
+        names = (
+            store.writer.publish([f.path for f in tally.files], folder / "segments", "append") if tally.files else []
+        )
+        store.files.reach("append.committing")
+        with store.catalog.write() as tables:
+            known = (
+                tables.get("batches", batch_key(self.entry.id, self.source, self.batch_id)) if self.batch_id else None
+            )
+            if known is None:
+                self._record(tables, names, rejected, replacing)
+        store.files.reach("append.committed")
+        if known is not None:
+            # Another process appended the same batch between our look and our commit; our files are orphans now.
+            for name in names:
+                store.files.unlink(store.root / name)
+            return self.duplicate(known)
+        written = sum(f.bytes for f in tally.files) + (rejected.bytes if rejected else 0)
+        return self._report(duplicate=False, bytes_written=written)
+
+    def _stage_rejected(self) -> "_RejectedFile | None":
+        if not self.tally.rejected:
+            return None
+        table = pa.concat_tables(self.tally.rejected)
+        count = table.num_rows
+        at = pa.timestamp("us", "UTC")
+        table = table.append_column("_source", pa.array([self.source] * count, pa.string()))
+        table = table.append_column("_batch", pa.array([self.batch_id] * count, pa.string()))
+        table = table.append_column("_rejected_at", pa.array([self.store.clock()] * count, at))
+        writer = self.store.writer
+        path = writer.stage()
+        with self.store.files.sink(path) as sink:
+            output = SegmentFileWriter(sink, table.schema, 1 << 20)
+            output.add(table)
+            output.close()
+        size, digest = writer.seal(path)
+        return _RejectedFile(path, count, size, digest)
+
+    def _record(
+        self, tables: Tables, names: list[str], rejected: "_RejectedFile | None", replacing: Sequence[int]
+    ) -> None:
+        entry, state = find_stream(tables, self.definition.name)
+        if entry.id != self.entry.id:
+            raise UnknownStreamError(
+                f"stream {self.definition.name!r} was dropped and made anew while rows were appended; append them again"
+            )
+        now, tally, stream = self.store.clock(), self.tally, key(entry.id)
+        for name, staged in zip(names, tally.files, strict=True):
+            self._record_file(tables, stream + key(state.next_spool), name, staged, now)
+            state = replace(state, next_spool=state.next_spool + 1)
+        if rejected is not None:
+            record = RejectedEntry(
+                file=rejected.file,
+                rows=rejected.rows,
+                bytes=rejected.bytes,
+                digest=rejected.digest,
+                reasons=tally.reasons,
+                source=self.source,
+                batch_id=self.batch_id,
+                at=now,
+            )
+            tables.put("rejected", stream + key(state.next_rejected), record)
+            state = replace(state, next_rejected=state.next_rejected + 1, rejected=state.rejected + rejected.rows)
+        for number in replacing:
+            old = tables.get("rejected", stream + key(number))
+            if old is None:
+                raise BusyError(
+                    f"rejected rows of stream {self.definition.name!r} were replayed or discarded by somebody else meanwhile; nothing was changed"
+                )
+            tables.delete("rejected", stream + key(number))
+            state = replace(state, rejected=state.rejected - old.rows)
+            tables.put(
+                "reclaim", key(tables.version, tables.allocate("reclaims")), Reclaim(stream=entry.id, files=(old.file,))
+            )
+        tables.put("states", stream, state)
+        self._record_source(tables, stream, now, 0 if rejected is None else rejected.rows)
+        if self.batch_id is not None:
+            batch = BatchEntry(
+                source=self.source,
+                batch_id=self.batch_id,
+                digest=tally.digest,
+                rows=tally.rows,
+                accepted=tally.accepted,
+                at=now,
+            )
+            tables.put("batches", batch_key(entry.id, self.source, self.batch_id), batch)
+
+    def _record_file(self, tables: Tables, at: bytes, name: str, staged: StagedFile, now: int) -> None:
+        segments = tuple(
+            segment_of(cut, tables.allocate("segments"), name, staged, self.layout.id, row=-1, slide=0)
+            for cut in staged.cuts
+        )
+        for segment, cut in zip(segments, staged.cuts, strict=True):
+            tables.put_raw("directories", key(segment.id), cut.directory)
+        tables.put(
+            "files",
+            name.encode(),
+            FileEntry(
+                stream=self.entry.id, rows=staged.rows, bytes=staged.bytes, digest=staged.digest, segments=len(segments)
+            ),
+        )
+        tables.put(
+            "spool",
+            at,
+            SpoolEntry(
+                segments=segments,
+                rows=staged.taken,
+                bytes=staged.bytes,
+                events=staged.events,
+                source=self.source,
+                batch_id=self.batch_id,
+                at=now,
+            ),
+        )
+
+    def _record_source(self, tables: Tables, stream: bytes, now: int, rejected: int) -> None:
+        at = stream + self.source.encode()
+        known: SourceEntry = tables.get("sources", at) or SourceEntry()
+        reached = [t for t in (known.max_ts, self.tally.max_ts) if t is not None]
+        tables.put(
+            "sources",
+            at,
+            SourceEntry(
+                max_ts=max(reached) if reached else None,
+                heartbeat=known.heartbeat,
+                failed=None,
+                rows=known.rows + self.tally.accepted,
+                rejected=known.rejected + rejected,
+                heard=now,
+            ),
+        )
+
+    def _report(self, *, duplicate: bool, bytes_written: int) -> AppendReport:
+        tally = self.tally
+        return AppendReport(
+            stream=self.definition.name,
+            source=self.source,
+            batch_id=self.batch_id,
+            rows=tally.rows,
+            accepted=tally.accepted,
+            rejected=dict(tally.reasons),
+            late=tally.late,
+            duplicate=duplicate,
+            bytes_written=bytes_written,
+            seconds=time.perf_counter() - self._started,
+        )
+
+
+@dataclass
+class _RejectedFile:
+    path: Path
+    rows: int
+    bytes: int
+    digest: str
+    file: str = ""
+
+
+def classify(
+    rows: pa.Table, definition: StreamDefinition, now: int | None, horizon: int
+) -> tuple[Int64s, Int64s, npt.NDArray[np.uint8]]:
+    """Event times, expiries and reasons for rejection (0: the row is taken) of rows.
+
+    Args:
+        rows: Of the stream; its time, expiry and key columns are enough.
+        definition: Of the stream.
+        now: Its clock.
+        horizon: The latest event time that is not too far ahead.
+    """
+    ts, ts_valid = definition.model.times(rows)
+    exp, exp_valid = definition.model.expiries(rows, ts)
+    codes = native_rows.classify(
+        ts,
+        ts_valid,
+        exp if definition.longest_life is not None else None,
+        exp_valid,
+        now=now,
+        horizon=horizon,
+        max_lifetime=definition.max_lifetime,
+        earliest=EARLIEST,
+    )
+    return ts, exp, codes
+
+
+def segment_of(
+    cut: Cut,
+    number: int,
+    file: str,
+    staged: StagedFile,
+    layout: int,
+    *,
+    row: int,
+    slide: int,
+    first_slide: int | None = None,
+) -> Segment:
+    """The catalog's record of a cut that lies in a staged file."""
+    return Segment(
+        id=number,
+        file=file,
+        start=cut.start,
+        rows=cut.rows,
+        file_rows=staged.rows,
+        bytes=staged.bytes * cut.rows // max(1, staged.rows),
+        layout=layout,
+        row=row,
+        column=cut.column,
+        first_slide=slide if first_slide is None else first_slide,
+        last_slide=slide,
+        seq_base=0,
+        min_ts=cut.min_ts,
+        max_ts=cut.max_ts,
+        min_exp=cut.min_exp,
+        max_exp=cut.max_exp,
+        expiries=cut.expiries,
+    )
+
+
+def chunks(rows: Iterable[pa.RecordBatch], schema: pa.Schema, limit: int) -> Iterator[pa.Table]:
+    """Batches gathered (or split) into tables of about `limit` bytes."""
+    pending: list[pa.RecordBatch] = []
+    size = 0
+    for batch in rows:
+        pieces = max(1, -(-batch.nbytes // limit))
+        step = max(1, -(-batch.num_rows // pieces))
+        for start in range(0, batch.num_rows, step):
+            piece = batch.slice(start, step)
+            pending.append(piece)
+            size += piece.nbytes
+            if size >= limit:
+                yield pa.Table.from_batches(pending, schema)
+                pending, size = [], 0
+    if pending:
+        yield pa.Table.from_batches(pending, schema)
+
+
+def late_rows(events: Histogram, slide: int | None) -> int:
+    """How many rows of a spooled file fall in slots that were already slid past at `slide`."""
+    if slide is None:
+        return 0
+    slots, counts = unpack_histogram(events)
+    return int(counts[slots <= slide].sum())

@@ -1,0 +1,124 @@
+"""What is known of the warehouse and its streams right now, for people and for machines."""
+
+from dataclasses import dataclass
+
+from windrow.catalog import Tables, key
+from windrow.definitions import StreamDefinition
+from windrow.reclaim import oldest_pin
+from windrow.records import SlideEntry
+from windrow.snapshot import StreamView, load_view
+from windrow.sources import SourceStatus
+from windrow.store import Store
+
+
+@dataclass(frozen=True)
+class StreamStatus:
+    """One stream: what it is, where its clock stands, whom it waits for, how large it is."""
+
+    name: str
+    definition: StreamDefinition
+    index: str
+    index_why: str
+    slide: int | None
+    now: int | None
+    waiting_for: tuple[str, ...]
+    """Sources that hold the clock where it is."""
+    missing: tuple[str, ...]
+    """Sources that the last slide went on without."""
+    spoken_for: tuple[str, ...]
+    sources: tuple[SourceStatus, ...]
+    live_rows: int
+    stored_rows: int
+    """Live rows and rows that expired but were not rewritten away yet."""
+    segments: int
+    files: int
+    bytes: int
+    directory_bytes: int
+    spooled_rows: int
+    spooled_bytes: int
+    spooled_files: int
+    inserted: int
+    expired: int
+    late: int
+    rejected: int
+    last: SlideEntry | None
+    layouts: int
+
+
+@dataclass(frozen=True)
+class WarehouseStatus:
+    """The whole warehouse."""
+
+    path: str
+    version: int
+    streams: tuple[StreamStatus, ...]
+    readers: int
+    """Pinned snapshots of living processes."""
+    oldest_reader: int | None
+    """The commit that the oldest of them pins."""
+    reclaimable_files: int
+    """Replaced files that are not removed yet."""
+    catalog_bytes: int
+
+
+def stream_status(store: Store, name: str) -> StreamStatus:
+    """The status of one stream."""
+    return store.catalog.read(lambda tables: _status(tables, load_view(store, tables, name)))
+
+
+def warehouse_status(store: Store) -> WarehouseStatus:
+    """The status of the warehouse, consistent over all streams."""
+
+    def look(tables: Tables) -> tuple[int, tuple[StreamStatus, ...], int]:
+        names = [at.decode() for at, _ in tables.raw_items("streams")]
+        waiting = sum(len(record.files) for _, record in tables.items("reclaim"))
+        return tables.version, tuple(_status(tables, load_view(store, tables, name)) for name in names), waiting
+
+    version, streams, waiting = store.catalog.read(look)
+    oldest, readers = oldest_pin(store.catalog)
+    return WarehouseStatus(
+        path=str(store.root),
+        version=version,
+        streams=streams,
+        readers=readers,
+        oldest_reader=oldest,
+        reclaimable_files=waiting,
+        catalog_bytes=store.catalog.size(),
+    )
+
+
+def _status(tables: Tables, view: StreamView) -> StreamStatus:
+    state, stream = view.state, key(view.entry.id)
+    progress = view.progress()
+    spooled = [record for _, record in tables.items("spool", stream)]
+    slide = state.slide
+    stored = sum(segment.rows for segment in view.segments)
+    dead = 0 if slide is None else sum(segment.dead(slide) for segment in view.segments)
+    directories = sum(len(tables.raw("directories", key(segment.id)) or b"") for segment in view.segments)
+    return StreamStatus(
+        name=view.name,
+        definition=view.entry.definition,
+        index=str(state.layout.index),
+        index_why=state.layout.why,
+        slide=slide,
+        now=view.now,
+        waiting_for=progress.waiting_for(),
+        missing=state.missing,
+        spoken_for=state.spoken_for,
+        sources=progress.sources,
+        live_rows=stored - dead,
+        stored_rows=stored,
+        segments=len(view.segments),
+        files=len({s.file for s in view.segments}),
+        bytes=sum(segment.bytes for segment in view.segments),
+        directory_bytes=directories,
+        spooled_rows=sum(r.rows for r in spooled),
+        spooled_bytes=sum(r.bytes for r in spooled),
+        spooled_files=len(spooled),
+        inserted=state.inserted,
+        expired=state.expired,
+        late=state.late,
+        rejected=state.rejected,
+        last=tables.get("slides", stream + key(state.ordinal)),
+        layouts=len(state.layouts),
+    )

@@ -1,0 +1,84 @@
+"""What every part of the warehouse shares: its folder, catalog, disk, clocks and the writer of this process."""
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from windrow.catalog import Catalog
+from windrow.errors import ClosedError, StorageError
+from windrow.files import Files, Writer
+from windrow.indexes.parquet import FileReader
+from windrow.indexes.segments import Segment
+
+
+def wall_clock() -> int:
+    """Microseconds since the epoch."""
+    return time.time_ns() // 1000
+
+
+@dataclass
+class Store:
+    """One open warehouse. Clock, disk, sleep and randomness are injected."""
+
+    root: Path
+    catalog: Catalog
+    files: Files
+    reader: FileReader
+    clock: Callable[[], int] = wall_clock
+    sleep: Callable[[float], None] = time.sleep
+    randomness: random.Random = field(default_factory=random.SystemRandom)
+    read_only: bool = False
+    manifests: dict[int, tuple[int, tuple[Segment, ...]]] = field(default_factory=dict)
+    _writer: Writer | None = None
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+    _pid: int = field(default_factory=os.getpid)
+    _names: int = 0
+
+    def unique(self) -> str:
+        """A name that nobody else has: process, time and chance."""
+        with self._guard:
+            self._names += 1
+            return f"{self._pid:x}-{self.clock():x}-{self._names:x}-{self.randomness.getrandbits(48):012x}"
+
+    @property
+    def writer(self) -> Writer:
+        """This process's writer, made when it is first needed."""
+        self.check_writable()
+        name = self.unique()
+        with self._guard:
+            if self._writer is None:
+                self._writer = Writer(self.root, name.replace("-", "_"), self.files)
+            return self._writer
+
+    def check_writable(self) -> None:
+        """Refuse a change on a handle that may not make it."""
+        self.check_process()
+        if self.read_only or not self.catalog.writable:
+            raise StorageError(
+                f"warehouse {self.root} is open for reading only; open it without read_only to change it"
+            )
+
+    def check_process(self) -> None:
+        """Refuse a handle that was inherited by a fork."""
+        if os.getpid() != self._pid:
+            raise ClosedError("this warehouse was opened before a fork; open it again in the child process")
+
+    def stream_folder(self, name: str) -> Path:
+        """The folder of a stream."""
+        return self.root / "streams" / name
+
+    def lock_path(self, stream_id: int) -> Path:
+        """The lock file that serialises slides of a stream."""
+        return self.catalog.folder / "locks" / f"stream-{stream_id}.lock"
+
+    def close(self) -> None:
+        """End the writer and the catalog handle."""
+        if os.getpid() == self._pid:
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None
+            self.catalog.close()

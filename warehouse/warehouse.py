@@ -1,0 +1,286 @@
+"""The front door: `Warehouse`, over one directory. Every method is a thin step into the module that does the work."""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+
+from windrow import administration, times
+from windrow.check import CheckReport, check
+from windrow.files import Files
+from windrow.heartbeats import fail_source, heartbeat
+from windrow.indexes.partitioners import Index
+from windrow.opening import open_store
+from windrow.reclaim import GcReport, collect
+from windrow.rejected import discard_rejected, read_rejected, replay_rejected
+from windrow.slide import Slide, SlideReport
+from windrow.snapshot import Snapshot
+from windrow.spool import Append, AppendReport
+from windrow.status import StreamStatus, WarehouseStatus, stream_status, warehouse_status
+from windrow.tables import drop_table, put_table
+from windrow.waiting import wait_for
+
+if TYPE_CHECKING:
+    from windrow.queries.answers import Answer
+    from windrow.queries.execution import Explanation
+
+
+class Warehouse:
+    """A disk-archived sliding-window warehouse.
+
+    Many processes may open the same folder; each opens its own handle. Use it as a context manager or call `close`.
+
+    Args:
+        path: The folder; it is created if it is missing.
+        catalog: Where the catalog lies, if not inside `path`; it must be on a local disk.
+        read_only: Refuse every change through this handle; nothing is removed or created.
+        create: Create the warehouse if the folder holds none.
+        clock: Wall clock in microseconds since the epoch.
+        sleep: How to wait.
+        files: The disk.
+        randomness: For names.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        catalog: str | Path | None = None,
+        read_only: bool = False,
+        create: bool = True,
+        clock: Callable[[], int] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        files: Files | None = None,
+        randomness: random.Random | None = None,
+    ) -> None:
+        self._store = open_store(
+            Path(path),
+            catalog=None if catalog is None else Path(catalog),
+            read_only=read_only,
+            create=create,
+            clock=clock,
+            sleep=sleep,
+            files=files or Files(),
+            randomness=randomness,
+        )
+
+    @property
+    def path(self) -> Path:
+        """The warehouse's folder."""
+        return self._store.root
+
+    def create_stream(
+        self,
+        name: str,
+        schema: pa.Schema,
+        *,
+        time: str,
+        key: str | Sequence[str] | None = None,
+        slide: times.Duration,
+        lifetime: times.Duration | None = None,
+        expires: str | None = None,
+        max_lifetime: times.Duration | None = None,
+        index: Index | str = "auto",
+        sources: Sequence[str] | None = None,
+        slack: times.Duration = "0 seconds",
+        max_skew: times.Duration | None = None,
+        max_ahead: times.Duration = "1 hour",
+        origin: times.Instant | None = None,
+        on_source_failure: str = "block",
+    ) -> None:
+        """Declare a stream.
+
+        Args:
+            name: Letters, digits, ``_`` and ``-``.
+            schema: Arrow schema of its rows.
+            time: The event-time column, a timestamp.
+            key: The search key, one column or several.
+            slide: Δ, the update interval.
+            lifetime: How long every row lives. Leave it and `expires` out for rows that never expire.
+            expires: The column with each row's own expiry; needs `max_lifetime`.
+            max_lifetime: The longest that a row may live.
+            index: An `Index`, or ``"auto"`` to choose by update pattern.
+            sources: Names of the sources that must all have reached a slot before the stream slides past it.
+            slack: How far out of order the rows of a source may be.
+            max_skew: How far a silent source may fall behind the others before it is spoken for.
+            max_ahead: How far ahead of the wall clock a row may be.
+            origin: τ₀, where slots are aligned; by default the Unix epoch.
+            on_source_failure: ``"block"`` or ``"exclude"`` a source that is declared failed.
+        """
+        administration.create_stream(
+            self._store,
+            name,
+            schema,
+            time=time,
+            key=key,
+            slide=slide,
+            lifetime=lifetime,
+            expires=expires,
+            max_lifetime=max_lifetime,
+            index=index,
+            sources=sources,
+            slack=slack,
+            max_skew=max_skew,
+            max_ahead=max_ahead,
+            origin=origin,
+            on_source_failure=on_source_failure,
+        )
+
+    def drop_stream(self, name: str) -> None:
+        """Remove a stream and its rows; readers that have pinned it go on reading."""
+        administration.drop_stream(self._store, name)
+
+    def streams(self) -> list[str]:
+        """Names of the streams."""
+        return self._store.catalog.read(lambda tables: [at.decode() for at, _ in tables.raw_items("streams")])
+
+    def append(self, stream: str, data: Any, *, source: str | None = None, batch_id: str | None = None) -> AppendReport:
+        """Spool rows: durable when this returns, in the window after the next slide.
+
+        Args:
+            stream: Its name.
+            data: An Arrow table, batches or reader, a pandas or polars frame, or a DuckDB relation.
+            source: Which of the stream's sources the rows come from.
+            batch_id: Appending the same (source, batch_id) again changes nothing.
+        """
+        return Append(self._store, stream, source, batch_id).run(data)
+
+    def heartbeat(self, stream: str, *, source: str | None = None, up_to: times.Instant) -> None:
+        """Promise that nothing at or before `up_to` will follow from a source."""
+        heartbeat(self._store, stream, source, times.instant(up_to, "up_to"))
+
+    def fail_source(self, stream: str, source: str, reason: str = "declared failed") -> None:
+        """Declare a source failed; `on_source_failure` says what happens. Its next append or heartbeat revives it."""
+        fail_source(self._store, stream, source, reason)
+
+    def slide(
+        self, stream: str, to: times.Instant | None = None, *, force: bool = False, timeout: float = 60.0
+    ) -> SlideReport:
+        """Move the stream's clock: spooled rows come in, expired rows go, in one transaction.
+
+        Args:
+            stream: Its name.
+            to: Slide to the last slot end at or before this time; by default as far as the sources allow.
+            force: Slide even if a declared source is behind; answers then say who was missing.
+            timeout: Seconds to wait for another slide of the same stream.
+        """
+        return Slide(self._store, stream, None if to is None else times.instant(to, "to"), force, timeout).run()
+
+    def now(self, stream: str) -> Any:
+        """The stream's clock as a UTC datetime, None before its first slide."""
+        status = stream_status(self._store, stream)
+        return None if status.now is None else times.to_datetime(status.now)
+
+    def wait_for(self, stream: str, *, up_to: times.Instant, timeout: float | None = None) -> None:
+        """Wait until the stream's clock has reached `up_to`, whoever slides it."""
+        wait_for(self._store, stream, times.instant(up_to, "up_to"), timeout)
+
+    def scan(
+        self, stream: str, window: times.Duration | None = None, columns: Sequence[str] | None = None
+    ) -> pa.RecordBatchReader:
+        """The rows of a window (by default all live rows), streamed, consistent with one slide."""
+        return Snapshot(self._store, [stream]).scan(stream, window, columns)
+
+    def probe(
+        self,
+        stream: str,
+        key: Any = None,
+        *,
+        keys: Sequence[Any] | None = None,
+        between: tuple[Any, Any] | None = None,
+        window: times.Duration | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """The rows of a window whose key equals `key`, is one of `keys`, or lies in `between` (both ends included).
+
+        For a composite key give a tuple; a shorter tuple finds all keys that begin with it.
+        """
+        with Snapshot(self._store, [stream]) as snapshot:
+            return snapshot.probe(stream, key, keys=keys, between=between, window=window, columns=columns)
+
+    def snapshot(self, streams: Sequence[str] | None = None) -> Snapshot:
+        """A pinned, consistent view of all (or the named) streams."""
+        return Snapshot(self._store, streams)
+
+    def sql(
+        self,
+        statement: str,
+        params: Sequence[Any] | dict[str, Any] | None = None,
+        *,
+        isolation: str = "snapshot",
+        timeout: float | None = None,
+    ) -> "Answer":
+        """Ask in DuckDB's SQL, with window clauses behind the names of streams.
+
+        Args:
+            statement: Such as ``SELECT src, sum(len) FROM packets [WINDOW 10 MINUTES] GROUP BY src``.
+            params: Bound to ``?``, ``$1`` or ``$name``.
+            isolation: ``snapshot`` (one whole slide), ``latest`` (the last one committed when the answer is finished) or
+                ``serial`` (slides wait for the query).
+            timeout: Seconds after which the query is cancelled.
+        """
+        from windrow.queries import execution
+
+        return execution.sql(self._store, statement, params, timeout=timeout)
+
+    def explain(self, statement: str, params: Sequence[Any] | dict[str, Any] | None = None) -> "Explanation":
+        """What a statement would read: cells, segments, rows and bytes before and after pruning, and DuckDB's plan."""
+        from windrow.queries import execution
+
+        return execution.explain(self._store, statement, params)
+
+    def rejected(self, stream: str) -> pa.Table:
+        """The rows that were not taken, with ``_reason, _source, _batch, _rejected_at`` behind their own columns."""
+        return read_rejected(self._store, stream)
+
+    def replay(self, stream: str) -> AppendReport:
+        """Append the rejected rows again; those that are still not acceptable stay rejected."""
+        return replay_rejected(self._store, stream)
+
+    def discard_rejected(self, stream: str) -> int:
+        """Throw the rejected rows away; gives how many there were."""
+        return discard_rejected(self._store, stream)
+
+    def put_table(self, name: str, data: Any) -> int:
+        """Store a small relation to join with, or replace it atomically; gives its number of rows."""
+        return put_table(self._store, name, data)
+
+    def drop_table(self, name: str) -> None:
+        """Remove a table."""
+        drop_table(self._store, name)
+
+    def tables(self) -> list[str]:
+        """Names of the tables."""
+        return self._store.catalog.read(lambda tables: [at.decode() for at, _ in tables.raw_items("tables")])
+
+    def stream(self, name: str) -> StreamStatus:
+        """All that is known of one stream: definition, index and why, clock, sources, sizes."""
+        return stream_status(self._store, name)
+
+    def status(self) -> WarehouseStatus:
+        """The state of the warehouse: each stream's clock, whom it waits for, sizes, readers."""
+        return warehouse_status(self._store)
+
+    def check(self, progress: Callable[[str], None] | None = None) -> CheckReport:
+        """Verify everything: files, checksums, order, directories, cells; nothing is changed."""
+        return check(self._store, progress)
+
+    def gc(self) -> GcReport:
+        """Remove what can go now. Slides do this as they pass; answers never depend on it."""
+        return collect(self._store)
+
+    def close(self) -> None:
+        """Close the handle. Snapshots and readers that are still open keep their files, not their catalog."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
