@@ -14,8 +14,8 @@ _SMALL_BYTES = 1 << 20
 _SMALL_FILES = 4
 _FAN_IN = 4
 _FAR_OVER = 2.0
-_WORTHWHILE = 0.5
-"""A merge costs a file and its syncs however small it is, so the budget is saved up to this share of a batch first."""
+_WORTHWHILE = 0.25
+"""A merge costs a file and its syncs however small it is: small ones wait until they are worth a share of a batch."""
 
 CellKey = tuple[int, int, int]
 
@@ -78,7 +78,8 @@ def adaptive(
         if file not in chosen and live[file] <= limit:
             chosen[file] = files[file]
             limit -= live[file]
-    if len(chosen) == 1 and not rotten:
+    cost = sum(live[file] for file in chosen)
+    if len(chosen) < _FAN_IN and (len(chosen) < 2 or cost < batch_bytes * _WORTHWHILE):
         return []
     return _by_cell(chosen.values(), slide)
 

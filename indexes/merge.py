@@ -10,9 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.indexes.arrange import Cut
-from windrow.indexes.model import SEQ, Int64s, RowModel
-from windrow.indexes.parquet import FileReader, SegmentFileWriter, conform
+from windrow.indexes.model import NEVER, SEQ, Int64s, RowModel
+from windrow.indexes.parquet import FileReader, SegmentFileWriter
+from windrow.indexes.rowreading import read_live, read_ranges
 from windrow.indexes.segments import Segment, pack_histogram
+from windrow.indexes.selection import Bounds
 from windrow.native import directory as native_directory
 from windrow.native import rows as native_rows
 
@@ -33,19 +35,19 @@ class _Run:
 def merge(
     segments: list[Segment],
     column: int,
-    slide: int | None,
+    now: int | None,
     model: RowModel,
     schema: pa.Schema,
     reader: FileReader,
     writer: SegmentFileWriter,
 ) -> Cut | None:
-    """Merge `segments` into the next segment of `writer`, leaving out rows that are dead at `slide`.
+    """Merge `segments` into the next segment of `writer`, leaving out rows that are dead at `now`.
 
     Returns:
         What is known of the new segment, or None if no row was left.
     """
     chunk = max(1 << 20, _MEMORY // max(1, len(segments)))
-    runs = [_Run(_live_rows(segment, slide, model, schema, reader, chunk)) for segment in segments]
+    runs = [_Run(_live_rows(segment, now, model, schema, reader, chunk)) for segment in segments]
     start, keys, totals = writer.rows, [], _Totals()
     for run in runs:
         _refill(run, model)
@@ -74,18 +76,20 @@ def merge(
 
 
 def _live_rows(
-    segment: Segment, slide: int | None, model: RowModel, schema: pa.Schema, reader: FileReader, chunk: int
+    segment: Segment, now: int | None, model: RowModel, schema: pa.Schema, reader: FileReader, chunk: int
 ) -> Iterator[pa.Table]:
-    for part in reader.batches(segment.file, segment.start, segment.stop, schema.names, chunk):
-        table = conform(part, schema)
-        if segment.seq_base:
+    step = max(1, segment.rows * chunk // max(1, segment.bytes))
+    for start in range(segment.start, segment.stop, step):
+        stop = min(start + step, segment.stop)
+        if now is not None and segment.min_exp <= now:
+            bounds = Bounds(after=None, upto=NEVER, now=now)
+            table = read_live(segment.file, start, stop, bounds, model, schema, schema, reader)
+        else:
+            table = read_ranges({segment.file: [(start, stop)]}, schema, schema, reader)
+        if segment.seq_base and table.num_rows:
             at = table.schema.get_field_index(SEQ)
             absolute = table.column(at).to_numpy() + segment.seq_base
             table = table.set_column(at, schema.field(SEQ), pa.array(absolute))
-        if slide is not None and segment.first_expiry_slot() <= slide:
-            ts, _ = model.times(table)
-            exp, _ = model.expiries(table, ts)
-            table = table.filter(pa.array(model.slots(exp) > slide))
         if table.num_rows:
             yield table
 

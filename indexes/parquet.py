@@ -3,6 +3,7 @@
 Row groups are sized in bytes and never straddle two segments, so that a row range costs what it holds and not more.
 """
 
+import mmap
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,8 +18,18 @@ import pyarrow.parquet as pq
 from windrow.errors import DamageError
 from windrow.native import pages
 
-_SAMPLE = 1024
+_SAMPLE_ROWS = 1024
+_SAMPLE_BYTES = 128 << 10
+_WORTH_SAVING = 0.1
+"""The share of a row's bytes that compressing a column must save."""
 _CACHED_FOOTERS = 4096
+_CACHED_MAPS = 1024
+_JUDGED_FOR = 64
+"""Files of one schema that are written before its columns are judged anew."""
+
+
+_judged: dict[tuple[bytes, tuple[str, ...]], tuple[dict[str, Any], int]] = {}
+"""By schema: how its columns are written, and for how many more files that judgement stands."""
 
 
 class SegmentFileWriter:
@@ -54,10 +65,20 @@ class SegmentFileWriter:
     def _flush(self) -> None:
         table = pa.concat_tables(self._pending)
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self._sink, self._schema, **column_settings(table, self._sorted_by))
+            self._writer = pq.ParquetWriter(self._sink, self._schema, **self._settings(table))
         if table.num_rows:
             self._writer.write_table(table, row_group_size=group_rows(table, self._row_group_bytes))
         self._pending, self._pending_bytes = [], 0
+
+    def _settings(self, table: pa.Table) -> dict[str, Any]:
+        schema = (self._schema.serialize().to_pybytes(), tuple(self._sorted_by))
+        settings, left = _judged.get(schema, ({}, 0))
+        if left <= 0:
+            if len(_judged) > _CACHED_FOOTERS:
+                _judged.clear()
+            settings, left = column_settings(table, self._sorted_by), _JUDGED_FOR
+        _judged[schema] = settings, left - 1
+        return settings
 
     def close(self) -> None:
         """Write what is pending and the footer."""
@@ -76,23 +97,29 @@ def group_rows(table: pa.Table, row_group_bytes: int) -> int:
 
 
 def column_settings(sample: pa.Table, sorted_by: list[str]) -> dict[str, Any]:
-    """Dictionary and compression only for columns that gain from them, judged on a few rows."""
-    picked = sample.slice(0, _SAMPLE)
-    dictionary, compression = [], {}
+    """Dictionary and compression only for columns that gain from them, judged on a few rows.
+
+    Compression must pay for the row, not for the column: single rows are read by page, and squeezing eight bytes
+    beside a thousand would only make each of them dearer.
+    """
+    rows = max(1, min(_SAMPLE_ROWS, sample.num_rows))
+    picked = sample.slice(0, max(64, min(rows, _SAMPLE_BYTES * sample.num_rows // max(1, sample.nbytes))))
+    total = max(1, picked.nbytes)
     codec = pa.Codec("lz4_raw")
+    dictionary, squeezed = [], []
     for field, column in zip(picked.schema, picked.columns, strict=True):
-        nested = pa.types.is_nested(field.type)
-        if not nested and _repeats(column):
+        if not pa.types.is_nested(field.type) and _repeats(column):
             dictionary.append(field.name)
-        compression[field.name] = "lz4" if nested or _shrinks(column, codec) else "none"
-    settings: dict[str, Any] = {
+        elif _saving(column, codec) > _WORTH_SAVING * total:
+            squeezed.append(field.name)
+    nested = any(pa.types.is_nested(field.type) for field in picked.schema)
+    codecs = {name: "lz4" if name in squeezed else "none" for name in picked.schema.names}
+    return {
         "use_dictionary": dictionary or False,
         "write_statistics": sorted_by or False,
         "version": "2.6",
+        "compression": ("lz4" if squeezed else "none") if nested else codecs,
     }
-    if any(pa.types.is_nested(field.type) for field in picked.schema):
-        return settings | {"compression": "lz4"}
-    return settings | {"compression": compression}
 
 
 def _repeats(column: pa.ChunkedArray) -> bool:
@@ -103,14 +130,16 @@ def _repeats(column: pa.ChunkedArray) -> bool:
     return int(pc.count_distinct(column, mode="all").as_py()) * 8 <= len(column)
 
 
-def _shrinks(column: pa.ChunkedArray, codec: pa.Codec) -> bool:
+def _saving(column: pa.ChunkedArray, codec: pa.Codec) -> float:
+    """Bytes that compression saves."""
     if not len(column) or pa.types.is_null(column.type):
-        return False
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, pa.schema([("c", column.type)])) as stream:
-        stream.write_table(pa.table([column], ["c"]))
-    plain = sink.getvalue()
-    return bool(len(codec.compress(plain)) < 0.8 * plain.size)
+        return 0.0
+    array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    compact = pa.concat_arrays([array, array.slice(0, 0)]) if array.offset or array.nbytes < column.nbytes else array
+    buffers = [buffer for buffer in compact.buffers() if buffer is not None]
+    plain = sum(min(buffer.size, array.nbytes) for buffer in buffers)
+    shrunk = sum(len(codec.compress(buffer.slice(0, min(buffer.size, array.nbytes)))) for buffer in buffers)
+    return max(0.0, float(plain - shrunk))
 
 
 class FileReader:
@@ -119,7 +148,7 @@ class FileReader:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._footers: OrderedDict[str, tuple[pq.FileMetaData, np.ndarray[Any, Any]]] = OrderedDict()
-        self._layouts: OrderedDict[str, tuple[pa.Schema, pages.Layout]] = OrderedDict()
+        self._maps: OrderedDict[str, tuple[pa.Schema, mmap.mmap, pages.Layout]] = OrderedDict()
         self._lock = threading.Lock()
 
     def path(self, file: str) -> Path:
@@ -149,35 +178,43 @@ class FileReader:
                     self._footers.popitem(last=False)
         return opened, known[1]
 
-    def mapped(self, file: str, schema: pa.Schema) -> tuple[pa.Buffer, pages.Layout]:
+    def mapped(self, file: str, schema: pa.Schema) -> tuple[mmap.mmap, pages.Layout]:
         """A whole file as memory, and where its columns lie, for reading single rows without its row groups.
 
         Args:
             file: Of the catalog.
             schema: The stream's schema.
         """
+        with self._lock:
+            known = self._maps.get(file)
+        if known is not None and known[0] is schema:
+            return known[1], known[2]
         try:
-            memory = pa.memory_map(str(self.path(file))).read_buffer()
-            with self._lock:
-                known = self._layouts.get(file)
-            if known is None or known[0] is not schema:
-                known = (schema, pages.open_layout(memory, schema))
-                with self._lock:
-                    self._layouts[file] = known
-                    while len(self._layouts) > _CACHED_FOOTERS:
-                        self._layouts.popitem(last=False)
+            with self.path(file).open("rb") as stream:
+                memory = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            layout = pages.open_layout(memory, schema)
         except FileNotFoundError:
             raise _missing(file) from None
-        except (pages.Damaged, OSError) as error:
+        except (pages.Damaged, pages.Declined, OSError, ValueError) as error:
             raise DamageError(f"segment file {file} is damaged ({_first_line(error)}); run 'windrow check'") from None
-        return memory, known[1]
+        with self._lock:
+            self._maps[file] = (schema, memory, layout)
+            while len(self._maps) > _CACHED_MAPS:
+                self._maps.popitem(last=False)
+        return memory, layout
 
     def forget(self, files: Iterable[str]) -> None:
         """Drop what is known of files that are gone."""
         with self._lock:
             for file in files:
                 self._footers.pop(file, None)
-                self._layouts.pop(file, None)
+                self._maps.pop(file, None)
+
+    def retain(self, folder: str, files: set[str]) -> None:
+        """Let go of maps of files below `folder` that are not in `files`: a map keeps a deleted file's space."""
+        with self._lock:
+            for file in [file for file in self._maps if file.startswith(folder) and file not in files]:
+                del self._maps[file]
 
     def batches(
         self, file: str, start: int, stop: int, columns: Sequence[str], chunk_bytes: int = 8 << 20

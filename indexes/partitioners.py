@@ -45,7 +45,7 @@ class Index:
     max_segments: int = 32
     dead_fraction: float = 0.75
     merge_budget: float = 0.25
-    row_group_bytes: int = 512 * 1024
+    row_group_bytes: int = 1 << 20
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -55,6 +55,9 @@ class Index:
             raise DefinitionError(
                 f"maintenance {self.maintenance!r} is unknown; choose one of {', '.join(MAINTENANCE)}"
             )
+        for given in (self.rows, self.columns):
+            if given is not None and (not isinstance(given, int) or isinstance(given, bool)):
+                raise DefinitionError(f"an index has a whole number of rows and columns, not {given!r}")
         rows, columns = self._grid()
         object.__setattr__(self, "rows", rows)
         object.__setattr__(self, "columns", columns)
@@ -77,13 +80,13 @@ class Index:
             return 1, 1
         if self.name == "wave-insertion":
             self._flat(self.columns)
-            return self.rows or 4, 1
+            return _or(self.rows, 4), 1
         if self.name == "wave-expiry":
             if self.columns is None:
-                return 1, self.rows or 4
+                return 1, _or(self.rows, 4)
             self._flat(self.rows)
             return 1, self.columns
-        return self.rows or 4, self.columns or self.rows or 4
+        return _or(self.rows, 4), _or(self.columns, _or(self.rows, 4))
 
     def _flat(self, other: int | None) -> None:
         if other not in (None, 1):
@@ -103,6 +106,10 @@ class Index:
         return f"{self.name} {rows}x{columns} {self.maintenance}"
 
 
+def _or(given: int | None, default: int) -> int:
+    return default if given is None else given
+
+
 class Partitioner:
     """The cell of each (insertion slot, expiry slot) for one `Index` and one stream.
 
@@ -116,6 +123,8 @@ class Partitioner:
         self.rows, self.columns = index.grid
         span = lifetime_slots or 16 * max(self.rows, self.columns)
         chronological = index.name in ("chronological", "wave-insertion", "wave-expiry")
+        # Slots count from 1, so a range of n slots is 1 … n, n+1 … 2n: figure 4.1 of the thesis.
+        self._first = 1 if chronological else 0
         self._row_span = max(1, -(-span // self.rows)) if chronological else 1
         self._column_span = max(1, -(-span // self.columns)) if chronological else 1
 
@@ -126,21 +135,22 @@ class Partitioner:
 
     def row(self, insertion_slot: int) -> int:
         """The cell row g of everything that the slide to `insertion_slot` takes in."""
-        cycle, place = divmod(insertion_slot // self._row_span, self.rows)
+        cycle, place = divmod((insertion_slot - self._first) // self._row_span, self.rows)
         return self._permutation(cycle, self.rows, "g")[place] if self.index.name == "random" else place
 
     def column(self, expiry_slot: int) -> int:
         """The cell column e of a row that expires in `expiry_slot`."""
         if expiry_slot >= NEVER:
             return 0
-        cycle, place = divmod(expiry_slot // self._column_span, self.columns)
+        cycle, place = divmod((expiry_slot - self._first) // self._column_span, self.columns)
         return self._permutation(cycle, self.columns, "e")[place] if self.index.name == "random" else place
 
     def columns_of(self, expiry_slots: Slots) -> npt.NDArray[np.uint16]:
         """`column` for an array of slots."""
         if self.columns == 1:
             return np.zeros(len(expiry_slots), np.uint16)
-        spans = expiry_slots // self._column_span if self._column_span > 1 else expiry_slots
+        shifted = expiry_slots - self._first if self._first else expiry_slots
+        spans = shifted // self._column_span if self._column_span > 1 else shifted
         places = spans % self.columns
         if self.index.name == "random":
             cycles = spans // self.columns

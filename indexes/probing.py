@@ -1,6 +1,6 @@
 """Probes: from a search key, through the directories, straight to the rows."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.errors import DamageError, SearchKeyError
-from windrow.indexes.model import RowModel, key_bytes
-from windrow.indexes.parquet import FileReader, conform
+from windrow.errors import SearchKeyError
+from windrow.indexes.model import Bools, RowModel, key_bytes
+from windrow.indexes.parquet import FileReader
+from windrow.indexes.rowreading import Parts, narrow, read_ranges
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection
 from windrow.native import directory as native_directory
 from windrow.native import keys as native_keys
-from windrow.native import pages
 
 UseDirectories = Callable[[list[Any]], Any]
 Directories = Callable[[Sequence[Segment], UseDirectories], Any]
@@ -128,53 +128,29 @@ def read_found(
 ) -> pa.Table:
     """The rows of `found` that are in the window and whose key lies in `ranges`, with the columns of `schema`."""
     whole = {segment.id for segment in selection.whole}
-    groups: dict[tuple[bool, bool], list[RowRange]] = {}
-    for part in found:
-        groups.setdefault((part.segment.id in whole, part.exact), []).append(part)
-    tables = []
-    for (is_whole, exact), rows in groups.items():
-        extra = [] if is_whole else [name for name in (model.time, model.expires) if name]
-        extra += [] if exact else list(model.key)
-        wide = pa.schema([*schema, *(full.field(name) for name in dict.fromkeys(extra) if name not in schema.names)])
-        table = read_ranges(rows, wide, full, reader)
-        if not exact:
-            table = table.filter(_in_ranges(model.encoded_keys(table), ranges))
-        if not is_whole:
-            table = selection.bounds.filter(table, model)
-        tables.append(table.select(schema.names))
-    return pa.concat_tables(tables) if tables else schema.empty_table()
+    parts: Parts = _by_file(found)
+    edge = any(part.segment.id not in whole for part in found)
+    inexact = any(not part.exact for part in found)
+    if edge or inexact:
+        # First the few bytes that decide, then only rows that count: the rest of a row may be long.
+        names = [name for name in (model.time, model.expires) if name is not None] if edge else []
+        names += [name for name in model.key if inexact and name not in names]
+        looked = read_ranges(parts, pa.schema([full.field(name) for name in names]), full, reader)
+        mask = selection.bounds.mask(looked, model) if edge else np.ones(looked.num_rows, bool)
+        if inexact:
+            mask &= _in_ranges(model.encoded_keys(looked), ranges)
+        parts = narrow(parts, mask)
+    return read_ranges(parts, schema, full, reader) if parts else schema.empty_table()
 
 
-def read_ranges(rows: Sequence[RowRange], schema: pa.Schema, full: pa.Schema, reader: FileReader) -> pa.Table:
-    """The rows of several ranges, as one table of the columns of `schema`: by page where we can, else by row group."""
-    by_file: dict[str, list[RowRange]] = {}
+def _by_file(rows: Sequence[RowRange]) -> dict[str, list[tuple[int, int]]]:
+    files: dict[str, list[tuple[int, int]]] = {}
     for part in rows:
-        by_file.setdefault(part.segment.file, []).append(part)
-    parts, by_group = [], []
-    for file, own in by_file.items():
-        memory, layout = reader.mapped(file, full)
-        if layout.declined and any(name in layout.declined for name in schema.names):
-            by_group += own
-        else:
-            parts.append((memory, layout, [part.start for part in own], [part.stop for part in own]))
-    tables = [_by_page(parts, schema, full, by_file)] if parts else []
-    tables += [
-        conform(table, schema)
-        for part in by_group
-        for table in reader.batches(part.segment.file, part.start, part.stop, schema.names)
-    ]
-    return pa.concat_tables(tables).combine_chunks() if tables else schema.empty_table()
+        files.setdefault(part.segment.file, []).append((part.start, part.stop))
+    return files
 
 
-def _by_page(parts: list[Any], schema: pa.Schema, full: pa.Schema, files: Iterable[str]) -> pa.Table:
-    try:
-        return pages.read_ranges(parts, schema.names, full)
-    except pages.Damaged as error:
-        names = ", ".join(files)
-        raise DamageError(f"one of the segment files {names} is damaged ({error}); run 'windrow check'") from None
-
-
-def _in_ranges(keys: pa.Array, ranges: Sequence[KeyRange]) -> pa.Array:
+def _in_ranges(keys: pa.Array, ranges: Sequence[KeyRange]) -> Bools:
     encoded = keys.cast(pa.large_binary()) if not pa.types.is_large_binary(keys.type) else keys
     points = [r.low for r in ranges if r.is_point]
     mask = (
@@ -190,4 +166,5 @@ def _in_ranges(keys: pa.Array, ranges: Sequence[KeyRange]) -> pa.Array:
             compare = pc.less if item.open_ended else pc.less_equal
             inside = pc.and_(inside, compare(encoded, pa.scalar(item.high, pa.large_binary())))
         mask = pc.or_(mask, inside)
-    return mask
+    found: Bools = mask.to_numpy(zero_copy_only=False)
+    return found

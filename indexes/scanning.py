@@ -10,7 +10,8 @@ from itertools import groupby
 import pyarrow as pa
 
 from windrow.indexes.model import RowModel
-from windrow.indexes.parquet import FileReader, conform
+from windrow.indexes.parquet import FileReader
+from windrow.indexes.rowreading import read_live, read_ranges
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection
 
@@ -36,19 +37,16 @@ def scan_segments(
     Args:
         selection: Segments and bounds.
         model: How to read time and expiry.
-        full: The stream's schema.
+        full: All columns that a file may have.
         schema: The wanted columns.
         reader: Of the files.
     """
-    needed = [name for name in (model.time, model.expires) if name is not None and name not in schema.names]
-    edge_schema = pa.schema([*schema, *(full.field(name) for name in needed)])
 
     def read(unit: _Unit) -> list[pa.RecordBatch]:
-        wanted = edge_schema if unit.edge else schema
-        tables = reader.batches(unit.file, unit.start, unit.stop, wanted.names, 2 * _UNIT_BYTES)
-        rows = pa.concat_tables([conform(table, wanted) for table in tables])
         if unit.edge:
-            rows = selection.bounds.filter(rows, model).select(schema.names)
+            rows = read_live(unit.file, unit.start, unit.stop, selection.bounds, model, schema, full, reader)
+        else:
+            rows = read_ranges({unit.file: [(unit.start, unit.stop)]}, schema, full, reader)
         return [batch for batch in rows.to_batches() if batch.num_rows]
 
     units = _units(selection.whole, edge=False) + _units(selection.edge, edge=True)

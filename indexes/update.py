@@ -67,14 +67,19 @@ def plan_update(
     """
     update = Update(slide, bucket=bucket)
     cells: dict[CellKey, list[Segment]] = defaultdict(list)
+    before = slide - 1 if previous is None else previous
+    expiring = {number: partitioner.expiring(slide, before) for number, partitioner in partitioners.items()}
+    rows = {number: partitioner.row(slide) for number, partitioner in partitioners.items()}
     for segment in segments:
-        _expire(update, cells, segment, previous, now, partitioners[segment.layout])
+        if segment.column in expiring[segment.layout] and segment.min_exp <= now:
+            _expire(update, cells, segment, before, now)
+        elif segment.row == rows[segment.layout] or segment.column in expiring[segment.layout]:
+            cells[segment.cell].append(segment)
     fresh: dict[CellKey, list[Segment]] = defaultdict(list)
     for file in arrivals:
         base = seq_base(ordinal, update.inserted)
         for segment in file:
-            row = partitioners[segment.layout].row(slide)
-            placed = replace(segment, row=row, first_slide=slide, last_slide=slide, seq_base=base)
+            placed = replace(segment, row=rows[segment.layout], first_slide=slide, last_slide=slide, seq_base=base)
             update.placed.append(placed)
             update.touched.add(placed.cell)
             update.inserted += placed.rows
@@ -97,24 +102,15 @@ def _of_layout(
     return {cell: segments for cell, segments in cells.items() if cell[0] == layout and cell in touched}
 
 
-def _expire(
-    update: Update,
-    cells: dict[CellKey, list[Segment]],
-    segment: Segment,
-    previous: int | None,
-    now: int,
-    partitioner: Partitioner,
-) -> None:
-    before = update.slide - 1 if previous is None else previous
-    if segment.min_exp <= now and segment.column in partitioner.expiring(update.slide, before):
-        gone = segment.expired_between(before, update.slide)
-        if gone:
-            update.expired += gone
-            update.touched.add(segment.cell)
-        if segment.max_exp <= now:
-            update.dropped.append(segment)
-            return
-    cells[segment.cell].append(segment)
+def _expire(update: Update, cells: dict[CellKey, list[Segment]], segment: Segment, before: int, now: int) -> None:
+    gone = segment.expired_between(before, update.slide)
+    if gone:
+        update.expired += gone
+        update.touched.add(segment.cell)
+    if segment.max_exp <= now:
+        update.dropped.append(segment)
+    else:
+        cells[segment.cell].append(segment)
 
 
 def _maintain(

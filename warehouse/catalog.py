@@ -124,7 +124,7 @@ class Tables:
     def get(self, table: str, at: bytes) -> Any:
         """The record at a key, or None."""
         raw = self._txn.get(at, db=self._databases[table])
-        return None if raw is None else _DECODERS[table].decode(raw)
+        return None if raw is None else self.decode(table, raw)
 
     def raw(self, table: str, at: bytes) -> Any:
         """The bytes at a key (valid only inside the transaction), or None."""
@@ -132,7 +132,13 @@ class Tables:
 
     def decode(self, table: str, raw: Any) -> Any:
         """The record that `raw` bytes of a table hold."""
-        return _DECODERS[table].decode(raw)
+        try:
+            return _DECODERS[table].decode(raw)
+        except msgspec.MsgspecError as error:
+            raise FormatError(
+                f"a record of the catalog's {table} cannot be read ({error}); "
+                "another release wrote it, or it is damaged"
+            ) from None
 
     def put(self, table: str, at: bytes, record: Any) -> None:
         """Store a record."""
@@ -148,9 +154,8 @@ class Tables:
 
     def items(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, Any]]:
         """Records whose key begins with `prefix`, in key order."""
-        decode = _DECODERS[table].decode
         for at, raw in self.raw_items(table, prefix):
-            yield at, decode(raw)
+            yield at, self.decode(table, raw)
 
     def raw_items(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, Any]]:
         """Bytes whose key begins with `prefix`, in key order."""
@@ -187,6 +192,15 @@ class Tables:
     def version(self) -> int:
         """The number of the last commit; inside a write transaction, of the one under way."""
         return self.number("version")
+
+
+def named_files(tables: Tables) -> set[str]:
+    """Every file that a committed record names."""
+    names = {at.decode() for at, _ in tables.raw_items("files")}
+    names |= {record.file for _, record in tables.items("rejected")}
+    names |= {record.file for _, record in tables.items("tables")}
+    names |= {file for _, record in tables.items("reclaim") for file in record.files}
+    return names
 
 
 class Catalog:
@@ -334,19 +348,35 @@ class Catalog:
                 self._shared.env.close()
 
 
+@contextlib.contextmanager
+def _beside_inherited() -> Iterator[None]:
+    """Let a forked child open what its parent has open: py-lmdb's list of open files is inherited, its locks are not."""
+    identity = getattr(lmdb, "_envid", None)
+    if identity is None or not _process.leaked:
+        yield
+        return
+    known = identity.env_keys
+    identity.env_keys = lambda *_: ()
+    try:
+        yield
+    finally:
+        identity.env_keys = known
+
+
 def _open_environment(folder: Path, writable: bool) -> _Shared:
     try:
-        env = lmdb.open(
-            str(folder),
-            map_size=MAP_SIZE,
-            max_dbs=64,
-            max_readers=MAX_READERS,
-            readonly=not writable,
-            lock=writable,
-            readahead=False,
-            meminit=False,
-            create=writable,
-        )
+        with _beside_inherited():
+            env = lmdb.open(
+                str(folder),
+                map_size=MAP_SIZE,
+                max_dbs=64,
+                max_readers=MAX_READERS,
+                readonly=not writable,
+                lock=writable,
+                readahead=False,
+                meminit=False,
+                create=writable,
+            )
     except lmdb.VersionMismatchError as error:
         raise FormatError(
             f"{folder} was written by another LMDB engine ({error}); open it with the release that wrote it"

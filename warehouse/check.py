@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from windrow.catalog import Tables
+from windrow.catalog import Tables, named_files
 from windrow.errors import DamageError
 from windrow.files import digest_of, living_writers, writer_of
 from windrow.indexes.model import SEQ
@@ -15,7 +15,7 @@ from windrow.indexes.parquet import conform
 from windrow.indexes.segments import Segment, pack_histogram
 from windrow.native import directory as native_directory
 from windrow.native import rows as native_rows
-from windrow.reclaim import data_files, named_files
+from windrow.reclaim import data_files
 from windrow.records import FileEntry, RejectedEntry, SpoolEntry, TableEntry
 from windrow.snapshot import Snapshot, StreamView
 from windrow.store import Store

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from windrow import times
 from windrow.errors import DefinitionError, InvalidNameError
-from windrow.indexes.model import RowModel
+from windrow.indexes.model import SEQ, RowModel
 from windrow.indexes.partitioners import Index
 from windrow.native import keys as native_keys
 
@@ -47,6 +47,11 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
         return _schema(self.schema_bytes)
 
     @property
+    def stored_schema(self) -> pa.Schema:
+        """The schema of its files: its rows' and the hidden sequence."""
+        return _stored_schema(self.schema_bytes)
+
+    @property
     def model(self) -> RowModel:
         """What the index needs to know."""
         return RowModel(self.time, self.key, self.expires, self.lifetime, self.origin, self.slide)
@@ -71,6 +76,11 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
 def _schema(serialized: bytes) -> pa.Schema:
     # One object per stream: readers keep what they learn about files by the schema's identity.
     return pa.ipc.read_schema(pa.py_buffer(serialized))
+
+
+@lru_cache(maxsize=1024)
+def _stored_schema(serialized: bytes) -> pa.Schema:
+    return _schema(serialized).append(pa.field(SEQ, pa.int64()))
 
 
 def check_name(name: str, what: str) -> str:

@@ -107,8 +107,8 @@ def declare(stage: Stage) -> Facts:
         "    --column exp:timestamptz --time ts --key host --key port --slide '2 minutes' \\",
         "    --expires exp --max-lifetime '2 hours' --index 'round-robin 4 4'",
         "windrow stream create packets --column ts:timestamptz --column src:bigint --column dst:bigint \\",
-        "    --column len:int \\",
-        "    --time ts --key src --slide '1 minute' --lifetime '16 minutes' --source north --source south",
+        "    --column len:int --time ts --key src --slide '1 minute' --lifetime '16 minutes' \\",
+        "    --source north --source south",
     )
     stage.wh.create_stream(
         "leases",

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from windrow.errors import StorageError
+from windrow.errors import StorageError, WindrowError
 from windrow.locks import HeldFile, is_held
 
 STEPS = (
@@ -86,7 +86,7 @@ def disk_errors(what: str) -> Iterator[None]:
     """Turn the operating system's errors into ours: what failed, why, and that nothing was changed."""
     try:
         yield
-    except StorageError:
+    except WindrowError:  # also BusyError, which is a TimeoutError and so an OSError
         raise
     except OSError as error:
         why = {
@@ -142,11 +142,25 @@ class Writer:
         """Move sealed files into `folder` and sync that; give their paths relative to the warehouse."""
         self.files.reach(f"{step}.staged")
         folder.mkdir(parents=True, exist_ok=True)
-        for path in staged:
-            self.files.rename(path, folder / path.name)
-        self.files.sync(folder)
+        try:
+            for path in staged:
+                self.files.rename(path, folder / path.name)
+            self.files.sync(folder)
+        except OSError:
+            self.discard([*staged, *(folder / path.name for path in staged)])
+            raise
         self.files.reach(f"{step}.published")
         return [str((folder / path.name).relative_to(self.root)) for path in staged]
+
+    @contextmanager
+    def staging(self) -> Iterator[Path]:
+        """The path of a new staged file, that goes again if the block raises."""
+        path = self.stage()
+        try:
+            yield path
+        except BaseException:
+            self.discard([path])
+            raise
 
     def discard(self, paths: list[Path]) -> None:
         """Remove staged files that will not be published."""

@@ -27,7 +27,7 @@ def batches(data: Any, schema: pa.Schema, stream: str) -> Iterator[pa.RecordBatc
     return _conformed(reader, schema, plan, stream)
 
 
-def open_reader(data: Any, what: str) -> pa.RecordBatchReader:  # noqa: PLR0911 - one per kind of input
+def open_reader(data: Any, what: str) -> pa.RecordBatchReader:
     """A reader over whatever a user holds rows in; `what` names the target in errors."""
     if isinstance(data, pa.RecordBatchReader):
         return data

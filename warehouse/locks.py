@@ -52,7 +52,8 @@ def locked(
             waited += pause
         if signed:
             # Of one length, so that the file need not be truncated first: that would wait for the disk.
-            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".ljust(_SIGNATURE).encode(), 0)
+            with contextlib.suppress(OSError):  # a full disk must not keep anybody from what frees space
+                os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".ljust(_SIGNATURE).encode(), 0)
         yield
     finally:
         # Unlocked by hand: a child that was forked meanwhile holds a copy of the descriptor.

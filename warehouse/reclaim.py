@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from windrow.catalog import Catalog, Tables, key
+from windrow.catalog import Catalog, Tables, key, named_files
 from windrow.files import living_writers, remove_dead_staging, writer_of
 from windrow.locks import is_held
 from windrow.records import Reclaim, StreamEntry
@@ -39,29 +39,33 @@ def oldest_pin(catalog: Catalog) -> tuple[int | None, int]:
             if not is_held(path):
                 path.unlink(missing_ok=True)
                 continue
-            try:
-                version = int(path.read_text() or "0")
-            except (OSError, ValueError):
-                continue  # it was closed while we looked
+            version = int(path.name.split("-", 1)[0])
             count += 1
             oldest = version if oldest is None else min(oldest, version)
     return oldest, count
 
 
 def reclaim_ready(store: Store, limit: int = _PER_SLIDE) -> list[tuple[bytes, Reclaim]]:
-    """Replaced things that no pin protects: files are removed here, records by `settle` in the caller's transaction."""
+    """Replaced things that no pin protects: `unlink` removes their files, `settle` their records."""
     pending = store.catalog.read(lambda tables: _first(tables.items("reclaim"), limit))
     if not pending:
         return []
     oldest, _ = oldest_pin(store.catalog)
-    ready = [(at, record) for at, record in pending if oldest is None or _version(at) <= oldest]
+    return [(at, record) for at, record in pending if oldest is None or _version(at) <= oldest]
+
+
+def unlink(store: Store, ready: list[tuple[bytes, Reclaim]]) -> None:
+    """Remove the files of things that are ready to go.
+
+    This may run before, after or while their records are settled: a record without files does no harm, and files
+    without a record are orphans.
+    """
     for _, record in ready:
+        store.reader.forget(record.files)
         for file in record.files:
             store.files.unlink(store.root / file)
-        store.reader.forget(record.files)
     if ready:
         store.files.reach("reclaim.unlinked")
-    return ready
 
 
 def _first(items: Iterable[tuple[bytes, Reclaim]], limit: int) -> list[tuple[bytes, Reclaim]]:
@@ -89,6 +93,7 @@ def collect(store: Store) -> GcReport:
         ready = reclaim_ready(store)
         if not ready:
             break
+        unlink(store, ready)
         gone = [file for _, record in ready for file in record.files]
         removed += len(gone)
         size += sum(before.get(file, 0) for file in gone)
@@ -106,15 +111,6 @@ def _sizes(store: Store) -> dict[str, int]:
     names = store.catalog.read(lambda tables: [file for _, record in tables.items("reclaim") for file in record.files])
     paths = {name: store.root / name for name in names}
     return {name: path.stat().st_size for name, path in paths.items() if path.exists()}
-
-
-def named_files(tables: Tables) -> set[str]:
-    """Every file that a committed record names."""
-    names = {at.decode() for at, _ in tables.raw_items("files")}
-    names |= {record.file for _, record in tables.items("rejected")}
-    names |= {record.file for _, record in tables.items("tables")}
-    names |= {file for _, record in tables.items("reclaim") for file in record.files}
-    return names
 
 
 def data_files(root: Path) -> list[str]:

@@ -44,7 +44,7 @@ def _read(store: Store, record: RejectedEntry, schema: pa.Schema) -> pa.Table:
 
 
 def replay_rejected(store: Store, stream: str) -> AppendReport:
-    """Append all rejected rows again, those of each source in one transaction; what is still not acceptable is rejected anew."""
+    """Append all rejected rows again, those of each source in one transaction; some may be rejected anew."""
     store.check_writable()
     entry, found = store.catalog.read(lambda tables: _entries(tables, stream))
     schema = pa.schema([*(field.with_nullable(True) for field in entry.definition.schema), *_EXTRA])
@@ -62,10 +62,17 @@ def replay_rejected(store: Store, stream: str) -> AppendReport:
 def _sum(stream: str, reports: list[AppendReport]) -> AppendReport:
     reasons: Counter[str] = sum((Counter(report.rejected) for report in reports), Counter())
     return AppendReport(
-        stream=stream, source=", ".join(report.source for report in reports), batch_id=None, rows=sum(r.rows for r in reports),
-        accepted=sum(r.accepted for r in reports), rejected=dict(reasons), late=sum(r.late for r in reports), duplicate=False,
-        bytes_written=sum(r.bytes_written for r in reports), seconds=sum(r.seconds for r in reports),
-    )  # fmt: skip
+        stream=stream,
+        source=", ".join(report.source for report in reports),
+        batch_id=None,
+        rows=sum(r.rows for r in reports),
+        accepted=sum(r.accepted for r in reports),
+        rejected=dict(reasons),
+        late=sum(r.late for r in reports),
+        duplicate=False,
+        bytes_written=sum(r.bytes_written for r in reports),
+        seconds=sum(r.seconds for r in reports),
+    )
 
 
 def discard_rejected(store: Store, stream: str) -> int:

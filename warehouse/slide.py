@@ -17,20 +17,17 @@ from windrow.files import disk_errors
 from windrow.indexes.arrange import Cut
 from windrow.indexes.maintenance import Merge
 from windrow.indexes.merge import merge
-from windrow.indexes.model import SEQ
 from windrow.indexes.parquet import SegmentFileWriter
 from windrow.indexes.segments import Segment
 from windrow.indexes.update import Update, plan_update
 from windrow.locks import locked
-from windrow.reclaim import reclaim_ready, settle
+from windrow.reclaim import reclaim_ready, settle, unlink
 from windrow.records import FileEntry, Layout, Reclaim, SlideEntry, SpoolEntry, StreamEntry, StreamState
 from windrow.snapshot import load_segments
 from windrow.sources import Progress, behind_error, progress_of
 from windrow.spool import StagedFile, find_stream, late_rows, segment_of
 from windrow.store import Store
 from windrow.times import show, show_duration
-
-import pyarrow as pa  # isort: skip
 
 SLIDES_KEPT = 4096
 
@@ -123,7 +120,7 @@ class Slide:
             state.bucket,
         )
         store.files.reach("slide.planned")
-        staged, merged = self._merge(update, look.entry, state)
+        staged, merged = self._merge(update, now, look.entry, state)
         name = (
             store.writer.publish([staged.path], store.stream_folder(self.stream) / "segments", "slide")[0]
             if staged
@@ -149,9 +146,18 @@ class Slide:
             spoken_for=look.progress.spoken_for(now),
         )
         store.files.reach("slide.committing")
-        with store.catalog.write() as tables:
-            self._record(tables, look, update, record, self._place(tables, look.entry.id, merged, name, staged))
+        # Removing large files takes the disk a while; the commit need not wait for it.
+        removing = store.background(unlink, store, ready) if ready else None
+        with store.publishing([name] if name else []) as tables:
+            placed = self._place(tables, look.entry.id, merged, name, staged)
+            self._record(tables, look, update, record, placed)
             settle(tables, ready)
+            version = tables.version
+        gone = {segment.id for segment in update.replaced()}
+        kept = (segment for segment in look.segments if segment.id not in gone)
+        store.manifests[look.entry.id] = version, (*kept, *update.kept(), *placed)
+        if removing is not None:
+            removing.result()
         store.files.reach("slide.committed")
         return SlideReport(
             stream=self.stream,
@@ -216,29 +222,27 @@ class Slide:
         )
 
     def _merge(
-        self, update: Update, entry: StreamEntry, state: StreamState
+        self, update: Update, now: int, entry: StreamEntry, state: StreamState
     ) -> tuple[StagedFile | None, list[tuple[Merge, Cut]]]:
         """Write all merges of the slide into one file."""
         if not update.merges:
             return None, []
         store, definition = self.store, entry.definition
-        schema = definition.schema.append(pa.field(SEQ, pa.int64()))
-        path = store.writer.stage()
+        schema = definition.stored_schema
         row_group_bytes = state.layout.index.row_group_bytes
         merged: list[tuple[Merge, Cut]] = []
-        with store.files.sink(path) as sink:
-            output = SegmentFileWriter(sink, schema, row_group_bytes, definition.key)
-            for task in update.merges:
-                cut = merge(
-                    list(task.segments), task.cell[2], update.slide, definition.model, schema, store.reader, output
-                )
-                if cut is not None:
-                    merged.append((task, cut))
-            output.close()
-        if not merged:
-            store.writer.discard([path])
-            return None, []
-        size, digest = store.writer.seal(path)
+        with store.writer.staging() as path:
+            with store.files.sink(path) as sink:
+                output = SegmentFileWriter(sink, schema, row_group_bytes, definition.key)
+                for task in update.merges:
+                    cut = merge(list(task.segments), task.cell[2], now, definition.model, schema, store.reader, output)
+                    if cut is not None:
+                        merged.append((task, cut))
+                output.close()
+            if not merged:
+                store.writer.discard([path])
+                return None, []
+            size, digest = store.writer.seal(path)
         return StagedFile(path, output.rows, size, digest, tuple(cut for _, cut in merged), b""), merged
 
     @staticmethod

@@ -4,7 +4,7 @@ A pin is a locked file published before the manifest is read, so nothing that th
 """
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 from windrow import times
 from windrow.catalog import Tables, key
 from windrow.errors import ClosedError, UnknownStreamError, WindowError
+from windrow.files import disk_errors
 from windrow.indexes.probing import KeyRange, key_ranges, probe_segments
 from windrow.indexes.scanning import scan_segments
 from windrow.indexes.segments import Segment
@@ -36,6 +37,9 @@ def load_segments(store: Store, tables: Tables, stream: int, state: StreamState)
         segment = known.get(int.from_bytes(at[-8:], "big") - (1 << 63))
         found.append(segment if segment is not None else tables.decode("segments", raw))
     segments = tuple(found)
+    if cached:
+        folder = cached[1][0].file.rsplit("/", 1)[0] if cached[1] else "-"
+        store.reader.retain(folder, {segment.file for segment in segments})
     store.manifests[stream] = (state.manifest, segments)
     return segments
 
@@ -63,6 +67,11 @@ class StreamView:
     def schema(self) -> pa.Schema:
         """Of its rows."""
         return self.entry.definition.schema
+
+    @property
+    def stored_schema(self) -> pa.Schema:
+        """Of its files."""
+        return self.entry.definition.stored_schema
 
     def progress(self) -> Progress:
         """How far its sources have come."""
@@ -123,8 +132,10 @@ class Snapshot:
         if not store.catalog.writable:
             return None
         folder = store.catalog.folder / "pins"
-        folder.mkdir(exist_ok=True)
-        return HeldFile(folder / store.unique(), str(store.catalog.version()).encode())
+        with disk_errors("pinning a snapshot"):
+            folder.mkdir(exist_ok=True)
+            # The version is in the name and the file is empty: a full disk can still be read.
+            return HeldFile(folder / f"{store.catalog.version()}-{store.unique()}")
 
     def _load(
         self, tables: Tables, wanted: tuple[str, ...] | None
@@ -163,7 +174,7 @@ class Snapshot:
 
     def _rows(self, view: StreamView, selection: Selection, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         # A generator of a method: it holds the snapshot, and so the pin, until it is used up or thrown away.
-        yield from scan_segments(selection, view.entry.definition.model, view.schema, schema, self.store.reader)
+        yield from scan_segments(selection, view.entry.definition.model, view.stored_schema, schema, self.store.reader)
 
     def probe(
         self,
@@ -189,16 +200,18 @@ class Snapshot:
     ) -> pa.Table:
         """The rows of selected segments whose key lies in one of the encoded ranges."""
         return probe_segments(
-            selection, ranges, view.entry.definition.model, view.schema, schema, self.store.reader, self.directories
+            selection,
+            ranges,
+            view.entry.definition.model,
+            view.stored_schema,
+            schema,
+            self.store.reader,
+            self.directories,
         )
 
-    def directories(self, segments: Sequence[Segment], use: Any) -> Any:
-        """Call `use` with the directories of the segments, inside one short read."""
-        from windrow.catalog import key as at
-
-        return self.store.catalog.read(
-            lambda tables: use([tables.raw("directories", at(segment.id)) for segment in segments])
-        )
+    def directories(self, segments: Sequence[Segment], use: Callable[[list[Any]], Any]) -> Any:
+        """Call `use` with the directories of the segments; they never change, so those once seen are kept."""
+        return use(self.store.directories(segments))
 
     def close(self) -> None:
         """Let go of the pin."""

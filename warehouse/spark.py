@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from windrow.ingest.append import append
     from windrow.ingest.reading import read, release, window
+    from windrow.ingest.streaming import totals, write_stream
 
 _HOMES = {
     "append": "windrow.ingest.append",
     "read": "windrow.ingest.reading",
     "release": "windrow.ingest.reading",
+    "totals": "windrow.ingest.streaming",
     "window": "windrow.ingest.reading",
+    "write_stream": "windrow.ingest.streaming",
 }
 
-__all__ = ["append", "read", "release", "window"]
+__all__ = ["append", "read", "release", "totals", "window", "write_stream"]
 
 
 def __getattr__(name: str) -> Any:

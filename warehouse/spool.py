@@ -3,8 +3,10 @@
 Rows that cannot be taken go to the rejected rows in the same transaction; memory is bounded by a chunk, not the batch.
 """
 
+import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from windrow.catalog import Tables, key
 from windrow.definitions import DEFAULT_SOURCE, StreamDefinition, check_label
 from windrow.errors import BatchConflictError, BusyError, UnknownSourceError, UnknownStreamError
 from windrow.files import disk_errors
-from windrow.indexes.arrange import Cut, arrange, arrival
+from windrow.indexes.arrange import Arranged, Cut, arrange, arrival
 from windrow.indexes.model import Int64s
 from windrow.indexes.parquet import SegmentFileWriter
 from windrow.indexes.segments import Histogram, Segment, pack_histogram, unpack_histogram
@@ -39,6 +41,7 @@ from windrow.records import (
 from windrow.store import Store
 
 CHUNK_BYTES = 64 << 20
+CHUNK_ROWS = 1 << 20
 EARLIEST = times.instant("1900-01-01T00:00:00")
 _MASK = (1 << 64) - 1
 
@@ -146,6 +149,8 @@ class Append:
         self.batch_id = None if batch_id is None else check_label(batch_id, "batch id")
         self.layout: Layout = self.state.layout
         self.tally = _Tally()
+        self._writing: list[tuple[Future[StagedFile], int]] = []
+        self._staged: list[Path] = []
         self._started = time.perf_counter()
         self._partitioner = self.layout.partitioner()
 
@@ -161,8 +166,16 @@ class Append:
                     return self.duplicate(known)
                 return self.commit(replacing or [])
         except BaseException:
-            self.store.writer.discard([staged.path for staged in self.tally.files])
+            self.discard()
             raise
+
+    def discard(self) -> None:
+        """Remove what was staged; files that are still being written go when they are done."""
+        for writing, _ in self._writing:
+            writing.cancel()
+            with contextlib.suppress(Exception):
+                writing.result()
+        self.store.writer.discard([*self._staged, *(staged.path for staged in self.tally.files)])
 
     def known_batch(self) -> BatchEntry | None:
         """The record of this batch, if it was appended before."""
@@ -214,8 +227,16 @@ class Append:
         """Write rows that are taken, whose arrival order within the file is `seq`."""
         arranged = arrange(chunk, self.model, self._partitioner, ts, exp, seq)
         events = pack_histogram(*native_rows.histogram(self.model.slots(ts)))
-        writer = self.store.writer
-        path = writer.stage()
+        # The next chunk is sorted while this one is written; one is enough to keep both busy.
+        self._drain(1)
+        path = self._new_path()
+        self._writing.append((self.store.background(self._write, path, arranged, events), int(ts.max())))
+
+    def _new_path(self) -> Path:
+        self._staged.append(self.store.writer.stage())
+        return self._staged[-1]
+
+    def _write(self, path: Path, arranged: Arranged, events: Histogram) -> StagedFile:
         with self.store.files.sink(path) as sink:
             output = SegmentFileWriter(
                 sink, arranged.table.schema, self.layout.index.row_group_bytes, self.definition.key
@@ -223,8 +244,15 @@ class Append:
             for cut in arranged.cuts:
                 output.add(arranged.table.slice(cut.start, cut.rows))
             output.close()
-        size, digest = writer.seal(path)
-        self.adopt(StagedFile(path, chunk.num_rows, size, digest, arranged.cuts, events), int(ts.max()))
+        size, digest = self.store.writer.seal(path)
+        return StagedFile(path, output.rows, size, digest, arranged.cuts, events)
+
+    def _drain(self, left: int) -> None:
+        """Wait until at most `left` files are being written, and count the others in."""
+        while len(self._writing) > left:
+            writing, max_ts = self._writing[0]
+            self.adopt(writing.result(), max_ts)
+            self._writing.pop(0)
 
     def adopt(self, staged: StagedFile, max_ts: int) -> None:
         """Count a sealed file in, whoever wrote it; rows that none of its cuts names are never seen."""
@@ -247,15 +275,22 @@ class Append:
     def commit(self, replacing: Sequence[int] = ()) -> AppendReport:
         """Publish what was staged and make it known, in one transaction."""
         store, tally = self.store, self.tally
+        self._drain(0)
         folder = store.stream_folder(self.definition.name)
         rejected = self._stage_rejected()
-        if rejected is not None:
-            rejected.file = store.writer.publish([rejected.path], folder / "rejected", "rejected")[0]
-        names = (
-            store.writer.publish([f.path for f in tally.files], folder / "segments", "append") if tally.files else []
-        )
+        published, names = [], []
+        try:
+            if rejected is not None:
+                rejected.file = store.writer.publish([rejected.path], folder / "rejected", "rejected")[0]
+                published.append(rejected.file)
+            if tally.files:
+                names = store.writer.publish([f.path for f in tally.files], folder / "segments", "append")
+                published += names
+        except OSError:
+            store.writer.discard([store.root / name for name in published])
+            raise
         store.files.reach("append.committing")
-        with store.catalog.write() as tables:
+        with store.publishing(published) as tables:
             known = (
                 tables.get("batches", batch_key(self.entry.id, self.source, self.batch_id)) if self.batch_id else None
             )
@@ -264,7 +299,7 @@ class Append:
         store.files.reach("append.committed")
         if known is not None:
             # Another process appended the same batch between our look and our commit; our files are orphans now.
-            for name in names:
+            for name in published:
                 store.files.unlink(store.root / name)
             return self.duplicate(known)
         written = sum(f.bytes for f in tally.files) + (rejected.bytes if rejected else 0)
@@ -279,13 +314,12 @@ class Append:
         table = table.append_column("_source", pa.array([self.source] * count, pa.string()))
         table = table.append_column("_batch", pa.array([self.batch_id] * count, pa.string()))
         table = table.append_column("_rejected_at", pa.array([self.store.clock()] * count, at))
-        writer = self.store.writer
-        path = writer.stage()
+        path = self._new_path()
         with self.store.files.sink(path) as sink:
             output = SegmentFileWriter(sink, table.schema, 1 << 20)
             output.add(table)
             output.close()
-        size, digest = writer.seal(path)
+        size, digest = self.store.writer.seal(path)
         return _RejectedFile(path, count, size, digest)
 
     def _record(
@@ -313,19 +347,22 @@ class Append:
             )
             tables.put("rejected", stream + key(state.next_rejected), record)
             state = replace(state, next_rejected=state.next_rejected + 1, rejected=state.rejected + rejected.rows)
+        replayed = 0
         for number in replacing:
             old = tables.get("rejected", stream + key(number))
             if old is None:
                 raise BusyError(
-                    f"rejected rows of stream {self.definition.name!r} were replayed or discarded by somebody else meanwhile; nothing was changed"
+                    f"rejected rows of stream {self.definition.name!r} were replayed or discarded by somebody else "
+                    "meanwhile; nothing was changed"
                 )
             tables.delete("rejected", stream + key(number))
+            replayed += old.rows
             state = replace(state, rejected=state.rejected - old.rows)
             tables.put(
                 "reclaim", key(tables.version, tables.allocate("reclaims")), Reclaim(stream=entry.id, files=(old.file,))
             )
         tables.put("states", stream, state)
-        self._record_source(tables, stream, now, 0 if rejected is None else rejected.rows)
+        self._record_source(tables, stream, now, (0 if rejected is None else rejected.rows) - replayed)
         if self.batch_id is not None:
             batch = BatchEntry(
                 source=self.source,
@@ -467,19 +504,20 @@ def segment_of(
 
 
 def chunks(rows: Iterable[pa.RecordBatch], schema: pa.Schema, limit: int) -> Iterator[pa.Table]:
-    """Batches gathered (or split) into tables of about `limit` bytes."""
+    """Batches gathered or split into tables of about `limit` bytes and not too many rows: each costs memory to sort."""
     pending: list[pa.RecordBatch] = []
-    size = 0
+    size = count = 0
     for batch in rows:
-        pieces = max(1, -(-batch.nbytes // limit))
+        pieces = max(1, -(-batch.nbytes // limit), -(-batch.num_rows // CHUNK_ROWS))
         step = max(1, -(-batch.num_rows // pieces))
         for start in range(0, batch.num_rows, step):
             piece = batch.slice(start, step)
             pending.append(piece)
             size += piece.nbytes
-            if size >= limit:
+            count += piece.num_rows
+            if size >= limit or count >= CHUNK_ROWS:
                 yield pa.Table.from_batches(pending, schema)
-                pending, size = [], 0
+                pending, size, count = [], 0, 0
     if pending:
         yield pa.Table.from_batches(pending, schema)
 

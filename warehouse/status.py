@@ -2,8 +2,13 @@
 
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from windrow.catalog import Tables, key
 from windrow.definitions import StreamDefinition
+from windrow.indexes.model import NEVER
+from windrow.indexes.rowreading import read_live
+from windrow.indexes.selection import Bounds
 from windrow.reclaim import oldest_pin
 from windrow.records import SlideEntry
 from windrow.snapshot import StreamView, load_view
@@ -63,7 +68,7 @@ class WarehouseStatus:
 
 def stream_status(store: Store, name: str) -> StreamStatus:
     """The status of one stream."""
-    return store.catalog.read(lambda tables: _status(tables, load_view(store, tables, name)))
+    return store.catalog.read(lambda tables: _status(store, tables, load_view(store, tables, name)))
 
 
 def warehouse_status(store: Store) -> WarehouseStatus:
@@ -72,7 +77,7 @@ def warehouse_status(store: Store) -> WarehouseStatus:
     def look(tables: Tables) -> tuple[int, tuple[StreamStatus, ...], int]:
         names = [at.decode() for at, _ in tables.raw_items("streams")]
         waiting = sum(len(record.files) for _, record in tables.items("reclaim"))
-        return tables.version, tuple(_status(tables, load_view(store, tables, name)) for name in names), waiting
+        return tables.version, tuple(_status(store, tables, load_view(store, tables, name)) for name in names), waiting
 
     version, streams, waiting = store.catalog.read(look)
     oldest, readers = oldest_pin(store.catalog)
@@ -87,13 +92,14 @@ def warehouse_status(store: Store) -> WarehouseStatus:
     )
 
 
-def _status(tables: Tables, view: StreamView) -> StreamStatus:
+def _status(store: Store, tables: Tables, view: StreamView) -> StreamStatus:
     state, stream = view.state, key(view.entry.id)
     progress = view.progress()
     spooled = [record for _, record in tables.items("spool", stream)]
     slide = state.slide
     stored = sum(segment.rows for segment in view.segments)
     dead = 0 if slide is None else sum(segment.dead(slide) for segment in view.segments)
+    ahead = _ahead(store, view)
     directories = sum(len(tables.raw("directories", key(segment.id)) or b"") for segment in view.segments)
     return StreamStatus(
         name=view.name,
@@ -106,7 +112,7 @@ def _status(tables: Tables, view: StreamView) -> StreamStatus:
         missing=state.missing,
         spoken_for=state.spoken_for,
         sources=progress.sources,
-        live_rows=stored - dead,
+        live_rows=stored - dead - ahead,
         stored_rows=stored,
         segments=len(view.segments),
         files=len({s.file for s in view.segments}),
@@ -121,4 +127,19 @@ def _status(tables: Tables, view: StreamView) -> StreamStatus:
         rejected=state.rejected,
         last=tables.get("slides", stream + key(state.ordinal)),
         layouts=len(state.layouts),
+    )
+
+
+def _ahead(store: Store, view: StreamView) -> int:
+    """Rows that are stored and not expired, but later than the clock; only segments that hold some are looked at."""
+    now, model = view.now, view.entry.definition.model
+    if now is None:
+        return 0
+    names = [name for name in (model.time, model.expires) if name is not None]
+    schema = pa.schema([view.schema.field(name) for name in names])
+    later = Bounds(after=now, upto=NEVER, now=now)
+    return sum(
+        read_live(s.file, s.start, s.stop, later, model, schema, view.stored_schema, store.reader).num_rows
+        for s in view.segments
+        if s.max_ts > now
     )

@@ -4,15 +4,21 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
-from windrow.catalog import Catalog
+from windrow.catalog import Catalog, Tables, key, named_files
 from windrow.errors import ClosedError, StorageError
 from windrow.files import Files, Writer
 from windrow.indexes.parquet import FileReader
 from windrow.indexes.segments import Segment
+
+T = TypeVar("T")
+_DIRECTORY_CACHE = 64 << 20
 
 
 def wall_clock() -> int:
@@ -34,6 +40,9 @@ class Store:
     read_only: bool = False
     manifests: dict[int, tuple[int, tuple[Segment, ...]]] = field(default_factory=dict)
     _writer: Writer | None = None
+    _directories: dict[int, bytes] = field(default_factory=dict)
+    _directory_bytes: int = 0
+    _pool: ThreadPoolExecutor | None = None
     _guard: threading.Lock = field(default_factory=threading.Lock)
     _pid: int = field(default_factory=os.getpid)
     _names: int = 0
@@ -53,6 +62,43 @@ class Store:
             if self._writer is None:
                 self._writer = Writer(self.root, name.replace("-", "_"), self.files)
             return self._writer
+
+    def directories(self, segments: Sequence[Segment]) -> list[bytes]:
+        """The directories of segments, from memory where this process has seen them."""
+        missing = [segment.id for segment in segments if segment.id not in self._directories]
+        if missing:
+            found = self.catalog.read(
+                lambda tables: {number: bytes(tables.raw("directories", key(number)) or b"") for number in missing}
+            )
+            with self._guard:
+                self._directories |= found
+                self._directory_bytes += sum(len(blob) for blob in found.values())
+                if self._directory_bytes > _DIRECTORY_CACHE:
+                    kept = {segment.id for segment in segments}
+                    self._directories = {number: b for number, b in self._directories.items() if number in kept}
+                    self._directory_bytes = sum(len(blob) for blob in self._directories.values())
+        return [self._directories[segment.id] for segment in segments]
+
+    @contextmanager
+    def publishing(self, names: Sequence[str]) -> Iterator[Tables]:
+        """A write transaction that names published files; if it fails, they are removed again."""
+        try:
+            with self.catalog.write() as tables:
+                yield tables
+        except Exception:
+            # Only what no record names: a commit that failed late may have happened.
+            named = self.catalog.read(named_files)
+            for name in names:
+                if name not in named:
+                    self.files.unlink(self.root / name)
+            raise
+
+    def background(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
+        """Run disk work beside the caller's."""
+        with self._guard:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(2, thread_name_prefix="windrow-disk")
+            return self._pool.submit(work, *arguments)
 
     def check_writable(self) -> None:
         """Refuse a change on a handle that may not make it."""
@@ -78,6 +124,9 @@ class Store:
     def close(self) -> None:
         """End the writer and the catalog handle."""
         if os.getpid() == self._pid:
+            if self._pool is not None:
+                self._pool.shutdown()
+                self._pool = None
             if self._writer is not None:
                 self._writer.close()
                 self._writer = None

@@ -23,15 +23,15 @@ def put_table(store: Store, name: str, data: Any) -> int:
     if len({column.lower() for column in schema.names}) != len(schema.names):
         raise DefinitionError(f"table {name!r}: two columns have the same name (SQL does not tell capitals apart)")
     with disk_errors(f"writing table {name!r}"):
-        path = store.writer.stage()
-        with store.files.sink(path) as sink:
-            output = SegmentFileWriter(sink, schema, 1 << 20)
-            for batch in reader:
-                output.add(pa.Table.from_batches([batch], schema), last=False)
-            output.add(schema.empty_table())
-            output.close()
-        size, digest = store.writer.seal(path)
-        file = store.writer.publish([path], store.root / "tables" / name, "table")[0]
+        with store.writer.staging() as path:
+            with store.files.sink(path) as sink:
+                output = SegmentFileWriter(sink, schema, 1 << 20)
+                for batch in reader:
+                    output.add(pa.Table.from_batches([batch], schema), last=False)
+                output.add(schema.empty_table())
+                output.close()
+            size, digest = store.writer.seal(path)
+            file = store.writer.publish([path], store.root / "tables" / name, "table")[0]
         entry = TableEntry(
             file=file,
             schema_bytes=schema.serialize().to_pybytes(),
@@ -40,7 +40,7 @@ def put_table(store: Store, name: str, data: Any) -> int:
             digest=digest,
             at=store.clock(),
         )
-        with store.catalog.write() as tables:
+        with store.publishing([file]) as tables:
             _check_free(tables, name)
             _retire(tables, name)
             tables.put("tables", name.encode(), entry)

@@ -219,8 +219,8 @@ class Warehouse:
         Args:
             statement: Such as ``SELECT src, sum(len) FROM packets [WINDOW 10 MINUTES] GROUP BY src``.
             params: Bound to ``?``, ``$1`` or ``$name``.
-            isolation: ``snapshot`` (one whole slide), ``latest`` (the last one committed when the answer is finished) or
-                ``serial`` (slides wait for the query).
+            isolation: ``snapshot`` (one whole slide), ``latest`` (the last slide committed when the answer is finished)
+                or ``serial`` (slides wait for the query).
             timeout: Seconds after which the query is cancelled.
         """
         from windrow.queries import execution

@@ -1,0 +1,201 @@
+"""Disks that fail, stop or remember where a test wants them to, and a process pool whose children may die."""
+
+import errno
+import multiprocessing
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from windrow.files import Files
+
+# Children come from a server process that has imported windrow and holds nothing: quick to start, and no threads to inherit.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["pandas", "pyarrow.dataset", "pyarrow.parquet", "pytest", "windrow"])
+PATIENCE = 60
+"""Seconds after which a child that should have ended is taken for hanging."""
+
+
+def start(target: Callable[..., Any], *args: Any) -> BaseProcess:
+    """Run a function of `children` in a process of its own."""
+    child = PROCESSES.Process(target=target, args=args, daemon=True)
+    child.start()
+    return child
+
+
+def finish(child: BaseProcess) -> int:
+    """Wait for a child; gives its exit code, negative for the signal that ended it."""
+    child.join(PATIENCE)
+    if child.exitcode is None:
+        child.kill()
+        child.join()
+        raise AssertionError(f"child {child.name} did not end within {PATIENCE} s")
+    return child.exitcode
+
+
+def kill(child: BaseProcess) -> None:
+    """End a child as the power switch would."""
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGKILL)
+    child.join()
+
+
+class Counting(Files):
+    """Counts how often each step is reached and each call is made."""
+
+    def __init__(self) -> None:
+        self.steps: Counter[str] = Counter()
+        self.calls: Counter[str] = Counter()
+
+    def reach(self, step: str) -> None:
+        self.steps[step] += 1
+
+    def sink(self, path: Path) -> Any:
+        self.calls["sink"] += 1
+        return super().sink(path)
+
+    def sync(self, path: Path) -> None:
+        self.calls["sync"] += 1
+        super().sync(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.calls["rename"] += 1
+        super().rename(source, target)
+
+
+class KillAt(Files):
+    """Ends its own process, without any farewell, at the nth time that a step is reached."""
+
+    def __init__(self, step: str, nth: int) -> None:
+        self.step = step
+        self.left = nth
+
+    def reach(self, step: str) -> None:
+        if step == self.step:
+            self.left -= 1
+            if self.left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+class CallAt(Files):
+    """Calls a function once, the first time that a step is reached."""
+
+    def __init__(self, step: str, call: Callable[[], Any]) -> None:
+        self.step = step
+        self.call: Callable[[], Any] | None = call
+
+    def reach(self, step: str) -> None:
+        if step == self.step and self.call is not None:
+            call, self.call = self.call, None
+            call()
+
+    @property
+    def called(self) -> bool:
+        """Whether the step was reached."""
+        return self.call is None
+
+
+class FailAt(Counting):
+    """Fails the nth sink, write, sync or rename; the next try goes well."""
+
+    def __init__(self, call: str, nth: int, error: int = errno.ENOSPC) -> None:
+        super().__init__()
+        self.call = call
+        self.nth = nth
+        self.error = error
+        self.failed = False
+
+    def _maybe(self, call: str) -> None:
+        if call == self.call and self.calls[call] == self.nth and not self.failed:
+            self.failed = True
+            raise OSError(self.error, os.strerror(self.error))
+
+    def sink(self, path: Path) -> Any:
+        stream = super().sink(path)
+        self._maybe("sink")
+        return stream if self.call != "write" else pa.PythonFile(_Writes(path, self), "w")
+
+    def sync(self, path: Path) -> None:
+        super().sync(path)
+        self._maybe("sync")
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.calls["rename"] += 1
+        self._maybe("rename")
+        Files.rename(self, source, target)
+
+    def written(self) -> None:
+        """One write to a file."""
+        self.calls["write"] += 1
+        self._maybe("write")
+
+
+class _Writes:
+    """A file whose writes may fail."""
+
+    def __init__(self, path: Path, disk: FailAt) -> None:
+        self._file = path.open("wb")
+        self._disk = disk
+
+    def write(self, data: Any) -> int:
+        self._disk.written()
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+
+class Recording(Files):
+    """Remembers what was done to the disk, in order."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, ...]] = []
+
+    def reach(self, step: str) -> None:
+        self.events.append(("reach", step))
+
+    def sync(self, path: Path) -> None:
+        super().sync(path)
+        self.events.append(("sync", str(path)))
+
+    def rename(self, source: Path, target: Path) -> None:
+        super().rename(source, target)
+        self.events.append(("rename", str(source), str(target)))
+
+    def unlink(self, path: Path) -> None:
+        super().unlink(path)
+        self.events.append(("unlink", str(path)))
+
+
+@contextmanager
+def small_disk(path: Path, size: str, options: str = "") -> Any:
+    """A tmpfs of a given size, where mounting is permitted; otherwise None."""
+    import subprocess
+
+    path.mkdir(parents=True)
+    asked = ["mount", "-t", "tmpfs", "-o", f"size={size}{options}", "windrow-test", str(path)]
+    try:
+        mounted = subprocess.run(asked, check=False, capture_output=True).returncode == 0
+    except OSError:
+        mounted = False
+    try:
+        yield path if mounted else None
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", str(path)], check=True)

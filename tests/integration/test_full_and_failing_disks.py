@@ -1,0 +1,186 @@
+"""A disk that says no: a clear error, nothing changed, what was committed stays readable, and the next try works."""
+
+import errno
+import random
+import shutil
+from pathlib import Path
+
+import children
+import pytest
+import scenario
+from faults import PROCESSES, Counting, FailAt, finish, small_disk, start
+from oracle import SECOND
+from shapes import BASE, DELTA, SHAPES, when
+
+import windrow
+
+SHAPE = "per-row-rich"
+INDEX = windrow.Index("round-robin", 2, 2, maintenance="rebuild")
+OPERATIONS = scenario.operations(SHAPES[SHAPE], seed=4, rounds=3)
+TRUTHS = scenario.truths(SHAPES[SHAPE], OPERATIONS)
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("fresh") / "wh"
+    scenario.create(path, SHAPE, INDEX)
+    return path
+
+
+@pytest.fixture(scope="module")
+def calls(fresh: Path, tmp_path_factory: pytest.TempPathFactory) -> Counting:
+    """How often the scenario asks something of the disk."""
+    files = FailAt("write", -1)
+    with scenario.open_warehouse(shutil.copytree(fresh, tmp_path_factory.mktemp("c") / "wh"), files=files) as wh:
+        for operation in OPERATIONS:
+            scenario.do(wh, SHAPES[SHAPE], operation)
+    return files
+
+
+def unnamed(wh: windrow.Warehouse) -> list[str]:
+    """Data files and staged files that no record names."""
+    from windrow.reclaim import data_files, named_files
+
+    named = wh._store.catalog.read(named_files)
+    staged = [str(path) for path in (wh.path / "staging").glob("*/*") if path.name != "owner.lock"]
+    return staged + [file for file in data_files(wh.path) if file not in named]
+
+
+@pytest.mark.parametrize("call", ["sink", "write", "sync", "rename"])
+def test_an_operation_that_finds_the_disk_full_changes_nothing_and_works_when_there_is_space(
+    call: str, fresh: Path, calls: Counting, tmp_path: Path
+) -> None:
+    """Every single call is failed once, in an otherwise undisturbed run."""
+    shape = SHAPES[SHAPE]
+    assert calls.calls[call] > 5
+    for nth in range(1, calls.calls[call] + 1):
+        path = shutil.copytree(fresh, tmp_path / f"wh{nth}")
+        files = FailAt(call, nth)
+        with scenario.open_warehouse(path, files=files) as wh, scenario.open_warehouse(path) as other:
+            for k, operation in enumerate(OPERATIONS):
+                if files.failed:
+                    scenario.do(wh, shape, operation)
+                    continue
+                try:
+                    scenario.do(wh, shape, operation)
+                except windrow.StorageError as error:
+                    assert "the disk is full; free some space and try again; nothing was changed" in str(error)
+                    assert error.errno == errno.ENOSPC
+                    assert files.failed
+                    for handle in (wh, other):
+                        assert scenario.state(handle) == scenario.expected(TRUTHS[k], shape), (nth, operation)
+                    assert unnamed(wh) == [], f"{operation[0]} left files behind on a full disk"
+                    scenario.do(wh, shape, operation)
+            assert files.failed
+            assert scenario.state(other) == scenario.expected(TRUTHS[-1], shape)
+            scenario.assert_sound(other)
+        shutil.rmtree(path)
+
+
+def test_other_errors_of_the_disk_are_told_in_words(fresh: Path, tmp_path: Path) -> None:
+    for number, words in ((errno.EDQUOT, "quota"), (errno.EROFS, "read-only"), (errno.EACCES, "permission"), (errno.EIO, "Input/output")):
+        path = shutil.copytree(fresh, tmp_path / f"wh{number}")
+        with scenario.open_warehouse(path, files=FailAt("sync", 1, number)) as wh:
+            with pytest.raises(windrow.StorageError, match=words) as error:
+                scenario.do(wh, SHAPES[SHAPE], OPERATIONS[0])
+            assert "nothing was changed" in str(error.value)
+            assert error.value.errno == number
+
+
+def test_a_warehouse_on_a_disk_that_is_really_full_keeps_what_it_has_and_goes_on_when_there_is_space(tmp_path: Path) -> None:
+    """A tmpfs of 3 MB: appends and slides until ENOSPC (in a data file or in LMDB), then space is freed by hand."""
+    shape = SHAPES["fixed"]
+    with small_disk(tmp_path / "disk", "3m") as disk:
+        if disk is None:
+            pytest.skip("mounting a tmpfs is not permitted here; RLIMIT_FSIZE is tested beside")
+        ballast = disk / "ballast"
+        ballast.write_bytes(b"x" * (1 << 20))
+        truth, number, failed, noise = shape.oracle(), 0, 0, random.Random(11)
+        with scenario.open_warehouse(disk / "wh") as wh:
+            shape.create(wh, scenario.STREAM, INDEX)
+            for turn in range(60):
+                rows = [
+                    {"ts": BASE + turn * DELTA + 1 + i, "k": i, "text": noise.randbytes(200).hex(), "n": number + i}
+                    for i in range(500)
+                ]
+                number += len(rows)
+                now = BASE + (turn + 1) * DELTA
+                for _ in range(3):
+                    try:
+                        wh.append(scenario.STREAM, shape.table(rows), batch_id=str(turn))
+                        wh.slide(scenario.STREAM, to=when(now))
+                        break
+                    except windrow.StorageError as error:
+                        failed += 1
+                        assert "nothing was changed" in str(error)
+                        assert "full" in str(error) or "space" in str(error), error
+                        found = scenario.state(wh)[-1]
+                        assert found == scenario.expected(truth, shape)[-1], "committed rows must stay readable"
+                        ballast.unlink(missing_ok=True)
+                else:
+                    break
+                truth.append(rows, scenario.CLOCK, None, str(turn))
+                truth.slide(scenario.CLOCK, now)
+                assert scenario.state(wh) == scenario.expected(truth, shape)
+            assert failed, "the disk never filled up: the test proves nothing"
+            scenario.assert_sound(wh)
+
+
+def test_a_limit_on_the_size_of_files_is_told_and_changes_nothing(fresh: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(fresh, tmp_path / "wh")
+    limits = [4096, (path / "catalog" / "data.mdb").stat().st_size + 8192]
+    for limit in limits:
+        copy = shutil.copytree(path, tmp_path / f"limit{limit}")
+        queue = PROCESSES.SimpleQueue()
+        child = start(children.run_with_small_files, str(copy), SHAPE, OPERATIONS, limit, queue)
+        told, same = queue.get()
+        assert finish(child) == 0
+        assert told.startswith("StorageError"), told
+        assert "nothing was changed" in told
+        assert same
+        with scenario.open_warehouse(copy) as wh:
+            assert scenario.state(wh) == scenario.expected(TRUTHS[-1], SHAPES[SHAPE])
+            scenario.assert_sound(wh)
+
+
+def test_a_process_that_may_not_reserve_address_space_is_told_so(tmp_path: Path) -> None:
+    queue = PROCESSES.SimpleQueue()
+    child = start(children.open_with_little_address_space, str(tmp_path / "wh"), queue)
+    kind, message = queue.get()
+    finish(child)
+    assert kind == "StorageError"
+    assert "1 TiB" in message
+    assert "ulimit -v" in message
+
+
+def test_an_append_that_fails_half_way_through_its_input_leaves_nothing(fresh: Path, tmp_path: Path) -> None:
+    shape = SHAPES[SHAPE]
+    path = shutil.copytree(fresh, tmp_path / "wh")
+    table = shape.table(OPERATIONS[0][1])
+
+    def batches():
+        yield from table.to_batches()
+        raise RuntimeError("the source broke off")
+
+    with scenario.open_warehouse(path) as wh:
+        with pytest.raises(RuntimeError, match="broke off"):
+            wh.append(scenario.STREAM, batches(), batch_id="b")
+        assert scenario.state(wh) == scenario.expected(shape.oracle(), shape)
+        assert unnamed(wh) == []
+        assert not wh.append(scenario.STREAM, table, batch_id="b").duplicate
+
+
+def test_a_stream_dropped_while_rows_are_appended_refuses_them_and_leaves_no_files(tmp_path: Path) -> None:
+    from faults import CallAt
+
+    shape = SHAPES["fixed"]
+    with scenario.open_warehouse(tmp_path / "wh") as other:
+        shape.create(other, scenario.STREAM, INDEX)
+        drop = CallAt("append.committing", lambda: other.drop_stream(scenario.STREAM))
+        with scenario.open_warehouse(tmp_path / "wh", files=drop) as wh:
+            rows = shape.table([{"ts": BASE + SECOND, "k": 1, "text": "", "n": 1}])
+            with pytest.raises(windrow.UnknownStreamError, match=scenario.STREAM):
+                wh.append(scenario.STREAM, rows)
+            assert drop.called
+            assert unnamed(wh) == []
+            scenario.assert_sound(wh)

@@ -1,0 +1,96 @@
+"""The demo shows true figures, the same ones each time, and leaves nothing behind unless it is asked to."""
+
+import json
+import re
+import tempfile
+
+import pytest
+from click.testing import CliRunner
+
+import windrow
+from windrow import cli
+from windrow.demo import SCENES
+
+SMALL = ["--updates", "12", "--rows", "600"]
+
+
+def play(*arguments, code=0):
+    result = CliRunner(env={"COLUMNS": "160"}).invoke(cli.windrow, ["demo", *SMALL, *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def without_times(told: object) -> object:
+    """All but what the clock on the wall says."""
+    if isinstance(told, dict):
+        return {key: without_times(value) for key, value in told.items() if key not in ("seconds", "bytes", "path")}
+    return [without_times(value) for value in told] if isinstance(told, list) else told
+
+
+@pytest.fixture(scope="module")
+def told():
+    return json.loads(play("--json").stdout)
+
+
+def test_every_scene_gives_its_figures(told):
+    assert list(told["scenes"]) == [scene.name for scene in SCENES]
+
+
+def test_answers_equal_plain_arithmetic(told):
+    asked = told["scenes"]["asking"]
+    assert asked["equal"] is True
+    assert asked["probe_rows"] > 0
+    assert [row[2] for row in asked["top"]] == sorted((row[2] for row in asked["top"]), reverse=True)
+
+
+def test_rows_come_and_go(told):
+    slides = told["scenes"]["lifetimes"]["slides"]
+    assert len(slides) == 12
+    assert all(slide["moved"] and slide["touched"] <= 7 for slide in slides)
+    assert sum(slide["expired"] for slide in slides) > 0
+    assert sum(slide["late"] for slide in slides) > 0
+
+
+def test_the_silent_source_is_named_and_the_stream_catches_up_in_one_slide(told):
+    silence = told["scenes"]["silence"]
+    assert silence["waited_for"] == ["south"]
+    assert silence["slide"]["slide"] - silence["slide"]["previous"] == 5
+
+
+def test_broken_rows_are_rejected_and_doubled_batches_are_not(told):
+    assert "the row had already expired on arrival" in told["scenes"]["rejected"]["rejected"]
+    assert told["scenes"]["twice"]["duplicate"] == [False, True]
+
+
+def test_everything_checks_out(told):
+    assert told["scenes"]["upkeep"]["check"]["problems"] == []
+
+
+def test_it_is_the_same_each_time(told):
+    assert without_times(json.loads(play("--json").stdout)) == without_times(told)
+    assert without_times(json.loads(play("--json", "--seed", "2").stdout)) != without_times(told)
+
+
+def test_it_tells_a_story_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    said = play().stdout
+    assert re.findall(r"^(\d)\. (.*)$", said, re.MULTILINE) == [(str(n), s.title) for n, s in enumerate(SCENES, 1)]
+    assert "packets waits for source 'south'" in said
+    assert "gives the same." in said
+    assert "0 problems in" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_kept_and_never_overwritten(path):
+    play("--folder", path)
+    with windrow.open(path) as wh:
+        assert wh.streams() == ["leases", "packets"]
+    assert "holds a warehouse already; the demo wants a new or empty folder" in play("--folder", path, code=1).stderr
+
+
+def test_a_warehouse_of_the_users_is_never_touched(path):
+    with windrow.open(path):
+        pass
+    CliRunner(env={"WINDROW_WAREHOUSE": str(path)}).invoke(cli.windrow, ["demo", *SMALL])
+    with windrow.open(path) as wh:
+        assert wh.streams() == []
