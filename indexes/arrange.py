@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from windrow.indexes.model import SEQ, Int64s, RowModel
@@ -10,6 +11,15 @@ from windrow.indexes.partitioners import Partitioner
 from windrow.indexes.segments import pack_histogram
 from windrow.native import directory as native_directory
 from windrow.native import rows as native_rows
+
+_BAND_BYTES = 1 << 20
+_MOST_BANDS = 4
+"""Per expiry column and file: more would cost readers more than dead rows do."""
+_WIDEST = 1 << 20
+"""Slots times columns up to which bands are looked for."""
+_BLOCK_BYTES = 4096
+_ENTRY_BYTES = 16
+_DIRECTORY_SHARE = 0.02
 
 
 @dataclass(frozen=True)
@@ -49,28 +59,62 @@ def arrange(
         seq: Arrival order, becomes the hidden column.
     """
     slots = model.slots(exp)
-    columns = partitioner.columns_of(slots) if partitioner.columns > 1 else None
+    columns = partitioner.columns_of(slots)
+    row_bytes = table.nbytes / max(1, table.num_rows)
+    bands, column_of = _bands(columns, slots, partitioner.columns, row_bytes)
     keys = model.encoded_keys(table) if model.key else None
-    order = native_rows.sort_order(columns, keys, exp)
+    order = native_rows.sort_order(bands if len(column_of) > 1 else None, keys, exp)
     picked = pa.array(order)
     ordered = table.append_column(SEQ, pa.array(seq)).combine_chunks().take(picked)
     if keys is not None:
         keys = keys.take(picked)
     ts, exp, slots = ts[order], exp[order], slots[order]
-    if columns is None:
-        values, starts = [0], [0]
-    else:
-        found, begins = native_rows.boundaries(columns[order])
-        values, starts = found.tolist(), begins.tolist()
-    stops = [*starts[1:], len(order)]
+    found, starts = native_rows.boundaries(bands[order])
+    stops = [*starts.tolist()[1:], len(order)]
     cuts = tuple(
-        cut_of(value, start, stop, ts, exp, slots, keys)
-        for value, start, stop in zip(values, starts, stops, strict=True)
+        cut_of(column_of[band], start, stop, ts, exp, slots, keys, row_bytes)
+        for band, start, stop in zip(found.tolist(), starts.tolist(), stops, strict=True)
     )
     return Arranged(ordered, cuts)
 
 
-def cut_of(column: int, start: int, stop: int, ts: Int64s, exp: Int64s, slots: Int64s, keys: pa.Array | None) -> Cut:
+def _bands(
+    columns: npt.NDArray[np.uint16], slots: Int64s, count: int, row_bytes: float
+) -> tuple[npt.NDArray[np.uint16], list[int]]:
+    """Cut each expiry column into bands of neighbouring expiry slots, each a segment of its own.
+
+    Rows that die at about the same time then lie together and leave together: nothing has to be rewritten to be rid of
+    them, and few segments hold both live and dead rows.
+
+    Returns:
+        The band of each row, counted over all columns, and the column of each band.
+    """
+    first, last = int(slots.min()), int(slots.max())
+    per_band = max(1, int(_BAND_BYTES / max(1.0, row_bytes)))
+    spread = last - first + 1
+    if len(slots) <= per_band or spread * count > _WIDEST:
+        return columns, list(range(count))
+    codes = columns.astype(np.int64) * spread + (slots - first)
+    counts = np.bincount(codes, minlength=spread * count).reshape(count, spread)
+    totals = counts.sum(axis=1, keepdims=True)
+    wanted = np.clip(np.round(totals / per_band), 1, _MOST_BANDS).astype(np.int64)
+    within = np.minimum((np.cumsum(counts, axis=1) - counts) * wanted // np.maximum(1, totals), wanted - 1)
+    offsets = np.concatenate(([0], np.cumsum(within.max(axis=1) + 1)[:-1]))
+    band_of = (within + offsets[:, None]).astype(np.uint16)
+    column_of = [column for column in range(count) for _ in range(int(within[column].max()) + 1)]
+    return band_of.reshape(-1)[codes], column_of
+
+
+def cut_of(
+    column: int,
+    start: int,
+    stop: int,
+    ts: Int64s,
+    exp: Int64s,
+    slots: Int64s,
+    keys: pa.Array | None,
+    row_bytes: float = 100.0,
+) -> Cut:
     """The statistics and directory of rows [start, stop) of an arranged table."""
     part = slice(start, stop)
     own = keys.slice(start, stop - start) if keys is not None else None
@@ -83,8 +127,15 @@ def cut_of(column: int, start: int, stop: int, ts: Int64s, exp: Int64s, slots: I
         min_exp=int(exp[part].min()),
         max_exp=int(exp[part].max()),
         expiries=pack_histogram(*native_rows.histogram(slots[part])),
-        directory=native_directory.build(own) if own is not None else b"",
+        directory=directory_of(own, row_bytes) if own is not None else b"",
     )
+
+
+def directory_of(keys: pa.Array, row_bytes: float) -> bytes:
+    """The directory of a segment, as fine as its rows are wide: an entry should save more reading than it costs."""
+    block_rows = max(4, int(_BLOCK_BYTES / max(1.0, row_bytes)))
+    repeats = max(1, int(_ENTRY_BYTES / (_DIRECTORY_SHARE * max(1.0, row_bytes))))
+    return native_directory.build(keys, block_rows=block_rows, repeats=min(repeats, 32))
 
 
 def arrival(rows: int, before: int) -> Int64s:

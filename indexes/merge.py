@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from windrow.indexes.arrange import Cut
+from windrow.indexes.arrange import Cut, directory_of
 from windrow.indexes.model import NEVER, SEQ, Int64s, RowModel
 from windrow.indexes.parquet import FileReader, SegmentFileWriter
 from windrow.indexes.rowreading import read_live, read_ranges
 from windrow.indexes.segments import Segment, pack_histogram
 from windrow.indexes.selection import Bounds
-from windrow.native import directory as native_directory
 from windrow.native import rows as native_rows
 
 _MEMORY = 32 << 20
@@ -55,6 +54,7 @@ def merge(
         table, table_keys, exp = _next_block(runs, model)
         ts, _ = model.times(table)
         totals.add(ts, exp, model.slots(exp))
+        totals.bytes += table.nbytes
         if table_keys is not None:
             keys.append(table_keys)
         writer.add(table, last=False)
@@ -71,7 +71,7 @@ def merge(
         min_exp=totals.min_exp,
         max_exp=totals.max_exp,
         expiries=pack_histogram(slots, counts),
-        directory=native_directory.build(pa.concat_arrays(keys)) if keys else b"",
+        directory=directory_of(pa.concat_arrays(keys), totals.bytes / max(1, writer.rows - start)) if keys else b"",
     )
 
 
@@ -155,6 +155,7 @@ class _Totals:
     def __init__(self) -> None:
         self.min_ts = self.min_exp = (1 << 63) - 1
         self.max_ts = self.max_exp = -(1 << 63)
+        self.bytes = 0
         self._parts: list[tuple[Int64s, Int64s]] = []
 
     def add(self, ts: Int64s, exp: Int64s, slots: Int64s) -> None:

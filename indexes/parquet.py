@@ -22,6 +22,8 @@ _SAMPLE_ROWS = 1024
 _SAMPLE_BYTES = 128 << 10
 _WORTH_SAVING = 0.1
 """The share of a row's bytes that compressing a column must save."""
+_DAMAGE = (pa.lib.ArrowException, OSError, ValueError, MemoryError)
+"""What pyarrow raises when a file is not what it was."""
 _CACHED_FOOTERS = 4096
 _CACHED_MAPS = 1024
 _JUDGED_FOR = 64
@@ -164,7 +166,7 @@ class FileReader:
             opened = pq.ParquetFile(source, metadata=known[0] if known else None)
         except FileNotFoundError:
             raise _missing(file) from None
-        except (pa.ArrowInvalid, OSError) as error:
+        except _DAMAGE as error:
             raise DamageError(
                 f"segment file {file} cannot be read ({_first_line(error)}); run 'windrow check'"
             ) from None
@@ -240,7 +242,7 @@ def read_groups(opened: pq.ParquetFile, groups: list[int], columns: list[str], f
     """Row groups of an open file, with damage told in our words."""
     try:
         return opened.read_row_groups(groups, columns=columns, use_threads=False)
-    except (pa.ArrowInvalid, OSError) as error:
+    except _DAMAGE as error:
         raise DamageError(f"segment file {file} is damaged ({_first_line(error)}); run 'windrow check'") from None
 
 

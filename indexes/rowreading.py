@@ -23,6 +23,8 @@ def read_ranges(parts: Parts, schema: pa.Schema, full: pa.Schema, reader: FileRe
         full: All columns that a file may have; the same object for each call of a stream, if time matters.
         reader: Of the files.
     """
+    if not schema.names:
+        return read_ranges(parts, pa.schema([full.field(0)]), full, reader).select([])
     mapped = []
     for file, ranges in parts.items():
         memory, layout = reader.mapped(file, full)
@@ -33,8 +35,8 @@ def read_ranges(parts: Parts, schema: pa.Schema, full: pa.Schema, reader: FileRe
         return pages.read_ranges(mapped, schema.names, full)
     except pages.Declined:
         return _one_by_one(parts, schema, full, reader)
-    except pages.Damaged as error:
-        raise _damaged(list(parts)[error.part or 0], error) from None
+    except ValueError as error:
+        raise _damaged(list(parts)[getattr(error, "part", None) or 0], error) from None
 
 
 def _one_by_one(parts: Parts, schema: pa.Schema, full: pa.Schema, reader: FileReader) -> pa.Table:
@@ -47,12 +49,12 @@ def _one_by_one(parts: Parts, schema: pa.Schema, full: pa.Schema, reader: FileRe
         except pages.Declined:
             for start, stop in ranges:
                 tables += [conform(table, schema) for table in reader.batches(file, start, stop, schema.names)]
-        except pages.Damaged as error:
+        except ValueError as error:
             raise _damaged(file, error) from None
     return pa.concat_tables(tables).combine_chunks()
 
 
-def _damaged(file: str, error: pages.Damaged) -> DamageError:
+def _damaged(file: str, error: ValueError) -> DamageError:
     return DamageError(f"segment file {file} is damaged ({error}); run 'windrow check'")
 
 

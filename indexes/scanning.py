@@ -41,6 +41,11 @@ def scan_segments(
         schema: The wanted columns.
         reader: Of the files.
     """
+    if not schema.names:
+        # Rows without columns still count; one column is read to count them.
+        timed = pa.schema([full.field(model.time)])
+        yield from (batch.select([]) for batch in scan_segments(selection, model, full, timed, reader))
+        return
 
     def read(unit: _Unit) -> list[pa.RecordBatch]:
         if unit.edge:

@@ -16,8 +16,17 @@ class Ranges(NamedTuple):
     stop: npt.NDArray[np.int64]
     exact: npt.NDArray[np.bool_]
 
-def build(keys: pa.Array | pa.ChunkedArray, *, block_rows: int = 128, max_key: int = 64) -> bytes:
-    """Makes the directory of a segment from its encoded keys in sorted order."""
+def build(
+    keys: pa.Array | pa.ChunkedArray, *, block_rows: int = 128, max_key: int = 64, repeats: int = 32
+) -> bytes:
+    """Makes the directory of a segment from its encoded keys in sorted order.
+
+    Args:
+        keys: as `windrow.native.keys.encode` gives them.
+        block_rows: rows per entry where keys are near-unique.
+        max_key: longest part of a key that is kept.
+        repeats: rows per distinct key from which on each key has an entry of its own.
+    """
 
 def lookup(blobs: Sequence[Buffer], lows: Sequence[bytes], highs: Sequence[bytes | None]) -> Ranges:
     """Finds the rows of each directory that may lie in any of the inclusive key ranges; a high of None is unbounded."""

@@ -56,7 +56,6 @@ cdef enum:
     DENSE = 1
     INEXACT = 2
     FIXED = 4
-    REPEATS = 32  # rows per distinct key from which on a dense directory pays
     TINY = 32  # rows up to which a dense one costs nothing
 
 cdef const char* MAGIC = b"WDIR"
@@ -91,10 +90,12 @@ include "directory_build.pxi"
 include "directory_search.pxi"
 
 
-def build(keys, *, int64_t block_rows=128, int64_t max_key=64):
+def build(keys, *, int64_t block_rows=128, int64_t max_key=64, int64_t repeats=32):
     """Makes the directory of a segment from its encoded keys in sorted order."""
     if block_rows < 1:
         raise ValueError(f"block_rows must be positive, not {block_rows}")
+    if repeats < 1:
+        raise ValueError(f"repeats must be positive, not {repeats}")
     if not 1 <= max_key <= 8192:
         raise ValueError(f"max_key must be from 1 to 8192, not {max_key}")
     cdef Keys view
@@ -108,7 +109,7 @@ def build(keys, *, int64_t block_rows=128, int64_t max_key=64):
     cdef bint dense, inexact = False
     with nogil:
         distinct = count_distinct(&view, &violated)
-        dense = distinct * REPEATS <= view.count or view.count <= TINY
+        dense = distinct <= view.count // repeats or view.count <= TINY
         if violated < 0:
             collect(&view, prefix, max_key, 0 if dense else block_rows, &firsts, &sizes, &inexact)
     if violated >= 0:

@@ -1,5 +1,6 @@
 """What tests run in other processes. Functions only, importable by name; each gets plain values."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -93,6 +94,7 @@ SLOTS, PER_SLOT, KEYS = 4, 30, 5
 def numbered_rows(slot: int) -> Any:
     """The rows of one slot."""
     import pyarrow as pa
+
     from shapes import BASE, DELTA, US
 
     ts = [BASE + (slot - 1) * DELTA + 1 + i for i in range(PER_SLOT)]
@@ -202,12 +204,10 @@ def append_and_hash(path: str, shape: str, batches: list[Any], queue: Any) -> No
 
     with scenario.open_warehouse(Path(path)) as wh:
         for rows, batch in batches:
-            for file in Path(path).rglob("*"):
-                try:
-                    if file.is_file():
-                        hashlib.sha256(file.read_bytes()).digest()
-                except FileNotFoundError:
-                    pass
+            for folder, _, names in os.walk(path):
+                for name in names:
+                    with contextlib.suppress(FileNotFoundError):
+                        hashlib.sha256(Path(folder, name).read_bytes()).digest()
             wh.append("s", SHAPES[shape].table(rows), batch_id=batch)
             wh.scan("s").read_all()
     queue.put(len(batches))
@@ -277,3 +277,29 @@ def stage_and_wait(path: str, queue: Any, step: str) -> None:
     slide_numbered(wh, 2)
     slide_numbered(wh, 3)
     queue.put("never stopped")
+
+
+def read_damaged(path: str, file: str, seed: int, turns: int, queue: Any) -> None:
+    """Flip bytes of a segment file, one at a time, and read it: rows or DamageError, nothing else, and no crash."""
+    import random
+    from collections import Counter
+
+    import windrow
+
+    choice, outcomes = random.Random(seed), Counter()
+    target = Path(path) / file
+    whole = target.read_bytes()
+    for _ in range(turns):
+        bad = bytearray(whole)
+        bad[choice.randrange(len(bad))] ^= 1 << choice.randrange(8)
+        target.write_bytes(bad)
+        with scenario.open_warehouse(Path(path)) as wh:
+            for read in (lambda wh=wh: wh.scan("s").read_all(), lambda wh=wh: wh.probe("s", between=(0, 3))):
+                try:
+                    read()
+                    outcomes["read"] += 1
+                except windrow.DamageError:
+                    outcomes["DamageError"] += 1
+            outcomes["checked"] += not wh.check().ok
+    target.write_bytes(whole)
+    queue.put(dict(outcomes))

@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from oracle import Oracle
-from shapes import BASE, DELTA, SHAPES, Shape, plain, when
 
 import windrow
+from oracle import Oracle
+from shapes import BASE, DELTA, SHAPES, Shape, plain, when
 from windrow.tables import find_table
 
 Operation = tuple[Any, ...]

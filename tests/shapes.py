@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-import oracle
 import pyarrow as pa
-from oracle import Oracle, micros
 
+import oracle
 import windrow
+from oracle import Oracle, micros
 from windrow import Index
 
 BASE = 1_767_225_600_000_000

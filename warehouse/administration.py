@@ -11,8 +11,8 @@ from windrow.errors import DefinitionError, StreamExistsError
 from windrow.files import disk_errors
 from windrow.indexes.partitioners import Index
 from windrow.locks import locked
+from windrow.lookups import find_stream
 from windrow.records import Layout, Reclaim, StreamEntry, StreamState
-from windrow.spool import find_stream
 from windrow.store import Store
 
 

@@ -350,7 +350,7 @@ class Catalog:
 
 @contextlib.contextmanager
 def _beside_inherited() -> Iterator[None]:
-    """Let a forked child open what its parent has open: py-lmdb's list of open files is inherited, its locks are not."""
+    """Let a forked child open what its parent has open: py-lmdb's list of open files is inherited, locks are not."""
     identity = getattr(lmdb, "_envid", None)
     if identity is None or not _process.leaked:
         yield

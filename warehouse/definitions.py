@@ -195,7 +195,9 @@ def _check_schema(name: str, schema: pa.Schema) -> None:
         seen.add(folded)
         try:
             sink = pa.BufferOutputStream()
-            pq.write_table(pa.schema([field]).empty_table(), sink)
+            empty = pa.schema([field]).empty_table()
+            pq.write_table(empty, sink)
+            empty.take(pa.array([], pa.int64()))  # rows are sorted before they are stored; Arrow's views cannot be
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             raise DefinitionError(
                 f"stream {name!r}: column {field.name!r} of type {field.type} cannot be stored ({error})"

@@ -6,6 +6,7 @@ named step.
 
 import errno
 import itertools
+import mmap
 import os
 import shutil
 import threading
@@ -201,8 +202,8 @@ def remove_dead_staging(root: Path) -> int:
 
 def digest_of(path: Path) -> str:
     """XXH3 digest of a file's bytes."""
-    hasher = xxhash.xxh3_64()
     with path.open("rb") as stream:
-        while block := stream.read(1 << 22):
-            hasher.update(block)
-    return hasher.hexdigest()
+        if not path.stat().st_size:
+            return xxhash.xxh3_64_hexdigest(b"")
+        with mmap.mmap(stream.fileno(), 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=mmap.PROT_READ) as content:
+            return xxhash.xxh3_64_hexdigest(content)

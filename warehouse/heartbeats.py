@@ -4,8 +4,8 @@ from msgspec.structs import replace
 
 from windrow.catalog import key
 from windrow.errors import ClockError, UnknownSourceError
+from windrow.lookups import find_stream, source_name
 from windrow.records import SourceEntry
-from windrow.spool import find_stream, source_name
 from windrow.store import Store
 from windrow.times import show, show_duration
 

@@ -15,10 +15,10 @@ _POLL = 0.002
 _SIGNATURE = 128
 
 
-def try_lock(descriptor: int) -> bool:
-    """Take an flock if nobody holds it."""
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+    """Take an flock if nobody holds it; a shared one, if nobody holds it alone."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
@@ -32,17 +32,19 @@ def locked(
     sleep: Callable[[float], None] = time.sleep,
     *,
     signed: bool = True,
+    shared: bool = False,
 ) -> Iterator[None]:
     """Hold the lock file `path`, waiting up to `timeout` seconds (None: for ever) and then naming the holder.
 
     A holder that signs writes its process and host into the file, for that message only: the lock itself is the flock.
+    Several may hold it together if all of them share it.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         waited = 0.0
         if timeout is None:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        while timeout is not None and not try_lock(descriptor):
+            fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        while timeout is not None and not try_lock(descriptor, shared=shared):
             if waited >= timeout:
                 raise BusyError(
                     f"{what} is held by {holder(path)}; it was not free within {timeout:g} s, try again later"

@@ -10,7 +10,7 @@ from windrow.catalog import FORMAT, Catalog
 from windrow.errors import FormatError, StorageError
 from windrow.files import Files, disk_errors
 from windrow.indexes.parquet import FileReader
-from windrow.reclaim import remove_orphans
+from windrow.reclaim import data_files, remove_orphans
 from windrow.store import Store, wall_clock
 
 MARKER = "windrow.json"
@@ -51,6 +51,7 @@ def open_store(
     """Open (or create) the warehouse in `root`."""
     root = root.absolute()
     with disk_errors(f"opening warehouse {root}"):
+        marked = (root / MARKER).exists()
         folder = _catalog_folder(root, catalog, create and not read_only)
         kind = files.file_system(folder if folder.exists() else root)
         if kind in _NETWORK:
@@ -58,7 +59,11 @@ def open_store(
                 f"the catalog in {folder} would be on a network file system ({kind}), where LMDB is not safe; "
                 "put it on a local disk with windrow.open(path, catalog='/local/folder')"
             )
-        opened = Catalog(folder, create=create and not read_only)
+        _check_catalog(root, folder, marked)
+        opened = Catalog(folder, create=create and not read_only and not marked)
+        if not marked:
+            # Last, so that a marker always stands for a whole warehouse, and a catalog that is missing later was lost.
+            _mark(root, catalog)
     store = Store(
         root=root,
         catalog=opened,
@@ -91,11 +96,23 @@ def _catalog_folder(root: Path, given: Path | None, create: bool) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     for name in _FOLDERS[1:]:
         (root / name).mkdir(exist_ok=True)
-    folder = given.absolute() if given is not None else root / "catalog"
+    return given.absolute() if given is not None else root / "catalog"
+
+
+def _mark(root: Path, given: Path | None) -> None:
     hidden = root / f".{MARKER}.{os.getpid()}"
-    hidden.write_text(json.dumps({"format": FORMAT, "catalog": None if given is None else str(folder)}))
-    hidden.rename(marker)
-    return folder
+    hidden.write_text(json.dumps({"format": FORMAT, "catalog": None if given is None else str(given.absolute())}))
+    hidden.rename(root / MARKER)
+
+
+def _check_catalog(root: Path, folder: Path, marked: bool) -> None:
+    """Refuse to begin a new catalog over rows that a lost one names: they would be taken for orphans."""
+    if (folder / "data.mdb").exists() or (not marked and not data_files(root)):
+        return
+    raise FormatError(
+        f"the catalog of {root} is missing from {folder}; mount its disk or restore it from a copy, "
+        "the rows are untouched"
+    )
 
 
 def _marked_folder(root: Path, marker: Path, given: Path | None) -> Path:

@@ -50,6 +50,8 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that adaptive maintenance may still rewrite."""
     manifest: int = 0
     """The commit that last changed the stream's segments."""
+    torn: tuple[str, ...] = ()
+    """Files that hold live rows which are in no segment: they were rejected, or a merge took them elsewhere."""
     next_spool: int = 0
     next_rejected: int = 0
     batch_floor: int = 0

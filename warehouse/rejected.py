@@ -8,16 +8,11 @@ from msgspec.structs import replace
 
 from windrow.catalog import Tables, key, last_int
 from windrow.errors import DamageError
+from windrow.lookups import find_stream
 from windrow.records import Reclaim, RejectedEntry, StreamEntry
-from windrow.spool import Append, AppendReport, find_stream
+from windrow.rejecting import EXTRA
+from windrow.spool import Append, AppendReport
 from windrow.store import Store
-
-_EXTRA = (
-    pa.field("_reason", pa.string()),
-    pa.field("_source", pa.string()),
-    pa.field("_batch", pa.string()),
-    pa.field("_rejected_at", pa.timestamp("us", "UTC")),
-)
 
 
 def _entries(tables: Tables, stream: str) -> tuple[StreamEntry, dict[int, RejectedEntry]]:
@@ -28,7 +23,7 @@ def _entries(tables: Tables, stream: str) -> tuple[StreamEntry, dict[int, Reject
 def read_rejected(store: Store, stream: str) -> pa.Table:
     """All rejected rows of a stream, oldest first."""
     entry, found = store.catalog.read(lambda tables: _entries(tables, stream))
-    schema = pa.schema([*(field.with_nullable(True) for field in entry.definition.schema), *_EXTRA])
+    schema = pa.schema([*(field.with_nullable(True) for field in entry.definition.schema), *EXTRA])
     return pa.concat_tables([schema.empty_table(), *(_read(store, record, schema) for record in found.values())])
 
 
@@ -47,7 +42,7 @@ def replay_rejected(store: Store, stream: str) -> AppendReport:
     """Append all rejected rows again, those of each source in one transaction; some may be rejected anew."""
     store.check_writable()
     entry, found = store.catalog.read(lambda tables: _entries(tables, stream))
-    schema = pa.schema([*(field.with_nullable(True) for field in entry.definition.schema), *_EXTRA])
+    schema = pa.schema([*(field.with_nullable(True) for field in entry.definition.schema), *EXTRA])
     reports = []
     # By source: a row that is taken now is progress of the source that sent it, not of another.
     for source in dict.fromkeys(record.source for record in found.values()):

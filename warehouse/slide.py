@@ -21,11 +21,12 @@ from windrow.indexes.parquet import SegmentFileWriter
 from windrow.indexes.segments import Segment
 from windrow.indexes.update import Update, plan_update
 from windrow.locks import locked
+from windrow.lookups import find_stream
 from windrow.reclaim import reclaim_ready, settle, unlink
 from windrow.records import FileEntry, Layout, Reclaim, SlideEntry, SpoolEntry, StreamEntry, StreamState
 from windrow.snapshot import load_segments
 from windrow.sources import Progress, behind_error, progress_of
-from windrow.spool import StagedFile, find_stream, late_rows, segment_of
+from windrow.staged import StagedFile, late_rows, segment_of
 from windrow.store import Store
 from windrow.times import show, show_duration
 
@@ -289,10 +290,23 @@ class Slide:
             late=state.late + record.late,
             bucket=update.bucket,
             manifest=tables.version,
+            torn=self._torn(state, update, look, merged),
             layouts=self._layouts(entry, state, record),
             heartbeat=state.heartbeat if self.target is None else max(state.heartbeat or self.target, self.target),
         )
         tables.put("states", stream, state)
+
+    @staticmethod
+    def _torn(state: StreamState, update: Update, look: _Look, merged: list[Segment]) -> tuple[str, ...]:
+        """Files whose rows may be read only by the ranges of their segments."""
+        gone = {segment.id for segment in update.replaced()}
+        left = {segment.file for segment in (*look.segments, *update.placed) if segment.id not in gone}
+        torn = set(state.torn) | {s.file for merge in update.merges for s in merge.segments}
+        covered: Counter[str] = Counter()
+        for segment in update.placed:
+            covered[segment.file] += segment.rows
+        torn |= {segment.file for segment in update.placed if covered[segment.file] != segment.file_rows}
+        return tuple(sorted(torn & (left | {segment.file for segment in merged})))
 
     def _retire(self, tables: Tables, stream: int, replaced: list[Segment]) -> None:
         """Take segments out of the cells; what they need on disk goes when no reader is left that may look at it."""

@@ -19,9 +19,9 @@ from windrow.indexes.scanning import scan_segments
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Selection, select
 from windrow.locks import HeldFile
+from windrow.lookups import find_stream
 from windrow.records import SourceEntry, StreamEntry, StreamState, TableEntry
 from windrow.sources import Progress, progress_of
-from windrow.spool import find_stream
 from windrow.store import Store
 
 

@@ -5,27 +5,26 @@ Rows that cannot be taken go to the rejected rows in the same transaction; memor
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import xxhash
 from msgspec.structs import replace
 
-from windrow import intake, times
+from windrow import intake
 from windrow.catalog import Tables, key
-from windrow.definitions import DEFAULT_SOURCE, StreamDefinition, check_label
-from windrow.errors import BatchConflictError, BusyError, UnknownSourceError, UnknownStreamError
+from windrow.definitions import check_label
+from windrow.errors import BatchConflictError, BusyError, UnknownStreamError
 from windrow.files import disk_errors
-from windrow.indexes.arrange import Arranged, Cut, arrange, arrival
+from windrow.indexes.arrange import Arranged, arrange, arrival
 from windrow.indexes.model import Int64s
 from windrow.indexes.parquet import SegmentFileWriter
-from windrow.indexes.segments import Histogram, Segment, pack_histogram, unpack_histogram
+from windrow.indexes.segments import Histogram, pack_histogram
+from windrow.lookups import batch_key, find_stream, source_name
 from windrow.native import rows as native_rows
 from windrow.records import (
     BatchEntry,
@@ -35,14 +34,11 @@ from windrow.records import (
     RejectedEntry,
     SourceEntry,
     SpoolEntry,
-    StreamEntry,
-    StreamState,
 )
+from windrow.rejecting import RejectedFile, RejectedRows, classify
+from windrow.staged import CHUNK_BYTES, StagedFile, chunks, late_rows, segment_of
 from windrow.store import Store
 
-CHUNK_BYTES = 64 << 20
-CHUNK_ROWS = 1 << 20
-EARLIEST = times.instant("1900-01-01T00:00:00")
 _MASK = (1 << 64) - 1
 
 
@@ -67,23 +63,6 @@ class AppendReport:
 
 
 @dataclass
-class StagedFile:
-    """A sealed file and what the catalog will say of it."""
-
-    path: Path
-    rows: int
-    bytes: int
-    digest: str
-    cuts: tuple[Cut, ...]
-    events: Histogram
-
-    @property
-    def taken(self) -> int:
-        """Rows that its cuts name; a file that Spark wrote may end in rows that were rejected."""
-        return sum(cut.rows for cut in self.cuts)
-
-
-@dataclass
 class _Tally:
     rows: int = 0
     accepted: int = 0
@@ -91,41 +70,6 @@ class _Tally:
     max_ts: int | None = None
     digest: int = 0
     files: list[StagedFile] = field(default_factory=list)
-    rejected: list[pa.Table] = field(default_factory=list)
-    reasons: dict[str, int] = field(default_factory=dict)
-
-
-def find_stream(tables: Tables, name: str) -> tuple[StreamEntry, StreamState]:
-    """A stream's records, or an error that names the streams there are."""
-    entry = tables.get("streams", name.encode())
-    if entry is None:
-        names = [at.decode() for at, _ in tables.raw_items("streams")]
-        raise UnknownStreamError(
-            f"there is no stream {name!r}; {'the streams are ' + ', '.join(names) if names else 'none was created yet'}"
-        )
-    return entry, tables.get("states", key(entry.id))
-
-
-def source_name(entry: StreamEntry, source: str | None) -> str:
-    """The source that an append or heartbeat speaks for, checked against the declared ones."""
-    declared = entry.definition.sources
-    if source is None:
-        if len(declared) > 1:
-            raise UnknownSourceError(
-                f"stream {entry.definition.name!r} has the sources {', '.join(declared)}; say which one with source=…"
-            )
-        return declared[0] if declared else DEFAULT_SOURCE
-    check_label(source, "source")
-    if declared and source not in declared:
-        raise UnknownSourceError(
-            f"stream {entry.definition.name!r} has no source {source!r}; it declares {', '.join(declared)}"
-        )
-    return source
-
-
-def batch_key(stream_id: int, source: str, batch_id: str) -> bytes:
-    """Where a batch is remembered."""
-    return key(stream_id) + xxhash.xxh3_128_digest(f"{len(source)}:{source}{batch_id}".encode())
 
 
 class Append:
@@ -149,6 +93,7 @@ class Append:
         self.batch_id = None if batch_id is None else check_label(batch_id, "batch id")
         self.layout: Layout = self.state.layout
         self.tally = _Tally()
+        self.rejected = RejectedRows(store, self.source, self.batch_id)
         self._writing: list[tuple[Future[StagedFile], int]] = []
         self._staged: list[Path] = []
         self._started = time.perf_counter()
@@ -175,6 +120,7 @@ class Append:
             writing.cancel()
             with contextlib.suppress(Exception):
                 writing.result()
+        self.rejected.discard()
         self.store.writer.discard([*self._staged, *(staged.path for staged in self.tally.files)])
 
     def known_batch(self) -> BatchEntry | None:
@@ -215,13 +161,7 @@ class Append:
 
     def reject(self, rows: pa.Table, codes: np.ndarray[Any, Any]) -> None:
         """Keep rows that are not taken, with the reason of each."""
-        reasons = pa.array([native_rows.REASONS[code] for code in range(len(native_rows.REASONS))]).take(
-            pa.array(codes)
-        )
-        for reason in reasons.value_counts():
-            name = reason["values"].as_py()
-            self.tally.reasons[name] = self.tally.reasons.get(name, 0) + reason["counts"].as_py()
-        self.tally.rejected.append(rows.append_column("_reason", reasons))
+        self.rejected.add(rows, codes)
 
     def stage(self, chunk: pa.Table, ts: Int64s, exp: Int64s, seq: Int64s) -> None:
         """Write rows that are taken, whose arrival order within the file is `seq`."""
@@ -277,7 +217,7 @@ class Append:
         store, tally = self.store, self.tally
         self._drain(0)
         folder = store.stream_folder(self.definition.name)
-        rejected = self._stage_rejected()
+        rejected = self.rejected.seal()
         published, names = [], []
         try:
             if rejected is not None:
@@ -305,25 +245,8 @@ class Append:
         written = sum(f.bytes for f in tally.files) + (rejected.bytes if rejected else 0)
         return self._report(duplicate=False, bytes_written=written)
 
-    def _stage_rejected(self) -> "_RejectedFile | None":
-        if not self.tally.rejected:
-            return None
-        table = pa.concat_tables(self.tally.rejected)
-        count = table.num_rows
-        at = pa.timestamp("us", "UTC")
-        table = table.append_column("_source", pa.array([self.source] * count, pa.string()))
-        table = table.append_column("_batch", pa.array([self.batch_id] * count, pa.string()))
-        table = table.append_column("_rejected_at", pa.array([self.store.clock()] * count, at))
-        path = self._new_path()
-        with self.store.files.sink(path) as sink:
-            output = SegmentFileWriter(sink, table.schema, 1 << 20)
-            output.add(table)
-            output.close()
-        size, digest = self.store.writer.seal(path)
-        return _RejectedFile(path, count, size, digest)
-
     def _record(
-        self, tables: Tables, names: list[str], rejected: "_RejectedFile | None", replacing: Sequence[int]
+        self, tables: Tables, names: list[str], rejected: RejectedFile | None, replacing: Sequence[int]
     ) -> None:
         entry, state = find_stream(tables, self.definition.name)
         if entry.id != self.entry.id:
@@ -340,7 +263,7 @@ class Append:
                 rows=rejected.rows,
                 bytes=rejected.bytes,
                 digest=rejected.digest,
-                reasons=tally.reasons,
+                reasons=self.rejected.reasons,
                 source=self.source,
                 batch_id=self.batch_id,
                 at=now,
@@ -427,104 +350,9 @@ class Append:
             batch_id=self.batch_id,
             rows=tally.rows,
             accepted=tally.accepted,
-            rejected=dict(tally.reasons),
+            rejected=dict(self.rejected.reasons),
             late=tally.late,
             duplicate=duplicate,
             bytes_written=bytes_written,
             seconds=time.perf_counter() - self._started,
         )
-
-
-@dataclass
-class _RejectedFile:
-    path: Path
-    rows: int
-    bytes: int
-    digest: str
-    file: str = ""
-
-
-def classify(
-    rows: pa.Table, definition: StreamDefinition, now: int | None, horizon: int
-) -> tuple[Int64s, Int64s, npt.NDArray[np.uint8]]:
-    """Event times, expiries and reasons for rejection (0: the row is taken) of rows.
-
-    Args:
-        rows: Of the stream; its time, expiry and key columns are enough.
-        definition: Of the stream.
-        now: Its clock.
-        horizon: The latest event time that is not too far ahead.
-    """
-    ts, ts_valid = definition.model.times(rows)
-    exp, exp_valid = definition.model.expiries(rows, ts)
-    codes = native_rows.classify(
-        ts,
-        ts_valid,
-        exp if definition.longest_life is not None else None,
-        exp_valid,
-        now=now,
-        horizon=horizon,
-        max_lifetime=definition.max_lifetime,
-        earliest=EARLIEST,
-    )
-    return ts, exp, codes
-
-
-def segment_of(
-    cut: Cut,
-    number: int,
-    file: str,
-    staged: StagedFile,
-    layout: int,
-    *,
-    row: int,
-    slide: int,
-    first_slide: int | None = None,
-) -> Segment:
-    """The catalog's record of a cut that lies in a staged file."""
-    return Segment(
-        id=number,
-        file=file,
-        start=cut.start,
-        rows=cut.rows,
-        file_rows=staged.rows,
-        bytes=staged.bytes * cut.rows // max(1, staged.rows),
-        layout=layout,
-        row=row,
-        column=cut.column,
-        first_slide=slide if first_slide is None else first_slide,
-        last_slide=slide,
-        seq_base=0,
-        min_ts=cut.min_ts,
-        max_ts=cut.max_ts,
-        min_exp=cut.min_exp,
-        max_exp=cut.max_exp,
-        expiries=cut.expiries,
-    )
-
-
-def chunks(rows: Iterable[pa.RecordBatch], schema: pa.Schema, limit: int) -> Iterator[pa.Table]:
-    """Batches gathered or split into tables of about `limit` bytes and not too many rows: each costs memory to sort."""
-    pending: list[pa.RecordBatch] = []
-    size = count = 0
-    for batch in rows:
-        pieces = max(1, -(-batch.nbytes // limit), -(-batch.num_rows // CHUNK_ROWS))
-        step = max(1, -(-batch.num_rows // pieces))
-        for start in range(0, batch.num_rows, step):
-            piece = batch.slice(start, step)
-            pending.append(piece)
-            size += piece.nbytes
-            count += piece.num_rows
-            if size >= limit or count >= CHUNK_ROWS:
-                yield pa.Table.from_batches(pending, schema)
-                pending, size, count = [], 0, 0
-    if pending:
-        yield pa.Table.from_batches(pending, schema)
-
-
-def late_rows(events: Histogram, slide: int | None) -> int:
-    """How many rows of a spooled file fall in slots that were already slid past at `slide`."""
-    if slide is None:
-        return 0
-    slots, counts = unpack_histogram(events)
-    return int(counts[slots <= slide].sum())

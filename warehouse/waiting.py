@@ -1,8 +1,8 @@
 """Waiting for a stream's clock, whoever moves it."""
 
 from windrow.errors import BusyError
+from windrow.lookups import find_stream
 from windrow.snapshot import load_view
-from windrow.spool import find_stream
 from windrow.store import Store
 from windrow.times import show
 

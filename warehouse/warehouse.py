@@ -223,9 +223,9 @@ class Warehouse:
                 or ``serial`` (slides wait for the query).
             timeout: Seconds after which the query is cancelled.
         """
-        from windrow.queries import execution
+        from windrow.queries import isolation as levels
 
-        return execution.sql(self._store, statement, params, timeout=timeout)
+        return levels.sql(self._store, statement, params, isolation=isolation, timeout=timeout)
 
     def explain(self, statement: str, params: Sequence[Any] | dict[str, Any] | None = None) -> "Explanation":
         """What a statement would read: cells, segments, rows and bytes before and after pruning, and DuckDB's plan."""

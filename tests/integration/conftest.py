@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import places
 import pytest
+
+import places
 
 
 @pytest.fixture

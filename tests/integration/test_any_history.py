@@ -10,15 +10,22 @@ Run once for every layout in `shapes.LAYOUTS`. Times are drawn where things go w
 import random
 from typing import Any
 
-import places
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+import places
+import windrow
 from oracle import SECOND, Appended, Conflict, Oracle, Refused, Slid
 from shapes import BASE, DELTA, LAYOUTS, SHAPES, assert_rows, when
-
-import windrow
 
 STREAM = "s"
 

@@ -15,13 +15,13 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import children
 import pytest
+
+import children
 import scenario
+import windrow
 from faults import Counting, Recording, finish, start
 from shapes import SHAPES
-
-import windrow
 from windrow.files import STEPS
 
 SHAPE = "per-row-rich"

@@ -5,14 +5,14 @@ import random
 import shutil
 from pathlib import Path
 
-import children
 import pytest
+
+import children
 import scenario
+import windrow
 from faults import PROCESSES, Counting, FailAt, finish, small_disk, start
 from oracle import SECOND
 from shapes import BASE, DELTA, SHAPES, when
-
-import windrow
 
 SHAPE = "per-row-rich"
 INDEX = windrow.Index("round-robin", 2, 2, maintenance="rebuild")

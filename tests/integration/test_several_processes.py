@@ -12,15 +12,15 @@ import signal
 import threading
 from pathlib import Path
 
-import children
 import lmdb
 import pytest
+
+import children
 import scenario
+import windrow
 from children import KEYS, PER_SLOT
 from faults import PROCESSES, CallAt, finish, kill, start
 from shapes import BASE, DELTA, SHAPES, when
-
-import windrow
 from windrow.files import STEPS
 
 REBUILD = windrow.Index("round-robin", 2, 2, maintenance="rebuild")

@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from oracle import HOUR, SECOND
-from shapes import BASE, DELTA, US, when
 
 import windrow
+from oracle import HOUR, SECOND
+from shapes import BASE, DELTA, US, when
 
 SCHEMA = pa.schema([("ts", US), ("n", pa.int64())])
 

@@ -1,0 +1,163 @@
+"""Random histories of one stream for tests of isolation: a warehouse, its oracle, and statements that both can answer."""
+
+import math
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+import oracle
+import windrow
+from shapes import BASE, DELTA, LAYOUTS, US, Shape, when
+
+STREAM = "packets"
+CLOCK = BASE + 1000 * DELTA
+
+_COLUMNS = {"k": pa.int64(), "v": pa.float64(), "s": pa.string()}
+_VALUES = {"k": (0, 1, 2, 3, None), "v": (0.25, -1.5, 3.0, 1e6, None), "s": ("a", "b", "quoted'", None)}
+KINDS = {
+    "fixed": Shape("fixed", {"ts": US, **_COLUMNS}, ("k",), lifetime=6 * DELTA, values=_VALUES, max_ahead=3600 * oracle.SECOND),
+    "fixed-odd": Shape(
+        "fixed-odd", {"ts": pa.timestamp("ns"), **_COLUMNS}, ("k",), lifetime=5 * DELTA + DELTA // 3, values=_VALUES,
+        origin=BASE + 3 * oracle.SECOND, max_ahead=3600 * oracle.SECOND,
+    ),
+    "per-row": Shape(
+        "per-row", {"ts": US, "exp": US, **_COLUMNS}, ("k", "s"), max_lifetime=8 * DELTA, values=_VALUES, max_ahead=3600 * oracle.SECOND
+    ),
+    "never": Shape("never", {"ts": pa.timestamp("ms"), **_COLUMNS}, ("s",), values=_VALUES, max_ahead=3600 * oracle.SECOND),
+}  # fmt: skip
+"""Fixed lifetimes, lifetimes that no slot's end meets, a lifetime for each row, and rows that never expire."""
+
+
+class History:
+    """A stream and the truth about it, moved on together."""
+
+    def __init__(self, path: Path, kind: str, chance: random.Random) -> None:
+        self.shape, self.chance, self.number = KINDS[kind], chance, 0
+        self.wh = windrow.open(path, clock=lambda: CLOCK)
+        self.shape.create(self.wh, STREAM, LAYOUTS[chance.choice(list(LAYOUTS))])
+        self.truth = self.shape.oracle()
+
+    def rows(self, count: int) -> list[dict[str, Any]]:
+        """Rows of the coming slots: some in time, some late, some far ahead of the clock."""
+        made = []
+        now = self.truth.now if self.truth.now is not None else BASE
+        for _ in range(count):
+            reach = self.chance.choice((1, 1, 1, 4))
+            ts = now + self.chance.randint(-3 * DELTA if self.truth.now else 1, reach * DELTA)
+            life = self.chance.choice((self.chance.randint(1, 2 * DELTA), self.chance.randint(1, 8) * DELTA))
+            made.append(self.shape.row(self.number, ts, life, self.chance))
+            self.number += 1
+        return made
+
+    def move(self, slots: int = 1, rows: int | None = None) -> None:
+        """Append and slide, here and in the oracle."""
+        made = self.rows(self.chance.randint(0, 14) if rows is None else rows)
+        if made:
+            self.wh.append(STREAM, self.shape.table(made))
+            self.truth.append(made, CLOCK)
+        now = self.truth.now if self.truth.now is not None else self.truth.end(math.ceil(self.truth.slot(BASE)))
+        to = now + slots * DELTA
+        assert self.wh.slide(STREAM, to=when(to)).slide == self.truth.slide(CLOCK, to).slide
+
+    def window(self) -> tuple[str, Any]:
+        """A clause and which of the live rows it means at a slide."""
+        kind = self.chance.choice(("all", "range", "range", "range", "odd", "since", "between"))
+        lengths = [n * DELTA for n in range(1, 6)]
+        if kind == "all":
+            return "", lambda truth: truth.live()
+        if kind in ("range", "odd"):
+            length = self.chance.choice(lengths) - (self.chance.randint(1, DELTA - 1) if kind == "odd" else 0)
+            return f"[WINDOW {length} MICROSECONDS]", lambda truth: truth.live(length)
+        start = BASE + self.chance.randint(0, 6 * DELTA)
+        if kind == "since":
+            return f"[SINCE TIMESTAMP '{stamp(start)}']", lambda truth: [r for r in truth.live() if r.ts > start]
+        stop = start + self.chance.randint(1, 12) * DELTA
+        clause = f"[FROM TIMESTAMP '{stamp(start)}' TO TIMESTAMP '{stamp(stop)}']"
+        return clause, lambda truth: [r for r in truth.live() if start < r.ts <= stop]
+
+    def expected(self, statement: str, rows: Iterable[oracle.Row], params: Any = None) -> list[tuple[Any, ...]]:
+        """What plain DuckDB says over exactly these rows."""
+        with duckdb.connect() as plain:
+            plain.execute("SET TimeZone = 'UTC'")
+            plain.register(STREAM, self.shape.table([row.values for row in rows]))
+            plain.register("hosts", hosts())
+            return [tuple(r.values()) for r in plain.sql(statement, params=params).to_arrow_table().to_pylist()]
+
+
+def hosts() -> pa.Table:
+    """A table to join with: not every key, and one twice."""
+    return pa.table({"id": [0, 1, 1, 2], "name": ["zero", "one", "uno", "two"]})
+
+
+def stamp(time: int) -> str:
+    """A time as a clause has it."""
+    return windrow.times.to_datetime(time).strftime("%Y-%m-%d %H:%M:%S.%f")  # type: ignore[attr-defined]
+
+
+AGGREGATES = (
+    "count(*)", "sum(k)", "sum(v)", "avg(v)", "min(s)", "max(ts)", "count(s)", "stddev(v)", "median(k)", "quantile_cont(v, 0.25)",
+    "approx_count_distinct(n)", "bool_or(k > 1)", "sum(k) FILTER (WHERE v > 0)", "count(*) FILTER (v IS NULL)", "max(n) - min(n)",
+    "sum(v) / count(*)", "coalesce(sum(k), -1)", "CASE WHEN count(*) > 3 THEN 'many' ELSE 'few' END", "regr_slope(v, n)", "corr(v, n)",
+    "var_pop(k)", "max(n)::VARCHAR || '!'", "[min(n), max(n)]", "bit_xor(n)", "sum(k + n) BETWEEN 3 AND 300",
+)  # fmt: skip
+GROUPS = ("k", "s", "k, s", "k + 1", "date_trunc('minute', ts)", "s || 'x'", "p.k", "k % 2, s IS NULL", "")
+FILTERS = ("", "v > 0", "k IN (1, 2, 3)", "s IS DISTINCT FROM 'a'", "n % 3 <> 1 AND (k IS NULL OR k < 3)", "k = 1", "k = $1")
+UNCUT = (
+    "SELECT k, n FROM {p} WHERE v > 0 ORDER BY n",
+    "SELECT count(DISTINCT k) FROM {p}",
+    "SELECT mode(k) FROM {p} WHERE k = 1",
+    "SELECT a.k, count(*) FROM {p} JOIN {q} ON a.k = b.k GROUP BY 1 ORDER BY 1",
+    "SELECT count(*) FROM (SELECT DISTINCT k, s FROM {p})",
+    "WITH w AS (SELECT * FROM {p}) SELECT s, sum(n) FROM w GROUP BY s ORDER BY s",
+    "SELECT k, sum(n) FROM {p} GROUP BY ROLLUP (k) ORDER BY ALL",
+    "SELECT h.name, count(n) FROM hosts h LEFT JOIN {p} ON a.k = h.id GROUP BY h.name ORDER BY 1",
+    "SELECT list(n ORDER BY n) FROM {p}",
+)
+"""Statements that are not computed slot by slot; `latest` must be right about them too."""
+
+
+def statement(chance: random.Random) -> tuple[str, list[Any] | None]:
+    """An aggregate statement with ``{p}`` for the stream and its clause, and its parameters."""
+    groups = chance.choice(GROUPS)
+    items = chance.sample(AGGREGATES, chance.randint(1, 4))
+    joined = "{p} AS p" + (" JOIN hosts h ON h.id = p.k" if chance.random() < 0.2 else "")
+    where = chance.choice(FILTERS)
+    selected = [f"{item} AS c{number}" if chance.random() < 0.5 else item for number, item in enumerate(items)]
+    by = ""
+    if groups:
+        form = chance.choice(("written", "positions", "all", "aliases"))
+        columns = groups.split(", ") if "(" not in groups else [groups]
+        if form == "aliases":
+            selected = [f"{c} AS g{number}" for number, c in enumerate(columns)] + selected
+            by = ", ".join(f"g{number}" for number in range(len(columns)))
+        else:
+            selected = [*columns, *selected]
+            by = {"written": groups, "positions": ", ".join(str(n + 1) for n in range(len(columns))), "all": "ALL"}[form]
+    text = f"SELECT {', '.join(selected)} FROM {joined}" + (f" WHERE {where}" if where else "")
+    text += f" GROUP BY {by}" if by else ""
+    text += chance.choice(("", "", " HAVING count(*) > 1", " HAVING sum(n) > 20 AND count(*) < 30"))
+    text += f" ORDER BY {', '.join(str(n + 1) for n in range(len(selected)))}" if chance.random() < 0.5 else ""
+    return text, [2] if "$1" in where else None
+
+
+def assert_same(found: list[tuple[Any, ...]], wanted: list[tuple[Any, ...]], what: str) -> None:
+    """The same rows in any order; sums of floats up to rounding."""
+    assert len(found) == len(wanted), f"{what}: {found} instead of {wanted}"
+    for one, other in zip(sorted(found, key=_order), sorted(wanted, key=_order), strict=True):
+        assert len(one) == len(other)
+        for a, b in zip(one, other, strict=True):
+            assert _close(a, b), f"{what}: {one} instead of {other}"
+
+
+def _order(row: tuple[Any, ...]) -> str:
+    return repr([round(v, 3) if isinstance(v, float) else v for v in row])
+
+
+def _close(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-6) or (math.isnan(one) and math.isnan(other))
+    return bool(one == other)
