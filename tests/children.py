@@ -85,7 +85,7 @@ def run_with_small_files(path: str, shape: str, operations: list[Any], limit: in
             scenario.do(wh, SHAPES[shape], operation)
 
 
-# -- Slots in numbers: every slide puts in rows that carry its number, so that an answer must be one slide's state. ------
+# -- Every slide puts in rows that carry its number, so that an answer must be one slide's state. ----------------------
 
 SLOTS, PER_SLOT, KEYS = 4, 30, 5
 """Rows live for SLOTS slots; each slot has PER_SLOT rows, evenly over KEYS keys."""
@@ -99,7 +99,12 @@ def numbered_rows(slot: int) -> Any:
 
     ts = [BASE + (slot - 1) * DELTA + 1 + i for i in range(PER_SLOT)]
     return pa.table(
-        {"ts": pa.array(ts, US), "k": [i % KEYS for i in range(PER_SLOT)], "slot": [slot] * PER_SLOT, "n": range(PER_SLOT)}
+        {
+            "ts": pa.array(ts, US),
+            "k": [i % KEYS for i in range(PER_SLOT)],
+            "slot": [slot] * PER_SLOT,
+            "n": range(PER_SLOT),
+        }
     )
 
 
@@ -109,7 +114,13 @@ def create_numbered(path: str, index: Any) -> None:
 
     with scenario.open_warehouse(Path(path)) as wh:
         wh.create_stream(
-            "s", numbered_rows(1).schema, time="ts", key="k", slide=f"{DELTA} us", lifetime=f"{SLOTS * DELTA} us", index=index
+            "s",
+            numbered_rows(1).schema,
+            time="ts",
+            key="k",
+            slide=f"{DELTA} us",
+            lifetime=f"{SLOTS * DELTA} us",
+            index=index,
         )
 
 
@@ -129,7 +140,7 @@ def slot_of_answer(slots: list[int], per_slot: int) -> int:
     if not found:
         return 0
     last = max(found)
-    whole = {slot: per_slot for slot in range(max(1, last - SLOTS + 1), last + 1)}
+    whole = dict.fromkeys(range(max(1, last - SLOTS + 1), last + 1), per_slot)
     if found != whole:
         raise AssertionError(f"no slide has this state: {sorted(found.items())}")
     return last
@@ -156,7 +167,9 @@ def read_numbered(path: str, states: int) -> None:
             with wh.snapshot() as snapshot:
                 both = (
                     slot_of_answer(snapshot.scan("s").read_all().column("slot").to_pylist(), PER_SLOT),
-                    slot_of_answer(snapshot.probe("s", between=(0, 1)).column("slot").to_pylist(), 2 * PER_SLOT // KEYS),
+                    slot_of_answer(
+                        snapshot.probe("s", between=(0, 1)).column("slot").to_pylist(), 2 * PER_SLOT // KEYS
+                    ),
                 )
             if not last <= slot <= probed <= both[0] == both[1]:
                 raise AssertionError(f"time went backwards: {last, slot, probed, both}")
@@ -229,10 +242,20 @@ def fork_and_use(path: str, queue: Any) -> None:
         try:
             refused = 0
             for use in (
-                lambda: wh.append("s", numbered_rows(2)), lambda: wh.slide("s"), lambda: wh.scan("s"), lambda: wh.streams(),
-                lambda: wh.probe("s", 1), lambda: wh.gc(), lambda: wh.check(), lambda: wh.status(), lambda: wh.heartbeat("s", up_to="2026-01-01"),
-                lambda: snapshot.scan("s"), lambda: snapshot.probe("s", 0), lambda: wh.drop_stream("s"), lambda: wh.snapshot(),
-            ):  # fmt: skip
+                lambda: wh.append("s", numbered_rows(2)),
+                lambda: wh.slide("s"),
+                lambda: wh.scan("s"),
+                wh.streams,
+                lambda: wh.probe("s", 1),
+                wh.gc,
+                wh.check,
+                wh.status,
+                lambda: wh.heartbeat("s", up_to="2026-01-01"),
+                lambda: snapshot.scan("s"),
+                lambda: snapshot.probe("s", 0),
+                lambda: wh.drop_stream("s"),
+                wh.snapshot,
+            ):
                 try:
                     use()
                 except windrow.ClosedError as error:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from windrow.files import Files
 
-# Children come from a server process that has imported windrow and holds nothing: quick to start, and no threads to inherit.
+# Children come from a server process that has imported windrow and holds nothing: quick, and no threads to inherit.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["pandas", "pyarrow.dataset", "pyarrow.parquet", "pytest", "windrow"])
 PATIENCE = 60

@@ -305,9 +305,7 @@ class Oracle:
         now = self.now
         if now is None:
             return []
-        return [
-            row for row in self.stored if row.ts <= now < row.exp and (window is None or row.ts > now - window)
-        ]
+        return [row for row in self.stored if row.ts <= now < row.exp and (window is None or row.ts > now - window)]
 
     def probe(
         self,

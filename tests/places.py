@@ -1,4 +1,4 @@
-"""Where tests keep their warehouses: in memory, if the machine has such a place. fsync is called all the same, but costs nothing there."""
+"""Where tests keep their warehouses: in memory, if the machine has such a place. fsync costs nothing there."""
 
 import os
 import shutil

@@ -107,7 +107,12 @@ def expected(truth: Oracle, shape: Shape) -> tuple[Any, ...]:
     names = shape.schema.names
     rows = sorted((row.values for row in truth.live()), key=lambda values: values["n"])
     totals = (truth.now, truth.inserted, truth.expired, truth.late, len(truth.spool))
-    return (*totals, why, getattr(truth, "hosts", []), repr([{name: values[name] for name in names} for values in rows]))
+    return (
+        *totals,
+        why,
+        getattr(truth, "hosts", []),
+        repr([{name: values[name] for name in names} for values in rows]),
+    )
 
 
 def assert_sound(wh: windrow.Warehouse) -> None:

@@ -1,4 +1,4 @@
-"""Streams for tests: schemas, keys and lifetimes as data, the layouts they are kept in, and how rows become Arrow and come back."""
+"""Streams for tests: schemas, keys and lifetimes as data, their layouts, and how rows become Arrow and come back."""
 
 import random
 from dataclasses import dataclass, field
@@ -96,9 +96,7 @@ class Shape:
 
     def table(self, rows: list[dict[str, Any]]) -> pa.Table:
         """Rows as Arrow."""
-        return pa.table(
-            [pa.array([row[f.name] for row in rows], f.type) for f in self.schema], schema=self.schema
-        )
+        return pa.table([pa.array([row[f.name] for row in rows], f.type) for f in self.schema], schema=self.schema)
 
 
 def _duration(length: int) -> str:
@@ -123,7 +121,9 @@ def assert_rows(found: pa.Table, expected: list[oracle.Row], what: str = "") -> 
     want = sorted((row.values for row in expected), key=lambda row: row["n"])
     lost = {row["n"] for row in want} - {row["n"] for row in got}
     extra = {row["n"] for row in got} - {row["n"] for row in want}
-    assert not lost and not extra and len(got) == len(want), f"{what}: lost {lost}, not expected {extra}, {len(got)} rows"
+    assert not lost and not extra and len(got) == len(want), (
+        f"{what}: lost {lost}, not expected {extra}, {len(got)} rows"
+    )
     # repr tells NaN from nothing and -0.0 from 0.0, which == does not.
     assert repr(got) == repr([{name: row[name] for name in found.column_names} for row in want]), what
 
@@ -135,43 +135,73 @@ SHAPES: dict[str, Shape] = {
     shape.name: shape
     for shape in (
         Shape(
-            "fixed", {"ts": US, "k": pa.int64(), "text": pa.string()}, ("k",), lifetime=4 * DELTA,
+            "fixed",
+            {"ts": US, "k": pa.int64(), "text": pa.string()},
+            ("k",),
+            lifetime=4 * DELTA,
             values={"k": (0, 1, 2, -5, 2**62), "text": ("", "a", LONG, None)},
         ),
         Shape(
-            "fixed-odd", {"ts": NS, "k": pa.float64(), "flag": pa.bool_()}, ("k",), lifetime=3 * DELTA + DELTA // 3,
+            "fixed-odd",
+            {"ts": NS, "k": pa.float64(), "flag": pa.bool_()},
+            ("k",),
+            lifetime=3 * DELTA + DELTA // 3,
             values={"k": (0.0, -0.0, 1.5, float("nan"), float("-inf"), None), "flag": (True, False, None)},
             origin=BASE + 3 * oracle.SECOND,
         ),
         Shape(
-            "per-row", {"ts": US, "exp": US, "host": pa.string(), "port": pa.int32()}, ("host", "port"),
-            max_lifetime=6 * DELTA, values={"host": ("a", "ab", "", "b", None), "port": (1, 2, -1, None)},
+            "per-row",
+            {"ts": US, "exp": US, "host": pa.string(), "port": pa.int32()},
+            ("host", "port"),
+            max_lifetime=6 * DELTA,
+            values={"host": ("a", "ab", "", "b", None), "port": (1, 2, -1, None)},
         ),
         Shape(
             "per-row-rich",
             {
-                "ts": pa.timestamp("ms"), "exp": NS, "k": pa.decimal128(12, 3), "kind": pa.dictionary(pa.int32(), pa.string()),
-                "tags": pa.list_(pa.int16()), "where": pa.struct([("x", pa.float32()), ("y", pa.string())]), "raw": pa.binary(),
+                "ts": pa.timestamp("ms"),
+                "exp": NS,
+                "k": pa.decimal128(12, 3),
+                "kind": pa.dictionary(pa.int32(), pa.string()),
+                "tags": pa.list_(pa.int16()),
+                "where": pa.struct([("x", pa.float32()), ("y", pa.string())]),
+                "raw": pa.binary(),
             },
-            ("kind", "k"), max_lifetime=5 * DELTA,
+            ("kind", "k"),
+            max_lifetime=5 * DELTA,
             values={
-                "k": (Decimal("-1.500"), Decimal("0.001"), Decimal("99.000"), None), "kind": ("x", "yy", None),
-                "tags": ([], [1, 2], None, [None]), "where": ({"x": 0.5, "y": None}, None), "raw": (b"", b"\x00", b"\xff\x00"),
+                "k": (Decimal("-1.500"), Decimal("0.001"), Decimal("99.000"), None),
+                "kind": ("x", "yy", None),
+                "tags": ([], [1, 2], None, [None]),
+                "where": ({"x": 0.5, "y": None}, None),
+                "raw": (b"", b"\x00", b"\xff\x00"),
             },
         ),
         Shape(
-            "never", {"ts": S, "k": pa.large_binary(), "d": pa.date32()}, ("k",),
+            "never",
+            {"ts": S, "k": pa.large_binary(), "d": pa.date32()},
+            ("k",),
             values={"k": (b"", b"\x00", b"\x00\x00", b"a" * 600, b"a" * 600 + b"b"), "d": (None,)},
         ),
         Shape("keyless", {"ts": US, "v": pa.float32()}, lifetime=2 * DELTA, values={"v": (0.25, None)}),
         Shape(
-            "sources", {"ts": US, "exp": US, "k": pa.uint16()}, ("k",), max_lifetime=4 * DELTA, sources=("a", "b", "c"),
-            slack=3 * oracle.SECOND, values={"k": (0, 65535, 7)},
+            "sources",
+            {"ts": US, "exp": US, "k": pa.uint16()},
+            ("k",),
+            max_lifetime=4 * DELTA,
+            sources=("a", "b", "c"),
+            slack=3 * oracle.SECOND,
+            values={"k": (0, 65535, 7)},
         ),
         Shape(
-            "skewed", {"ts": US, "k": pa.bool_()}, ("k",), lifetime=4 * DELTA, sources=("a", "b"), max_skew=2 * DELTA,
+            "skewed",
+            {"ts": US, "k": pa.bool_()},
+            ("k",),
+            lifetime=4 * DELTA,
+            sources=("a", "b"),
+            max_skew=2 * DELTA,
             values={"k": (True, False, None)},
         ),
     )
-}  # fmt: skip
+}
 """The kinds of streams that storage tests run over."""

@@ -25,8 +25,8 @@ LAYER = {"native": 0, "indexes": 1, "warehouse": 2, "ingest": 3, "queries": 3}
 
 # Errors are everybody's words. The module imports nothing of ours, so it stands below all layers.
 LEAVES = {"windrow.errors"}
-# The facade, the command line, the door to Spark and the demo.
-DOORS = re.compile(r"windrow(\.(facade|warehouse|cli|spark|demo)(_\w+|\.\w+)*)?$")
+# The facade with the snapshots it hands out, the command line, the door to Spark and the demo.
+DOORS = re.compile(r"windrow(\.(facade|warehouse|snapshot|cli|spark|demo)(_\w+|\.\w+)*)?$")
 
 LONGEST_MODULE = 500
 

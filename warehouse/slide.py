@@ -4,6 +4,7 @@ Merging and writing happen under the stream's own lock and outside LMDB; a slide
 the previous state, because nothing it wrote is named before its commit.
 """
 
+import datetime as dt
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from windrow.snapshot import load_segments
 from windrow.sources import Progress, behind_error, progress_of
 from windrow.staged import StagedFile, late_rows, segment_of
 from windrow.store import Store
-from windrow.times import show, show_duration
+from windrow.times import show, show_duration, to_datetime
 
 SLIDES_KEPT = 4096
 
@@ -40,8 +41,8 @@ class SlideReport:
     stream: str
     slide: int | None
     """The slot that the clock has reached; None before the first slide."""
-    now: int | None
-    """That slot's end, in microseconds."""
+    now: dt.datetime | None
+    """That slot's end: the stream's clock."""
     previous: int | None
     inserted: int
     expired: int
@@ -163,7 +164,7 @@ class Slide:
         return SlideReport(
             stream=self.stream,
             slide=slot,
-            now=now,
+            now=to_datetime(now),
             previous=record.previous,
             inserted=record.inserted,
             expired=record.expired,
@@ -204,7 +205,7 @@ class Slide:
 
     def _unmoved(self, look: _Look, started: float) -> SlideReport:
         slide = look.state.slide
-        now = None if slide is None else look.entry.definition.model.slot_end(slide)
+        now = None if slide is None else to_datetime(look.entry.definition.model.slot_end(slide))
         return SlideReport(
             stream=self.stream,
             slide=slide,

@@ -6,7 +6,7 @@ A pin is a locked file published before the manifest is read, so nothing that th
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
@@ -23,6 +23,11 @@ from windrow.lookups import find_stream
 from windrow.records import SourceEntry, StreamEntry, StreamState, TableEntry
 from windrow.sources import Progress, progress_of
 from windrow.store import Store
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+    from windrow.queries.answers import Answer
 
 
 def load_segments(store: Store, tables: Tables, stream: int, state: StreamState) -> tuple[Segment, ...]:
@@ -212,6 +217,31 @@ class Snapshot:
     def directories(self, segments: Sequence[Segment], use: Callable[[list[Any]], Any]) -> Any:
         """Call `use` with the directories of the segments; they never change, so those once seen are kept."""
         return use(self.store.directories(segments))
+
+    def sql(
+        self,
+        statement: str,
+        params: Sequence[Any] | dict[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> "Answer":
+        """Ask this snapshot; every answer is of the same slides."""
+        from windrow.queries import execution
+
+        return execution.sql(self.store, statement, params, timeout=timeout, snapshot=self)
+
+    def duckdb(self, memory: str | None = None, threads: int | None = None) -> "DuckDBPyConnection":
+        """A DuckDB connection of your own over this snapshot, for pandas, ibis, SQLAlchemy and notebooks.
+
+        Temporary views, tables and macros work; there is no way to a file. Close it before the snapshot.
+
+        Args:
+            memory: Such as ``"2GB"``; there is no folder to spill to.
+            threads: Worker threads; all cores by default.
+        """
+        from windrow.queries.handout import connection
+
+        return connection(self, memory, threads)
 
     def close(self) -> None:
         """Let go of the pin."""

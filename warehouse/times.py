@@ -91,10 +91,11 @@ def to_datetime(micros: int) -> dt.datetime:
     return _EPOCH + dt.timedelta(microseconds=micros)
 
 
-def show(micros: int | None) -> str:
-    """An instant for people."""
-    if micros is None:
+def show(time: int | dt.datetime | None) -> str:
+    """An instant (microseconds or a datetime) for people."""
+    if time is None:
         return "-"
+    micros = instant(time) if isinstance(time, dt.datetime) else time
     try:
         return to_datetime(micros).isoformat().replace("+00:00", "Z")
     except OverflowError:

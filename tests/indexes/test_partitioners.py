@@ -1,10 +1,10 @@
 """Which cell a row belongs to: every layout against the words of the thesis, by brute force and by closed forms.
 
-    expiry column      0       1       2       3            slide j takes rows into row  j mod G
-    row 0          ┌───────┬───────┬───────┬───────┐        and lets rows go from column j mod E
-    row 1          │       │       │   ×   │       │
-    row 2          │   ×   │   ×   │   ×   │   ×   │        G + E − 1 of G·E sub-indices are touched
-    row 3          └───────┴───────┴───×───┴───────┘
+expiry column      0       1       2       3            slide j takes rows into row  j mod G
+row 0          ┌───────┬───────┬───────┬───────┐        and lets rows go from column j mod E
+row 1          │       │       │   ×   │       │
+row 2          │   ×   │   ×   │   ×   │   ×   │        G + E − 1 of G·E sub-indices are touched
+row 3          └───────┴───────┴───×───┴───────┘
 """
 
 import collections
@@ -36,7 +36,7 @@ def ids(partitioner: Partitioner) -> str:
 
 @pytest.mark.parametrize("partitioner", layouts(), ids=ids)
 def test_every_cell_is_inside_the_grid_and_depends_on_nothing_but_its_own_slot(partitioner: Partitioner) -> None:
-    """Separable: the insertion slot gives the row, the expiry slot the column. A file cut by column at append relies on it."""
+    """Separable: the insertion slot gives the row, the expiry slot the column; a file cut at append relies on it."""
     again = Partitioner(partitioner.index, 24)
     for slot in range(-50, 300):
         assert 0 <= partitioner.row(slot) < partitioner.rows
@@ -61,7 +61,9 @@ def test_round_robin_takes_slot_numbers_modulo_the_grid(grid: tuple[int, int]) -
 
 @pytest.mark.parametrize("name", ["round-robin", "random"])
 @pytest.mark.parametrize("grid", GRIDS)
-def test_a_slide_of_the_doubly_partitioned_index_touches_one_row_and_one_column(name: str, grid: tuple[int, int]) -> None:
+def test_a_slide_of_the_doubly_partitioned_index_touches_one_row_and_one_column(
+    name: str, grid: tuple[int, int]
+) -> None:
     rows, columns = grid
     partitioner = Partitioner(Index(name, rows, columns), 24)
     for slide in range(1, 200):
@@ -70,7 +72,9 @@ def test_a_slide_of_the_doubly_partitioned_index_touches_one_row_and_one_column(
 
 @pytest.mark.parametrize("partitioner", layouts(), ids=ids)
 @given(data=st.data())
-def test_touched_cells_are_those_that_rows_come_into_or_may_leave(partitioner: Partitioner, data: st.DataObject) -> None:
+def test_touched_cells_are_those_that_rows_come_into_or_may_leave(
+    partitioner: Partitioner, data: st.DataObject
+) -> None:
     """Against brute force: one row of every (insertion slot, expiry slot), slides of one slot and of many."""
     previous = data.draw(st.integers(-60, 200))
     slide = previous + data.draw(st.integers(1, 130))
@@ -91,7 +95,7 @@ def test_the_chronological_layout_is_the_thesiss_figure_with_its_erratum_correct
         insertion slot      1 … 4        5 … 8         expiry slot     9 … 12        13 … 16
                               row 0        row 1                        column 0      column 1
 
-    Algorithm 1 line 8 prints expiry ranges that begin at τ + S + … (erratum E3): they begin at τ and stride by E, so that the
+    Algorithm 1 line 8 prints expiry ranges that begin at τ + S + … (erratum E3): they begin at τ and stride by E; the
     next ones are 33 … 40 (slots 17 … 20, where the first range was) and 41 … 48.
     """
     partitioner = Partitioner(Index("chronological", 2, 2), 8)
@@ -117,7 +121,7 @@ def test_waves_put_consecutive_slots_together_in_one_dimension(sub_indices: int,
 
 
 def sizes(partitioner: Partitioner, lifetime: int, slide: int) -> collections.Counter:
-    """Rows per cell right after a slide, one row of each (insertion slot, expiry slot) that is alive: p(p+1)/2 of them."""
+    """Rows per cell after a slide, one of each (insertion slot, expiry slot) that is alive: p(p+1)/2 of them."""
     return collections.Counter(
         (partitioner.row(inserted), partitioner.column(exp))
         for inserted in range(slide - lifetime + 1, slide + 1)
@@ -142,14 +146,18 @@ THEOREM = [(2, 4), (2, 8), (3, 9), (4, 16), (5, 30)]
 """(q, p): a q × q grid, a lifetime of p slots."""
 
 
-@pytest.mark.parametrize(("q", "p", "value"), [(q, p, v) for (q, p), v in zip(THEOREM, (3, 12, 18, 60, 216), strict=True)])
+@pytest.mark.parametrize(
+    ("q", "p", "value"), [(q, p, v) for (q, p), v in zip(THEOREM, (3, 12, 18, 60, 216), strict=True)]
+)
 def test_round_robin_sub_indices_are_as_even_as_theorem_4_1_corrected_says(q: int, p: int, value: int) -> None:
     closed = p * p / 4 * (1 - 1 / (q * q))
     assert closed == value
     assert spread(Partitioner(Index("round-robin", q, q), p), p) == pytest.approx(closed, rel=1e-12)
 
 
-@pytest.mark.parametrize(("q", "p", "value"), [(q, p, v) for (q, p), v in zip(THEOREM, (5, 52, 78, 540, 4836), strict=True)])
+@pytest.mark.parametrize(
+    ("q", "p", "value"), [(q, p, v) for (q, p), v in zip(THEOREM, (5, 52, 78, 540, 4836), strict=True)]
+)
 def test_chronological_sub_indices_are_as_uneven_as_theorem_4_1_corrected_says(q: int, p: int, value: int) -> None:
     m = p // q
     closed = m * m * (q - 1) * (3 * m * m * q - 4 * m * m + 7) / 12

@@ -1,6 +1,7 @@
-"""Any history of appends, slides, reads, clean-ups and reopenings gives what a plain list of rows gives: a stateful property test.
+"""Any history of appends, slides, reads, clean-ups and reopenings gives what a plain list of rows gives.
 
-Run once for every layout in `shapes.LAYOUTS`. Times are drawn where things go wrong: on slot ends and one microsecond beside them.
+A stateful property test, run for every layout in `shapes.LAYOUTS`. Times are drawn where things go wrong: on slot ends
+and one microsecond beside them.
 
         now-2Δ        now-Δ          now           now+Δ
     ──────┤─────────────┤─────────────┤─────────────┤──────
@@ -26,6 +27,7 @@ import places
 import windrow
 from oracle import SECOND, Appended, Conflict, Oracle, Refused, Slid
 from shapes import BASE, DELTA, LAYOUTS, SHAPES, assert_rows, when
+from windrow import times
 
 STREAM = "s"
 
@@ -178,11 +180,14 @@ class History(RuleBasedStateMachine):
         try:
             expected = self.truth.slide(self.clock, to, force)
         except Refused as refusal:
-            with pytest.raises(windrow.SourceBehindError if refusal.sources else windrow.ClockError) as error:
-                self.handles[handle].slide(STREAM, to=when(to), force=force)
-            assert all(repr(source) in str(error.value) for source in refusal.sources)
+            self.refused(handle, to, force, refusal.sources)
         else:
             self.slid(self.handles[handle].slide(STREAM, to=when(to), force=force), expected)
+
+    def refused(self, handle: int, to: int, force: bool, sources: tuple[str, ...]) -> None:
+        with pytest.raises(windrow.SourceBehindError if sources else windrow.ClockError) as error:
+            self.handles[handle].slide(STREAM, to=when(to), force=force)
+        assert all(repr(source) in str(error.value) for source in sources)
 
     @rule(handle=handles, slots=st.integers(4, 60))
     def slide_many_slots_at_once(self, handle: int, slots: int) -> None:
@@ -195,7 +200,7 @@ class History(RuleBasedStateMachine):
             report.moved, report.slide, report.inserted, report.expired, report.late, frozenset(report.missing)
         )
         assert found == expected
-        assert report.now == self.truth.now
+        assert report.now == (None if self.truth.now is None else times.to_datetime(self.truth.now))
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
@@ -218,7 +223,9 @@ class History(RuleBasedStateMachine):
         return tuple(choice.choice(self.shape.values[name]) for name in self.shape.key)
 
     @precondition(lambda self: self.shape.key)
-    @rule(handle=handles, window=windows, seed=st.integers(0, 2**32), kind=st.sampled_from(("keys", "prefix", "between")))
+    @rule(
+        handle=handles, window=windows, seed=st.integers(0, 2**32), kind=st.sampled_from(("keys", "prefix", "between"))
+    )
     def probe(self, handle: int, window: int | None, seed: int, kind: str) -> None:
         if not self.kept(window):
             return
@@ -304,7 +311,7 @@ class History(RuleBasedStateMachine):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_any_history_gives_what_a_list_of_rows_gives(layout: str) -> None:
     machine = type(f"History_{layout.replace('-', '_')}", (History,), {"layout": LAYOUTS[layout]})
-    # The layouts share the profile's examples, and a failure is told as it was found: shrinking histories takes minutes.
+    # The layouts share the profile's examples; a failure is told as it was found: shrinking histories takes minutes.
     run_state_machine_as_test(
         machine,
         settings=settings(

@@ -1,8 +1,8 @@
 """kill -9 anywhere: nothing committed is lost, nothing is doubled, and the next open needs no repair step.
 
-    op 0     op 1     op k        ×  killed inside operation k
-    ──●────────●─────────●────────×
-                         k        after reopen: the truth after k operations or after k + 1, never between
+op 0     op 1     op k        ×  killed inside operation k
+──●────────●─────────●────────×
+                     k        after reopen: the truth after k operations or after k + 1, never between
 """
 
 import os
@@ -122,7 +122,7 @@ def test_a_process_killed_at_any_of_many_random_moments_leaves_the_state_before_
 
 
 def test_nothing_is_named_by_a_commit_before_it_is_durable(fresh: Path, tmp_path: Path) -> None:
-    """staged file synced → renamed → folder synced → committed: in another order a power cut could lose a named file."""
+    """Synced → renamed → folder synced → committed: in another order a power cut could lose a named file."""
     path = shutil.copytree(fresh, tmp_path / "wh")
     files = Recording()
     with scenario.open_warehouse(path, files=files) as wh:

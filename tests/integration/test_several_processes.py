@@ -1,6 +1,6 @@
-"""One writer, any number of readers, no waiting between them; and all that other processes do to the folder harms nobody.
+"""One writer, any number of readers, no waiting; and all that other processes do to the folder harms nobody.
 
-Every slide j puts in rows that carry the number j and live for 4 slots, so an answer is right only if it is one of these:
+Every slide j puts in rows that carry the number j and live for 4 slots, so an answer must be one of these:
 
     slide 1: [1]   slide 2: [1 2]   slide 3: [1 2 3]   slide 4: [1 2 3 4]   slide 5: [2 3 4 5]  …
 """
@@ -78,7 +78,7 @@ def test_a_reader_does_not_wait_for_a_commit_that_is_under_way(tmp_path: Path) -
         with scenario.open_warehouse(path) as open_before, wh._store.catalog.write():
             assert open_before.scan("s").read_all().num_rows == 2 * PER_SLOT
             assert same_process.probe("s", 0).num_rows == 2 * PER_SLOT // KEYS
-    # From another process, which must not wait either: stopped in the middle of its slide, a writer holds every lock a slide takes.
+    # Nor from another process: a writer that is stopped in the middle of its slide holds every lock that a slide takes.
     for step in ("append.committing", "slide.planned", "slide.staged", "slide.committing"):
         copy = shutil.copytree(path, tmp_path / step)
         stopped, answers = PROCESSES.SimpleQueue(), PROCESSES.SimpleQueue()
@@ -93,7 +93,7 @@ def test_a_reader_does_not_wait_for_a_commit_that_is_under_way(tmp_path: Path) -
 
 
 def test_the_writer_does_not_wait_for_a_stopped_reader_and_takes_no_file_from_it(tmp_path: Path) -> None:
-    """The reader is stopped (SIGSTOP) in the middle of a scan, 20 slides and clean-ups replace all it reads, then it goes on."""
+    """Stopped (SIGSTOP) in the middle of a scan; 20 slides and clean-ups replace all it reads; then it goes on."""
     path, told, go = tmp_path / "wh", PROCESSES.SimpleQueue(), PROCESSES.SimpleQueue()
     children.create_numbered(str(path), REBUILD)
     with scenario.open_warehouse(path) as wh:
@@ -163,7 +163,7 @@ def test_a_forked_child_gets_an_error_from_old_handles_and_harms_its_parent_in_n
 
 @pytest.mark.parametrize("how", ["hash", "copy"])
 def test_reading_all_bytes_of_the_folder_in_a_process_that_uses_it_harms_nobody(how: str, tmp_path: Path) -> None:
-    """Closing a descriptor of lock.mdb drops LMDB's own locks of the process: the next opener believes that it is alone."""
+    """Closing a descriptor of lock.mdb drops LMDB's own locks: the next opener believes that it is alone."""
     path, told = tmp_path / "wh", PROCESSES.SimpleQueue()
     shape = SHAPES["fixed"]
     with scenario.open_warehouse(path) as wh:
@@ -180,7 +180,9 @@ def test_reading_all_bytes_of_the_folder_in_a_process_that_uses_it_harms_nobody(
         others = [start(children.append_and_hash, str(path), "fixed", part, told) for part in everything[1:]]
         for turn, (rows, batch) in enumerate(everything[0]):
             if how == "copy":
-                shutil.copytree(path, tmp_path / f"copy{turn}", ignore=shutil.ignore_patterns("*.parquet", "staging", "pins"))
+                shutil.copytree(
+                    path, tmp_path / f"copy{turn}", ignore=shutil.ignore_patterns("*.parquet", "staging", "pins")
+                )
             else:
                 for file in sorted((path / "catalog").glob("*.mdb")):
                     file.read_bytes()
@@ -203,8 +205,10 @@ OPERATIONS = scenario.operations(SHAPES[OTHER_SHAPE], seed=99, rounds=3)
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_process_that_opens_the_warehouse_in_the_middle_of_anothers_work_removes_nothing(step: str, tmp_path: Path) -> None:
-    """          rename            commit
+def test_a_process_that_opens_the_warehouse_in_the_middle_of_anothers_work_removes_nothing(
+    step: str, tmp_path: Path
+) -> None:
+    """rename            commit
     ────────────●───────×──────────●─────    × another process opens, collects garbage, checks and leaves
                         the file is there and no record names it yet
     """
@@ -249,7 +253,12 @@ def test_a_read_only_visitor_removes_nothing_not_even_what_the_dead_left(tmp_pat
     with scenario.open_warehouse(path, read_only=True) as wh:
         assert wh.scan("s").read_all().num_rows == 0
         assert [p for p in wh.check().problems if "named by no record" in p]
-        for change in (wh.gc, lambda: wh.slide("s"), lambda: wh.append("s", children.numbered_rows(1)), lambda: wh.drop_stream("s")):
+        for change in (
+            wh.gc,
+            lambda: wh.slide("s"),
+            lambda: wh.append("s", children.numbered_rows(1)),
+            lambda: wh.drop_stream("s"),
+        ):
             with pytest.raises(windrow.StorageError, match="reading only"):
                 change()
     assert sorted(str(p) for p in path.rglob("*.parquet")) == files
@@ -405,7 +414,9 @@ def test_threads_share_one_handle(tmp_path: Path) -> None:
         try:
             last = 0
             while last < 15:
-                slot = children.slot_of_answer(wh.scan("s", columns=["slot"]).read_all().column("slot").to_pylist(), PER_SLOT)
+                slot = children.slot_of_answer(
+                    wh.scan("s", columns=["slot"]).read_all().column("slot").to_pylist(), PER_SLOT
+                )
                 assert slot >= last
                 last = slot
                 children.slot_of_answer(wh.probe("s", 1).column("slot").to_pylist(), PER_SLOT // KEYS)

@@ -40,9 +40,13 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "slide is negative": ({"slide": dt.timedelta(seconds=-1)}, "longer than zero"),
     "slide is a number": ({"slide": 60}, "slide must be a string like '10 minutes' or a timedelta, not int"),
     "slide is endless": ({"slide": "99999999999 weeks", "lifetime": None}, "longer than can be counted"),
-    "lifetime shorter than the slide": ({"lifetime": "59 seconds"}, "lifetime 59 seconds is shorter than the slide 1 minute"),
+    "lifetime shorter than the slide": (
+        {"lifetime": "59 seconds"},
+        "lifetime 59 seconds is shorter than the slide 1 minute",
+    ),
     "max_lifetime shorter than the slide": (
-        {"lifetime": None, "expires": "exp", "max_lifetime": "1 second"}, "shorter than the slide"
+        {"lifetime": None, "expires": "exp", "max_lifetime": "1 second"},
+        "shorter than the slide",
     ),
     "both kinds of lifetime": ({"expires": "exp", "max_lifetime": "1 hour"}, "either lifetime .* or expires"),
     "expires without max_lifetime": ({"lifetime": None, "expires": "exp"}, "needs max_lifetime"),
@@ -58,9 +62,12 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "max_skew is no duration": ({"max_skew": "x"}, "max_skew 'x'"),
     "max_ahead is no duration": ({"max_ahead": 5}, "max_ahead must be"),
     "origin is no time": ({"origin": "yesterday"}, "origin 'yesterday' is not a time"),
-    "failure policy": ({"on_source_failure": "ignore"}, "on_source_failure 'ignore' is unknown; choose block or exclude"),
+    "failure policy": (
+        {"on_source_failure": "ignore"},
+        "on_source_failure 'ignore' is unknown; choose block or exclude",
+    ),
     "index": ({"index": "best"}, "index must be 'auto' or windrow.Index"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", WRONG)
@@ -82,7 +89,10 @@ def test_a_definition_that_cannot_work_says_what_is_wrong_and_creates_nothing(wh
         (pa.schema([("ts", US), ("TS", pa.int64())]), "capitals"),
         (pa.schema([("ts", US), ("_seq", pa.int64())]), "'_seq' is reserved"),
         (pa.schema([("ts", US), ("", pa.int64())]), "reserved or empty"),
-        (pa.schema([("ts", US), ("x", pa.month_day_nano_interval())]), "'x' of type month_day_nano_interval cannot be stored"),
+        (
+            pa.schema([("ts", US), ("x", pa.month_day_nano_interval())]),
+            "'x' of type month_day_nano_interval cannot be stored",
+        ),
         (pa.schema([("ts", US), ("x", pa.string_view())]), "'x' of type string_view cannot be stored"),
         (pa.schema([("ts", US), ("x", pa.list_(pa.binary_view()))]), "'x' of type list.* cannot be stored"),
         ([("ts", US)], "must be a pyarrow.Schema, not list"),
@@ -95,8 +105,8 @@ def test_a_schema_that_cannot_be_stored_says_which_column(wh: windrow.Warehouse,
 
 
 BAD_NAMES = [
-    "..", ".", "", "a/b", "../x", "/etc/passwd", "a\\b", "a\x00b", "a b", "é", "1a", "-a", "a" * 64, "CON", "nul", "com1",
-    "~", "a.b", "a\n", "%2e%2e", "windrow", "Window", "a;b", "'a'", None, 5, b"a", "‮a", "ａ",
+    "..", ".", "", "a/b", "../x", "/etc/passwd", "a\\b", "a\x00b", "a b", "é", "1a", "-a", "a" * 64, "CON", "nul",
+    "com1", "~", "a.b", "a\n", "%2e%2e", "windrow", "Window", "a;b", "'a'", None, 5, b"a", "\u202ea", "ａ",
 ]  # fmt: skip
 
 
@@ -121,10 +131,18 @@ def test_good_names_are_taken(wh: windrow.Warehouse) -> None:
 
 def test_a_stream_that_is_not_there_is_named_with_those_that_are(wh: windrow.Warehouse) -> None:
     calls = [
-        lambda: wh.append("nosuch", pa.table({})), lambda: wh.slide("nosuch"), lambda: wh.scan("nosuch"), lambda: wh.probe("nosuch", 1),
-        lambda: wh.drop_stream("nosuch"), lambda: wh.rejected("nosuch"), lambda: wh.replay("nosuch"), lambda: wh.now("nosuch"),
-        lambda: wh.heartbeat("nosuch", up_to="2026-01-01"), lambda: wh.stream("nosuch"), lambda: wh.discard_rejected("nosuch"),
-    ]  # fmt: skip
+        lambda: wh.append("nosuch", pa.table({})),
+        lambda: wh.slide("nosuch"),
+        lambda: wh.scan("nosuch"),
+        lambda: wh.probe("nosuch", 1),
+        lambda: wh.drop_stream("nosuch"),
+        lambda: wh.rejected("nosuch"),
+        lambda: wh.replay("nosuch"),
+        lambda: wh.now("nosuch"),
+        lambda: wh.heartbeat("nosuch", up_to="2026-01-01"),
+        lambda: wh.stream("nosuch"),
+        lambda: wh.discard_rejected("nosuch"),
+    ]
     for call in calls:
         with pytest.raises(windrow.UnknownStreamError, match="no stream 'nosuch'; none was created yet"):
             call()
@@ -208,22 +226,33 @@ VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "list": (pa.list_(pa.int32()), [[], [1, None, 3], None]),
     "large_list": (pa.large_list(pa.string()), [[], ["a", None], None]),
     "fixed_list": (pa.list_(pa.float32(), 2), [[1.0, 2.0], [None, 0.5], None]),
-    "struct": (pa.struct([("x", pa.int8()), ("y", pa.list_(pa.string()))]), [{"x": 1, "y": ["a"]}, {"x": None, "y": None}, None]),
+    "struct": (
+        pa.struct([("x", pa.int8()), ("y", pa.list_(pa.string()))]),
+        [{"x": 1, "y": ["a"]}, {"x": None, "y": None}, None],
+    ),
     "map": (pa.map_(pa.string(), pa.int32()), [[("a", 1), ("b", None)], [], None]),
-    "deep": (pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.list_(pa.decimal128(5, 1))))])), [[{"m": [("k", [Decimal("1.5"), None])]}], [], None]),
+    "deep": (
+        pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.list_(pa.decimal128(5, 1))))])),
+        [[{"m": [("k", [Decimal("1.5"), None])]}], [], None],
+    ),
     "dictionary": (pa.dictionary(pa.int32(), pa.string()), ["a", "b", None]),
     "dictionary_small": (pa.dictionary(pa.int8(), pa.large_string()), ["a", "b", None]),
     "dictionary_int": (pa.dictionary(pa.int16(), pa.int64()), [7, 8, None]),
     "dictionary_ordered": (pa.dictionary(pa.int32(), pa.string(), ordered=True), ["b", "a", None]),
     "dictionary_in_list": (pa.list_(pa.dictionary(pa.int32(), pa.string())), [["a", "b"], [None], None]),
-    "dictionary_in_struct": (pa.struct([("d", pa.dictionary(pa.int32(), pa.string()))]), [{"d": "a"}, {"d": None}, None]),
-}  # fmt: skip
+    "dictionary_in_struct": (
+        pa.struct([("d", pa.dictionary(pa.int32(), pa.string()))]),
+        [{"d": "a"}, {"d": None}, None],
+    ),
+}
 
 
 def column_of(kind: pa.DataType, values: list[Any]) -> pa.Array:
     if pa.types.is_dictionary(kind):
         plain = pa.array(values, kind.value_type).dictionary_encode()
-        return pa.DictionaryArray.from_arrays(plain.indices.cast(kind.index_type), plain.dictionary, ordered=kind.ordered)
+        return pa.DictionaryArray.from_arrays(
+            plain.indices.cast(kind.index_type), plain.dictionary, ordered=kind.ordered
+        )
     return pa.array(values, kind)
 
 
@@ -239,7 +268,12 @@ def test_every_type_comes_back_exactly_as_it_went_in(wh: windrow.Warehouse, name
     for turn in range(3):
         numbers = range(10 * turn, 10 * turn + len(values))
         table = pa.table(
-            [pa.array([BASE + turn * DELTA + 1] * len(values), US), pa.array(numbers), column_of(kind, values), pa.array(numbers)],
+            [
+                pa.array([BASE + turn * DELTA + 1] * len(values), US),
+                pa.array(numbers),
+                column_of(kind, values),
+                pa.array(numbers),
+            ],
             schema=schema,
         )
         wh.append("s", table)
@@ -254,11 +288,13 @@ def test_every_type_comes_back_exactly_as_it_went_in(wh: windrow.Warehouse, name
         assert found.column("v").to_pylist() == want.column("v").to_pylist()
     probed = wh.probe("s", keys=[0, 11, 22])
     assert probed.schema.equals(schema)
-    assert [str(v) for v in probed.sort_by("n").column("v").to_pylist()] == [str(v) for v in want.take([0, 4, 8]).column("v").to_pylist()]
+    assert [str(v) for v in probed.sort_by("n").column("v").to_pylist()] == [
+        str(v) for v in want.take([0, 4, 8]).column("v").to_pylist()
+    ]
     assert wh.check().ok
 
 
-KEYABLE = [name for name, (kind, _) in VALUES.items() if name not in ("null",) and not pa.types.is_nested(kind)]
+KEYABLE = [name for name, (kind, _) in VALUES.items() if name != "null" and not pa.types.is_nested(kind)]
 
 
 @pytest.mark.parametrize("name", KEYABLE)
@@ -267,7 +303,10 @@ def test_every_ordered_type_can_be_the_search_key(wh: windrow.Warehouse, name: s
     schema = pa.schema([("ts", US), ("v", kind), ("n", pa.int64())])
     wh.create_stream("s", schema, time="ts", key="v", slide="10 seconds", lifetime="1 minute")
     numbers = range(len(values))
-    wh.append("s", pa.table([pa.array([BASE + 1] * len(values), US), column_of(kind, values), pa.array(numbers)], schema=schema))
+    wh.append(
+        "s",
+        pa.table([pa.array([BASE + 1] * len(values), US), column_of(kind, values), pa.array(numbers)], schema=schema),
+    )
     wh.slide("s", to=when(BASE + DELTA))
     for number, value in enumerate(values):
         if value is None:
@@ -290,7 +329,9 @@ def test_keys_longer_than_lmdb_allows_are_no_problem(wh: windrow.Warehouse, layo
         wh.slide("s", to=when(BASE + (turn + 1) * DELTA))
     for number, key in enumerate(keys):
         assert wh.probe("s", key).column("n").to_pylist() == [number] * 3
-    assert wh.probe("s", between=("x" * 5000, "x" * 5000 + "a")).num_rows == 3 * sum("x" * 5000 <= k <= "x" * 5000 + "a" for k in keys)
+    assert wh.probe("s", between=("x" * 5000, "x" * 5000 + "a")).num_rows == 3 * sum(
+        "x" * 5000 <= k <= "x" * 5000 + "a" for k in keys
+    )
     assert wh.check().ok
 
 
@@ -319,7 +360,7 @@ INPUTS = {
     "string views": lambda: ROWS.set_column(2, "text", ROWS.column("text").cast(pa.string_view())),
     "dictionary": lambda: ROWS.set_column(2, "text", ROWS.column("text").dictionary_encode()),
     "other time unit": lambda: ROWS.set_column(0, "ts", ROWS.column("ts").cast(pa.timestamp("ns", "UTC"))),
-    "pandas": lambda: ROWS.to_pandas(),
+    "pandas": ROWS.to_pandas,
     "polars": lambda: pl.from_arrow(ROWS),
     "polars lazily collected": lambda: pl.from_arrow(ROWS).lazy().collect(),
     "DuckDB relation": relation,
@@ -370,16 +411,25 @@ MISFITS: dict[str, tuple[Any, str]] = {
     "missing column": (lambda: ROWS.drop_columns(["text"]), "column 'text' .* is missing"),
     "unknown column": (lambda: ROWS.append_column("z", ROWS.column("k")), "column 'z' is not in the stream"),
     "wrong type": (lambda: ROWS.set_column(1, "k", ROWS.column("text")), "column 'k' is string, the stream has int64"),
-    "two things at once": (lambda: ROWS.drop_columns(["k"]).append_column("z", ROWS.column("k")), "'z'.*'k'.*nothing was appended"),
-    "time without zone": (lambda: ROWS.set_column(0, "ts", ROWS.column("ts").cast(pa.timestamp("us"))), "'ts' is timestamp"),
+    "two things at once": (
+        lambda: ROWS.drop_columns(["k"]).append_column("z", ROWS.column("k")),
+        "'z'.*'k'.*nothing was appended",
+    ),
+    "time without zone": (
+        lambda: ROWS.set_column(0, "ts", ROWS.column("ts").cast(pa.timestamp("us"))),
+        "'ts' is timestamp",
+    ),
     "wider integers": (lambda: ROWS.set_column(1, "k", ROWS.column("k").cast(pa.float64())), "'k' is double"),
-    "doubled column": (lambda: pa.table([*ROWS.columns, ROWS.column(1)], names=["ts", "k", "text", "k"]), "'k' occurs twice"),
+    "doubled column": (
+        lambda: pa.table([*ROWS.columns, ROWS.column(1)], names=["ts", "k", "text", "k"]),
+        "'k' occurs twice",
+    ),
     "batches that differ": (broken, "different schemas"),
     "a string": (lambda: "ts,k,text", "cannot take rows from builtins.str"),
     "a dict": (lambda: {"ts": []}, "cannot take rows from"),
     "a list of dicts": (lambda: [{"ts": 1}], "cannot take rows from"),
     "nothing": (lambda: None, "cannot take rows from"),
-    "an empty list": (lambda: [], "has no schema"),
+    "an empty list": (list, "has no schema"),
 }
 
 
@@ -398,12 +448,12 @@ def test_rows_that_do_not_fit_are_refused_as_a_whole_and_change_nothing(wh: wind
 
 
 def test_a_value_that_would_be_changed_by_the_streams_type_refuses_the_batch(wh: windrow.Warehouse) -> None:
-    """Nanoseconds that do not fit microseconds: refused, not rounded. Nulls where none may be: refused, also in a later batch."""
+    """Nanoseconds that do not fit microseconds are not rounded; nulls where none may be count in every batch."""
     schema = pa.schema([("ts", US), pa.field("k", pa.int64(), nullable=False)])
     wh.create_stream("s", schema, time="ts", key="k", slide="10 seconds", lifetime="1 minute")
     fine = pa.table({"ts": pa.array([BASE * 1000], pa.timestamp("ns", "UTC")), "k": [1]})
     odd = pa.table({"ts": pa.array([BASE * 1000 + 1], pa.timestamp("ns", "UTC")), "k": [1]})
-    with pytest.raises(windrow.SchemaError, match="'ts' cannot become .* without loss"):
+    with pytest.raises(windrow.SchemaError, match=r"'ts' cannot become .* without loss"):
         wh.append("s", [fine, odd])
     null = pa.table({"ts": pa.array([BASE], US), "k": pa.array([None], pa.int64())})
     with pytest.raises(windrow.SchemaError, match="'k' is not nullable but has 1 null"):
@@ -455,10 +505,14 @@ def test_the_memory_of_an_append_follows_its_chunks_not_its_rows(path: Path, rej
         nonlocal most
         rows = size // 1024
         for turn in range(count):
-            payload = pa.FixedSizeBinaryArray.from_buffers(pa.binary(1024), rows, [None, pa.py_buffer(noise.bytes(rows * 1024))])
+            payload = pa.FixedSizeBinaryArray.from_buffers(
+                pa.binary(1024), rows, [None, pa.py_buffer(noise.bytes(rows * 1024))]
+            )
             stamp = None if rejecting else BASE + turn
             most = max(most, pa.total_allocated_bytes())
-            yield pa.record_batch([pa.array([stamp] * rows, US), pa.array(range(rows), pa.int64()), payload], schema=schema)
+            yield pa.record_batch(
+                [pa.array([stamp] * rows, US), pa.array(range(rows), pa.int64()), payload], schema=schema
+            )
 
     with windrow.open(path, clock=lambda: BASE) as wh:
         wh.create_stream("s", schema, time="ts", key="k", slide="10 seconds", lifetime="1 minute")
@@ -468,7 +522,9 @@ def test_the_memory_of_an_append_follows_its_chunks_not_its_rows(path: Path, rej
         assert most - before < 200 << 20, f"{(most - before) >> 20} MB alive while 320 MB passed through"
 
 
-def test_dropping_a_stream_removes_its_rows_and_a_new_one_of_the_name_knows_nothing_of_it(wh: windrow.Warehouse) -> None:
+def test_dropping_a_stream_removes_its_rows_and_a_new_one_of_the_name_knows_nothing_of_it(
+    wh: windrow.Warehouse,
+) -> None:
     declare(wh)
     wh.append("s", ROWS, batch_id="b")
     wh.slide("s", to=when(BASE + DELTA))
@@ -538,7 +594,16 @@ def test_a_closed_warehouse_says_so(wh: windrow.Warehouse) -> None:
         snapshot.scan("s")
     wh.close()
     wh.close()
-    for call in (lambda: wh.scan("s"), lambda: wh.append("s", ROWS), lambda: wh.slide("s"), wh.streams, wh.gc, wh.check, wh.status, wh.snapshot):
+    for call in (
+        lambda: wh.scan("s"),
+        lambda: wh.append("s", ROWS),
+        lambda: wh.slide("s"),
+        wh.streams,
+        wh.gc,
+        wh.check,
+        wh.status,
+        wh.snapshot,
+    ):
         with pytest.raises(windrow.ClosedError, match="closed; open it again"):
             call()
 

@@ -1,7 +1,8 @@
-"""Warehouses of other releases, damaged files, places that cannot be written: each works or says what is wrong, in words."""
+"""Warehouses of other releases, damaged files, places that cannot be written: each works or says what is wrong."""
 
 import contextlib
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -45,7 +46,9 @@ def segment_files(path: Path) -> list[Path]:
 @pytest.mark.parametrize(("version", "age"), [(2, "newer"), (999, "newer"), (0, "older")])
 def test_a_warehouse_of_another_format_is_refused_with_its_number(filled: Path, version: int, age: str) -> None:
     (filled / "windrow.json").write_text(json.dumps({"format": version, "catalog": None}))
-    with pytest.raises(windrow.FormatError, match=rf"format {version}, {age} than this release's 1; open it with the release"):
+    with pytest.raises(
+        windrow.FormatError, match=rf"format {version}, {age} than this release's 1; open it with the release"
+    ):
         windrow.open(filled)
 
 
@@ -102,7 +105,10 @@ DAMAGES = {
     "missing": (lambda file: file.unlink(), "is missing"),
     "empty": (lambda file: file.write_bytes(b""), "has 0 bytes, .* were written"),
     "truncated": (lambda file: file.write_bytes(file.read_bytes()[:-100]), "bytes, .* were written"),
-    "cut in half": (lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size // 2]), "bytes, .* were written"),
+    "cut in half": (
+        lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size // 2]),
+        "bytes, .* were written",
+    ),
     "longer": (lambda file: file.write_bytes(file.read_bytes() + b"x"), "bytes, .* were written"),
     "other content": (lambda file: file.write_bytes(b"x" * file.stat().st_size), "checksum"),
     "broken footer": (lambda file: file.write_bytes(file.read_bytes()[:-8] + b"\xff\xff\xff\x7fPAR1"), "checksum"),
@@ -126,7 +132,7 @@ def test_a_damaged_segment_is_told_and_everything_else_stays_readable(filled: Pa
         report = wh.check()
         assert not report.ok
         assert all(file.name in problem for problem in report.problems), report.problems
-        assert any(__import__("re").search(words, problem) for problem in report.problems), report.problems
+        assert any(re.search(words, problem) for problem in report.problems), report.problems
         assert children.slide_numbered(wh, 4).inserted == PER_SLOT, "rows still come in"
         for slot in range(5, 4 + SLOTS):
             children.slide_numbered(wh, slot)
@@ -168,7 +174,7 @@ def test_damaged_rejected_rows_are_told(path: Path) -> None:
         wh.append("s", shape.table([{"ts": None, "k": 1, "text": "t", "n": 1}]))
         next((path / "streams" / "s" / "rejected").iterdir()).unlink()
         for call in (wh.rejected, wh.replay):
-            with pytest.raises(windrow.DamageError, match="rejected rows .* cannot be read"):
+            with pytest.raises(windrow.DamageError, match=r"rejected rows .* cannot be read"):
                 call("s")
         assert any("missing" in problem for problem in wh.check().problems)
         assert wh.discard_rejected("s") == 1
@@ -240,7 +246,9 @@ def test_a_local_file_system_is_fine(path: Path, kind: str) -> None:
 
 
 def test_the_kernel_is_asked_what_holds_a_path(path: Path) -> None:
-    kinds = subprocess.run(["stat", "-f", "-c", "%T", str(path.parent)], check=True, capture_output=True, text=True).stdout.strip()
+    kinds = subprocess.run(
+        ["stat", "-f", "-c", "%T", str(path.parent)], check=True, capture_output=True, text=True
+    ).stdout.strip()
     found = Files().file_system(path.parent)
     assert found
     if kinds == "tmpfs":
@@ -285,7 +293,11 @@ def read_only_copy(source: Path, at: Path) -> Iterator[Path | None]:
     """The folder under a read-only mount, where mounting is permitted."""
     at.mkdir()
     done = subprocess.run(["mount", "--bind", str(source), str(at)], check=False, capture_output=True).returncode == 0
-    done = done and subprocess.run(["mount", "-o", "remount,bind,ro", str(at)], check=False, capture_output=True).returncode == 0
+    done = (
+        done
+        and subprocess.run(["mount", "-o", "remount,bind,ro", str(at)], check=False, capture_output=True).returncode
+        == 0
+    )
     try:
         yield at if done else None
     finally:
@@ -305,10 +317,15 @@ def test_a_read_only_folder_can_be_read_and_says_no_to_changes(filled: Path, tmp
                 assert wh.status().readers == 0
                 assert wh.check().ok
                 for change in (
-                    lambda wh=wh: children.slide_numbered(wh, 4), lambda wh=wh: wh.slide("s"), wh.gc, lambda wh=wh: wh.drop_stream("s"),
-                    lambda wh=wh: SHAPES["fixed"].create(wh, "new", NOREBUILD), lambda wh=wh: wh.replay("s"), lambda wh=wh: wh.discard_rejected("s"),
+                    lambda wh=wh: children.slide_numbered(wh, 4),
+                    lambda wh=wh: wh.slide("s"),
+                    wh.gc,
+                    lambda wh=wh: wh.drop_stream("s"),
+                    lambda wh=wh: SHAPES["fixed"].create(wh, "new", NOREBUILD),
+                    lambda wh=wh: wh.replay("s"),
+                    lambda wh=wh: wh.discard_rejected("s"),
                     lambda wh=wh: wh.heartbeat("s", up_to=when(BASE)),
-                ):  # fmt: skip
+                ):
                     with pytest.raises(windrow.StorageError, match="read"):
                         change()
         with pytest.raises(windrow.StorageError):
@@ -321,7 +338,13 @@ def test_a_read_only_handle_creates_nothing_in_the_folder_but_its_pins(filled: P
     before = sorted(str(p) for p in filled.rglob("*") if "pins" not in p.parts)
     with scenario.open_warehouse(filled, read_only=True) as wh:
         assert wh.scan("s").read_all().num_rows == 3 * PER_SLOT
-        for change in (wh.gc, lambda: wh.slide("s"), lambda: wh.replay("s"), lambda: wh.discard_rejected("s"), lambda: wh.fail_source("s", "default")):
+        for change in (
+            wh.gc,
+            lambda: wh.slide("s"),
+            lambda: wh.replay("s"),
+            lambda: wh.discard_rejected("s"),
+            lambda: wh.fail_source("s", "default"),
+        ):
             with pytest.raises(windrow.StorageError, match="reading only"):
                 change()
     assert sorted(str(p) for p in filled.rglob("*") if "pins" not in p.parts) == before

@@ -1,4 +1,4 @@
-"""What a slide does and says: cells touched, bytes written, segments merged, and the same answers however it is kept."""
+"""What a slide does and says: cells touched, bytes written, segments merged, and the same answers in every layout."""
 
 import random
 from collections import Counter
@@ -56,7 +56,11 @@ def test_touched_and_bytes_written_are_what_really_happened(path: Path, maintena
             written = sum(size for name, size in data_files(wh).items() if name not in before)
             assert report.bytes_written == written
             assert (report.rebuilt == 0) == (written == 0)
-            assert (report.inserted, report.expired, report.late) == (expected.inserted, expected.expired, expected.late)
+            assert (report.inserted, report.expired, report.late) == (
+                expected.inserted,
+                expected.expired,
+                expected.late,
+            )
             status = wh.stream(S)
             assert status.stored_rows == sum(s.rows for s in segments(wh))
             assert status.bytes == sum(s.bytes for s in segments(wh))
@@ -74,7 +78,10 @@ def test_round_robin_touches_at_most_one_row_and_one_column_a_slide(path: Path) 
         shape.create(wh, S, windrow.Index("round-robin", 4, 4))
         most = 0
         for turn in range(30):
-            batch = [shape.row(turn * 100 + i, BASE + turn * DELTA + 1, choice.randint(1, 6 * DELTA), choice) for i in range(60)]
+            batch = [
+                shape.row(turn * 100 + i, BASE + turn * DELTA + 1, choice.randint(1, 6 * DELTA), choice)
+                for i in range(60)
+            ]
             wh.append(S, shape.table(batch))
             most = max(most, wh.slide(S, to=when(BASE + (turn + 1) * DELTA)).touched)
         assert most == 4 + 4 - 1
@@ -126,10 +133,17 @@ def test_all_layouts_and_maintenances_give_the_same_answers(path: Path, shape_na
 
 def payload_rows(turn: int, rows: int, size: int, noise: np.random.Generator) -> pa.Table:
     stamps = pa.array(BASE + turn * DELTA + 1 + np.arange(rows), US)
-    payload = pa.FixedSizeBinaryArray.from_buffers(pa.binary(size), rows, [None, pa.py_buffer(noise.bytes(rows * size))])
+    payload = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(size), rows, [None, pa.py_buffer(noise.bytes(rows * size))]
+    )
     life = noise.integers(1, 20 * DELTA, rows)
     return pa.table(
-        {"ts": stamps, "exp": pa.array(stamps.cast(pa.int64()).to_numpy() + life, US), "k": noise.integers(0, 100, rows), "payload": payload}
+        {
+            "ts": stamps,
+            "exp": pa.array(stamps.cast(pa.int64()).to_numpy() + life, US),
+            "k": noise.integers(0, 100, rows),
+            "payload": payload,
+        }
     )
 
 
@@ -138,9 +152,20 @@ def test_a_slide_adopts_large_files_without_writing_their_rows_again(path: Path)
     table = payload_rows(0, 4000, 1000, noise)
     with scenario.open_warehouse(path) as wh:
         index = windrow.Index("round-robin", 2, 2, maintenance="norebuild")
-        wh.create_stream(S, table.schema, time="ts", key="k", slide=f"{DELTA} us", expires="exp", max_lifetime=f"{20 * DELTA} us", index=index)
+        wh.create_stream(
+            S,
+            table.schema,
+            time="ts",
+            key="k",
+            slide=f"{DELTA} us",
+            expires="exp",
+            max_lifetime=f"{20 * DELTA} us",
+            index=index,
+        )
         appended = wh.append(S, table)
-        before = {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in (path / "streams" / S / "segments").iterdir()}
+        before = {
+            p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in (path / "streams" / S / "segments").iterdir()
+        }
         assert appended.bytes_written == sum(data_files(wh).values())
         report = wh.slide(S, to=when(BASE + DELTA))
         assert (report.bytes_written, report.rebuilt, report.inserted) == (0, 0, 4000)
@@ -155,7 +180,10 @@ def test_many_small_files_of_one_slide_are_merged_once(path: Path, maintenance: 
         shape.create(wh, S, windrow.Index("round-robin", 2, 2, maintenance=maintenance))
         for turn in range(3):
             for part in range(50):
-                batch = [shape.row(turn * 1000 + part * 3 + i, BASE + turn * DELTA + 1 + part, None, choice) for i in range(3)]
+                batch = [
+                    shape.row(turn * 1000 + part * 3 + i, BASE + turn * DELTA + 1 + part, None, choice)
+                    for i in range(3)
+                ]
                 wh.append(S, shape.table(batch))
                 truth.append(batch, scenario.CLOCK)
             report = wh.slide(S, to=when(BASE + (turn + 1) * DELTA))
@@ -179,19 +207,32 @@ def test_the_cost_of_a_slide_follows_its_batch_not_the_window(path: Path) -> Non
     index = windrow.Index("round-robin", 2, 2, max_segments=4, dead_fraction=0.3)
     with scenario.open_warehouse(path) as wh:
         schema = payload_rows(0, 1, 1000, noise).schema
-        wh.create_stream(S, schema, time="ts", key="k", slide=f"{DELTA} us", expires="exp", max_lifetime=f"{20 * DELTA} us", index=index)
+        wh.create_stream(
+            S,
+            schema,
+            time="ts",
+            key="k",
+            slide=f"{DELTA} us",
+            expires="exp",
+            max_lifetime=f"{20 * DELTA} us",
+            index=index,
+        )
         taken, rewritten, most = 0, 0, 0.0
         for turn in range(45):
             batch = wh.append(S, payload_rows(turn, 1200, 1000, noise)).bytes_written
             report = wh.slide(S, to=when(BASE + (turn + 1) * DELTA))
-            taken, rewritten, most = taken + batch, rewritten + report.bytes_written, max(most, report.bytes_written / batch)
+            taken, rewritten, most = (
+                taken + batch,
+                rewritten + report.bytes_written,
+                max(most, report.bytes_written / batch),
+            )
         assert most <= 2.2, "one slide never rewrites much more than what it takes in"
         assert 0 < rewritten <= 1.5 * taken, "merging was needed here, and was bounded"
         scenario.assert_sound(wh)
 
 
 def test_a_stream_that_chose_for_itself_changes_its_layout_when_late_rows_come(path: Path) -> None:
-    """wave-insertion as long as rows leave in the order in which they came; round-robin when a late row shows that they do not.
+    """wave-insertion as long as rows leave in the order in which they came; round-robin when late rows show otherwise.
     What was spooled for the old layout meanwhile is adopted as it is."""
     shape, truth, choice = SHAPES["fixed"], SHAPES["fixed"].oracle(), random.Random(6)
     number = iter(range(10_000))
@@ -227,7 +268,11 @@ def test_a_stream_that_chose_for_itself_changes_its_layout_when_late_rows_come(p
                 truth.append(rows, scenario.CLOCK)
                 expected = truth.slide(scenario.CLOCK, BASE + turn * DELTA)
                 report = wh.slide(S, to=when(BASE + turn * DELTA))
-                assert (report.inserted, report.expired, report.late) == (expected.inserted, expected.expired, expected.late)
+                assert (report.inserted, report.expired, report.late) == (
+                    expected.inserted,
+                    expected.expired,
+                    expected.late,
+                )
                 assert_rows(wh.scan(S).read_all(), truth.live(), f"slide {turn}")
                 assert_rows(wh.probe(S, 1), truth.probe(keys=[(1,)]), f"slide {turn}")
                 scenario.assert_sound(wh)
@@ -236,7 +281,7 @@ def test_a_stream_that_chose_for_itself_changes_its_layout_when_late_rows_come(p
 
 @pytest.mark.parametrize("layout", ["round-robin-rebuild", "adaptive-eager", "chronological-norebuild"])
 def test_every_row_keeps_its_place_in_arrival_order_through_slides_and_merges(path: Path, layout: str) -> None:
-    """The hidden sequence: the number of the slide in its high bits, arrival within the slide in its low ones; never in an answer."""
+    """The hidden sequence: the slide in its high bits, arrival within it in the low ones; never in an answer."""
     shape, choice = SHAPES["per-row"], random.Random(10)
     arrived: list[list[int]] = []
     number = iter(range(100_000))
@@ -245,7 +290,10 @@ def test_every_row_keeps_its_place_in_arrival_order_through_slides_and_merges(pa
         for turn in range(6):
             taken: list[int] = []
             for _ in range(3):
-                batch = [shape.row(next(number), BASE + turn * DELTA + choice.randint(1, DELTA), 6 * DELTA, choice) for _ in range(15)]
+                batch = [
+                    shape.row(next(number), BASE + turn * DELTA + choice.randint(1, DELTA), 6 * DELTA, choice)
+                    for _ in range(15)
+                ]
                 wh.append(S, shape.table(batch))
                 taken += [row["n"] for row in batch]
             arrived.append(taken)
@@ -253,7 +301,13 @@ def test_every_row_keeps_its_place_in_arrival_order_through_slides_and_merges(pa
         found: dict[int, int] = {}
         for segment in segments(wh):
             rows = pq.read_table(path / segment.file, columns=["n", "_seq"]).slice(segment.start, segment.rows)
-            found |= dict(zip(rows.column("n").to_pylist(), (rows.column("_seq").to_numpy() + segment.seq_base).tolist(), strict=True))
+            found |= dict(
+                zip(
+                    rows.column("n").to_pylist(),
+                    (rows.column("_seq").to_numpy() + segment.seq_base).tolist(),
+                    strict=True,
+                )
+            )
         live = wh.scan(S).read_all()
         assert "_seq" not in live.schema.names
     in_order = sorted(found, key=found.__getitem__)
@@ -287,19 +341,28 @@ def test_a_slide_that_does_not_move_changes_nothing(path: Path) -> None:
         for to in (None, when(BASE + DELTA), when(BASE), when(BASE + 2 * DELTA - 1)):
             report = wh.slide(S, to=to)
             assert not report.moved
-            assert (report.inserted, report.expired, report.late, report.touched, report.bytes_written) == (0, 0, 0, 0, 0)
+            assert (report.inserted, report.expired, report.late, report.touched, report.bytes_written) == (
+                0,
+                0,
+                0,
+                0,
+                0,
+            )
         assert wh.status().version == version
         assert wh.stream(S).spooled_rows == 1
 
 
 def test_clean_up_is_never_needed_for_right_answers(path: Path) -> None:
-    """norebuild, and a reader that pins everything from the start: nothing can be reclaimed, and no expired row shows up."""
+    """norebuild, and a reader that pins all from the start: nothing can go, and no expired row shows up."""
     shape, truth, choice = SHAPES["per-row"], SHAPES["per-row"].oracle(), random.Random(2)
     with scenario.open_warehouse(path) as wh:
         shape.create(wh, S, windrow.Index("round-robin", 2, 2, maintenance="norebuild"))
         with wh.snapshot():
             for turn in range(12):
-                batch = [shape.row(turn * 50 + i, BASE + turn * DELTA + 1 + i, choice.randint(1, 3 * DELTA), choice) for i in range(20)]
+                batch = [
+                    shape.row(turn * 50 + i, BASE + turn * DELTA + 1 + i, choice.randint(1, 3 * DELTA), choice)
+                    for i in range(20)
+                ]
                 wh.append(S, shape.table(batch))
                 truth.append(batch, scenario.CLOCK)
                 wh.slide(S, to=when(BASE + (turn + 1) * DELTA))

@@ -21,6 +21,10 @@ from shapes import BASE, DELTA, US, when
 SCHEMA = pa.schema([("ts", US), ("n", pa.int64())])
 
 
+def moment(time: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(time / SECOND, dt.UTC)
+
+
 def end(slots: float) -> int:
     """T(slots)."""
     return BASE + round(slots * DELTA)
@@ -77,7 +81,7 @@ def test_before_the_first_slide_there_is_no_clock_and_nothing_is_late_or_dead(wh
     assert wh.scan("s").read_all().num_rows == 0
     assert wh.scan("s", window="10 seconds").read_all().num_rows == 0
     report = wh.slide("s")
-    assert (report.now, report.inserted, report.expired, report.late) == (end(1), 3, 1, 0)
+    assert (report.now, report.inserted, report.expired, report.late) == (moment(end(1)), 3, 1, 0)
     assert wh.now("s") == dt.datetime.fromtimestamp(end(1) / SECOND, dt.UTC)
 
 
@@ -134,7 +138,7 @@ def test_the_stream_waits_for_the_slowest_source_and_says_for_which(wh, make) ->
     assert report.waiting_for == ("c",)
     wh.heartbeat("s", source="c", up_to=when(end(4)))
     assert wh.stream("s").waiting_for == ("b",)
-    assert wh.slide("s").now == end(3)
+    assert wh.slide("s").now == moment(end(3))
     progress = {source.name: source.progress for source in wh.stream("s").sources}
     assert progress == {"a": end(5), "b": end(3), "c": end(4)}
 
@@ -143,7 +147,7 @@ def test_a_heartbeat_never_goes_back_and_needs_no_rows(wh, make) -> None:
     make(sources=["a"])
     wh.heartbeat("s", source="a", up_to=when(end(3)))
     wh.heartbeat("s", source="a", up_to=when(end(1)))
-    assert wh.slide("s").now == end(3)
+    assert wh.slide("s").now == moment(end(3))
     assert wh.slide("s").moved is False
 
 
@@ -154,7 +158,7 @@ def test_only_declared_names_are_sources(wh, make) -> None:
         lambda: wh.heartbeat("s", source="x", up_to=when(end(1))),
         lambda: wh.fail_source("s", "x"),
     ):
-        with pytest.raises(windrow.UnknownSourceError, match="'x'.*a, b"):
+        with pytest.raises(windrow.UnknownSourceError, match=r"'x'.*a, b"):
             call()
     with pytest.raises(windrow.UnknownSourceError, match="say which one"):
         wh.append("s", rows(1))
@@ -166,7 +170,7 @@ def test_undeclared_sources_may_come_as_they_like_and_then_all_count(wh, make) -
     make()
     wh.append("s", rows(5), source="a")
     wh.append("s", rows(2), source="b")
-    assert wh.slide("s").now == end(2)
+    assert wh.slide("s").now == moment(end(2))
     assert wh.stream("s").waiting_for == ("b",)
 
 
@@ -179,14 +183,14 @@ def test_sliding_past_a_source_is_refused_with_its_name_and_progress(wh, make) -
     assert "'a'" not in str(error.value)
     assert "force=True" in str(error.value)
     assert wh.now("s") is None
-    assert wh.slide("s", to=when(end(1))).now == end(1), "as far as b has come is fine"
+    assert wh.slide("s", to=when(end(1))).now == moment(end(1)), "as far as b has come is fine"
 
 
 def test_force_goes_on_without_a_source_and_says_who_was_missing(wh, make) -> None:
     make(sources=["a", "b"])
     wh.append("s", rows(2), source="a")
     report = wh.slide("s", to=when(end(2)), force=True)
-    assert report.now == end(2)
+    assert report.now == moment(end(2))
     assert report.missing == ("b",)
     assert wh.stream("s").missing == ("b",)
     wh.append("s", rows(1.5), source="b")
@@ -203,14 +207,14 @@ def test_max_skew_speaks_for_a_silent_source_while_others_go_on(wh, make) -> Non
     make(sources=["a", "b"], max_skew="20 seconds")
     wh.append("s", rows(5), source="a")
     report = wh.slide("s")
-    assert report.now == end(3)
+    assert report.now == moment(end(3))
     assert report.spoken_for == ("b",)
     assert report.missing == ()
     effective = {source.name: source.effective for source in wh.stream("s").sources}
     assert effective == {"a": end(5), "b": end(3)}
     assert not wh.slide("s").moved, "when all are silent nothing moves"
     wh.append("s", rows(4.5), source="b")
-    assert wh.slide("s").now == end(4), "its own progress counts when it is further"
+    assert wh.slide("s").now == moment(end(4)), "its own progress counts when it is further"
     with pytest.raises(windrow.SourceBehindError, match="'b'"):
         wh.slide("s", to=when(end(5)))
 
@@ -220,7 +224,7 @@ def test_a_failed_source_blocks_by_default(wh, make) -> None:
     wh.append("s", rows(5), source="a")
     wh.append("s", rows(1), source="b")
     wh.fail_source("s", "b", "its disk broke")
-    assert wh.slide("s").now == end(1)
+    assert wh.slide("s").now == moment(end(1))
     with pytest.raises(windrow.SourceBehindError, match="its disk broke"):
         wh.slide("s", to=when(end(2)))
 
@@ -231,7 +235,7 @@ def test_a_failed_source_may_be_excluded_and_answers_list_it_as_missing_until_it
     wh.append("s", rows(1), source="b")
     wh.fail_source("s", "b")
     report = wh.slide("s")
-    assert report.now == end(5)
+    assert report.now == moment(end(5))
     assert report.missing == ("b",)
     assert wh.stream("s").missing == ("b",)
     wh.heartbeat("s", source="b", up_to=when(end(5.5)))
@@ -246,11 +250,11 @@ def test_an_explicit_target_is_itself_the_heartbeat_where_no_sources_are_declare
     """The target between two slot ends takes the clock to the earlier one, and is remembered."""
     make()
     wh.append("s", rows(1.5))
-    assert wh.slide("s", to=when(end(3.7))).now == end(3)
+    assert wh.slide("s", to=when(end(3.7))).now == moment(end(3))
     assert not wh.slide("s").moved
     assert not wh.slide("s", to=when(end(2))).moved, "a clock never goes back"
     assert now(wh) == 3
-    assert wh.slide("s", to=dt.datetime.fromtimestamp(end(4) / SECOND, dt.UTC)).now == end(4)
+    assert wh.slide("s", to=dt.datetime.fromtimestamp(end(4) / SECOND, dt.UTC)).now == moment(end(4))
 
 
 def test_a_row_ahead_of_the_clock_stays_out_of_every_answer_until_the_clock_has_reached_it(wh, make) -> None:
@@ -335,9 +339,9 @@ def test_two_replays_at_the_same_moment_take_the_rows_once(path, wh, make, clock
     wh.append("s", pa.table({"ts": pa.array([clock.time + HOUR], US), "n": [7]}, schema=SCHEMA))
     clock.time += HOUR
     hook = CallAt("append.committing", lambda: wh.replay("s"))
-    with windrow.open(path, clock=clock, files=hook) as second:
-        with pytest.raises(windrow.BusyError, match="nothing was changed"):
-            second.replay("s")
+    busy = pytest.raises(windrow.BusyError, match="nothing was changed")
+    with windrow.open(path, clock=clock, files=hook) as second, busy:
+        second.replay("s")
     assert hook.called
     assert wh.stream("s").spooled_rows == 1
     assert wh.rejected("s").num_rows == 0
@@ -365,11 +369,11 @@ def test_waiting_in_vain_ends_and_names_the_source_that_holds_the_stream_up(path
     make(sources=["a", "b"])
     wh.append("s", rows(3), source="a")
     pauses: list[float] = []
-    with windrow.open(path, clock=clock, sleep=pauses.append) as other:
-        with pytest.raises(windrow.BusyError, match=r"'s'.*5 s.*waits for b"):
-            other.wait_for("s", up_to=when(end(2)), timeout=5)
+    busy = pytest.raises(windrow.BusyError, match=r"'s'.*5 s.*waits for b")
+    with windrow.open(path, clock=clock, sleep=pauses.append) as other, busy:
+        other.wait_for("s", up_to=when(end(2)), timeout=5)
     assert 5 <= sum(pauses) < 6
-    with pytest.raises(windrow.UnknownStreamError, match="'nosuch'.*s"):
+    with pytest.raises(windrow.UnknownStreamError, match=r"'nosuch'.*s"):
         wh.wait_for("nosuch", up_to=when(end(1)))
 
 
@@ -377,7 +381,7 @@ def test_slots_are_aligned_on_the_origin(wh, make) -> None:
     """origin = T(0) + 3 s: slots end at 3 s, 13 s, 23 s …"""
     make(origin=when(BASE + 3 * SECOND))
     wh.append("s", rows(2.0))
-    assert wh.slide("s").now == BASE + 13 * SECOND
+    assert wh.slide("s").now == moment(BASE + 13 * SECOND)
     assert wh.stream("s").slide == 1
 
 
@@ -385,14 +389,20 @@ def test_times_before_the_origin_have_slots_too(wh, make) -> None:
     make(origin="2027-01-01T00:00:00")
     wh.append("s", rows(0.5, 1.5))
     report = wh.slide("s")
-    assert report.now == end(1)
+    assert report.now == moment(end(1))
     assert report.slide < 0
     assert wh.scan("s").read_all().column("n").to_pylist() == [0]
 
 
 @pytest.mark.parametrize(
     ("window", "seen"),
-    [("10 seconds", [2, 3]), ("10.000001 seconds", [1, 2, 3]), ("20 seconds", [1, 2, 3]), ("1 us", [3]), (None, [0, 1, 2, 3])],
+    [
+        ("10 seconds", [2, 3]),
+        ("10.000001 seconds", [1, 2, 3]),
+        ("20 seconds", [1, 2, 3]),
+        ("1 us", [3]),
+        (None, [0, 1, 2, 3]),
+    ],
 )
 def test_a_window_is_open_at_its_old_end_and_closed_at_now(wh, make, window, seen) -> None:
     """
@@ -432,7 +442,11 @@ def test_a_row_that_dies_between_append_and_slide_counts_as_inserted_and_expired
 
 def test_nanoseconds_are_rounded_up_so_that_a_row_is_never_seen_before_its_time(wh) -> None:
     wh.create_stream(
-        "ns", pa.schema([("ts", pa.timestamp("ns")), ("n", pa.int64())]), time="ts", slide="10 seconds", lifetime="20 seconds"
+        "ns",
+        pa.schema([("ts", pa.timestamp("ns")), ("n", pa.int64())]),
+        time="ts",
+        slide="10 seconds",
+        lifetime="20 seconds",
     )
     stamps = [end(1) * 1000, end(1) * 1000 + 1]
     wh.append("ns", pa.table({"ts": pa.array(stamps, pa.timestamp("ns")), "n": [0, 1]}))

@@ -1,0 +1,174 @@
+"""Answers: rows that are streamed out of a pinned snapshot, and what they are of."""
+
+import contextlib
+import datetime as dt
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from windrow import times
+from windrow.errors import ClosedError
+
+
+@dataclass(frozen=True)
+class Window:
+    """Which window of a stream an answer is of."""
+
+    stream: str
+    clause: str
+    slide: int | None
+    """The stream's slide number; None before its first slide."""
+    start: dt.datetime | None
+    """Rows after this time are in the window; None: no lower bound."""
+    end: dt.datetime | None
+    """Rows up to this time are in it; the stream's clock, or earlier if the window says so."""
+    complete: bool
+    """Whether every source had reached the window's end."""
+    sources: tuple[str, ...]
+    missing: tuple[str, ...]
+    """Sources that the slide went on without."""
+    spoken_for: tuple[str, ...]
+    rejected: int
+    """Rows that the stream has rejected so far."""
+    sampling: float = 1.0
+    """The share of rows that the answer is computed from."""
+
+
+class Answer:
+    """The rows of one query. Read them once, as you like; the snapshot is let go when they are used up or it is closed.
+
+    Args:
+        reader: The rows.
+        windows: What they are of, one for each stream in the statement.
+        isolation: The level at which it was asked.
+        release: Lets go of everything that the rows need.
+        staleness: How far the streams' clocks have moved on since; asked when the answer is finished.
+        text: The statement.
+        checked_at: When a query at ``latest`` made its final check; its staleness is the one at that instant.
+        version: The number of the last commit at that instant.
+    """
+
+    def __init__(
+        self,
+        reader: pa.RecordBatchReader,
+        windows: tuple[Window, ...],
+        isolation: str,
+        release: Callable[[], None],
+        staleness: Callable[[], dt.timedelta],
+        text: str = "",
+        *,
+        checked_at: dt.datetime | None = None,
+        version: int | None = None,
+    ) -> None:
+        self._reader = reader
+        self.windows = windows
+        self.isolation = isolation
+        self.text = text
+        self.checked_at = checked_at
+        self.version = version
+        self._measure = staleness
+        self._staleness: dt.timedelta | None = None
+        self._rows: Iterator[tuple[Any, ...]] | None = None
+        self._used = False
+        self._release = weakref.finalize(self, release)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of the columns."""
+        return self._reader.schema
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return list(self._reader.schema.names)
+
+    @property
+    def staleness(self) -> dt.timedelta:
+        """How far the clocks of the streams had moved past the answer's windows when it was finished (or is, until then)."""
+        return self._measure() if self._staleness is None else self._staleness
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, batch by batch."""
+        self._take()
+        return self._stream()
+
+    def _stream(self) -> Iterator[pa.RecordBatch]:
+        try:
+            for batch in self._reader:
+                if batch.num_rows:
+                    yield batch
+        finally:
+            self._finish()
+
+    def _take(self) -> None:
+        if self._used or not self._release.alive:
+            raise ClosedError("this answer was read or closed already; ask again")
+        self._used = True
+
+    def _finish(self) -> None:
+        if self._release.alive:
+            with contextlib.suppress(ClosedError):
+                self._staleness = self._measure()
+            self._release()
+
+    def arrow(self) -> pa.Table:
+        """All rows as an Arrow table."""
+        return pa.Table.from_batches(list(self.batches()), self.schema)
+
+    def df(self) -> Any:
+        """All rows as a pandas frame."""
+        return self.arrow().to_pandas()
+
+    def pl(self) -> Any:
+        """All rows as a polars frame."""
+        import polars
+
+        return polars.from_arrow(self.arrow())
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """All rows that are left, as tuples."""
+        return list(self)
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """The next row as a tuple, None after the last."""
+        return next(iter(self), None)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        if self._rows is None:
+            self._rows = self._tuples(self.batches())
+        return self._rows
+
+    @staticmethod
+    def _tuples(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
+        for batch in batches:
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        reader = pa.RecordBatchReader.from_batches(self.schema, self.batches())
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def close(self) -> None:
+        """Let go of the snapshot without reading on."""
+        self._used = True
+        self._finish()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def show_windows(windows: tuple[Window, ...]) -> str:
+    """The windows of an answer in words, for terminals and logs."""
+    return "; ".join(
+        f"{w.stream} {w.clause} at slide {w.slide} "
+        f"({times.show(None if w.start is None else times.instant(w.start))}, {times.show(None if w.end is None else times.instant(w.end))}]"
+        for w in windows
+    )

@@ -1,0 +1,130 @@
+"""A snapshot as a plain DuckDB connection: its streams and tables are there by name, read as they are asked for.
+
+Predicates on the search key go through the directory and those on time leave segments out, as in `wh.sql`.
+"""
+
+import functools
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+from duckdb._sources import ArrowScanSource, nodes
+from duckdb._sources.to_arrow import to_arrow
+
+from windrow.indexes.probing import find_rows, read_found
+from windrow.indexes.scanning import scan_segments
+from windrow.queries.connections import open_connection
+from windrow.queries.planner import PROBE_ROWS, PROBE_SHARE
+from windrow.queries.pruning import asked_of
+from windrow.queries.types import quoted, text
+from windrow.snapshot import Snapshot, StreamView
+
+
+class StreamSource(ArrowScanSource):
+    """All live rows of a stream, as DuckDB asks for them: only the columns it needs, only segments that can matter.
+
+    Args:
+        snapshot: Keeps the files in place as long as the source lives.
+        view: The stream in it.
+    """
+
+    schema_is_stable = True
+
+    def __init__(self, snapshot: Snapshot, view: StreamView) -> None:
+        super().__init__(view)
+        self._snapshot = snapshot
+        self._view = view
+
+    def __arrow_c_schema__(self) -> object:
+        return self._view.schema.__arrow_c_schema__()
+
+    def accepts(self, predicate: nodes.Node) -> bool:
+        """Whether pyarrow evaluates the predicate exactly as DuckDB would."""
+        try:
+            to_arrow(predicate, self._view.schema)
+        except nodes.Untranslatable:
+            return False
+        return True
+
+    def stream(self, columns: Sequence[int] | None, filters: Sequence[nodes.Node]) -> tuple[object, bool]:
+        """The rows for which all `filters` hold, with just `columns`."""
+        schema = self._view.schema
+        wanted = schema if columns is None else pa.schema([schema.field(at) for at in columns])
+        tested = [name for name in _columns(filters) if name not in wanted.names]
+        wide = pa.schema([*wanted, *(schema.field(name) for name in tested)])
+        terms = [to_arrow(predicate, schema) for predicate in filters]
+        mask = functools.reduce(operator.and_, terms) if terms else None
+        rows = self._filtered(self._rows(filters, wide), mask, wanted.names)
+        return pa.RecordBatchReader.from_batches(wanted, rows).__arrow_c_stream__(), True
+
+    def _filtered(self, rows: Iterator[pa.RecordBatch], mask: Any, names: list[str]) -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            if mask is None:
+                yield batch
+            else:
+                yield from pa.Table.from_batches([batch]).filter(mask).select(names).to_batches()
+
+    def _rows(self, filters: Sequence[nodes.Node], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        view, reader = self._view, self._snapshot.store.reader
+        model, full = view.entry.definition.model, view.stored_schema
+        asked = asked_of(filters, model, view.schema)
+        bounds = view.bounds()
+        if bounds is not None and asked.after is not None:
+            bounds = replace(bounds, after=asked.after)
+        if bounds is not None and asked.upto is not None:
+            bounds = replace(bounds, upto=min(bounds.upto, asked.upto))
+        selection = view.select(bounds)
+        if asked.keys is not None:
+            found = find_rows(selection.segments, asked.keys, self._snapshot.directories)
+            count, stored = sum(p.stop - p.start for p in found), sum(s.rows for s in view.segments)
+            if count <= PROBE_ROWS and count <= max(1000, PROBE_SHARE * stored):
+                yield from read_found(found, selection, asked.keys, model, full, schema, reader).to_batches()
+                return
+        yield from scan_segments(selection, model, full, schema, reader)
+
+
+def _columns(predicates: Sequence[nodes.Node]) -> list[str]:
+    """The columns that predicates look at."""
+    found: dict[str, None] = {}
+    pending = list(predicates)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, nodes.Col):
+            found[node.parts[0]] = None
+        pending.extend(node._children())
+    return list(found)
+
+
+def connection(snapshot: Snapshot, memory: str | None = None, threads: int | None = None) -> duckdb.DuckDBPyConnection:
+    """A locked DuckDB connection over a snapshot.
+
+    Temporary views, tables and macros are the user's; there is no file system, so nothing outside can be reached. The
+    function form ``"window"('packets', INTERVAL 10 MINUTE)`` gives a window.
+    """
+    opened = open_connection(memory, threads)
+    for name in snapshot.streams():
+        opened._register_arrow_source(name, StreamSource(snapshot, snapshot.view(name)))
+    for name, entry in snapshot.tables.items():
+        opened.register(name, pq.ParquetFile(snapshot.store.root / entry.file).read())
+    opened.execute(_window_macro(snapshot))
+    return opened
+
+
+def _window_macro(snapshot: Snapshot) -> str:
+    """``window(stream, length)`` as a table macro; each stream's own time column and clock are written into it."""
+    cases = []
+    for name in snapshot.streams():
+        view = snapshot.view(name)
+        definition = view.entry.definition
+        zoned = view.schema.field(definition.time).type.tz is not None
+        clock = f"make_timestamp({view.now or 0})" + (" AT TIME ZONE 'UTC'" if zoned else "")
+        start = f"SELECT * FROM {quoted(name)} WHERE {quoted(definition.time)} > {clock} - INTERVAL '"
+        cases.append(f"WHEN {text(name.lower())} THEN {text(start)}")
+    choice = f"CASE lower(stream) {' '.join(cases)} ELSE error('there is no stream ' || stream) END" if cases else "''"
+    return (
+        f"CREATE TEMP MACRO \"window\"(stream, length) AS TABLE FROM query({choice} || CAST(length AS VARCHAR) || '''')"
+    )

@@ -1,0 +1,145 @@
+"""Arrow types in DuckDB's words, so that a window has the same columns whether it is empty, probed or read from files.
+
+DuckDB reads some types of Arrow and of Parquet differently, or not at all; `bridge` is the form in which both agree.
+"""
+
+import pyarrow as pa
+
+_PLAIN = {
+    "bool": "BOOLEAN",
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    "int32": "INTEGER",
+    "int64": "BIGINT",
+    "uint8": "UTINYINT",
+    "uint16": "USMALLINT",
+    "uint32": "UINTEGER",
+    "uint64": "UBIGINT",
+    "halffloat": "FLOAT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "date32[day]": "DATE",
+    "date64[ms]": "DATE",
+    "time64[ns]": "TIME_NS",
+    "null": "INTEGER",
+    "extension<arrow.uuid>": "UUID",
+    "extension<arrow.json>": "JSON",
+}
+_WIDEST_DECIMAL = 38
+_SCALES = {
+    "s": "to_seconds({})",
+    "ms": "to_milliseconds({})",
+    "us": "to_microseconds({})",
+    "ns": "to_microseconds({} // 1000)",
+}
+
+
+def quoted(name: str) -> str:
+    """A name as an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def text(value: str) -> str:
+    """A string as an SQL literal."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def duckdb_type(kind: pa.DataType) -> str:  # noqa: PLR0911 - one per family of types
+    """The DuckDB type of a column of the Arrow type `kind`."""
+    if (plain := _PLAIN.get(str(kind))) is not None:
+        return plain
+    if isinstance(kind, pa.BaseExtensionType):
+        return duckdb_type(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return duckdb_type(kind.value_type)
+    if pa.types.is_timestamp(kind):
+        if kind.unit == "ns":
+            return "TIMESTAMP_NS" if kind.tz is None else "TIMESTAMPTZ_NS"
+        return "TIMESTAMP" if kind.tz is None else "TIMESTAMPTZ"
+    if pa.types.is_time(kind):
+        return "TIME"
+    if pa.types.is_duration(kind):
+        return "INTERVAL"
+    if pa.types.is_decimal(kind):
+        return f"DECIMAL({kind.precision},{kind.scale})" if kind.precision <= _WIDEST_DECIMAL else "DOUBLE"
+    if pa.types.is_nested(kind):
+        return _nested_type(kind)
+    return "BLOB" if "binary" in str(kind) else "VARCHAR"
+
+
+def _nested_type(kind: pa.DataType) -> str:
+    if pa.types.is_struct(kind):
+        fields = (kind.field(at) for at in range(kind.num_fields))
+        return "STRUCT(" + ", ".join(f"{quoted(f.name)} {_inner_type(f.type)}" for f in fields) + ")"
+    if pa.types.is_map(kind):
+        return f"MAP({_inner_type(kind.key_type)}, {_inner_type(kind.item_type)})"
+    size = str(kind.list_size) if pa.types.is_fixed_size_list(kind) else ""
+    return f"{_inner_type(kind.value_type)}[{size}]"
+
+
+def _inner_type(kind: pa.DataType) -> str:
+    """Inside nested values a duration stays the number that Parquet keeps: DuckDB has no cast for it."""
+    return "BIGINT" if pa.types.is_duration(kind) else duckdb_type(kind)
+
+
+def stored(field: pa.Field) -> str:
+    """The expression that reads a column from a segment file with its DuckDB type."""
+    name, kind = quoted(field.name), field.type
+    if pa.types.is_duration(kind):
+        return f"{_SCALES[kind.unit].format(name)} AS {name}"
+    as_read = not (pa.types.is_nested(kind) or pa.types.is_null(kind) or isinstance(kind, pa.BaseExtensionType))
+    return name if as_read else f"CAST({name} AS {duckdb_type(kind)}) AS {name}"
+
+
+def bridge(schema: pa.Schema) -> pa.Schema:
+    """The schema in which DuckDB reads the same columns from Arrow as it does from segment files."""
+    return pa.schema([pa.field(field.name, _bridged(field.type)) for field in schema])
+
+
+def cross(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """`rows` with the types of a bridged schema."""
+    if rows.schema.equals(schema):
+        return rows
+    columns = [
+        column if column.type.equals(field.type) else _cast(column, field.type)
+        for column, field in zip(rows.columns, schema, strict=True)
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if pa.types.is_null(column.type):
+        return pa.chunked_array([pa.nulls(len(column), kind)])
+    return column.cast(kind)
+
+
+def _bridged(kind: pa.DataType, *, inside: bool = False) -> pa.DataType:  # noqa: PLR0911 - one per family of types
+    if pa.types.is_float16(kind):
+        return pa.float32()
+    if pa.types.is_null(kind):
+        return pa.int32()
+    if pa.types.is_duration(kind) and inside:
+        return pa.int64()
+    if pa.types.is_timestamp(kind) and kind.unit in ("s", "ms"):
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_decimal256(kind):
+        return pa.decimal128(kind.precision, kind.scale) if kind.precision <= _WIDEST_DECIMAL else pa.float64()
+    if pa.types.is_dictionary(kind):
+        plain = _bridged(kind.value_type, inside=inside)
+        return kind if plain == kind.value_type else plain
+    if isinstance(kind, pa.BaseExtensionType) and str(kind) not in _PLAIN:
+        return _bridged(kind.storage_type, inside=inside)
+    return _bridged_nested(kind) if pa.types.is_nested(kind) else kind
+
+
+def _bridged_nested(kind: pa.DataType) -> pa.DataType:
+    def within(field: pa.Field) -> pa.Field:
+        return field.with_type(_bridged(field.type, inside=True))
+
+    if pa.types.is_struct(kind):
+        return pa.struct([within(kind.field(at)) for at in range(kind.num_fields)])
+    if pa.types.is_map(kind):
+        return pa.map_(within(kind.key_field), within(kind.item_field))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(within(kind.value_field), kind.list_size)
+    return pa.list_(within(kind.value_field))

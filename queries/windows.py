@@ -1,0 +1,62 @@
+"""What a window clause means, as data: which rows of a stream, counted from its clock, a reference stands for.
+
+All bounds are half-open like the slots they are made of, ``after < ts <= upto``, so windows that meet share no row.
+"""
+
+from dataclasses import dataclass
+
+from windrow import times
+
+
+@dataclass(frozen=True)
+class All:
+    """Every live row: a stream named without a clause."""
+
+    def __str__(self) -> str:
+        return "all live rows"
+
+
+@dataclass(frozen=True)
+class Range:
+    """The last `length` microseconds, ``now - length < ts <= now``; `slide` is how often a periodic query wants it."""
+
+    length: int
+    slide: int | None = None
+
+    def __str__(self) -> str:
+        moved = "" if self.slide is None else f" SLIDE {times.show_duration(self.slide).upper()}"
+        return f"[WINDOW {times.show_duration(self.length).upper()}{moved}]"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The `count` newest live rows by (time, arrival)."""
+
+    count: int
+
+    def __str__(self) -> str:
+        return f"[ROWS {self.count}]"
+
+
+@dataclass(frozen=True)
+class Since:
+    """A landmark window: live rows with ``start < ts <= now``."""
+
+    start: int
+
+    def __str__(self) -> str:
+        return f"[SINCE TIMESTAMP '{times.show(self.start)}']"
+
+
+@dataclass(frozen=True)
+class Between:
+    """A fixed window: live rows with ``start < ts <= stop``."""
+
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        return f"[FROM TIMESTAMP '{times.show(self.start)}' TO TIMESTAMP '{times.show(self.stop)}']"
+
+
+WindowSpec = All | Range | Rows | Since | Between

@@ -1,0 +1,84 @@
+"""Samples become figures, files, tables and verdicts."""
+
+import pytest
+
+from bench import report
+from bench.measures import UPDATE
+from bench.results import Results
+from bench.runner import Case, Outcome, Sample, contestants
+from bench.statistics import Wanted, figures, summarise
+from bench.systems.floors import RawBytes, SortedParquet
+from bench.workload import SlidingRows
+
+
+def samples(*walls: float, name: str = "floor-raw", repetition: int = 0) -> list[Sample]:
+    return [Sample("case", name, "update", repetition, step, wall, wall / 2) for step, wall in enumerate(walls)]
+
+
+def case(**changes) -> Case:
+    return Case("A case", contestants([RawBytes, SortedParquet], SlidingRows(360)), measures=(UPDATE,), **changes)
+
+
+def test_figures_are_in_milliseconds():
+    found = figures(samples(0.010, 0.020, 0.030, 0.100))
+    assert (found.mean, found.median, found.least, found.cpu) == pytest.approx((40, 25, 10, 20))
+    assert found.p95 > 80
+    assert found.spread == pytest.approx((47.5 - 17.5) / 2 / 25)
+
+
+def test_repetitions_damp_noise_but_not_what_a_step_always_costs():
+    """Step 1 is slow in each repetition (a merge); step 0 was disturbed once."""
+    found = figures(
+        [
+            *samples(0.010, 0.090, repetition=0),
+            *samples(0.010, 0.090, repetition=1),
+            *samples(0.500, 0.090, repetition=2),
+        ]
+    )
+    assert found.mean == pytest.approx(50)
+
+
+def test_summaries_keep_contestants_apart():
+    found = summarise([*samples(0.001), *samples(0.003, name="floor-sorted")])
+    assert found["floor-raw", "update"].mean == pytest.approx(1)
+    assert found["floor-sorted", "update"].mean == pytest.approx(3)
+
+
+def test_results_are_kept_and_resumed_only_for_the_same_case(tmp_path):
+    outcome = Outcome(case(), samples(0.001, 0.002), {"floor-raw": {"space": 5}})
+    Results(tmp_path).save(outcome, {"cores": 2})
+    kept = Results(tmp_path, resume=True).load(case())
+    assert kept is not None
+    assert (kept.samples, kept.notes) == (outcome.samples, outcome.notes)
+    assert Results(tmp_path).load(case()) is None
+    assert Results(tmp_path, resume=True).load(case(steps=3)) is None
+
+
+def test_tables_stand_between_the_markers(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- bench x: begin -->\nold\n<!-- bench x: end -->\nafter\n")
+    report.insert("x", "new", page)
+    assert page.read_text() == "before\n<!-- bench x: begin -->\n\nnew\n\n<!-- bench x: end -->\nafter\n"
+    with pytest.raises(ValueError, match="markers"):
+        report.insert("y", "new", page)
+
+
+def test_the_page_has_the_markers():
+    assert "<!-- bench core: begin -->" in report.PAGE.read_text()
+
+
+def test_a_table_shows_floors_without_answers():
+    outcome = Outcome(
+        case(),
+        [*samples(0.001, 0.002), *samples(0.003, 0.003, name="floor-sorted")],
+        {"floor-raw": {"space": 1}, "floor-sorted": {"space": 1}},
+    )
+    lines = report.times_table(outcome).splitlines()
+    assert len(lines) == 4
+    assert lines[2].startswith("| floor-raw | 1.5 | 1.5 ±")
+
+
+def test_aims_that_are_missed_stand_out():
+    text = report.wanted_table([Wanted("fast", 0.5, 1.0), Wanted("small", 2.0, 1.0)])
+    assert "| fast | 0.50 | ≤ 1 | yes |" in text
+    assert "| small | 2.00 | ≤ 1 | **no** |" in text

@@ -1,0 +1,50 @@
+"""Random SQL over random windows gives what plain DuckDB gives over a table of exactly the rows of those windows."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+import places
+import worlds
+from worlds import Question, Questions, make_world
+
+WORLDS, EACH = 8, 40
+
+
+def check(given: object, expected: object, question: Question, told: str) -> None:
+    about = f"{told}\nours:  {question.ours}\nplain: {question.plain}\nparameters: {question.parameters}"
+    if isinstance(expected, str) or isinstance(given, str):
+        assert isinstance(expected, str) and isinstance(given, str), f"{about}\nplain: {expected}\nours: {given}"
+        return
+    assert given.schema.names == expected.schema.names, about
+    assert [str(field.type) for field in given.schema] == [str(field.type) for field in expected.schema], about
+    rows, wanted = (worlds.comparable(table, ordered=question.ordered) for table in (given, expected))
+    assert rows == wanted, about
+
+
+def compare(path: Path, seed: int, count: int, **size: int) -> None:
+    """Make a world and ask `count` questions of it and of plain DuckDB."""
+    world = make_world(path / "w", seed, **size)
+    questions = Questions(world, random.Random(seed + 1000))
+    with world.wh as wh, worlds.open_plain() as plain:
+        for number in range(count):
+            question = questions.ask()
+            expected, given = worlds.plain_answer(plain, question), worlds.our_answer(wh, question)
+            check(given, expected, question, f"world {seed}, question {number}, {size}")
+        assert wh.status().readers == 0
+
+
+@pytest.mark.parametrize("seed", range(WORLDS))
+def test_answers_equal_plain_duckdb(seed):
+    with places.folder() as path:
+        compare(path, seed, EACH)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_thousands_of_answers_equal_plain_duckdb(pytestconfig):
+    seeds = random.Random(pytestconfig.getoption("--hypothesis-seed", None))
+    for _ in range(60):
+        with places.folder() as path:
+            compare(path, seeds.randrange(1 << 30), 100, rounds=12, rows=60)

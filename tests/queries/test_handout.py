@@ -1,0 +1,133 @@
+"""`snap.duckdb()`: a plain DuckDB connection over a snapshot sees the live rows by name and reaches no file."""
+
+import datetime as dt
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import windrow
+
+NOON = dt.datetime(2025, 1, 1, 12, tzinfo=dt.UTC)
+STAMP = pa.timestamp("us", "UTC")
+SCHEMA = pa.schema([("ts", STAMP), ("exp", STAMP), ("src", pa.int64()), ("note", pa.string())])
+MINUTE = 60_000_000
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Iterator[tuple[windrow.Warehouse, pa.Table]]:
+    """A warehouse that slid for twelve minutes, and every row that was ever appended."""
+    random = np.random.default_rng(7)
+    start = int(NOON.timestamp()) * 1_000_000
+    parts = []
+    with windrow.open(tmp_path / "wh") as wh:
+        index = windrow.Index("round-robin", 2, 2)
+        wh.create_stream(
+            "calls",
+            SCHEMA,
+            time="ts",
+            key="src",
+            slide="1 minute",
+            expires="exp",
+            max_lifetime="8 minutes",
+            index=index,
+        )
+        wh.put_table("hosts", pa.table({"src": [1, 2, 3], "name": ["ant", "bee", "cat"]}))
+        for minute in range(12):
+            ts = start + minute * MINUTE + random.integers(1, MINUTE + 1, 500)
+            exp = ts + random.integers(1, 8 * MINUTE + 1, 500)
+            src = random.integers(0, 40, 500)
+            columns = [
+                pa.array(ts, STAMP),
+                pa.array(exp, STAMP),
+                pa.array(src),
+                pa.array(random.integers(0, 99, 500)).cast("string"),
+            ]
+            parts.append(pa.table(columns, schema=SCHEMA))
+            wh.append("calls", parts[-1])
+            wh.slide("calls", to=NOON + dt.timedelta(minutes=minute + 1))
+        yield wh, pa.concat_tables(parts)
+
+
+def truth(rows: pa.Table, minutes: int, sql: str) -> list[Any]:
+    """The same SQL in plain DuckDB over the rows that are live when `minutes` have passed."""
+    now = int(NOON.timestamp()) * 1_000_000 + minutes * MINUTE
+    ts, exp = rows["ts"].cast(pa.int64()).to_numpy(), rows["exp"].cast(pa.int64()).to_numpy()
+    live = rows.filter(pa.array((ts <= now) & (exp > now)))
+    with duckdb.connect() as plain:
+        plain.register("calls", live)
+        plain.register("hosts", pa.table({"src": [1, 2, 3], "name": ["ant", "bee", "cat"]}))
+        return plain.execute(sql).fetchall()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT count(*) FROM calls",
+        "SELECT src, count(*), max(note) FROM calls GROUP BY src ORDER BY src",
+        "SELECT count(*), min(note) FROM calls WHERE src = 7",
+        "SELECT count(*) FROM calls WHERE src IN (1, 5, 9) AND note > '3'",
+        "SELECT count(*) FROM calls WHERE src BETWEEN 10 AND 12 OR note = '8'",
+        "SELECT count(*) FROM calls WHERE ts > TIMESTAMPTZ '2025-01-01 12:09:00+00' AND src < 20",
+        "SELECT name, count(*) FROM calls JOIN hosts USING (src) GROUP BY name ORDER BY name",
+        "SELECT a.src, count(*) FROM calls a JOIN calls b USING (src) WHERE a.note < b.note GROUP BY 1 ORDER BY 1",
+    ],
+)
+def test_it_sees_exactly_the_live_rows(filled: tuple[windrow.Warehouse, pa.Table], sql: str) -> None:
+    wh, rows = filled
+    with wh.snapshot() as snapshot, snapshot.duckdb() as connection:
+        assert connection.execute(sql).fetchall() == truth(rows, 12, sql)
+
+
+def test_the_function_form_gives_a_window(filled: tuple[windrow.Warehouse, pa.Table]) -> None:
+    """Half-open: a window of three minutes at 12:12 holds 12:09 < ts <= 12:12."""
+    wh, rows = filled
+    with wh.snapshot() as snapshot, snapshot.duckdb() as connection:
+        found = connection.execute("SELECT count(*) FROM \"window\"('calls', INTERVAL 3 MINUTE)").fetchall()
+    assert found == truth(rows, 12, "SELECT count(*) FROM calls WHERE ts > TIMESTAMPTZ '2025-01-01 12:09:00+00'")
+
+
+def test_it_stays_at_its_slide_while_the_stream_goes_on(filled: tuple[windrow.Warehouse, pa.Table]) -> None:
+    wh, rows = filled
+    with wh.snapshot() as snapshot, snapshot.duckdb() as connection:
+        wh.slide("calls", to=NOON + dt.timedelta(minutes=30))
+        wh.gc()
+        assert connection.execute("SELECT count(*) FROM calls").fetchall() == truth(
+            rows, 12, "SELECT count(*) FROM calls"
+        )
+    assert wh.scan("calls").read_all().num_rows == 0
+
+
+def test_temporary_views_are_allowed(filled: tuple[windrow.Warehouse, pa.Table]) -> None:
+    wh, rows = filled
+    with wh.snapshot() as snapshot, snapshot.duckdb() as connection:
+        connection.execute("CREATE TEMP VIEW busy AS SELECT src FROM calls GROUP BY src HAVING count(*) > 50")
+        sql = "SELECT count(*) FROM (SELECT src FROM calls GROUP BY src HAVING count(*) > 50)"
+        assert connection.execute("SELECT count(*) FROM busy").fetchall() == truth(rows, 12, sql)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "COPY (SELECT 1) TO '{wh}/streams/calls/segments/x.parquet'",
+        "COPY (SELECT 1) TO '{wh}/x.csv'",
+        "EXPORT DATABASE '{wh}/dump'",
+        "ATTACH '{wh}/x.duckdb'",
+        "SELECT * FROM read_csv('/etc/passwd')",
+        "SELECT * FROM '{wh}/windrow.json'",
+        "INSTALL httpfs",
+        "SET disabled_filesystems = ''",
+        "SET enable_external_access = true",
+    ],
+)
+def test_it_reaches_no_file(filled: tuple[windrow.Warehouse, pa.Table], statement: str) -> None:
+    wh, _ = filled
+    with wh.snapshot() as snapshot, snapshot.duckdb() as connection:
+        before = sorted(wh.path.rglob("*"))
+        with pytest.raises(duckdb.Error):
+            connection.execute(statement.format(wh=wh.path)).fetchall()
+        assert sorted(wh.path.rglob("*")) == before

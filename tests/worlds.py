@@ -1,0 +1,559 @@
+"""Random streams and random SQL over their windows, each statement in two spellings: ours, and plain DuckDB's over the truth.
+
+A `World` is a warehouse with a few streams of random schema, lifetime and layout, brought through appends, late rows, rows
+ahead of the clock, slides and clean-ups, together with the oracle of each stream. `Questions` writes statements over it.
+"""
+
+import datetime as dt
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import oracle
+import pyarrow as pa
+from oracle import Oracle, Row
+from shapes import BASE, DELTA, LAYOUTS, Shape, when
+
+import windrow
+
+CLOCK = BASE + 1000 * DELTA
+NAN, INF = float("nan"), float("inf")
+_HOUR = 3_600_000_000
+
+POOL: dict[str, tuple[pa.DataType, tuple[Any, ...]]] = {
+    "i": (pa.int64(), (0, 1, 2, -5, 2**62, None)),
+    "small": (pa.int8(), (0, 1, -1, 127, None)),
+    "u": (pa.uint64(), (0, 1, 2**64 - 1, None)),
+    "f": (pa.float64(), (0.0, -0.0, 1.5, -2.25, NAN, INF, -INF, None)),
+    "g": (pa.float32(), (0.25, -1.5, NAN, None)),
+    "h": (pa.float16(), tuple(np.float16(v) for v in (0.5, -1.5, 2.0))),
+    "s": (pa.string(), ("", "a", "ab", "b", "Ä", "a'b", None)),
+    "big": (pa.large_string(), ("x", "xy", "λ" * 80, None)),
+    "raw": (pa.binary(), (b"", b"\x00", b"a", b"\xff\x00", None)),
+    "flag": (pa.bool_(), (True, False, None)),
+    "d": (pa.decimal128(12, 3), (Decimal("-1.500"), Decimal("0.001"), Decimal("99.000"), None)),
+    "wide": (pa.decimal256(20, 2), (Decimal("1.50"), Decimal("-3.25"), None)),
+    "day": (pa.date32(), (dt.date(2025, 12, 31), dt.date(2026, 1, 1), None)),
+    "at": (pa.timestamp("ms"), (BASE // 1000, BASE // 1000 + 1, None)),
+    "zoned": (pa.timestamp("us", "Europe/Paris"), (BASE, BASE + 1, BASE + DELTA, None)),
+    "kind": (pa.dictionary(pa.int32(), pa.string()), ("x", "yy", "zzz", None)),
+    "tags": (pa.list_(pa.int16()), ([], [1, 2], [None], None)),
+    "where": (pa.struct([("x", pa.float32()), ("y", pa.string())]), ({"x": 0.5, "y": None}, {"x": 1.5, "y": "q"}, None)),
+    "span": (pa.duration("us"), (0, 5_000_000, -7, None)),
+    "nothing": (pa.null(), (None,)),
+    "Mixed Case": (pa.int32(), (1, 2, 3)),
+}  # fmt: skip
+"""Columns that a stream may have, by name: so that two streams can be joined by what they share."""
+KEYS = ("i", "small", "u", "f", "g", "s", "big", "raw", "flag", "d", "day", "at", "zoned", "kind", "h", "Mixed Case")
+TIMES = (pa.timestamp("us", "UTC"), pa.timestamp("ns", "UTC"), pa.timestamp("ms"), pa.timestamp("s", "UTC"), pa.timestamp("ns"))
+
+
+@dataclass
+class Stream:
+    """A stream under a name and the truth about it."""
+
+    name: str
+    shape: Shape
+    truth: Oracle
+
+    def rows(self, chosen: Sequence[Row]) -> pa.Table:
+        """The rows as plain DuckDB will read them, and as it would read them from Parquet."""
+        table = self.shape.table([row.values for row in chosen])
+        for at, kind in enumerate(table.schema):
+            plain = _plain(kind.type)
+            if plain != kind.type:
+                column = table.column(at)
+                table = table.set_column(at, kind.name, pa.nulls(len(column), plain) if pa.types.is_null(kind.type) else column.cast(plain))
+        return table
+
+    def newest_first(self) -> list[Row]:
+        """Live rows by (time, arrival), newest first."""
+        numbered = list(enumerate(self.truth.live()))
+        return [row for _, row in sorted(numbered, key=lambda pair: (pair[1].values["ts"], pair[0]), reverse=True)]
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind) and kind.unit in ("s", "ms"):
+        return pa.timestamp("us", kind.tz)
+    return {pa.float16(): pa.float32(), pa.null(): pa.int32(), pa.decimal256(20, 2): pa.decimal128(20, 2)}.get(kind, kind)
+
+
+def random_shape(choice: random.Random, number: int) -> Shape:
+    """A schema with one, two or no key columns, and one of the three kinds of lifetime."""
+    columns = choice.sample(sorted(POOL), choice.randint(3, 6))
+    if not set(columns) & set(KEYS):
+        columns.append("i")
+    fields: dict[str, pa.DataType] = {"ts": choice.choice(TIMES)}
+    lifetime = max_lifetime = None
+    kind = choice.choice(("fixed", "per-row", "never"))
+    if kind == "fixed":
+        lifetime = choice.choice((3 * DELTA, 4 * DELTA, 4 * DELTA + DELTA // 3))
+    elif kind == "per-row":
+        max_lifetime = 6 * DELTA
+        fields["exp"] = choice.choice(TIMES)
+    fields |= {name: POOL[name][0] for name in columns}
+    able = [name for name in columns if name in KEYS]
+    key = tuple(choice.sample(able, min(len(able), choice.choice((0, 1, 1, 1, 2, 2)))))
+    return Shape(
+        f"random-{number}", fields, key, lifetime=lifetime, max_lifetime=max_lifetime,
+        origin=choice.choice((0, 0, BASE + 3 * oracle.SECOND)), values={name: POOL[name][1] for name in columns},
+    )  # fmt: skip
+
+
+@dataclass
+class World:
+    """A warehouse with a history."""
+
+    wh: windrow.Warehouse
+    streams: list[Stream]
+    hosts: pa.Table
+    number: int = 0
+
+    def history(self, choice: random.Random, rounds: int, rows: int) -> None:
+        """Appends with late, early and dead rows, slides of one and several slots, clean-ups."""
+        for stream in self.streams:
+            now = BASE
+            for turn in range(rounds):
+                for _ in range(choice.choice((0, 1, 1, 2))):
+                    self._append(stream, choice, now, choice.randint(1, rows), first=turn == 0)
+                now += choice.choice((1, 1, 1, 2)) * DELTA
+                self.wh.slide(stream.name, to=when(now))
+                stream.truth.slide(CLOCK, now)
+                if choice.random() < 0.3:
+                    self.wh.gc()
+            if choice.random() < 0.5:
+                self._append(stream, choice, now, rows, first=False)
+
+    def _append(self, stream: Stream, choice: random.Random, now: int, count: int, *, first: bool) -> None:
+        batch = []
+        for _ in range(count):
+            ts = now + choice.choice((choice.randint(1 if first else -3 * DELTA, DELTA), choice.randint(0, 3 * DELTA)))
+            if choice.random() < 0.2:
+                ts -= ts % oracle.SECOND  # ties
+            life = choice.randint(1, 6) * DELTA - choice.randint(0, 1)
+            batch.append(stream.shape.row(self.number, ts, life, choice))
+            self.number += 1
+        self.wh.append(stream.name, stream.shape.table(batch))
+        stream.truth.append(batch, CLOCK)
+
+
+def make_world(path: Path, seed: int, streams: int = 3, rounds: int = 7, rows: int = 25) -> World:
+    """A warehouse that has been through something; the last of its streams may not have slid yet."""
+    choice = random.Random(seed)
+    wh = windrow.open(path, clock=lambda: CLOCK)
+    made = []
+    for number in range(streams):
+        shape = random_shape(choice, number)
+        name = choice.choice(("packets", "Leases", "odd-name", "ticks")) + str(number)
+        shape.create(wh, name, LAYOUTS[choice.choice(sorted(LAYOUTS))])
+        made.append(Stream(name, shape, shape.oracle()))
+    hosts = pa.table({
+        "i": pa.array([0, 1, 2, 7, None], pa.int64()), "s": ["a", "ab", "zz", "b", None], "label": ["one", "two", "two", None, "six"],
+    })  # fmt: skip
+    wh.put_table("hosts", hosts)
+    world = World(wh, made, hosts)
+    world.history(choice, rounds, rows)
+    shape = random_shape(choice, streams)
+    shape.create(wh, "fresh", "auto")
+    world.streams.append(Stream("fresh", shape, shape.oracle()))
+    if choice.random() < 0.5:
+        world._append(world.streams[-1], choice, BASE, 3, first=True)
+    return world
+
+
+# -- statements ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Question:
+    """One statement: `ours` with window clauses, `plain` over tables that hold exactly the rows of those windows."""
+
+    ours: str
+    plain: str
+    tables: dict[str, pa.Table]
+    parameters: dict[str, Any]
+    ordered: bool = False
+
+
+def sql_name(name: str, choice: random.Random) -> str:
+    """A name as some user would write it."""
+    quoted = '"' + name.replace('"', '""') + '"'
+    if not name.replace("_", "").isalnum():
+        return quoted if choice.random() < 0.7 else quoted.upper()
+    return choice.choice((name, name, name.upper(), quoted))
+
+
+def sql_value(value: Any, kind: pa.DataType) -> str | None:  # noqa: PLR0911 - one per kind of value
+    """A value as a constant, None if this test does not write it."""
+    if value is None:
+        return "NULL"
+    if pa.types.is_boolean(kind):
+        return "true" if value else "false"
+    if pa.types.is_floating(kind):
+        return f"'{float(value)!r}'::DOUBLE" if not np.isfinite(value) else repr(float(value))
+    if pa.types.is_timestamp(kind):
+        micros = oracle.micros(int(value), kind.unit) or 0
+        moment = (dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=micros)).isoformat(" ")
+        if kind.unit == "ns":
+            return f"'{moment}'" if kind.tz is None else f"'{moment}+00'"
+        return f"TIMESTAMP '{moment}'" if kind.tz is None else f"TIMESTAMPTZ '{moment}+00'"
+    if pa.types.is_date(kind):
+        return f"DATE '{value.isoformat()}'"
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return "'" + "".join(f"\\x{byte:02x}" for byte in value) + "'::BLOB"
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
+        return "'" + value.replace("'", "''") + "'"
+    if pa.types.is_integer(kind) or pa.types.is_decimal(kind):
+        return str(value)
+    return None
+
+
+@dataclass
+class Reference:
+    """One place in a statement where a window stands."""
+
+    stream: Stream
+    ours: str
+    rows: list[Row]
+
+
+@dataclass
+class Questions:
+    """Writes statements.
+
+    Args:
+        world: Over what.
+        choice: By which chance.
+    """
+
+    world: World
+    choice: random.Random
+    references: list[Reference] = field(default_factory=list)
+    parameters: dict[str, Any] = field(default_factory=dict)
+    with_hosts: bool = False
+
+    def ask(self) -> Question:
+        """The next statement."""
+        self.references, self.parameters, self.with_hosts = [], {}, False
+        kind = self.choice.choice(KINDS)
+        body, ordered = kind(self)
+        ours, plain = body, body
+        tables = {}
+        for at, reference in enumerate(self.references):
+            ours = ours.replace(f"⟨{at}⟩", reference.ours)
+            plain = plain.replace(f"⟨{at}⟩", f"t{at}")
+            tables[f"t{at}"] = reference.stream.rows(reference.rows)
+        if self.with_hosts:
+            tables["hosts"] = self.world.hosts
+        return Question(ours, plain, tables, self.parameters, ordered)
+
+    # -- windows
+
+    def window(self, stream: Stream | None = None) -> tuple[Stream, str]:
+        """A stream with a window, as ``⟨n⟩``, to be replaced."""
+        choice = self.choice
+        stream = stream or choice.choice(self.world.streams)
+        truth, name = stream.truth, sql_name(stream.name, choice)
+        live, now = truth.live(), truth.now
+        text, rows = name, live
+        kinds = ("all", "range", "range", "rows", "since", "between", "function")
+        kind = choice.choice(kinds)
+        if kind in ("range", "function"):
+            most = stream.shape.lifetime or stream.shape.max_lifetime or 8 * DELTA
+            length = min(most, choice.choice((DELTA, 2 * DELTA, 3 * DELTA, DELTA // 2, DELTA + 1, 2 * DELTA - 1, most)))
+            rows = truth.live(length)
+            word = choice.choice(("WINDOW", "RANGE", "window"))
+            text = f"{name} [{word} {length} MICROSECONDS]"
+            if kind == "function":
+                text = f"window('{stream.name}', INTERVAL {length} MICROSECONDS)"
+        elif kind == "rows":
+            count = choice.choice((1, 2, 5, 20, 10_000))
+            rows = stream.newest_first()[:count]
+            text = choice.choice((f"{name} [ROWS {count}]", f"window('{stream.name}', rows := {count})"))
+        elif kind == "since":
+            start = self.moment(now)
+            rows = [row for row in live if row.ts > start]
+            text = f"{name} [SINCE TIMESTAMP '{_text(start)}']"
+        elif kind == "between":
+            start = self.moment(now)
+            stop = start + choice.choice((1, DELTA // 3, DELTA, 2 * DELTA))
+            rows = [row for row in live if start < row.ts <= stop]
+            text = f"{name} [FROM TIMESTAMP '{_text(start)}' TO TIMESTAMP '{_text(stop)}']"
+        self.references.append(Reference(stream, text, rows))
+        return stream, f"⟨{len(self.references) - 1}⟩"
+
+    def moment(self, now: int | None) -> int:
+        """A time near a stream's window."""
+        base = BASE if now is None else now
+        return base - self.choice.choice((0, 1, DELTA // 2, DELTA, 2 * DELTA, 3 * DELTA + 1, -DELTA, 20 * DELTA))
+
+    # -- predicates
+
+    def value(self, stream: Stream, column: str) -> str | None:
+        """A constant for a column: one that occurs, or one beside it; often a parameter."""
+        kind = stream.shape.schema.field(column).type
+        if column in ("ts", "exp"):
+            raw = stream.shape.raw(column, self.moment(stream.truth.now))
+            return sql_value(raw, kind)
+        if column == "n":
+            return str(self.choice.randint(0, max(1, self.world.number)))
+        written = sql_value(self.choice.choice(stream.shape.values[column]), kind)
+        if written is not None and written != "NULL" and pa.types.is_integer(kind) and self.choice.random() < 0.4:
+            name = f"p{len(self.parameters)}"
+            self.parameters[name] = int(written)
+            return f"${name}"
+        return written
+
+    def comparable(self, stream: Stream) -> list[str]:
+        """Columns that constants can be compared with; keys and time more often than others."""
+        names = [n for n in stream.shape.schema.names if not pa.types.is_nested(stream.shape.schema.field(n).type)]
+        usual = [n for n in names if n not in ("span", "nothing")]
+        return usual + list(stream.shape.key) * 4 + ["ts"] * 2
+
+    def predicate(self, stream: Stream, alias: str, depth: int = 2) -> str:
+        """A condition on one relation."""
+        choice = self.choice
+        if depth and choice.random() < 0.6:
+            word = choice.choice(("AND", "AND", "OR"))
+            inner = [self.predicate(stream, alias, depth - 1) for _ in range(choice.choice((2, 2, 3)))]
+            text = "(" + f" {word} ".join(inner) + ")"
+            return f"NOT {text}" if choice.random() < 0.15 else text
+        column = choice.choice(self.comparable(stream))
+        name = f"{alias}.{sql_name(column, choice)}"
+        given = [self.value(stream, column) for _ in range(4)]
+        if any(value is None for value in given):
+            return f"{name} IS NOT NULL"
+        first, second, third, _ = given
+        return choice.choice((
+            f"{name} = {first}", f"{name} = {first}", f"{name} <> {first}", f"{name} < {first}", f"{name} >= {first}",
+            f"{first} < {name}", f"{name} <= {first}", f"{name} IN ({first}, {second}, {third})", f"{name} NOT IN ({first}, {second})",
+            f"{name} BETWEEN {first} AND {second}", f"{name} IS NULL", f"{name} IS NOT NULL", f"{name} IS DISTINCT FROM {first}",
+            f"{name} IS NOT DISTINCT FROM {first}", f"coalesce({name} = {first}, false)",
+        ))  # fmt: skip
+
+    def where(self, stream: Stream, alias: str) -> str:
+        """A WHERE, or none."""
+        return f" WHERE {self.predicate(stream, alias)}" if self.choice.random() < 0.85 else ""
+
+    # -- columns
+
+    def groupable(self, stream: Stream) -> str:
+        """A column to group or join by."""
+        able = [n for n in stream.shape.schema.names if n in KEYS]
+        return self.choice.choice([*able, *stream.shape.key, *stream.shape.key])
+
+    def column(self, alias: str, name: str) -> str:
+        """A column of a relation."""
+        return f"{alias}.{sql_name(name, self.choice)}"
+
+
+Body = tuple[str, bool]
+
+
+def _text(micros: int) -> str:
+    return (dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=micros)).isoformat(" ")
+
+
+def rows_of_a_window(q: Questions) -> Body:
+    stream, ref = q.window()
+    return f"SELECT * FROM {ref} AS a{q.where(stream, 'a')}", False
+
+
+def some_columns(q: Questions) -> Body:
+    stream, ref = q.window()
+    names = q.choice.sample(stream.shape.schema.names, 2)
+    chosen = ", ".join(q.column("a", name) for name in names)
+    return f"SELECT {q.choice.choice(('', '', 'DISTINCT '))}{chosen} FROM {ref} a{q.where(stream, 'a')}", False
+
+
+def no_columns(q: Questions) -> Body:
+    stream, ref = q.window()
+    what = q.choice.choice(("count(*)", "1", "count(*) FILTER (WHERE n % 2 = 0)", "count(a.n), max(n)"))
+    return f"SELECT {what} FROM {ref} a{q.where(stream, 'a')}", False
+
+
+def aggregates(q: Questions) -> Body:
+    stream, ref = q.window()
+    name = q.column("a", q.groupable(stream))
+    return (
+        f"SELECT count(*), count({name}), min({name}), max({name}), count(DISTINCT {name}), sum(a.n), avg(a.n), "
+        f"min(a.ts), max(a.ts) FROM {ref} AS a{q.where(stream, 'a')}"
+    ), False
+
+
+def groups(q: Questions) -> Body:
+    stream, ref = q.window()
+    name = q.column("a", q.groupable(stream))
+    having = q.choice.choice(("", f" HAVING count(*) > 1", f" HAVING {name} IS NOT NULL"))
+    return f"SELECT {name} AS k, count(*) AS c, sum(a.n) FROM {ref} AS a{q.where(stream, 'a')} GROUP BY {name}{having}", False
+
+
+def newest(q: Questions) -> Body:
+    stream, ref = q.window()
+    order = q.choice.choice(("a.n DESC", "a.ts DESC, a.n", "a.n"))
+    return f"SELECT a.n, a.ts FROM {ref} a{q.where(stream, 'a')} ORDER BY {order} LIMIT {q.choice.randint(1, 9)}", True
+
+
+def windows_joined(q: Questions) -> Body:
+    """Two windows of one stream, or of two streams that share a column."""
+    stream, first = q.window()
+    others = [s for s in q.world.streams if set(s.shape.values) & set(stream.shape.values) & set(KEYS)]
+    other, second = q.window(q.choice.choice(others or [stream]))
+    shared = sorted(set(stream.shape.values) & set(other.shape.values) & set(KEYS)) or ["n"]
+    on = q.choice.choice([*shared, *(k for k in stream.shape.key if k in shared)])
+    join = q.choice.choice(("JOIN", "JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"))
+    also = q.predicate(q.choice.choice((stream,)), "a")
+    more = f" AND {q.predicate(other, 'b', 1)}" if q.choice.random() < 0.5 else ""
+    condition = f"a.{sql_name(on, q.choice)} = b.{sql_name(on, q.choice)}"
+    if q.choice.random() < 0.3:
+        return f"SELECT a.n, b.n AS m FROM {first} a {join} {second} b ON {condition} AND {also}{more}", False
+    return f"SELECT a.n, b.n AS m FROM {first} a {join} {second} b ON {condition} WHERE {also}{more}", False
+
+
+def half_joins(q: Questions) -> Body:
+    stream, first = q.window()
+    other, second = q.window(stream)
+    on = sql_name(q.groupable(stream), q.choice)
+    join = q.choice.choice(("SEMI", "ANTI"))
+    return f"SELECT a.n FROM {first} a {join} JOIN {second} b ON a.{on} = b.{on} AND {q.predicate(other, 'b', 1)}{q.where(stream, 'a')}", False
+
+
+def joined_with_a_table(q: Questions) -> Body:
+    able = [s for s in q.world.streams if {"i", "s"} & set(s.shape.values)]
+    if not able:
+        return no_columns(q)
+    stream, ref = q.window(q.choice.choice(able))
+    on = q.choice.choice(sorted({"i", "s"} & set(stream.shape.values)))
+    q.with_hosts = True
+    label = q.choice.choice(("'one'", "'two'", "'none'"))
+    return q.choice.choice((
+        f"SELECT a.n, h.label FROM {ref} a JOIN hosts h ON a.{on} = h.{on}{q.where(stream, 'a')}",
+        f"SELECT h.label, count(*) FROM {ref} a JOIN hosts h USING ({on}) WHERE h.label = {label} GROUP BY ALL",
+        f"SELECT a.n, h.label FROM {ref} a LEFT JOIN hosts h ON a.{on} = h.{on} AND h.label = {label}",
+        f"SELECT a.n FROM {ref} a WHERE a.{on} IN (SELECT {on} FROM hosts WHERE label = {label})",
+        f"SELECT a.n FROM {ref} a WHERE a.{on} NOT IN (SELECT {on} FROM hosts WHERE label = {label} AND {on} IS NOT NULL)",
+        f"SELECT a.n FROM {ref} a WHERE a.{on} = (SELECT max({on}) FROM hosts WHERE label = {label})",
+        f"SELECT a.n FROM {ref} a WHERE EXISTS (SELECT 1 FROM hosts h WHERE h.{on} = a.{on} AND h.label = {label})",
+        f"SELECT h.label, a.n FROM hosts h LEFT JOIN {ref} a ON a.{on} = h.{on}",
+        f"SELECT a.n FROM {ref} a, hosts h WHERE a.{on} = h.{on} AND (h.label = {label} OR a.n % 3 = 0)",
+    )), False  # fmt: skip
+
+
+def set_operations(q: Questions) -> Body:
+    stream, first = q.window()
+    _, second = q.window(stream)
+    name = sql_name(q.groupable(stream), q.choice)
+    word = q.choice.choice(("UNION", "UNION ALL", "EXCEPT", "INTERSECT", "EXCEPT ALL", "INTERSECT ALL"))
+    return f"SELECT {name} FROM {first} a{q.where(stream, 'a')} {word} SELECT {name} FROM {second} b{q.where(stream, 'b')}", False
+
+
+def filtered_union(q: Questions) -> Body:
+    stream, first = q.window()
+    _, second = q.window(stream)
+    names = ", ".join(sql_name(name, q.choice) for name in stream.shape.schema.names)
+    return (
+        f"SELECT u.n FROM (SELECT {names} FROM {first} a UNION ALL SELECT {names} FROM {second} b{q.where(stream, 'b')}) AS u "
+        f"WHERE {q.predicate(stream, 'u')}"
+    ), False
+
+
+def used_once(q: Questions) -> Body:
+    stream, ref = q.window()
+    how = q.choice.choice(("AS", "AS MATERIALIZED", "AS NOT MATERIALIZED"))
+    return f"WITH x {how} (SELECT * FROM {ref} a{q.where(stream, 'a')}) SELECT x.n FROM x WHERE {q.predicate(stream, 'x')}", False
+
+
+def used_twice(q: Questions) -> Body:
+    stream, ref = q.window()
+    how = q.choice.choice(("AS", "AS MATERIALIZED", "AS NOT MATERIALIZED"))
+    on = sql_name(q.groupable(stream), q.choice)
+    outer = q.choice.choice((
+        f"SELECT p.n, r.n FROM x p JOIN x r ON p.{on} = r.{on} WHERE {q.predicate(stream, 'p')} AND {q.predicate(stream, 'r', 1)}",
+        f"SELECT n FROM x p WHERE {q.predicate(stream, 'p')} UNION ALL SELECT n FROM x r WHERE {q.predicate(stream, 'r')}",
+        f"SELECT p.n FROM x p WHERE p.n >= (SELECT avg(r.n) FROM x r WHERE {q.predicate(stream, 'r')})",
+    ))  # fmt: skip
+    return f"WITH x {how} (SELECT * FROM {ref} a{q.where(stream, 'a')}) {outer}", False
+
+
+def subqueries(q: Questions) -> Body:
+    stream, first = q.window()
+    _, second = q.window(stream)
+    on = sql_name(q.groupable(stream), q.choice)
+    return q.choice.choice((
+        f"SELECT a.n FROM {first} a WHERE a.n IN (SELECT b.n FROM {second} b{q.where(stream, 'b')})",
+        f"SELECT a.n FROM {first} a WHERE a.{on} IN (SELECT b.{on} FROM {second} b{q.where(stream, 'b')})",
+        f"SELECT a.n FROM {first} a WHERE a.n > (SELECT avg(b.n) FROM {second} b{q.where(stream, 'b')})",
+        f"SELECT a.n, (SELECT count(*) FROM {second} b WHERE b.{on} = a.{on}) AS c FROM {first} a{q.where(stream, 'a')}",
+        f"SELECT a.n FROM {first} a WHERE EXISTS (SELECT 1 FROM {second} b WHERE b.{on} = a.{on} AND {q.predicate(stream, 'b')})",
+        f"SELECT * FROM (SELECT a.n, a.{on} AS k FROM {first} a) x, LATERAL (SELECT count(*) c FROM {second} b WHERE b.n < x.n) y",
+    )), False  # fmt: skip
+
+
+def ranked(q: Questions) -> Body:
+    stream, ref = q.window()
+    by = sql_name(q.groupable(stream), q.choice)
+    inner = f"SELECT *, row_number() OVER (PARTITION BY a.{by} ORDER BY a.ts, a.n) AS r FROM {ref} a"
+    return q.choice.choice((
+        f"SELECT n, r FROM ({inner}) x WHERE {q.predicate(stream, 'x')}",
+        f"{inner}{q.where(stream, 'a')} QUALIFY r = 1",
+        f"SELECT a.n, lag(a.n) OVER (ORDER BY a.ts, a.n) FROM {ref} a{q.where(stream, 'a')}",
+    )), False  # fmt: skip
+
+
+KINDS: tuple[Callable[[Questions], Body], ...] = (
+    rows_of_a_window, some_columns, some_columns, no_columns, aggregates, aggregates, groups, newest, windows_joined, windows_joined,
+    half_joins, joined_with_a_table, joined_with_a_table, set_operations, filtered_union, used_once, used_twice, subqueries,
+    subqueries, ranked,
+)  # fmt: skip
+
+
+# -- answers ---------------------------------------------------------------------------------------------------------
+
+
+def open_plain() -> duckdb.DuckDBPyConnection:
+    """A DuckDB for the truth."""
+    plain = duckdb.connect(config={"threads": 1})
+    plain.execute("SET TimeZone = 'UTC'")
+    return plain
+
+
+def plain_answer(plain: duckdb.DuckDBPyConnection, question: Question) -> pa.Table | str:
+    """What DuckDB says, or the class of its error."""
+    for name, rows in question.tables.items():
+        plain.register("given", rows)
+        plain.execute(f"CREATE OR REPLACE TABLE {name} AS FROM given")
+        plain.unregister("given")
+    try:
+        return plain.sql(question.plain, params=question.parameters or None).to_arrow_table()
+    except duckdb.Error as error:
+        return type(error).__name__
+
+
+def our_answer(wh: windrow.Warehouse, question: Question) -> pa.Table | str:
+    """What the warehouse says, or the message of its error."""
+    try:
+        return wh.sql(question.ours, question.parameters or None).arrow()
+    except windrow.QueryError as error:
+        return str(error)
+
+
+def comparable(table: pa.Table, *, ordered: bool) -> list[str]:
+    """Rows in a form in which equal answers are equal: the order counts only where it was asked for, and zero has no sign."""
+    rows = [repr(tuple(_value(value) for value in row.values())) for row in _positions(table).to_pylist()]
+    return rows if ordered else sorted(rows)
+
+
+def _positions(table: pa.Table) -> pa.Table:
+    columns = [c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c for c in table.columns]
+    return pa.table(columns, names=[str(at) for at in range(len(columns))])
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, float):
+        return "nan" if np.isnan(value) else float(f"{value + 0.0:.12g}")
+    return value
