@@ -89,6 +89,11 @@ class SegmentFileWriter:
         if self._writer is not None:
             self._writer.close()
 
+    def __del__(self) -> None:
+        # After a failure the sink is closed already: pyarrow would complain on stderr that it cannot write a footer.
+        if self._writer is not None:
+            self._writer.is_open = False
+
 
 def group_rows(table: pa.Table, row_group_bytes: int) -> int:
     """Rows per row group so that each holds about `row_group_bytes`, of equal size."""
@@ -118,10 +123,16 @@ def column_settings(sample: pa.Table, sorted_by: list[str]) -> dict[str, Any]:
     codecs = {name: "lz4" if name in squeezed else "none" for name in picked.schema.names}
     return {
         "use_dictionary": dictionary or False,
-        "write_statistics": sorted_by or False,
+        "write_statistics": [name for name in sorted_by if _has_extremes(picked.schema.field(name).type)] or False,
         "version": "2.6",
         "compression": ("lz4" if squeezed else "none") if nested else codecs,
     }
+
+
+def _has_extremes(kind: pa.DataType) -> bool:
+    """Whether minimum and maximum say all: those of floats leave NaN out, and readers would then miss such rows."""
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return not pa.types.is_floating(plain)
 
 
 def _repeats(column: pa.ChunkedArray) -> bool:

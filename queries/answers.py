@@ -1,4 +1,7 @@
-"""Answers: rows that are streamed out of a pinned snapshot, and what they are of."""
+"""Answers: rows that are streamed out of a pinned snapshot, and what they are of.
+
+An answer is read once, batch by batch; the pin is let go when the last row is read, on `close`, or with the answer itself.
+"""
 
 import contextlib
 import datetime as dt
@@ -12,6 +15,10 @@ import pyarrow as pa
 
 from windrow import times
 from windrow.errors import ClosedError
+
+HUGE = {b"windrow.type": b"HUGEINT"}
+"""Marks a column of integers that DuckDB computes with 128 bits, such as a sum; Arrow carries them as decimals."""
+_CLOSED = "this answer was read or closed already; ask again"
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,7 @@ class Answer:
 
     @property
     def staleness(self) -> dt.timedelta:
-        """How far the clocks of the streams had moved past the answer's windows when it was finished (or is, until then)."""
+        """How far the streams' clocks had moved past the windows when the answer was finished (or have, until then)."""
         return self._measure() if self._staleness is None else self._staleness
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -98,7 +105,13 @@ class Answer:
 
     def _stream(self) -> Iterator[pa.RecordBatch]:
         try:
-            for batch in self._reader:
+            while True:
+                if not self._release.alive:
+                    raise ClosedError(_CLOSED)
+                try:
+                    batch = self._reader.read_next_batch()
+                except StopIteration:
+                    return
                 if batch.num_rows:
                     yield batch
         finally:
@@ -106,7 +119,7 @@ class Answer:
 
     def _take(self) -> None:
         if self._used or not self._release.alive:
-            raise ClosedError("this answer was read or closed already; ask again")
+            raise ClosedError(_CLOSED)
         self._used = True
 
     def _finish(self) -> None:
@@ -121,13 +134,13 @@ class Answer:
 
     def df(self) -> Any:
         """All rows as a pandas frame."""
-        return self.arrow().to_pandas()
+        return _narrow(self.arrow()).to_pandas()
 
     def pl(self) -> Any:
         """All rows as a polars frame."""
         import polars
 
-        return polars.from_arrow(self.arrow())
+        return polars.from_arrow(_narrow(self.arrow()))
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """All rows that are left, as tuples."""
@@ -145,7 +158,8 @@ class Answer:
     @staticmethod
     def _tuples(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
         for batch in batches:
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            columns = [_values(column, field) for column, field in zip(batch.columns, batch.schema, strict=True)]
+            yield from zip(*columns, strict=True)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         reader = pa.RecordBatchReader.from_batches(self.schema, self.batches())
@@ -165,10 +179,42 @@ class Answer:
         self.close()
 
 
+def _narrow(table: pa.Table) -> pa.Table:
+    """Sums and the like as 64-bit integers where they fit, which frames can compute with."""
+    for at, field in enumerate(table.schema):
+        if field.metadata == HUGE:
+            with contextlib.suppress(pa.ArrowInvalid):
+                table = table.set_column(at, field.name, table.column(at).cast(pa.int64()))
+    return table
+
+
+def _values(column: pa.Array, field: pa.Field) -> list[Any]:
+    """Python values as DuckDB gives them; times in nanoseconds are cut to microseconds, which is what Python has."""
+    kind = column.type
+    if field.metadata == HUGE:
+        return [None if value is None else int(value) for value in column.to_pylist()]
+    if pa.types.is_interval(kind):
+        return [None if value is None else _delta(value) for value in column.to_pylist()]
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return list(column.cast(pa.timestamp("us", kind.tz), safe=False).to_pylist())
+    if pa.types.is_time64(kind) and kind.unit == "ns":
+        return list(column.cast(pa.time64("us"), safe=False).to_pylist())
+    return list(column.to_pylist())
+
+
+def _delta(value: Any) -> dt.timedelta:
+    return dt.timedelta(days=value.days + 30 * value.months, microseconds=value.nanoseconds // 1000)
+
+
 def show_windows(windows: tuple[Window, ...]) -> str:
     """The windows of an answer in words, for terminals and logs."""
-    return "; ".join(
-        f"{w.stream} {w.clause} at slide {w.slide} "
-        f"({times.show(None if w.start is None else times.instant(w.start))}, {times.show(None if w.end is None else times.instant(w.end))}]"
-        for w in windows
-    )
+    return "; ".join(_window_in_words(window) for window in windows)
+
+
+def _window_in_words(window: Window) -> str:
+    if window.slide is None or window.end is None:
+        return f"{window.stream}, which has not slid yet"
+    start = "" if window.start is None else f"after {times.show(times.instant(window.start))} "
+    missing = f", without {', '.join(window.missing)}" if window.missing else ""
+    end = times.show(times.instant(window.end))
+    return f"{window.stream} {window.clause}: {start}up to {end} (slide {window.slide}){missing}"

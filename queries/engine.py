@@ -9,6 +9,7 @@ import os
 import re
 import tempfile
 import threading
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,13 @@ _LEAD = re.compile(r"^[A-Z][A-Za-z ]+ Error: ")
 _PLACE = re.compile(r"\n*LINE \d+:.*", re.DOTALL)
 
 
-def cursor(store: Store) -> Any:
-    """A connection of its own to the warehouse's instance; close it when the query is done."""
+def cursor(store: Store, memory_limit: str | None = None) -> Any:
+    """A connection of its own to the warehouse's instance, or to one with a limit; close it when the query is done."""
+    if memory_limit is not None:
+        try:
+            return locked_instance(store.root, memory_limit)
+        except duckdb.ParserException:
+            raise QueryError(f"{memory_limit!r} is not a memory limit; write one such as '500MB' or '2GB'") from None
     identity = os.getpid(), str(store.root)
     with _guard:
         instance = _instances.get(identity)
@@ -43,7 +49,7 @@ def locked_instance(root: Path, memory_limit: str | None = None) -> duckdb.DuckD
         "python_enable_replacements": False,
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
-        "temp_directory": str(Path(tempfile.gettempdir()) / f"windrow-{os.getpid()}"),
+        "temp_directory": str(Path(tempfile.gettempdir()) / f"windrow-{os.getpid()}-{uuid.uuid4().hex[:8]}"),
     }
     if memory_limit is not None:
         settings["memory_limit"] = memory_limit

@@ -1,9 +1,13 @@
-"""Running one-time queries: parse, confine, pin, plan, run. Isolation levels other than `snapshot` build on this in `isolation`."""
+"""Running one-time queries: parse, confine, pin, plan, run. Isolation levels other than `snapshot` build on this.
 
+Whatever a statement needs (cursor, snapshot, timer) hangs on its `Prepared`, and closing that lets go of all of it.
+"""
+
+import contextlib
 import datetime as dt
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import duckdb
@@ -11,10 +15,12 @@ import pyarrow as pa
 
 from windrow import times
 from windrow.catalog import Tables
-from windrow.errors import QueryError
+from windrow.errors import QueryError, UnknownStreamError
+from windrow.lookups import find_stream
 from windrow.queries import engine, system
-from windrow.queries.answers import Answer, Window
+from windrow.queries.answers import HUGE, Answer, Window
 from windrow.queries.confine import confine
+from windrow.queries.explaining import Explanation
 from windrow.queries.planner import Planner, Pruned, bounds_of
 from windrow.queries.statements import Reference, Statement, parse
 from windrow.queries.types import quoted, text
@@ -22,6 +28,10 @@ from windrow.snapshot import Snapshot, StreamView
 from windrow.store import Store
 
 BATCH_ROWS = 100_000
+_READ_ERRORS = (duckdb.Error, OSError, pa.ArrowException, RuntimeError)
+"""What a failing query raises while its rows are read, depending on who notices first."""
+
+Params = Sequence[Any] | dict[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -33,20 +43,27 @@ class Prepared:
     cursor: Any
     pruned: tuple[Pruned, ...]
     windows: tuple[Window, ...]
+    borrowed: bool = False
+    """Whether the snapshot is somebody else's to close."""
+    timers: list[threading.Timer] = field(default_factory=list)
 
     def close(self) -> None:
         """Let go of cursor and snapshot."""
+        for timer in self.timers:
+            timer.cancel()
         self.cursor.close()
-        self.snapshot.close()
+        if not self.borrowed:
+            self.snapshot.close()
 
 
 def sql(
     store: Store,
     statement: str,
-    params: Sequence[Any] | dict[str, Any] | None = None,
+    params: Params = None,
     *,
     timeout: float | None = None,
     snapshot: Snapshot | None = None,
+    memory_limit: str | None = None,
 ) -> Answer:
     """Answer a statement from a snapshot.
 
@@ -56,80 +73,51 @@ def sql(
         params: Bound to ``?``, ``$1`` or ``$name``.
         timeout: Seconds after which the query is cancelled.
         snapshot: Ask an open snapshot instead of a new one; it stays open.
+        memory_limit: Such as ``"500MB"``; what needs more is spilled to disk, or refused.
     """
-    prepared = prepare(store, statement, params, snapshot)
+    prepared = prepare(store, statement, params, snapshot, memory_limit)
     try:
         reader = run(prepared, params, timeout)
     except BaseException:
-        _let_go(prepared, snapshot)
+        prepared.close()
         raise
     return Answer(
         reader,
         prepared.windows,
         "snapshot",
-        lambda: _let_go(prepared, snapshot),
+        prepared.close,
         lambda: staleness(store, prepared.windows),
         statement,
     )
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """What a statement would read."""
-
-    relations: tuple[Pruned, ...]
-    windows: tuple[Window, ...]
-    plan: str
-    """DuckDB's own plan."""
-
-    def __str__(self) -> str:
-        lines = []
-        for pruned, window in zip(self.relations, self.windows, strict=True):
-            read, stored = pruned.bytes
-            lines.append(
-                f"{window.stream} {window.clause} at slide {window.slide}: {pruned.path}; cells {pruned.cells[0]} of {pruned.cells[1]}, "
-                f"segments {pruned.segments[0]} of {pruned.segments[1]}, rows {pruned.rows[0]} of {pruned.rows[1]}, "
-                f"bytes {read} of {stored}; search key: {pruned.keys}"
-            )
-        return "\n".join([*lines, self.plan])
-
-
-def explain(store: Store, statement: str, params: Any = None) -> Explanation:
-    """Plan a statement without running it."""
-    prepared = prepare(store, statement, params)
+def explain(store: Store, statement: str, params: Params = None, snapshot: Snapshot | None = None) -> Explanation:
+    """Plan a statement without running it, unless it says EXPLAIN ANALYZE."""
+    prepared = prepare(store, statement, params, snapshot)
     try:
-        rows = prepared.cursor.execute(f"EXPLAIN {prepared.statement.sql}", params).fetchall()
-        return Explanation(prepared.pruned, prepared.windows, "\n".join(str(row[1]) for row in rows))
-    except duckdb.Error as error:
-        raise told(prepared.statement, error) from None
+        return _explained(prepared, params)
     finally:
         prepared.close()
 
 
-def _let_go(prepared: Prepared, borrowed: Snapshot | None) -> None:
-    prepared.cursor.close()
-    if borrowed is None:
-        prepared.snapshot.close()
-
-
-def prepare(store: Store, text_: str, params: Any, snapshot: Snapshot | None = None) -> Prepared:
+def prepare(
+    store: Store, text_: str, params: Params, snapshot: Snapshot | None = None, memory_limit: str | None = None
+) -> Prepared:
     """Parse and confine a statement, pin what it reads and make that readable on a new cursor."""
     statement = parse(text_)
-    pinned = snapshot or Snapshot(store, _named(store, statement))
-    try:
-        cursor = engine.cursor(store)
-        try:
-            return _prepare(statement, pinned, cursor, params)
-        except BaseException:
-            cursor.close()
-            raise
-    except BaseException:
-        if snapshot is None:
-            pinned.close()
-        raise
+    with contextlib.ExitStack() as undo:
+        pinned = snapshot or undo.enter_context(Snapshot(store, _named(store, statement)))
+        cursor = engine.cursor(store, memory_limit)
+        undo.callback(cursor.close)
+        streams = _offer(statement, pinned, cursor)
+        pruned = Planner(pinned, cursor, statement, params).prepare(streams)
+        windows = tuple(window_of(pinned.view(reference.name), reference) for reference in streams)
+        undo.pop_all()
+        return Prepared(statement, pinned, cursor, tuple(pruned), windows, borrowed=snapshot is not None)
 
 
-def _prepare(statement: Statement, snapshot: Snapshot, cursor: Any, params: Any) -> Prepared:
+def _offer(statement: Statement, snapshot: Snapshot, cursor: Any) -> list[Reference]:
+    """Confine the statement, make its tables readable, and give its references to streams, each relation once."""
     streams = {name.lower(): name for name in snapshot.streams()}
     tables = {name.lower(): name for name in snapshot.tables}
 
@@ -140,24 +128,17 @@ def _prepare(statement: Statement, snapshot: Snapshot, cursor: Any, params: Any)
 
     confine(statement, exists)
     own = []
-    for reference in statement.references:
+    for reference in {each.relation.lower(): each for each in statement.references}.values():
         folded = reference.name.lower()
         if reference.schema:
             cursor.register(reference.relation, system.table(snapshot, folded))
         elif folded in streams:
-            own.append(_named_as(reference, streams[folded]))
-        elif folded in tables:
+            own.append(replace(reference, name=streams[folded]))
+        else:
             path = snapshot.store.root / snapshot.tables[tables[folded]].file
             source = f"SELECT * FROM read_parquet({text(str(path))})"
             cursor.execute(f"CREATE OR REPLACE TEMP VIEW {quoted(reference.relation)} AS {source}")
-    pruned = Planner(snapshot, cursor, statement, params).prepare(own)
-    return Prepared(statement, snapshot, cursor, tuple(pruned), tuple(window_of(snapshot.view(r.name), r) for r in own))
-
-
-def _named_as(reference: Reference, name: str) -> Reference:
-    from dataclasses import replace
-
-    return replace(reference, name=name)
+    return own
 
 
 def _named(store: Store, statement: Statement) -> list[str] | None:
@@ -190,60 +171,94 @@ def window_of(view: StreamView, reference: Reference) -> Window:
     )
 
 
-def run(prepared: Prepared, params: Any, timeout: float | None) -> pa.RecordBatchReader:
+def run(prepared: Prepared, params: Params, timeout: float | None = None) -> pa.RecordBatchReader:
     """Start the statement; rows come as they are read. Errors show their place in the user's text."""
-    cursor, statement = prepared.cursor, prepared.statement
-    timer = threading.Timer(timeout, cursor.interrupt) if timeout is not None else None
-    if timer is not None:
+    if timeout is not None:
+        timer = threading.Timer(timeout, _interrupt, [prepared.cursor])
+        timer.daemon = True
+        prepared.timers.append(timer)
         timer.start()
-    try:
-        reader = cursor.sql(statement.sql, params=params).to_arrow_reader(BATCH_ROWS)
-    except KeyboardInterrupt:
-        cursor.interrupt()
-        raise
-    except duckdb.Error as error:
-        raise told(statement, _placed(cursor, statement, params, error), timeout) from None
-    if timer is None:
-        return reader
-    return pa.RecordBatchReader.from_batches(reader.schema, _until(reader, timer, statement, timeout))
+    with _telling(prepared, timeout):
+        if prepared.statement.explain:
+            lines = str(_explained(prepared, params)).splitlines()
+            return pa.table({"explain": pa.array(lines, pa.string())}).to_reader()
+        relation = prepared.cursor.sql(prepared.statement.sql, params=params)
+        reader = relation.to_arrow_reader(BATCH_ROWS)
+    schema = _marked(reader.schema, relation.types)
+    return pa.RecordBatchReader.from_batches(schema, _batches(reader, schema, prepared, timeout))
 
 
-def _until(reader: pa.RecordBatchReader, timer: threading.Timer, statement: Statement, timeout: float | None) -> Any:
-    try:
-        yield from reader
-    except (duckdb.Error, OSError, pa.ArrowException) as error:
-        raise told(statement, error, timeout) from None
-    finally:
+def _marked(schema: pa.Schema, types: Sequence[Any]) -> pa.Schema:
+    """The schema, with a mark on integers that are too wide for Arrow and come as decimals."""
+    fields = [
+        field.with_metadata(HUGE) if str(kind) in ("HUGEINT", "UHUGEINT") else field
+        for field, kind in zip(schema, types, strict=True)
+    ]
+    return pa.schema(fields)
+
+
+def _batches(
+    reader: pa.RecordBatchReader, schema: pa.Schema, prepared: Prepared, timeout: float | None
+) -> Iterator[pa.RecordBatch]:
+    while True:
+        with _telling(prepared, timeout):
+            try:
+                batch = reader.read_next_batch()
+            except StopIteration:
+                break
+        yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+    for timer in prepared.timers:
         timer.cancel()
 
 
-def _placed(cursor: Any, statement: Statement, params: Any, error: duckdb.Error) -> duckdb.Error:
-    """The same error with its place, which DuckDB leaves out when a statement is bound lazily."""
-    if isinstance(error, duckdb.BinderException) and "{" not in str(error):
-        try:
-            cursor.execute(statement.sql, params)
-        except duckdb.Error as placed:
-            return placed
-    return error
+@contextlib.contextmanager
+def _telling(prepared: Prepared, timeout: float | None) -> Iterator[None]:
+    """Errors in our words; Ctrl-C stops the query."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _interrupt(prepared.cursor)
+        raise
+    except _READ_ERRORS as error:
+        raise told(prepared.statement, error, timeout) from None
 
 
-def told(statement: Statement, error: BaseException, timeout: float | None = None) -> QueryError:
+def _interrupt(cursor: Any) -> None:
+    with contextlib.suppress(duckdb.Error):  # it was closed meanwhile
+        cursor.interrupt()
+
+
+def told(statement: Statement, error: BaseException, timeout: float | None = None) -> BaseException:
     """DuckDB's error in our words, at its place in the user's text."""
-    if timeout is not None and "INTERRUPT" in str(error).upper():
+    if isinstance(error, QueryError):
+        return error
+    message = str(error)
+    if timeout is not None and "INTERRUPT" in message.upper():
         return QueryError(f"the query was cancelled: it took longer than {timeout:g} s")
+    if isinstance(error, RuntimeError) and "interrupted" in message:
+        return KeyboardInterrupt()  # DuckDB noticed the signal before Python did
     return engine.explain_error(statement, error)
+
+
+def _explained(prepared: Prepared, params: Params) -> Explanation:
+    word = prepared.statement.explain or "explain"
+    try:
+        rows = prepared.cursor.execute(f"{word} {prepared.statement.sql}", params).fetchall()
+    except duckdb.Error as error:
+        raise told(prepared.statement, error) from None
+    return Explanation(prepared.pruned, prepared.windows, "\n".join(str(row[1]) for row in rows))
 
 
 def staleness(store: Store, windows: Sequence[Window]) -> dt.timedelta:
     """How far the streams' clocks are now past the windows' slides."""
-    from windrow.lookups import find_stream
 
     def look(tables: Tables) -> int:
         worst = 0
         for window in windows:
-            entry, state = find_stream(tables, window.stream)
-            if state.slide is not None and window.slide is not None:
-                worst = max(worst, (state.slide - window.slide) * entry.definition.slide)
+            with contextlib.suppress(UnknownStreamError):  # dropped meanwhile: what we have is the last there was
+                entry, state = find_stream(tables, window.stream)
+                if state.slide is not None and window.slide is not None:
+                    worst = max(worst, (state.slide - window.slide) * entry.definition.slide)
         return worst
 
     return dt.timedelta(microseconds=store.catalog.read(look) if windows else 0)

@@ -1,6 +1,7 @@
 """Histories of sub-window reads and window movements, as the thesis writes them, and what isolation they have.
 
-``rQ1[0] w5[0] c5 …``: query Q1 reads sub-window 0, movement 5 replaces it and commits. Serialization graphs decide (section 7.3).
+``rQ1[0] w5[0] c5 …``: query Q1 reads sub-window 0, movement 5 replaces it and commits. Serialization graphs say
+which of the isolation levels of its section 7.3 such a history has.
 """
 
 import re
@@ -90,7 +91,7 @@ def is_commit_order_preserving(history: Iterable[Operation]) -> bool:
 
 
 def state_read(history: Iterable[Operation], query: str, count: int) -> int | None:
-    """Figure 7.5: the last movement that the query saw, None if what it read was never a window of `count` sub-windows."""
+    """Figure 7.5: the last movement that a query saw, None if it read what never was a window of `count` parts."""
     done = _lasting(history)
     first = min(int(operation.who) for operation in done if operation.kind == "w")
     versions = {number % count: number for number in range(first - count, first)}

@@ -1,7 +1,7 @@
 """The named isolation levels of one-time queries: `serial`, `snapshot` and `latest`.
 
-At `serial` slides wait for the query, at `snapshot` nobody waits and the answer is of the slide at which it was asked, at `latest` it is
-of the last slide that was committed when the query made its final check, an instant that the answer records.
+At `serial` slides wait for the query; at `snapshot` nobody waits and the answer is of the slide at which it was asked;
+at `latest` it is of the last slide committed when the query made its final check, an instant that the answer records.
 """
 
 import datetime as dt
@@ -27,7 +27,7 @@ from windrow.queries.answers import Answer, Window
 from windrow.queries.execution import Prepared
 from windrow.queries.pieces import CannotCutError
 from windrow.queries.priorities import GATE, ONE_TIME
-from windrow.queries.slotwise import Between, OvertakenError, Slotwise
+from windrow.queries.slotwise import Between, OvertakenError, Slotwise, picked
 from windrow.queries.statements import Reference, parse
 from windrow.store import Store
 
@@ -52,6 +52,7 @@ class Asked:
     timeout: float | None
     priority: int
     between: Between
+    memory_limit: str | None = None
 
     def left(self) -> float | None:
         """Seconds that are left."""
@@ -61,6 +62,12 @@ class Asked:
         if left <= 0:
             raise self.late()
         return left
+
+    def named(self) -> dict[str, Any]:
+        """The parameters by name; those without one are numbered from 1."""
+        if isinstance(self.params, dict):
+            return dict(self.params)
+        return {str(number): value for number, value in enumerate(self.params or (), 1)}
 
     def late(self) -> QueryError:
         """What to say when no time is left."""
@@ -74,6 +81,7 @@ def sql(
     *,
     isolation: str = "snapshot",
     timeout: float | None = None,
+    memory_limit: str | None = None,
     priority: int = ONE_TIME,
     between: Between | None = None,
 ) -> Answer:
@@ -85,6 +93,7 @@ def sql(
         params: Bound to ``?``, ``$1`` or ``$name``.
         isolation: One of `LEVELS`.
         timeout: Seconds after which the query is cancelled; waiting for slides counts.
+        memory_limit: Such as ``"500MB"``; what needs more is spilled to disk, or refused.
         priority: A query pauses between its reads while one with a higher number runs in this process.
         between: Called before each step of a query at ``latest``, for tests and for whoever schedules.
     """
@@ -97,7 +106,7 @@ def sql(
         GATE.pause(priority, None if asked.deadline is None else asked.left())
 
     deadline = None if timeout is None else time.monotonic() + timeout
-    asked = Asked(store, statement, params, deadline, timeout, priority, step)
+    asked = Asked(store, statement, params, deadline, timeout, priority, step, memory_limit)
     if isolation == "latest":
         return _latest(asked)
     if isolation == "serial":
@@ -114,7 +123,7 @@ def _stream(asked: Asked, isolation: str, release: Callable[[], None]) -> Answer
     store = asked.store
     asked.between("read")
     with GATE.running(asked.priority):
-        prepared = execution.prepare(store, asked.text, asked.params)
+        prepared = execution.prepare(store, asked.text, asked.params, memory_limit=asked.memory_limit)
         try:
             reader = execution.run(prepared, asked.params, asked.timeout)
         except BaseException:
@@ -197,7 +206,7 @@ def _latest(asked: Asked) -> Answer:
     while answer is None:
         asked.between("read")
         with GATE.running(asked.priority):
-            prepared = execution.prepare(asked.store, asked.text, asked.params)
+            prepared = execution.prepare(asked.store, asked.text, asked.params, memory_limit=asked.memory_limit)
             try:
                 cut = _cut(asked, prepared) if cuttable else None
                 if cut is not None:
@@ -259,7 +268,15 @@ def _slot_by_slot(asked: Asked, prepared: Prepared, stream: Reference, parts: st
         sorted({_table(prepared, r) for r in prepared.statement.references if r.relation != stream.relation})
     )
     work = Slotwise(
-        asked.store, prepared.snapshot, prepared.cursor, stream, selection.segments, tables, parts, asked.between
+        asked.store,
+        prepared.snapshot,
+        prepared.cursor,
+        stream,
+        selection.segments,
+        tables,
+        parts,
+        asked.named(),
+        asked.between,
     )
     try:
         with _interrupted(prepared.cursor, asked.left()):
@@ -279,13 +296,13 @@ def _slot_by_slot(asked: Asked, prepared: Prepared, stream: Reference, parts: st
 def _cut(asked: Asked, prepared: Prepared) -> tuple[Reference, states.Parts, list[str]] | None:
     """The stream, the statement in two, and its columns' names; None if it cannot be computed slot by slot."""
     try:
-        stream, parts = _parts(asked, prepared)
-        return stream, parts, _describe(prepared, parts)
+        stream, parts = _parts(prepared)
+        return stream, parts, _describe(prepared, parts, asked.named())
     except (CannotCutError, duckdb.Error):
         return None
 
 
-def _parts(asked: Asked, prepared: Prepared) -> tuple[Reference, states.Parts]:
+def _parts(prepared: Prepared) -> tuple[Reference, states.Parts]:
     if len(prepared.pruned) != 1 or prepared.statement.explain:
         raise CannotCutError("it does not read exactly one stream")
     stream = prepared.pruned[0].reference
@@ -293,19 +310,19 @@ def _parts(asked: Asked, prepared: Prepared) -> tuple[Reference, states.Parts]:
         raise CannotCutError("its window is a count, or the stream has no clock yet")
     if sum(reference.relation == stream.relation for reference in prepared.statement.references) != 1:
         raise CannotCutError("it reads the stream more than once")
-    relations: dict[str, Sequence[str]] = {}
+    relations: dict[str, tuple[str, ...]] = {}
     for reference in prepared.statement.references:
         if reference.schema or reference.alias in relations:
             raise CannotCutError("it asks a system table, or one relation twice")
         if reference.relation == stream.relation:
-            relations[reference.alias] = prepared.snapshot.view(stream.name).schema.names
+            relations[reference.alias] = tuple(prepared.snapshot.view(stream.name).schema.names)
         else:
             entry = prepared.snapshot.tables[_table(prepared, reference)]
-            relations[reference.alias] = pa.ipc.read_schema(pa.py_buffer(entry.schema_bytes)).names
+            relations[reference.alias] = tuple(pa.ipc.read_schema(pa.py_buffer(entry.schema_bytes)).names)
     known = _functions.get(os.getpid())
     if known is None:
         known = _functions[os.getpid()] = states.known_functions(prepared.cursor)
-    return stream, states.cut(prepared.statement, stream, relations, asked.params, known)
+    return stream, states.cut(prepared.statement, stream, tuple(relations.items()), known)
 
 
 def _table(prepared: Prepared, reference: Reference) -> str:
@@ -316,26 +333,22 @@ def _table(prepared: Prepared, reference: Reference) -> str:
     return found[0]
 
 
-def _describe(prepared: Prepared, parts: states.Parts) -> list[str]:
+def _describe(prepared: Prepared, parts: states.Parts, params: dict[str, Any]) -> list[str]:
     """The statement's own column names; it is not cut if its pieces would give other types."""
     cursor = prepared.cursor
-    asked = cursor.execute(f"DESCRIBE {prepared.statement.sql}", _all(parts)).fetchall()
+    asked = cursor.execute(f"DESCRIBE {prepared.statement.sql}", params).fetchall()
     groups, aggregates = parts.columns
     done = ", ".join([*groups, *(f"finalize(combine_aggr({name})) AS {name}" for name in aggregates)])
     by = f" GROUP BY {', '.join(groups)}" if groups else ""
     cursor.execute(
         f"CREATE OR REPLACE TEMP TABLE {parts.prefix}empty AS SELECT * FROM ({parts.far}) LIMIT 0",
-        parts.near_parameters,
+        picked(params, parts.near_parameters),
     )
     cursor.execute(f"CREATE OR REPLACE TEMP VIEW {parts.finished} AS SELECT {done} FROM {parts.prefix}empty{by}")
-    given = cursor.execute(f"DESCRIBE {parts.final}", parts.final_parameters).fetchall()
+    given = cursor.execute(f"DESCRIBE {parts.final}", picked(params, parts.final_parameters)).fetchall()
     if [row[1] for row in asked] != [row[1] for row in given]:
         raise CannotCutError("its pieces have other types")
     return [str(row[0]) for row in asked]
-
-
-def _all(parts: states.Parts) -> dict[str, Any]:
-    return parts.near_parameters | parts.final_parameters
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Selection
 from windrow.queries import sources, windows
 from windrow.queries.pruning import Asked, asked_of
-from windrow.queries.relations import newest_sql, window_sql
+from windrow.queries.relations import edge_condition, newest_sql, window_sql
 from windrow.queries.sources import ListeningSource
 from windrow.queries.statements import Reference, Statement
 from windrow.queries.types import quoted
@@ -36,7 +36,7 @@ class Pruned:
     reference: Reference
     bounds: Bounds | None
     path: str
-    """How it is read: ``scan`` (files), ``probe`` (rows by key), ``empty``."""
+    """How it is read: ``columns`` (kept in memory), ``scan`` (files), ``probe`` (rows by key), ``empty``."""
     cells: tuple[int, int]
     segments: tuple[int, int]
     rows: tuple[int, int]
@@ -75,9 +75,7 @@ def _listening_schema(view: StreamView) -> pa.Schema:
 
 
 def _kept(selection: Selection, keep: Callable[[Segment], bool]) -> Selection:
-    return Selection(
-        selection.bounds, tuple(filter(keep, selection.whole)), tuple(filter(keep, selection.edge))
-    )
+    return Selection(selection.bounds, tuple(filter(keep, selection.whole)), tuple(filter(keep, selection.edge)))
 
 
 def _narrowed(selection: Selection, wanted: Asked) -> Selection:
@@ -186,9 +184,35 @@ class Planner:
             self._create_view(
                 name, newest_sql(self._root, model, view.schema, selection, reference.window.count, view.state.torn)
             )
+        elif selection.segments and self._fits(selection):
+            path = "columns"
+            self._register_columns(name, view, selection)
         else:
             self._create_view(name, window_sql(self._root, model, view.schema, selection, view.state.torn))
         return self._pruned(ready, path)
+
+    def _fits(self, selection: Selection) -> bool:
+        """Whether the window's columns can be kept in memory between queries."""
+        return sum(segment.bytes for segment in selection.segments) <= self.snapshot.store.columns.budget
+
+    def _register_columns(self, name: str, view: StreamView, selection: Selection) -> None:
+        """Offer the window out of the column cache; only segments at its edge are filtered."""
+        parts = []
+        for suffix, segments in (("whole", selection.whole), ("edge", selection.edge)):
+            if not segments:
+                continue
+            alone = suffix == "whole" and not selection.edge
+            own = name if alone else f"{name} {suffix}"
+            sources.register(self.cursor, own, self._column_source(view, segments))
+            condition = f" WHERE {edge_condition(view, selection.bounds)}" if suffix == "edge" else ""
+            parts.append(f"SELECT * FROM {quoted(own)}{condition}")
+        if selection.edge:
+            self._create_view(name, " UNION ALL ".join(parts))
+
+    def _column_source(self, view: StreamView, segments: Sequence[Segment]) -> ListeningSource:
+        cache, full = self.snapshot.store.columns, view.stored_schema
+        rows = sum(segment.rows for segment in segments)
+        return ListeningSource(view.schema, lambda schema: cache.table(segments, schema, full), rows)
 
     def _register_probe(self, name: str, ready: _Ready) -> None:
         view, snapshot = ready.view, self.snapshot

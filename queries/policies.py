@@ -1,6 +1,6 @@
-"""The thesis's schedulers of chapter 7 beside our own, over real slots of a stream: slides between reads of sub-windows.
+"""The thesis's schedulers of chapter 7 beside our own, over real slots of a stream: one read for each sub-window.
 
-Time is counted, not lived through: each read and slide adds what it cost, so that a run is repeatable where costs are given.
+Time is counted, not lived through: reads and slides add what they cost, so a run is repeatable where costs are given.
 """
 
 import time
@@ -238,7 +238,13 @@ class Executor:
         self._running.remove(running)
         self.finished.append(
             Finished(
-                running.task, running.asked, self.now, running.slide, self.slid_at[running.slide], running.aborts, answer
+                running.task,
+                running.asked,
+                self.now,
+                running.slide,
+                self.slid_at[running.slide],
+                running.aborts,
+                answer,
             )
         )
         if running.task.priority <= BACKGROUND:

@@ -35,7 +35,7 @@ class Gate:
                 self._changed.notify_all()
 
     def pause(self, priority: int, timeout: float | None = None) -> bool:
-        """Wait until nothing of a higher priority is running; gives whether that came about within `timeout` seconds."""
+        """Wait until nothing of a higher priority is running; gives whether it came about within `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: not self.held(priority), timeout)
 

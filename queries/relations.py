@@ -13,6 +13,7 @@ from windrow.indexes.model import SEQ, RowModel
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Selection
 from windrow.queries.types import duckdb_type, quoted, stored, text
+from windrow.snapshot import StreamView
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,11 @@ def _parts(files: Sequence[_File], columns: str, condition: str) -> Iterable[str
             ranges = " OR ".join(f"file_row_number BETWEEN {s.start} AND {s.stop - 1}" for s in file.segments)
             where = f"({ranges})" + (f" AND {condition}" if file.edge else "")
             yield f"SELECT {columns} FROM read_parquet({text(file.path)}, file_row_number = true) WHERE {where}"
+
+
+def edge_condition(view: StreamView, bounds: Bounds) -> str:
+    """What rows at the edge of a window must fulfil."""
+    return _condition(view.entry.definition.model, view.schema, bounds)
 
 
 def _condition(model: RowModel, schema: pa.Schema, bounds: Bounds) -> str:

@@ -1,7 +1,7 @@
-"""Aggregates computed slot by slot, so that a slide that arrives meanwhile is absorbed instead of making the query begin again.
+"""Aggregates computed slot by slot, so that a slide that comes meanwhile is absorbed and nothing begins again.
 
-Partial states are kept apart by the slide at which their rows leave the window. At the end those that left are dropped, the rows that
-came in (or that the clock has reached) are added, and the answer is that of the last committed slide.
+Partial states are kept apart by the slide at which their rows leave the window. At the end those that left are dropped,
+the rows that came in (or that the clock has reached) are added, and the answer is that of the last committed slide.
 """
 
 import datetime as dt
@@ -33,7 +33,7 @@ from windrow.store import Store
 APART = 4
 """How many of the next slides have states of their own; what leaves later is one state for each read."""
 READ_BYTES = 64 << 20
-"""Files are read together up to this size; between two reads the query can be suspended, and sees how far the clock has come."""
+"""Files are read together up to this size; between two reads a query can be suspended and looks at the clock."""
 _NEVER = 1 << 62
 ROUNDS = 64
 """How often slides are absorbed before the answer is given as it is, with its staleness."""
@@ -71,7 +71,7 @@ class Read:
 
 
 class OvertakenError(Exception):
-    """Something other than a slide changed below the query, so that its states are of no use; only seen by our own code."""
+    """Something other than a slide changed below the query, so its states are of no use; only seen by our own code."""
 
 
 class Slotwise:
@@ -85,6 +85,7 @@ class Slotwise:
         segments: Of the stream, that can matter.
         tables: Names of the tables that the statement reads.
         parts: The statement, cut.
+        params: Its parameters, by name.
         between: Called before each step.
     """
 
@@ -97,10 +98,12 @@ class Slotwise:
         segments: Iterable[Segment],
         tables: tuple[str, ...],
         parts: Parts,
+        params: dict[str, Any],
         between: Between,
     ) -> None:
         self.store, self.cursor, self.stream, self.tables = store, cursor, stream, tables
-        self.parts, self.between = parts, between
+        self.parts, self.params, self.between = parts, params, between
+        self._near = picked(params, parts.near_parameters)
         self.view = snapshot.view(stream.name)
         self.model = self.view.entry.definition.model
         self.length = stream.window.length if isinstance(stream.window, windows.Range) else None
@@ -225,19 +228,19 @@ class Slotwise:
 
     def _store_states(self, source: str) -> None:
         if self._made:
-            self.cursor.execute(f"INSERT INTO {self._states} {source}", self.parts.near_parameters)
+            self.cursor.execute(f"INSERT INTO {self._states} {source}", self._near)
             return
-        self.cursor.execute(f"CREATE TEMP TABLE {self._states} AS {source}", self.parts.near_parameters)
+        self.cursor.execute(f"CREATE TEMP TABLE {self._states} AS {source}", self._near)
         self._made = True
         if not self.parts.groups:
             # Without groups there is an answer even if no row is left: the state of nothing.
             relation, view = quoted(self.stream.relation), self.view
             self.cursor.execute(f"CREATE OR REPLACE TEMP VIEW {relation} AS {empty_sql(view.schema)}")
             nothing = f"SELECT -1, {_NEVER}, * FROM ({self.parts.far})"
-            self.cursor.execute(f"INSERT INTO {self._states} {nothing}", self.parts.near_parameters)
+            self.cursor.execute(f"INSERT INTO {self._states} {nothing}", self._near)
 
     def _rows(self, read: Read, slide: int, *, far: bool) -> str:
-        """The rows of a read that are in the window at `slide`, with the slide at which each leaves unless all are far from that."""
+        """The rows of a read that are in the window at `slide`; unless all are `far` from it, with when they leave."""
         view, now = read.view, self._bounds(read.view, slide)
         bounds = Bounds(now.after, read.upto, now.now)
         names = ", ".join(quoted(name) for name in view.schema.names)
@@ -306,8 +309,15 @@ class Slotwise:
         grouped = f" GROUP BY {', '.join(groups)}" if groups else ""
         source = f"SELECT {', '.join(columns)} FROM {self._states} WHERE {self.parts.leave} > {slide}{grouped}"
         self.cursor.execute(f"CREATE OR REPLACE TEMP VIEW {self.parts.finished} AS {source}")
-        rows: pa.Table = self.cursor.sql(self.parts.final, params=self.parts.final_parameters).to_arrow_table()
+        rows: pa.Table = self.cursor.sql(
+            self.parts.final, params=picked(self.params, self.parts.final_parameters)
+        ).to_arrow_table()
         return rows
+
+
+def picked(params: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    """Those of the parameters that a piece of the statement takes; DuckDB wants no others."""
+    return {name: value for name, value in params.items() if name in names}
 
 
 def _whole(number: int) -> str:

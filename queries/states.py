@@ -5,7 +5,8 @@ user's tree; whatever does not come out the same is not cut, so a wrong place ca
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from windrow.queries import trees
@@ -25,16 +26,18 @@ from windrow.queries.statements import Reference, Statement
 from windrow.queries.trees import Node
 
 MERGEABLE = {
-    "sum", "sum_no_overflow", "fsum", "kahan_sum", "sumkahan", "count", "count_star", "count_if", "countif", "avg", "mean", "favg",
-    "min", "max", "product", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor", "arg_min", "argmin", "min_by", "arg_max", "argmax",
-    "max_by", "stddev", "stddev_samp", "stddev_pop", "variance", "var_samp", "var_pop", "sem", "skewness", "kurtosis", "kurtosis_pop",
-    "corr", "covar_samp", "covar_pop", "regr_avgx", "regr_avgy", "regr_count", "regr_intercept", "regr_r2", "regr_slope", "regr_sxx",
-    "regr_sxy", "regr_syy", "median", "quantile", "quantile_cont", "quantile_disc", "mad", "approx_count_distinct",
+    "sum", "sum_no_overflow", "fsum", "kahan_sum", "sumkahan", "count", "count_star", "count_if", "countif", "avg",
+    "mean", "favg", "min", "max", "product", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor", "arg_min",
+    "argmin", "min_by", "arg_max", "argmax", "max_by", "stddev", "stddev_samp", "stddev_pop", "variance",
+    "var_samp", "var_pop", "sem", "skewness", "kurtosis", "kurtosis_pop", "corr", "covar_samp", "covar_pop",
+    "regr_avgx", "regr_avgy", "regr_count", "regr_intercept", "regr_r2", "regr_slope", "regr_sxx", "regr_sxy",
+    "regr_syy", "median", "quantile", "quantile_cont", "quantile_disc", "mad", "approx_count_distinct",
 }  # fmt: skip
 """Aggregates whose states, merged, give what one pass over the rows gives (in sums of floats up to rounding)."""
 _TAIL = ("window", "qualify", "order", "limit", "offset")
 _UNSTEADY = {
-    "current_date", "current_time", "current_timestamp", "localtime", "localtimestamp", "current_user", "session_user", "user",
+    "current_date", "current_time", "current_timestamp", "localtime", "localtimestamp", "current_user", "session_user",
+    "user",
 }  # fmt: skip
 
 
@@ -59,9 +62,10 @@ class Parts:
     aggregates: int
     near: str
     far: str
-    near_parameters: dict[str, Any] = field(repr=False)
+    near_parameters: frozenset[str]
+    """Names of the parameters that `near` and `far` take."""
     final: str
-    final_parameters: dict[str, Any] = field(repr=False)
+    final_parameters: frozenset[str]
 
     @property
     def leave(self) -> str:
@@ -90,26 +94,22 @@ def known_functions(cursor: Any) -> Functions:
     )
 
 
+@lru_cache(maxsize=256)
 def cut(
-    statement: Statement,
-    stream: Reference,
-    relations: Mapping[str, Sequence[str]],
-    parameters: Sequence[Any] | Mapping[str, Any] | None,
-    functions: Functions,
+    statement: Statement, stream: Reference, relations: tuple[tuple[str, tuple[str, ...]], ...], functions: Functions
 ) -> Parts:
     """Cut a statement that reads one stream.
 
     Args:
         statement: As parsed and confined.
         stream: Its only reference to a stream.
-        relations: Columns of each relation in FROM, by alias.
-        parameters: As the user gave them.
+        relations: Alias and columns of each relation in FROM.
         functions: Of the engine.
 
     Raises:
         CannotCutError: it has a shape that cannot be cut, or not by this module.
     """
-    return _Cutter(statement, stream, relations, parameters, functions).parts()
+    return _Cutter(statement, stream, dict(relations), functions).parts()
 
 
 class _Cutter:
@@ -120,7 +120,6 @@ class _Cutter:
         statement: Statement,
         stream: Reference,
         relations: Mapping[str, Sequence[str]],
-        parameters: Sequence[Any] | Mapping[str, Any] | None,
         functions: Functions,
     ) -> None:
         self.statement = statement
@@ -129,8 +128,6 @@ class _Cutter:
         self.relations = relations
         self.functions = functions
         self.names = [name.lower() for columns in relations.values() for name in columns]
-        named = parameters if isinstance(parameters, Mapping) else None
-        self.parameters = dict(named) if named is not None else {str(n): v for n, v in enumerate(parameters or (), 1)}
         self.prefix = free_prefix(self.data)
         self.stream = stream
         self.replaced: list[tuple[int, int, str]] = []
@@ -324,7 +321,7 @@ class _Cutter:
 
     def _state_queries(
         self, groups: list[Node], clauses: Mapping[str, tuple[int, int]]
-    ) -> tuple[str, str, dict[str, Any]]:
+    ) -> tuple[str, str, frozenset[str]]:
         kept, self.replaced = self.replaced, self._parameter_places()
         columns = [f"{self._text(*self._span(node))}\n AS {self.prefix}g{n}" for n, node in enumerate(groups)]
         columns += [
@@ -337,8 +334,8 @@ class _Cutter:
         self.replaced = kept
         self.replaced = kept + self._parameter_places()
         leave = f"{self.prefix}leave"
-        near = f"SELECT {', '.join([leave, *columns])} {rest}\nGROUP BY {', '.join(str(n + 1) for n in range(len(groups) + 1))}"
-        grouped = f"\nGROUP BY {', '.join(str(n + 1) for n in range(len(groups)))}" if groups else ""
+        near = f"SELECT {', '.join([leave, *columns])} {rest}\nGROUP BY {_positions(len(groups) + 1)}"
+        grouped = f"\nGROUP BY {_positions(len(groups))}" if groups else ""
         far = f"SELECT {', '.join(columns)} {rest}{grouped}"
         for text, first in ((near, 1), (far, 0)):
             self._check_state_query(text, groups, first)
@@ -386,14 +383,16 @@ class _Cutter:
         inside = [(start, stop) for start, stop, _ in self.replaced]
         return [place for place in places if not any(start <= place[0] < stop for start, stop in inside)]
 
-    def _used(self, nodes: Iterable[Node]) -> dict[str, Any]:
-        wanted = {str(node["identifier"]) for node in nodes if node.get("class") == "PARAMETER"}
-        if not wanted <= self.parameters.keys():
-            raise CannotCutError("a parameter is missing")
-        return {name: value for name, value in self.parameters.items() if name in wanted}
+    @staticmethod
+    def _used(found: Iterable[Node]) -> frozenset[str]:
+        return frozenset(str(node["identifier"]) for node in found if node.get("class") == "PARAMETER")
 
 
 def _bare(node: Node) -> str:
     """The name, in lower case, of a column that is written without its relation; else empty."""
     single = node.get("class") == "COLUMN_REF" and len(node["column_names"]) == 1
     return str(node["column_names"][0]).lower() if single else ""
+
+
+def _positions(count: int) -> str:
+    return ", ".join(str(number + 1) for number in range(count))

@@ -9,6 +9,7 @@ from pathlib import Path
 from windrow.catalog import FORMAT, Catalog
 from windrow.errors import FormatError, StorageError
 from windrow.files import Files, disk_errors
+from windrow.indexes.columns import ColumnCache
 from windrow.indexes.parquet import FileReader
 from windrow.reclaim import data_files, remove_orphans
 from windrow.store import Store, wall_clock
@@ -47,6 +48,7 @@ def open_store(
     sleep: Callable[[float], None],
     files: Files,
     randomness: random.Random | None,
+    cache_bytes: int | None = None,
 ) -> Store:
     """Open (or create) the warehouse in `root`."""
     root = root.absolute()
@@ -64,11 +66,13 @@ def open_store(
         if not marked:
             # Last, so that a marker always stands for a whole warehouse, and a catalog that is missing later was lost.
             _mark(root, catalog)
+    reader = FileReader(root)
     store = Store(
         root=root,
         catalog=opened,
         files=files,
-        reader=FileReader(root),
+        reader=reader,
+        columns=ColumnCache(reader, cache_bytes),
         clock=clock or wall_clock,
         sleep=sleep,
         randomness=randomness or random.SystemRandom(),

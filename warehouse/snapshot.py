@@ -44,7 +44,9 @@ def load_segments(store: Store, tables: Tables, stream: int, state: StreamState)
     segments = tuple(found)
     if cached:
         folder = cached[1][0].file.rsplit("/", 1)[0] if cached[1] else "-"
-        store.reader.retain(folder, {segment.file for segment in segments})
+        files = {segment.file for segment in segments}
+        store.reader.retain(folder, files)
+        store.columns.retain(folder, files)
     store.manifests[stream] = (state.manifest, segments)
     return segments
 

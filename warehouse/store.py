@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from windrow.catalog import Catalog, Tables, key, named_files
 from windrow.errors import ClosedError, StorageError
 from windrow.files import Files, Writer
+from windrow.indexes.columns import ColumnCache
 from windrow.indexes.parquet import FileReader
 from windrow.indexes.segments import Segment
 
@@ -34,6 +35,7 @@ class Store:
     catalog: Catalog
     files: Files
     reader: FileReader
+    columns: ColumnCache
     clock: Callable[[], int] = wall_clock
     sleep: Callable[[float], None] = time.sleep
     randomness: random.Random = field(default_factory=random.SystemRandom)

@@ -26,7 +26,7 @@ from windrow.waiting import wait_for
 
 if TYPE_CHECKING:
     from windrow.queries.answers import Answer
-    from windrow.queries.execution import Explanation
+    from windrow.queries.explaining import Explanation
 
 
 class Warehouse:
@@ -43,6 +43,8 @@ class Warehouse:
         sleep: How to wait.
         files: The disk.
         randomness: For names.
+        cache_bytes: How much of the columns that queries read may be kept in memory; by default an eighth of the
+            machine's, at most a gigabyte; 0 keeps none.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Warehouse:
         sleep: Callable[[float], None] = time.sleep,
         files: Files | None = None,
         randomness: random.Random | None = None,
+        cache_bytes: int | None = None,
     ) -> None:
         self._store = open_store(
             Path(path),
@@ -66,6 +69,7 @@ class Warehouse:
             sleep=sleep,
             files=files or Files(),
             randomness=randomness,
+            cache_bytes=cache_bytes,
         )
 
     @property
@@ -213,6 +217,7 @@ class Warehouse:
         *,
         isolation: str = "snapshot",
         timeout: float | None = None,
+        memory_limit: str | None = None,
     ) -> "Answer":
         """Ask in DuckDB's SQL, with window clauses behind the names of streams.
 
@@ -222,10 +227,13 @@ class Warehouse:
             isolation: ``snapshot`` (one whole slide), ``latest`` (the last slide committed when the answer is finished)
                 or ``serial`` (slides wait for the query).
             timeout: Seconds after which the query is cancelled.
+            memory_limit: Such as ``"500MB"``; what needs more is spilled to disk, or refused.
         """
         from windrow.queries import isolation as levels
 
-        return levels.sql(self._store, statement, params, isolation=isolation, timeout=timeout)
+        return levels.sql(
+            self._store, statement, params, isolation=isolation, timeout=timeout, memory_limit=memory_limit
+        )
 
     def explain(self, statement: str, params: Sequence[Any] | dict[str, Any] | None = None) -> "Explanation":
         """What a statement would read: cells, segments, rows and bytes before and after pruning, and DuckDB's plan."""
