@@ -13,7 +13,10 @@ from windrow.indexes.segments import Segment
 _SMALL_BYTES = 1 << 20
 _SMALL_FILES = 4
 _FAN_IN = 4
-_FAR_OVER = 2.0
+_MOST_INPUTS = 64
+_SMALLEST_SIZE = 64 << 10
+_LARGEST_MERGE = 1
+"""In batches (of at least a megabyte): one slide never rewrites more than it could have taken in."""
 _WORTHWHILE = 0.25
 """A merge costs a file and its syncs however small it is: small ones wait until they are worth a share of a batch."""
 
@@ -64,24 +67,42 @@ def adaptive(
     """
     files = _by_file({cell: segments for cell, segments in cells.items() if cell[1] == row})
     crowded = len(files) / index.max_segments
-    # A row far over its limit may borrow: bounded reads come before a cheap slide.
-    limit = max(bucket, int(batch_bytes * min(2.0, crowded - 1.0))) if crowded > 1 else bucket
-    limit = min(limit, max(batch_bytes, _SMALL_BYTES) * (2 if crowded > _FAR_OVER else 1))
-    if limit < batch_bytes * _WORTHWHILE:
-        return []
+    limit = min(bucket, max(batch_bytes, _SMALL_BYTES) * _LARGEST_MERGE)
     live = {file: sum(s.live_bytes(slide) for s in segments) for file, segments in files.items()}
     cheapest = sorted(files, key=lambda file: live[file])
     rotten = [file for file in cheapest if _dead_fraction(files[file], slide) >= index.dead_fraction]
-    surplus = cheapest[: max(_FAN_IN, len(files) - index.max_segments + 1)] if crowded > 1 else []
-    chosen: dict[str, Sequence[Segment]] = {}
-    for file in [*rotten, *surplus]:
-        if file not in chosen and live[file] <= limit:
-            chosen[file] = files[file]
+    surplus = _same_size(cheapest, live) if crowded > 1 else []
+    for group in (rotten, surplus):
+        chosen = _affordable(group, live, max(limit, _SMALL_BYTES) if group is surplus else limit)
+        cost = sum(live[file] for file in chosen)
+        worthwhile = cost >= batch_bytes * _WORTHWHILE or len(chosen) >= _FAN_IN
+        if len(chosen) > 1 and worthwhile:
+            return _by_cell([files[file] for file in chosen], slide)
+    return []
+
+
+def bucket_after(index: Index, bucket: int, batch_bytes: int, files_in_row: int) -> int:
+    """The budget of a slide: a share of what it took in, more while its insertion row holds too many files."""
+    crowded = files_in_row / index.max_segments
+    share = index.merge_budget if crowded <= 1 else max(index.merge_budget, min(2.0, crowded - 1.0))
+    return min(bucket + int(share * batch_bytes), max(batch_bytes, _SMALL_BYTES) * _LARGEST_MERGE)
+
+
+def _same_size(cheapest: Sequence[str], live: Mapping[str, int]) -> list[str]:
+    """The smallest files of about one size, of which there are enough: a row is then rewritten once per size."""
+    sizes: dict[int, list[str]] = {}
+    for file in cheapest:
+        sizes.setdefault((live[file] // _SMALLEST_SIZE).bit_length() // 3, []).append(file)
+    return next((group for _, group in sorted(sizes.items()) if len(group) >= _FAN_IN), list(cheapest[:_FAN_IN]))
+
+
+def _affordable(group: Sequence[str], live: Mapping[str, int], limit: int) -> list[str]:
+    chosen = []
+    for file in group[:_MOST_INPUTS]:
+        if live[file] <= limit:
+            chosen.append(file)
             limit -= live[file]
-    cost = sum(live[file] for file in chosen)
-    if len(chosen) < _FAN_IN and (len(chosen) < 2 or cost < batch_bytes * _WORTHWHILE):
-        return []
-    return _by_cell(chosen.values(), slide)
+    return chosen
 
 
 def _by_file(cells: Mapping[CellKey, Sequence[Segment]]) -> dict[str, list[Segment]]:

@@ -42,7 +42,7 @@ class Index:
     rows: int | None = None
     columns: int | None = None
     maintenance: str = "adaptive"
-    max_segments: int = 32
+    max_segments: int = 64
     dead_fraction: float = 0.75
     merge_budget: float = 0.25
     row_group_bytes: int = 1 << 20

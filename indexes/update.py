@@ -14,9 +14,6 @@ from windrow.indexes.maintenance import CellKey, Merge
 from windrow.indexes.partitioners import Partitioner
 from windrow.indexes.segments import Segment, seq_base
 
-_BUCKET_BATCHES = 4
-_MIN_BATCH = 1 << 20
-
 
 @dataclass
 class Update:
@@ -125,8 +122,9 @@ def _maintain(
         busy = {s.id for merge in merges for s in merge.segments}
         rest = {cell: [s for s in segments if s.id not in busy] for cell, segments in cells.items()}
         batch = sum(s.bytes for segments in fresh.values() for s in segments)
-        saved = min(update.bucket + int(index.merge_budget * batch), _BUCKET_BATCHES * max(batch, _MIN_BATCH))
         row = partitioner.row(update.slide)
+        crowd = len({s.file for cell, segments in cells.items() if cell[1] == row for s in segments})
+        saved = maintenance.bucket_after(index, update.bucket, batch, crowd)
         chosen = maintenance.adaptive(rest, row, update.slide, index, saved, batch)
         update.bucket = max(0, saved - sum(merge.cost for merge in chosen))
         merges += chosen
