@@ -1,4 +1,4 @@
-"""Random histories of one stream for tests of isolation: a warehouse, its oracle, and statements that both can answer."""
+"""Random histories of one stream for tests of isolation: a warehouse, its oracle, and statements for both."""
 
 import math
 import random
@@ -18,16 +18,18 @@ CLOCK = BASE + 1000 * DELTA
 
 _COLUMNS = {"k": pa.int64(), "v": pa.float64(), "s": pa.string()}
 _VALUES = {"k": (0, 1, 2, 3, None), "v": (0.25, -1.5, 3.0, 1e6, None), "s": ("a", "b", "quoted'", None)}
+_AHEAD = 3600 * oracle.SECOND
 KINDS = {
-    "fixed": Shape("fixed", {"ts": US, **_COLUMNS}, ("k",), lifetime=6 * DELTA, values=_VALUES, max_ahead=3600 * oracle.SECOND),
+    "fixed": Shape("fixed", {"ts": US, **_COLUMNS}, ("k",), lifetime=6 * DELTA, values=_VALUES, max_ahead=_AHEAD),
     "fixed-odd": Shape(
         "fixed-odd", {"ts": pa.timestamp("ns"), **_COLUMNS}, ("k",), lifetime=5 * DELTA + DELTA // 3, values=_VALUES,
-        origin=BASE + 3 * oracle.SECOND, max_ahead=3600 * oracle.SECOND,
+        origin=BASE + 3 * oracle.SECOND, max_ahead=_AHEAD,
     ),
     "per-row": Shape(
-        "per-row", {"ts": US, "exp": US, **_COLUMNS}, ("k", "s"), max_lifetime=8 * DELTA, values=_VALUES, max_ahead=3600 * oracle.SECOND
+        "per-row", {"ts": US, "exp": US, **_COLUMNS}, ("k", "s"), max_lifetime=8 * DELTA, values=_VALUES,
+        max_ahead=_AHEAD,
     ),
-    "never": Shape("never", {"ts": pa.timestamp("ms"), **_COLUMNS}, ("s",), values=_VALUES, max_ahead=3600 * oracle.SECOND),
+    "never": Shape("never", {"ts": pa.timestamp("ms"), **_COLUMNS}, ("s",), values=_VALUES, max_ahead=_AHEAD),
 }  # fmt: skip
 """Fixed lifetimes, lifetimes that no slot's end meets, a lifetime for each row, and rows that never expire."""
 
@@ -99,14 +101,17 @@ def stamp(time: int) -> str:
 
 
 AGGREGATES = (
-    "count(*)", "sum(k)", "sum(v)", "avg(v)", "min(s)", "max(ts)", "count(s)", "stddev(v)", "median(k)", "quantile_cont(v, 0.25)",
-    "approx_count_distinct(n)", "bool_or(k > 1)", "sum(k) FILTER (WHERE v > 0)", "count(*) FILTER (v IS NULL)", "max(n) - min(n)",
-    "sum(v) / count(*)", "coalesce(sum(k), -1)", "CASE WHEN count(*) > 3 THEN 'many' ELSE 'few' END", "regr_slope(v, n)", "corr(v, n)",
-    "var_pop(k)", "max(n)::VARCHAR || '!'", "[min(n), max(n)]", "bit_xor(n)", "sum(k + n) BETWEEN 3 AND 300",
+    "count(*)", "sum(k)", "sum(v)", "avg(v)", "min(s)", "max(ts)", "count(s)", "stddev(v)", "median(k)",
+    "quantile_cont(v, 0.25)", "approx_count_distinct(n)", "bool_or(k > 1)", "sum(k) FILTER (WHERE v > 0)",
+    "count(*) FILTER (v IS NULL)", "max(n) - min(n)", "sum(v) / count(*)", "coalesce(sum(k), -1)",
+    "CASE WHEN count(*) > 3 THEN 'many' ELSE 'few' END", "regr_slope(v, n)", "corr(v, n)", "var_pop(k)",
+    "max(n)::VARCHAR || '!'", "[min(n), max(n)]", "bit_xor(n)", "sum(k + n) BETWEEN 3 AND 300",
 )  # fmt: skip
 GROUPS = ("k", "s", "k, s", "k + 1", "date_trunc('minute', ts)", "s || 'x'", "p.k", "k % 2, s IS NULL", "")
-# Not `s IS DISTINCT FROM 'a'`: DuckDB 2.0.0 reads 'a' as NULL from a plain Parquet chunk that holds nothing but 'a' and NULL.
-FILTERS = ("", "v > 0", "k IN (1, 2, 3)", "n IS DISTINCT FROM 7", "n % 3 <> 1 AND (k IS NULL OR k < 3)", "k = 1", "k = $1")
+# Not `s IS DISTINCT FROM 'a'`: from a plain Parquet chunk of nothing but 'a' and NULL, DuckDB 2.0.0 reads 'a' as NULL.
+FILTERS = (
+    "", "v > 0", "k IN (1, 2, 3)", "n IS DISTINCT FROM 7", "n % 3 <> 1 AND (k IS NULL OR k < 3)", "k = 1", "k = $1",
+)  # fmt: skip
 UNCUT = (
     "SELECT k, n FROM {p} WHERE v > 0 ORDER BY n",
     "SELECT count(DISTINCT k) FROM {p}",
@@ -137,7 +142,9 @@ def statement(chance: random.Random) -> tuple[str, list[Any] | None]:
             by = ", ".join(f"g{number}" for number in range(len(columns)))
         else:
             selected = [*columns, *selected]
-            by = {"written": groups, "positions": ", ".join(str(n + 1) for n in range(len(columns))), "all": "ALL"}[form]
+            by = {"written": groups, "positions": ", ".join(str(n + 1) for n in range(len(columns))), "all": "ALL"}[
+                form
+            ]
     text = f"SELECT {', '.join(selected)} FROM {joined}" + (f" WHERE {where}" if where else "")
     text += f" GROUP BY {by}" if by else ""
     text += chance.choice(("", "", " HAVING count(*) > 1", " HAVING sum(n) > 20 AND count(*) < 30"))
@@ -164,7 +171,7 @@ def _close(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-# -- Several processes: rows that follow from their slot's number, so that every process knows the state of every slide. ---------
+# -- Several processes: rows follow from their slot's number, so every process knows the state of every slide. --------
 
 SPAN, LIVES = 4, 6
 """Slots of the window that readers ask for, and the longest life of a row."""
@@ -215,7 +222,9 @@ def write_numbered(path: str, stop: str, log: str) -> None:
     with windrow.open(path, clock=lambda: CLOCK + 10**12) as wh, Path(log).open("a", buffering=1) as book:
         while not Path(stop).exists():
             slot += 1
-            wh.append("numbered", pa.table([list(column) for column in zip(*numbered(slot), strict=True)], schema=schema))
+            wh.append(
+                "numbered", pa.table([list(column) for column in zip(*numbered(slot), strict=True)], schema=schema)
+            )
             wh.slide("numbered", to=when(BASE + slot * DELTA))
             _, state = wh._store.catalog.read(lambda tables: find_stream(tables, "numbered"))
             book.write(f"{slot} {state.manifest}\n")
@@ -232,7 +241,7 @@ def create_numbered(path: str, layout: str) -> None:
 
 
 def read_numbered(path: str, rounds: int, queue: Any) -> None:
-    """Ask at every level again and again; tells (level, statement, slide, version, staleness in slides) of each answer."""
+    """Ask at every level again and again; tells (level, statement, slide, version, staleness in slides) of each."""
     from windrow.queries import slotwise
 
     slotwise.READ_BYTES = 1
@@ -250,6 +259,8 @@ def read_numbered(path: str, rounds: int, queue: Any) -> None:
                     raise AssertionError("a slide did not wait for a serial query")
                 rows = answer.fetchall()
                 if rows != answer_at(text, slide):
-                    raise AssertionError(f"{level}: not the state of slide {slide}: {rows} but {answer_at(text, slide)}")
+                    raise AssertionError(
+                        f"{level}: not the state of slide {slide}: {rows} but {answer_at(text, slide)}"
+                    )
                 told.append((level, text, slide, answer.version, answer.staleness.total_seconds() * 1e6 / DELTA))
     queue.put(told)

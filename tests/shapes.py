@@ -198,7 +198,7 @@ SHAPES: dict[str, Shape] = {
             {"ts": US, "k": pa.bool_()},
             ("k",),
             lifetime=4 * DELTA,
-            sources=("a", "b"),
+            sources=("a", "b", "c"),
             max_skew=2 * DELTA,
             values={"k": (True, False, None)},
         ),

@@ -143,6 +143,7 @@ def gc(session: Session) -> None:
 
 
 @click.command()
+@click.option("--skip", metavar="SCENE", multiple=True, help="Leave a scene out, such as spark, which starts a JVM.")
 @click.option("--folder", metavar="PATH", help="Build the demo's warehouse in this new or empty folder, and keep it.")
 @click.option(
     "--updates", type=click.IntRange(4, 1000), default=36, show_default=True, help="How many times the streams slide."
@@ -150,10 +151,10 @@ def gc(session: Session) -> None:
 @click.option("--rows", type=click.IntRange(100, 10_000_000), default=8000, show_default=True, help="Rows per update.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Other data.")
 @command
-def demo(session: Session, folder: str | None, updates: int, rows: int, seed: int) -> None:
+def demo(session: Session, folder: str | None, updates: int, rows: int, seed: int, skip: tuple[str, ...]) -> None:
     """Show what windrow does, on generated data."""
     from windrow.demo import run
 
     if folder is not None and (Path(folder) / MARKER).exists():
         raise Failure(f"{folder} holds a warehouse already; the demo wants a new or empty folder")
-    run(folder, updates=updates, rows=rows, seed=seed, as_json=session.json)
+    run(folder, updates=updates, rows=rows, seed=seed, as_json=session.json, skip=skip)

@@ -7,7 +7,7 @@ Each scene is a function that shows something and gives the figures it showed; a
 import contextlib
 import dataclasses
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from windrow import cli_terminal as terminal
 from windrow.cli_clock import report_json
 from windrow.cli_output import show_rows
 from windrow.cli_upkeep import show_status
+from windrow.demo_spark import spark_ingest
+from windrow.errors import DefinitionError
 from windrow.indexes.partitioners import Index
 from windrow.slide import SlideReport
 from windrow.times import SECOND, instant, show, to_datetime
@@ -308,16 +310,29 @@ SCENES = (
     Scene("asking", "Asking", asking),
     Scene("rejected", "Rows that cannot be taken", turned_away),
     Scene("twice", "The same batch twice", twice),
+    Scene("spark", "Through Spark", spark_ingest),
     Scene("upkeep", "Looking after it", upkeep),
 )
 
 
-def run(folder: str | None, *, updates: int = 36, rows: int = 8000, seed: int = 1, as_json: bool = False) -> None:
-    """Play all scenes in a new warehouse in `folder`, or in a temporary one."""
+def run(
+    folder: str | None,
+    *,
+    updates: int = 36,
+    rows: int = 8000,
+    seed: int = 1,
+    as_json: bool = False,
+    skip: Collection[str] = (),
+) -> None:
+    """Play the scenes in a new warehouse in `folder`, or in a temporary one."""
+    names = [scene.name for scene in SCENES]
+    for name in skip:
+        if name not in names:
+            raise DefinitionError(f"the demo has no scene {name!r}; it has {', '.join(names)}")
     facts: dict[str, Facts] = {}
     with _place(folder) as path, Warehouse(path) as wh:
         stage = Stage(wh, updates, rows, np.random.default_rng(seed), quiet=as_json)
-        for number, scene in enumerate(SCENES, 1):
+        for number, scene in enumerate((scene for scene in SCENES if scene.name not in skip), 1):
             stage.tell(f"{'' if number == 1 else chr(10)}{number}. {scene.title}\n")
             facts[scene.name] = scene.play(stage)
         if folder is not None:

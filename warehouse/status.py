@@ -99,7 +99,7 @@ def _status(store: Store, tables: Tables, view: StreamView) -> StreamStatus:
     slide = state.slide
     stored = sum(segment.rows for segment in view.segments)
     dead = 0 if slide is None else sum(segment.dead(slide) for segment in view.segments)
-    ahead = _ahead(store, view)
+    ahead = rows_ahead(store, view)
     directories = sum(len(tables.raw("directories", key(segment.id)) or b"") for segment in view.segments)
     return StreamStatus(
         name=view.name,
@@ -130,7 +130,7 @@ def _status(store: Store, tables: Tables, view: StreamView) -> StreamStatus:
     )
 
 
-def _ahead(store: Store, view: StreamView) -> int:
+def rows_ahead(store: Store, view: StreamView) -> int:
     """Rows that are stored and not expired, but later than the clock; only segments that hold some are looked at."""
     now, model = view.now, view.entry.definition.model
     if now is None:

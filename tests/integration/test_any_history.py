@@ -37,9 +37,12 @@ lives = st.one_of(
     st.builds(lambda slots, shift: slots * DELTA + shift, st.integers(0, 7), st.sampled_from((-1, 0, 1))),
     st.integers(1, 5 * DELTA),
 )
+# A row that expires exactly at a slide, or a microsecond beside it: (slot, shift) instead of a length of life.
+ends = st.tuples(st.integers(1, 5), st.sampled_from((-1, 0, 1)))
+lives = st.one_of(lives, ends)
 rows = st.tuples(st.one_of(edges, anywhere), lives, st.integers(0, 2**32))
 strange = st.sampled_from(("null", "ahead", "absurd", "null-expiry"))
-batches = st.tuples(st.lists(rows, max_size=12), st.lists(st.tuples(strange, st.integers(0, 2**32)), max_size=2))
+batches = st.tuples(st.lists(rows, max_size=20), st.lists(st.tuples(strange, st.integers(0, 2**32)), max_size=2))
 windows = st.one_of(
     st.none(),
     st.integers(1, 6).map(lambda slots: slots * DELTA),
@@ -97,10 +100,10 @@ class History(RuleBasedStateMachine):
 
     def make(self, batch: tuple[list[Any], list[Any]]) -> list[dict[str, Any]]:
         start = self.truth.now if self.truth.now is not None else self.truth.end(int(self.truth.slot(self.clock)))
-        made = [
-            self.shape.row(next(self.numbers), start + offset, life, random.Random(seed))
-            for offset, life, seed in batch[0]
-        ]
+        made = []
+        for offset, life, seed in batch[0]:
+            lives = life if isinstance(life, int) else life[0] * DELTA + life[1] - offset
+            made.append(self.shape.row(next(self.numbers), start + offset, lives, random.Random(seed)))
         for kind, seed in batch[1]:
             choice = random.Random(seed)
             row = self.shape.row(next(self.numbers), start, DELTA, choice)
@@ -202,6 +205,27 @@ class History(RuleBasedStateMachine):
         assert found == expected
         assert report.now == (None if self.truth.now is None else times.to_datetime(self.truth.now))
 
+        if report.moved:
+            self.agree(report.slide or 0)
+
+    def agree(self, seed: int) -> None:
+        """All live rows, windows on and beside slot ends, and a probe, at this slide."""
+        choice, wh = random.Random(seed), self.handles[seed % 2]
+        for window in (None, DELTA, choice.choice((2 * DELTA, DELTA - 1, DELTA + 1, choice.randint(1, 2 * DELTA)))):
+            length = None if window is None else f"{window} microseconds"
+            assert_rows(wh.scan(STREAM, window=length).read_all(), self.truth.live(window), f"scan {window}")
+        if self.shape.key:
+            keys = [self.key(choice)[: choice.randint(1, len(self.shape.key))] for _ in range(2)]
+            assert_rows(wh.probe(STREAM, keys=keys), self.truth.probe(keys=keys), f"keys {keys}")
+
+    @rule(handle=handles, batch=batches, slots=st.integers(1, 2), choice=st.integers(0, 2))
+    def append_and_slide(self, handle: int, batch: Any, slots: int, choice: int) -> None:
+        """What a stream does most of the time."""
+        self.append(handle, batch, named=False, choice=choice, cut=1)
+        to = self.truth.end(self.truth.slide_number or int(self.truth.slot(self.clock))) + slots * DELTA
+        self.clock = max(self.clock, to)
+        self.slid(self.handles[handle].slide(STREAM, to=when(to), force=True), self.truth.slide(self.clock, to, True))
+
     # -- answers ---------------------------------------------------------------------------------------------------
 
     def kept(self, window: int | None) -> bool:
@@ -287,6 +311,7 @@ class History(RuleBasedStateMachine):
         self.handles[handle].close()
         self.handles[handle] = self.open()
 
+    @precondition(lambda self: self.truth.inserted > 20)
     @rule(handle=handles, shape=st.sampled_from(sorted(SHAPES)))
     def drop_and_create_again(self, handle: int, shape: str) -> None:
         if self.snapshots and self.snapshots[0][0].streams():
@@ -315,7 +340,7 @@ def test_any_history_gives_what_a_list_of_rows_gives(layout: str) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=max(4, settings.default.max_examples // 2),
+            max_examples=settings.default.max_examples,
             phases=(Phase.explicit, Phase.reuse, Phase.generate),
             report_multiple_bugs=False,
         ),

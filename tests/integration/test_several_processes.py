@@ -114,6 +114,22 @@ def test_the_writer_does_not_wait_for_a_stopped_reader_and_takes_no_file_from_it
         assert wh.gc().waiting == 0
 
 
+def test_what_the_very_next_commit_replaces_is_kept_for_a_reader(tmp_path: Path) -> None:
+    """Rows are spooled first, so that the slide is the first commit after the pin."""
+    path = tmp_path / "wh"
+    children.create_numbered(str(path), windrow.Index("round-robin", 1, 1, maintenance="rebuild"))
+    with scenario.open_warehouse(path) as wh, scenario.open_warehouse(path) as other:
+        children.slide_numbered(wh, 1)
+        wh.append("s", children.numbered_rows(2))
+        with other.snapshot() as snapshot:
+            assert wh.slide("s", to=when(BASE + 2 * DELTA)).rebuilt == 1
+            assert wh.gc().waiting > 0
+            found = snapshot.scan("s").read_all().column("slot").to_pylist()
+            assert children.slot_of_answer(found, PER_SLOT) == 1
+            assert snapshot.probe("s", 0).num_rows == PER_SLOT // KEYS
+        assert wh.gc().waiting == 0
+
+
 def test_a_reader_that_was_killed_does_not_hold_space_for_ever(tmp_path: Path) -> None:
     path, told = tmp_path / "wh", PROCESSES.SimpleQueue()
     children.create_numbered(str(path), REBUILD)

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
-from shapes import BASE, DELTA, when
 
 import windrow
-from windrow.queries import execution, histories, policies
+from shapes import BASE, DELTA, when
+from windrow.queries import execution, histories
 from windrow.queries.histories import parse
 from windrow.queries.policies import APART, LWS, POLICIES, SERIAL, TTU, WS, Executor, Task
 
@@ -149,7 +149,7 @@ def test_histories_have_the_isolation_that_their_scheduler_promises(path, policy
 
 
 def test_oldest_first_aborts_where_youngest_first_does_not(path):
-    """Slides every seven reads of five: algorithm 7 aborts what a slide meets, algorithm 8 has not read that slot yet."""
+    """Slides every seven reads: algorithm 7 aborts what a slide meets, algorithm 8 has not read that slot yet."""
     aborted = {}
     for policy in (LWS, TTU, APART):
         stream = Stream(path.with_name(policy.name), WINDOW)

@@ -1,12 +1,12 @@
 """Isolation levels of one-time queries: which slide an answer is of, while slides go on.
 
-    asked        read   read   read      check            answered
-      │           │      │      │          │                 │
-    ──┼───────┬───┼──────┼───┬──┼────┬─────┼────────┬────────┼──▶
-            slide 7        slide 8  slide 9      slide 10
+asked        read   read   read      check            answered
+  │           │      │      │          │                 │
+──┼───────┬───┼──────┼───┬──┼────┬─────┼────────┬────────┼──▶
+        slide 7        slide 8  slide 9      slide 10
 
-    snapshot: slide 6, as when it was asked     latest: slide 9, the last one committed at the check
-    serial: slides 7 to 10 wait until the answer is used up
+snapshot: slide 6, as when it was asked     latest: slide 9, the last one committed at the check
+serial: slides 7 to 10 wait until the answer is used up
 """
 
 import datetime as dt
@@ -15,12 +15,12 @@ import random
 import threading
 from typing import Any
 
-import isolated
 import pyarrow as pa
 import pytest
-from faults import PROCESSES, finish, start
 
+import isolated
 import windrow
+from faults import PROCESSES, finish, start
 from isolated import KINDS, STREAM, UNCUT, History, assert_same, hosts, statement
 from shapes import BASE, DELTA, LAYOUTS, when
 from windrow.errors import BusyError, QueryError
@@ -180,7 +180,9 @@ def test_rows_that_were_ahead_of_the_clock_are_counted_when_it_reaches_them(path
             if step == "check" and moves:
                 wh.slide("s", to=when(moves.pop()))
 
-        answer = isolation.sql(wh._store, "SELECT sum(n) FROM s [WINDOW 3 MINUTES]", isolation="latest", between=between)
+        answer = isolation.sql(
+            wh._store, "SELECT sum(n) FROM s [WINDOW 3 MINUTES]", isolation="latest", between=between
+        )
         assert answer.fetchall() == [(3,)]
         assert moves == []
 
@@ -281,13 +283,13 @@ def test_a_serial_query_waits_for_a_slide_that_is_under_way(path):
 
 def test_two_serial_queries_over_two_streams_and_their_slides_do_not_deadlock(path):
     with two_streams(path) as wh:
-        failed: list[BaseException] = []
+        failed: list[Exception] = []
 
         def work(action: Any) -> None:
             try:
                 for turn in range(8):
                     action(turn)
-            except BaseException as error:
+            except Exception as error:  # noqa: BLE001 - told by the test's own thread
                 failed.append(error)
 
         def query(text: str) -> Any:
@@ -366,7 +368,7 @@ def test_equals_do_not_wait_for_each_other():
 
 
 def test_a_background_query_is_suspended_between_two_reads(path):
-    """The one-time query begins and ends while the background query is between two reads; it then goes on where it was."""
+    """The one-time query begins and ends between two reads of the background query, which then goes on."""
     history = History(path, "fixed", random.Random(2))
     for _ in range(4):
         history.move(rows=10)
@@ -401,7 +403,7 @@ def test_a_background_query_is_suspended_between_two_reads(path):
 
 
 def crowd(path, layout: str, readers: int, rounds: int) -> None:
-    """One writer that slides without a pause, and readers at every level: each answer is one slide's state, and which is right."""
+    """A writer that slides without a pause, and readers at every level: each answer is the right slide's state."""
     isolated.create_numbered(str(path), layout)
     stop, log, told = path.with_name("stop"), path.with_name("log"), PROCESSES.Queue()
     writer = start(isolated.write_numbered, str(path), str(stop), str(log))

@@ -219,6 +219,18 @@ def test_max_skew_speaks_for_a_silent_source_while_others_go_on(wh, make) -> Non
         wh.slide("s", to=when(end(5)))
 
 
+def test_max_skew_is_counted_from_the_source_that_is_furthest(wh, make) -> None:
+    """a at T(5), b at T(1), c silent: b and c both count as T(5) − 2 slots = T(3); a does not wait for itself."""
+    make(sources=["a", "b", "c"], max_skew="20 seconds")
+    wh.append("s", rows(1), source="b")
+    wh.append("s", rows(5), source="a")
+    effective = {source.name: source.effective for source in wh.stream("s").sources}
+    assert effective == {"a": end(5), "b": end(3), "c": end(3)}
+    report = wh.slide("s")
+    assert report.now == moment(end(3))
+    assert set(report.spoken_for) == {"b", "c"}
+
+
 def test_a_failed_source_blocks_by_default(wh, make) -> None:
     make(sources=["a", "b"])
     wh.append("s", rows(5), source="a")

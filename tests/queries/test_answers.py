@@ -1,0 +1,274 @@
+"""Answers: every way to read one, what it is of, and that nothing is held when it is over, however it ends."""
+
+import datetime as dt
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+import traffic
+from traffic import EACH, LIVE, NOON
+
+import windrow
+from windrow import ClosedError, QueryError
+
+HEAVY = "SELECT sum(a.i * b.i) FROM range(1000000) a(i), range(1000000) b(i)"
+"""Minutes of work that DuckDB cannot avoid."""
+
+
+@pytest.fixture(scope="module")
+def wh() -> Iterator[windrow.Warehouse]:
+    with traffic.warehouse() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_pinned(wh: windrow.Warehouse) -> Iterator[None]:
+    yield
+    gc.collect()
+    assert wh.status().readers == 0
+
+
+class Test_reading:
+    SQL = "SELECT src, count(*) AS n FROM packets [WINDOW 2 MINUTES] WHERE src < 3 GROUP BY src ORDER BY src"
+    ROWS = ((0, 20), (1, 20), (2, 20))
+
+    def test_all_at_once(self, wh):
+        assert wh.sql(self.SQL).fetchall() == list(self.ROWS)
+
+    def test_row_by_row(self, wh):
+        answer = wh.sql(self.SQL)
+        assert [answer.fetchone(), answer.fetchone()] == list(self.ROWS[:2])
+        assert answer.fetchall() == list(self.ROWS[2:])
+        assert answer.fetchone() is None
+
+    def test_by_iteration(self, wh):
+        assert tuple(wh.sql(self.SQL)) == self.ROWS
+
+    def test_as_arrow(self, wh):
+        table = wh.sql(self.SQL).arrow()
+        assert table.to_pydict() == {"src": [0, 1, 2], "n": [20, 20, 20]}
+        assert table.schema.names == wh.sql(self.SQL).columns
+
+    def test_as_frames(self, wh):
+        assert wh.sql(self.SQL).df().to_dict("list") == {"src": [0, 1, 2], "n": [20, 20, 20]}
+        assert wh.sql(self.SQL).pl().rows() == list(self.ROWS)
+
+    def test_through_the_capsule(self, wh):
+        """What pyarrow, polars, pandas and DuckDB take from each other without a copy."""
+        assert pa.table(wh.sql(self.SQL)).column("n").to_pylist() == [20, 20, 20]
+
+    def test_an_empty_answer_has_its_columns(self, wh):
+        table = wh.sql("SELECT src, note FROM packets WHERE src = -1").arrow()
+        assert (table.num_rows, table.schema.names) == (0, ["src", "note"])
+        assert wh.sql("SELECT src FROM quiet").fetchall() == []
+
+    def test_only_once(self, wh):
+        answer = wh.sql(self.SQL)
+        answer.fetchall()
+        with pytest.raises(ClosedError, match="ask again"):
+            answer.arrow()
+
+
+class Test_values:
+    def test_times_need_no_other_package(self, wh):
+        (row,) = wh.sql("SELECT max(ts), max(ts)::TIMESTAMP, max(ts)::TIMESTAMP_NS FROM packets").fetchall()
+        latest = NOON + dt.timedelta(minutes=19, seconds=59, milliseconds=100)
+        assert row == (latest, latest.replace(tzinfo=None), latest.replace(tzinfo=None))
+
+    def test_sums_are_integers(self, wh):
+        """DuckDB sums with 128 bits, for which Arrow has no integer."""
+        assert wh.sql("SELECT sum(len) FROM packets [WINDOW 1 MINUTE]").fetchall() == [(sum(range(EACH)),)]
+        assert wh.sql("SELECT sum(len) AS s FROM packets [WINDOW 1 MINUTE]").df()["s"].dtype == "int64"
+        huge = wh.sql("SELECT sum(9223372036854775807) AS s FROM packets [WINDOW 1 MINUTE]")
+        assert huge.fetchall() == [(EACH * (2**63 - 1),)]
+
+    def test_nanoseconds_are_cut_to_what_python_has(self, wh):
+        row = wh.sql("SELECT TIMESTAMP_NS '2025-01-01 00:00:00.123456789', TIME_NS '10:00:00.123456789'").fetchone()
+        assert row == (dt.datetime(2025, 1, 1, 0, 0, 0, 123456), dt.time(10, 0, 0, 123456))
+
+    def test_intervals_decimals_and_nested_values(self, wh):
+        row = wh.sql("SELECT INTERVAL '1 day 2 seconds', 1.50::DECIMAL(9, 2), [1, NULL], {'a': 'x'}, NULL").fetchone()
+        assert row == (dt.timedelta(days=1, seconds=2), Decimal("1.50"), [1, None], {"a": "x"}, None)
+
+
+class Test_what_it_is_of:
+    def test_each_window_with_its_slide_and_bounds(self, wh):
+        answer = wh.sql("SELECT count(*) FROM packets [WINDOW 2 MINUTES] a, packets [ROWS 3] b, quiet c, hosts")
+        first, second, third = answer.windows
+        now = NOON + dt.timedelta(minutes=20)
+        assert (first.stream, first.clause, first.start, first.end) == (
+            "packets", "[WINDOW 2 MINUTES]", now - dt.timedelta(minutes=2), now,
+        )  # fmt: skip
+        assert (first.complete, first.missing, first.sources) == (True, (), ("default",))
+        assert (second.clause, second.start, second.end, second.slide) == ("[ROWS 3]", None, now, first.slide)
+        assert (third.stream, third.slide, third.end) == ("quiet", None, None)
+        answer.close()
+
+    def test_a_stream_named_twice_is_one_window(self, wh):
+        answer = wh.sql("SELECT count(*) FROM packets a JOIN packets b ON a.src = b.src AND a.ts = b.ts")
+        assert [window.stream for window in answer.windows] == ["packets"]
+        assert answer.fetchall()[0][0] > LIVE * EACH
+
+    def test_staleness_grows_until_the_answer_is_finished(self):
+        with traffic.warehouse() as wh:
+            answer = wh.sql("SELECT * FROM packets")
+            assert answer.staleness == dt.timedelta()
+            traffic.advance(wh, 21)
+            assert answer.staleness == dt.timedelta(minutes=1)
+            assert answer.arrow().num_rows == LIVE * EACH
+            traffic.advance(wh, 22)
+            assert answer.staleness == dt.timedelta(minutes=1)
+
+    def test_a_dropped_stream_can_still_be_read(self):
+        with traffic.warehouse() as wh:
+            answer = wh.sql("SELECT * FROM packets")
+            wh.drop_stream("packets")
+            wh.gc()
+            assert answer.arrow().num_rows == LIVE * EACH
+            assert answer.staleness == dt.timedelta()
+
+
+class Test_letting_go:
+    SQL = "SELECT a.ts, b.note FROM packets a, range(100) r, packets b WHERE a.src = b.src"
+    """More rows than fit in a batch."""
+
+    def pinned(self, wh):
+        return wh.status().readers
+
+    def test_when_used_up(self, wh):
+        answer = wh.sql("SELECT src FROM packets")
+        assert self.pinned(wh) == 1
+        answer.fetchall()
+        assert self.pinned(wh) == 0
+
+    def test_when_closed_in_the_middle(self, wh):
+        answer = wh.sql(self.SQL)
+        answer.fetchone()
+        assert self.pinned(wh) == 1
+        answer.close()
+        assert self.pinned(wh) == 0
+        with pytest.raises(ClosedError):
+            answer.fetchone()
+        answer.close()
+
+    def test_a_batch_behind_a_closed_answer_is_refused(self, wh):
+        answer = wh.sql(self.SQL)
+        batches = answer.batches()
+        next(batches)
+        answer.close()
+        with pytest.raises(ClosedError):
+            next(batches)
+
+    def test_when_forgotten(self, wh):
+        answer = wh.sql(self.SQL)
+        answer.fetchone()
+        del answer
+        gc.collect()
+        assert self.pinned(wh) == 0
+
+    def test_at_the_end_of_a_block(self, wh):
+        with wh.sql(self.SQL) as answer:
+            answer.fetchone()
+        assert self.pinned(wh) == 0
+
+    def test_when_a_reader_is_thrown_away(self, wh):
+        reader = pa.RecordBatchReader.from_stream(wh.sql(self.SQL))
+        reader.read_next_batch()
+        assert self.pinned(wh) == 1
+        del reader
+        gc.collect()
+        assert self.pinned(wh) == 0
+
+    def test_when_the_statement_is_wrong(self, wh):
+        for sql in ("SELECT nope FROM packets", "SELECT * FROM nope", "SELECT FROM", "SELECT error(note) FROM packets"):
+            with pytest.raises(QueryError):
+                wh.sql(sql).fetchall()
+            assert self.pinned(wh) == 0
+
+    def test_when_parameters_are_wrong(self, wh):
+        with pytest.raises(QueryError):
+            wh.sql("SELECT * FROM packets WHERE src = ?", [1, 2]).fetchall()
+        with pytest.raises(QueryError):
+            wh.sql("SELECT * FROM packets WHERE src = ?").fetchall()
+
+
+class Test_streaming:
+    def test_a_large_answer_is_never_whole_in_memory(self, wh):
+        answer = wh.sql("SELECT i, 'some text that takes its space ' || i AS t FROM range(200000000) r(i)")
+        started = time.monotonic()
+        batches = answer.batches()
+        first = next(batches)
+        assert first.num_rows < 1_000_000
+        assert time.monotonic() - started < 30
+        answer.close()
+
+
+class Test_cancelling:
+    def test_a_timeout_ends_it(self, wh):
+        started = time.monotonic()
+        with pytest.raises(QueryError, match=r"took longer than 0\.2 s"):
+            wh.sql(HEAVY, timeout=0.2).fetchall()
+        assert time.monotonic() - started < 10
+
+    def test_a_timeout_counts_while_rows_are_read(self, wh):
+        answer = wh.sql("SELECT * FROM range(1000000000)", timeout=0.3)
+        with pytest.raises(QueryError, match="took longer"):
+            for _ in answer.batches():
+                pass
+
+    def test_a_timer_does_not_outlive_its_answer(self, wh):
+        wh.sql("SELECT 1", timeout=0.05).fetchall()
+        wh.sql("SELECT * FROM packets", timeout=0.05).close()
+        time.sleep(0.1)
+        assert wh.sql("SELECT 1").fetchall() == [(1,)]
+
+    @pytest.mark.parametrize("turn", range(2))
+    def test_control_c_ends_it(self, wh, turn):
+        timer = threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT])
+        timer.start()
+        started = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            wh.sql(HEAVY).fetchall()
+        assert time.monotonic() - started < 10
+        gc.collect()
+        assert wh.status().readers == 0
+
+    def test_a_query_can_run_on_any_thread(self, wh):
+        found = []
+        thread = threading.Thread(target=lambda: found.extend(wh.sql("SELECT count(*) FROM packets").fetchall()))
+        thread.start()
+        thread.join()
+        assert found == [(LIVE * EACH,)]
+
+
+class Test_memory_limit:
+    SQL = "SELECT list(i || 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx') FROM range(5000000) r(i)"
+
+    def test_what_needs_more_is_refused(self, wh):
+        with pytest.raises(QueryError, match="memory"):
+            wh.sql(self.SQL, memory_limit="60MB").fetchall()
+
+    def test_other_queries_are_not_limited(self, wh):
+        limited = wh.sql("SELECT count(*) FROM packets", memory_limit="60MB")
+        assert limited.fetchall() == wh.sql("SELECT count(*) FROM packets").fetchall()
+
+    def test_a_limit_must_be_one(self, wh):
+        with pytest.raises(QueryError, match="not a memory limit"):
+            wh.sql("SELECT 1", memory_limit="much")
+
+
+class Test_explaining_in_sql:
+    def test_explain_gives_lines_and_runs_nothing(self, wh):
+        lines = [row[0] for row in wh.sql(f"EXPLAIN {HEAVY.replace('range(1000000) b(i)', 'packets b(i)')}").fetchall()]
+        assert lines[0].startswith("packets all live rows at slide ")
+        assert len(lines) > 3
+
+    def test_explain_analyze_runs(self, wh):
+        text = "\n".join(row[0] for row in wh.sql("EXPLAIN ANALYZE SELECT count(*) FROM packets").fetchall())
+        assert "Total Time" in text
