@@ -1,6 +1,6 @@
 """Answers: rows that are streamed out of a pinned snapshot, and what they are of.
 
-An answer is read once, batch by batch; the pin is let go when the last row is read, on `close`, or with the answer itself.
+An answer is read once, batch by batch; the pin goes when the last row is read, on `close`, or with the answer itself.
 """
 
 import contextlib

@@ -17,10 +17,11 @@ from windrow import times
 from windrow.catalog import Tables
 from windrow.errors import QueryError, UnknownStreamError
 from windrow.lookups import find_stream
-from windrow.queries import engine, system
+from windrow.queries import engine, interrupting, system
 from windrow.queries.answers import HUGE, Answer, Window
 from windrow.queries.confine import confine
 from windrow.queries.explaining import Explanation
+from windrow.queries.interrupting import interruptible
 from windrow.queries.planner import Planner, Pruned, bounds_of
 from windrow.queries.statements import Reference, Statement, parse
 from windrow.queries.types import quoted, text
@@ -28,6 +29,7 @@ from windrow.snapshot import Snapshot, StreamView
 from windrow.store import Store
 
 BATCH_ROWS = 100_000
+_CATCH_UPS = 5
 _READ_ERRORS = (duckdb.Error, OSError, pa.ArrowException, RuntimeError)
 """What a failing query raises while its rows are read, depending on who notices first."""
 
@@ -106,17 +108,35 @@ def prepare(
     """Parse and confine a statement, pin what it reads and make that readable on a new cursor."""
     statement = parse(text_)
     with contextlib.ExitStack() as undo:
-        pinned = snapshot or undo.enter_context(Snapshot(store, _named(store, statement)))
+        pinned, held = (snapshot, None) if snapshot is not None else _pin(store, statement)
+        if snapshot is None:
+            undo.callback(pinned.close)
         cursor = engine.cursor(store, memory_limit)
         undo.callback(cursor.close)
-        streams = _offer(statement, pinned, cursor)
+        streams = _offer(statement, pinned, held, cursor)
         pruned = Planner(pinned, cursor, statement, params).prepare(streams)
         windows = tuple(window_of(pinned.view(reference.name), reference) for reference in streams)
         undo.pop_all()
         return Prepared(statement, pinned, cursor, tuple(pruned), windows, borrowed=snapshot is not None)
 
 
-def _offer(statement: Statement, snapshot: Snapshot, cursor: Any) -> list[Reference]:
+def _pin(store: Store, statement: Statement) -> tuple[Snapshot, system.Records | None]:
+    """A new snapshot of what the statement names, and what system tables show beside it, of the same commit."""
+    names = _named(store, statement)
+    if names is not None:
+        return Snapshot(store, names), None
+    for _ in range(_CATCH_UPS):
+        pinned = Snapshot(store)
+        held = system.records(pinned)
+        if held.version == pinned.version:
+            break
+        pinned.close()
+    else:
+        pinned = Snapshot(store)  # commits come too fast: the tables may be a commit apart
+    return pinned, held
+
+
+def _offer(statement: Statement, snapshot: Snapshot, held: system.Records | None, cursor: Any) -> list[Reference]:
     """Confine the statement, make its tables readable, and give its references to streams, each relation once."""
     streams = {name.lower(): name for name in snapshot.streams()}
     tables = {name.lower(): name for name in snapshot.tables}
@@ -131,7 +151,8 @@ def _offer(statement: Statement, snapshot: Snapshot, cursor: Any) -> list[Refere
     for reference in {each.relation.lower(): each for each in statement.references}.values():
         folded = reference.name.lower()
         if reference.schema:
-            cursor.register(reference.relation, system.table(snapshot, folded))
+            held = held or system.records(snapshot)
+            cursor.register(reference.relation, system.table(snapshot, held, folded))
         elif folded in streams:
             own.append(replace(reference, name=streams[folded]))
         else:
@@ -173,22 +194,20 @@ def window_of(view: StreamView, reference: Reference) -> Window:
 
 def run(prepared: Prepared, params: Params, timeout: float | None = None) -> pa.RecordBatchReader:
     """Start the statement; rows come as they are read. Errors show their place in the user's text."""
+    cursor, statement = prepared.cursor, prepared.statement
     if timeout is not None:
-        timer = threading.Timer(timeout, _interrupt, [prepared.cursor])
-        timer.daemon = True
-        prepared.timers.append(timer)
-        timer.start()
+        prepared.timers.append(interrupting.after(timeout, cursor))
     with _telling(prepared, timeout):
-        if prepared.statement.explain:
-            lines = str(_explained(prepared, params)).splitlines()
+        if statement.explain:
+            lines = str(interruptible(cursor, lambda: _explained(prepared, params))).splitlines()
             return pa.table({"explain": pa.array(lines, pa.string())}).to_reader()
-        relation = prepared.cursor.sql(prepared.statement.sql, params=params)
-        reader = relation.to_arrow_reader(BATCH_ROWS)
-    schema = _marked(reader.schema, relation.types)
+        relation = cursor.sql(statement.sql, params=params)
+        reader = interruptible(cursor, lambda: relation.to_arrow_reader(BATCH_ROWS))
+    schema = marked(reader.schema, relation.types)
     return pa.RecordBatchReader.from_batches(schema, _batches(reader, schema, prepared, timeout))
 
 
-def _marked(schema: pa.Schema, types: Sequence[Any]) -> pa.Schema:
+def marked(schema: pa.Schema, types: Sequence[Any]) -> pa.Schema:
     """The schema, with a mark on integers that are too wide for Arrow and come as decimals."""
     fields = [
         field.with_metadata(HUGE) if str(kind) in ("HUGEINT", "UHUGEINT") else field
@@ -200,12 +219,17 @@ def _marked(schema: pa.Schema, types: Sequence[Any]) -> pa.Schema:
 def _batches(
     reader: pa.RecordBatchReader, schema: pa.Schema, prepared: Prepared, timeout: float | None
 ) -> Iterator[pa.RecordBatch]:
+    def following() -> pa.RecordBatch | None:
+        try:
+            return reader.read_next_batch()
+        except StopIteration:
+            return None
+
     while True:
         with _telling(prepared, timeout):
-            try:
-                batch = reader.read_next_batch()
-            except StopIteration:
-                break
+            batch = interruptible(prepared.cursor, following)
+        if batch is None:
+            break
         yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
     for timer in prepared.timers:
         timer.cancel()
@@ -213,30 +237,20 @@ def _batches(
 
 @contextlib.contextmanager
 def _telling(prepared: Prepared, timeout: float | None) -> Iterator[None]:
-    """Errors in our words; Ctrl-C stops the query."""
+    """Errors in our words."""
     try:
         yield
-    except KeyboardInterrupt:
-        _interrupt(prepared.cursor)
-        raise
     except _READ_ERRORS as error:
         raise told(prepared.statement, error, timeout) from None
 
 
-def _interrupt(cursor: Any) -> None:
-    with contextlib.suppress(duckdb.Error):  # it was closed meanwhile
-        cursor.interrupt()
-
-
-def told(statement: Statement, error: BaseException, timeout: float | None = None) -> BaseException:
+def told(statement: Statement, error: BaseException, timeout: float | None = None) -> QueryError:
     """DuckDB's error in our words, at its place in the user's text."""
     if isinstance(error, QueryError):
         return error
     message = str(error)
     if timeout is not None and "INTERRUPT" in message.upper():
         return QueryError(f"the query was cancelled: it took longer than {timeout:g} s")
-    if isinstance(error, RuntimeError) and "interrupted" in message:
-        return KeyboardInterrupt()  # DuckDB noticed the signal before Python did
     return engine.explain_error(statement, error)
 
 

@@ -38,6 +38,8 @@ LOCK_SECONDS = 60.0
 """How long `serial` waits for a slide that is under way, unless the query has a timeout of its own."""
 
 Params = Sequence[Any] | dict[str, Any] | None
+Described = list[tuple[str, str]]
+"""Names and DuckDB types of an answer's columns."""
 _functions: dict[int, states.Functions] = {}
 
 
@@ -261,7 +263,9 @@ def _check(store: Store, of: Sequence[Window]) -> _Check:
     return store.catalog.read(look)
 
 
-def _slot_by_slot(asked: Asked, prepared: Prepared, stream: Reference, parts: states.Parts, names: list[str]) -> Answer:
+def _slot_by_slot(
+    asked: Asked, prepared: Prepared, stream: Reference, parts: states.Parts, described: Described
+) -> Answer:
     """The answer out of partial states."""
     selection = prepared.pruned[0].selection
     tables = tuple(
@@ -290,10 +294,10 @@ def _slot_by_slot(asked: Asked, prepared: Prepared, stream: Reference, parts: st
     behind = 0 if check.slide is None or state.slide is None else check.slide - state.slide
     window = execution.window_of(view, stream)
     stale = dt.timedelta(microseconds=behind * view.entry.definition.slide)
-    return _answer(asked, rows.rename_columns(names), (window,), check.at, check.version, stale)
+    return _answer(asked, _as_described(rows, described), (window,), check.at, check.version, stale)
 
 
-def _cut(asked: Asked, prepared: Prepared) -> tuple[Reference, states.Parts, list[str]] | None:
+def _cut(asked: Asked, prepared: Prepared) -> tuple[Reference, states.Parts, Described] | None:
     """The stream, the statement in two, and its columns' names; None if it cannot be computed slot by slot."""
     try:
         stream, parts = _parts(prepared)
@@ -333,8 +337,8 @@ def _table(prepared: Prepared, reference: Reference) -> str:
     return found[0]
 
 
-def _describe(prepared: Prepared, parts: states.Parts, params: dict[str, Any]) -> list[str]:
-    """The statement's own column names; it is not cut if its pieces would give other types."""
+def _describe(prepared: Prepared, parts: states.Parts, params: dict[str, Any]) -> Described:
+    """The statement's own columns; it is not cut if its pieces would give other types."""
     cursor = prepared.cursor
     asked = cursor.execute(f"DESCRIBE {prepared.statement.sql}", params).fetchall()
     groups, aggregates = parts.columns
@@ -348,7 +352,13 @@ def _describe(prepared: Prepared, parts: states.Parts, params: dict[str, Any]) -
     given = cursor.execute(f"DESCRIBE {parts.final}", picked(params, parts.final_parameters)).fetchall()
     if [row[1] for row in asked] != [row[1] for row in given]:
         raise CannotCutError("its pieces have other types")
-    return [str(row[0]) for row in asked]
+    return [(str(row[0]), str(row[1])) for row in asked]
+
+
+def _as_described(rows: pa.Table, described: Described) -> pa.Table:
+    schema = execution.marked(rows.schema, [kind for _, kind in described])
+    fields = [field.with_name(name) for field, (name, _) in zip(schema, described, strict=True)]
+    return pa.Table.from_arrays(rows.columns, schema=pa.schema(fields))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""From a parsed statement and a snapshot to relations that DuckDB can read: pruned by slot, expiry, time and search key.
+"""From a statement and a snapshot to relations that DuckDB can read, pruned by slot, expiry, time and search key.
 
 What is left out could not have changed the answer: DuckDB applies every predicate itself to whatever is read.
 """

@@ -1,4 +1,4 @@
-"""What a statement asks of a stream's search key and time, as ranges: a superset of the rows that its own WHERE will keep.
+"""What a statement asks of a stream's search key and time, as ranges: a superset of the rows its own WHERE will keep.
 
 DuckDB itself says which predicates reach a relation: it plans the statement over a stand-in that only listens. So
 parameters are bound, views and subqueries are unfolded and constants computed before anything is read here.
@@ -156,7 +156,7 @@ def _whole(prefix: bytes) -> KeyRange:
     return KeyRange(prefix, native_keys.successor(prefix), open_ended=True)
 
 
-def _times(predicate: nodes.Node, column: str) -> Span:  # noqa: PLR0911 - one per kind of node
+def _times(predicate: nodes.Node, column: str) -> Span:
     """Bounds ``after < ts <= upto`` that a predicate implies; None where it does not."""
     if isinstance(predicate, nodes.Binary) and predicate.op in ("AND", "OR"):
         left, right = _times(predicate.left, column), _times(predicate.right, column)

@@ -1,4 +1,4 @@
-"""Streams as DuckDB sees them while it plans and runs: stand-ins that listen to predicates, and probes that read little.
+"""Streams as DuckDB sees them while it plans and runs: stand-ins that listen to predicates, and rows on demand.
 
 DuckDB's hook for this is private to its Python package; this is the only module that touches it.
 """

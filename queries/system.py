@@ -1,160 +1,191 @@
-"""The system tables: what the catalog knows, as relations of a snapshot."""
+"""The system tables: what the catalog knows, as relations of a snapshot.
 
-from collections.abc import Callable
+All that they show is read in one transaction; `Records.version` says whether that was the snapshot's own.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from windrow.catalog import key
+from windrow.catalog import Tables, key
+from windrow.indexes.model import NEVER
+from windrow.indexes.segments import Segment
+from windrow.records import BatchEntry, RejectedEntry, SlideEntry
 from windrow.snapshot import Snapshot, StreamView
+from windrow.status import rows_ahead
 
 _STAMP = pa.timestamp("us", "UTC")
+_TEXT, _INT, _TEXTS = pa.string(), pa.int64(), pa.list_(pa.string())
+Values = dict[str, Any]
 
 
-def table(snapshot: Snapshot, name: str) -> pa.Table:
-    """One system table, current with the snapshot."""
-    return TABLES[name](snapshot)
+@dataclass(frozen=True)
+class Records:
+    """What a snapshot does not hold itself, by stream."""
+
+    version: int
+    slides: dict[str, list[SlideEntry]]
+    batches: dict[str, list[BatchEntry]]
+    rejected: dict[str, list[RejectedEntry]]
+    ahead: dict[str, int]
+    """Rows that are stored, but later than their stream's clock."""
 
 
-def _rows(schema: pa.Schema, rows: list[dict[str, Any]]) -> pa.Table:
-    return pa.Table.from_pylist(rows, schema)
+def records(snapshot: Snapshot) -> Records:
+    """Slides, batches and rejected rows of the snapshot's streams, as the catalog has them now."""
+    views = _views(snapshot)
+
+    def look(tables: Tables) -> Records:
+        def of(database: str) -> dict[str, list[Any]]:
+            return {v.name: [record for _, record in tables.items(database, key(v.entry.id))] for v in views}
+
+        return Records(tables.version, of("slides"), of("batches"), of("rejected"), ahead)
+
+    ahead = {view.name: rows_ahead(snapshot.store, view) for view in views}
+    return snapshot.store.catalog.read(look)
+
+
+def table(snapshot: Snapshot, held: Records, name: str) -> pa.Table:
+    """One system table."""
+    schema, rows = TABLES[name]
+    return pa.Table.from_pylist([row for view in _views(snapshot) for row in rows(view, held)], schema)
 
 
 def _views(snapshot: Snapshot) -> list[StreamView]:
     return [snapshot.view(name) for name in snapshot.streams()]
 
 
-def _streams(snapshot: Snapshot) -> pa.Table:
-    schema = pa.schema(
-        [
-            ("stream", pa.string()), ("slide", pa.int64()), ("now", _STAMP), ("time", pa.string()), ("key", pa.list_(pa.string())),
-            ("index", pa.string()), ("why", pa.string()), ("segments", pa.int64()), ("live_rows", pa.int64()), ("stored_rows", pa.int64()),
-            ("bytes", pa.int64()), ("inserted", pa.int64()), ("expired", pa.int64()), ("late", pa.int64()), ("rejected", pa.int64()),
-            ("waiting_for", pa.list_(pa.string())), ("missing", pa.list_(pa.string())),
-        ]
-    )  # fmt: skip
-    rows = []
-    for view in _views(snapshot):
-        state, definition = view.state, view.entry.definition
-        stored = sum(s.rows for s in view.segments)
-        dead = 0 if state.slide is None else sum(s.dead(state.slide) for s in view.segments)
-        rows.append({
-            "stream": view.name, "slide": state.slide, "now": view.now, "time": definition.time, "key": list(definition.key),
-            "index": str(state.layout.index), "why": state.layout.why, "segments": len(view.segments), "live_rows": stored - dead,
-            "stored_rows": stored, "bytes": sum(s.bytes for s in view.segments), "inserted": state.inserted, "expired": state.expired,
-            "late": state.late, "rejected": state.rejected, "waiting_for": list(view.progress().waiting_for()),
-            "missing": list(state.missing),
-        })  # fmt: skip
-    return _rows(schema, rows)
+def _dead(view: StreamView, segment: Segment) -> int:
+    return 0 if view.state.slide is None else segment.dead(view.state.slide)
 
 
-def _slides(snapshot: Snapshot) -> pa.Table:
-    schema = pa.schema(
-        [
-            ("stream", pa.string()), ("slide", pa.int64()), ("previous", pa.int64()), ("ordinal", pa.int64()), ("now", _STAMP), ("at", _STAMP),
-            ("inserted", pa.int64()), ("expired", pa.int64()), ("late", pa.int64()), ("touched", pa.int64()), ("rebuilt", pa.int64()),
-            ("dropped", pa.int64()), ("bytes_written", pa.int64()), ("seconds", pa.float64()), ("missing", pa.list_(pa.string())),
-            ("spoken_for", pa.list_(pa.string())),
-        ]
-    )  # fmt: skip
-    rows: list[dict[str, Any]] = []
-    for view in _views(snapshot):
-        kept = snapshot.store.catalog.read(lambda t, v=view: [r for _, r in t.items("slides", key(v.entry.id))])
-        rows += [
-            {name: getattr(record, name) for name in schema.names if name != "stream"} | {"stream": view.name}
-            for record in kept
-            if record.ordinal <= view.state.ordinal
-        ]
-    return _rows(schema, rows)
+def _streams(view: StreamView, held: Records) -> Iterator[Values]:
+    state, definition = view.state, view.entry.definition
+    stored = sum(segment.rows for segment in view.segments)
+    yield {
+        "stream": view.name,
+        "slide": state.slide,
+        "now": view.now,
+        "time": definition.time,
+        "key": list(definition.key),
+        "index": str(state.layout.index),
+        "why": state.layout.why,
+        "segments": len(view.segments),
+        "live_rows": stored - sum(_dead(view, segment) for segment in view.segments) - held.ahead[view.name],
+        "stored_rows": stored,
+        "bytes": sum(segment.bytes for segment in view.segments),
+        "inserted": state.inserted,
+        "expired": state.expired,
+        "late": state.late,
+        "rejected": state.rejected,
+        "waiting_for": list(view.progress().waiting_for()),
+        "missing": list(state.missing),
+    }
 
 
-def _sources(snapshot: Snapshot) -> pa.Table:
-    schema = pa.schema(
-        [
-            ("stream", pa.string()), ("source", pa.string()), ("progress", _STAMP), ("effective", _STAMP), ("spoken_for", pa.bool_()),
-            ("failed", pa.string()), ("excluded", pa.bool_()), ("rows", pa.int64()), ("rejected", pa.int64()), ("heard", _STAMP),
-        ]
-    )  # fmt: skip
-    return _rows(schema, [
-        {"stream": view.name, "source": s.name, "progress": s.progress, "effective": s.effective, "spoken_for": s.spoken_for,
-         "failed": s.failed, "excluded": s.excluded, "rows": s.rows, "rejected": s.rejected, "heard": s.heard}
-        for view in _views(snapshot) for s in view.progress().sources
-    ])  # fmt: skip
+def _slides(view: StreamView, held: Records) -> Iterator[Values]:
+    for record in held.slides[view.name]:
+        if record.ordinal <= view.state.ordinal:
+            yield {"stream": view.name} | {name: getattr(record, name) for name in _SLIDES.names[1:]}
 
 
-def _batches(snapshot: Snapshot) -> pa.Table:
-    schema = pa.schema([
-        ("stream", pa.string()), ("source", pa.string()), ("batch_id", pa.string()), ("rows", pa.int64()), ("accepted", pa.int64()), ("at", _STAMP)])  # fmt: skip
-    rows: list[dict[str, Any]] = []
-    for view in _views(snapshot):
-        kept = snapshot.store.catalog.read(lambda t, v=view: [r for _, r in t.items("batches", key(v.entry.id))])
-        rows += [
-            {
-                "stream": view.name,
-                "source": b.source,
-                "batch_id": b.batch_id,
-                "rows": b.rows,
-                "accepted": b.accepted,
-                "at": b.at,
-            }
-            for b in kept
-        ]
-    return _rows(schema, rows)
+def _sources(view: StreamView, held: Records) -> Iterator[Values]:  # noqa: ARG001
+    for source in view.progress().sources:
+        told = {name: getattr(source, name) for name in _SOURCES.names[2:]}
+        yield {"stream": view.name, "source": source.name} | told
 
 
-def _segments(snapshot: Snapshot) -> pa.Table:
-    schema = pa.schema(
-        [
-            ("stream", pa.string()), ("segment", pa.int64()), ("layout", pa.int64()), ("row", pa.int64()), ("column", pa.int64()),
-            ("file", pa.string()), ("start", pa.int64()), ("rows", pa.int64()), ("dead_rows", pa.int64()), ("bytes", pa.int64()),
-            ("first_slide", pa.int64()), ("last_slide", pa.int64()), ("min_time", _STAMP), ("max_time", _STAMP), ("min_expiry", _STAMP),
-            ("max_expiry", _STAMP),
-        ]
-    )  # fmt: skip
-    never = (1 << 63) - 1
-    return _rows(schema, [
-        {"stream": view.name, "segment": s.id, "layout": s.layout, "row": s.row, "column": s.column, "file": s.file, "start": s.start,
-         "rows": s.rows, "dead_rows": s.dead(view.state.slide) if view.state.slide is not None else 0, "bytes": s.bytes,
-         "first_slide": s.first_slide, "last_slide": s.last_slide, "min_time": s.min_ts, "max_time": s.max_ts,
-         "min_expiry": None if s.min_exp == never else s.min_exp, "max_expiry": None if s.max_exp == never else s.max_exp}
-        for view in _views(snapshot) for s in view.segments
-    ])  # fmt: skip
+def _batches(view: StreamView, held: Records) -> Iterator[Values]:
+    for record in held.batches[view.name]:
+        yield {"stream": view.name} | {name: getattr(record, name) for name in _BATCHES.names[1:]}
 
 
-def _cells(snapshot: Snapshot) -> pa.Table:
-    schema = pa.schema([
-        ("stream", pa.string()), ("layout", pa.int64()), ("row", pa.int64()), ("column", pa.int64()), ("segments", pa.int64()),
-        ("rows", pa.int64()), ("dead_rows", pa.int64()), ("bytes", pa.int64())])  # fmt: skip
-    return (
-        _segments(snapshot)
-        .group_by(["stream", "layout", "row", "column"])
-        .aggregate([("segment", "count"), ("rows", "sum"), ("dead_rows", "sum"), ("bytes", "sum")])
-        .select(["stream", "layout", "row", "column", "segment_count", "rows_sum", "dead_rows_sum", "bytes_sum"])
-        .rename_columns(schema.names)
-    )
+def _segments(view: StreamView, held: Records) -> Iterator[Values]:  # noqa: ARG001
+    same = ("layout", "row", "column", "file", "start", "rows", "bytes", "first_slide", "last_slide")
+    for segment in view.segments:
+        yield {
+            "stream": view.name,
+            "segment": segment.id,
+            "dead_rows": _dead(view, segment),
+            "min_time": segment.min_ts,
+            "max_time": segment.max_ts,
+            "min_expiry": None if segment.min_exp == NEVER else segment.min_exp,
+            "max_expiry": None if segment.max_exp == NEVER else segment.max_exp,
+        } | {name: getattr(segment, name) for name in same}
 
 
-def _rejected(snapshot: Snapshot) -> pa.Table:
-    schema = pa.schema([
-        ("stream", pa.string()), ("source", pa.string()), ("batch_id", pa.string()), ("reason", pa.string()), ("rows", pa.int64()),
-        ("at", _STAMP)])  # fmt: skip
-    rows: list[dict[str, Any]] = []
-    for view in _views(snapshot):
-        kept = snapshot.store.catalog.read(lambda t, v=view: [r for _, r in t.items("rejected", key(v.entry.id))])
-        rows += [
-            {"stream": view.name, "source": r.source, "batch_id": r.batch_id, "reason": reason, "rows": count, "at": r.at}
-            for r in kept for reason, count in r.reasons.items()
-        ]  # fmt: skip
-    return _rows(schema, rows)
+def _cells(view: StreamView, held: Records) -> Iterator[Values]:  # noqa: ARG001
+    cells: dict[tuple[int, int, int], list[Segment]] = {}
+    for segment in view.segments:
+        cells.setdefault(segment.cell, []).append(segment)
+    for (layout, row, column), own in sorted(cells.items()):
+        yield {
+            "stream": view.name,
+            "layout": layout,
+            "row": row,
+            "column": column,
+            "segments": len(own),
+            "rows": sum(segment.rows for segment in own),
+            "dead_rows": sum(_dead(view, segment) for segment in own),
+            "bytes": sum(segment.bytes for segment in own),
+        }
 
 
-TABLES: dict[str, Callable[[Snapshot], pa.Table]] = {
-    "streams": _streams,
-    "slides": _slides,
-    "sources": _sources,
-    "batches": _batches,
-    "segments": _segments,
-    "cells": _cells,
-    "rejected": _rejected,
+def _rejected(view: StreamView, held: Records) -> Iterator[Values]:
+    for record in held.rejected[view.name]:
+        about = {"stream": view.name, "source": record.source, "batch_id": record.batch_id, "at": record.at}
+        for reason, count in record.reasons.items():
+            yield about | {"reason": reason, "rows": count}
+
+
+def _nothing(view: StreamView, held: Records) -> Iterator[Values]:  # noqa: ARG001
+    yield from ()
+
+
+def _columns(kind: pa.DataType, names: str) -> list[tuple[str, pa.DataType]]:
+    return [(name, kind) for name in names.split()]
+
+
+_STREAMS = pa.schema([
+    ("stream", _TEXT), ("slide", _INT), ("now", _STAMP), ("time", _TEXT), ("key", _TEXTS),
+    *_columns(_TEXT, "index why"),
+    *_columns(_INT, "segments live_rows stored_rows bytes inserted expired late rejected"),
+    ("waiting_for", _TEXTS), ("missing", _TEXTS),
+])  # fmt: skip
+_SLIDES = pa.schema([
+    ("stream", _TEXT), *_columns(_INT, "slide previous ordinal"), *_columns(_STAMP, "now at"),
+    *_columns(_INT, "inserted expired late touched rebuilt dropped bytes_written"), ("seconds", pa.float64()),
+    ("missing", _TEXTS), ("spoken_for", _TEXTS),
+])  # fmt: skip
+_SOURCES = pa.schema([
+    *_columns(_TEXT, "stream source"), *_columns(_STAMP, "progress effective"), ("spoken_for", pa.bool_()),
+    ("failed", _TEXT), ("excluded", pa.bool_()), *_columns(_INT, "rows rejected"), ("heard", _STAMP),
+])  # fmt: skip
+_BATCHES = pa.schema([*_columns(_TEXT, "stream source batch_id"), *_columns(_INT, "rows accepted"), ("at", _STAMP)])
+_SEGMENTS = pa.schema([
+    ("stream", _TEXT), *_columns(_INT, "segment layout row column"), ("file", _TEXT),
+    *_columns(_INT, "start rows dead_rows bytes first_slide last_slide"),
+    *_columns(_STAMP, "min_time max_time min_expiry max_expiry"),
+])  # fmt: skip
+_CELLS = pa.schema([("stream", _TEXT), *_columns(_INT, "layout row column segments rows dead_rows bytes")])
+_REJECTED = pa.schema([*_columns(_TEXT, "stream source batch_id reason"), ("rows", _INT), ("at", _STAMP)])
+_QUERIES = pa.schema([*_columns(_TEXT, "query statement sink missed"), ("priority", _INT), ("created", _STAMP)])
+_RUNS = pa.schema([
+    *_columns(_TEXT, "query stream"), ("slide", _INT), *_columns(_STAMP, "window_start window_end at"), ("rows", _INT),
+    ("seconds", pa.float64()), ("error", _TEXT),
+])  # fmt: skip
+
+TABLES: dict[str, tuple[pa.Schema, Callable[[StreamView, Records], Iterator[Values]]]] = {
+    "streams": (_STREAMS, _streams),
+    "slides": (_SLIDES, _slides),
+    "sources": (_SOURCES, _sources),
+    "batches": (_BATCHES, _batches),
+    "segments": (_SEGMENTS, _segments),
+    "cells": (_CELLS, _cells),
+    "rejected": (_REJECTED, _rejected),
+    "queries": (_QUERIES, _nothing),
+    "runs": (_RUNS, _nothing),
 }
-"""By name, without the schema ``windrow``."""
+"""By name, without the schema ``windrow``. There are no periodic queries yet, so two of them are empty."""

@@ -113,7 +113,7 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     return column.cast(kind)
 
 
-def _bridged(kind: pa.DataType, *, inside: bool = False) -> pa.DataType:  # noqa: PLR0911 - one per family of types
+def _bridged(kind: pa.DataType, *, inside: bool = False) -> pa.DataType:
     if pa.types.is_float16(kind):
         return pa.float32()
     if pa.types.is_null(kind):

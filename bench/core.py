@@ -1,0 +1,162 @@
+"""`bench core`: the thesis's section 4.4 beside DuckDB, SQLite and two floors; growth; memory; the directory."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench import machine, memory, report
+from bench.measures import PROBE, UPDATE
+from bench.results import Results
+from bench.runner import Case, Contestant, Outcome, contestants, run
+from bench.statistics import Figures, Wanted, summarise
+from bench.systems.duckdb_table import DuckTable
+from bench.systems.floors import RawBytes, SortedParquet
+from bench.systems.ours import Windrow, WindrowNoRebuild, WindrowRebuild
+from bench.systems.sqlite_table import SqliteTable
+from bench.workload import SlidingRows
+
+SMALL = SlidingRows(150_000)
+LARGE = SlidingRows(1_500_000)
+LONG = SlidingRows(1_500_000, slots=360)
+"""The large window, in batches as large as those of the small one."""
+STEPS = 36
+UNIQUE = {
+    quick: SlidingRows(rows, keys=1 << 40, row_bytes=100) for quick, rows in ((True, 300_000), (False, 3_000_000))
+}
+PEERS = (DuckTable, SqliteTable)
+FLOORS = (SortedParquet, RawBytes)
+MAINTENANCE = (Windrow, WindrowNoRebuild, WindrowRebuild)
+
+
+def cases(*, quick: bool) -> dict[str, Case]:
+    """The comparisons, by what they are for."""
+    times = 1 if quick else 3
+    growth = tuple(
+        Contestant(f"{system.name} {size}", system, workload)
+        for system in (Windrow, WindrowNoRebuild, SortedParquet)
+        for size, workload in (("150 MB", SMALL), ("1.5 GB", LONG))
+        if not (system is SortedParquet and workload is LONG)
+    )
+    found = {
+        "small": Case(
+            "Window of 150 MB", contestants([*MAINTENANCE, *PEERS, *FLOORS], SMALL), repetitions=times, steps=STEPS
+        ),
+        "growth": Case("Constant batch", growth, repetitions=times, measures=(UPDATE,), steps=STEPS),
+        "unique": Case(
+            "Near-unique key", contestants([Windrow, DuckTable], UNIQUE[quick]), measures=(UPDATE, PROBE), steps=STEPS
+        ),
+    }
+    if not quick:
+        found["large"] = Case("Window of 1.5 GB", contestants([Windrow, *PEERS, *FLOORS], LARGE), steps=STEPS)
+    return found
+
+
+def bench(
+    *, quick: bool, results: Results, scratch: Path | None, advance: Callable[[str], None]
+) -> tuple[str, list[Wanted]]:
+    """Run everything, save it, and give the report (Markdown) and what was wanted."""
+    here = machine.describe(scratch or Path.cwd())
+    outcomes: dict[str, Outcome] = {}
+    for part, case in cases(quick=quick).items():
+        found = results.load(case)
+        if found is None:
+            found = run(case, scratch, advance)
+            results.save(found, here)
+        outcomes[part] = found
+    kept = results.read("memory")
+    peaks: memory.Peaks = kept["peaks"] if kept else memory.run(quick=quick, scratch=scratch, advance=advance)
+    results.write("memory", {"peaks": peaks})
+    wanted = [w for part, outcome in outcomes.items() for w in _WANTED[part](outcome)] + memory.wanted(peaks)
+    summary: dict[str, Any] = {
+        "machine": here,
+        "quick": quick,
+        "wanted": [{**vars(w), "reached": w.reached} for w in wanted],
+        "figures": {
+            part: {f"{who}: {what}": vars(f) for (who, what), f in summarise(outcome.samples).items()}
+            for part, outcome in outcomes.items()
+        },
+    }
+    results.write("summary", summary)
+    return _report(here, outcomes, peaks, wanted), wanted
+
+
+def work(*, quick: bool) -> int:
+    """How many times `advance` will be called, for a progress bar."""
+    return sum(case.turns for case in cases(quick=quick).values()) + len(memory.settings(quick=quick))
+
+
+def _peers(outcome: Outcome) -> list[str]:
+    return [c.name for c in outcome.case.contestants if c.system in PEERS]
+
+
+def _ahead(outcome: Outcome, figures: dict[tuple[str, str], Figures], measure: str) -> float:
+    best = min(figures[name, measure].median for name in _peers(outcome))
+    return figures["windrow", measure].median / best
+
+
+def _wanted_of_window(outcome: Outcome) -> list[Wanted]:
+    found, where = summarise(outcome.samples), outcome.case.name
+    ours, floor, duck = found["windrow", "update"], found["floor-sorted", "update"], found["duckdb", "update"]
+    wanted = [
+        Wanted(f"{where}: update mean / sorted write floor", ours.mean / floor.mean, 1.5),
+        Wanted(f"{where}: update mean / DuckDB's mean", ours.mean / duck.mean, 0.75),
+        Wanted(f"{where}: update median / DuckDB's median", ours.median / duck.median, 0.75),
+        Wanted(f"{where}: update p95 / own mean", ours.p95 / ours.mean, 2.0),
+        Wanted(f"{where}: probe / best peer", _ahead(outcome, found, "probe"), 1.0),
+        Wanted(f"{where}: scan / best peer", _ahead(outcome, found, "scan"), 1.0),
+    ]
+    if ("windrow", "scan by SQL") in found:
+        best = min(found[name, "scan"].median for name in _peers(outcome))
+        value = found["windrow", "scan by SQL"].median / best
+        wanted.append(Wanted(f"{where}: scan by SQL / best peer", value, 1.0))
+    return wanted
+
+
+def _wanted_of_small(outcome: Outcome) -> list[Wanted]:
+    probe = summarise(outcome.samples)["windrow", "probe"]
+    return [*_wanted_of_window(outcome), Wanted(f"{outcome.case.name}: probe, ms", probe.median, 5.0)]
+
+
+def _wanted_of_growth(outcome: Outcome) -> list[Wanted]:
+    found = summarise(outcome.samples)
+    return [
+        Wanted(
+            f"{name}: update mean at 1.5 GB / at 150 MB, same batch",
+            found[f"{name} 1.5 GB", "update"].mean / found[f"{name} 150 MB", "update"].mean,
+            1.3,
+        )
+        for name in ("windrow", "windrow-norebuild")
+    ]
+
+
+def _wanted_of_unique(outcome: Outcome) -> list[Wanted]:
+    notes, probe = outcome.notes["windrow"], summarise(outcome.samples)["windrow", "probe"]
+    return [
+        Wanted("Near-unique key: directory bytes / segment bytes", notes["directory_bytes"] / notes["bytes"], 0.05),
+        Wanted("Near-unique key: probe, ms", probe.median, 5.0),
+    ]
+
+
+_WANTED: dict[str, Callable[[Outcome], list[Wanted]]] = {
+    "small": _wanted_of_small,
+    "large": _wanted_of_window,
+    "growth": _wanted_of_growth,
+    "unique": _wanted_of_unique,
+}
+
+
+def _report(here: dict[str, Any], outcomes: dict[str, Outcome], peaks: memory.Peaks, wanted: list[Wanted]) -> str:
+    parts = [machine.in_words(here), "### What was wanted", report.wanted_table(wanted)]
+    for outcome in outcomes.values():
+        parts += [f"### {outcome.case.name}", _about(outcome), report.times_table(outcome)]
+    return "\n\n".join([*parts, "### Peak memory", memory.table(peaks)])
+
+
+def _about(outcome: Outcome) -> str:
+    case = outcome.case
+    sizes = {c.workload.batch_bytes for c in case.contestants}
+    batches = " and ".join(f"{size / 1e6:.1f}" for size in sorted(sizes))
+    return (
+        f"{case.steps} updates of {batches} MB, {case.repetitions} repetition(s), milliseconds; ± is half the distance "
+        "of the quartiles, relative to the median; CPU is the mean processor time of an update."
+    )

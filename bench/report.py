@@ -1,0 +1,67 @@
+"""Tables for people: on the terminal and, between markers, in docs/benchmarks.md."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.runner import Outcome
+from bench.statistics import Figures, Wanted, summarise
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table: text to the left, figures to the right."""
+    marks = ["---"] + ["---:"] * (len(header) - 1)
+    lines = [header, marks, *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def times_table(outcome: Outcome) -> str:
+    """In milliseconds: mean, median and p95 of updates, medians of the rest with their spread; space at the end."""
+    summary = summarise(outcome.samples)
+    asked = {measure for _, measure in summary}
+    measures = [measure.name for measure in outcome.case.measures if measure.name in asked]
+    rows = []
+    for contestant in outcome.case.contestants:
+        found = [summary.get((contestant.name, measure)) for measure in measures]
+        update, rest = found[0], found[1:]
+        cells = [contestant.name, *(_update_cells(update) if update else ["–"] * 4)]
+        cells += [with_spread(figure) if figure else "–" for figure in rest]
+        cells.append(f"{outcome.notes[contestant.name]['space'] / 1e6:.0f}" if rest and rest[0] else "–")
+        rows.append(cells)
+    header = [
+        "",
+        "update mean",
+        "median",
+        "p95",
+        "CPU",
+        *(f"{measure} median" for measure in measures[1:]),
+        "MB on disk",
+    ]
+    return table(header, rows)
+
+
+def _update_cells(update: Figures) -> list[str]:
+    return [f"{update.mean:.1f}", with_spread(update), f"{update.p95:.1f}", f"{update.cpu:.1f}"]
+
+
+def with_spread(figures: Figures) -> str:
+    """A median and how far the middle half of the values lies from it."""
+    return f"{figures.median:.1f} ±{100 * figures.spread:.0f}%"
+
+
+def wanted_table(wanted: Sequence[Wanted]) -> str:
+    """What was wanted, what was measured, and whether it was reached."""
+    rows = [[w.statement, f"{w.value:.2f}", f"≤ {w.limit:g}", "yes" if w.reached else "**no**"] for w in wanted]
+    return table(["wanted", "measured", "limit", "reached"], rows)
+
+
+def insert(section: str, text: str, page: Path = PAGE) -> None:
+    """Put `text` between the section's markers in a page, which must have them."""
+    begin, end = f"<!-- bench {section}: begin -->", f"<!-- bench {section}: end -->"
+    content = page.read_text()
+    if begin not in content or end not in content:
+        raise ValueError(f"{page} has no markers {begin} and {end}; add them where the tables should stand")
+    before, rest = content.split(begin, 1)
+    _, after = rest.split(end, 1)
+    page.write_text(f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}")

@@ -1,0 +1,97 @@
+"""Windrow: one stream with per-row expiry, doubly partitioned 4x4, in each kind of maintenance."""
+
+import datetime as dt
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow.compute as pc
+
+import windrow
+from bench.systems.base import Scanned, System
+from bench.workload import Batch, SlidingRows
+from windrow import times
+
+STREAM = "rows"
+
+
+class Windrow(System):
+    """Adaptive maintenance: the default. An update is an append and a slide."""
+
+    name = "windrow"
+    about = "adaptive 4x4, round-robin; update = append + slide, probe = wh.probe, scan = wh.scan and pyarrow"
+    maintenance = "adaptive"
+    shape: ClassVar[tuple[int, int]] = (4, 4)
+
+    def __init__(self, folder: Path, workload: SlidingRows) -> None:
+        super().__init__(folder, workload)
+        self.warehouse = windrow.open(folder / "warehouse")
+        micro = dt.timedelta(microseconds=1)
+        self.warehouse.create_stream(
+            STREAM,
+            workload.schema,
+            time="ts",
+            key="key",
+            slide=workload.delta * micro,
+            expires="exp",
+            max_lifetime=workload.max_lifetime * micro,
+            index=windrow.Index("round-robin", *self.shape, maintenance=self.maintenance),
+        )
+        self.merged_bytes = 0
+        if hasattr(self.warehouse, "sql"):
+            self.scan_by_sql = self._scan_by_sql
+
+    def update(self, batch: Batch, prepared: Any) -> None:
+        """Append and slide."""
+        self.append(prepared)
+        self.slide(batch)
+
+    def append(self, rows: Any) -> None:
+        """The first half of an update."""
+        self.warehouse.append(STREAM, rows)
+
+    def slide(self, batch: Batch) -> None:
+        """The second half of an update."""
+        report = self.warehouse.slide(STREAM, to=times.to_datetime(batch.now))
+        self.merged_bytes += report.bytes_written
+
+    def probe(self, key: int) -> Any:
+        """By the directory."""
+        return self.warehouse.probe(STREAM, key)
+
+    def scan(self) -> Scanned:
+        """The Arrow reader, folded batch by batch."""
+        count, greatest = 0, ""
+        for batch in self.warehouse.scan(STREAM, columns=["payload"]):
+            count += batch.num_rows
+            greatest = max(greatest, pc.max(batch.column(0)).as_py() or "")
+        return count, greatest
+
+    def _scan_by_sql(self) -> Scanned:
+        count, greatest = self.warehouse.sql(f"SELECT count(*), max(payload) FROM {STREAM}").fetchall()[0]
+        return int(count), str(greatest or "")
+
+    def notes(self) -> dict[str, Any]:
+        """Segments at the end, and what merging wrote."""
+        status = self.warehouse.stream(STREAM)
+        wanted = ("live_rows", "stored_rows", "segments", "files", "bytes", "directory_bytes")
+        return {"merged_bytes": self.merged_bytes, **{name: getattr(status, name) for name in wanted}}
+
+    def close(self) -> None:
+        """Close the warehouse."""
+        self.warehouse.close()
+
+
+class WindrowNoRebuild(Windrow):
+    """Nothing is merged."""
+
+    name = "windrow-norebuild"
+    about = "the same without merging"
+    maintenance = "norebuild"
+
+
+class WindrowRebuild(Windrow):
+    """Every touched sub-index is merged."""
+
+    name = "windrow-rebuild"
+    about = "the same, every touched sub-index rewritten at each update"
+    maintenance = "rebuild"

@@ -1,0 +1,156 @@
+"""The storage rules as Spark SQL: event time, rejection and the expiry column, row by row what the kernels compute.
+
+The driver computes all of it again from the files that Spark wrote, so no difference can reach the catalog unseen.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.column import Column
+
+from windrow.indexes.model import SEQ
+from windrow.indexes.partitioners import NEVER, Partitioner
+from windrow.ingest.packing import big, pack, quoted
+from windrow.rejecting import EARLIEST
+from windrow.spool import Append
+
+TS, EXP, PLACE = "_windrow_ts", "_windrow_exp", "_windrow_place"
+_EPOCH = "timestamp_ntz'1970-01-01 00:00:00'"
+_DECADE = 315_576_000_000_000
+_MOST_CYCLES = 1 << 16
+_ROW_BITS = (1 << 33) - 1
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What decides whether a row is taken, and in which expiry column it lies: fixed when an append begins."""
+
+    now: int | None
+    horizon: int
+
+
+def can_place(append: Append) -> bool:
+    """Whether the expiry column can be computed in SQL: a random layout only while its permutations are few."""
+    partitioner, cycles = append.layout.partitioner(), _cycles(append)
+    return append.layout.index.name != "random" or partitioner.columns == 1 or 0 < len(cycles) <= _MOST_CYCLES
+
+
+def arranged(rows: DataFrame, append: Append, limits: Limits) -> DataFrame:
+    """`rows` (the stream's columns) with `_seq`, each partition in storage order.
+
+    Rows that are not taken come last, without `_seq`; so do rows outside of what a packed order has room for.
+    """
+    model = append.model
+    last = append.layout.partitioner().columns
+    kept = [F.col(quoted(name)) for name in append.schema.names]
+    placed = rows.select(*kept, micros(rows, model.time).alias(TS), *_expiry(rows, append))
+    if append.layout.index.name == "random" and last > 1:
+        cycles = F.broadcast(_permutations(rows.sparkSession, append))
+        placed = placed.join(cycles, F.expr(_cycle(append)) == F.col("_windrow_cycle"), "left")
+    packing = pack(append, limits.now, limits.horizon, EXP if model.expires is not None else TS)
+    outside = rejected(append, limits) if packing is None else f"{rejected(append, limits)} OR {packing.outside}"
+    place = F.expr(f"cast(CASE WHEN {outside} THEN {last} ELSE {expiry_column(append)} END as bigint)")
+    placed = placed.select("*", place.alias(PLACE))
+    # Counted only where rows are taken: the branch of a CASE is not run for the others.
+    counted = F.when(F.col(PLACE) < last, F.monotonically_increasing_id().bitwiseAND(F.lit(_ROW_BITS)))
+    if packing is not None:
+        # One number decides, so that Spark sorts by radix and does not look at the rows.
+        packed = F.expr(f"shiftleft({PLACE}, {packing.bits}) + CASE WHEN {PLACE} < {last} THEN {packing.value} ELSE 0L END")
+        return placed.select(*kept, counted.alias(SEQ), packed.alias(PLACE)).sortWithinPartitions(PLACE).drop(PLACE)
+    by_expiry = [] if append.definition.longest_life is None else [F.col(quoted(model.expires or model.time))]
+    order = [F.col(PLACE), *(F.col(quoted(name)) for name in model.key), *by_expiry, F.col(SEQ)]
+    return placed.select(*kept, counted.alias(SEQ), PLACE).sortWithinPartitions(*order).drop(PLACE)
+
+
+def micros(rows: DataFrame, name: str) -> Column:
+    """A timestamp column in microseconds since the epoch, read as UTC where it has no zone."""
+    column = F.col(quoted(name))
+    if isinstance(rows.schema[name].dataType, T.TimestampType):
+        return F.unix_micros(column)
+    found = _reinterpreted(rows.sparkSession, column)
+    if found is not None:
+        return found
+    # The same in plain SQL, slower: an interval of seconds is a decimal with six places.
+    exact = f"cast(cast(({quoted(name)} - {_EPOCH}) as interval second) as decimal(20, 6)) * 1000000"
+    return F.expr(f"cast({exact} as bigint)")
+
+
+def _reinterpreted(spark: Any, column: Column) -> Column | None:
+    """A zoneless timestamp as the number that it is inside Spark; None if this Spark does not let us."""
+    try:
+        jvm = spark._jvm
+        bridge = jvm.org.apache.spark.sql.classic.ExpressionUtils
+        kinds = jvm.org.apache.spark.sql.types.DataTypes
+        conversion = jvm.org.apache.spark.sql.catalyst.expressions.PreciseTimestampConversion
+        return Column(bridge.column(conversion(bridge.expression(column._jc), kinds.TimestampNTZType, kinds.LongType)))
+    except (AttributeError, TypeError):
+        return None
+
+
+def _expiry(rows: DataFrame, append: Append) -> list[Column]:
+    return [] if append.model.expires is None else [micros(rows, append.model.expires).alias(EXP)]
+
+
+def rejected(append: Append, limits: Limits) -> str:
+    """SQL that is true for a row that is not taken; never null. The kernel says why."""
+    definition = append.definition
+    horizon = min(limits.horizon, NEVER - _DECADE)
+    reasons = [f"{TS} IS NULL", f"{TS} < {big(EARLIEST)}", f"{TS} > {big(horizon)}"]
+    if definition.expires is not None:
+        reasons += [f"{EXP} IS NULL", f"{EXP} <= {TS}", f"{EXP} > {TS} + {big(definition.max_lifetime or 0)}"]
+        if limits.now is not None:
+            reasons.append(f"{EXP} <= {big(limits.now)}")
+    elif definition.lifetime is not None and limits.now is not None:
+        reasons.append(f"{TS} <= {big(limits.now - definition.lifetime)}")
+    return " OR ".join(reasons)
+
+
+def expiry_column(append: Append) -> str:
+    """SQL of the cell column of a row that is taken."""
+    partitioner = append.layout.partitioner()
+    if partitioner.columns == 1 or append.definition.longest_life is None:
+        return "0"
+    if append.layout.index.name == "random":
+        place = f"pmod({_span(append, partitioner)}, {partitioner.columns})"
+        return f"element_at(_windrow_permutation, cast({place} as int) + 1)"
+    return f"pmod({_span(append, partitioner)}, {partitioner.columns})"
+
+
+def _span(append: Append, partitioner: Partitioner) -> str:
+    """SQL of the expiry slot, in steps of the layout's column span, rounded down as the partitioner does."""
+    model = append.model
+    offset = (model.lifetime or 0) - model.origin
+    distance = f"({EXP if model.expires is not None else TS} + {big(offset)})"
+    delta = big(model.delta)
+    slot = f"({distance} div {delta} + CASE WHEN {distance} % {delta} > 0 THEN 1L ELSE 0L END)"
+    step = partitioner.column_span
+    return slot if step == 1 else f"(({slot} - pmod({slot}, {big(step)})) div {big(step)})"
+
+
+def _cycle(append: Append) -> str:
+    partitioner = append.layout.partitioner()
+    span, columns = _span(append, partitioner), big(partitioner.columns)
+    return f"(({span} - pmod({span}, {columns})) div {columns})"
+
+
+def _cycles(append: Append) -> range:
+    """The cycles of a random layout that rows that are taken can expire in; empty if there is no telling."""
+    now, life = append.now, append.definition.longest_life
+    if now is None or life is None:
+        return range(0)
+    model, columns = append.model, append.layout.partitioner().columns
+    first, last = model.slot_of(now), model.slot_of(append.horizon() + append.definition.max_ahead + life)
+    return range(first // columns, last // columns + 2)
+
+
+def _permutations(spark: Any, append: Append) -> DataFrame:
+    partitioner = append.layout.partitioner()
+    columns = partitioner.columns
+    rows = [
+        (cycle, [partitioner.column(cycle * columns + place) for place in range(columns)]) for cycle in _cycles(append)
+    ]
+    found: DataFrame = spark.createDataFrame(rows, "_windrow_cycle bigint, _windrow_permutation array<int>")
+    return found

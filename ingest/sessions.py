@@ -1,0 +1,111 @@
+"""What every Spark path needs: the interpreter for workers, an open warehouse, settings for one job, file addresses.
+
+A user's settings are changed only while a job of ours runs, and counted, so that jobs in several threads do not clash.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from windrow.errors import DefinitionError
+from windrow.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WarehouseOrPath = Warehouse | str | os.PathLike[str]
+_GLOB = str.maketrans({character: f"\\{character}" for character in "\\*?[]{},"})
+
+# Timestamps in the form that Arrow and DuckDB read, and days and times as they are, however old.
+WRITE_SETTINGS = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+    "spark.sql.parquet.fieldId.write.enabled": "false",
+}
+
+
+def use_this_interpreter() -> None:
+    """Let Spark's Python workers run under the interpreter that runs us; what the user has set stays."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def session() -> "SparkSession":
+    """The running Spark session, or a new local one."""
+    use_this_interpreter()
+    from pyspark.sql import SparkSession
+
+    running: SparkSession | None = SparkSession.getActiveSession()
+    return running if running is not None else SparkSession.builder.appName("windrow").getOrCreate()
+
+
+@contextmanager
+def opened(warehouse: WarehouseOrPath) -> Iterator[Warehouse]:
+    """The warehouse; one that was given as a path is closed again."""
+    if isinstance(warehouse, Warehouse):
+        yield warehouse
+        return
+    with open_warehouse(warehouse) as own:
+        yield own
+
+
+def open_warehouse(path: str | os.PathLike[str]) -> Warehouse:
+    """Open a warehouse that must exist."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise DefinitionError(f"give an open warehouse or a path, not {type(path).__name__}")
+    return Warehouse(os.fspath(path), create=False)
+
+
+def address(path: Path) -> str:
+    """A local path as Hadoop wants to write to it, whatever the default file system is."""
+    return f"file://{path}"
+
+
+def pattern(path: Path) -> str:
+    """A local path as Hadoop wants to read it: read paths are glob patterns."""
+    return f"file://{str(path).translate(_GLOB)}"
+
+
+class _Held:
+    """The settings of one session that jobs of ours have changed for the time being."""
+
+    def __init__(self) -> None:
+        self.users = 0
+        self.before: dict[str, str | None] = {}
+
+
+_held: dict[int, _Held] = {}
+_guard = threading.Lock()
+
+
+@contextmanager
+def settings(spark: Any, values: Mapping[str, str]) -> Iterator[None]:
+    """Set options of a session while a job runs; the last job to end puts back what was there before the first."""
+    with _guard:
+        held = _held.setdefault(id(spark), _Held())
+        held.users += 1
+        for name, value in values.items():
+            if name not in held.before:
+                held.before[name] = _current(spark, name)
+            spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        with _guard:
+            held.users -= 1
+            if not held.users:
+                del _held[id(spark)]
+                for name, before in held.before.items():
+                    if before is None:
+                        spark.conf.unset(name)
+                    else:
+                        spark.conf.set(name, before)
+
+
+def _current(spark: Any, name: str) -> str | None:
+    value: str | None = spark.conf.get(name, None)
+    return value

@@ -1,0 +1,159 @@
+"""Files that Spark staged become known to the warehouse: verified, cut into segments, durable, rejected rows set apart.
+
+All that Spark computed is computed again from the key and time columns; a file not in storage order is rewritten.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from windrow.errors import StorageError
+from windrow.indexes.arrange import Cut, cut_of
+from windrow.indexes.model import SEQ, Int64s
+from windrow.indexes.parquet import conform
+from windrow.indexes.segments import pack_histogram
+from windrow.native import rows as native_rows
+from windrow.rejecting import classify
+from windrow.spool import Append
+from windrow.staged import StagedFile
+
+_REWRITTEN_BYTES = 64 << 20
+"""A file up to this size is written again without its rejected rows; a larger one keeps them, unnamed, at its end."""
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """What was found in one staged file."""
+
+    path: Path
+    rows: int
+    ts: Int64s
+    exp: Int64s
+    codes: npt.NDArray[np.uint8]
+    keys: pa.Array | None
+    cuts: tuple[Cut, ...] | None
+    """None: the rows are not in storage order, or the file is not worth keeping as it is."""
+    sealed: tuple[int, str] | None
+
+
+def take_in(append: Append, paths: Sequence[Path], horizon: int) -> None:
+    """Count staged files (in arrival order) into an append under way; it then has only to be committed."""
+    writer = append.store.writer
+    renamed = []
+    for path in paths:
+        renamed.append(path.rename(writer.stage()))
+    try:
+        with ThreadPoolExecutor(2, "windrow-staged") as pool:
+            for looked in pool.map(lambda path: _look(append, path, horizon), renamed):
+                _count(append, looked)
+    except BaseException:
+        writer.discard(renamed)
+        raise
+
+
+def _look(append: Append, path: Path, horizon: int) -> _Looked | None:
+    opened = pq.ParquetFile(path, memory_map=True)
+    _check_times(opened, append)
+    rows = opened.metadata.num_rows
+    if not rows:
+        append.store.writer.discard([path])
+        return None
+    model = append.model
+    needed = [name for name in append.schema.names if name in {model.time, model.expires, *model.key}]
+    table = conform(opened.read(needed), pa.schema([append.schema.field(name) for name in needed]))
+    ts, exp, codes = classify(table, append.definition, append.now, horizon)
+    keys = model.encoded_keys(table) if model.key else None
+    taken = rows - int(np.count_nonzero(codes))
+    kept = taken == rows or (taken > 0 and path.stat().st_size > _REWRITTEN_BYTES)
+    cuts = _cuts(append, ts[:taken], exp[:taken], None if keys is None else keys.slice(0, taken)) if kept else None
+    if cuts is not None and (codes[:taken].any() or _last_seq(opened) not in (None, taken - 1)):
+        cuts = None
+    return _Looked(path, rows, ts, exp, codes, keys, cuts, append.store.writer.seal(path) if cuts else None)
+
+
+def _check_times(opened: pq.ParquetFile, append: Append) -> None:
+    columns = [opened.schema.column(at) for at in range(len(opened.schema))]
+    wide = [column.path for column in columns if column.physical_type == "INT96"]
+    if wide:
+        raise StorageError(
+            f"stream {append.definition.name!r}: Spark wrote column {wide[0]!r} as INT96 although told otherwise; "
+            "somebody changed spark.sql.parquet.outputTimestampType while rows were appended, append them again"
+        )
+
+
+def _last_seq(opened: pq.ParquetFile) -> int | None:
+    """The greatest arrival number in a file, if its statistics say."""
+    footer = opened.metadata
+    at = opened.schema_arrow.get_field_index(SEQ)
+    place = [i for i in range(footer.num_columns) if footer.schema.column(i).path == SEQ] if at >= 0 else []
+    found = (
+        [footer.row_group(group).column(place[0]).statistics for group in range(footer.num_row_groups)] if place else []
+    )
+    known = [statistics.max for statistics in found if statistics is not None and statistics.has_min_max]
+    return max(known) if known else None
+
+
+def _cuts(append: Append, ts: Int64s, exp: Int64s, keys: pa.Array | None) -> tuple[Cut, ...] | None:
+    """The segments of rows in storage order; None if they are not."""
+    slots = append.model.slots(exp)
+    partitioner = append.layout.partitioner()
+    if partitioner.columns == 1:
+        values, starts = [0], [0]
+    else:
+        try:
+            found, begins = native_rows.boundaries(partitioner.columns_of(slots))
+        except ValueError:
+            return None
+        values, starts = found.tolist(), begins.tolist()
+    stops = [*starts[1:], len(ts)]
+    if not all(_sorted(keys, exp, start, stop) for start, stop in zip(starts, stops, strict=True)):
+        return None
+    try:
+        return tuple(
+            cut_of(value, start, stop, ts, exp, slots, keys)
+            for value, start, stop in zip(values, starts, stops, strict=True)
+        )
+    except ValueError:
+        return None  # the directory found a key below the one before it
+
+
+def _sorted(keys: pa.Array | None, exp: Int64s, start: int, stop: int) -> bool:
+    """Whether expiries ascend within each key; that the keys ascend, their directory notices."""
+    falls = np.flatnonzero(exp[start + 1 : stop] < exp[start : stop - 1]) + start
+    if keys is None or not len(falls):
+        return not len(falls)
+    return not pc.any(pc.equal(keys.take(pa.array(falls)), keys.take(pa.array(falls + 1)))).as_py()
+
+
+def _count(append: Append, looked: _Looked | None) -> None:
+    if looked is None:
+        return
+    append.count(looked.ts, looked.exp, looked.keys)
+    taken = looked.codes == 0
+    if not taken.all():
+        append.reject(_rows(append, looked.path, ~taken).select(append.schema.names), looked.codes[~taken])
+    if looked.cuts is not None and looked.sealed is not None:
+        ts = looked.ts[taken]
+        events = pack_histogram(*native_rows.histogram(append.model.slots(ts)))
+        append.adopt(StagedFile(looked.path, looked.rows, *looked.sealed, looked.cuts, events), int(ts.max()))
+        return
+    if taken.any():
+        rows = _rows(append, looked.path, taken)
+        seq = rows.column(SEQ).to_numpy()
+        append.stage(rows.select(append.schema.names), looked.ts[taken], looked.exp[taken], seq)
+    append.store.writer.discard([looked.path])
+
+
+def _rows(append: Append, path: Path, wanted: Any) -> pa.Table:
+    """Some rows of a staged file, in full, with `_seq`."""
+    schema = append.schema.append(pa.field(SEQ, pa.int64()))
+    picked: pa.Table = pq.ParquetFile(path, memory_map=True).read().filter(pa.array(wanted))
+    return conform(picked, pa.schema([field.with_nullable(True) for field in schema]))

@@ -1,0 +1,302 @@
+"""A Structured Streaming query into a stream: each micro-batch is in once, and the stream slides by itself.
+
+The query's id and the batch's number are kept with the rows, in one transaction, so what Spark runs again after a
+crash changes nothing. A thread of ours watches the query: it sends heartbeats while the source is silent, and ends it.
+"""
+
+import contextlib
+import logging
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from windrow import times
+from windrow.errors import BusyError, DefinitionError, WindrowError
+from windrow.heartbeats import heartbeat as send_heartbeat
+from windrow.ingest.append import append_rows
+from windrow.ingest.expressions import micros
+from windrow.ingest.pressure import slid, wait_for_room
+from windrow.ingest.sessions import WarehouseOrPath, open_warehouse, use_this_interpreter
+from windrow.ingest.types import plan_columns
+from windrow.lookups import find_stream, source_name
+from windrow.rejecting import EARLIEST
+from windrow.spool import AppendReport
+from windrow.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.column import Column
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger("windrow.ingest")
+MAX_SPOOL_BYTES = 4 << 30
+_LOOK_EVERY = 0.5
+
+
+@dataclass
+class Totals:
+    """What a query has brought in since it was started."""
+
+    batches: int = 0
+    duplicates: int = 0
+    rows: int = 0
+    accepted: int = 0
+    late: int = 0
+    slides: int = 0
+    heartbeats: int = 0
+    rejected: dict[str, int] = field(default_factory=dict)
+    """Rows rejected, by reason."""
+
+    def add(self, report: AppendReport) -> None:
+        """Count one batch."""
+        if report.duplicate:
+            self.duplicates += 1
+            return
+        self.batches += 1
+        self.rows += report.rows
+        self.accepted += report.accepted
+        self.late += report.late
+        for reason, count in report.rejected.items():
+            self.rejected[reason] = self.rejected.get(reason, 0) + count
+
+
+def write_stream(
+    df: "DataFrame",
+    warehouse: WarehouseOrPath,
+    stream: str,
+    *,
+    checkpoint: str,
+    slide: str | None = "auto",
+    source: str | None = None,
+    where: "Column | str | None" = None,
+    trigger: str | None = None,
+    heartbeat: times.Duration | None = None,
+    lag: times.Duration | None = None,
+    max_spool_bytes: int | None = MAX_SPOOL_BYTES,
+    name: str | None = None,
+    stop_on_sigterm: bool = True,
+) -> "StreamingQuery":
+    """Start a query that appends a streaming DataFrame to a stream, exactly once.
+
+    Args:
+        df: A streaming DataFrame with the stream's columns.
+        warehouse: An open warehouse, or its path.
+        stream: Its name.
+        checkpoint: Where Spark keeps what it has read. The same folder again goes on where the query stopped.
+        slide: ``"auto"`` slides whenever the sources have passed a slot, None leaves that to others.
+        source: Which of the stream's sources this query is.
+        where: Only rows that meet this condition are appended. The others still tell how far the source has come, which
+            rows that were filtered out of the DataFrame do not.
+        trigger: ``"available now"`` to stop when all is read, or an interval like ``"5 seconds"``; by default at once.
+        heartbeat: While the source is silent, promise so often that nothing older than the wall clock less `lag` will
+            follow. For live sources only: a replay's rows would be dead on arrival.
+        lag: By default the stream's slack.
+        max_spool_bytes: While more is spooled than this, the query waits.
+        name: Of the query.
+        stop_on_sigterm: End the query after the batch under way when the process is asked to end.
+
+    Returns:
+        Spark's query. `totals(query)` says what it brought in.
+    """
+    if not df.isStreaming:
+        raise DefinitionError("this DataFrame is not a stream; use windrow.spark.append")
+    if slide not in ("auto", None):
+        raise DefinitionError(f"slide={slide!r} is unknown; use 'auto', or None to slide yourself")
+    use_this_interpreter()
+    given = isinstance(warehouse, Warehouse)
+    wh = warehouse if isinstance(warehouse, Warehouse) else open_warehouse(warehouse)
+    try:
+        entry, _ = wh._store.catalog.read(lambda tables: find_stream(tables, stream))
+        plan_columns(df.schema, entry.definition)
+        interval = None if heartbeat is None else times.duration(heartbeat, "heartbeat")
+        behind = entry.definition.slack if lag is None else times.slack(lag, "lag")
+        job = _Job(
+            wh, not given, stream, source_name(entry, source), slide == "auto", where, interval, behind, max_spool_bytes
+        )
+        writer = df.writeStream.foreachBatch(job.on_batch).option("checkpointLocation", str(checkpoint))
+        if name is not None:
+            writer = writer.queryName(name)
+        if trigger is not None:
+            now = trigger.replace(" ", "").lower() == "availablenow"
+            writer = writer.trigger(availableNow=True) if now else writer.trigger(processingTime=trigger)
+        query = writer.start()
+    except BaseException:
+        if not given:
+            wh.close()
+        raise
+    job.begin(query)
+    if stop_on_sigterm:
+        _stop_on_sigterm(job)
+    return query
+
+
+def totals(query: "StreamingQuery") -> Totals:
+    """What a query that `write_stream` started has brought in."""
+    job = _jobs.get(str(query.runId))
+    if job is None:
+        raise DefinitionError("this query was not started by windrow.spark.write_stream in this process")
+    return job.totals
+
+
+class _Job:
+    """One running query.
+
+    Args:
+        warehouse: Where it writes.
+        own: Whether the handle is ours to close.
+        stream: Its name.
+        source: Which source it is.
+        slide: Whether to slide.
+        where: Which rows count.
+        interval: Of heartbeats, in microseconds; None for none.
+        lag: How far behind the wall clock a silent source is promised to be.
+        limit: Of the spool, in bytes.
+    """
+
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        own: bool,
+        stream: str,
+        source: str,
+        slide: bool,
+        where: "Column | str | None",
+        interval: int | None,
+        lag: int,
+        limit: int | None,
+    ) -> None:
+        self.warehouse = warehouse
+        self.own = own
+        self.stream = stream
+        self.source = source
+        self.slide = slide
+        self.where = where
+        self.interval = interval
+        self.lag = lag
+        self.limit = limit
+        self.totals = Totals()
+        self.stopping = threading.Event()
+        self._query: Any = None
+        self._begun = threading.Event()
+        self._busy = threading.Lock()
+        self._beaten = 0.0
+
+    def begin(self, query: Any) -> None:
+        """The query is there; batches have waited for it."""
+        self._query = query
+        _jobs[str(query.runId)] = self
+        self._begun.set()
+        threading.Thread(target=self._watch, name=f"windrow-{self.stream}", daemon=True).start()
+
+    def on_batch(self, batch: "DataFrame", number: int) -> None:
+        """Take one micro-batch in."""
+        self._begun.wait()
+        with self._busy:
+            store = self.warehouse._store
+            room = wait_for_room(
+                self.warehouse, self.stream, self.source, self.limit, slide=self.slide, stopping=self.stopping.is_set
+            )
+            if not room:
+                # To return would tell Spark that the batch is in.
+                raise BusyError(
+                    f"stream {self.stream!r}: stopped while waiting for room in the spool; nothing was lost"
+                )
+            rows, seen = self._filtered(batch)
+            report = append_rows(
+                rows, store, self.stream, self.source, f"spark:{self._query.id}:{number}", trusted=True
+            )
+            self.totals.add(report)
+            if seen is not None and not report.duplicate:
+                self._tell(seen.get["upto"])
+            self._slide()
+
+    def _filtered(self, batch: "DataFrame") -> "tuple[DataFrame, Any]":
+        """The rows that count, and what will know the latest time of all rows."""
+        if self.where is None:
+            return batch, None
+        from pyspark.sql import Observation
+
+        entry, _ = self.warehouse._store.catalog.read(lambda tables: find_stream(tables, self.stream))
+        ts = micros(batch, entry.definition.time)
+        horizon = self.warehouse._store.clock() + entry.definition.max_ahead
+        seen = Observation()
+        latest = F.max(F.when(ts.between(EARLIEST, horizon), ts)).alias("upto")
+        return batch.observe(seen, latest).where(self.where), seen
+
+    def _tell(self, latest: int | None) -> None:
+        if latest is not None:
+            entry, _ = self.warehouse._store.catalog.read(lambda tables: find_stream(tables, self.stream))
+            send_heartbeat(self.warehouse._store, self.stream, self.source, latest - entry.definition.slack)
+
+    def _slide(self) -> None:
+        while self.slide and slid(self.warehouse, self.stream):
+            self.totals.slides += 1
+
+    def _watch(self) -> None:
+        """Runs beside the query until it ends."""
+        while self._active():
+            time.sleep(_LOOK_EVERY if self.interval is None else min(_LOOK_EVERY, self.interval / times.SECOND))
+            with contextlib.suppress(WindrowError):
+                self._beat()
+        failure = None
+        with contextlib.suppress(Exception):
+            failure = self._query.exception()
+        if failure is not None and not self.stopping.is_set():
+            why = str(failure).strip().splitlines()[0] if str(failure).strip() else "the query failed"
+            log.error("stream %r: the query of source %r failed: %s", self.stream, self.source, why)
+            with contextlib.suppress(WindrowError):
+                self.warehouse.fail_source(self.stream, self.source, why[:200])
+        if self.own:
+            with self._busy:
+                self.warehouse.close()
+
+    def _active(self) -> bool:
+        try:
+            return bool(self._query.isActive)
+        except Exception:  # noqa: BLE001 - a session that has ended has many ways to say so
+            return False
+
+    def _beat(self) -> None:
+        """Between batches: a heartbeat if the source is silent, and a slide if another source has moved."""
+        if not self._busy.acquire(blocking=False):
+            return
+        try:
+            status = self._query.status
+            if self.stopping.is_set() or not self._active() or status["isDataAvailable"] or status["isTriggerActive"]:
+                return
+            if self.interval is not None and time.monotonic() - self._beaten >= self.interval / times.SECOND:
+                self._beaten = time.monotonic()
+                store = self.warehouse._store
+                send_heartbeat(store, self.stream, self.source, store.clock() - self.lag)
+                self.totals.heartbeats += 1
+            self._slide()
+        finally:
+            self._busy.release()
+
+    def stop(self) -> None:
+        """End the query after the batch under way."""
+        self.stopping.set()
+        with self._busy:
+            pass
+        self._query.stop()
+
+
+_jobs: dict[str, _Job] = {}
+
+
+def _stop_on_sigterm(job: _Job) -> None:
+    """Only the main thread may set handlers; in another one, ending is the caller's business."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    before = signal.getsignal(signal.SIGTERM)
+
+    def stop(number: int, frame: Any) -> None:
+        threading.Thread(target=job.stop, name="windrow-stop", daemon=True).start()
+        if callable(before):
+            before(number, frame)
+
+    signal.signal(signal.SIGTERM, stop)
