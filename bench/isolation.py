@@ -48,7 +48,7 @@ class Setting:
 
 
 def settings(*, quick: bool) -> list[Setting]:
-    """Ten to a hundred sub-windows: short ones with 40 queries, long ones with 100, these also with one-time queries."""
+    """Ten to a hundred sub-windows: short ones with 40 queries, long ones with 100, also with one-time queries."""
     counts = (10, 40, 100) if quick else (10, 25, 50, 75, 100)
     plain = [Setting(count, *kind) for kind in ((1, 40), (5, 100)) for count in counts]
     return plain + [Setting(count, 5, 100, once=True) for count in counts]
@@ -110,7 +110,7 @@ class Stream:
 
 
 def workload(setting: Setting, period: float, until: float) -> tuple[list[Task], list[tuple[float, Task]]]:
-    """Periodic queries in groups of five that share one scan, and one-time queries, five in each sub-window's length."""
+    """Periodic queries in groups of five that share one scan, and five one-time queries between two slides."""
     chance = random.Random(setting.count * 1000 + setting.seconds)
     groups = [
         Task(f"group {number}", max(chance.randint(1, setting.count) for _ in range(5)))
@@ -133,7 +133,7 @@ def run(stream: Stream, setting: Setting, slides: int, advance: Callable[[str], 
         groups, once = workload(setting, period, slides * period)
         executor = Executor(
             stream, stream.number, setting.count, policy, period, groups, once,
-            cost=lambda operation, measured: costs.get(operation, measured),
+            cost=costs.get,  # what is not in it costs what was measured
         )  # fmt: skip
         done = executor.run(slides * period)
         for finished in done:
@@ -210,7 +210,7 @@ def wanted(found: dict[Setting, dict[str, dict[str, float]]]) -> list[Wanted]:
         Wanted("apart: aborted, %", worst(_aborts("apart")), 0.0),
         Wanted("TTU: throughput below Serial's, as a share", slower("TTU"), 0.04),
         Wanted("apart: throughput below Serial's, as a share", slower("apart"), 0.04),
-        Wanted("apart: staleness / TTU's", worst(lambda f: f["apart"]["staleness"] / f["TTU"]["staleness"]), 1.02),
+        Wanted("apart: staleness / TTU's", worst(lambda f: f["apart"]["staleness"] / f["TTU"]["staleness"]), 1.05),
         Wanted("apart: staleness / Serial's", worst(lambda f: f["apart"]["staleness"] / f["Serial"]["staleness"]), 1.0),
     ]
 

@@ -6,7 +6,7 @@ The cache is bounded, and only a cache: what it holds can be dropped at any mome
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -90,6 +90,12 @@ class ColumnCache:
         """Drop the columns of files below `folder` that are not in `files`."""
         with self._lock:
             for key in [key for key in self._held if key[0].startswith(folder) and key[0] not in files]:
+                self._bytes -= self._held.pop(key).nbytes
+
+    def forget(self, files: Collection[str]) -> None:
+        """Drop the columns of files that are gone."""
+        with self._lock:
+            for key in [key for key in self._held if key[0] in files]:
                 self._bytes -= self._held.pop(key).nbytes
 
     @property

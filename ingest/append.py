@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from windrow.errors import BatchConflictError, DefinitionError, SchemaError
 from windrow.files import disk_errors
 from windrow.ingest.expressions import Limits, arranged, can_place
+from windrow.ingest.packing import learned
 from windrow.ingest.sessions import WRITE_SETTINGS, WarehouseOrPath, address, opened, settings, use_this_interpreter
 from windrow.ingest.staged import take_in
 from windrow.ingest.types import NOT_NULLABLE, Columns, plan_columns
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _TASK_BYTES = 512 << 20
+_ROW_GROUP_BYTES = 16 << 20
 _ABSURD_BYTES = 1 << 50
 _WORKER_SAID = "windrow.errors.SchemaError: "
 
@@ -100,8 +102,9 @@ def _written(df: "DataFrame", job: Append, columns: Columns, limits: Limits, fol
 def writer_options(job: Append) -> dict[str, str]:
     """Options of Spark's Parquet writer for segment files."""
     return {
-        "compression": "lz4_raw",
-        "parquet.block.size": str(max(8 << 20, job.layout.index.row_group_bytes)),
+        "compression": "snappy" if learned(job).compresses else "none",
+        "parquet.block.size": str(_ROW_GROUP_BYTES),
+        "parquet.page.write-checksum.enabled": "false",
         "maxRecordsPerFile": "0",
         # The first version of the commit algorithm is the one in which a failed or speculative task leaves nothing.
         "mapreduce.fileoutputcommitter.algorithm.version": "1",
@@ -117,8 +120,11 @@ def gathered(df: "DataFrame") -> "DataFrame":
     spark: Any = df.sparkSession
     cores = max(1, spark.sparkContext.defaultParallelism)
     plans = df._jdf.queryExecution()
-    top = plans.analyzed()
-    if top.getClass().getSimpleName() == "Repartition" and top.numPartitions() <= cores:
+    # A plan that adapts itself would have to run to say how many partitions it has.
+    if plans.executedPlan().getClass().getSimpleName() != "AdaptiveSparkPlanExec":
+        if plans.toRdd().getNumPartitions() <= 2 * cores:
+            return df
+    elif plans.analyzed().getClass().getSimpleName() == "Repartition" and plans.analyzed().numPartitions() <= 2 * cores:
         return df
     size = int(plans.optimizedPlan().stats().sizeInBytes())
     return df.coalesce(cores if size > _ABSURD_BYTES else max(cores, size // _TASK_BYTES))

@@ -58,7 +58,9 @@ def arranged(rows: DataFrame, append: Append, limits: Limits) -> DataFrame:
     counted = F.when(F.col(PLACE) < last, F.monotonically_increasing_id().bitwiseAND(F.lit(_ROW_BITS)))
     if packing is not None:
         # One number decides, so that Spark sorts by radix and does not look at the rows.
-        packed = F.expr(f"shiftleft({PLACE}, {packing.bits}) + CASE WHEN {PLACE} < {last} THEN {packing.value} ELSE 0L END")
+        packed = F.expr(
+            f"shiftleft({PLACE}, {packing.bits}) + CASE WHEN {PLACE} < {last} THEN {packing.value} ELSE 0L END"
+        )
         return placed.select(*kept, counted.alias(SEQ), packed.alias(PLACE)).sortWithinPartitions(PLACE).drop(PLACE)
     by_expiry = [] if append.definition.longest_life is None else [F.col(quoted(model.expires or model.time))]
     order = [F.col(PLACE), *(F.col(quoted(name)) for name in model.key), *by_expiry, F.col(SEQ)]

@@ -32,8 +32,13 @@ def keep(snapshot: "Snapshot", root: Path, micros: int) -> None:
         str(micros / 1e6),
     ]
     keeper = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, cwd=root
-    )  # fmt: skip
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd=root,
+    )
     assert keeper.stdout is not None
     with keeper.stdout as said:
         if said.readline().strip() != b"pinned":

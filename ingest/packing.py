@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.indexes.parquet import column_settings
 from windrow.spool import Append
 
 _BITS = 63
 _NARROW = {pa.bool_(): (0, 1), pa.int8(): (-(1 << 7), (1 << 7) - 1), pa.int16(): (-(1 << 15), (1 << 15) - 1)}
-_WORTH_COMPRESSING = 0.25
+_WORTH_COMPRESSING = 0.8
 
 
 @dataclass(frozen=True)
@@ -62,16 +61,20 @@ def learn(append: Append, keys: pa.Table, sample: pa.Table) -> None:
                 before = known.ranges.get(name, (low, high))
                 known.ranges[name] = (min(low, before[0]), max(high, before[1]))
     if sample.num_rows:
-        shrinking = column_settings(sample, append.model.key)["compression"]
-        sizes = {column: sample.column(column).nbytes for column in sample.column_names}
-        gain = sum(sizes.values()) if isinstance(shrinking, str) else sum(
-            size for column, size in sizes.items() if shrinking[column] != "none"
-        )
-        known.compresses = gain >= _WORTH_COMPRESSING * max(1, sum(sizes.values()))
+        known.compresses = _shrinks(sample)
+
+
+def _shrinks(sample: pa.Table) -> bool:
+    """Whether compression pays for a row as a whole."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, sample.schema) as stream:
+        stream.write_table(sample)
+    plain = sink.getvalue()
+    return bool(len(pa.Codec("lz4_raw").compress(plain)) < _WORTH_COMPRESSING * plain.size)
 
 
 def pack(append: Append, now: int | None, horizon: int, time: str) -> Packing | None:
-    """The packing of a stream's rows, if there is one; `time` is the SQL column that expiries follow, in microseconds."""
+    """The packing of a stream's rows, if there is one; `time` is the SQL column that expiries follow, in µs."""
     definition, known = append.definition, learned(append)
     parts: list[tuple[str, int]] = []
     outside: list[str] = []

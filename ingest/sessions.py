@@ -28,6 +28,16 @@ WRITE_SETTINGS = {
     "spark.sql.parquet.fieldId.write.enabled": "false",
 }
 
+QUIET_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.host": "localhost",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.log.level": "ERROR",
+}
+
 
 def use_this_interpreter() -> None:
     """Let Spark's Python workers run under the interpreter that runs us; what the user has set stays."""
@@ -109,3 +119,37 @@ def settings(spark: Any, values: Mapping[str, str]) -> Iterator[None]:
 def _current(spark: Any, name: str) -> str | None:
     value: str | None = spark.conf.get(name, None)
     return value
+
+
+@contextmanager
+def quiet_session(name: str) -> "Iterator[SparkSession]":
+    """The running session, or a small local one that says nothing and ends with the block."""
+    use_this_interpreter()
+    from pyspark.sql import SparkSession
+
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        yield running
+        return
+    builder = SparkSession.builder.appName(name).master("local[2]")
+    for setting, value in QUIET_SETTINGS.items():
+        builder = builder.config(setting, value)
+    with _no_greetings():
+        spark = builder.getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _no_greetings() -> Iterator[None]:
+    """Keep what the JVM says while it starts off the terminal; it inherits our standard error."""
+    saved, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(nowhere)

@@ -1,6 +1,6 @@
 """`format("windrow")`: the warehouse as a Spark data source in Python, for reading, writing and streaming writes.
 
-It gives the same guarantees as `append`, `write_stream` and `read`, and is the slower way: rows go through Python workers.
+It gives the same guarantees as `append`, `write_stream` and `read`, and is slower: rows go through Python workers.
 """
 
 import datetime as dt
@@ -47,7 +47,7 @@ from windrow.ingest.staged import take_in
 from windrow.ingest.types import arrow_schema, plan_columns, read_schema
 from windrow.ingest.workers import WorkerPlan
 from windrow.native import keys as native_keys
-from windrow.snapshot import Snapshot, StreamView, with_fields
+from windrow.snapshot import Snapshot, StreamView
 from windrow.spool import Append
 from windrow.warehouse import Warehouse
 
@@ -276,7 +276,7 @@ class WindrowReader(DataSourceReader):
         ranges = key_conditions(self.filters, view)
         if ranges is None:
             return [(s.file, s.start, s.stop, s.id in edge, s.bytes) for s in selection.segments]
-        rows = find_rows(selection.segments, ranges, snapshot._directories)
+        rows = find_rows(selection.segments, ranges, snapshot.directories)
         return [
             (
                 r.segment.file,
@@ -293,7 +293,8 @@ class WindrowReader(DataSourceReader):
         assert isinstance(partition, Ranges)
         model, full = self.definition.model, self.definition.schema
         stored = pa.schema([full.field(name) for name in self.wanted.names])
-        edged = with_fields(stored, full, [name for name in (model.time, model.expires) if name is not None])
+        timed = [name for name in (model.time, model.expires) if name is not None and name not in stored.names]
+        edged = pa.schema([*stored, *(full.field(name) for name in timed)])
         reader = FileReader(Path(self.path).absolute())
         for file, start, stop, edge in partition.parts:
             schema = edged if edge else stored

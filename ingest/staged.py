@@ -20,11 +20,13 @@ from windrow.indexes.arrange import Cut, cut_of
 from windrow.indexes.model import SEQ, Int64s
 from windrow.indexes.parquet import conform
 from windrow.indexes.segments import pack_histogram
+from windrow.ingest.packing import learn
 from windrow.native import rows as native_rows
 from windrow.rejecting import classify
 from windrow.spool import Append
 from windrow.staged import StagedFile
 
+_SAMPLE_ROWS = 1024
 _REWRITTEN_BYTES = 64 << 20
 """A file up to this size is written again without its rejected rows; a larger one keeps them, unnamed, at its end."""
 
@@ -35,6 +37,8 @@ class _Looked:
 
     path: Path
     rows: int
+    main: int
+    """Rows in storage order; those behind them were rejected, or are left for us to place."""
     ts: Int64s
     exp: Int64s
     codes: npt.NDArray[np.uint8]
@@ -47,9 +51,7 @@ class _Looked:
 def take_in(append: Append, paths: Sequence[Path], horizon: int) -> None:
     """Count staged files (in arrival order) into an append under way; it then has only to be committed."""
     writer = append.store.writer
-    renamed = []
-    for path in paths:
-        renamed.append(path.rename(writer.stage()))
+    renamed = [path.rename(writer.stage()) for path in paths]
     try:
         with ThreadPoolExecutor(2, "windrow-staged") as pool:
             for looked in pool.map(lambda path: _look(append, path, horizon), renamed):
@@ -69,14 +71,15 @@ def _look(append: Append, path: Path, horizon: int) -> _Looked | None:
     model = append.model
     needed = [name for name in append.schema.names if name in {model.time, model.expires, *model.key}]
     table = conform(opened.read(needed), pa.schema([append.schema.field(name) for name in needed]))
+    learn(append, table, pa.Table.from_batches([next(opened.iter_batches(_SAMPLE_ROWS))]))
     ts, exp, codes = classify(table, append.definition, append.now, horizon)
     keys = model.encoded_keys(table) if model.key else None
-    taken = rows - int(np.count_nonzero(codes))
-    kept = taken == rows or (taken > 0 and path.stat().st_size > _REWRITTEN_BYTES)
-    cuts = _cuts(append, ts[:taken], exp[:taken], None if keys is None else keys.slice(0, taken)) if kept else None
-    if cuts is not None and (codes[:taken].any() or _last_seq(opened) not in (None, taken - 1)):
-        cuts = None
-    return _Looked(path, rows, ts, exp, codes, keys, cuts, append.store.writer.seal(path) if cuts else None)
+    main = _numbered(opened)
+    kept = main == rows or (main > 0 and path.stat().st_size > _REWRITTEN_BYTES)
+    cuts = None
+    if kept and not codes[:main].any():
+        cuts = _cuts(append, ts[:main], exp[:main], None if keys is None else keys.slice(0, main))
+    return _Looked(path, rows, main, ts, exp, codes, keys, cuts, append.store.writer.seal(path) if cuts else None)
 
 
 def _check_times(opened: pq.ParquetFile, append: Append) -> None:
@@ -89,16 +92,19 @@ def _check_times(opened: pq.ParquetFile, append: Append) -> None:
         )
 
 
-def _last_seq(opened: pq.ParquetFile) -> int | None:
-    """The greatest arrival number in a file, if its statistics say."""
+def _numbered(opened: pq.ParquetFile) -> int:
+    """How many rows of a file have an arrival number; if these are not exactly 0, 1, 2…, none counts."""
     footer = opened.metadata
-    at = opened.schema_arrow.get_field_index(SEQ)
-    place = [i for i in range(footer.num_columns) if footer.schema.column(i).path == SEQ] if at >= 0 else []
-    found = (
-        [footer.row_group(group).column(place[0]).statistics for group in range(footer.num_row_groups)] if place else []
-    )
-    known = [statistics.max for statistics in found if statistics is not None and statistics.has_min_max]
-    return max(known) if known else None
+    place = next(at for at in range(footer.num_columns) if footer.schema.column(at).path == SEQ)
+    found = [footer.row_group(group).column(place).statistics for group in range(footer.num_row_groups)]
+    if all(item is not None and item.has_null_count and (item.has_min_max or not item.num_values) for item in found):
+        count = footer.num_rows - sum(item.null_count for item in found)
+        last = max((item.max for item in found if item.has_min_max), default=-1)
+    else:
+        numbers = opened.read([SEQ]).column(SEQ)
+        count, last = len(numbers) - numbers.null_count, pc.max(numbers).as_py()
+        last = -1 if last is None else last
+    return count if last == count - 1 else 0
 
 
 def _cuts(append: Append, ts: Int64s, exp: Int64s, keys: pa.Array | None) -> tuple[Cut, ...] | None:
@@ -140,16 +146,26 @@ def _count(append: Append, looked: _Looked | None) -> None:
     taken = looked.codes == 0
     if not taken.all():
         append.reject(_rows(append, looked.path, ~taken).select(append.schema.names), looked.codes[~taken])
+    left = taken
     if looked.cuts is not None and looked.sealed is not None:
-        ts = looked.ts[taken]
+        ts = looked.ts[: looked.main]
         events = pack_histogram(*native_rows.histogram(append.model.slots(ts)))
         append.adopt(StagedFile(looked.path, looked.rows, *looked.sealed, looked.cuts, events), int(ts.max()))
-        return
-    if taken.any():
-        rows = _rows(append, looked.path, taken)
-        seq = rows.column(SEQ).to_numpy()
-        append.stage(rows.select(append.schema.names), looked.ts[taken], looked.exp[taken], seq)
-    append.store.writer.discard([looked.path])
+        left = taken.copy()
+        left[: looked.main] = False
+    if left.any():
+        rows = _rows(append, looked.path, left)
+        append.stage(rows.select(append.schema.names), looked.ts[left], looked.exp[left], _ranks(rows.column(SEQ)))
+    if looked.cuts is None:
+        append.store.writer.discard([looked.path])
+
+
+def _ranks(seq: pa.ChunkedArray) -> Int64s:
+    """Arrival numbers from 0 on, rows that have none last."""
+    order = pc.sort_indices(seq).to_numpy()
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))
+    return ranks
 
 
 def _rows(append: Append, path: Path, wanted: Any) -> pa.Table:

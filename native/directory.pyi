@@ -16,9 +16,7 @@ class Ranges(NamedTuple):
     stop: npt.NDArray[np.int64]
     exact: npt.NDArray[np.bool_]
 
-def build(
-    keys: pa.Array | pa.ChunkedArray, *, block_rows: int = 128, max_key: int = 64, repeats: int = 32
-) -> bytes:
+def build(keys: pa.Array | pa.ChunkedArray, *, block_rows: int = 128, max_key: int = 64, repeats: int = 32) -> bytes:
     """Makes the directory of a segment from its encoded keys in sorted order.
 
     Args:

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
@@ -18,6 +18,7 @@ from windrow.errors import ClosedError
 
 HUGE = {b"windrow.type": b"HUGEINT"}
 """Marks a column of integers that DuckDB computes with 128 bits, such as a sum; Arrow carries them as decimals."""
+Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 _CLOSED = "this answer was read or closed already; ask again"
 
 
@@ -134,13 +135,13 @@ class Answer:
 
     def df(self) -> Any:
         """All rows as a pandas frame."""
-        return _narrow(self.arrow()).to_pandas()
+        return narrow(self.arrow()).to_pandas()
 
     def pl(self) -> Any:
         """All rows as a polars frame."""
         import polars
 
-        return polars.from_arrow(_narrow(self.arrow()))
+        return polars.from_arrow(narrow(self.arrow()))
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """All rows that are left, as tuples."""
@@ -167,7 +168,7 @@ class Answer:
 
     def close(self) -> None:
         """Let go of the snapshot without reading on."""
-        self._used = True
+        self._used, self._rows = True, None
         self._finish()
 
     def __enter__(self) -> Self:
@@ -179,13 +180,13 @@ class Answer:
         self.close()
 
 
-def _narrow(table: pa.Table) -> pa.Table:
-    """Sums and the like as 64-bit integers where they fit, which frames can compute with."""
-    for at, field in enumerate(table.schema):
+def narrow(rows: Rows) -> Rows:
+    """Sums and the like as 64-bit integers where they fit, which frames and JSON can count with."""
+    for at, field in enumerate(rows.schema):
         if field.metadata == HUGE:
             with contextlib.suppress(pa.ArrowInvalid):
-                table = table.set_column(at, field.name, table.column(at).cast(pa.int64()))
-    return table
+                rows = rows.set_column(at, field.name, rows.column(at).cast(pa.int64()))
+    return rows
 
 
 def _values(column: pa.Array, field: pa.Field) -> list[Any]:
@@ -217,4 +218,5 @@ def _window_in_words(window: Window) -> str:
     start = "" if window.start is None else f"after {times.show(times.instant(window.start))} "
     missing = f", without {', '.join(window.missing)}" if window.missing else ""
     end = times.show(times.instant(window.end))
-    return f"{window.stream} {window.clause}: {start}up to {end} (slide {window.slide}){missing}"
+    of = f"{window.stream}, {window.clause}" if window.clause[0] != "[" else f"{window.stream} {window.clause}"
+    return f"{of} {start}up to {end} (slide {window.slide}){missing}"

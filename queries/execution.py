@@ -23,8 +23,10 @@ from windrow.queries.confine import confine
 from windrow.queries.explaining import Explanation
 from windrow.queries.interrupting import interruptible
 from windrow.queries.planner import Planner, Pruned, bounds_of
+from windrow.queries.relations import table_sql
 from windrow.queries.statements import Reference, Statement, parse
-from windrow.queries.types import quoted, text
+from windrow.queries.types import quoted
+from windrow.queries.windows import All
 from windrow.snapshot import Snapshot, StreamView
 from windrow.store import Store
 
@@ -150,16 +152,23 @@ def _offer(statement: Statement, snapshot: Snapshot, held: system.Records | None
     own = []
     for reference in {each.relation.lower(): each for each in statement.references}.values():
         folded = reference.name.lower()
+        if folded not in streams or reference.schema:
+            _refuse_window(statement, reference)
         if reference.schema:
             held = held or system.records(snapshot)
             cursor.register(reference.relation, system.table(snapshot, held, folded))
         elif folded in streams:
             own.append(replace(reference, name=streams[folded]))
         else:
-            path = snapshot.store.root / snapshot.tables[tables[folded]].file
-            source = f"SELECT * FROM read_parquet({text(str(path))})"
+            source = table_sql(snapshot.store.root, snapshot.tables[tables[folded]])
             cursor.execute(f"CREATE OR REPLACE TEMP VIEW {quoted(reference.relation)} AS {source}")
     return own
+
+
+def _refuse_window(statement: Statement, reference: Reference) -> None:
+    if not isinstance(reference.window, All):
+        offset = None if reference.span is None else len(statement.text[: reference.span[0]].encode())
+        raise statement.error(offset, f"{reference.name} is a table, which has no windows; leave the clause out")
 
 
 def _named(store: Store, statement: Statement) -> list[str] | None:

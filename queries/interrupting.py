@@ -35,12 +35,14 @@ def interruptible(cursor: Any, work: Callable[[], T]) -> T:
 
     threading.Thread(target=beside, name="windrow-query", daemon=True).start()
     try:
-        return done.result()
+        while not done.done():
+            wait([done], _AGAIN)  # now and then awake: the signal may have been given to another thread
     except KeyboardInterrupt:
         while not done.done():
             interrupt(cursor)
             wait([done], _AGAIN)
         raise
+    return done.result()
 
 
 def after(seconds: float, cursor: Any) -> threading.Timer:

@@ -26,6 +26,7 @@ from windrow.queries import execution, slotwise, states, windows
 from windrow.queries.answers import Answer, Window
 from windrow.queries.execution import Prepared
 from windrow.queries.pieces import CannotCutError
+from windrow.queries.planner import Planner
 from windrow.queries.priorities import GATE, ONE_TIME
 from windrow.queries.slotwise import Between, OvertakenError, Slotwise, picked
 from windrow.queries.statements import Reference, parse
@@ -271,9 +272,11 @@ def _slot_by_slot(
     tables = tuple(
         sorted({_table(prepared, r) for r in prepared.statement.references if r.relation != stream.relation})
     )
+    planner = Planner(prepared.snapshot, prepared.cursor, prepared.statement, asked.params)
     work = Slotwise(
         asked.store,
         prepared.snapshot,
+        planner.offer,
         prepared.cursor,
         stream,
         selection.segments,

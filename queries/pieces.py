@@ -31,7 +31,7 @@ def clauses_of(statement: Statement) -> dict[str, tuple[int, int]]:
         elif token.text == ";" and depth == 0:
             end = token.start
             break
-        elif depth == 0 and token.word in CLAUSES and not _is_distinct_from(tokens, at):
+        elif depth == 0 and token.word in CLAUSES and not _is_inside(tokens, at):
             found.append((token.word, token.start))
     stops = [*(start for _, start in found[1:]), end]
     clauses = {word: (start, stop) for (word, start), stop in zip(found, stops, strict=True)}
@@ -99,9 +99,10 @@ def position(node: Node, count: int) -> int:
     return int(literal["text"]) - 1
 
 
-def _is_distinct_from(tokens: Sequence[Any], at: int) -> bool:
+def _is_inside(tokens: Sequence[Any], at: int) -> bool:
+    """Whether a clause's word is part of an expression: IS DISTINCT FROM, WITHIN GROUP."""
     words = [token.word for token in tokens[max(0, at - 2) : at + 1]]
-    return words in (["is", "distinct", "from"], ["not", "distinct", "from"])
+    return words in (["is", "distinct", "from"], ["not", "distinct", "from"]) or words[-2:] == ["within", "group"]
 
 
 def holds(table: Node, relation: str) -> int:

@@ -184,12 +184,18 @@ class Planner:
             self._create_view(
                 name, newest_sql(self._root, model, view.schema, selection, reference.window.count, view.state.torn)
             )
-        elif selection.segments and self._fits(selection):
-            path = "columns"
-            self._register_columns(name, view, selection)
         else:
-            self._create_view(name, window_sql(self._root, model, view.schema, selection, view.state.torn))
+            path = self.offer(name, view, selection)
         return self._pruned(ready, path)
+
+    def offer(self, name: str, view: StreamView, selection: Selection) -> str:
+        """Make a window readable under a name; gives how it is read."""
+        if selection.segments and self._fits(selection):
+            self._register_columns(name, view, selection)
+            return "columns"
+        model = view.entry.definition.model
+        self._create_view(name, window_sql(self._root, model, view.schema, selection, view.state.torn))
+        return "scan" if selection.segments else "empty"
 
     def _fits(self, selection: Selection) -> bool:
         """Whether the window's columns can be kept in memory between queries."""

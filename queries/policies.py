@@ -232,8 +232,10 @@ class Executor:
 
     def _record(self, read: Operation, slot: int) -> None:
         """A history knows one version of a sub-window, so reading a replaced one counts as read before that."""
-        replaced = Operation("w", str(slot + self.count), read.item)
-        self.history.insert(self.history.index(replaced) if replaced in self.history else len(self.history), read)
+        if slot + self.count > self.slide:
+            self.history.append(read)
+        else:
+            self.history.insert(self.history.index(Operation("w", str(slot + self.count), read.item)), read)
 
     def _commit(self, running: _Running) -> None:
         answer = self.slots.merge(running.task, [running.parts[slot] for slot in sorted(running.parts)])

@@ -43,7 +43,8 @@ class Asked:
 def asked_of(predicates: Iterable[nodes.Node], model: RowModel, schema: pa.Schema) -> Asked:
     """The ranges that all of `predicates` together allow."""
     given = list(predicates)
-    after, upto = functools.reduce(_both, (_times(predicate, model.time) for predicate in given), (None, None))
+    nothing: tuple[int | None, int | None] = (None, None)
+    after, upto = functools.reduce(_both, (_times(predicate, model.time) for predicate in given), nothing)
     per_column: list[Intervals | None] = []
     for name in model.key:
         encode = _encoder(schema.field(name).type)

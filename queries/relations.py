@@ -13,6 +13,7 @@ from windrow.indexes.model import SEQ, RowModel
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Selection
 from windrow.queries.types import duckdb_type, quoted, stored, text
+from windrow.records import TableEntry
 from windrow.snapshot import StreamView
 
 
@@ -40,7 +41,7 @@ def newest_sql(
 ) -> str:
     """A SELECT that gives the `count` newest rows of a selection by (time, arrival)."""
     names = ", ".join(quoted(name) for name in schema.names)
-    inner = []
+    inner: list[str] = []
     for base, segments in _newest_first(selection, count).items():
         kept = Selection(
             selection.bounds,
@@ -53,6 +54,13 @@ def newest_sql(
         return empty_sql(schema)
     order = f"{quoted(model.time)} DESC, {quoted(SEQ)} DESC"
     return f"SELECT {names} FROM ({' UNION ALL '.join(inner)}) ORDER BY {order} LIMIT {count}"
+
+
+def table_sql(root: Path, entry: TableEntry) -> str:
+    """A SELECT that gives the rows of a table."""
+    schema = pa.ipc.read_schema(pa.py_buffer(entry.schema_bytes))
+    columns = ", ".join(stored(field) for field in schema)
+    return f"SELECT {columns} FROM read_parquet({text(str(root / entry.file))})"
 
 
 def empty_sql(schema: pa.Schema) -> str:

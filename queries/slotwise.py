@@ -38,6 +38,7 @@ _NEVER = 1 << 62
 ROUNDS = 64
 """How often slides are absorbed before the answer is given as it is, with its staleness."""
 
+Offer = Callable[[str, StreamView, Selection], Any]
 Between = Callable[[str], None]
 """Called before each step with its name: ``read``, ``absorb``, ``check``."""
 
@@ -80,6 +81,7 @@ class Slotwise:
     Args:
         store: The warehouse.
         snapshot: Where it begins; it stays open until the end.
+        offer: Makes a window of it readable under a name.
         cursor: With the statement's tables.
         stream: The reference to the stream.
         segments: Of the stream, that can matter.
@@ -93,6 +95,7 @@ class Slotwise:
         self,
         store: Store,
         snapshot: Snapshot,
+        offer: Offer,
         cursor: Any,
         stream: Reference,
         segments: Iterable[Segment],
@@ -102,6 +105,7 @@ class Slotwise:
         between: Between,
     ) -> None:
         self.store, self.cursor, self.stream, self.tables = store, cursor, stream, tables
+        self.offer = offer
         self.parts, self.params, self.between = parts, params, between
         self._near = picked(params, parts.near_parameters)
         self.view = snapshot.view(stream.name)
@@ -117,6 +121,7 @@ class Slotwise:
         self._states = f"{parts.prefix}states"
         self._segments = tuple(segments)
         self._made = False
+        self._offered = 0
 
     def run(self) -> tuple[pa.Table, StreamView, Check]:
         """The answer, the view of the stream that it is of, and the check after which nothing newer was known."""
@@ -249,9 +254,12 @@ class Slotwise:
         return " UNION ALL ".join(f"SELECT {names} FROM ({part})" for part in self._parts_of(read, bounds))
 
     def _parts_of(self, read: Read, bounds: Bounds) -> Iterator[str]:
-        root, view = self.store.root, read.view
+        view = read.view
         if read.beyond is None:
-            yield window_sql(root, self.model, view.schema, select(read.segments, bounds), view.state.torn)
+            self._offered += 1
+            name = f"{self.parts.prefix}read{self._offered}"
+            self.offer(name, view, select(read.segments, bounds))
+            yield f"SELECT * FROM {name}"
             return
         covered, upto = read.beyond
         slide = _slide(covered)

@@ -4,7 +4,7 @@ Both are the user's own text with pieces replaced, never written from a tree. Ea
 user's tree; whatever does not come out the same is not cut, so a wrong place can cost a cut but never an answer.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -136,7 +136,6 @@ class _Cutter:
     def parts(self) -> Parts:
         self._refuse()
         clauses = clauses_of(self.statement)
-        outer = [self.tree["select_list"], self.tree["having"], self.tree["qualify"], self.tree["modifiers"]]
         groups = self._groups()
         keys = [self._key(node) for node in groups]
         self._refuse_ambiguous(keys)
@@ -145,7 +144,7 @@ class _Cutter:
         }
         if not self.aggregates and not groups:
             raise CannotCutError("it has neither aggregates nor groups")
-        near, far, used = self._state_queries(groups, clauses)
+        near, far = self._state_queries(groups, clauses)
         final = self._final(clauses, expected)
         return Parts(
             prefix=self.prefix,
@@ -153,9 +152,9 @@ class _Cutter:
             aggregates=len(self.aggregates),
             near=near,
             far=far,
-            near_parameters=used,
+            near_parameters=_parameters(near),
             final=final,
-            final_parameters=self._used(node for part in outer for node in self._outside(part)),
+            final_parameters=_parameters(final),
         )
 
     # -- what cannot be cut ----------------------------------------------------------------------------------------
@@ -319,9 +318,7 @@ class _Cutter:
 
     # -- the two queries -------------------------------------------------------------------------------------------
 
-    def _state_queries(
-        self, groups: list[Node], clauses: Mapping[str, tuple[int, int]]
-    ) -> tuple[str, str, frozenset[str]]:
+    def _state_queries(self, groups: list[Node], clauses: Mapping[str, tuple[int, int]]) -> tuple[str, str]:
         kept, self.replaced = self.replaced, self._parameter_places()
         columns = [f"{self._text(*self._span(node))}\n AS {self.prefix}g{n}" for n, node in enumerate(groups)]
         columns += [
@@ -339,12 +336,7 @@ class _Cutter:
         far = f"SELECT {', '.join(columns)} {rest}{grouped}"
         for text, first in ((near, 1), (far, 0)):
             self._check_state_query(text, groups, first)
-        used = self._used(
-            node
-            for part in (groups, self.aggregates, self.tree["where_clause"], self.tree["from_table"])
-            for node in nodes(part)
-        )
-        return near, far, used
+        return near, far
 
     def _check_state_query(self, text: str, groups: list[Node], first: int) -> None:
         tree = only(text)
@@ -383,9 +375,10 @@ class _Cutter:
         inside = [(start, stop) for start, stop, _ in self.replaced]
         return [place for place in places if not any(start <= place[0] < stop for start, stop in inside)]
 
-    @staticmethod
-    def _used(found: Iterable[Node]) -> frozenset[str]:
-        return frozenset(str(node["identifier"]) for node in found if node.get("class") == "PARAMETER")
+
+def _parameters(text: str) -> frozenset[str]:
+    """Names of the parameters of a query."""
+    return frozenset(str(node["identifier"]) for node in nodes(only(text)) if node.get("class") == "PARAMETER")
 
 
 def _bare(node: Node) -> str:

@@ -4,9 +4,9 @@ import datetime as dt
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import places
 import pyarrow as pa
 
+import places
 import windrow
 
 NOON = dt.datetime(2025, 1, 1, 12, tzinfo=dt.UTC)

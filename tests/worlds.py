@@ -14,12 +14,12 @@ from typing import Any
 
 import duckdb
 import numpy as np
-import oracle
 import pyarrow as pa
+
+import oracle
+import windrow
 from oracle import Oracle, Row
 from shapes import BASE, DELTA, LAYOUTS, Shape, when
-
-import windrow
 
 CLOCK = BASE + 1000 * DELTA
 NAN, INF = float("nan"), float("inf")
@@ -50,7 +50,13 @@ POOL: dict[str, tuple[pa.DataType, tuple[Any, ...]]] = {
 }  # fmt: skip
 """Columns that a stream may have, by name: so that two streams can be joined by what they share."""
 KEYS = ("i", "small", "u", "f", "g", "s", "big", "raw", "flag", "d", "day", "at", "zoned", "kind", "h", "Mixed Case")
-TIMES = (pa.timestamp("us", "UTC"), pa.timestamp("ns", "UTC"), pa.timestamp("ms"), pa.timestamp("s", "UTC"), pa.timestamp("ns"))
+TIMES = (
+    pa.timestamp("us", "UTC"),
+    pa.timestamp("ns", "UTC"),
+    pa.timestamp("ms"),
+    pa.timestamp("s", "UTC"),
+    pa.timestamp("ns"),
+)
 
 
 @dataclass
@@ -68,7 +74,9 @@ class Stream:
             plain = _plain(kind.type)
             if plain != kind.type:
                 column = table.column(at)
-                table = table.set_column(at, kind.name, pa.nulls(len(column), plain) if pa.types.is_null(kind.type) else column.cast(plain))
+                table = table.set_column(
+                    at, kind.name, pa.nulls(len(column), plain) if pa.types.is_null(kind.type) else column.cast(plain)
+                )
         return table
 
     def newest_first(self) -> list[Row]:
@@ -80,7 +88,9 @@ class Stream:
 def _plain(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_timestamp(kind) and kind.unit in ("s", "ms"):
         return pa.timestamp("us", kind.tz)
-    return {pa.float16(): pa.float32(), pa.null(): pa.int32(), pa.decimal256(20, 2): pa.decimal128(20, 2)}.get(kind, kind)
+    return {pa.float16(): pa.float32(), pa.null(): pa.int32(), pa.decimal256(20, 2): pa.decimal128(20, 2)}.get(
+        kind, kind
+    )
 
 
 def random_shape(choice: random.Random, number: int) -> Shape:
@@ -188,7 +198,7 @@ def sql_name(name: str, choice: random.Random) -> str:
     return choice.choice((name, name, name.upper(), quoted))
 
 
-def sql_value(value: Any, kind: pa.DataType) -> str | None:  # noqa: PLR0911 - one per kind of value
+def sql_value(value: Any, kind: pa.DataType) -> str | None:
     """A value as a constant, None if this test does not write it."""
     if value is None:
         return "NULL"
@@ -389,8 +399,11 @@ def aggregates(q: Questions) -> Body:
 def groups(q: Questions) -> Body:
     stream, ref = q.window()
     name = q.column("a", q.groupable(stream))
-    having = q.choice.choice(("", f" HAVING count(*) > 1", f" HAVING {name} IS NOT NULL"))
-    return f"SELECT {name} AS k, count(*) AS c, sum(a.n) FROM {ref} AS a{q.where(stream, 'a')} GROUP BY {name}{having}", False
+    having = q.choice.choice(("", " HAVING count(*) > 1", f" HAVING {name} IS NOT NULL"))
+    return (
+        f"SELECT {name} AS k, count(*) AS c, sum(a.n) FROM {ref} AS a{q.where(stream, 'a')} GROUP BY {name}{having}",
+        False,
+    )
 
 
 def newest(q: Questions) -> Body:
@@ -420,7 +433,10 @@ def half_joins(q: Questions) -> Body:
     other, second = q.window(stream)
     on = sql_name(q.groupable(stream), q.choice)
     join = q.choice.choice(("SEMI", "ANTI"))
-    return f"SELECT a.n FROM {first} a {join} JOIN {second} b ON a.{on} = b.{on} AND {q.predicate(other, 'b', 1)}{q.where(stream, 'a')}", False
+    return (
+        f"SELECT a.n FROM {first} a {join} JOIN {second} b ON a.{on} = b.{on} AND {q.predicate(other, 'b', 1)}{q.where(stream, 'a')}",
+        False,
+    )
 
 
 def joined_with_a_table(q: Questions) -> Body:
@@ -449,7 +465,10 @@ def set_operations(q: Questions) -> Body:
     _, second = q.window(stream)
     name = sql_name(q.groupable(stream), q.choice)
     word = q.choice.choice(("UNION", "UNION ALL", "EXCEPT", "INTERSECT", "EXCEPT ALL", "INTERSECT ALL"))
-    return f"SELECT {name} FROM {first} a{q.where(stream, 'a')} {word} SELECT {name} FROM {second} b{q.where(stream, 'b')}", False
+    return (
+        f"SELECT {name} FROM {first} a{q.where(stream, 'a')} {word} SELECT {name} FROM {second} b{q.where(stream, 'b')}",
+        False,
+    )
 
 
 def filtered_union(q: Questions) -> Body:
@@ -465,7 +484,10 @@ def filtered_union(q: Questions) -> Body:
 def used_once(q: Questions) -> Body:
     stream, ref = q.window()
     how = q.choice.choice(("AS", "AS MATERIALIZED", "AS NOT MATERIALIZED"))
-    return f"WITH x {how} (SELECT * FROM {ref} a{q.where(stream, 'a')}) SELECT x.n FROM x WHERE {q.predicate(stream, 'x')}", False
+    return (
+        f"WITH x {how} (SELECT * FROM {ref} a{q.where(stream, 'a')}) SELECT x.n FROM x WHERE {q.predicate(stream, 'x')}",
+        False,
+    )
 
 
 def used_twice(q: Questions) -> Body:

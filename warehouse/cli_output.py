@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +109,7 @@ def _csv_column(column: "pa.Array") -> "pa.Array":
     return _bytes_as_text(_plain(column))
 
 
-def write_json_lines(reader: "pa.RecordBatchReader", write: Write, moved: Moved = lambda _: None) -> int:
+def write_json_lines(reader: "Iterable[pa.RecordBatch]", write: Write, moved: Moved = lambda _: None) -> int:
     """Write rows as JSON, one object a line; gives how many."""
     import pyarrow as pa
 

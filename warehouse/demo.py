@@ -21,6 +21,7 @@ from windrow.cli_clock import report_json
 from windrow.cli_output import show_rows
 from windrow.cli_upkeep import show_status
 from windrow.demo_spark import spark_ingest
+from windrow.demo_sql import ad_hoc
 from windrow.errors import DefinitionError
 from windrow.indexes.partitioners import Index
 from windrow.slide import SlideReport
@@ -308,6 +309,7 @@ SCENES = (
     Scene("lifetimes", "Every row has its own lifetime", lifetimes),
     Scene("silence", "A silent source", silence),
     Scene("asking", "Asking", asking),
+    Scene("sql", "Asking in SQL", ad_hoc),
     Scene("rejected", "Rows that cannot be taken", turned_away),
     Scene("twice", "The same batch twice", twice),
     Scene("spark", "Through Spark", spark_ingest),

@@ -1,13 +1,8 @@
 """The demo's scene with Spark: a DataFrame goes into a stream without leaving the JVM; a window comes out as one."""
 
-import contextlib
 import importlib.util
-import logging
-import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from windrow import cli_terminal as terminal
 from windrow.times import instant, show
 
 if TYPE_CHECKING:
@@ -31,7 +26,9 @@ def spark_ingest(stage: "Stage") -> "Facts":
         "windrow.spark.append(df, wh, 'clicks', batch_id='job-1'); wh.slide('clicks')",
         "with windrow.spark.window(spark, wh, 'clicks', '2 minutes') as df: df.groupBy('page').count()",
     )
-    with _session() as spark:
+    from windrow.ingest.sessions import quiet_session
+
+    with quiet_session("windrow demo") as spark:
         return _play(stage, spark)
 
 
@@ -60,49 +57,3 @@ def _play(stage: "Stage", spark: "SparkSession") -> "Facts":
         rows = window.groupBy("page").count().orderBy("count", "page", ascending=False).limit(5).collect()
     stage.table(("page", "clicks in two minutes, by Spark"), [(row["page"], row["count"]) for row in rows])
     return {"accepted": report.accepted, "duplicate": again.duplicate, "top": [[r["page"], r["count"]] for r in rows]}
-
-
-@contextlib.contextmanager
-def _session() -> Iterator["SparkSession"]:
-    """A quiet local session of our own, or the one that is running."""
-    from windrow.ingest.sessions import use_this_interpreter
-
-    use_this_interpreter()
-    from pyspark.sql import SparkSession
-
-    running = SparkSession.getActiveSession()
-    if running is not None:
-        yield running
-        return
-    logging.getLogger("py4j").setLevel(logging.ERROR)
-    settings: dict[str, Any] = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.driver.host": "localhost",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.log.level": "ERROR",
-    }
-    builder = SparkSession.builder.appName("windrow demo").master("local[2]")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    with terminal.progress("starting Spark"), _quiet():
-        spark = builder.getOrCreate()
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the JVM's greetings off the terminal; it has inherited our standard error."""
-    saved, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        os.close(nowhere)

@@ -62,6 +62,7 @@ def unlink(store: Store, ready: list[tuple[bytes, Reclaim]]) -> None:
     """
     for _, record in ready:
         store.reader.forget(record.files)
+        store.columns.forget(record.files)
         for file in record.files:
             store.files.unlink(store.root / file)
     if ready:

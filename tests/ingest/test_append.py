@@ -316,3 +316,56 @@ class Test_a_mismatch_is_one_error_before_any_work:
 
 def rows(table: pa.Table) -> list[tuple[str, ...]]:
     return sorted(tuple(map(repr, row)) for row in zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+class Test_storage_order_in_one_number:
+    """From the second slide on, keys that are numbers are sorted by radix; what the numbers range over was learned."""
+
+    def test_keys_outside_of_what_was_learned_are_placed_all_the_same(self, pair, frame, same, monkeypatch):
+        from windrow.ingest import expressions
+
+        packed = []
+        pack = expressions.pack
+        monkeypatch.setattr(expressions, "pack", lambda *args: packed.append(pack(*args)) or packed[-1])
+        schema = pa.schema([("ts", UTC), ("exp", UTC), ("day", pa.date32()), ("n", pa.int64()), ("b", pa.bool_())])
+        options = {"slide": "1 minute", "expires": "exp", "max_lifetime": "30 minutes"}
+        key = ["day", "n", "b"]
+        direct, sparked = pair(schema, time="ts", key=key, index=windrow.Index("round-robin", 2, 3), **options)
+        chance = random.Random(7)
+        keys = [[0, 5, None], [-3, 9, None], [1 << 62, -(1 << 63), (1 << 63) - 1, 7, None], [-(10**6), 10**6, 3]]
+        for number, choice in enumerate(keys):
+            until = NOW - minutes(8) + minutes(2) * number
+            stamps = [until - dt.timedelta(microseconds=chance.randrange(9 * 60_000_000)) for _ in range(150)]
+            table = pa.table(
+                [
+                    pa.array(stamps, UTC),
+                    pa.array([t + dt.timedelta(microseconds=chance.randrange(30 * 60_000_000)) for t in stamps], UTC),
+                    pa.array([chance.choice([None, dt.date(2026, 1, 1), dt.date(1, 1, 1)]) for _ in stamps]),
+                    pa.array([chance.choice(choice) for _ in stamps], pa.int64()),
+                    pa.array([chance.choice([None, True, False]) for _ in stamps]),
+                ],
+                schema=schema,
+            )
+            direct.append("s", table)
+            windrow.spark.append(frame(table), sparked, "s")
+            for wh in (direct, sparked):
+                wh.slide("s", until)
+            same(direct, sparked, "s", (None, "4 minutes"))
+        # Before the first slide no time is too early, and with keys from end to end of int64 nothing can be packed.
+        assert [packing is not None for packing in packed] == [False, True, True, False]
+
+    def test_a_large_file_leaves_only_its_odd_rows_to_the_driver(self, pair, frame, same, monkeypatch):
+        monkeypatch.setattr("windrow.ingest.staged._REWRITTEN_BYTES", 0)
+        schema = pa.schema([("ts", UTC), ("n", pa.int64())])
+        direct, sparked = pair(schema, time="ts", key="n", slide="1 minute", lifetime="20 minutes")
+        for number, far in enumerate([1, 10**9, 2]):
+            until = NOW - minutes(6) + minutes(2) * number
+            stamps = [until - dt.timedelta(milliseconds=17 * i) for i in range(300)]
+            numbers = [far if i % 50 == 0 else i % 10 for i in range(300)]
+            table = pa.table({"ts": pa.array(stamps, UTC), "n": numbers}, schema=schema)
+            direct.append("s", table)
+            windrow.spark.append(frame(table), sparked, "s")
+            for wh in (direct, sparked):
+                wh.slide("s", until)
+            same(direct, sparked, "s")
+        assert rows(direct.probe("s", 10**9)) == rows(sparked.probe("s", 10**9)) != []

@@ -11,10 +11,10 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-import traffic
-from traffic import EACH, LIVE, NOON
 
+import traffic
 import windrow
+from traffic import EACH, LIVE, NOON
 from windrow import ClosedError, QueryError
 
 HEAVY = "SELECT sum(a.i * b.i) FROM range(1000000) a(i), range(1000000) b(i)"
@@ -265,7 +265,7 @@ class Test_memory_limit:
 
 class Test_explaining_in_sql:
     def test_explain_gives_lines_and_runs_nothing(self, wh):
-        lines = [row[0] for row in wh.sql(f"EXPLAIN {HEAVY.replace('range(1000000) b(i)', 'packets b(i)')}").fetchall()]
+        lines = [row[0] for row in wh.sql(f"EXPLAIN {HEAVY} , packets").fetchall()]
         assert lines[0].startswith("packets all live rows at slide ")
         assert len(lines) > 3
 

@@ -74,7 +74,9 @@ def test_it_is_the_same_each_time(told):
 def test_it_tells_a_story_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     said = play().stdout
-    assert re.findall(r"^(\d)\. (.*)$", said, re.MULTILINE) == [(str(n), s.title) for n, s in enumerate((s for s in SCENES if s.name != "spark"), 1)]
+    assert re.findall(r"^(\d)\. (.*)$", said, re.MULTILINE) == [
+        (str(n), s.title) for n, s in enumerate((s for s in SCENES if s.name != "spark"), 1)
+    ]
     assert "packets waits for source 'south'" in said
     assert "gives the same." in said
     assert "0 problems in" in said
@@ -94,3 +96,11 @@ def test_a_warehouse_of_the_users_is_never_touched(path):
     CliRunner(env={"WINDROW_WAREHOUSE": str(path)}).invoke(cli.windrow, ["demo", *SMALL])
     with windrow.open(path) as wh:
         assert wh.streams() == []
+
+
+def test_sql_answers_equal_plain_arithmetic_and_read_little(told):
+    asked = told["scenes"]["sql"]
+    assert asked["equal"] is True
+    assert len(asked["joined"]) == 5
+    assert asked["path"] == "probe"
+    assert asked["rows"][0] < asked["rows"][1]
