@@ -275,6 +275,7 @@ class Catalog:
     def read(self, fetch: Callable[[Tables], T]) -> T:
         """What `fetch` takes out of one short, consistent read; it must copy what it keeps."""
         shared = self._live()
+        began = 0
         for attempt in range(64):
             try:
                 with shared.env.begin(buffers=True) as txn:
@@ -286,13 +287,20 @@ class Catalog:
             except lmdb.MapResizedError:
                 shared.env.set_mapsize(0)
                 continue
-            except lmdb.CorruptedError as error:
-                raise FormatError(
-                    f"the catalog in {self.folder} is damaged ({error}); restore it from a copy"
-                ) from None
-            if int(shared.env.info()["last_txnid"]) - began < 2 or attempt == 63:
+            except Exception as error:
+                if self._overtaken(shared, began) and attempt < 63:
+                    continue  # what it read may have been torn: a reader whose slot is lost is not protected
+                if isinstance(error, lmdb.CorruptedError):
+                    text = f"the catalog in {self.folder} is damaged ({error}); restore it from a copy"
+                    raise FormatError(text) from None
+                raise
+            if not self._overtaken(shared, began) or attempt == 63:
                 return result
         raise BusyError(f"all {MAX_READERS} reader slots of {self.folder} are taken; close some readers and try again")
+
+    @staticmethod
+    def _overtaken(shared: _Shared, began: int) -> bool:
+        return int(shared.env.info()["last_txnid"]) - began >= 2
 
     def _readers_full(self, shared: _Shared, attempt: int) -> None:
         shared.env.reader_check()

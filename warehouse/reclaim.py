@@ -1,5 +1,6 @@
 """Reclaiming: what commits replaced goes when no reader needs it, what dead writers left when nobody can name it."""
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from windrow.records import Reclaim, StreamEntry
 from windrow.store import Store
 
 _PER_SLIDE = 256
+_ABANDONED = 3600.0
 
 
 @dataclass(frozen=True)
@@ -34,15 +36,23 @@ def oldest_pin(catalog: Catalog) -> tuple[int | None, int]:
     oldest, count = None, 0
     if folder.is_dir():
         for path in folder.iterdir():
-            if path.name.startswith("."):
+            if path.name.startswith(".") and not _abandoned(path):
                 continue
             if not is_held(path):
                 path.unlink(missing_ok=True)
                 continue
-            version = int(path.name.split("-", 1)[0])
+            version = int(path.name.lstrip(".").split("-", 1)[0])
             count += 1
             oldest = version if oldest is None else min(oldest, version)
     return oldest, count
+
+
+def _abandoned(path: Path) -> bool:
+    """Whether a pin that was never published is so old that its maker must be dead."""
+    try:
+        return time.time() - path.stat().st_mtime > _ABANDONED
+    except OSError:
+        return False
 
 
 def reclaim_ready(store: Store, limit: int = _PER_SLIDE) -> list[tuple[bytes, Reclaim]]:
