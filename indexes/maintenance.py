@@ -66,11 +66,16 @@ def adaptive(
         batch_bytes: Bytes that this slide takes in; one slide never rewrites much more than that.
     """
     files = _by_file({cell: segments for cell, segments in cells.items() if cell[1] == row})
-    crowded = len(files) / index.max_segments
+    crowded = crowding(files.values(), index)
     limit = min(bucket, max(batch_bytes, _SMALL_BYTES) * _LARGEST_MERGE)
-    live = {file: sum(s.live_bytes(slide) for s in segments) for file, segments in files.items()}
+    live, rotten = {}, []
+    for file, segments in files.items():
+        dead, rows = sum(s.dead(slide) for s in segments), sum(s.rows for s in segments)
+        live[file] = sum(s.bytes for s in segments) * (rows - dead) // max(1, rows)
+        if dead >= index.dead_fraction * rows:
+            rotten.append(file)
     cheapest = sorted(files, key=lambda file: live[file])
-    rotten = [file for file in cheapest if _dead_fraction(files[file], slide) >= index.dead_fraction]
+    rotten.sort(key=lambda file: live[file])
     surplus = _same_size(cheapest, live) if crowded > 1 else []
     for group in (rotten, surplus):
         chosen = _affordable(group, live, max(limit, _SMALL_BYTES) if group is surplus else limit)
@@ -81,9 +86,18 @@ def adaptive(
     return []
 
 
-def bucket_after(index: Index, bucket: int, batch_bytes: int, files_in_row: int) -> int:
+def crowding(files: Iterable[Sequence[Segment]], index: Index) -> float:
+    """How many times too many files a row holds; a large one costs its readers less for each byte, and counts less."""
+    return (
+        sum(min(1.0, max(0.25, _SMALL_BYTES / max(1, sum(s.bytes for s in own)))) for own in files) / index.max_segments
+    )
+
+
+def bucket_after(
+    index: Index, bucket: int, batch_bytes: int, cells: Mapping[CellKey, Sequence[Segment]], row: int
+) -> int:
     """The budget of a slide: a share of what it took in, more while its insertion row holds too many files."""
-    crowded = files_in_row / index.max_segments
+    crowded = crowding(_by_file({cell: own for cell, own in cells.items() if cell[1] == row}).values(), index)
     share = index.merge_budget if crowded <= 1 else max(index.merge_budget, min(2.0, crowded - 1.0))
     return min(bucket + int(share * batch_bytes), max(batch_bytes, _SMALL_BYTES) * _LARGEST_MERGE)
 
@@ -119,7 +133,3 @@ def _by_cell(files: Iterable[Sequence[Segment]], slide: int) -> list[Merge]:
         for segment in segments:
             cells.setdefault(segment.cell, []).append(segment)
     return [Merge(cell, tuple(own), sum(s.live_bytes(slide) for s in own)) for cell, own in cells.items()]
-
-
-def _dead_fraction(segments: Sequence[Segment], slide: int) -> float:
-    return sum(s.dead(slide) for s in segments) / max(1, sum(s.rows for s in segments))

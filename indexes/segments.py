@@ -52,6 +52,8 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     def dead(self, slide: int) -> int:
         """How many rows are dead at `slide`."""
+        if int.from_bytes(self.expiries[:8], "little", signed=True) > slide:
+            return 0
         slots, counts = unpack_histogram(self.expiries)
         return int(counts[: int(np.searchsorted(slots, slide, side="right"))].sum())
 

@@ -123,8 +123,7 @@ def _maintain(
         rest = {cell: [s for s in segments if s.id not in busy] for cell, segments in cells.items()}
         batch = sum(s.bytes for segments in fresh.values() for s in segments)
         row = partitioner.row(update.slide)
-        crowd = len({s.file for cell, segments in cells.items() if cell[1] == row for s in segments})
-        saved = maintenance.bucket_after(index, update.bucket, batch, crowd)
+        saved = maintenance.bucket_after(index, update.bucket, batch, cells, row)
         chosen = maintenance.adaptive(rest, row, update.slide, index, saved, batch)
         update.bucket = max(0, saved - sum(merge.cost for merge in chosen))
         merges += chosen

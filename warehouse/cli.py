@@ -20,6 +20,7 @@ COMMANDS = {
     "check": "windrow.cli_upkeep:check",
     "gc": "windrow.cli_upkeep:gc",
     "demo": "windrow.cli_upkeep:demo",
+    "bench": "windrow.cli_bench:bench",
 }
 
 
