@@ -99,3 +99,41 @@ def isolation_command(*, full: bool, write: bool, scratch: Path | None) -> None:
         report.insert("isolation", text)
     if missed := [w for w in wanted if not w.reached]:
         raise click.ClickException(f"{len(missed)} of {len(wanted)} aims were not reached")
+
+
+@bench.command("sql")
+@click.option("--full", is_flag=True, help="5 million rows instead of 500,000: about five minutes.")
+@click.option("--write", is_flag=True, help="Put the tables into docs/benchmarks.md.")
+@click.option("--results", type=_FOLDER, default=None, help="Folder for samples and figures.")
+@click.option("--scratch", type=_FOLDER, default=None, help="Folder for the systems' files.")
+def sql_command(*, full: bool, write: bool, results: Path | None, scratch: Path | None) -> None:
+    """Questions in SQL over a window, beside a native DuckDB table, an ART index and unsorted Parquet."""
+    from bench import report, sql
+    from bench.results import Results
+    from bench.runner import WrongAnswerError
+
+    kept = Results(results or RESULTS / ("sql-full" if full else "sql-quick"))
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task("starting", total=sql.work(quick=not full))
+        try:
+            text, wanted, figures = sql.bench(
+                quick=not full,
+                scratch=scratch,
+                advance=lambda doing: bar.update(task, advance=1, description=doing),
+            )
+        except WrongAnswerError as error:
+            raise click.ClickException(f"wrong answer: {error}") from None
+    kept.write("sql", {**figures, "wanted": [{**vars(w), "reached": w.reached} for w in wanted]})
+    click.echo(text)
+    if write:
+        report.insert("sql", text)
+    click.echo(f"\nsamples and figures are in {kept.folder}")
+    if missed := [w for w in wanted if not w.reached]:
+        raise click.ClickException(f"{len(missed)} of {len(wanted)} aims were not reached")

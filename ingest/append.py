@@ -11,9 +11,11 @@ from windrow.errors import BatchConflictError, DefinitionError, SchemaError
 from windrow.files import disk_errors
 from windrow.ingest.expressions import Limits, arranged, can_place
 from windrow.ingest.packing import learned
+from windrow.ingest.pressure import wait_for_room
 from windrow.ingest.sessions import WRITE_SETTINGS, WarehouseOrPath, address, opened, settings, use_this_interpreter
 from windrow.ingest.staged import take_in
 from windrow.ingest.types import NOT_NULLABLE, Columns, plan_columns
+from windrow.lookups import find_stream, source_name
 from windrow.spool import Append, AppendReport
 from windrow.store import Store
 
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _TASK_BYTES = 512 << 20
-_ROW_GROUP_BYTES = 16 << 20
+_ROW_GROUP_BYTES = 4 << 20
+_DICTIONARY_BYTES = 32 << 10
 _ABSURD_BYTES = 1 << 50
 _WORKER_SAID = "windrow.errors.SchemaError: "
 
@@ -33,6 +36,7 @@ def append(
     *,
     source: str | None = None,
     batch_id: str | None = None,
+    max_spool_bytes: int | None = None,
 ) -> AppendReport:
     """Spool the rows of a DataFrame: durable when this returns, in the window after the next slide.
 
@@ -42,10 +46,14 @@ def append(
         stream: Its name.
         source: Which of the stream's sources the rows come from.
         batch_id: Appending the same (source, batch_id) again changes nothing.
+        max_spool_bytes: While more than this is spooled, wait until slides have taken it in.
     """
     if df.isStreaming:
         raise DefinitionError("this DataFrame is a stream; use windrow.spark.write_stream")
     with opened(warehouse) as wh:
+        if max_spool_bytes is not None:
+            entry, _ = wh._store.catalog.read(lambda tables: find_stream(tables, stream))
+            wait_for_room(wh, stream, source_name(entry, source), max_spool_bytes, slide=False)
         return append_rows(df, wh._store, stream, source, batch_id)
 
 
@@ -104,6 +112,8 @@ def writer_options(job: Append) -> dict[str, str]:
     return {
         "compression": "snappy" if learned(job).compresses else "none",
         "parquet.block.size": str(_ROW_GROUP_BYTES),
+        # A dictionary that does not stay small is given up early: row groups are small too, and each would try again.
+        "parquet.dictionary.page.size": str(_DICTIONARY_BYTES),
         "parquet.page.write-checksum.enabled": "false",
         "maxRecordsPerFile": "0",
         # The first version of the commit algorithm is the one in which a failed or speculative task leaves nothing.

@@ -4,6 +4,7 @@ A small process holds the pin instead, until Spark's driver is gone or the time 
 """
 
 import contextlib
+import fcntl
 import os
 import subprocess
 import sys
@@ -17,45 +18,31 @@ if TYPE_CHECKING:
 _LOOK_EVERY = 0.5
 
 
-def keep(snapshot: "Snapshot", root: Path, micros: int) -> None:
+def keep(snapshot: "Snapshot", micros: int) -> None:
     """Let another process pin what `snapshot` pins; the caller may then let go."""
+    from windrow.snapshot import pin_path
+
     store = snapshot.store
     if not store.catalog.writable:
         return
-    pin = store.catalog.folder / "pins" / store.unique()
-    command = [
-        sys.executable,
-        str(Path(__file__)),
-        str(pin),
-        str(snapshot.version),
-        str(os.getppid()),
-        str(micros / 1e6),
-    ]
-    keeper = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        cwd=root,
-    )
-    assert keeper.stdout is not None
-    with keeper.stdout as said:
-        if said.readline().strip() != b"pinned":
-            raise OSError(f"the process that should pin {root} for Spark did not start")
+    pin = pin_path(store, snapshot.version)
+    command = [sys.executable, str(Path(__file__)), str(pin), str(os.getppid()), str(micros / 1e6)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    if done.returncode:
+        raise OSError(f"the process that should pin {store.root} for Spark did not start")
 
 
-def _hold(pin: str, version: str, parent: str, seconds: str) -> None:
-    """Runs in the keeper: as `HeldFile` does, without importing it."""
-    import fcntl
-
+def _hold(pin: str, parent: str, seconds: str) -> None:
+    """Runs in the keeper: pins as `HeldFile` does, without importing the package, and goes on in the background."""
     path = Path(pin)
     hidden = path.with_name(f".{path.name}")
-    descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    os.write(descriptor, version.encode())
     hidden.rename(path)
-    print("pinned", flush=True)
+    if os.fork():
+        # The lock is the child's too, and stays.
+        os._exit(0)
+    os.setsid()
     end = time.monotonic() + float(seconds)
     while time.monotonic() < end and Path(f"/proc/{parent}").exists():
         time.sleep(_LOOK_EVERY)

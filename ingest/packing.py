@@ -15,7 +15,7 @@ from windrow.spool import Append
 
 _BITS = 63
 _NARROW = {pa.bool_(): (0, 1), pa.int8(): (-(1 << 7), (1 << 7) - 1), pa.int16(): (-(1 << 15), (1 << 15) - 1)}
-_WORTH_COMPRESSING = 0.8
+_WORTH_COMPRESSING = 0.7
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,8 @@ class Learned:
     """What earlier batches of a stream have shown, in this process."""
 
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    latest: int | None = None
+    """The greatest expiry, or event time where all rows live equally long."""
     compresses: bool = True
 
 
@@ -48,8 +50,8 @@ def learned(append: Append) -> Learned:
         return _learned.setdefault((str(append.store.catalog.folder), append.entry.id), Learned())
 
 
-def learn(append: Append, keys: pa.Table, sample: pa.Table) -> None:
-    """Remember what the key columns of a batch range over, and whether its rows are worth compressing."""
+def learn(append: Append, keys: pa.Table, latest: int | None, sample: pa.Table) -> None:
+    """Remember what the keys of a batch range over, how late its rows are, and whether they are worth compressing."""
     known = learned(append)
     for name in append.model.key:
         if not _countable(append.schema.field(name).type):
@@ -60,6 +62,8 @@ def learn(append: Append, keys: pa.Table, sample: pa.Table) -> None:
             with _guard:
                 before = known.ranges.get(name, (low, high))
                 known.ranges[name] = (min(low, before[0]), max(high, before[1]))
+    with _guard:
+        known.latest = max((time for time in (known.latest, latest) if time is not None), default=None)
     if sample.num_rows:
         known.compresses = _shrinks(sample)
 
@@ -93,10 +97,13 @@ def pack(append: Append, now: int | None, horizon: int, time: str) -> Packing | 
     if definition.longest_life is not None:
         if now is None:
             return None
-        # Rows that are taken lie in here: see `rejected`.
+        # No row that is taken is at or before this; see `rejected`.
         after = now if definition.expires is not None else now - definition.longest_life
         upto = horizon + (definition.longest_life if definition.expires is not None else 0)
+        if known.latest is not None:
+            upto = min(upto, max(now, known.latest) + 2 * definition.longest_life)
         parts.append((f"({time} - {big(after)})", max(1, upto - after).bit_length()))
+        outside.append(f"{time} > {big(upto)}")
     bits = sum(size for _, size in parts)
     if bits + append.layout.partitioner().columns.bit_length() > _BITS:
         return None

@@ -88,7 +88,7 @@ class _Held:
         self.before: dict[str, str | None] = {}
 
 
-_held: dict[int, _Held] = {}
+_held: dict[str, _Held] = {}
 _guard = threading.Lock()
 
 
@@ -96,7 +96,7 @@ _guard = threading.Lock()
 def settings(spark: Any, values: Mapping[str, str]) -> Iterator[None]:
     """Set options of a session while a job runs; the last job to end puts back what was there before the first."""
     with _guard:
-        held = _held.setdefault(id(spark), _Held())
+        held = _held.setdefault(name_of(spark), _Held())
         held.users += 1
         for name, value in values.items():
             if name not in held.before:
@@ -108,12 +108,17 @@ def settings(spark: Any, values: Mapping[str, str]) -> Iterator[None]:
         with _guard:
             held.users -= 1
             if not held.users:
-                del _held[id(spark)]
+                del _held[name_of(spark)]
                 for name, before in held.before.items():
                     if before is None:
                         spark.conf.unset(name)
                     else:
                         spark.conf.set(name, before)
+
+
+def name_of(spark: Any) -> str:
+    """What tells Spark's sessions apart: several Python objects may stand for one of them."""
+    return str(spark._jsparkSession.sessionUUID())
 
 
 def _current(spark: Any, name: str) -> str | None:

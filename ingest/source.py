@@ -33,6 +33,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from windrow import times
+from windrow.definitions import StreamDefinition
 from windrow.errors import DefinitionError, SearchKeyError
 from windrow.files import disk_errors
 from windrow.indexes.model import key_bytes
@@ -44,7 +45,7 @@ from windrow.ingest.keeper import keep
 from windrow.ingest.pressure import slid
 from windrow.ingest.sessions import open_warehouse
 from windrow.ingest.staged import take_in
-from windrow.ingest.types import arrow_schema, plan_columns, read_schema
+from windrow.ingest.types import arrow_schema, check_columns, read_schema
 from windrow.ingest.workers import WorkerPlan
 from windrow.native import keys as native_keys
 from windrow.snapshot import Snapshot, StreamView
@@ -89,9 +90,10 @@ class WindrowSource(DataSource):
 
     def reader(self, schema: StructType) -> "WindrowReader":
         """Reads a window."""
-        return WindrowReader(
-            self._option("path"), self._option("stream"), self.options.get("window"), schema, self.options.get("pin")
-        )
+        path, stream = self._option("path"), self._option("stream")
+        with Warehouse(path, create=False, read_only=True) as wh:
+            definition = wh.stream(stream).definition
+        return WindrowReader(path, definition, self.options.get("window"), schema, self.options.get("pin"))
 
     def writer(self, schema: StructType, overwrite: bool) -> "WindrowWriter":
         """Appends a batch."""
@@ -107,7 +109,7 @@ class WindrowSource(DataSource):
         path, stream = self._option("path"), self._option("stream")
         with open_warehouse(path) as wh:
             job = Append(wh._store, stream, self.options.get("source"), self.options.get("batch_id"))
-            plan_columns(schema, job.definition)
+            check_columns(schema, job.definition)
             folder = wh.path / "staging" / f"{_PREFIX}{uuid.uuid4().hex}"
             _remove_abandoned(folder.parent)
             plan = WorkerPlan(job.definition, job.layout, Limits(job.now, job.horizon()), str(folder))
@@ -211,8 +213,12 @@ def _commit(
         job = Append(wh._store, target.stream, target.source, batch_id)
         if job.known_batch() is None:
             with disk_errors(f"appending to stream {target.stream!r}"):
-                take_in(job, paths, job.horizon() if limits is None else limits.horizon)
-                job.commit()
+                try:
+                    take_in(job, paths, job.horizon() if limits is None else limits.horizon)
+                    job.commit()
+                except BaseException:
+                    job.discard()
+                    raise
         if target.slide == "auto":
             slid(wh, target.stream)
     for folder in {path.parent for path in paths} | {Path(target.plan.folder)}:
@@ -239,20 +245,21 @@ class WindrowReader(DataSourceReader):
 
     Args:
         path: The warehouse.
-        stream: Its name.
+        definition: The stream.
         window: Its length, None for all live rows.
         schema: What is read.
         pin: How long the files stay pinned.
     """
 
-    def __init__(self, path: str, stream: str, window: str | None, schema: StructType, pin: str | None) -> None:
+    def __init__(
+        self, path: str, definition: StreamDefinition, window: str | None, schema: StructType, pin: str | None
+    ) -> None:
         self.path = path
-        self.stream = stream
+        self.definition = definition
         self.window = window
-        self.wanted = arrow_schema(schema, stream)
+        self.wanted = arrow_schema(schema, definition.name)
         self.pin = times.duration(pin, "pin") if pin else 3600 * times.SECOND
         self.filters: list[Filter] = []
-        self.definition: Any = None
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Note the conditions; Spark still checks them all, since the directory may give more rows than match."""
@@ -261,13 +268,13 @@ class WindrowReader(DataSourceReader):
 
     def partitions(self) -> Sequence[Ranges]:
         """The pruned segments, cut into parts of similar size."""
-        with Warehouse(self.path, create=False, read_only=True) as wh, Snapshot(wh._store, [self.stream]) as snapshot:
-            view = snapshot.view(self.stream)
-            self.definition = view.entry.definition
+        stream = self.definition.name
+        with Warehouse(self.path, create=False, read_only=True) as wh, Snapshot(wh._store, [stream]) as snapshot:
+            view = snapshot.view(stream)
             bounds = view.bounds() if self.window is None else view.last(times.duration(self.window, "window"))
             if bounds is None:
                 return []
-            keep(snapshot, wh.path, self.pin)
+            keep(snapshot, self.pin)
             return _binned(self._found(snapshot, view, bounds), bounds)
 
     def _found(self, snapshot: Snapshot, view: StreamView, bounds: Bounds) -> list[tuple[str, int, int, bool, int]]:

@@ -27,6 +27,7 @@ from windrow.spool import Append
 from windrow.staged import StagedFile
 
 _SAMPLE_ROWS = 1024
+_NO_TIME = -(1 << 63)
 _REWRITTEN_BYTES = 64 << 20
 """A file up to this size is written again without its rejected rows; a larger one keeps them, unnamed, at its end."""
 
@@ -71,8 +72,10 @@ def _look(append: Append, path: Path, horizon: int) -> _Looked | None:
     model = append.model
     needed = [name for name in append.schema.names if name in {model.time, model.expires, *model.key}]
     table = conform(opened.read(needed), pa.schema([append.schema.field(name) for name in needed]))
-    learn(append, table, pa.Table.from_batches([next(opened.iter_batches(_SAMPLE_ROWS))]))
     ts, exp, codes = classify(table, append.definition, append.now, horizon)
+    last = (ts if model.expires is None else exp)[codes == 0].max(initial=_NO_TIME)
+    sample = pa.Table.from_batches([next(opened.iter_batches(_SAMPLE_ROWS))])
+    learn(append, table, None if last == _NO_TIME else int(last), sample)
     keys = model.encoded_keys(table) if model.key else None
     main = _numbered(opened)
     kept = main == rows or (main > 0 and path.stat().st_size > _REWRITTEN_BYTES)

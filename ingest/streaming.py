@@ -9,7 +9,6 @@ import logging
 import signal
 import threading
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812
@@ -21,10 +20,10 @@ from windrow.ingest.append import append_rows
 from windrow.ingest.expressions import micros
 from windrow.ingest.pressure import slid, wait_for_room
 from windrow.ingest.sessions import WarehouseOrPath, open_warehouse, use_this_interpreter
-from windrow.ingest.types import plan_columns
+from windrow.ingest.totals import Totals
+from windrow.ingest.types import check_columns
 from windrow.lookups import find_stream, source_name
 from windrow.rejecting import EARLIEST
-from windrow.spool import AppendReport
 from windrow.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -35,33 +34,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("windrow.ingest")
 MAX_SPOOL_BYTES = 4 << 30
 _LOOK_EVERY = 0.5
-
-
-@dataclass
-class Totals:
-    """What a query has brought in since it was started."""
-
-    batches: int = 0
-    duplicates: int = 0
-    rows: int = 0
-    accepted: int = 0
-    late: int = 0
-    slides: int = 0
-    heartbeats: int = 0
-    rejected: dict[str, int] = field(default_factory=dict)
-    """Rows rejected, by reason."""
-
-    def add(self, report: AppendReport) -> None:
-        """Count one batch."""
-        if report.duplicate:
-            self.duplicates += 1
-            return
-        self.batches += 1
-        self.rows += report.rows
-        self.accepted += report.accepted
-        self.late += report.late
-        for reason, count in report.rejected.items():
-            self.rejected[reason] = self.rejected.get(reason, 0) + count
 
 
 def write_stream(
@@ -111,7 +83,7 @@ def write_stream(
     wh = warehouse if isinstance(warehouse, Warehouse) else open_warehouse(warehouse)
     try:
         entry, _ = wh._store.catalog.read(lambda tables: find_stream(tables, stream))
-        plan_columns(df.schema, entry.definition)
+        check_columns(df.schema, entry.definition)
         interval = None if heartbeat is None else times.duration(heartbeat, "heartbeat")
         behind = entry.definition.slack if lag is None else times.slack(lag, "lag")
         job = _Job(
@@ -136,10 +108,12 @@ def write_stream(
 
 def totals(query: "StreamingQuery") -> Totals:
     """What a query that `write_stream` started has brought in."""
-    job = _jobs.get(str(query.runId))
-    if job is None:
-        raise DefinitionError("this query was not started by windrow.spark.write_stream in this process")
-    return job.totals
+    return _job_of(query).totals
+
+
+def stop(query: "StreamingQuery") -> None:
+    """End a query that `write_stream` started, after the batch under way."""
+    _job_of(query).stop()
 
 
 class _Job:
@@ -247,6 +221,7 @@ class _Job:
             failure = self._query.exception()
         if failure is not None and not self.stopping.is_set():
             why = str(failure).strip().splitlines()[0] if str(failure).strip() else "the query failed"
+            self.totals.failure = why
             log.error("stream %r: the query of source %r failed: %s", self.stream, self.source, why)
             with contextlib.suppress(WindrowError):
                 self.warehouse.fail_source(self.stream, self.source, why[:200])
@@ -286,6 +261,13 @@ class _Job:
 
 
 _jobs: dict[str, _Job] = {}
+
+
+def _job_of(query: Any) -> _Job:
+    job = _jobs.get(str(query.runId))
+    if job is None:
+        raise DefinitionError("this query was not started by windrow.spark.write_stream in this process")
+    return job
 
 
 def _stop_on_sigterm(job: _Job) -> None:

@@ -142,8 +142,8 @@ def arrow_schema(schema: T.StructType, stream: str) -> pa.Schema:
     return pa.schema(fields)
 
 
-def plan_columns(schema: T.StructType, definition: StreamDefinition) -> Columns:
-    """How the columns of a DataFrame become those of the stream, or one error that names every difference."""
+def check_columns(schema: T.StructType, definition: StreamDefinition) -> None:
+    """Refuse columns that cannot become those of the stream, with one error that names every difference."""
     wanted = definition.schema
     given = arrow_schema(schema, definition.name)
     eased = pa.schema(
@@ -155,21 +155,29 @@ def plan_columns(schema: T.StructType, definition: StreamDefinition) -> Columns:
         ]
     )
     intake.plan_columns(given, eased, definition.name)
-    targets = [native_type(field.type) for field in wanted]
+    wrong = [
+        f"column {field.name!r} is {schema[field.name].dataType.simpleString()}, the stream has {field.type}"
+        for field in wanted
+        if (target := native_type(field.type)) is not None and not _lossless(schema[field.name].dataType, target)
+    ]
+    if wrong:
+        raise SchemaError(f"stream {definition.name!r}: {'; '.join(wrong)}; nothing was appended")
+
+
+def plan_columns(schema: T.StructType, definition: StreamDefinition) -> Columns:
+    """How the columns of a DataFrame become those of the stream, if they can."""
+    check_columns(schema, definition)
+    targets = [native_type(field.type) for field in definition.schema]
     native = all(target is not None for target in targets)
-    wrong, select = [], []
-    for field, target in zip(wanted, targets, strict=True):
+    select = []
+    for field, target in zip(definition.schema, targets, strict=True):
         source = schema[field.name]
         column = F.col(quoted(field.name))
-        if target is not None and not _lossless(source.dataType, target):
-            wrong.append(f"column {field.name!r} is {source.dataType.simpleString()}, the stream has {field.type}")
-        if native and source.dataType != target:
-            column = column.cast(target)  # type: ignore[arg-type]
+        if native and target is not None and source.dataType != target:
+            column = column.cast(target)
         if not field.nullable and source.nullable:
             column = F.coalesce(column, F.raise_error(F.lit(NOT_NULLABLE + field.name)).cast(target or source.dataType))
         select.append(column.alias(field.name))
-    if wrong:
-        raise SchemaError(f"stream {definition.name!r}: {'; '.join(wrong)}; nothing was appended")
     return Columns(tuple(select), native)
 
 

@@ -6,6 +6,7 @@ A pin is a locked file published before the manifest is read, so nothing that th
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -113,6 +114,11 @@ def load_view(store: Store, tables: Tables, name: str) -> StreamView:
     return StreamView(entry, state, load_segments(store, tables, entry.id, state), sources)
 
 
+def pin_path(store: Store, version: int) -> Path:
+    """Where a pin lies. The version is in the name and the file is empty: a full disk can still be read."""
+    return store.catalog.folder / "pins" / f"{version}-{store.unique()}"
+
+
 class Snapshot:
     """A pinned view of some or all streams. Close it, use it in a ``with`` block, or let it be garbage-collected.
 
@@ -138,11 +144,10 @@ class Snapshot:
     def _pin(store: Store) -> HeldFile | None:
         if not store.catalog.writable:
             return None
-        folder = store.catalog.folder / "pins"
         with disk_errors("pinning a snapshot"):
-            folder.mkdir(exist_ok=True)
-            # The version is in the name and the file is empty: a full disk can still be read.
-            return HeldFile(folder / f"{store.catalog.version()}-{store.unique()}")
+            path = pin_path(store, store.catalog.version())
+            path.parent.mkdir(exist_ok=True)
+            return HeldFile(path)
 
     def _load(
         self, tables: Tables, wanted: tuple[str, ...] | None

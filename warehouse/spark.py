@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from windrow.ingest.append import append
     from windrow.ingest.reading import read, release, window
-    from windrow.ingest.streaming import totals, write_stream
+    from windrow.ingest.source import register
+    from windrow.ingest.streaming import stop, totals, write_stream
 
 _HOMES = {
     "append": "windrow.ingest.append",
     "read": "windrow.ingest.reading",
+    "register": "windrow.ingest.source",
     "release": "windrow.ingest.reading",
+    "stop": "windrow.ingest.streaming",
     "totals": "windrow.ingest.streaming",
     "window": "windrow.ingest.reading",
     "write_stream": "windrow.ingest.streaming",
 }
 
-__all__ = ["append", "read", "release", "totals", "window", "write_stream"]
+__all__ = ["append", "read", "register", "release", "stop", "totals", "window", "write_stream"]
 
 
 def __getattr__(name: str) -> Any:

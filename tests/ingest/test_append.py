@@ -340,7 +340,7 @@ class Test_storage_order_in_one_number:
                 [
                     pa.array(stamps, UTC),
                     pa.array([t + dt.timedelta(microseconds=chance.randrange(30 * 60_000_000)) for t in stamps], UTC),
-                    pa.array([chance.choice([None, dt.date(2026, 1, 1), dt.date(1, 1, 1)]) for _ in stamps]),
+                    pa.array([chance.choice([None, dt.date(2026, 1, 1), dt.date(2025, 1, 1)]) for _ in stamps]),
                     pa.array([chance.choice(choice) for _ in stamps], pa.int64()),
                     pa.array([chance.choice([None, True, False]) for _ in stamps]),
                 ],

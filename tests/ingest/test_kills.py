@@ -39,6 +39,10 @@ class Ingest:
             index = windrow.Index("round-robin", 2, 2)
             wh.create_stream("s", SCHEMA, time="ts", key="k", slide="1 minute", lifetime="2 weeks", index=index)
 
+    @property
+    def rows(self) -> int:
+        return len(self.stamps)
+
     def grow(self, files: int, rows: int = 40) -> None:
         for _ in range(files):
             stamps = [START + dt.timedelta(minutes=self.files, seconds=i % 60) for i in range(rows)]

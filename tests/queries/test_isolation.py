@@ -432,4 +432,4 @@ def test_every_answer_is_one_slides_state_while_another_process_slides(path, lay
 @pytest.mark.soak
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_answer_is_one_slides_state_for_a_long_time(path, layout):
-    crowd(path, layout, readers=3, rounds=150)
+    crowd(path, layout, readers=3, rounds=60)
