@@ -16,7 +16,6 @@ from typing import Any
 import duckdb
 
 from windrow.errors import QueryError
-from windrow.queries import macros
 from windrow.queries.forks import leave_to_parent
 from windrow.queries.statements import Statement
 from windrow.queries.types import text
@@ -62,7 +61,6 @@ def locked_instance(root: Path, memory_limit: str | None = None) -> duckdb.DuckD
     opened.execute("SET GLOBAL disable_parquet_prefetching = true")
     opened.execute("SET GLOBAL errors_as_json = true")
     opened.execute("SET GLOBAL TimeZone = 'UTC'")
-    macros.define(opened)
     opened.execute("SET GLOBAL enable_external_access = false")
     opened.execute("SET GLOBAL lock_configuration = true")
     return opened

@@ -8,7 +8,6 @@ import datetime as dt
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any
 
 import duckdb
@@ -18,15 +17,15 @@ from windrow import times
 from windrow.catalog import Tables
 from windrow.errors import QueryError, UnknownStreamError
 from windrow.lookups import find_stream
-from windrow.queries import desks, engine, interrupting, macros, planner, sources, system
+from windrow.queries import engine, interrupting, system
 from windrow.queries.answers import HUGE, Answer, Window
 from windrow.queries.confine import confine
-from windrow.queries.desks import Desk
 from windrow.queries.explaining import Explanation
 from windrow.queries.interrupting import interruptible
 from windrow.queries.planner import Planner, Pruned, bounds_of
 from windrow.queries.relations import table_sql
 from windrow.queries.statements import Reference, Statement, parse
+from windrow.queries.types import quoted
 from windrow.queries.windows import All
 from windrow.snapshot import Snapshot, StreamView
 from windrow.store import Store
@@ -39,35 +38,24 @@ _READ_ERRORS = (duckdb.Error, OSError, pa.ArrowException, RuntimeError)
 Params = Sequence[Any] | dict[str, Any] | None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Prepared:
-    """A statement ready to run on a desk of its own."""
+    """A statement ready to run on a cursor of its own."""
 
     statement: Statement
     snapshot: Snapshot
-    desk: Desk
+    cursor: Any
     pruned: tuple[Pruned, ...]
     windows: tuple[Window, ...]
     borrowed: bool = False
     """Whether the snapshot is somebody else's to close."""
-    tidy: bool = False
-    """Whether the desk is left as it was found: all rows were read, and no transaction is open."""
     timers: list[threading.Timer] = field(default_factory=list)
-    _closed: bool = False
-
-    @property
-    def cursor(self) -> Any:
-        """The desk's."""
-        return self.desk.cursor
 
     def close(self) -> None:
-        """Let go of desk and snapshot."""
-        if self._closed:
-            return
-        self._closed = True
+        """Let go of cursor and snapshot."""
         for timer in self.timers:
             timer.cancel()
-        self.desk.leave(tidy=self.tidy)
+        self.cursor.close()
         if not self.borrowed:
             self.snapshot.close()
 
@@ -125,13 +113,13 @@ def prepare(
         pinned, held = (snapshot, None) if snapshot is not None else _pin(store, statement)
         if snapshot is None:
             undo.callback(pinned.close)
-        desk = desks.take(store, memory_limit)
-        undo.callback(desk.leave, tidy=False)
-        streams = _offer(statement, pinned, held, desk)
-        pruned = Planner(pinned, desk.cursor, statement, params, desk).prepare(streams)
+        cursor = engine.cursor(store, memory_limit)
+        undo.callback(cursor.close)
+        streams = _offer(statement, pinned, held, cursor)
+        pruned = Planner(pinned, cursor, statement, params).prepare(streams)
         windows = tuple(window_of(pinned.view(reference.name), reference) for reference in streams)
         undo.pop_all()
-        return Prepared(statement, pinned, desk, tuple(pruned), windows, borrowed=snapshot is not None)
+        return Prepared(statement, pinned, cursor, tuple(pruned), windows, borrowed=snapshot is not None)
 
 
 def _pin(store: Store, statement: Statement) -> tuple[Snapshot, system.Records | None]:
@@ -150,7 +138,7 @@ def _pin(store: Store, statement: Statement) -> tuple[Snapshot, system.Records |
     return pinned, held
 
 
-def _offer(statement: Statement, snapshot: Snapshot, held: system.Records | None, desk: Desk) -> list[Reference]:
+def _offer(statement: Statement, snapshot: Snapshot, held: system.Records | None, cursor: Any) -> list[Reference]:
     """Confine the statement, make its tables readable, and give its references to streams, each relation once."""
     streams = {name.lower(): name for name in snapshot.streams()}
     tables = {name.lower(): name for name in snapshot.tables}
@@ -160,7 +148,7 @@ def _offer(statement: Statement, snapshot: Snapshot, held: system.Records | None
             return reference.schema.lower() == "windrow" and reference.name.lower() in system.TABLES
         return reference.name.lower() in streams or reference.name.lower() in tables
 
-    _confined(statement, tuple(map(exists, statement.references)))
+    confine(statement, exists)
     own = []
     for reference in {each.relation.lower(): each for each in statement.references}.values():
         folded = reference.name.lower()
@@ -168,11 +156,12 @@ def _offer(statement: Statement, snapshot: Snapshot, held: system.Records | None
             _refuse_window(statement, reference)
         if reference.schema:
             held = held or system.records(snapshot)
-            desk.rows(reference.relation, system.table(snapshot, held, folded))
+            cursor.register(reference.relation, system.table(snapshot, held, folded))
         elif folded in streams:
             own.append(replace(reference, name=streams[folded]))
         else:
-            desk.view(reference.relation, table_sql(snapshot.store.root, snapshot.tables[tables[folded]]))
+            source = table_sql(snapshot.store.root, snapshot.tables[tables[folded]])
+            cursor.execute(f"CREATE OR REPLACE TEMP VIEW {quoted(reference.relation)} AS {source}")
     return own
 
 
@@ -221,34 +210,10 @@ def run(prepared: Prepared, params: Params, timeout: float | None = None) -> pa.
         if statement.explain:
             lines = str(interruptible(cursor, lambda: _explained(prepared, params))).splitlines()
             return pa.table({"explain": pa.array(lines, pa.string())}).to_reader()
-        reader, types = interruptible(cursor, lambda: _started(cursor, statement, params))
-    schema = marked(reader.schema, types)
-    unseen = macros.hidden(statement, schema.names)
-    shown = [at for at in range(len(schema)) if at not in unseen]
-    rows = _batches(reader, schema, prepared, timeout)
-    if unseen:
-        schema = pa.schema([schema.field(at) for at in shown])
-        rows = (batch.select(shown) for batch in rows)
-    return pa.RecordBatchReader.from_batches(schema, rows)
-
-
-def _started(cursor: Any, statement: Statement, params: Params) -> tuple[pa.RecordBatchReader, Sequence[Any]]:
-    if _pivots(statement):  # DuckDB runs several statements for it
         relation = cursor.sql(statement.sql, params=params)
-        return relation.to_arrow_reader(BATCH_ROWS), relation.types
-    return sources.run(cursor, statement.sql, params, BATCH_ROWS)
-
-
-@lru_cache(maxsize=256)
-def _pivots(statement: Statement) -> bool:
-    return any("pivot" in token.word for token in statement.source.tokens)
-
-
-@lru_cache(maxsize=256)
-def _confined(statement: Statement, found: tuple[bool, ...]) -> None:
-    """Check a statement once for each answer to which of its relations exist."""
-    exists = dict(zip(map(id, statement.references), found, strict=True))
-    confine(statement, lambda reference: exists[id(reference)])
+        reader = interruptible(cursor, lambda: relation.to_arrow_reader(BATCH_ROWS))
+    schema = marked(reader.schema, relation.types)
+    return pa.RecordBatchReader.from_batches(schema, _batches(reader, schema, prepared, timeout))
 
 
 def marked(schema: pa.Schema, types: Sequence[Any]) -> pa.Schema:
@@ -273,7 +238,6 @@ def _batches(
         with _telling(prepared, timeout):
             batch = interruptible(prepared.cursor, following)
         if batch is None:
-            prepared.tidy = not planner.asks_the_clock(prepared.statement)
             break
         yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
     for timer in prepared.timers:

@@ -3,53 +3,30 @@
 What is left out could not have changed the answer: DuckDB applies every predicate itself to whatever is read.
 """
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import duckdb
 import pyarrow as pa
-from duckdb._sources import nodes
 
 from windrow.errors import WindowError
-from windrow.indexes.model import SEQ
 from windrow.indexes.probing import KeyRange, RowRange, find_rows, read_found
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Selection
-from windrow.queries import macros, sources, windows
-from windrow.queries.desks import Desk
-from windrow.queries.joining import Finder, KeySource
-from windrow.queries.pruning import MOST_POINTS, Asked, asked_of
-from windrow.queries.relations import edge_condition, ordered_sql, table_schema, window_sql
+from windrow.queries import sources, windows
+from windrow.queries.pruning import Asked, asked_of
+from windrow.queries.relations import edge_condition, newest_sql, window_sql
+from windrow.queries.sources import ListeningSource
 from windrow.queries.statements import Reference, Statement
 from windrow.queries.types import quoted
-from windrow.records import TableEntry
 from windrow.snapshot import Snapshot, StreamView
 
 PROBE_ROWS = 200_000
 PROBE_SHARE = 0.2
 """A probe reads rows one by one; past these limits DuckDB's own scan of whole row groups is faster."""
-SMALL_TABLE = 100_000
-"""Rows of a table that is worth looking into for keys before a stream is read."""
 
-_guard = threading.Lock()
 _CLOCKS = ("now", "today", "current", "localtime", "transaction_timestamp")
-
-
-Heard = dict[str, list[nodes.Node]]
-_heard: OrderedDict[Hashable, Heard] = OrderedDict()
-"""What was heard of statements that were asked before; it does not depend on any row."""
-_REMEMBERED = 256
-
-
-def _remember(question: Hashable, heard: Heard) -> None:
-    with _guard:
-        _heard[question] = heard
-        while len(_heard) > _REMEMBERED:
-            _heard.popitem(last=False)
 
 
 @dataclass(frozen=True)
@@ -82,8 +59,7 @@ class _Ready:
     found: list[RowRange] | None
 
 
-@lru_cache(maxsize=256)
-def asks_the_clock(statement: Statement) -> bool:
+def _asks_the_clock(statement: Statement) -> bool:
     """Whether a constant of the statement may depend on when it is run."""
     return any(word in token.text.lower() for token in statement.source.tokens for word in _CLOCKS)
 
@@ -113,15 +89,6 @@ def _narrowed(selection: Selection, wanted: Asked) -> Selection:
     )
 
 
-def _in_words(ranges: Sequence[KeyRange] | None) -> str:
-    if ranges is None:
-        return "any"
-    points = sum(each.is_point for each in ranges)
-    counts = {"key": points, "range": len(ranges) - points}
-    words = [f"{number:,} {word}{'' if number == 1 else 's'}" for word, number in counts.items() if number]
-    return " and ".join(words) or "none"
-
-
 def bounds_of(view: StreamView, window: windows.WindowSpec) -> Bounds | None:
     """The bounds of a window at the stream's clock; None before its first slide."""
     if isinstance(window, windows.Range):
@@ -143,20 +110,14 @@ class Planner:
         cursor: Where the statement will run.
         statement: As parsed and confined.
         parameters: Of the statement.
-        desk: The cursor's, if it has one.
     """
 
-    def __init__(
-        self, snapshot: Snapshot, cursor: Any, statement: Statement, parameters: Any, desk: Desk | None = None
-    ) -> None:
-        self.desk = desk or Desk(cursor)
+    def __init__(self, snapshot: Snapshot, cursor: Any, statement: Statement, parameters: Any) -> None:
         self.snapshot = snapshot
         self.cursor = cursor
         self.statement = statement
         self.parameters = parameters
         self._root = snapshot.store.root
-        self._from: dict[str, str] = {}
-        self._numbered = macros.asks_for_order(statement)
 
     def prepare(self, references: Sequence[Reference]) -> list[Pruned]:
         """Make every stream of the statement readable under its relation's name; gives what was pruned."""
@@ -175,73 +136,19 @@ class Planner:
 
     def _listen(self, streams: dict[str, Reference]) -> dict[str, Asked]:
         schemas = {name: _listening_schema(self._view(reference)) for name, reference in streams.items()}
-        if self._numbered:
-            schemas = {name: schema.append(pa.field(SEQ, macros.KIND)) for name, schema in schemas.items()}
-        clocked = asks_the_clock(self.statement)
-        remembered = None if clocked else self._question(schemas)
-        if remembered in _heard:
-            return self._asked(streams, schemas, _heard[remembered])
+        clocked = _asks_the_clock(self.statement)
         if clocked:  # now() is one instant within a transaction: what was planned with is what will be run with
             self.cursor.execute("BEGIN TRANSACTION")
         try:
-            self.desk.clear(schemas)
             heard = sources.listen(self.cursor, self.statement.sql, self.parameters, schemas)
-            found = self._asked(streams, schemas, heard)
-        except (duckdb.Error, LookupError, TypeError, ValueError):
+        except duckdb.Error:
             if clocked:
                 self.cursor.execute("ROLLBACK")
-            return {}  # the statement itself will say what is wrong with it, or with its parameters
-        if remembered is not None:
-            _remember(remembered, heard)
-        return found
-
-    def _question(self, schemas: dict[str, pa.Schema]) -> Hashable | None:
-        """All that decides what is heard; None if it cannot be compared."""
-        given = self.parameters
-        values = tuple(given.items()) if isinstance(given, dict) else tuple(given or ())
-        relations = tuple((name, schema.serialize().to_pybytes()) for name, schema in schemas.items())
-        tables = tuple(sorted(entry.file for entry in self.snapshot.tables.values()))
-        question = self.statement.sql, tuple(map(type, values)), values, relations, tables
-        try:
-            hash(question)
-        except TypeError:
-            return None
-        return question
-
-    def _asked(self, streams: dict[str, Reference], schemas: dict[str, pa.Schema], heard: Heard) -> dict[str, Asked]:
-        among = self._join_keys(streams)
+            return {}  # the statement itself will say what is wrong with it
         return {
-            name: asked_of(heard.get(name, ()), self._view(streams[name]).entry.definition.model, schemas[name], own)
-            for name in streams
-            if (own := among.get(name)) or name in heard
+            name: asked_of(predicates, self._view(streams[name]).entry.definition.model, schemas[name])
+            for name, predicates in heard.items()
         }
-
-    def _join_keys(self, streams: dict[str, Reference]) -> dict[str, dict[str, pa.Array]]:
-        """Values that the search keys of streams must have because of small tables, by relation and column."""
-        tables = {r.relation: r for r in self.statement.references if not r.schema and r.relation not in streams}
-        keys = {name: self._view(reference).entry.definition.key for name, reference in streams.items()}
-        if not tables or not any(keys.values()):
-            return {}
-        columns: dict[str, Sequence[str]] = {name: self._view(streams[name]).schema.names for name in streams}
-        columns |= {name: table_schema(self._table(reference)).names for name, reference in tables.items()}
-        found: dict[str, dict[str, pa.Array]] = {}
-        small = [name for name, reference in tables.items() if self._table(reference).rows <= SMALL_TABLE]
-        for source in Finder(self.statement, self.parameters, keys, small, columns).sources():
-            values = self._values(source)
-            if values is not None:
-                found.setdefault(source.relation, {})[source.column] = values
-                self._from[source.relation] = f" from {source.table}.{source.table_column}"
-        return found
-
-    def _table(self, reference: Reference) -> TableEntry:
-        names = {name.lower(): name for name in self.snapshot.tables}
-        return self.snapshot.tables[names[reference.name.lower()]]
-
-    def _values(self, source: KeySource) -> pa.Array | None:
-        """What a key source gives; None if that is too much, or cannot be computed by itself."""
-        sql = f"{source.sql} LIMIT {MOST_POINTS + 1}"
-        given = self.cursor.sql(sql, params=source.parameters or None).to_arrow_table().column(0).combine_chunks()
-        return given if len(given) <= MOST_POINTS else None
 
     def _view(self, reference: Reference) -> StreamView:
         return self.snapshot.view(reference.name)
@@ -270,15 +177,13 @@ class Planner:
         reference, view, selection = ready.reference, ready.view, ready.selection
         model, name = view.entry.definition.model, reference.relation
         path = "scan" if selection.segments else "empty"
-        newest = reference.window.count if isinstance(reference.window, windows.Rows) else None
-        if newest is not None or self._numbered:
-            sql = ordered_sql(
-                self._root, model, view.schema, selection, view.state.torn, newest=newest, numbered=self._numbered
-            )
-            self._create_view(name, sql)
-        elif ready.found is not None and selection.segments:
+        if ready.found is not None and selection.segments:
             path = "probe"
             self._register_probe(name, ready)
+        elif isinstance(reference.window, windows.Rows):
+            self._create_view(
+                name, newest_sql(self._root, model, view.schema, selection, reference.window.count, view.state.torn)
+            )
         else:
             path = self.offer(name, view, selection)
         return self._pruned(ready, path)
@@ -304,16 +209,16 @@ class Planner:
                 continue
             alone = suffix == "whole" and not selection.edge
             own = name if alone else f"{name} {suffix}"
-            self._offer_columns(own, view, segments)
+            sources.register(self.cursor, own, self._column_source(view, segments))
             condition = f" WHERE {edge_condition(view, selection.bounds)}" if suffix == "edge" else ""
             parts.append(f"SELECT * FROM {quoted(own)}{condition}")
         if selection.edge:
             self._create_view(name, " UNION ALL ".join(parts))
 
-    def _offer_columns(self, name: str, view: StreamView, segments: Sequence[Segment]) -> None:
+    def _column_source(self, view: StreamView, segments: Sequence[Segment]) -> ListeningSource:
         cache, full = self.snapshot.store.columns, view.stored_schema
         rows = sum(segment.rows for segment in segments)
-        self.desk.source(name, view.schema, lambda schema: cache.table(segments, schema, full), rows)
+        return ListeningSource(view.schema, lambda schema: cache.table(segments, schema, full), rows)
 
     def _register_probe(self, name: str, ready: _Ready) -> None:
         view, snapshot = ready.view, self.snapshot
@@ -323,12 +228,13 @@ class Planner:
             model = view.entry.definition.model
             return read_found(found, ready.selection, ranges, model, view.stored_schema, schema, snapshot.store.reader)
 
-        self.desk.source(name, view.schema, read)
+        sources.register(self.cursor, name, ListeningSource(view.schema, read))
 
     def _create_view(self, name: str, sql: str) -> None:
-        self.desk.view(name, sql)
+        self.cursor.execute(f"CREATE OR REPLACE TEMP VIEW {quoted(name)} AS {sql}")
 
-    def _pruned(self, ready: _Ready, path: str) -> Pruned:
+    @staticmethod
+    def _pruned(ready: _Ready, path: str) -> Pruned:
         kept, stored = ready.selection.segments, ready.view.segments
         read_rows = sum(s.rows for s in kept)
         read_bytes = sum(s.bytes for s in kept)
@@ -336,7 +242,7 @@ class Planner:
             rows = sum(part.stop - part.start for part in ready.found)
             read_bytes = sum(p.segment.bytes * (p.stop - p.start) // max(1, p.segment.rows) for p in ready.found)
             read_rows = rows
-        keys = _in_words(ready.asked.keys) + (self._from.get(ready.reference.relation, "") if ready.asked.keys else "")
+        keys = "any" if ready.asked.keys is None else f"{len(ready.asked.keys)} range(s)"
         return Pruned(
             reference=ready.reference,
             bounds=ready.selection.bounds if ready.view.now is not None else None,

@@ -36,69 +36,37 @@ def window_sql(root: Path, model: RowModel, schema: pa.Schema, selection: Select
     return " UNION ALL ".join(parts) if parts else empty_sql(schema)
 
 
-def ordered_sql(
-    root: Path,
-    model: RowModel,
-    schema: pa.Schema,
-    selection: Selection,
-    torn: Collection[str] = (),
-    *,
-    newest: int | None = None,
-    numbered: bool = False,
+def newest_sql(
+    root: Path, model: RowModel, schema: pa.Schema, selection: Selection, count: int, torn: Collection[str] = ()
 ) -> str:
-    """A SELECT that knows the order of (time, arrival).
-
-    Args:
-        root: Of the warehouse.
-        model: Of the stream.
-        schema: Its columns.
-        selection: What to read.
-        torn: Files of which only the segments' own rows may be read.
-        newest: Only so many rows, those that come last.
-        numbered: Give the order as a further column.
-    """
-    by_base: dict[int, list[Segment]] = {}
-    for segment in selection.segments if newest is None else _newest_first(selection, newest):
-        by_base.setdefault(segment.seq_base, []).append(segment)
+    """A SELECT that gives the `count` newest rows of a selection by (time, arrival)."""
+    names = ", ".join(quoted(name) for name in schema.names)
     inner: list[str] = []
-    for base, segments in by_base.items():
+    for base, segments in _newest_first(selection, count).items():
         kept = Selection(
             selection.bounds,
             tuple(s for s in segments if selection.bounds.holds(s)),
             tuple(s for s in segments if not selection.bounds.holds(s)),
         )
-        columns = ", ".join([*(stored(field) for field in schema), _sequence(schema.field(model.time), base)])
+        columns = ", ".join([*(stored(field) for field in schema), f"{quoted(SEQ)} + {base} AS {quoted(SEQ)}"])
         inner += _parts(_files(root, kept, torn), columns, _condition(model, schema, selection.bounds))
     if not inner:
-        return empty_sql(schema, numbered=numbered)
-    names = ", ".join(quoted(name) for name in (*schema.names, *([SEQ] if numbered else ())))
-    last = "" if newest is None else f" ORDER BY {quoted(SEQ)} DESC LIMIT {newest}"
-    return f"SELECT {names} FROM ({' UNION ALL '.join(inner)}){last}"
-
-
-def _sequence(time: pa.Field, base: int) -> str:
-    """Time in the high bits, arrival in the low ones: one number that orders rows."""
-    epoch = "epoch_ns" if time.type.unit == "ns" else "epoch_us"
-    return f"CAST({epoch}({quoted(time.name)}) AS HUGEINT) * {1 << 63} + {quoted(SEQ)} + {base} AS {quoted(SEQ)}"
+        return empty_sql(schema)
+    order = f"{quoted(model.time)} DESC, {quoted(SEQ)} DESC"
+    return f"SELECT {names} FROM ({' UNION ALL '.join(inner)}) ORDER BY {order} LIMIT {count}"
 
 
 def table_sql(root: Path, entry: TableEntry) -> str:
     """A SELECT that gives the rows of a table."""
-    columns = ", ".join(stored(field) for field in table_schema(entry))
+    schema = pa.ipc.read_schema(pa.py_buffer(entry.schema_bytes))
+    columns = ", ".join(stored(field) for field in schema)
     return f"SELECT {columns} FROM read_parquet({text(str(root / entry.file))})"
 
 
-def table_schema(entry: TableEntry) -> pa.Schema:
-    """Columns of a table."""
-    return pa.ipc.read_schema(pa.py_buffer(entry.schema_bytes))
-
-
-def empty_sql(schema: pa.Schema, *, numbered: bool = False) -> str:
+def empty_sql(schema: pa.Schema) -> str:
     """A SELECT with the stream's columns and no rows."""
-    columns = [f"CAST(NULL AS {duckdb_type(field.type)}) AS {quoted(field.name)}" for field in schema]
-    if numbered:
-        columns.append(f"CAST(NULL AS HUGEINT) AS {quoted(SEQ)}")
-    return f"SELECT {', '.join(columns)} WHERE false"
+    columns = ", ".join(f"CAST(NULL AS {duckdb_type(field.type)}) AS {quoted(field.name)}" for field in schema)
+    return f"SELECT {columns} WHERE false"
 
 
 def _files(root: Path, selection: Selection, torn: Collection[str]) -> list[_File]:
@@ -155,14 +123,14 @@ def stamp(micros: int, kind: pa.TimestampType) -> str:
     return plain if kind.tz is None else f"{plain} AT TIME ZONE 'UTC'"
 
 
-def _newest_first(selection: Selection, count: int) -> list[Segment]:
-    """The segments that can hold one of the `count` newest rows."""
-    found: list[Segment] = []
+def _newest_first(selection: Selection, count: int) -> dict[int, list[Segment]]:
+    """The segments that can hold one of the `count` newest rows, by the base of their sequence."""
+    found: dict[int, list[Segment]] = {}
     certain, floor = 0, 0
     for segment in sorted(selection.segments, key=lambda s: -s.max_ts):
         if certain >= count and segment.max_ts < floor:
             break  # the rows found so far are enough, and all newer than any row from here on
-        found.append(segment)
+        found.setdefault(segment.seq_base, []).append(segment)
         if selection.bounds.holds(segment):
             floor = segment.min_ts if not certain else min(floor, segment.min_ts)
             certain += segment.rows

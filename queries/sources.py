@@ -71,15 +71,6 @@ def unregister(cursor: Any, name: str) -> None:
     cursor.unregister(name)
 
 
-def run(cursor: Any, sql: str, parameters: Any, batch_rows: int) -> tuple[pa.RecordBatchReader, list[str]]:
-    """Start a statement whose rows are streamed; gives them and the names of DuckDB's types."""
-    if parameters is not None and not isinstance(parameters, dict):
-        parameters = list(parameters)
-    result = cursor._submit(sql, parameters, "stream", batch_rows)
-    types = [str(column[1]) for column in result.description]
-    return result.arrow_reader(), types
-
-
 def listen(cursor: Any, sql: str, parameters: Any, schemas: dict[str, pa.Schema]) -> dict[str, list[nodes.Node]]:
     """Let DuckDB plan a statement over stand-ins, and hear which predicates reach each of them.
 

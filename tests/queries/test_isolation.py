@@ -424,6 +424,7 @@ def crowd(path, layout: str, readers: int, rounds: int) -> None:
     assert {slide for level, _, slide, _, _ in answers} <= {slot for slot, _ in committed}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("layout", ["adaptive-eager", "round-robin-norebuild"])
 def test_every_answer_is_one_slides_state_while_another_process_slides(path, layout):
     crowd(path, layout, readers=2, rounds=5)
@@ -432,4 +433,4 @@ def test_every_answer_is_one_slides_state_while_another_process_slides(path, lay
 @pytest.mark.soak
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_answer_is_one_slides_state_for_a_long_time(path, layout):
-    crowd(path, layout, readers=3, rounds=60)
+    crowd(path, layout, readers=3, rounds=150)
