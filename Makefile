@@ -5,6 +5,8 @@ SHELL := /bin/bash
 BIN := .venv/bin
 # Further arguments for pytest, as in: make test ARGS="tests/indexes -x"
 ARGS ?=
+# Tests that run side by side; Spark's are all in one of the processes.
+JOBS ?= 2
 # The soak's random choices; give the seed of a failed run to see it again.
 SEED ?= $(shell date +%s)
 
@@ -20,7 +22,7 @@ demo: env ## Show what windrow does, on generated data
 	@$(BIN)/windrow demo
 
 test: env ## Run the test suite (not the long sweeps)
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist loadscope $(ARGS)
 
 soak: env ## Run the long sweeps: soak tests, and all property tests with many examples (SEED=... repeats a run)
 	WINDROW_PROFILE=soak $(BIN)/pytest -m "soak or hypothesis" --timeout 7200 -o faulthandler_timeout=7000 --hypothesis-seed=$(SEED) $(ARGS)

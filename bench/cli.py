@@ -1,18 +1,31 @@
 """The command `windrow bench`, and `python -m bench`: progress bar, tables, exit code.
 
-What a command measures is imported when it runs: `windrow --help` lists the commands and need not load it all.
+Every bench is a module with two functions: ``work(quick)``, how often it reports progress, and ``bench(quick, results,
+scratch, advance)``, which measures, saves, and gives its report and what was wanted. It is imported when it runs:
+`windrow --help` lists the commands and need not load it all.
 """
 
+import importlib
 import tempfile
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.markdown import Markdown
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 RESULTS = Path(__file__).resolve().parent / "results"
+BENCHES = {
+    "core": "Updates, probes and scans of the thesis's section 4.4 beside DuckDB, SQLite and the disk's own speed.",
+    "index": "Chapter 4 of the thesis: every layout, maintenance and size of the index, and each of its statements.",
+    "peers": "The same workload in DuckDB, SQLite, PostgreSQL, ClickHouse, Delta and folders of Parquet.",
+    "growth": "What happens as the window, the batch, the number of keys and the number of readers grow.",
+    "advisor": "Every layout on a dozen workloads, and how near the advisor's choice is to the best of them.",
+    "sql": "Questions in SQL over a window, beside a native DuckDB table, an ART index and unsorted Parquet.",
+    "isolation": "The schedulers of the thesis's chapter 7 and ours: aborts, staleness, response time and throughput.",
+    "views": "A join of windows kept up from new rows, beside running it again at each slide.",
+    "periodic": "Standing queries from synopses beside the same SQL from scratch, and the policies of chapter 8.",
+    "ingest": "Appends through Spark and without it, beside Spark's and DuckDB's own Parquet writers.",
+}
+"""A bench a line: the module `bench/<name>.py`, and what its command says of it."""
 
 
 @click.group()
@@ -20,82 +33,60 @@ def bench() -> None:
     """Compare Windrow with what you would use instead, on this machine."""
 
 
-@bench.command("core")
-@click.option("--full", is_flag=True, help="All sizes, three repetitions: about an hour.")
-@click.option("--quick", is_flag=True, help="A few minutes; this is the default.")
-@click.option("--resume", is_flag=True, help="Keep the finished parts of the last run.")
-@click.option("--write", is_flag=True, help="Put the tables into docs/benchmarks.md.")
-@click.option("--results", type=_FOLDER, default=None, help="Folder for samples and figures.")
-@click.option("--scratch", type=_FOLDER, default=None, help="Folder for the systems' files, on the disk to measure.")
-def core_command(
-    *, full: bool, quick: bool, resume: bool, write: bool, results: Path | None, scratch: Path | None
-) -> None:
-    """Updates, probes and scans of the thesis's section 4.4 beside DuckDB, SQLite and the disk's own speed."""
-    from bench import core, report
+def _command(name: str, about: str) -> click.Command:
+    @click.option("--full", is_flag=True, help="All sizes and repetitions; it may take an hour.")
+    @click.option("--quick", is_flag=True, help="A few minutes; this is the default.")
+    @click.option("--resume", is_flag=True, help="Keep the finished parts of the last run.")
+    @click.option("--write", is_flag=True, help="Put the tables into docs/benchmarks.md.")
+    @click.option("--results", type=_FOLDER, default=None, help="Folder for samples and figures.")
+    @click.option("--scratch", type=_FOLDER, default=None, help="Folder for the systems' files, on the disk to measure")
+    def command(
+        *, full: bool, quick: bool, resume: bool, write: bool, results: Path | None, scratch: Path | None
+    ) -> None:
+        if full and quick:
+            raise click.UsageError("choose one of --quick and --full")
+        _run(name, quick=not full, resume=resume, write=write, results=results, scratch=scratch)
+
+    return click.command(name, help=about)(command)
+
+
+for _name, _about in BENCHES.items():
+    bench.add_command(_command(_name, _about))
+
+
+def _run(name: str, *, quick: bool, resume: bool, write: bool, results: Path | None, scratch: Path | None) -> None:
+    from rich.console import Console
+    from rich.markdown import Markdown
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from bench import report
     from bench.results import Results
     from bench.runner import WrongAnswerError
 
-    if full and quick:
-        raise click.UsageError("choose one of --quick and --full")
-    kept = Results(results or RESULTS / ("core-full" if full else "core-quick"), resume=resume)
-    console = Console()
+    measured = importlib.import_module(f"bench.{name}")
+    kept = Results(results or RESULTS / f"{name}-{'quick' if quick else 'full'}", resume=resume)
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
         console=Console(stderr=True), transient=True,
     )  # fmt: skip
     with bar:
-        task = bar.add_task("starting", total=core.work(quick=not full))
+        task = bar.add_task("starting", total=measured.work(quick=quick))
         try:
-            text, wanted = core.bench(
-                quick=not full,
+            text, wanted = measured.bench(
+                quick=quick,
                 results=kept,
                 scratch=scratch or Path(tempfile.gettempdir()),
                 advance=lambda doing: bar.update(task, advance=1, description=doing),
             )
         except WrongAnswerError as error:
             raise click.ClickException(f"wrong answer: {error}") from None
+    console = Console()
     if console.is_terminal:
         console.print(Markdown(text))
     else:
         click.echo(text)
     if write:
-        report.insert("core", text)
+        report.insert(name, text)
     click.echo(f"\nsamples and figures are in {kept.folder}")
-    missed = [w for w in wanted if not w.reached]
-    if missed:
-        raise click.ClickException(f"{len(missed)} of {len(wanted)} aims were not reached")
-
-
-@bench.command("isolation")
-@click.option(
-    "--full", is_flag=True, help="All numbers of sub-windows, for the length of the window each: about an hour."
-)
-@click.option("--write", is_flag=True, help="Put the tables into docs/benchmarks.md.")
-@click.option("--scratch", type=_FOLDER, default=None, help="Folder for the streams' files.")
-def isolation_command(*, full: bool, write: bool, scratch: Path | None) -> None:
-    """The schedulers of the thesis's chapter 7 and ours: aborts, staleness, response time and throughput."""
-    from bench import isolation, report
-    from bench.runner import WrongAnswerError
-
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    with bar:
-        task = bar.add_task("starting", total=isolation.work(quick=not full))
-        try:
-            text, wanted = isolation.bench(
-                quick=not full,
-                scratch=scratch,
-                advance=lambda doing: bar.update(task, advance=1, description=doing),
-            )
-        except WrongAnswerError as error:
-            raise click.ClickException(f"wrong answer: {error}") from None
-    click.echo(text)
-    if write:
-        report.insert("isolation", text)
     if missed := [w for w in wanted if not w.reached]:
         raise click.ClickException(f"{len(missed)} of {len(wanted)} aims were not reached")

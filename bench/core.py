@@ -6,7 +6,7 @@ from typing import Any
 
 from bench import machine, memory, report
 from bench.measures import PROBE, UPDATE
-from bench.results import Results
+from bench.results import Results, verdicts
 from bench.runner import Case, Contestant, Outcome, contestants, run
 from bench.statistics import Figures, Wanted, summarise
 from bench.systems.duckdb_table import DuckTable
@@ -70,7 +70,7 @@ def bench(
     summary: dict[str, Any] = {
         "machine": here,
         "quick": quick,
-        "wanted": [{**vars(w), "reached": w.reached} for w in wanted],
+        "wanted": verdicts(wanted),
         "figures": {
             part: {f"{who}: {what}": vars(f) for (who, what), f in summarise(outcome.samples).items()}
             for part, outcome in outcomes.items()

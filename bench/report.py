@@ -16,6 +16,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table of text: all to the left."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
 def times_table(outcome: Outcome) -> str:
     """In milliseconds: mean, median and p95 of updates, medians of the rest with their spread; space at the end."""
     summary = summarise(outcome.samples)

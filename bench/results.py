@@ -69,6 +69,11 @@ def settings(case: Case) -> dict[str, Any]:
     }
 
 
+def verdicts(wanted: Iterable[Any]) -> list[dict[str, Any]]:
+    """What was wanted, as JSON."""
+    return [{**vars(w), "reached": w.reached} for w in wanted]
+
+
 def _file_name(name: str) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in name.lower())
 

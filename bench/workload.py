@@ -34,6 +34,7 @@ class SlidingRows:
         seed: Of all random choices.
         delta: Length of a slot in microseconds.
         row_bytes: Size of a row: key, two times, and the payload that fills it up.
+        fluctuation: The rate of a slot is drawn between 1 and this many times the least; the mean stays.
     """
 
     window_rows: int
@@ -42,6 +43,7 @@ class SlidingRows:
     seed: int = 20260
     delta: int = 60_000_000
     row_bytes: int = 1000
+    fluctuation: float = 1.0
 
     @property
     def schema(self) -> pa.Schema:
@@ -56,7 +58,7 @@ class SlidingRows:
 
     @property
     def batch_rows(self) -> int:
-        """Rows of one update."""
+        """Rows of one update, on average."""
         return round(2 * self.window_rows / self.slots)
 
     @property
@@ -72,6 +74,8 @@ class SlidingRows:
         """What arrives in slot `slot`, counted from 1."""
         chance = np.random.default_rng([self.seed, slot])
         count = self.batch_rows
+        if self.fluctuation != 1.0:
+            count = round(count * chance.uniform(1, self.fluctuation) * 2 / (1 + self.fluctuation))
         start = ORIGIN + (slot - 1) * self.delta
         ts = np.sort(start + chance.integers(1, self.delta, count, endpoint=True))
         exp = ts + chance.integers(1, self.max_lifetime, count, endpoint=True)

@@ -9,6 +9,7 @@ import pyarrow as pa
 from windrow.indexes.model import SEQ, Int64s, RowModel
 from windrow.indexes.partitioners import Partitioner
 from windrow.indexes.segments import pack_histogram
+from windrow.indexes.writing import SegmentFileWriter
 from windrow.native import directory as native_directory
 from windrow.native import rows as native_rows
 
@@ -39,10 +40,16 @@ class Cut:
 
 @dataclass(frozen=True)
 class Arranged:
-    """A table in storage order and where its segments are."""
+    """A table, the order in which its rows are stored, and where its segments are in that order."""
 
     table: pa.Table
+    order: Int64s
     cuts: tuple[Cut, ...]
+
+    def write(self, output: SegmentFileWriter) -> None:
+        """Write the rows: they are gathered on their way, a sorted copy is never made."""
+        for cut in self.cuts:
+            output.add(self.table, self.order[cut.start : cut.start + cut.rows])
 
 
 def arrange(
@@ -64,10 +71,8 @@ def arrange(
     bands, column_of = _bands(columns, slots, partitioner.columns, row_bytes)
     keys = model.encoded_keys(table) if model.key else None
     order = native_rows.sort_order(bands if len(column_of) > 1 else None, keys, exp)
-    picked = pa.array(order)
-    ordered = table.append_column(SEQ, pa.array(seq)).combine_chunks().take(picked)
     if keys is not None:
-        keys = keys.take(picked)
+        keys = keys.take(pa.array(order))
     ts, exp, slots = ts[order], exp[order], slots[order]
     found, starts = native_rows.boundaries(bands[order])
     stops = [*starts.tolist()[1:], len(order)]
@@ -75,7 +80,7 @@ def arrange(
         cut_of(column_of[band], start, stop, ts, exp, slots, keys, row_bytes)
         for band, start, stop in zip(found.tolist(), starts.tolist(), stops, strict=True)
     )
-    return Arranged(ordered, cuts)
+    return Arranged(table.append_column(SEQ, pa.array(seq)).combine_chunks(), order, cuts)
 
 
 def _bands(

@@ -5,18 +5,26 @@ The cache is bounded, and only a cache: what it holds can be dropped at any mome
 
 import os
 import threading
-from collections import OrderedDict
-from collections.abc import Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import OrderedDict, deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from windrow.indexes.model import Int64s
 from windrow.indexes.parquet import FileReader
 from windrow.indexes.rowreading import read_ranges
 from windrow.indexes.segments import Segment
 
-Key = tuple[str, int, int, str]
+Key = tuple[str, int, int, str, bool]
+Picks = Mapping[int, tuple[Int64s, Int64s]]
+"""First rows and one past the last rows of ranges in a file, by segment."""
 _THREADS = min(4, os.cpu_count() or 1)
+_BATCH_ROWS = 1 << 19
+_SAMPLES, _SAMPLE = 8, 256
+_JUDGED = 4096
 
 
 def default_budget() -> int:
@@ -37,54 +45,99 @@ class ColumnCache:
         self._reader = reader
         self.budget = default_budget() if budget is None else budget
         self._held: OrderedDict[Key, pa.ChunkedArray] = OrderedDict()
+        self._repeating: dict[tuple[str, int], frozenset[str]] = {}
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def table(self, segments: Sequence[Segment], schema: pa.Schema, full: pa.Schema) -> pa.Table:
-        """The rows of whole segments, a chunk or more for each, with the columns of `schema`."""
-        self._fetch(segments, schema, full)
-        columns = []
-        for field in schema:
-            chunks: list[pa.Array] = []
+    def batches(
+        self, segments: Sequence[Segment], schema: pa.Schema, full: pa.Schema, picks: Picks | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of segments with the columns of `schema`, segment by segment, decoded ahead of the consumer.
+
+        Args:
+            segments: Which.
+            schema: The wanted columns; text that is stored plain may be wanted as a dictionary.
+            full: All columns of the files.
+            picks: Row ranges by segment, if not all rows are wanted.
+        """
+        if len(segments) == 1 or self.holds(segments, schema):
             for segment in segments:
-                chunks += self._one(segment, field, full).chunks
-            columns.append(pa.chunked_array(chunks, field.type))
-        return pa.table(columns, schema=schema)
+                yield from self._rows(segment, schema, full, picks)
+            return
+        pending: deque[Future[list[pa.RecordBatch]]] = deque()
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="windrow-columns") as pool:
+            try:
+                for segment in segments:
+                    pending.append(pool.submit(self._rows, segment, schema, full, picks))
+                    if len(pending) > _THREADS:
+                        yield from pending.popleft().result()
+                while pending:
+                    yield from pending.popleft().result()
+            finally:
+                for future in pending:
+                    future.cancel()
 
-    def _fetch(self, segments: Sequence[Segment], schema: pa.Schema, full: pa.Schema) -> None:
-        """Decode what is missing, several segments at a time."""
-        missing: list[tuple[Segment, pa.Schema]] = []
+    def holds(self, segments: Sequence[Segment], schema: pa.Schema) -> bool:
+        """Whether nothing of this needs to be decoded."""
         with self._lock:
-            for segment in segments:
-                fields = [field for field in schema if _key(segment, field.name) not in self._held]
-                if fields:
-                    missing.append((segment, pa.schema(fields)))
-        if len(missing) == 1:
-            self._decode(*missing[0], full)
-        elif missing:
-            with ThreadPoolExecutor(_THREADS, thread_name_prefix="windrow-columns") as pool:
-                for done in [pool.submit(self._decode, segment, fields, full) for segment, fields in missing]:
-                    done.result()
+            return all(_key(segment, field) in self._held for segment in segments for field in schema)
 
-    def _one(self, segment: Segment, field: pa.Field, full: pa.Schema) -> pa.ChunkedArray:
+    def _rows(self, segment: Segment, schema: pa.Schema, full: pa.Schema, picks: Picks | None) -> list[pa.RecordBatch]:
+        """A segment in batches that several threads can share."""
+        columns, missing = {}, []
         with self._lock:
-            found = self._held.get(_key(segment, field.name))
-            if found is not None:
-                self._held.move_to_end(_key(segment, field.name))
-                return found
-        return self._decode(segment, pa.schema([field]), full).column(0)  # it was pushed out meanwhile
+            for field in schema:
+                found = self._held.get(_key(segment, field))
+                if found is None:
+                    missing.append(field)
+                else:
+                    self._held.move_to_end(_key(segment, field))
+                    columns[field.name] = found
+        if missing:
+            decoded = self._decode(segment, missing, full)
+            columns |= {field.name: column for field, column in zip(missing, decoded, strict=True)}
+        rows = pa.table([columns[field.name] for field in schema], schema=schema)
+        if picks is not None:
+            rows = rows.take(_indices(*picks[segment.id], segment.start))
+        return [batch for batch in rows.to_batches(max_chunksize=_BATCH_ROWS) if batch.num_rows]
 
-    def _decode(self, segment: Segment, schema: pa.Schema, full: pa.Schema) -> pa.Table:
-        rows = read_ranges({segment.file: [(segment.start, segment.stop)]}, schema, full, self._reader)
+    def _decode(self, segment: Segment, fields: list[pa.Field], full: pa.Schema) -> list[pa.ChunkedArray]:
+        stored = pa.schema([full.field(field.name) for field in fields])
+        rows = read_ranges({segment.file: [(segment.start, segment.stop)]}, stored, full, self._reader)
+        columns = [
+            column if column.type.equals(field.type) else column.dictionary_encode().cast(field.type)
+            for column, field in zip(rows.columns, fields, strict=True)
+        ]
         with self._lock:
-            for name, column in zip(schema.names, rows.columns, strict=True):
-                if _key(segment, name) not in self._held:
-                    self._held[_key(segment, name)] = column
+            for field, column in zip(fields, columns, strict=True):
+                if _key(segment, field) not in self._held:
+                    self._held[_key(segment, field)] = column
                     self._bytes += column.nbytes
             while self._bytes > self.budget and self._held:
                 _, dropped = self._held.popitem(last=False)
                 self._bytes -= dropped.nbytes
-        return rows
+        return columns
+
+    def repeating(self, segment: Segment, full: pa.Schema) -> frozenset[str]:
+        """Names of the text columns whose values repeat so often that a dictionary of them is small."""
+        place = segment.file, segment.start
+        with self._lock:
+            known = self._repeating.get(place)
+        if known is None:
+            names = [field for field in full if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
+            starts = np.linspace(segment.start, max(segment.start, segment.stop - _SAMPLE), _SAMPLES).astype(int)
+            ranges = [(int(at), min(int(at) + _SAMPLE, segment.stop)) for at in dict.fromkeys(starts.tolist())]
+            sample = read_ranges({segment.file: ranges}, pa.schema(names), full, self._reader) if names else None
+            known = frozenset(
+                field.name
+                for field in names
+                if sample is not None and pc.count_distinct(sample.column(field.name)).as_py() * 8 <= sample.num_rows
+            )
+            with self._lock:
+                if len(self._repeating) > _JUDGED:
+                    self._repeating.clear()
+                self._repeating[place] = known
+        return known
 
     def retain(self, folder: str, files: set[str]) -> None:
         """Drop the columns of files below `folder` that are not in `files`."""
@@ -104,5 +157,14 @@ class ColumnCache:
         return self._bytes
 
 
-def _key(segment: Segment, column: str) -> Key:
-    return segment.file, segment.start, segment.stop, column
+def _key(segment: Segment, field: pa.Field) -> Key:
+    return segment.file, segment.start, segment.stop, field.name, pa.types.is_dictionary(field.type)
+
+
+def _indices(starts: Int64s, stops: Int64s, first: int) -> Int64s:
+    """The rows of ranges, counted from `first`."""
+    lengths = stops - starts
+    ends = np.cumsum(lengths)
+    steps: Int64s = np.arange(int(ends[-1]) if len(ends) else 0, dtype=np.int64)
+    found: Int64s = steps + np.repeat(starts - first - (ends - lengths), lengths)
+    return found

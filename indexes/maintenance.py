@@ -19,6 +19,9 @@ _LARGEST_MERGE = 1
 """In batches (of at least a megabyte): one slide never rewrites more than it could have taken in."""
 _WORTHWHILE = 0.25
 """A merge costs a file and its syncs however small it is: small ones wait until they are worth a share of a batch."""
+_WASTED = 0.5
+"""Dead rows cost readers next to nothing and leave by themselves, band by band: they are merged away only where most of
+an insertion row's bytes are dead, which bounds the disk space at about twice what lives."""
 
 CellKey = tuple[int, int, int]
 
@@ -68,12 +71,16 @@ def adaptive(
     files = _by_file({cell: segments for cell, segments in cells.items() if cell[1] == row})
     crowded = crowding(files.values(), index)
     limit = min(bucket, max(batch_bytes, _SMALL_BYTES) * _LARGEST_MERGE)
-    live, rotten = {}, []
+    live, rotten, stored = {}, [], 0
     for file, segments in files.items():
         dead, rows = sum(s.dead(slide) for s in segments), sum(s.rows for s in segments)
-        live[file] = sum(s.bytes for s in segments) * (rows - dead) // max(1, rows)
+        size = sum(s.bytes for s in segments)
+        live[file] = size * (rows - dead) // max(1, rows)
+        stored += size
         if dead >= index.dead_fraction * rows:
             rotten.append(file)
+    if stored - sum(live.values()) < _WASTED * stored:
+        rotten = []
     cheapest = sorted(files, key=lambda file: live[file])
     rotten.sort(key=lambda file: live[file])
     surplus = _same_size(cheapest, live) if crowded > 1 else []

@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from windrow.indexes.arrange import Cut, directory_of
 from windrow.indexes.model import NEVER, SEQ, Int64s, RowModel
-from windrow.indexes.parquet import FileReader, SegmentFileWriter
+from windrow.indexes.parquet import FileReader
 from windrow.indexes.rowreading import read_live, read_ranges
 from windrow.indexes.segments import Segment, pack_histogram
 from windrow.indexes.selection import Bounds
+from windrow.indexes.writing import SegmentFileWriter
 from windrow.native import rows as native_rows
 
 _MEMORY = 32 << 20
@@ -46,18 +47,18 @@ def merge(
         What is known of the new segment, or None if no row was left.
     """
     chunk = max(1 << 20, _MEMORY // max(1, len(segments)))
-    runs = [_Run(_live_rows(segment, now, model, schema, reader, chunk)) for segment in segments]
+    runs = [_Run(live_rows(segment, now, model, schema, reader, chunk)) for segment in segments]
     start, keys, totals = writer.rows, [], _Totals()
     for run in runs:
         _refill(run, model)
     while runs := [run for run in runs if run.rows is not None]:
-        table, table_keys, exp = _next_block(runs, model)
+        table, order, table_keys, exp = _next_block(runs, model)
         ts, _ = model.times(table)
         totals.add(ts, exp, model.slots(exp))
         totals.bytes += table.nbytes
         if table_keys is not None:
             keys.append(table_keys)
-        writer.add(table, last=False)
+        writer.add(table, order, last=False)
     if writer.rows == start:
         return None
     writer.add(schema.empty_table())
@@ -75,9 +76,10 @@ def merge(
     )
 
 
-def _live_rows(
+def live_rows(
     segment: Segment, now: int | None, model: RowModel, schema: pa.Schema, reader: FileReader, chunk: int
 ) -> Iterator[pa.Table]:
+    """The rows of a segment that are live at `now`, about `chunk` stored bytes at a time, with absolute sequences."""
     step = max(1, segment.rows * chunk // max(1, segment.bytes))
     for start in range(segment.start, segment.stop, step):
         stop = min(start + step, segment.stop)
@@ -106,8 +108,12 @@ def _refill(run: _Run, model: RowModel) -> None:
     run.keys = model.encoded_keys(table) if model.key else None
 
 
-def _next_block(runs: list[_Run], model: RowModel) -> tuple[pa.Table, pa.Array | None, Int64s]:
-    """All rows up to the smallest last row of the runs: nothing that is still unread can come before them."""
+def _next_block(runs: list[_Run], model: RowModel) -> tuple[pa.Table, Int64s | None, pa.Array | None, Int64s]:
+    """All rows up to the smallest last row of the runs: nothing that is still unread can come before them.
+
+    Returns:
+        The rows as they were read, the order in which they come (None: as they are), keys and expiries in that order.
+    """
     bound = min(_row_key(run, run.rows.num_rows - 1) for run in runs if run.rows is not None)
     tables, keys, exps = [], [], []
     for run in runs:
@@ -128,10 +134,9 @@ def _next_block(runs: list[_Run], model: RowModel) -> tuple[pa.Table, pa.Array |
     joined = pa.concat_arrays(keys) if keys else None
     table = pa.concat_tables(tables)
     if len(tables) == 1:
-        return table, joined, exp
+        return table, None, joined, exp
     order = native_rows.sort_order(None, joined, exp)
-    picked = pa.array(order)
-    return table.combine_chunks().take(picked), joined.take(picked) if joined is not None else None, exp[order]
+    return table, order, joined.take(pa.array(order)) if joined is not None else None, exp[order]
 
 
 def _row_key(run: _Run, row: int) -> tuple[bytes, int]:

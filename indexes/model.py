@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ class RowModel:
         lifetime: Fixed lifetime in microseconds.
         origin: τ₀.
         delta: Δ, the slide.
+        floor: Rows at or before this event time are gone for good: they had expired when a lifetime was lengthened.
     """
 
     time: str
@@ -44,6 +45,7 @@ class RowModel:
     lifetime: int | None
     origin: int
     delta: int
+    floor: int | None = None
 
     def times(self, rows: pa.RecordBatch | pa.Table) -> tuple[Int64s, Bools | None]:
         """Event times in microseconds, and which are valid (None: all)."""
@@ -54,8 +56,20 @@ class RowModel:
         if self.expires is not None:
             return micros(rows.column(self.expires))
         if self.lifetime is not None:
-            return np.where(ts >= _ABSURD - self.lifetime, _ABSURD, ts + self.lifetime), None
-        return np.full(len(ts), NEVER, np.int64), None
+            exp = np.where(ts >= _ABSURD - self.lifetime, _ABSURD, ts + self.lifetime)
+        else:
+            exp = np.full(len(ts), NEVER, np.int64)
+        return exp if self.floor is None else np.where(ts <= self.floor, ts + 1, exp), None
+
+    def oldest(self, now: int) -> int | None:
+        """Of rows that all live equally long, those at or before this event time are dead at `now`; None: no row is."""
+        bounds = [] if self.lifetime is None else [now - self.lifetime]
+        bounds += [] if self.floor is None else [self.floor]
+        return max(bounds, default=None) if self.expires is None else None
+
+    def keyed(self, key: tuple[str, ...]) -> "RowModel":
+        """The same rows under another search key."""
+        return self if key == self.key else replace(self, key=key)
 
     def encoded_keys(self, rows: pa.RecordBatch | pa.Table) -> pa.Array:
         """Order-preserving bytes of the search key of each row."""

@@ -1,7 +1,4 @@
-"""Segment files: how they are written, and how row ranges of them are read again.
-
-Row groups are sized in bytes and never straddle two segments, so that a row range costs what it holds and not more.
-"""
+"""Segment files: how row ranges of them are read, with footers and maps kept, and damage told in our words."""
 
 import mmap
 import threading
@@ -12,151 +9,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from windrow.errors import DamageError
 from windrow.native import pages
 
-_SAMPLE_ROWS = 1024
-_SAMPLE_BYTES = 128 << 10
-_WORTH_SAVING = 0.1
-"""The share of a row's bytes that compressing a column must save."""
 _DAMAGE = (pa.lib.ArrowException, OSError, ValueError, MemoryError)
 """What pyarrow raises when a file is not what it was."""
 _CACHED_FOOTERS = 4096
 _CACHED_MAPS = 1024
-_JUDGED_FOR = 64
-"""Files of one schema that are written before its columns are judged anew."""
-
-
-_judged: dict[tuple[bytes, tuple[str, ...]], tuple[dict[str, Any], int]] = {}
-"""By schema: how its columns are written, and for how many more files that judgement stands."""
-
-
-class SegmentFileWriter:
-    """Writes tables in storage order into one Parquet file; each `add` starts new row groups.
-
-    Args:
-        sink: An Arrow output stream.
-        schema: Of the rows, with `_seq`.
-        row_group_bytes: Aimed size of a row group.
-        sorted_by: Columns whose minimum and maximum per row group are worth keeping.
-
-    Which columns are worth a dictionary or compression is judged on the first rows.
-    """
-
-    def __init__(self, sink: Any, schema: pa.Schema, row_group_bytes: int, sorted_by: Sequence[str] = ()) -> None:
-        self._sink = sink
-        self._schema = schema
-        self._row_group_bytes = row_group_bytes
-        self._sorted_by = list(sorted_by)
-        self._writer: pq.ParquetWriter | None = None
-        self._pending: list[pa.Table] = []
-        self._pending_bytes = 0
-        self.rows = 0
-
-    def add(self, table: pa.Table, *, last: bool = True) -> None:
-        """Append rows of one segment; `last` ends the segment, so that the next row group starts a new one."""
-        self.rows += table.num_rows
-        self._pending.append(table)
-        self._pending_bytes += table.nbytes
-        if last or self._pending_bytes >= 4 * self._row_group_bytes:
-            self._flush()
-
-    def _flush(self) -> None:
-        table = pa.concat_tables(self._pending)
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(self._sink, self._schema, **self._settings(table))
-        if table.num_rows:
-            self._writer.write_table(table, row_group_size=group_rows(table, self._row_group_bytes))
-        self._pending, self._pending_bytes = [], 0
-
-    def _settings(self, table: pa.Table) -> dict[str, Any]:
-        schema = (self._schema.serialize().to_pybytes(), tuple(self._sorted_by))
-        settings, left = _judged.get(schema, ({}, 0))
-        if left <= 0:
-            if len(_judged) > _CACHED_FOOTERS:
-                _judged.clear()
-            settings, left = column_settings(table, self._sorted_by), _JUDGED_FOR
-        _judged[schema] = settings, left - 1
-        return settings
-
-    def close(self) -> None:
-        """Write what is pending and the footer."""
-        if self._pending:
-            self._flush()
-        if self._writer is not None:
-            self._writer.close()
-
-    def __del__(self) -> None:
-        # After a failure the sink is closed already: pyarrow would complain on stderr that it cannot write a footer.
-        if self._writer is not None:
-            self._writer.is_open = False
-
-
-def group_rows(table: pa.Table, row_group_bytes: int) -> int:
-    """Rows per row group so that each holds about `row_group_bytes`, of equal size."""
-    if not table.num_rows:
-        return 1
-    groups = max(1, round(table.nbytes / row_group_bytes))
-    return int(max(32, -(-table.num_rows // groups)))
-
-
-def column_settings(sample: pa.Table, sorted_by: list[str]) -> dict[str, Any]:
-    """Dictionary and compression only for columns that gain from them, judged on a few rows.
-
-    Compression must pay for the row, not for the column: single rows are read by page, and squeezing eight bytes
-    beside a thousand would only make each of them dearer.
-    """
-    rows = max(1, min(_SAMPLE_ROWS, sample.num_rows))
-    picked = sample.slice(0, max(64, min(rows, _SAMPLE_BYTES * sample.num_rows // max(1, sample.nbytes))))
-    total = max(1, picked.nbytes)
-    codec = pa.Codec("lz4_raw")
-    dictionary, squeezed = [], []
-    for field, column in zip(picked.schema, picked.columns, strict=True):
-        if not pa.types.is_nested(field.type) and _repeats(column):
-            dictionary.append(field.name)
-        elif _saving(column, codec) > _WORTH_SAVING * total:
-            squeezed.append(field.name)
-    nested = any(pa.types.is_nested(field.type) for field in picked.schema)
-    codecs = {name: "lz4" if name in squeezed else "none" for name in picked.schema.names}
-    return {
-        "use_dictionary": dictionary or False,
-        "write_statistics": [name for name in sorted_by if _has_extremes(picked.schema.field(name).type)] or False,
-        "version": "2.6",
-        "compression": ("lz4" if squeezed else "none") if nested else codecs,
-    }
-
-
-def _has_extremes(kind: pa.DataType) -> bool:
-    """Whether minimum and maximum are safe to write.
-
-    Those of floats leave NaN out, and readers would then miss such rows; DuckDB 2.0.0 answers ``IS DISTINCT FROM``
-    wrongly for text of which they say that it is all one value, where there are nulls beside it.
-    """
-    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_integer(plain) or pa.types.is_temporal(plain) or pa.types.is_decimal(plain))
-
-
-def _repeats(column: pa.ChunkedArray) -> bool:
-    if pa.types.is_dictionary(column.type):
-        return True
-    if pa.types.is_boolean(column.type) or pa.types.is_null(column.type) or len(column) < 64:
-        return False
-    return int(pc.count_distinct(column, mode="all").as_py()) * 8 <= len(column)
-
-
-def _saving(column: pa.ChunkedArray, codec: pa.Codec) -> float:
-    """Bytes that compression saves."""
-    if not len(column) or pa.types.is_null(column.type):
-        return 0.0
-    array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-    compact = pa.concat_arrays([array, array.slice(0, 0)]) if array.offset or array.nbytes < column.nbytes else array
-    buffers = [buffer for buffer in compact.buffers() if buffer is not None]
-    plain = sum(min(buffer.size, array.nbytes) for buffer in buffers)
-    shrunk = sum(len(codec.compress(buffer.slice(0, min(buffer.size, array.nbytes)))) for buffer in buffers)
-    return max(0.0, float(plain - shrunk))
 
 
 class FileReader:
@@ -166,6 +27,8 @@ class FileReader:
         self._root = root
         self._footers: OrderedDict[str, tuple[pq.FileMetaData, np.ndarray[Any, Any]]] = OrderedDict()
         self._maps: OrderedDict[str, tuple[pa.Schema, mmap.mmap, pages.Layout]] = OrderedDict()
+        self._columns: dict[str, frozenset[str]] = {}
+        self._written: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
 
     def path(self, file: str) -> Path:
@@ -178,7 +41,7 @@ class FileReader:
             known = self._footers.get(file)
         try:
             source = pa.memory_map(str(self.path(file)))
-            opened = pq.ParquetFile(source, metadata=known[0] if known else None)
+            opened = pq.ParquetFile(source, metadata=known[0] if known else None, page_checksum_verification=True)
         except FileNotFoundError:
             raise _missing(file) from None
         except _DAMAGE as error:
@@ -210,6 +73,7 @@ class FileReader:
             with self.path(file).open("rb") as stream:
                 memory = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
             layout = pages.open_layout(memory, schema)
+            layout.trusted = file in self._written
         except FileNotFoundError:
             raise _missing(file) from None
         except (pages.Damaged, pages.Declined, OSError, ValueError) as error:
@@ -220,12 +84,31 @@ class FileReader:
                 self._maps.popitem(last=False)
         return memory, layout
 
+    def columns(self, file: str) -> frozenset[str]:
+        """The names of a file's columns: one that was written before a column was added lacks it."""
+        known = self._columns.get(file)
+        if known is None:
+            known = frozenset(self.open(file)[0].schema_arrow.names)
+            with self._lock:
+                if len(self._columns) > _CACHED_FOOTERS:
+                    self._columns.clear()
+                self._columns[file] = known
+        return known
+
+    def trust(self, files: Iterable[str]) -> None:
+        """Files that this process has just written: their pages need not be compared with their checksums."""
+        with self._lock:
+            self._written.update(dict.fromkeys(files))
+            while len(self._written) > _CACHED_MAPS:
+                self._written.popitem(last=False)
+
     def forget(self, files: Iterable[str]) -> None:
         """Drop what is known of files that are gone."""
         with self._lock:
             for file in files:
                 self._footers.pop(file, None)
                 self._maps.pop(file, None)
+                self._columns.pop(file, None)
 
     def retain(self, folder: str, files: set[str]) -> None:
         """Let go of maps of files below `folder` that are not in `files`: a map keeps a deleted file's space."""

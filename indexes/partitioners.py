@@ -32,7 +32,7 @@ class Index:
         columns: Partitions of expiry time, E.
         maintenance: ``rebuild``, ``norebuild`` or ``adaptive``.
         max_segments: Adaptive: a sub-index with more segments than this is merged.
-        dead_fraction: Adaptive: a segment with a larger share of dead rows is merged away.
+        dead_fraction: Adaptive: files with a larger share of dead rows are merged, where half of all bytes are dead.
         merge_budget: Adaptive: bytes that may be rewritten per byte taken in.
         row_group_bytes: Aimed size of a Parquet row group.
         seed: Of the random layout.

@@ -1,6 +1,6 @@
 """Probes: from a search key, through the directories, straight to the rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.errors import SearchKeyError
-from windrow.indexes.model import Bools, RowModel, key_bytes
+from windrow.indexes.model import Bools, Int64s, RowModel, key_bytes
 from windrow.indexes.parquet import FileReader
-from windrow.indexes.rowreading import Parts, narrow, read_ranges
+from windrow.indexes.rowreading import Spans, read_spans
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection
 from windrow.native import directory as native_directory
@@ -88,19 +88,120 @@ class RowRange:
     exact: bool
 
 
-def find_rows(segments: Sequence[Segment], ranges: Sequence[KeyRange], directories: Directories) -> list[RowRange]:
-    """Where rows with a key in `ranges` are, by the segments' directories."""
-    lows, highs = [r.low for r in ranges], [r.high for r in ranges]
+@dataclass(frozen=True)
+class Located:
+    """Row ranges, as directories give them: which of the segments, first rows, one past the last rows."""
+
+    segments: tuple[Segment, ...]
+    segment: Int64s
+    start: Int64s
+    stop: Int64s
+    exact: Bools
+
+    @property
+    def rows(self) -> int:
+        """How many rows."""
+        return int((self.stop - self.start).sum())
+
+    def holding(self) -> set[int]:
+        """Ids of the segments that have any."""
+        return {self.segments[at].id for at in np.unique(self.segment).tolist()}
+
+    def spans(self) -> Spans:
+        """As ranges of files."""
+        used, at = np.unique(self.segment, return_inverse=True)
+        places: dict[str, int] = {}
+        file_of = [places.setdefault(self.segments[s].file, len(places)) for s in used.tolist()]
+        return Spans(tuple(places), np.array(file_of, np.int64)[at], self.start, self.stop)
+
+    def ranges(self) -> list[RowRange]:
+        """One by one."""
+        return [
+            RowRange(self.segments[at], start, stop, exact)
+            for at, start, stop, exact in zip(
+                self.segment.tolist(), self.start.tolist(), self.stop.tolist(), self.exact.tolist(), strict=True
+            )
+        ]
+
+    def by_segment(self) -> dict[int, tuple[Int64s, Int64s]]:
+        """First and past the last rows by segment id."""
+        found = {}
+        for at in np.unique(self.segment).tolist():
+            own = self.segment == at
+            found[self.segments[at].id] = self.start[own], self.stop[own]
+        return found
+
+
+@dataclass(frozen=True)
+class Sorting:
+    """How the layouts of a stream are sorted, seen from its search key; those that are not named, by exactly that."""
+
+    longer: frozenset[int] = frozenset()
+    """By the search key and then by more: a key is a range in their directories."""
+    other: frozenset[int] = frozenset()
+    """By something else: their directories say nothing, so every row is looked at."""
+
+
+SORTED = Sorting()
+
+
+def sorting(key: tuple[str, ...], layouts: Iterable[tuple[int, tuple[str, ...]]]) -> Sorting:
+    """What the directories of layouts (number and sorting columns) tell of a search key."""
+    unlike = {number: columns for number, columns in layouts if columns != key}
+    if not unlike:
+        return SORTED
+    longer = frozenset(number for number, columns in unlike.items() if key and columns[: len(key)] == key)
+    return Sorting(longer, frozenset(unlike) - longer)
+
+
+def locate(
+    segments: Sequence[Segment],
+    ranges: Sequence[KeyRange],
+    directories: Directories,
+    sorted_by: Sorting = SORTED,
+) -> Located:
+    """Where rows with a key in `ranges` may be: by directory, or all rows where the directory is of another key."""
     if not segments or not ranges:
-        return []
+        none = np.zeros(0, np.int64)
+        return Located(tuple(segments), none, none, none, np.zeros(0, bool))
+    if sorted_by is not SORTED:
+        return _locate_in_layouts(segments, ranges, directories, sorted_by)
+    lows, highs = [r.low for r in ranges], [r.high for r in ranges]
     found = directories(segments, lambda blobs: native_directory.lookup(blobs, lows, highs))
-    exact_ranges = not any(r.open_ended for r in ranges)
-    return [
-        RowRange(segments[at], segments[at].start + start, segments[at].start + stop, exact and exact_ranges)
-        for at, start, stop, exact in zip(
-            found.blob.tolist(), found.start.tolist(), found.stop.tolist(), found.exact.tolist(), strict=True
-        )
+    first = np.array([segment.start for segment in segments], np.int64)[found.blob]
+    exact = found.exact & (not any(r.open_ended for r in ranges))
+    return Located(tuple(segments), found.blob, first + found.start, first + found.stop, exact)
+
+
+def _locate_in_layouts(
+    segments: Sequence[Segment], ranges: Sequence[KeyRange], directories: Directories, sorted_by: Sorting
+) -> Located:
+    """`locate` among segments that are not all sorted alike."""
+    longer = [s for s in segments if s.layout in sorted_by.longer]
+    other = tuple(s for s in segments if s.layout in sorted_by.other)
+    alike = [s for s in segments if s.layout not in sorted_by.longer and s.layout not in sorted_by.other]
+    wider = [
+        KeyRange(r.low, None if r.high is None else native_keys.successor(r.high), open_ended=True) for r in ranges
     ]
+    parts = [locate(alike, ranges, directories), locate(longer, wider, directories)]
+    starts, stops = (np.array([getattr(s, end) for s in other], np.int64) for end in ("start", "stop"))
+    everything = np.arange(len(other), dtype=np.int64)
+    parts.append(Located(other, everything, starts, stops, np.zeros(len(other), bool)))
+    offsets = np.cumsum([0, *(len(part.segments) for part in parts[:-1])])
+    return Located(
+        tuple(segment for part in parts for segment in part.segments),
+        np.concatenate([part.segment + offset for part, offset in zip(parts, offsets, strict=True)]),
+        np.concatenate([part.start for part in parts]),
+        np.concatenate([part.stop for part in parts]),
+        np.concatenate([part.exact for part in parts]),
+    )
+
+
+def find_rows(
+    segments: Sequence[Segment], ranges: Sequence[KeyRange], directories: Directories, sorted_by: Sorting = SORTED
+) -> list[RowRange]:
+    """Where rows with a key in `ranges` may be, range by range."""
+    return locate(segments, ranges, directories, sorted_by).ranges()
 
 
 def probe_segments(
@@ -111,10 +212,15 @@ def probe_segments(
     schema: pa.Schema,
     reader: FileReader,
     directories: Directories,
+    sorted_by: Sorting = SORTED,
 ) -> pa.Table:
     """The rows of the selected segments whose key lies in `ranges`, with the columns of `schema`."""
-    found = find_rows(selection.segments, ranges, directories)
-    return read_found(found, selection, ranges, model, full, schema, reader)
+    found = locate(selection.segments, ranges, directories, sorted_by)
+    inside = {segment.id for segment in selection.whole}
+    whole = np.array([segment.id in inside for segment in found.segments], bool)
+    edge = not bool(whole[found.segment].all())
+    inexact = not bool(found.exact.all())
+    return _read(found.spans(), selection, ranges, model, full, schema, reader, edge=edge, inexact=inexact)
 
 
 def read_found(
@@ -128,19 +234,34 @@ def read_found(
 ) -> pa.Table:
     """The rows of `found` that are in the window and whose key lies in `ranges`, with the columns of `schema`."""
     whole = {segment.id for segment in selection.whole}
-    parts: Parts = _by_file(found)
     edge = any(part.segment.id not in whole for part in found)
     inexact = any(not part.exact for part in found)
+    spans = Spans.of(_by_file(found))
+    return _read(spans, selection, ranges, model, full, schema, reader, edge=edge, inexact=inexact)
+
+
+def _read(
+    spans: Spans,
+    selection: Selection,
+    ranges: Sequence[KeyRange],
+    model: RowModel,
+    full: pa.Schema,
+    schema: pa.Schema,
+    reader: FileReader,
+    *,
+    edge: bool,
+    inexact: bool,
+) -> pa.Table:
     if edge or inexact:
         # First the few bytes that decide, then only rows that count: the rest of a row may be long.
         names = [name for name in (model.time, model.expires) if name is not None] if edge else []
         names += [name for name in model.key if inexact and name not in names]
-        looked = read_ranges(parts, pa.schema([full.field(name) for name in names]), full, reader)
+        looked = read_spans(spans, pa.schema([full.field(name) for name in names]), full, reader)
         mask = selection.bounds.mask(looked, model) if edge else np.ones(looked.num_rows, bool)
         if inexact:
             mask &= _in_ranges(model.encoded_keys(looked), ranges)
-        parts = narrow(parts, mask)
-    return read_ranges(parts, schema, full, reader) if parts else schema.empty_table()
+        spans = spans.where(mask)
+    return read_spans(spans, schema, full, reader)
 
 
 def _by_file(rows: Sequence[RowRange]) -> dict[str, list[tuple[int, int]]]:

@@ -1,6 +1,7 @@
 """Reading rows by range: by page from mapped memory where our own reader can, by row group with pyarrow elsewhere."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -8,47 +9,104 @@ import pyarrow as pa
 from windrow.errors import DamageError
 from windrow.indexes.model import Bools, Int64s, RowModel
 from windrow.indexes.parquet import FileReader, conform
+from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds
 from windrow.native import pages
 
 Parts = Mapping[str, Sequence[tuple[int, int]]]
 
 
-def read_ranges(parts: Parts, schema: pa.Schema, full: pa.Schema, reader: FileReader) -> pa.Table:
-    """The rows of several ranges of several files, in the order of `parts`.
+@dataclass(frozen=True)
+class Spans:
+    """Row ranges of several files, as arrays: thousands of them are handled without a step in Python for each."""
+
+    files: tuple[str, ...]
+    part: Int64s
+    """The file of each range, as a position in `files`."""
+    start: Int64s
+    stop: Int64s
+
+    @classmethod
+    def of(cls, parts: Parts) -> "Spans":
+        """From ranges by file."""
+        bounds = np.array([pair for ranges in parts.values() for pair in ranges], np.int64).reshape(-1, 2)
+        counts = np.array([len(ranges) for ranges in parts.values()], np.int64)
+        part = np.repeat(np.arange(len(parts), dtype=np.int64), counts)
+        return cls(tuple(parts), part, bounds[:, 0].copy(), bounds[:, 1].copy())
+
+    @classmethod
+    def of_segments(cls, segments: Iterable[Segment]) -> "Spans":
+        """Whole segments, in their order."""
+        rows = [(segment.file, segment.start, segment.stop) for segment in segments]
+        files = dict.fromkeys(file for file, _, _ in rows)
+        places = {file: at for at, file in enumerate(files)}
+        bounds = np.array([(places[file], start, stop) for file, start, stop in rows], np.int64).reshape(-1, 3)
+        return cls(tuple(files), *(bounds[:, at].copy() for at in range(3)))
+
+    def where(self, mask: Bools) -> "Spans":
+        """Those of the rows (in their order) for which `mask` is true."""
+        if bool(mask.all()):
+            return self
+        kept = self.start < self.stop
+        part, start, stop = self.part[kept], self.start[kept], self.stop[kept]
+        offsets = np.concatenate(([0], np.cumsum(stop - start)))
+        before, after = np.concatenate(([False], mask[:-1])), np.concatenate((mask[1:], [False]))
+        before[offsets[:-1]] = False  # a run never crosses from one range into the next
+        after[offsets[1:] - 1] = False
+        first, last = np.flatnonzero(mask & ~before), np.flatnonzero(mask & ~after) + 1
+        home = np.searchsorted(offsets, first, side="right") - 1
+        shift = start[home] - offsets[home]
+        return Spans(self.files, part[home], first + shift, last + shift)
+
+    def by_file(self) -> dict[str, list[tuple[int, int]]]:
+        """One by one, for readers that know no better; ranges of a file come together."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for part, start, stop in zip(self.part.tolist(), self.start.tolist(), self.stop.tolist(), strict=True):
+            found.setdefault(self.files[part], []).append((start, stop))
+        return found
+
+    @property
+    def rows(self) -> int:
+        """How many rows."""
+        return int((self.stop - self.start).sum())
+
+
+def read_spans(spans: Spans, schema: pa.Schema, full: pa.Schema, reader: FileReader) -> pa.Table:
+    """The rows of many ranges, in their order, in one chunk.
 
     Args:
-        parts: Row ranges by file.
+        spans: The ranges.
         schema: The wanted columns.
         full: All columns that a file may have; the same object for each call of a stream, if time matters.
         reader: Of the files.
     """
     if not schema.names:
-        return read_ranges(parts, pa.schema([full.field(0)]), full, reader).select([])
-    mapped = []
-    for file, ranges in parts.items():
-        memory, layout = reader.mapped(file, full)
-        if layout.declined and any(name in layout.declined for name in schema.names):
-            return _one_by_one(parts, schema, full, reader)
-        mapped.append((memory, layout, [start for start, _ in ranges], [stop for _, stop in ranges]))
+        return read_spans(spans, pa.schema([full.field(0)]), full, reader).select([])
+    mapped = [reader.mapped(file, full) for file in spans.files]
+    if any(name in layout.declined for _, layout in mapped if layout.declined for name in schema.names):
+        return _one_by_one(spans, schema, full, reader)
     try:
-        return pages.read_ranges(mapped, schema.names, full)
+        return pages.read_spans(mapped, spans.part, spans.start, spans.stop, schema.names, full)
     except pages.Declined:
-        return _one_by_one(parts, schema, full, reader)
+        return _one_by_one(spans, schema, full, reader)
     except ValueError as error:
-        raise _damaged(list(parts)[getattr(error, "part", None) or 0], error) from None
+        raise _damaged(spans.files[getattr(error, "part", None) or 0], error) from None
 
 
-def _one_by_one(parts: Parts, schema: pa.Schema, full: pa.Schema, reader: FileReader) -> pa.Table:
+def read_ranges(parts: Parts, schema: pa.Schema, full: pa.Schema, reader: FileReader) -> pa.Table:
+    """The rows of several ranges of several files, in the order of `parts`; arguments as of `read_spans`."""
+    return read_spans(Spans.of(parts), schema, full, reader)
+
+
+def _one_by_one(spans: Spans, schema: pa.Schema, full: pa.Schema, reader: FileReader) -> pa.Table:
     tables = [schema.empty_table()]
-    for file, ranges in parts.items():
+    for part, start, stop in zip(spans.part.tolist(), spans.start.tolist(), spans.stop.tolist(), strict=True):
+        file = spans.files[part]
         memory, layout = reader.mapped(file, full)
-        starts, stops = [start for start, _ in ranges], [stop for _, stop in ranges]
         try:
-            tables.append(pages.read_ranges([(memory, layout, starts, stops)], schema.names, full))
+            tables.append(pages.read_ranges([(memory, layout, [start], [stop])], schema.names, full))
         except pages.Declined:
-            for start, stop in ranges:
-                tables += [conform(table, schema) for table in reader.batches(file, start, stop, schema.names)]
+            tables += [conform(table, schema) for table in reader.batches(file, start, stop, schema.names)]
         except ValueError as error:
             raise _damaged(file, error) from None
     return pa.concat_tables(tables).combine_chunks()
@@ -56,6 +114,19 @@ def _one_by_one(parts: Parts, schema: pa.Schema, full: pa.Schema, reader: FileRe
 
 def _damaged(file: str, error: ValueError) -> DamageError:
     return DamageError(f"segment file {file} is damaged ({error}); run 'windrow check'")
+
+
+def read_live_spans(
+    spans: Spans, bounds: Bounds, model: RowModel, schema: pa.Schema, full: pa.Schema, reader: FileReader
+) -> pa.Table:
+    """Those of the rows that are in the window: times are looked at first, then only live rows are copied."""
+    timed = [name for name in (model.time, model.expires) if name is not None]
+    declined = [reader.mapped(file, full)[1].declined for file in spans.files]
+    if any(name in reasons for reasons in declined if reasons for name in (*timed, *schema.names)):
+        wide = pa.schema([*schema, *(full.field(name) for name in timed if name not in schema.names)])
+        return bounds.filter(read_spans(spans, wide, full, reader), model).select(schema.names)
+    times = read_spans(spans, pa.schema([full.field(name) for name in timed]), full, reader)
+    return read_spans(spans.where(bounds.mask(times, model)), schema, full, reader)
 
 
 def read_live(
@@ -68,40 +139,5 @@ def read_live(
     full: pa.Schema,
     reader: FileReader,
 ) -> pa.Table:
-    """The rows of [start, stop) that are in the window: times are looked at first, then only live rows are copied."""
-    _, layout = reader.mapped(file, full)
-    timed = [name for name in (model.time, model.expires) if name is not None]
-    if any(name in layout.declined for name in (*timed, *schema.names)):
-        wide = pa.schema([*schema, *(full.field(name) for name in timed if name not in schema.names)])
-        return bounds.filter(read_ranges({file: [(start, stop)]}, wide, full, reader), model).select(schema.names)
-    times = read_ranges({file: [(start, stop)]}, pa.schema([full.field(name) for name in timed]), full, reader)
-    starts, stops = runs(bounds.mask(times, model))
-    if len(starts) == 0:
-        return schema.empty_table()
-    ranges = list(zip((starts + start).tolist(), (stops + start).tolist(), strict=True))
-    return read_ranges({file: ranges}, schema, full, reader)
-
-
-def runs(mask: Bools) -> tuple[Int64s, Int64s]:
-    """Where a mask is true, as ranges: first rows, and one past the last rows."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False])).view(np.int8)))
-    return edges[0::2].astype(np.int64), edges[1::2].astype(np.int64)
-
-
-def narrow(parts: Parts, mask: Bools) -> Parts:
-    """Those rows of `parts` (in their order) for which `mask` is true."""
-    if bool(mask.all()):
-        return parts
-    files = [file for file, ranges in parts.items() for _ in ranges]
-    bounds = np.array([pair for ranges in parts.values() for pair in ranges], np.int64).reshape(-1, 2)
-    offsets = np.concatenate(([0], np.cumsum(bounds[:, 1] - bounds[:, 0])))
-    before, after = np.concatenate(([False], mask[:-1])), np.concatenate((mask[1:], [False]))
-    before[offsets[:-1]] = False  # a run never crosses from one range into the next
-    after[offsets[1:] - 1] = False
-    starts, stops = np.flatnonzero(mask & ~before), np.flatnonzero(mask & ~after) + 1
-    home = np.searchsorted(offsets, starts, side="right") - 1
-    shift = bounds[home, 0] - offsets[home]
-    kept: dict[str, list[tuple[int, int]]] = {}
-    for at, start, stop in zip(home.tolist(), (starts + shift).tolist(), (stops + shift).tolist(), strict=True):
-        kept.setdefault(files[at], []).append((start, stop))
-    return kept
+    """The rows of [start, stop) of a file that are in the window."""
+    return read_live_spans(Spans.of({file: [(start, stop)]}), bounds, model, schema, full, reader)

@@ -1,5 +1,8 @@
 """A segment: an immutable, sorted row range of a Parquet file in one cell, and what is known without reading it."""
 
+from bisect import bisect_right
+from functools import lru_cache
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -52,16 +55,13 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     def dead(self, slide: int) -> int:
         """How many rows are dead at `slide`."""
-        if int.from_bytes(self.expiries[:8], "little", signed=True) > slide:
-            return 0
-        slots, counts = unpack_histogram(self.expiries)
-        return int(counts[: int(np.searchsorted(slots, slide, side="right"))].sum())
+        slots, upto = _added_up(self.expiries)
+        return int(upto[bisect_right(slots, slide)])
 
     def expired_between(self, previous: int, slide: int) -> int:
         """How many rows expire in the slots (previous, slide]."""
-        slots, counts = unpack_histogram(self.expiries)
-        first, last = np.searchsorted(slots, (previous, slide), side="right")
-        return int(counts[first:last].sum())
+        slots, upto = _added_up(self.expiries)
+        return int(upto[bisect_right(slots, slide)] - upto[bisect_right(slots, previous)])
 
     def last_expiry_slot(self) -> int:
         """The slot at which the whole segment is dead."""
@@ -86,6 +86,13 @@ def unpack_histogram(packed: Histogram) -> tuple[Int64s, Int64s]:
     both = np.frombuffer(packed, "<i8")
     half = len(both) // 2
     return both[:half], both[half:]
+
+
+@lru_cache(maxsize=1 << 14)
+def _added_up(packed: Histogram) -> tuple[Int64s, Int64s]:
+    """Slots, and how many rows there are in front of each and at the end: a slide asks it of each segment again."""
+    slots, counts = unpack_histogram(packed)
+    return slots, np.concatenate(([0], np.cumsum(counts)))
 
 
 def seq_base(ordinal: int, rows_before: int) -> int:

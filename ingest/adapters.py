@@ -5,7 +5,7 @@ A source that fails is declared failed, with the reason, and the others go on; w
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -125,29 +125,22 @@ def ingest(
         return {run.source: run.totals for run in runs}
 
 
+@dataclass(eq=False)
 class _Run:
     """One adapter at work."""
 
-    def __init__(
-        self,
-        warehouse: Warehouse,
-        stream: str,
-        source: str,
-        adapter: Adapter,
-        slide: bool,
-        limit: int | None,
-        stopping: Callable[[], bool],
-    ) -> None:
-        # Made here, so that an unknown stream or source is an error of the call, not of a thread.
-        Append(warehouse._store, stream, source, None)
-        self.warehouse = warehouse
-        self.stream = stream
-        self.source = source
-        self.adapter = adapter
-        self.slide = slide
-        self.limit = limit
-        self.stopping = stopping
-        self.totals = Totals()
+    warehouse: Warehouse
+    stream: str
+    source: str
+    adapter: Adapter
+    slide: bool
+    limit: int | None
+    stopping: Callable[[], bool]
+    totals: Totals = field(default_factory=Totals)
+
+    def __post_init__(self) -> None:
+        # Tried here, so that an unknown stream or source is an error of the call, not of a thread.
+        Append(self.warehouse._store, self.stream, self.source, None)
 
     def run(self) -> None:
         try:

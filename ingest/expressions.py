@@ -80,6 +80,12 @@ def micros(rows: DataFrame, name: str) -> Column:
     return F.expr(f"cast({exact} as bigint)")
 
 
+def latest(rows: DataFrame, name: str, horizon: int) -> Column:
+    """The greatest time in a timestamp column, in microseconds, leaving out what is absurd or after `horizon`."""
+    ts = micros(rows, name)
+    return F.max(F.when(ts.between(EARLIEST, horizon), ts))
+
+
 def _reinterpreted(spark: Any, column: Column) -> Column | None:
     """A zoneless timestamp as the number that it is inside Spark; None if this Spark does not let us."""
     try:
@@ -105,8 +111,8 @@ def rejected(append: Append, limits: Limits) -> str:
         reasons += [f"{EXP} IS NULL", f"{EXP} <= {TS}", f"{EXP} > {TS} + {big(definition.max_lifetime or 0)}"]
         if limits.now is not None:
             reasons.append(f"{EXP} <= {big(limits.now)}")
-    elif definition.lifetime is not None and limits.now is not None:
-        reasons.append(f"{TS} <= {big(limits.now - definition.lifetime)}")
+    elif limits.now is not None and (oldest := definition.model.oldest(limits.now)) is not None:
+        reasons.append(f"{TS} <= {big(oldest)}")
     return " OR ".join(reasons)
 
 

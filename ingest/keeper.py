@@ -26,7 +26,8 @@ def keep(snapshot: "Snapshot", micros: int) -> None:
     if not store.catalog.writable:
         return
     pin = pin_path(store, snapshot.version)
-    command = [sys.executable, str(Path(__file__)), str(pin), str(os.getppid()), str(micros / 1e6)]
+    # -P: the folder of this file must not stand before the standard library.
+    command = [sys.executable, "-P", str(Path(__file__)), str(pin), str(os.getppid()), str(micros / 1e6)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     if done.returncode:
         raise OSError(f"the process that should pin {store.root} for Spark did not start")

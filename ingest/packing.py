@@ -7,15 +7,20 @@ range over is learned from its earlier batches; rows outside of that are left fo
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windrow.indexes.parquet import conform
+from windrow.indexes.writing import column_settings
+from windrow.snapshot import load_view
 from windrow.spool import Append
 
 _BITS = 63
 _NARROW = {pa.bool_(): (0, 1), pa.int8(): (-(1 << 7), (1 << 7) - 1), pa.int16(): (-(1 << 15), (1 << 15) - 1)}
 _WORTH_COMPRESSING = 0.7
+SAMPLE_ROWS = 1024
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,8 @@ class Learned:
     latest: int | None = None
     """The greatest expiry, or event time where all rows live equally long."""
     compresses: bool = True
+    settings: dict[str, Any] | None = None
+    """How our own writer would write the columns, judged on some rows."""
 
 
 _learned: dict[tuple[str, int], Learned] = {}
@@ -47,7 +54,31 @@ _guard = threading.Lock()
 def learned(append: Append) -> Learned:
     """What is known of the stream that an append goes to."""
     with _guard:
-        return _learned.setdefault((str(append.store.catalog.folder), append.entry.id), Learned())
+        known = _learned.setdefault((str(append.store.catalog.folder), append.entry.id), Learned())
+    if known.settings is None:
+        _judge(known, append, _stored(append))
+    return known
+
+
+def _stored(append: Append) -> pa.Table:
+    """Some rows that the stream has, for a process that has not appended to it yet."""
+    store, name = append.store, append.definition.name
+    segments = store.catalog.read(lambda tables: load_view(store, tables, name)).segments
+    if not segments:
+        return append.schema.empty_table()
+    newest = segments[-1]
+    stop = min(newest.stop, newest.start + SAMPLE_ROWS)
+    try:
+        return conform(next(store.reader.batches(newest.file, newest.start, stop, append.schema.names)), append.schema)
+    except OSError:  # reclaimed meanwhile
+        return append.schema.empty_table()
+
+
+def _judge(known: Learned, append: Append, sample: pa.Table) -> None:
+    """Which columns are worth a dictionary, and whether rows are worth compressing."""
+    known.settings = column_settings(sample, list(append.model.key))
+    if sample.num_rows:
+        known.compresses = _shrinks(sample)
 
 
 def learn(append: Append, keys: pa.Table, latest: int | None, sample: pa.Table) -> None:
@@ -64,8 +95,7 @@ def learn(append: Append, keys: pa.Table, latest: int | None, sample: pa.Table) 
                 known.ranges[name] = (min(low, before[0]), max(high, before[1]))
     with _guard:
         known.latest = max((time for time in (known.latest, latest) if time is not None), default=None)
-    if sample.num_rows:
-        known.compresses = _shrinks(sample)
+    _judge(known, append, sample)
 
 
 def _shrinks(sample: pa.Table) -> bool:

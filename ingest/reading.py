@@ -21,8 +21,8 @@ from windrow.errors import ClosedError
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Selection
 from windrow.ingest.expressions import EXP, TS, micros
+from windrow.ingest.schemas import read_schema
 from windrow.ingest.sessions import WarehouseOrPath, open_warehouse, pattern
-from windrow.ingest.types import read_schema
 from windrow.snapshot import Snapshot, StreamView, pick
 from windrow.store import Store
 from windrow.warehouse import Warehouse
@@ -241,8 +241,8 @@ class _Reader:
         if definition.expires is not None:
             timed = timed.withColumn(EXP, micros(frame, definition.expires))
             conditions.append(F.col(EXP) > bounds.now)
-        elif definition.lifetime is not None:
-            conditions.append(F.col(TS) > bounds.now - definition.lifetime)
+        elif (oldest := definition.model.oldest(bounds.now)) is not None:
+            conditions.append(F.col(TS) > oldest)
         return timed.where(reduce(lambda one, other: one & other, conditions)).select(*(f"`{name}`" for name in names))
 
     def _ranged(self, paths: list[Path], uses: dict[Path, tuple[list[Segment], bool]]) -> "DataFrame":

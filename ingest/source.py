@@ -1,6 +1,6 @@
 """`format("windrow")`: the warehouse as a Spark data source in Python, for reading, writing and streaming writes.
 
-It gives the same guarantees as `append`, `write_stream` and `read`, and is slower: rows go through Python workers.
+It gives the same guarantees as `append`, `write_stream` and `read`; rows go through Python workers.
 """
 
 import datetime as dt
@@ -36,16 +36,16 @@ from windrow import times
 from windrow.definitions import StreamDefinition
 from windrow.errors import DefinitionError, SearchKeyError
 from windrow.files import disk_errors
-from windrow.indexes.model import key_bytes
+from windrow.indexes.model import RowModel, key_bytes
 from windrow.indexes.parquet import FileReader, conform
 from windrow.indexes.probing import KeyRange, find_rows
 from windrow.indexes.selection import Bounds
 from windrow.ingest.expressions import Limits
 from windrow.ingest.keeper import keep
 from windrow.ingest.pressure import slid
+from windrow.ingest.schemas import arrow_schema, check_columns, read_schema
 from windrow.ingest.sessions import open_warehouse
 from windrow.ingest.staged import take_in
-from windrow.ingest.types import arrow_schema, check_columns, read_schema
 from windrow.ingest.workers import WorkerPlan
 from windrow.native import keys as native_keys
 from windrow.snapshot import Snapshot, StreamView
@@ -238,6 +238,8 @@ class Ranges(InputPartition):
 
     parts: list[tuple[str, int, int, bool]]
     bounds: Bounds
+    model: RowModel
+    """How rows last by the definition that the bounds are of; the stream may have been altered since the analysis."""
 
 
 class WindrowReader(DataSourceReader):
@@ -275,7 +277,7 @@ class WindrowReader(DataSourceReader):
             if bounds is None:
                 return []
             keep(snapshot, self.pin)
-            return _binned(self._found(snapshot, view, bounds), bounds)
+            return _binned(self._found(snapshot, view, bounds), bounds, view.entry.definition.model)
 
     def _found(self, snapshot: Snapshot, view: StreamView, bounds: Bounds) -> list[tuple[str, int, int, bool, int]]:
         selection = view.select(bounds)
@@ -283,7 +285,7 @@ class WindrowReader(DataSourceReader):
         ranges = key_conditions(self.filters, view)
         if ranges is None:
             return [(s.file, s.start, s.stop, s.id in edge, s.bytes) for s in selection.segments]
-        rows = find_rows(selection.segments, ranges, snapshot.directories)
+        rows = find_rows(selection.segments, ranges, snapshot.directories, view.sorted_by)
         return [
             (
                 r.segment.file,
@@ -298,7 +300,7 @@ class WindrowReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs in a worker."""
         assert isinstance(partition, Ranges)
-        model, full = self.definition.model, self.definition.schema
+        model, full = partition.model, self.definition.schema
         stored = pa.schema([full.field(name) for name in self.wanted.names])
         timed = [name for name in (model.time, model.expires) if name is not None and name not in stored.names]
         edged = pa.schema([*stored, *(full.field(name) for name in timed)])
@@ -312,12 +314,12 @@ class WindrowReader(DataSourceReader):
                 yield from conform(rows, self.wanted).to_batches()
 
 
-def _binned(found: list[tuple[str, int, int, bool, int]], bounds: Bounds) -> list[Ranges]:
+def _binned(found: list[tuple[str, int, int, bool, int]], bounds: Bounds, model: RowModel) -> list[Ranges]:
     bins: list[Ranges] = []
     size = 0
     for file, start, stop, edge, weight in found:
         if not bins or size + weight > _PARTITION_BYTES:
-            bins.append(Ranges([], bounds))
+            bins.append(Ranges([], bounds, model))
             size = 0
         bins[-1].parts.append((file, start, stop, edge))
         size += weight

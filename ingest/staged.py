@@ -20,13 +20,12 @@ from windrow.indexes.arrange import Cut, cut_of
 from windrow.indexes.model import SEQ, Int64s
 from windrow.indexes.parquet import conform
 from windrow.indexes.segments import pack_histogram
-from windrow.ingest.packing import learn
+from windrow.ingest.packing import SAMPLE_ROWS, learn
 from windrow.native import rows as native_rows
 from windrow.rejecting import classify
 from windrow.spool import Append
 from windrow.staged import StagedFile
 
-_SAMPLE_ROWS = 1024
 _NO_TIME = -(1 << 63)
 _REWRITTEN_BYTES = 64 << 20
 """A file up to this size is written again without its rejected rows; a larger one keeps them, unnamed, at its end."""
@@ -44,6 +43,8 @@ class _Looked:
     exp: Int64s
     codes: npt.NDArray[np.uint8]
     keys: pa.Array | None
+    identity: pa.Array | None
+    """Keys by which the batch is known again."""
     cuts: tuple[Cut, ...] | None
     """None: the rows are not in storage order, or the file is not worth keeping as it is."""
     sealed: tuple[int, str] | None
@@ -70,11 +71,12 @@ def _look(append: Append, path: Path, horizon: int) -> _Looked | None:
         append.store.writer.discard([path])
         return None
     model = append.model
-    needed = [name for name in append.schema.names if name in {model.time, model.expires, *model.key}]
+    wanted = {model.time, model.expires, *model.key, *append.identity.key}
+    needed = [name for name in append.schema.names if name in wanted]
     table = conform(opened.read(needed), pa.schema([append.schema.field(name) for name in needed]))
     ts, exp, codes = classify(table, append.definition, append.now, horizon)
     last = (ts if model.expires is None else exp)[codes == 0].max(initial=_NO_TIME)
-    sample = pa.Table.from_batches([next(opened.iter_batches(_SAMPLE_ROWS))])
+    sample = pa.Table.from_batches([next(opened.iter_batches(SAMPLE_ROWS))])
     learn(append, table, None if last == _NO_TIME else int(last), sample)
     keys = model.encoded_keys(table) if model.key else None
     main = _numbered(opened)
@@ -82,7 +84,10 @@ def _look(append: Append, path: Path, horizon: int) -> _Looked | None:
     cuts = None
     if kept and not codes[:main].any():
         cuts = _cuts(append, ts[:main], exp[:main], None if keys is None else keys.slice(0, main))
-    return _Looked(path, rows, main, ts, exp, codes, keys, cuts, append.store.writer.seal(path) if cuts else None)
+    sealed = append.store.writer.seal(path) if cuts else None
+    first = append.identity
+    known = keys if first.key == model.key else first.encoded_keys(table) if first.key else None
+    return _Looked(path, rows, main, ts, exp, codes, keys, known, cuts, sealed)
 
 
 def _check_times(opened: pq.ParquetFile, append: Append) -> None:
@@ -145,7 +150,7 @@ def _sorted(keys: pa.Array | None, exp: Int64s, start: int, stop: int) -> bool:
 def _count(append: Append, looked: _Looked | None) -> None:
     if looked is None:
         return
-    append.count(looked.ts, looked.exp, looked.keys)
+    append.count(looked.ts, looked.exp, looked.identity)
     taken = looked.codes == 0
     if not taken.all():
         append.reject(_rows(append, looked.path, ~taken).select(append.schema.names), looked.codes[~taken])

@@ -6,24 +6,23 @@ crash changes nothing. A thread of ours watches the query: it sends heartbeats w
 
 import contextlib
 import logging
+import os
 import signal
 import threading
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-
-from pyspark.sql import functions as F  # noqa: N812
 
 from windrow import times
 from windrow.errors import BusyError, DefinitionError, WindrowError
 from windrow.heartbeats import heartbeat as send_heartbeat
 from windrow.ingest.append import append_rows
-from windrow.ingest.expressions import micros
+from windrow.ingest.failures import told
 from windrow.ingest.pressure import slid, wait_for_room
+from windrow.ingest.schemas import check_columns
 from windrow.ingest.sessions import WarehouseOrPath, open_warehouse, use_this_interpreter
 from windrow.ingest.totals import Totals
-from windrow.ingest.types import check_columns
 from windrow.lookups import find_stream, source_name
-from windrow.rejecting import EARLIEST
 from windrow.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -87,7 +86,16 @@ def write_stream(
         interval = None if heartbeat is None else times.duration(heartbeat, "heartbeat")
         behind = entry.definition.slack if lag is None else times.slack(lag, "lag")
         job = _Job(
-            wh, not given, stream, source_name(entry, source), slide == "auto", where, interval, behind, max_spool_bytes
+            warehouse=wh,
+            own=not given,
+            stream=stream,
+            source=source_name(entry, source),
+            slide=slide == "auto",
+            where=where,
+            interval=interval,
+            lag=behind,
+            limit=max_spool_bytes,
+            stop_on_sigterm=stop_on_sigterm,
         )
         writer = df.writeStream.foreachBatch(job.on_batch).option("checkpointLocation", str(checkpoint))
         if name is not None:
@@ -102,7 +110,7 @@ def write_stream(
         raise
     job.begin(query)
     if stop_on_sigterm:
-        _stop_on_sigterm(job)
+        _stop_on_sigterm()
     return query
 
 
@@ -116,48 +124,31 @@ def stop(query: "StreamingQuery") -> None:
     _job_of(query).stop()
 
 
+@dataclass(eq=False)
 class _Job:
-    """One running query.
+    """One running query."""
 
-    Args:
-        warehouse: Where it writes.
-        own: Whether the handle is ours to close.
-        stream: Its name.
-        source: Which source it is.
-        slide: Whether to slide.
-        where: Which rows count.
-        interval: Of heartbeats, in microseconds; None for none.
-        lag: How far behind the wall clock a silent source is promised to be.
-        limit: Of the spool, in bytes.
-    """
-
-    def __init__(
-        self,
-        warehouse: Warehouse,
-        own: bool,
-        stream: str,
-        source: str,
-        slide: bool,
-        where: "Column | str | None",
-        interval: int | None,
-        lag: int,
-        limit: int | None,
-    ) -> None:
-        self.warehouse = warehouse
-        self.own = own
-        self.stream = stream
-        self.source = source
-        self.slide = slide
-        self.where = where
-        self.interval = interval
-        self.lag = lag
-        self.limit = limit
-        self.totals = Totals()
-        self.stopping = threading.Event()
-        self._query: Any = None
-        self._begun = threading.Event()
-        self._busy = threading.Lock()
-        self._beaten = 0.0
+    warehouse: Warehouse
+    own: bool
+    """Whether the handle is ours to close."""
+    stream: str
+    source: str
+    slide: bool
+    where: "Column | str | None"
+    interval: int | None
+    """Of heartbeats, in microseconds; None for none."""
+    lag: int
+    """How far behind the wall clock a silent source is promised to be."""
+    limit: int | None
+    """Of the spool, in bytes."""
+    stop_on_sigterm: bool
+    totals: Totals = field(default_factory=Totals)
+    stopping: threading.Event = field(default_factory=threading.Event)
+    running: bool = True
+    _query: Any = None
+    _begun: threading.Event = field(default_factory=threading.Event)
+    _busy: threading.Lock = field(default_factory=threading.Lock)
+    _beaten: float = 0.0
 
     def begin(self, query: Any) -> None:
         """The query is there; batches have waited for it."""
@@ -179,32 +170,17 @@ class _Job:
                 raise BusyError(
                     f"stream {self.stream!r}: stopped while waiting for room in the spool; nothing was lost"
                 )
-            rows, seen = self._filtered(batch)
             report = append_rows(
-                rows, store, self.stream, self.source, f"spark:{self._query.id}:{number}", trusted=True
+                batch,
+                store,
+                self.stream,
+                self.source,
+                f"spark:{self._query.id}:{number}",
+                self.where,
+                trusted=True,
             )
             self.totals.add(report)
-            if seen is not None and not report.duplicate:
-                self._tell(seen.get["upto"])
             self._slide()
-
-    def _filtered(self, batch: "DataFrame") -> "tuple[DataFrame, Any]":
-        """The rows that count, and what will know the latest time of all rows."""
-        if self.where is None:
-            return batch, None
-        from pyspark.sql import Observation
-
-        entry, _ = self.warehouse._store.catalog.read(lambda tables: find_stream(tables, self.stream))
-        ts = micros(batch, entry.definition.time)
-        horizon = self.warehouse._store.clock() + entry.definition.max_ahead
-        seen = Observation()
-        latest = F.max(F.when(ts.between(EARLIEST, horizon), ts)).alias("upto")
-        return batch.observe(seen, latest).where(self.where), seen
-
-    def _tell(self, latest: int | None) -> None:
-        if latest is not None:
-            entry, _ = self.warehouse._store.catalog.read(lambda tables: find_stream(tables, self.stream))
-            send_heartbeat(self.warehouse._store, self.stream, self.source, latest - entry.definition.slack)
 
     def _slide(self) -> None:
         while self.slide and slid(self.warehouse, self.stream):
@@ -220,11 +196,12 @@ class _Job:
         with contextlib.suppress(Exception):
             failure = self._query.exception()
         if failure is not None and not self.stopping.is_set():
-            why = str(failure).strip().splitlines()[0] if str(failure).strip() else "the query failed"
+            why = told(failure)
             self.totals.failure = why
             log.error("stream %r: the query of source %r failed: %s", self.stream, self.source, why)
             with contextlib.suppress(WindrowError):
                 self.warehouse.fail_source(self.stream, self.source, why[:200])
+        self.running = False
         if self.own:
             with self._busy:
                 self.warehouse.close()
@@ -270,15 +247,24 @@ def _job_of(query: Any) -> _Job:
     return job
 
 
-def _stop_on_sigterm(job: _Job) -> None:
-    """Only the main thread may set handlers; in another one, ending is the caller's business."""
-    if threading.current_thread() is not threading.main_thread():
-        return
+def _stop_on_sigterm() -> None:
+    """From now on SIGTERM ends the queries that run, and what it did before is done too.
+
+    Only the main thread may set handlers; in another one, ending is the caller's business.
+    """
     before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or getattr(before, "stops_queries", False):
+        return
 
     def stop(number: int, frame: Any) -> None:
-        threading.Thread(target=job.stop, name="windrow-stop", daemon=True).start()
+        running = [job for job in _jobs.values() if job.stop_on_sigterm and job.running]
+        for job in running:
+            threading.Thread(target=job.stop, name="windrow-stop", daemon=True).start()
         if callable(before):
             before(number, frame)
+        elif before == signal.SIG_DFL and not running:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
+    stop.stops_queries = True  # type: ignore[attr-defined]
     signal.signal(signal.SIGTERM, stop)

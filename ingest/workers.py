@@ -18,9 +18,9 @@ from windrow.definitions import StreamDefinition
 from windrow.errors import SchemaError
 from windrow.indexes.arrange import arrange, arrival
 from windrow.indexes.model import SEQ
-from windrow.indexes.parquet import SegmentFileWriter
+from windrow.indexes.writing import SegmentFileWriter
 from windrow.ingest.expressions import Limits
-from windrow.ingest.types import eased_type
+from windrow.ingest.schemas import eased_type
 from windrow.records import Layout
 from windrow.rejecting import classify
 from windrow.spool import Append
@@ -39,7 +39,7 @@ class WorkerPlan:
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
         """Write the rows of one task; gives the names of its files, in arrival order."""
         schema = self.definition.schema
-        rows = intake.batches(self._eased(batches), schema, self.definition.name)
+        rows = intake.batches(self._eased(batches), schema, self.definition.name, self.definition.added)
         for chunk in chunks(rows, schema, CHUNK_BYTES):
             yield self._write(chunk)
 
@@ -89,8 +89,7 @@ class WorkerPlan:
             if taken.num_rows:
                 seq = arrival(taken.num_rows, 0)
                 placed = arrange(taken, self.definition.model, self.layout.partitioner(), ts[good], exp[good], seq)
-                for cut in placed.cuts:
-                    output.add(placed.table.slice(cut.start, cut.rows))
+                placed.write(output)
             if not good.all():
                 bad = chunk.filter(pa.array(~good))
                 output.add(bad.append_column(schema.field(SEQ), pa.nulls(bad.num_rows, pa.int64())))

@@ -23,6 +23,9 @@ class Layout:
     `declined` names each column of the schema that `read_ranges` cannot read from this file, and why.
     """
 
+    trusted: bool
+    """Checksums of pages need not be compared: this very process wrote them."""
+
     @property
     def schema(self) -> pa.Schema: ...
     @property
@@ -50,6 +53,29 @@ def read_ranges(
 
     Args:
         parts: (file, layout, starts, stops): the whole file as a buffer, what `open_layout` made of it, row ranges.
+        columns: names of columns of the schema.
+        schema: the schema that the layouts were opened with (the same object, if time matters).
+
+    Raises:
+        Declined: pyarrow has to read these rows; `part` says of which file.
+        Damaged: the file is not what its writer wrote.
+    """
+
+def read_spans(
+    files: Sequence[tuple[Buffer, Layout]],
+    part: npt.NDArray[np.int64],
+    start: npt.NDArray[np.int64],
+    stop: npt.NDArray[np.int64],
+    columns: Sequence[str],
+    schema: pa.Schema,
+) -> pa.Table:
+    """Read many row ranges, in order, as a table of one chunk per column.
+
+    Args:
+        files: (file, layout) of each part.
+        part: of each range, the position of its file among `files`.
+        start: first row of each range.
+        stop: one past the last row of each range.
         columns: names of columns of the schema.
         schema: the schema that the layouts were opened with (the same object, if time matters).
 

@@ -8,7 +8,7 @@ columns, page cache warm, 2 cores): pyarrow with kept footers, memory-mapped, ta
 64-128 KB, one call per file; 20 ms at 512 KB; 16-50 ms with one call per range, or with threads); this takes
 0.5-0.9 ms, and opening 36 footers 1.3-1.9 ms (other work was on the machine). Where Parquet can be written in a way
 that this module does not know, it declines, and pyarrow reads the file: there is no second reader for nested columns,
-delta encodings or INT96.
+the other delta encodings or INT96. Pages with a checksum are compared with it at the first touch.
 
 A `Layout` is what is known of one file: row groups and chunks from the footer; pages, dictionary offsets and marks
 inside long pages from the first touch on. All of them are checked against the buffer at hand each time, so damaged or
@@ -28,6 +28,7 @@ cdef extern from *:
     int __builtin_popcount(unsigned int) noexcept nogil
     void __builtin_prefetch(const void*) noexcept nogil
 
+include "crc.pxi"
 include "pages_thrift.pxi"
 include "pages_footer.pxi"
 include "pages_decode.pxi"
@@ -54,11 +55,12 @@ cdef dict REASONS = {
     BAD_VALUES: "the values end before the rows do",
     BAD_INDEX: "a dictionary index is damaged",
     BAD_PACKING: "a page cannot be unpacked",
+    BAD_CHECKSUM: "a page does not have its checksum",
     ODD_ENCODING: "a page has an encoding that is left to pyarrow",
     ODD_PAGE: "a page has a kind that is left to pyarrow",
 }
 cdef dict CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
-cdef uint64_t KNOWN_ENCODINGS = 1 << PLAIN | 1 << PLAIN_DICTIONARY | 1 << RLE | 1 << 4 | 1 << RLE_DICTIONARY
+cdef uint64_t KNOWN_ENCODINGS = 1 << PLAIN | 1 << PLAIN_DICTIONARY | 1 << RLE | 1 << 4 | 1 << LENGTHS | 1 << RLE_DICTIONARY
 
 
 cdef object problem(int rc, int part, str what):
@@ -80,6 +82,9 @@ cdef int read_header(Cursor* c, Page* page, int* kind) noexcept nogil:
             page.unpacked = <uint32_t>count(c)
         elif ident == 3:
             page.size = <uint32_t>count(c)
+        elif ident == 4:
+            page.crc = <uint32_t>zigzag(c)
+            page.has_crc = True
         elif (ident == 5 or ident == 7 or ident == 8) and field_kind == T_STRUCT:
             page.v2 = ident == 8
             inner = 0
@@ -135,7 +140,8 @@ cdef int walk(const uint8_t* file, int64_t length, const Chunk* chunk, int physi
             if page.v2 != (kind == 3):
                 return BAD_HEADER
             if page.encoding != PLAIN and page.encoding != (RLE if physical == BOOLEAN else RLE_DICTIONARY):
-                if page.encoding != PLAIN_DICTIONARY or physical == BOOLEAN:
+                if (page.encoding != PLAIN_DICTIONARY or physical == BOOLEAN) and (
+                        page.encoding != LENGTHS or physical != BYTE_ARRAY):
                     return ODD_ENCODING
             page.first = <uint32_t>rows
             rows += page.values
@@ -171,9 +177,11 @@ cdef int mark_bytes(const uint8_t* p, uint64_t size, bint levels_ahead, vector[u
 cdef class Layout:
     """Where the columns of one file lie: its row groups and chunks, and (found at the first touch) their pages.
 
-    `declined` names each column of the schema that `read_ranges` cannot read from this file, and why.
+    `declined` names each column of the schema that `read_ranges` cannot read from this file, and why. `trusted` may be
+    set where the file's bytes were just written by this very process.
     """
 
+    cdef public bint trusted         # checksums need not be compared
     cdef readonly object schema
     cdef readonly dict declined
     cdef readonly int64_t num_rows

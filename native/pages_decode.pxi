@@ -10,8 +10,9 @@ cdef enum:
     BAD_VALUES = 5
     BAD_INDEX = 6
     BAD_PACKING = 7
-    ODD_ENCODING = 8
-    ODD_PAGE = 9
+    BAD_CHECKSUM = 8
+    ODD_ENCODING = 9
+    ODD_PAGE = 10
 
 cdef enum:  # how a stored value becomes an Arrow value
     COPY = 0    # same bytes
@@ -27,9 +28,11 @@ cdef enum:
     PLAIN = 0
     PLAIN_DICTIONARY = 2
     RLE = 3
+    LENGTHS = 6  # DELTA_LENGTH_BYTE_ARRAY: all lengths, then all bytes in one piece
     RLE_DICTIONARY = 8
     BLOCK = 256
     STEP = 64
+    SHARED_BYTES = 1 << 15
     ABSENT = -1
 
 
@@ -46,9 +49,12 @@ cdef struct Page:
     uint32_t values    # rows, as columns are flat
     uint32_t levels    # bytes of definition levels (version 2 only)
     uint32_t repeats   # bytes of repetition levels (version 2 only)
+    uint32_t crc       # of the bytes as stored
     uint8_t encoding
     bint v2
     bint packed
+    bint has_crc
+    bint sound         # the checksum was compared
 
 
 cdef struct Target:  # the column being built
@@ -66,6 +72,9 @@ cdef struct Visit:  # some rows of one page
     const uint8_t* dictionary
     const uint32_t* offsets   # of the dictionary's values if they are byte arrays
     uint32_t entries
+    const uint32_t* ends      # lengths: where each value begins in `texts`, and where the last one ends
+    const uint8_t* texts
+    uint32_t count            # values of the page
     const uint32_t* marks     # offset of every STEP-th plain byte array, as far as known
     uint32_t marked
     uint32_t lo
@@ -268,6 +277,68 @@ cdef int plain_bytes(Visit* v, const uint8_t* p, const uint8_t* end, Piece* out,
     return OK
 
 
+cdef int find_ends(const uint8_t* p, uint64_t size, uint32_t values, vector[uint32_t]& ends,
+                   const uint8_t** texts) except -1 nogil:
+    """Lengths in the DELTA_BINARY_PACKED encoding, added up; `texts` is set to the bytes that follow them."""
+    cdef Cursor c
+    cdef uint64_t block, minis, per, count, mini, i, last, bit, word, total, width, packed
+    cdef uint32_t length, least, mask
+    c.p, c.end, c.bad = p, p + size, False
+    block, minis, count = varint(&c), varint(&c), varint(&c)
+    length = <uint32_t>zigzag(&c)
+    per = block // minis if minis else 0
+    if c.bad or per == 0 or per % 32 or block > 1 << 20 or count > values or (count and length > 0x7FFFFFFF):
+        return BAD_VALUES
+    ends.resize(count + 1)
+    ends[0] = 0
+    total = length
+    if count:
+        ends[1] = length
+    i = 1
+    while i < count:
+        least = <uint32_t>zigzag(&c)
+        p = c.p
+        if c.bad or <uint64_t>(c.end - p) < minis:
+            return BAD_VALUES
+        c.p += minis
+        for mini in range(minis):
+            if i >= count:
+                break
+            width = p[mini]
+            packed = width * per // 8
+            if width > 32 or packed > <uint64_t>(c.end - c.p):
+                return BAD_VALUES
+            mask = <uint32_t>((<uint64_t>1 << width) - 1)
+            bit = 0
+            last = min(i + per, count)
+            while i < last:
+                word = 0
+                if width:
+                    memcpy(&word, c.p + (bit >> 3), min(<uint64_t>8, packed - (bit >> 3)))
+                length += least + (<uint32_t>(word >> (bit & 7)) & mask)
+                total += length
+                if length > 0x7FFFFFFF or total > size:
+                    return BAD_VALUES
+                bit += width
+                i += 1
+                ends[i] = <uint32_t>total
+            c.p += packed
+    if total > <uint64_t>(c.end - c.p):
+        return BAD_VALUES
+    texts[0] = c.p
+    return OK
+
+
+cdef inline int by_lengths(Visit* v, Piece* out, int64_t before, int64_t inside) noexcept nogil:
+    cdef int64_t i
+    if before + inside > v.count:
+        return BAD_VALUES
+    for i in range(inside):
+        out[i].p = v.texts + v.ends[before + i]
+        out[i].size = v.ends[before + i + 1] - v.ends[before + i]
+    return OK
+
+
 cdef int by_dictionary(Visit* v, const uint8_t* p, const uint8_t* end, Target* t, uint8_t* out, int64_t before,
                        int64_t inside) noexcept nogil:
     cdef uint32_t index[BLOCK]
@@ -361,6 +432,8 @@ cdef int read_visit(Visit* v, Target* t, int64_t pos, Trail* trail) noexcept nog
             rc = by_dictionary(v, p, end, t, out, before, inside)
         elif v.kind == BITS:
             rc = read_bits(v, p, end, out, before, inside)
+        elif v.kind == BYTES and v.page.encoding == LENGTHS:
+            rc = by_lengths(v, <Piece*>out, before, inside)
         elif v.kind == BYTES:
             rc = plain_bytes(v, p, end, <Piece*>out, before, inside, trail)
         elif (before + inside) * v.stored > end - p:

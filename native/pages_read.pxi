@@ -12,35 +12,40 @@ cdef class Reader:
     """The buffers, layouts and spans of one call; buffers are released with it."""
 
     cdef vector[Py_buffer] views
+    cdef list files
     cdef list layouts
+    cdef vector[vector[uint32_t]] ends   # of the texts of pages that have their lengths in front
     cdef vector[Span] spans
     cdef int64_t rows
     cdef object schema
     cdef dict codecs
 
     def __cinit__(self):
-        self.layouts, self.codecs = [], {}
+        self.files, self.layouts, self.codecs = [], [], {}
 
     def __dealloc__(self):
         cdef size_t i
         for i in range(self.views.size()):
             PyBuffer_Release(&self.views[i])
 
-    cdef int add(self, object file, Layout layout, object starts, object stops) except -1:
+    cdef int add(self, object file, Layout layout) except -1:
+        """A part: a file and what is known of it."""
         cdef Py_buffer view
-        cdef int64_t start, stop
-        cdef int part = <int>self.views.size()
-        self.views.reserve(part + 1)
+        self.views.reserve(self.views.size() + 1)
         PyObject_GetBuffer(file, &view, PyBUF_SIMPLE)
         self.views.push_back(view)
+        self.files.append(file)
         self.layouts.append(layout)
-        starts = starts.tolist() if hasattr(starts, "tolist") else starts
-        stops = stops.tolist() if hasattr(stops, "tolist") else stops
-        for start, stop in zip(starts, stops, strict=True):
-            if start < 0 or stop < start or stop > layout.num_rows:
-                raise ValueError(f"rows {start} to {stop} of part {part} are not among its {layout.num_rows} rows")
-            self.cut(layout, part, start, stop)
-            self.rows += stop - start
+        return 0
+
+    cdef int want(self, Layout layout, int part, int64_t start, int64_t stop) except -1:
+        """Rows of a part, to be read after those that were wanted before."""
+        if start < 0 or stop < start or stop > layout.num_rows:
+            error = ValueError(f"rows {start} to {stop} of part {part} are not among its {layout.num_rows} rows")
+            error.part = part
+            raise error
+        self.cut(layout, part, start, stop)
+        self.rows += stop - start
         return 0
 
     cdef int cut(self, Layout layout, int part, int64_t start, int64_t stop) except -1:
@@ -125,7 +130,9 @@ cdef class Reader:
         if c.codec and page.packed:
             v.size = page.unpacked - ahead if page.unpacked > ahead else 0
             v.values = self.unpack(v.values, page.size - ahead, v.size, c.codec, held, v.part, name)
-        if page.encoding != PLAIN and page.encoding != RLE and v.dictionary == NULL:
+        if page.encoding == LENGTHS:
+            self.find_texts(v, name)
+        elif page.encoding != PLAIN and page.encoding != RLE and v.dictionary == NULL:
             page = &layout.dictionaries[chunk]
             if page.at == 0:
                 raise problem(BAD_INDEX, v.part, where(v.part, name, chunk // layout.width))
@@ -134,6 +141,24 @@ cdef class Reader:
             if c.codec:
                 v.dictionary = self.unpack(v.dictionary, page.size, page.unpacked, c.codec, held, v.part, name)
             self.check_dictionary(layout, chunk, v, page.unpacked if c.codec else page.size, name)
+        return 0
+
+    cdef int find_texts(self, Visit* v, str name) except -1:
+        """Point a visit at the texts of a page that has all lengths in front."""
+        cdef const uint8_t* p = v.values
+        cdef uint64_t size = v.size, levels = 0
+        cdef int rc = OK
+        if v.optional and v.levels == NULL:
+            levels = 4 + <uint64_t>load32(p) if size >= 4 else size + 1
+        self.ends.resize(self.ends.size() + 1)
+        if levels > size:
+            rc = BAD_LEVELS
+        else:
+            with nogil:
+                rc = find_ends(p + levels, size - levels, v.page.values, self.ends.back(), &v.texts)
+        if rc:
+            raise problem(rc, v.part, f"part {v.part}, column {name!r}")
+        v.ends, v.count = self.ends.back().data(), <uint32_t>(self.ends.back().size() - 1)
         return 0
 
     cdef int check_dictionary(self, Layout layout, size_t chunk, Visit* v, uint64_t size, str name) except -1:
@@ -151,6 +176,10 @@ cdef class Reader:
         cdef Py_buffer* view = &self.views[part]
         if page.at > view.len or page.size > view.len - page.at:  # pages may be known from a longer buffer
             raise problem(BAD_BOUNDS, part, f"part {part}, column {name!r}")
+        if page.has_crc and not page.sound and not (<Layout>self.layouts[part]).trusted:
+            if checksum(<const uint8_t*>view.buf + page.at, page.size) != page.crc:
+                raise problem(BAD_CHECKSUM, part, f"part {part}, column {name!r}")
+            (<Page*>page).sound = True
         return <const uint8_t*>view.buf + page.at
 
     cdef const uint8_t* unpack(self, const uint8_t* p, uint64_t size, uint64_t unpacked, int codec, list held,
@@ -168,6 +197,12 @@ cdef class Reader:
         held.append(buffer)
         return <const uint8_t*><uintptr_t>buffer.address
 
+    cdef object table(self, columns):
+        wanted = pa.schema([self.schema.field(name) for name in columns], metadata=self.schema.metadata)
+        if not self.rows:
+            return wanted.empty_table()
+        return pa.Table.from_arrays([self.column(name) for name in columns], schema=wanted)
+
     cdef object column(self, str name):
         """One column of all spans, in order, as one Arrow array."""
         cdef list held = []
@@ -184,6 +219,8 @@ cdef class Reader:
         if kind == NOTHING:
             return pa.nulls(self.rows, wanted)
         self.visit(name, held, visits)
+        if kind == BYTES and visits.size() == 1 and self.is_worth_sharing(&visits[0], wanted):
+            return self.shared(&visits[0], wanted, &t, valid, name)
         if kind == BYTES:
             pieces.resize(self.rows)
             t.data = <uint8_t*>pieces.data()
@@ -205,6 +242,42 @@ cdef class Reader:
         else:
             buffers.append(data)
         return finish(wanted, self.rows, buffers, t.nulls)
+
+    cdef bint is_worth_sharing(self, const Visit* v, object wanted):
+        """Whether the texts of a visit are best left where they lie, in the file's own memory."""
+        cdef Py_buffer* view = &self.views[v.part]
+        if v.page == NULL or v.page.encoding != LENGTHS or wanted.id == arrow.Type_DICTIONARY:
+            return False
+        if v.texts < <const uint8_t*>view.buf or v.texts >= <const uint8_t*>view.buf + view.len:
+            return False  # unpacked into memory of ours
+        return 2 * <uint64_t>(v.hi - v.lo) >= v.page.values and v.ends[v.count] >= SHARED_BYTES
+
+    cdef object shared(self, Visit* v, object wanted, Target* t, object valid, str name):
+        """A column whose bytes are the file's: only offsets are made."""
+        cdef int64_t before = v.lo, inside = v.hi - v.lo, i, at
+        cdef int width = 8 if wanted.id in (arrow.Type_LARGE_STRING, arrow.Type_LARGE_BINARY) else 4
+        cdef uint8_t* out
+        cdef const uint8_t* levels = v.levels
+        cdef uint64_t size = v.page.levels, end
+        cdef int rc = OK
+        if v.optional:
+            if levels == NULL:
+                levels, size = v.values + 4, load32(v.values)
+            rc = read_levels(levels, levels + size, v, t, 0, &before, &inside)
+        if rc == OK and before + inside > v.count:
+            rc = BAD_VALUES
+        if rc:
+            raise problem(rc, v.part, f"part {v.part}, column {name!r}")
+        offsets = pa.allocate_buffer((self.rows + 1) * width)
+        out = <uint8_t*><uintptr_t>offsets.address
+        at = before
+        for i in range(self.rows + 1):
+            end = v.ends[at]
+            memcpy(out + i * width, &end, width)
+            if i < self.rows and (not t.nulls or (t.valid[i >> 3] >> (i & 7)) & 1):
+                at += 1
+        data = pa.py_buffer(self.files[v.part]).slice(v.texts - <const uint8_t*>self.views[v.part].buf, v.ends[v.count])
+        return pa.Array.from_buffers(wanted, self.rows, [valid if t.nulls else None, offsets, data], t.nulls)
 
     cdef int prepare(self, str name, object wanted, Target* t, list held) except -1:
         """Check that every part can give the column, and lay out the validity bits if some row may be null."""
@@ -236,6 +309,11 @@ cdef class Reader:
             t.valid = <uint8_t*><uintptr_t>valid.address
             memset(t.valid, 0xFF, (self.rows + 7) // 8)
         return kind
+
+
+cdef uint32_t checksum(const uint8_t* p, uint64_t size):
+    with nogil:
+        return crc32_of(p, size)
 
 
 cdef str where(int part, str name, size_t group):
@@ -322,10 +400,42 @@ def read_ranges(parts, columns, schema):
         Damaged: the file is not what its writer wrote.
     """
     cdef Reader reader = Reader()
+    cdef int part = 0
     reader.schema = schema
     for file, layout, starts, stops in parts:
-        reader.add(file, layout, starts, stops)
-    wanted = pa.schema([schema.field(name) for name in columns], metadata=schema.metadata)
-    if not reader.rows:
-        return wanted.empty_table()
-    return pa.Table.from_arrays([reader.column(name) for name in columns], schema=wanted)
+        reader.add(file, layout)
+        starts = starts.tolist() if hasattr(starts, "tolist") else starts
+        stops = stops.tolist() if hasattr(stops, "tolist") else stops
+        for start, stop in zip(starts, stops, strict=True):
+            reader.want(<Layout?>layout, part, start, stop)
+        part += 1
+    return reader.table(columns)
+
+
+def read_spans(files, const int64_t[::1] part, const int64_t[::1] start, const int64_t[::1] stop, columns, schema):
+    """Read many row ranges, in order, as a table of one chunk per column.
+
+    Args:
+        files: (file, layout) of each part.
+        part: of each range, the position of its file among `files`.
+        start: first row of each range.
+        stop: one past the last row of each range.
+        columns: names of columns of the schema.
+        schema: the schema that the layouts were opened with (the same object, if time matters).
+
+    Raises:
+        Declined: pyarrow has to read these rows; `part` says of which file.
+        Damaged: the file is not what its writer wrote.
+    """
+    cdef Reader reader = Reader()
+    cdef Py_ssize_t i
+    if part.shape[0] != start.shape[0] or part.shape[0] != stop.shape[0]:
+        raise ValueError("each range has a part, a start and a stop")
+    reader.schema = schema
+    for file, layout in files:
+        reader.add(file, <Layout?>layout)
+    for i in range(part.shape[0]):
+        if part[i] < 0 or part[i] >= len(reader.layouts):
+            raise ValueError(f"there is no part {part[i]}")
+        reader.want(<Layout>reader.layouts[part[i]], <int>part[i], start[i], stop[i])
+    return reader.table(columns)

@@ -69,13 +69,16 @@ class Answer:
         staleness: Callable[[], dt.timedelta],
         text: str = "",
         *,
+        params: Any = None,
         checked_at: dt.datetime | None = None,
         version: int | None = None,
     ) -> None:
-        self._reader = reader
+        self._reader: pa.RecordBatchReader | None = reader
+        self._schema = reader.schema
         self.windows = windows
         self.isolation = isolation
         self.text = text
+        self.params = params
         self.checked_at = checked_at
         self.version = version
         self._measure = staleness
@@ -87,12 +90,12 @@ class Answer:
     @property
     def schema(self) -> pa.Schema:
         """Names and types of the columns."""
-        return self._reader.schema
+        return self._schema
 
     @property
     def columns(self) -> list[str]:
         """Names of the columns."""
-        return list(self._reader.schema.names)
+        return list(self._schema.names)
 
     @property
     def staleness(self) -> dt.timedelta:
@@ -107,10 +110,11 @@ class Answer:
     def _stream(self) -> Iterator[pa.RecordBatch]:
         try:
             while True:
-                if not self._release.alive:
+                reader = self._reader
+                if reader is None or not self._release.alive:
                     raise ClosedError(_CLOSED)
                 try:
-                    batch = self._reader.read_next_batch()
+                    batch = reader.read_next_batch()
                 except StopIteration:
                     return
                 if batch.num_rows:
@@ -127,6 +131,7 @@ class Answer:
         if self._release.alive:
             with contextlib.suppress(ClosedError):
                 self._staleness = self._measure()
+            self._reader = None  # it holds what DuckDB keeps for rows that are not read yet
             self._release()
 
     def arrow(self) -> pa.Table:

@@ -15,7 +15,10 @@ _SETTINGS: dict[str, Any] = {
     "autoload_known_extensions": False,
     "temp_directory": "",  # DuckDB adds this folder to those that statements may read and write
 }
-CHANGEABLE = ("Calendar", "TimeZone", "default_collation", "default_null_order", "default_order", "enable_progress_bar")
+CHANGEABLE = (
+    "Calendar", "TimeZone", "default_collation", "default_null_order", "default_order", "enable_progress_bar",
+    "python_enable_replacements",
+)  # fmt: skip
 """Settings that tools like to change when they connect, and that reach nothing outside."""
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import duckdb
 
 from windrow.errors import QueryError
+from windrow.queries import macros
 from windrow.queries.forks import leave_to_parent
 from windrow.queries.statements import Statement
 from windrow.queries.types import text
@@ -43,7 +44,9 @@ def cursor(store: Store, memory_limit: str | None = None) -> Any:
     return instance.cursor()
 
 
-def locked_instance(root: Path, memory_limit: str | None = None) -> duckdb.DuckDBPyConnection:
+def locked_instance(
+    root: Path, memory_limit: str | None = None, threads: int | None = None
+) -> duckdb.DuckDBPyConnection:
     """A new in-memory instance that may read files under the warehouse's folders, and whose settings cannot change."""
     settings: dict[str, Any] = {
         "python_enable_replacements": False,
@@ -53,6 +56,8 @@ def locked_instance(root: Path, memory_limit: str | None = None) -> duckdb.DuckD
     }
     if memory_limit is not None:
         settings["memory_limit"] = memory_limit
+    if threads is not None:
+        settings["threads"] = threads
     opened = duckdb.connect(":memory:", config=settings)
     allowed = ", ".join(text(f"{root / folder}/") for folder in ("streams", "tables", "results"))
     opened.execute(f"SET allowed_directories = [{allowed}]")
@@ -61,6 +66,7 @@ def locked_instance(root: Path, memory_limit: str | None = None) -> duckdb.DuckD
     opened.execute("SET GLOBAL disable_parquet_prefetching = true")
     opened.execute("SET GLOBAL errors_as_json = true")
     opened.execute("SET GLOBAL TimeZone = 'UTC'")
+    macros.define(opened)
     opened.execute("SET GLOBAL enable_external_access = false")
     opened.execute("SET GLOBAL lock_configuration = true")
     return opened

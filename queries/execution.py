@@ -8,6 +8,7 @@ import datetime as dt
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import duckdb
@@ -17,15 +18,19 @@ from windrow import times
 from windrow.catalog import Tables
 from windrow.errors import QueryError, UnknownStreamError
 from windrow.lookups import find_stream
-from windrow.queries import engine, interrupting, system
+from windrow.queries import covering, desks, engine, hearing, interrupting, macros, sources, system
 from windrow.queries.answers import HUGE, Answer, Window
 from windrow.queries.confine import confine
+from windrow.queries.desks import Desk
 from windrow.queries.explaining import Explanation
 from windrow.queries.interrupting import interruptible
+from windrow.queries.periodic import storage
+from windrow.queries.periodic.storage import Stored
 from windrow.queries.planner import Planner, Pruned, bounds_of
 from windrow.queries.relations import table_sql
 from windrow.queries.statements import Reference, Statement, parse
 from windrow.queries.types import quoted
+from windrow.queries.views import patterns
 from windrow.queries.windows import All
 from windrow.snapshot import Snapshot, StreamView
 from windrow.store import Store
@@ -38,24 +43,35 @@ _READ_ERRORS = (duckdb.Error, OSError, pa.ArrowException, RuntimeError)
 Params = Sequence[Any] | dict[str, Any] | None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Prepared:
-    """A statement ready to run on a cursor of its own."""
+    """A statement ready to run on a desk of its own."""
 
     statement: Statement
     snapshot: Snapshot
-    cursor: Any
+    desk: Desk
     pruned: tuple[Pruned, ...]
     windows: tuple[Window, ...]
     borrowed: bool = False
     """Whether the snapshot is somebody else's to close."""
+    tidy: bool = False
+    """Whether the desk is left as it was found: all rows were read, and no transaction is open."""
     timers: list[threading.Timer] = field(default_factory=list)
+    _closed: bool = False
+
+    @property
+    def cursor(self) -> Any:
+        """The desk's."""
+        return self.desk.cursor
 
     def close(self) -> None:
-        """Let go of cursor and snapshot."""
+        """Let go of desk and snapshot."""
+        if self._closed:
+            return
+        self._closed = True
         for timer in self.timers:
             timer.cancel()
-        self.cursor.close()
+        self.desk.leave(tidy=self.tidy)
         if not self.borrowed:
             self.snapshot.close()
 
@@ -92,6 +108,7 @@ def sql(
         prepared.close,
         lambda: staleness(store, prepared.windows),
         statement,
+        params=params,
     )
 
 
@@ -113,13 +130,13 @@ def prepare(
         pinned, held = (snapshot, None) if snapshot is not None else _pin(store, statement)
         if snapshot is None:
             undo.callback(pinned.close)
-        cursor = engine.cursor(store, memory_limit)
-        undo.callback(cursor.close)
-        streams = _offer(statement, pinned, held, cursor)
-        pruned = Planner(pinned, cursor, statement, params).prepare(streams)
+        desk = desks.take(store, memory_limit)
+        undo.callback(desk.leave, tidy=False)
+        streams = _offer(statement, pinned, held, desk)
+        pruned = Planner(pinned, desk.cursor, statement, params, desk).prepare(streams)
         windows = tuple(window_of(pinned.view(reference.name), reference) for reference in streams)
         undo.pop_all()
-        return Prepared(statement, pinned, cursor, tuple(pruned), windows, borrowed=snapshot is not None)
+        return Prepared(statement, pinned, desk, tuple(pruned), windows, borrowed=snapshot is not None)
 
 
 def _pin(store: Store, statement: Statement) -> tuple[Snapshot, system.Records | None]:
@@ -138,17 +155,18 @@ def _pin(store: Store, statement: Statement) -> tuple[Snapshot, system.Records |
     return pinned, held
 
 
-def _offer(statement: Statement, snapshot: Snapshot, held: system.Records | None, cursor: Any) -> list[Reference]:
+def _offer(statement: Statement, snapshot: Snapshot, held: system.Records | None, desk: Desk) -> list[Reference]:
     """Confine the statement, make its tables readable, and give its references to streams, each relation once."""
     streams = {name.lower(): name for name in snapshot.streams()}
     tables = {name.lower(): name for name in snapshot.tables}
+    delivered = _delivered(statement, snapshot, {*streams, *tables})
 
     def exists(reference: Reference) -> bool:
         if reference.schema:
             return reference.schema.lower() == "windrow" and reference.name.lower() in system.TABLES
-        return reference.name.lower() in streams or reference.name.lower() in tables
+        return any(reference.name.lower() in known for known in (streams, tables, delivered))
 
-    confine(statement, exists)
+    _confined(statement, tuple(map(exists, statement.references)))
     own = []
     for reference in {each.relation.lower(): each for each in statement.references}.values():
         folded = reference.name.lower()
@@ -156,13 +174,37 @@ def _offer(statement: Statement, snapshot: Snapshot, held: system.Records | None
             _refuse_window(statement, reference)
         if reference.schema:
             held = held or system.records(snapshot)
-            cursor.register(reference.relation, system.table(snapshot, held, folded))
+            desk.rows(reference.relation, system.table(snapshot, held, folded))
         elif folded in streams:
             own.append(replace(reference, name=streams[folded]))
+        elif folded in tables:
+            desk.view(reference.relation, table_sql(snapshot.store.root, snapshot.tables[tables[folded]]))
         else:
-            source = table_sql(snapshot.store.root, snapshot.tables[tables[folded]])
-            cursor.execute(f"CREATE OR REPLACE TEMP VIEW {quoted(reference.relation)} AS {source}")
+            _offer_results(desk, reference.relation, delivered[folded], snapshot.store)
     return own
+
+
+def _delivered(statement: Statement, snapshot: Snapshot, known: set[str]) -> dict[str, Stored]:
+    """The results tables that a statement names, as far as the snapshot has come."""
+    wanted = {r.name.lower() for r in statement.references if not r.schema} - known
+
+    def look(tables: Tables) -> dict[str, Stored]:
+        named = [(at.decode(), at) for at, _ in tables.raw_items("queries") if at.decode().lower() in wanted]
+        return {n.lower(): storage.stored(tables, tables.get("queries", at), snapshot.version) for n, at in named}
+
+    return snapshot.store.catalog.read(look) if wanted else {}
+
+
+def _offer_results(desk: Desk, relation: str, results: Stored, store: Store) -> None:
+    """Make a results table readable; integers that Arrow carries as decimals are integers again."""
+    hidden = f"_results_of_{relation}"
+    schema = results.schema
+    desk.source(hidden, schema, lambda columns: results.batches(store, columns.names))
+    columns = [
+        f"CAST({quoted(f.name)} AS HUGEINT) AS {quoted(f.name)}" if f.metadata == HUGE else quoted(f.name)
+        for f in schema
+    ]
+    desk.view(relation, f"SELECT {', '.join(columns)} FROM {quoted(hidden)}")
 
 
 def _refuse_window(statement: Statement, reference: Reference) -> None:
@@ -206,14 +248,42 @@ def run(prepared: Prepared, params: Params, timeout: float | None = None) -> pa.
     cursor, statement = prepared.cursor, prepared.statement
     if timeout is not None:
         prepared.timers.append(interrupting.after(timeout, cursor))
+    covered = None if statement.explain else covering.answer(prepared.snapshot, statement, params)
+    if covered is not None:
+        prepared.tidy = True
+        return covered.to_reader()
     with _telling(prepared, timeout):
         if statement.explain:
             lines = str(interruptible(cursor, lambda: _explained(prepared, params))).splitlines()
             return pa.table({"explain": pa.array(lines, pa.string())}).to_reader()
+        reader, types = interruptible(cursor, lambda: _started(cursor, statement, params))
+    schema = marked(reader.schema, types)
+    unseen = macros.hidden(statement, schema.names)
+    shown = [at for at in range(len(schema)) if at not in unseen]
+    rows = _batches(reader, schema, prepared, timeout)
+    if unseen:
+        schema = pa.schema([schema.field(at) for at in shown])
+        rows = (batch.select(shown) for batch in rows)
+    return pa.RecordBatchReader.from_batches(schema, rows)
+
+
+def _started(cursor: Any, statement: Statement, params: Params) -> tuple[pa.RecordBatchReader, Sequence[Any]]:
+    if _pivots(statement):  # DuckDB runs several statements for it
         relation = cursor.sql(statement.sql, params=params)
-        reader = interruptible(cursor, lambda: relation.to_arrow_reader(BATCH_ROWS))
-    schema = marked(reader.schema, relation.types)
-    return pa.RecordBatchReader.from_batches(schema, _batches(reader, schema, prepared, timeout))
+        return relation.to_arrow_reader(BATCH_ROWS), relation.types
+    return sources.run(cursor, statement.sql, params, BATCH_ROWS)
+
+
+@lru_cache(maxsize=256)
+def _pivots(statement: Statement) -> bool:
+    return any("pivot" in token.word for token in statement.source.tokens)
+
+
+@lru_cache(maxsize=256)
+def _confined(statement: Statement, found: tuple[bool, ...]) -> None:
+    """Check a statement once for each answer to which of its relations exist."""
+    exists = dict(zip(map(id, statement.references), found, strict=True))
+    confine(statement, lambda reference: exists[id(reference)])
 
 
 def marked(schema: pa.Schema, types: Sequence[Any]) -> pa.Schema:
@@ -238,6 +308,7 @@ def _batches(
         with _telling(prepared, timeout):
             batch = interruptible(prepared.cursor, following)
         if batch is None:
+            prepared.tidy = not hearing.asks_the_clock(prepared.statement)
             break
         yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
     for timer in prepared.timers:
@@ -269,7 +340,10 @@ def _explained(prepared: Prepared, params: Params) -> Explanation:
         rows = prepared.cursor.execute(f"{word} {prepared.statement.sql}", params).fetchall()
     except duckdb.Error as error:
         raise told(prepared.statement, error) from None
-    return Explanation(prepared.pruned, prepared.windows, "\n".join(str(row[1]) for row in rows))
+    plan = "\n".join(str(row[1]) for row in rows)
+    pattern = patterns.told(prepared.statement, prepared.snapshot)
+    kept = covering.explain(prepared.snapshot, prepared.statement)
+    return Explanation(prepared.pruned, prepared.windows, plan, pattern, kept)
 
 
 def staleness(store: Store, windows: Sequence[Window]) -> dt.timedelta:

@@ -5,7 +5,7 @@ Predicates on the search key go through the directory and those on time leave se
 
 import functools
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from duckdb._sources.to_arrow import to_arrow
 from windrow.indexes.probing import find_rows, read_found
 from windrow.indexes.scanning import scan_segments
 from windrow.queries.connections import open_connection
+from windrow.queries.periodic import storage
 from windrow.queries.planner import PROBE_ROWS, PROBE_SHARE
 from windrow.queries.pruning import asked_of
 from windrow.queries.types import quoted, text
@@ -79,7 +80,7 @@ class StreamSource(ArrowScanSource):
             bounds = replace(bounds, upto=min(bounds.upto, asked.upto))
         selection = view.select(bounds)
         if asked.keys is not None:
-            found = find_rows(selection.segments, asked.keys, self._snapshot.directories)
+            found = find_rows(selection.segments, asked.keys, self._snapshot.directories, view.sorted_by)
             count, stored = sum(p.stop - p.start for p in found), sum(s.rows for s in view.segments)
             if count <= PROBE_ROWS and count <= max(1000, PROBE_SHARE * stored):
                 yield from read_found(found, selection, asked.keys, model, full, schema, reader).to_batches()
@@ -106,12 +107,43 @@ def connection(snapshot: Snapshot, memory: str | None = None, threads: int | Non
     function form ``"window"('packets', INTERVAL 10 MINUTE)`` gives a window.
     """
     opened = open_connection(memory, threads)
-    for name in snapshot.streams():
-        opened._register_arrow_source(name, StreamSource(snapshot, snapshot.view(name)))
-    for name, entry in snapshot.tables.items():
-        opened.register(name, pq.ParquetFile(snapshot.store.root / entry.file).read())
-    opened.execute(_window_macro(snapshot))
-    return opened
+    tables = {name: pq.ParquetFile(snapshot.store.root / entry.file).read() for name, entry in snapshot.tables.items()}
+    delivered = snapshot.store.catalog.read(lambda read: storage.all_stored(read, snapshot.version))
+    for name, results in delivered.items():
+        tables[name] = pa.Table.from_batches(list(results.batches(snapshot.store)), results.schema)
+    macro = _window_macro(snapshot)
+
+    def offer(cursor: duckdb.DuckDBPyConnection) -> None:
+        for name in snapshot.streams():
+            cursor._register_arrow_source(name, StreamSource(snapshot, snapshot.view(name)))
+        for name, table in tables.items():
+            cursor.register(name, table)
+        cursor.execute(macro)
+
+    return _with_cursors(opened, offer)
+
+
+def _with_cursors(opened: Any, offer: Callable[[Any], None]) -> duckdb.DuckDBPyConnection:
+    """The connection, whose cursors see what it sees: relations are registered for one of them alone."""
+
+    class Connection(duckdb.DuckDBPyConnection):
+        """Tools such as pandas and ibis ask by a cursor of the connection that they are given."""
+
+        __slots__ = ()
+
+        def cursor(self) -> Any:
+            """Another connection to the same."""
+            return _with(super().cursor())
+
+        duplicate = cursor
+
+    def _with(made: Any) -> Any:
+        offer(made)
+        made.__class__ = Connection
+        return made
+
+    given: duckdb.DuckDBPyConnection = _with(opened)
+    return given
 
 
 def _window_macro(snapshot: Snapshot) -> str:

@@ -1,18 +1,19 @@
-"""Ctrl-C and timeouts for calls into DuckDB, which hears neither while its own main thread is busy.
+"""Ctrl-C and timeouts for calls into DuckDB, which may hear neither while its work keeps Python's main thread busy.
 
-Only Python's main thread is told of Ctrl-C, so its calls are made on a thread beside it; an interrupt ends them there.
+Python writes the number of an arriving signal to a file descriptor at once; a thread that reads there interrupts the
+cursor, and the call that it ends becomes a KeyboardInterrupt.
 """
 
 import contextlib
+import os
+import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 import duckdb
 
 T = TypeVar("T")
-_AGAIN = 0.1
 
 
 def interrupt(cursor: Any) -> None:
@@ -21,33 +22,60 @@ def interrupt(cursor: Any) -> None:
         cursor.interrupt()
 
 
-def interruptible(cursor: Any, work: Callable[[], T]) -> T:
-    """Do `work` on the cursor, so that Ctrl-C ends it at once; nothing is running any more when this is left."""
-    if threading.current_thread() is not threading.main_thread():
-        return work()
-    done: Future[T] = Future()
-
-    def beside() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - it is raised again where it belongs
-            done.set_exception(error)
-
-    threading.Thread(target=beside, name="windrow-query", daemon=True).start()
-    try:
-        while not done.done():
-            wait([done], _AGAIN)  # now and then awake: the signal may have been given to another thread
-    except KeyboardInterrupt:
-        while not done.done():
-            interrupt(cursor)
-            wait([done], _AGAIN)
-        raise
-    return done.result()
-
-
 def after(seconds: float, cursor: Any) -> threading.Timer:
     """A running timer that interrupts the cursor; cancel it when the query is done."""
     timer = threading.Timer(seconds, interrupt, [cursor])
     timer.daemon = True
     timer.start()
     return timer
+
+
+class _Watch:
+    """Reads arriving signals while the main thread is inside DuckDB. One per process."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.hearing, self.told = os.pipe()
+        os.set_blocking(self.told, False)
+        self._cursor: Any = None
+        self._before = -1
+        self._stopped = False
+        threading.Thread(target=self._listen, name="windrow-interrupts", daemon=True).start()
+
+    def _listen(self) -> None:
+        while signals := os.read(self.hearing, 64):
+            cursor, before = self._cursor, self._before
+            if before >= 0:  # whoever listened before us, such as an event loop, still hears everything
+                with contextlib.suppress(OSError):
+                    os.write(before, signals)
+            if signal.SIGINT in signals and cursor is not None:
+                self._stopped = True
+                interrupt(cursor)
+
+    def call(self, cursor: Any, work: Callable[[], T]) -> T:
+        """Do `work`; Ctrl-C ends it."""
+        self._stopped, self._cursor = False, cursor
+        self._before = signal.set_wakeup_fd(self.told, warn_on_full_buffer=False)
+        try:
+            return work()
+        except (duckdb.InterruptException, RuntimeError, OSError) as error:
+            if self._stopped or str(error) == "Query interrupted":
+                raise KeyboardInterrupt from None
+            raise
+        finally:
+            self._cursor = None
+            signal.set_wakeup_fd(self._before, warn_on_full_buffer=False)
+
+
+_watches: list[_Watch] = []
+
+
+def interruptible(cursor: Any, work: Callable[[], T]) -> T:
+    """Do `work` on the cursor, so that Ctrl-C ends it at once."""
+    if threading.current_thread() is not threading.main_thread():
+        return work()  # only the main thread is told of Ctrl-C
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return work()  # somebody else decides what Ctrl-C means
+    if not _watches or _watches[-1].process != os.getpid():
+        _watches.append(_Watch())
+    return _watches[-1].call(cursor, work)

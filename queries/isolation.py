@@ -144,6 +144,7 @@ def _stream(asked: Asked, isolation: str, release: Callable[[], None]) -> Answer
         let_go,
         lambda: execution.staleness(store, prepared.windows),
         asked.text,
+        params=asked.params,
     )
 
 
@@ -234,8 +235,8 @@ def _whole(asked: Asked, prepared: Prepared, *, last: bool) -> Answer | None:
         asked.left()  # the whole query's time, not what was left of it for this run, is what the user knows
         raise
     asked.between("check")
-    check = _check(asked.store, prepared.windows)
-    if check.behind and not last:
+    check = _check(asked.store, prepared)
+    if (check.behind or check.altered) and not last:
         return None
     return _answer(asked, rows, prepared.windows, check.at, check.version, dt.timedelta(microseconds=check.behind))
 
@@ -246,20 +247,23 @@ class _Check:
     version: int
     behind: int
     """Microseconds by which a stream's clock has moved on."""
+    altered: bool
+    """Whether a stream was given another lifetime, or otherwise defined anew."""
 
 
-def _check(store: Store, of: Sequence[Window]) -> _Check:
+def _check(store: Store, prepared: Prepared) -> _Check:
     def look(tables: Tables) -> _Check:
-        at, worst = times.to_datetime(store.clock()), 0
-        for window in of:
+        at, worst, altered = times.to_datetime(store.clock()), 0, False
+        for window in prepared.windows:
             try:
                 entry, state = find_stream(tables, window.stream)
             except UnknownStreamError:
                 continue  # dropped meanwhile: what we have is the last there was
+            altered = altered or entry.definition != prepared.snapshot.view(window.stream).entry.definition
             if state.slide is not None:
                 since = state.slide - 1 if window.slide is None else window.slide
                 worst = max(worst, (state.slide - since) * entry.definition.slide)
-        return _Check(at, tables.version, worst)
+        return _Check(at, tables.version, worst, altered)
 
     return store.catalog.read(look)
 
@@ -383,7 +387,10 @@ def _interrupted(cursor: Any, seconds: float | None) -> Iterator[None]:
 def _answer(
     asked: Asked, rows: pa.Table, of: tuple[Window, ...], at: dt.datetime, version: int, stale: dt.timedelta
 ) -> Answer:
-    return Answer(rows.to_reader(), of, "latest", _nothing, lambda: stale, asked.text, checked_at=at, version=version)
+    return Answer(
+        rows.to_reader(), of, "latest", _nothing, lambda: stale, asked.text,
+        params=asked.params, checked_at=at, version=version,
+    )  # fmt: skip
 
 
 __all__ = ["LEVELS", "RERUNS", "slotwise", "sql"]

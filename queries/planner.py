@@ -3,30 +3,34 @@
 What is left out could not have changed the answer: DuckDB applies every predicate itself to whatever is read.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 
 from windrow.errors import WindowError
-from windrow.indexes.probing import KeyRange, RowRange, find_rows, read_found
+from windrow.indexes.columns import Picks
+from windrow.indexes.probing import KeyRange, Located, RowRange, read_found
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Selection
-from windrow.queries import sources, windows
-from windrow.queries.pruning import Asked, asked_of
-from windrow.queries.relations import edge_condition, newest_sql, window_sql
-from windrow.queries.sources import ListeningSource
+from windrow.queries import macros, windows
+from windrow.queries.desks import Desk
+from windrow.queries.filters import filtered_columns
+from windrow.queries.hearing import Heard, Listener
+from windrow.queries.pruning import Asked
+from windrow.queries.relations import absent_columns, edge_condition, ordered_sql, window_sql
 from windrow.queries.statements import Reference, Statement
+from windrow.queries.topk import First, Top, first_of
 from windrow.queries.types import quoted
 from windrow.snapshot import Snapshot, StreamView
 
-PROBE_ROWS = 200_000
+PROBE_ROWS, PROBE_RANGES = 20_000, 2_000
+"""Up to so many rows in so many places are read by page; more are picked out of decoded columns."""
 PROBE_SHARE = 0.2
-"""A probe reads rows one by one; past these limits DuckDB's own scan of whole row groups is faster."""
-
-_CLOCKS = ("now", "today", "current", "localtime", "transaction_timestamp")
+"""Where more than this share of a stream has the wanted keys, whole segments are read."""
+Picking = Callable[[Sequence[Segment]], Picks]
+"""Which rows of segments are wanted; asked when they are read."""
 
 
 @dataclass(frozen=True)
@@ -56,22 +60,7 @@ class _Ready:
     view: StreamView
     selection: Selection
     asked: Asked
-    found: list[RowRange] | None
-
-
-def _asks_the_clock(statement: Statement) -> bool:
-    """Whether a constant of the statement may depend on when it is run."""
-    return any(word in token.text.lower() for token in statement.source.tokens for word in _CLOCKS)
-
-
-def _listening_schema(view: StreamView) -> pa.Schema:
-    """What a stand-in shows: times in nanoseconds as microseconds, since DuckDB keeps predicates on the former."""
-    definition, schema = view.entry.definition, view.schema
-    kind = schema.field(definition.time).type
-    if kind.unit != "ns" or definition.time in definition.key:
-        return schema
-    at = schema.get_field_index(definition.time)
-    return schema.set(at, schema.field(at).with_type(pa.timestamp("us", kind.tz)))
+    found: Located | None
 
 
 def _kept(selection: Selection, keep: Callable[[Segment], bool]) -> Selection:
@@ -87,6 +76,15 @@ def _narrowed(selection: Selection, wanted: Asked) -> Selection:
         selection,
         lambda segment: (after is None or segment.max_ts > after) and (upto is None or segment.min_ts <= upto),
     )
+
+
+def _in_words(ranges: Sequence[KeyRange] | None) -> str:
+    if ranges is None:
+        return "any"
+    points = sum(each.is_point for each in ranges)
+    counts = {"key": points, "range": len(ranges) - points}
+    words = [f"{number:,} {word}{'' if number == 1 else 's'}" for word, number in counts.items() if number]
+    return " and ".join(words) or "none"
 
 
 def bounds_of(view: StreamView, window: windows.WindowSpec) -> Bounds | None:
@@ -110,98 +108,113 @@ class Planner:
         cursor: Where the statement will run.
         statement: As parsed and confined.
         parameters: Of the statement.
+        desk: The cursor's, if it has one.
     """
 
-    def __init__(self, snapshot: Snapshot, cursor: Any, statement: Statement, parameters: Any) -> None:
+    def __init__(
+        self, snapshot: Snapshot, cursor: Any, statement: Statement, parameters: Any, desk: Desk | None = None
+    ) -> None:
+        self.desk = desk or Desk(cursor)
         self.snapshot = snapshot
         self.cursor = cursor
         self.statement = statement
         self.parameters = parameters
         self._root = snapshot.store.root
+        self._heard = Heard()
+        self._numbered = macros.asks_for_order(statement)
 
     def prepare(self, references: Sequence[Reference]) -> list[Pruned]:
         """Make every stream of the statement readable under its relation's name; gives what was pruned."""
         streams = {reference.relation: reference for reference in references}
-        asked = self._listen(streams) if self._worth_listening(streams) else {}
-        return [self._make(self._select(reference, asked.get(relation))) for relation, reference in streams.items()]
-
-    def _worth_listening(self, streams: dict[str, Reference]) -> bool:
-        """Whether the statement names a search key or time column at all, so that a predicate on one is possible."""
-        words = {token.name.lower() for token in self.statement.source.tokens if token.named}
-        for reference in streams.values():
-            definition = self._view(reference).entry.definition
-            if any(name.lower() in words for name in (definition.time, *definition.key)):
-                return True
-        return False
-
-    def _listen(self, streams: dict[str, Reference]) -> dict[str, Asked]:
-        schemas = {name: _listening_schema(self._view(reference)) for name, reference in streams.items()}
-        clocked = _asks_the_clock(self.statement)
-        if clocked:  # now() is one instant within a transaction: what was planned with is what will be run with
-            self.cursor.execute("BEGIN TRANSACTION")
-        try:
-            heard = sources.listen(self.cursor, self.statement.sql, self.parameters, schemas)
-        except duckdb.Error:
-            if clocked:
-                self.cursor.execute("ROLLBACK")
-            return {}  # the statement itself will say what is wrong with it
-        return {
-            name: asked_of(predicates, self._view(streams[name]).entry.definition.model, schemas[name])
-            for name, predicates in heard.items()
-        }
+        self._heard = Listener(self.snapshot, self.desk, self.statement, self.parameters, streams).listen()
+        return [self._make(self._select(reference)) for reference in streams.values()]
 
     def _view(self, reference: Reference) -> StreamView:
         return self.snapshot.view(reference.name)
 
-    def _select(self, reference: Reference, asked: Asked | None) -> _Ready:
+    def _select(self, reference: Reference) -> _Ready:
         view = self._view(reference)
         bounds = bounds_of(view, reference.window)
-        wanted = asked or Asked(None, None, None)
+        wanted = self._heard.asked.get(reference.relation, Asked(None, None, None))
         if isinstance(reference.window, windows.Rows):
             wanted = Asked(None, None, None)  # selection does not commute with a count window
         selection = _narrowed(view.select(bounds), wanted)
         if wanted.keys is None or not selection.segments:
             return _Ready(reference, view, selection, wanted, None)
-        found = self._find(selection, wanted.keys)
-        holding = {part.segment.id for part in found}
+        found = self._heard.located(reference.relation, selection.segments, self.snapshot.directories, view.sorted_by)
+        holding = found.holding()
         kept = _kept(selection, lambda segment: segment.id in holding)
-        rows = sum(part.stop - part.start for part in found)
-        stored = sum(segment.rows for segment in view.segments)
-        few = rows <= PROBE_ROWS and rows <= max(1000, PROBE_SHARE * stored)
+        few = found.rows <= max(1000, PROBE_SHARE * sum(segment.rows for segment in view.segments))
         return _Ready(reference, view, kept, wanted, found if few else None)
-
-    def _find(self, selection: Selection, ranges: Sequence[KeyRange]) -> list[RowRange]:
-        return find_rows(selection.segments, ranges, self.snapshot.directories)
 
     def _make(self, ready: _Ready) -> Pruned:
         reference, view, selection = ready.reference, ready.view, ready.selection
         model, name = view.entry.definition.model, reference.relation
         path = "scan" if selection.segments else "empty"
-        if ready.found is not None and selection.segments:
-            path = "probe"
-            self._register_probe(name, ready)
-        elif isinstance(reference.window, windows.Rows):
-            self._create_view(
-                name, newest_sql(self._root, model, view.schema, selection, reference.window.count, view.state.torn)
+        newest = reference.window.count if isinstance(reference.window, windows.Rows) else None
+        if newest is not None or self._numbered:
+            sql = ordered_sql(
+                self._root,
+                model,
+                view.schema,
+                selection,
+                view.state.torn,
+                newest=newest,
+                numbered=self._numbered,
+                absent=absent_columns(view, selection, self.snapshot.store.reader),
             )
+            self._create_view(name, sql)
+        elif (first := self._first(reference, view)) is not None and self._fits(selection) and selection.segments:
+            top = Top(first, selection.whole, self.snapshot.store.columns, view.stored_schema)
+            self._register_columns(name, view, selection, top.picks)
+            path = "columns"
+        elif ready.found is not None and selection.segments:
+            path = "probe"
+            if len(ready.found.start) <= PROBE_RANGES and ready.found.rows <= PROBE_ROWS:
+                self._register_probe(name, ready, ready.found.ranges())
+            elif self._fits(selection):
+                picks = ready.found.by_segment()
+                self._register_columns(name, view, selection, lambda _: picks)
+            else:
+                path = self.offer(name, view, selection)
         else:
             path = self.offer(name, view, selection)
+        self._count(ready, path)
         return self._pruned(ready, path)
 
-    def offer(self, name: str, view: StreamView, selection: Selection) -> str:
-        """Make a window readable under a name; gives how it is read."""
+    def _count(self, ready: _Ready, path: str) -> None:
+        """Tell the advisor what was asked."""
+        view, store = ready.view, self.snapshot.store
+        definition = view.entry.definition
+        if path == "probe" and ready.found is not None:
+            store.count_probe(view.entry.id, ready.found.rows, definition.key[:1])
+        else:
+            names = [name for name in view.schema.names if name not in (definition.time, definition.expires)]
+            store.count_scan(view.entry.id, filtered_columns(self.statement, names))
+
+    def offer(self, name: str, view: StreamView, selection: Selection, torn: Collection[str] = ()) -> str:
+        """Make a window readable under a name; gives how it is read. Of `torn` files only its segments' rows are."""
         if selection.segments and self._fits(selection):
             self._register_columns(name, view, selection)
             return "columns"
         model = view.entry.definition.model
-        self._create_view(name, window_sql(self._root, model, view.schema, selection, view.state.torn))
+        absent = absent_columns(view, selection, self.snapshot.store.reader)
+        files = {*view.state.torn, *torn}
+        self._create_view(name, window_sql(self._root, model, view.schema, selection, files, absent))
         return "scan" if selection.segments else "empty"
 
     def _fits(self, selection: Selection) -> bool:
         """Whether the window's columns can be kept in memory between queries."""
         return sum(segment.bytes for segment in selection.segments) <= self.snapshot.store.columns.budget
 
-    def _register_columns(self, name: str, view: StreamView, selection: Selection) -> None:
+    def _first(self, reference: Reference, view: StreamView) -> First | None:
+        """What the statement orders by first, if it wants only a few rows of all."""
+        first = first_of(self.statement, reference.relation, tuple(view.schema.names))
+        return first if first is not None and Top.suits(view.schema.field(first.column).type) else None
+
+    def _register_columns(
+        self, name: str, view: StreamView, selection: Selection, picks: Picking | None = None
+    ) -> None:
         """Offer the window out of the column cache; only segments at its edge are filtered."""
         parts = []
         for suffix, segments in (("whole", selection.whole), ("edge", selection.edge)):
@@ -209,40 +222,54 @@ class Planner:
                 continue
             alone = suffix == "whole" and not selection.edge
             own = name if alone else f"{name} {suffix}"
-            sources.register(self.cursor, own, self._column_source(view, segments))
+            self._offer_columns(own, view, segments, picks)
             condition = f" WHERE {edge_condition(view, selection.bounds)}" if suffix == "edge" else ""
             parts.append(f"SELECT * FROM {quoted(own)}{condition}")
         if selection.edge:
             self._create_view(name, " UNION ALL ".join(parts))
 
-    def _column_source(self, view: StreamView, segments: Sequence[Segment]) -> ListeningSource:
+    def _offer_columns(self, name: str, view: StreamView, segments: Sequence[Segment], picks: Picking | None) -> None:
         cache, full = self.snapshot.store.columns, view.stored_schema
-        rows = sum(segment.rows for segment in segments)
-        return ListeningSource(view.schema, lambda schema: cache.table(segments, schema, full), rows)
+        repeating = cache.repeating(max(segments, key=lambda segment: segment.rows), full)
+        schema = pa.schema(
+            [
+                field.with_type(pa.dictionary(pa.int32(), field.type)) if field.name in repeating else field
+                for field in view.schema
+            ]
+        )
 
-    def _register_probe(self, name: str, ready: _Ready) -> None:
-        view, snapshot = ready.view, self.snapshot
-        found, ranges = ready.found or [], ready.asked.keys or ()
+        def read(narrow: pa.Schema) -> Iterable[pa.RecordBatch]:
+            if picks is not None:
+                return cache.batches(segments, narrow, full, picks(segments))
+            rows = cache.batches(segments, narrow, full)
+            return list(rows) if cache.holds(segments, narrow) else rows
 
-        def read(schema: pa.Schema) -> pa.Table:
-            model = view.entry.definition.model
-            return read_found(found, ready.selection, ranges, model, view.stored_schema, schema, snapshot.store.reader)
+        self.desk.source(name, schema, read, sum(segment.rows for segment in segments))
 
-        sources.register(self.cursor, name, ListeningSource(view.schema, read))
+    def _register_probe(self, name: str, ready: _Ready, found: list[RowRange]) -> None:
+        view, reader, ranges = ready.view, self.snapshot.store.reader, ready.asked.keys or ()
+        model, full = view.entry.definition.model, view.stored_schema
+
+        def read(schema: pa.Schema) -> Iterable[pa.RecordBatch]:
+            rows = read_found(found, ready.selection, ranges, model, full, schema, reader)
+            batches: list[pa.RecordBatch] = rows.to_batches()
+            return batches
+
+        self.desk.source(name, view.schema, read)
 
     def _create_view(self, name: str, sql: str) -> None:
-        self.cursor.execute(f"CREATE OR REPLACE TEMP VIEW {quoted(name)} AS {sql}")
+        self.desk.view(name, sql)
 
-    @staticmethod
-    def _pruned(ready: _Ready, path: str) -> Pruned:
+    def _pruned(self, ready: _Ready, path: str) -> Pruned:
         kept, stored = ready.selection.segments, ready.view.segments
         read_rows = sum(s.rows for s in kept)
         read_bytes = sum(s.bytes for s in kept)
         if path == "probe" and ready.found is not None:
-            rows = sum(part.stop - part.start for part in ready.found)
-            read_bytes = sum(p.segment.bytes * (p.stop - p.start) // max(1, p.segment.rows) for p in ready.found)
-            read_rows = rows
-        keys = "any" if ready.asked.keys is None else f"{len(ready.asked.keys)} range(s)"
+            read_rows = ready.found.rows
+            read_bytes = read_bytes * read_rows // max(1, sum(s.rows for s in kept))
+        keys = _in_words(ready.asked.keys) + (
+            self._heard.origins.get(ready.reference.relation, "") if ready.asked.keys else ""
+        )
         return Pruned(
             reference=ready.reference,
             bounds=ready.selection.bounds if ready.view.now is not None else None,

@@ -6,10 +6,11 @@ parameters are bound, views and subqueries are unfolded and constants computed b
 
 import datetime as dt
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from duckdb._sources import nodes
 
@@ -40,20 +41,53 @@ class Asked:
     upto: int | None
 
 
-def asked_of(predicates: Iterable[nodes.Node], model: RowModel, schema: pa.Schema) -> Asked:
-    """The ranges that all of `predicates` together allow."""
+def asked_of(
+    predicates: Iterable[nodes.Node],
+    model: RowModel,
+    schema: pa.Schema,
+    among: Mapping[str, pa.Array] | None = None,
+) -> Asked:
+    """The ranges that all of `predicates` together allow.
+
+    Args:
+        predicates: As DuckDB gives them.
+        model: Of the stream.
+        schema: Of the stand-in that heard them.
+        among: Values by key column, outside of which no row counts.
+    """
     given = list(predicates)
     nothing: tuple[int | None, int | None] = (None, None)
     after, upto = functools.reduce(_both, (_times(predicate, model.time) for predicate in given), nothing)
     per_column: list[Intervals | None] = []
     for name in model.key:
         encode = _encoder(schema.field(name).type)
-        allowed: Intervals | None = None
+        allowed = _points((among or {}).get(name), schema.field(name).type)
         for predicate in given:
             own = _intervals(predicate, name, encode)
             allowed = own if allowed is None else allowed if own is None else _intersect(allowed, own)
         per_column.append(allowed)
     return Asked(_compose(per_column), after, upto)
+
+
+def _points(values: pa.Array | None, kind: pa.DataType) -> Intervals | None:
+    """The values that a column of type `kind` can hold, as ranges; None if they cannot be compared for certain."""
+    if values is None:
+        return None
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    given = values.drop_null()
+    if pa.types.is_integer(plain) and pa.types.is_integer(given.type):
+        limits = np.iinfo(plain.to_pandas_dtype())
+        fitting = [value for value in given.to_pylist() if limits.min <= value <= limits.max]
+        given = pa.array(fitting, plain)
+    elif _is_text(plain) and _is_text(given.type):
+        given = given.cast(plain)
+    elif given.type != plain or pa.types.is_floating(plain):
+        return None
+    return _unite([_point(value) for value in native_keys.encode([given]).to_pylist()])
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _encoder(kind: pa.DataType) -> Encode:
@@ -138,19 +172,23 @@ def _intersect(left: Intervals, right: Intervals) -> Intervals:
 
 
 def _compose(columns: Sequence[Intervals | None]) -> tuple[KeyRange, ...] | None:
-    """Ranges of the whole key from those of its columns: points lengthen a prefix, the first range ends it."""
-    prefixes = [b""]
+    """Ranges of the whole key from those of its columns: points lengthen a prefix, a range ends it."""
+    prefixes, found = [b""], list[KeyRange]()
     for at, intervals in enumerate(columns):
-        if intervals is None:
-            return None if at == 0 else tuple(_whole(prefix) for prefix in prefixes)
-        if not all(_is_point(interval) for interval in intervals):
-            return tuple(
-                KeyRange(prefix + low, prefix + high, open_ended=True) for prefix in prefixes for low, high in intervals
-            )
-        if len(prefixes) * len(intervals) > MOST_POINTS:
-            return None if at == 0 else tuple(_whole(prefix) for prefix in prefixes)
-        prefixes = [prefix + low for prefix in prefixes for low, _ in intervals]
-    return tuple(KeyRange(prefix, prefix) for prefix in prefixes) if columns else None
+        if intervals is None or len(prefixes) * len(intervals) > MOST_POINTS:
+            return None if at == 0 else _sorted([*found, *(_whole(prefix) for prefix in prefixes)])
+        points = []
+        for low, high in intervals:
+            if _is_point((low, high)):
+                points.append(low)
+            else:
+                found += [KeyRange(prefix + low, prefix + high, open_ended=True) for prefix in prefixes]
+        prefixes = [prefix + low for prefix in prefixes for low in points]
+    return _sorted([*found, *(KeyRange(prefix, prefix) for prefix in prefixes)]) if columns else None
+
+
+def _sorted(ranges: list[KeyRange]) -> tuple[KeyRange, ...]:
+    return tuple(sorted(ranges, key=lambda each: each.low))
 
 
 def _whole(prefix: bytes) -> KeyRange:

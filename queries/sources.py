@@ -15,7 +15,7 @@ from duckdb._sources import ArrowScanSource, nodes
 
 from windrow.queries.types import bridge, cross
 
-Read = Callable[[pa.Schema], pa.Table]
+Read = Callable[[pa.Schema], Iterable[pa.RecordBatch]]
 
 _SCAN = "PYTHON_ARROW_SCAN"
 _FIRST_NUMBER = 1_000_003
@@ -26,7 +26,7 @@ class ListeningSource(ArrowScanSource):
 
     Args:
         schema: Its columns.
-        read: Gives the rows with the columns of a narrower schema.
+        read: Gives the rows with the columns of a narrower schema; as a list, if they are in memory already.
         rows: How many they are, as far as DuckDB's planner is told; None for unknown.
     """
 
@@ -53,9 +53,13 @@ class ListeningSource(ArrowScanSource):
         """The rows, with just the columns that the statement needs; DuckDB asks for at least one."""
         wanted = range(len(self.schema)) if columns is None else columns
         narrow = pa.schema([self.schema.field(at) for at in wanted])
-        rows = narrow.empty_table() if self.read is None else self.read(narrow)
-        shown = cross(rows, pa.schema([self.shown.field(at) for at in wanted]))
-        return shown.to_reader().__arrow_c_stream__(), True
+        shown = pa.schema([self.shown.field(at) for at in wanted])
+        rows = () if self.read is None else self.read(narrow)
+        if isinstance(rows, list):  # all there: DuckDB's threads take them without waiting for each other in Python
+            return cross(pa.Table.from_batches(rows, narrow), shown).to_reader().__arrow_c_stream__(), True
+        if not narrow.equals(shown):
+            rows = (crossed for batch in rows for crossed in cross(pa.Table.from_batches([batch]), shown).to_batches())
+        return pa.RecordBatchReader.from_batches(shown, rows).__arrow_c_stream__(), True
 
     def __arrow_c_schema__(self) -> object:
         return self.shown.__arrow_c_schema__()
@@ -69,6 +73,15 @@ def register(cursor: Any, name: str, source: ListeningSource) -> None:
 def unregister(cursor: Any, name: str) -> None:
     """Take it away again."""
     cursor.unregister(name)
+
+
+def run(cursor: Any, sql: str, parameters: Any, batch_rows: int) -> tuple[pa.RecordBatchReader, list[str]]:
+    """Start a statement whose rows are streamed; gives them and the names of DuckDB's types."""
+    if parameters is not None and not isinstance(parameters, dict):
+        parameters = list(parameters)
+    result = cursor._submit(sql, parameters, "stream", batch_rows)
+    types = [str(column[1]) for column in result.description]
+    return result.arrow_reader(), types
 
 
 def listen(cursor: Any, sql: str, parameters: Any, schemas: dict[str, pa.Schema]) -> dict[str, list[nodes.Node]]:

@@ -109,10 +109,10 @@ def cut(
     Raises:
         CannotCutError: it has a shape that cannot be cut, or not by this module.
     """
-    return _Cutter(statement, stream, dict(relations), functions).parts()
+    return Cutter(statement, stream, dict(relations), functions).parts()
 
 
-class _Cutter:
+class Cutter:
     """One statement on its way into two."""
 
     def __init__(
@@ -134,6 +134,7 @@ class _Cutter:
         self.aggregates: list[Node] = []
 
     def parts(self) -> Parts:
+        """The statement in two."""
         self._refuse()
         clauses = clauses_of(self.statement)
         groups = self._groups()
@@ -152,9 +153,9 @@ class _Cutter:
             aggregates=len(self.aggregates),
             near=near,
             far=far,
-            near_parameters=_parameters(near),
+            near_parameters=parameters_of(near),
             final=final,
-            final_parameters=_parameters(final),
+            final_parameters=parameters_of(final),
         )
 
     # -- what cannot be cut ----------------------------------------------------------------------------------------
@@ -376,7 +377,7 @@ class _Cutter:
         return [place for place in places if not any(start <= place[0] < stop for start, stop in inside)]
 
 
-def _parameters(text: str) -> frozenset[str]:
+def parameters_of(text: str) -> frozenset[str]:
     """Names of the parameters of a query."""
     return frozenset(str(node["identifier"]) for node in nodes(only(text)) if node.get("class") == "PARAMETER")
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from windrow.catalog import Tables, key
 from windrow.indexes.model import NEVER
 from windrow.indexes.segments import Segment
-from windrow.records import BatchEntry, RejectedEntry, SlideEntry
+from windrow.records import BatchEntry, QueryEntry, QueryState, RejectedEntry, RunEntry, SlideEntry
 from windrow.snapshot import Snapshot, StreamView
 from windrow.status import rows_ahead
 
@@ -31,6 +31,8 @@ class Records:
     rejected: dict[str, list[RejectedEntry]]
     ahead: dict[str, int]
     """Rows that are stored, but later than their stream's clock."""
+    queries: list[tuple[QueryEntry, QueryState]]
+    runs: dict[str, list[RunEntry]]
 
 
 def records(snapshot: Snapshot) -> Records:
@@ -41,7 +43,9 @@ def records(snapshot: Snapshot) -> Records:
         def of(database: str) -> dict[str, list[Any]]:
             return {v.name: [record for _, record in tables.items(database, key(v.entry.id))] for v in views}
 
-        return Records(tables.version, of("slides"), of("batches"), of("rejected"), ahead)
+        queries = [(entry, tables.get("paced", key(entry.id))) for _, entry in tables.items("queries")]
+        runs = {entry.name: [run for _, run in tables.items("runs", key(entry.id))] for entry, _ in queries}
+        return Records(tables.version, of("slides"), of("batches"), of("rejected"), ahead, queries, runs)
 
     ahead = {view.name: rows_ahead(snapshot.store, view) for view in views}
     return snapshot.store.catalog.read(look)
@@ -49,7 +53,10 @@ def records(snapshot: Snapshot) -> Records:
 
 def table(snapshot: Snapshot, held: Records, name: str) -> pa.Table:
     """One system table."""
-    schema, rows = TABLES[name]
+    if name in PERIODIC:
+        schema, told = PERIODIC[name]
+        return pa.Table.from_pylist([row for entry, state in held.queries for row in told(entry, state, held)], schema)
+    schema, rows = STREAMS[name]
     return pa.Table.from_pylist([row for view in _views(snapshot) for row in rows(view, held)], schema)
 
 
@@ -140,8 +147,28 @@ def _rejected(view: StreamView, held: Records) -> Iterator[Values]:
             yield about | {"reason": reason, "rows": count}
 
 
-def _nothing(view: StreamView, held: Records) -> Iterator[Values]:  # noqa: ARG001
-    yield from ()
+def _queries(entry: QueryEntry, state: QueryState, held: Records) -> Iterator[Values]:  # noqa: ARG001
+    yield {
+        "query": entry.name,
+        "statement": entry.sql,
+        "sink": f"{entry.sink}:{entry.folder}" if entry.folder else entry.sink,
+        "streams": [pace.stream for pace in entry.paces],
+        "missed_runs": state.missed,
+        "slide": state.delivered,
+    } | {
+        name: getattr(source, name)
+        for source, names in (
+            (entry, ("missed", "output", "priority", "created")),
+            (state, ("delivered_at", "runs", "waiting", "failures", "error", "retry_at", "seconds")),
+        )
+        for name in names
+    }
+
+
+def _runs(entry: QueryEntry, state: QueryState, held: Records) -> Iterator[Values]:  # noqa: ARG001
+    for run in held.runs[entry.name]:
+        told = {name: getattr(run, name) for name in _RUNS.names if name not in ("stream", "staleness")}
+        yield told | {"stream": entry.paces[0].stream, "staleness": run.staleness / 1e6, "file": run.file or None}
 
 
 def _columns(kind: pa.DataType, names: str) -> list[tuple[str, pa.DataType]]:
@@ -171,13 +198,20 @@ _SEGMENTS = pa.schema([
 ])  # fmt: skip
 _CELLS = pa.schema([("stream", _TEXT), *_columns(_INT, "layout row column segments rows dead_rows bytes")])
 _REJECTED = pa.schema([*_columns(_TEXT, "stream source batch_id reason"), ("rows", _INT), ("at", _STAMP)])
-_QUERIES = pa.schema([*_columns(_TEXT, "query statement sink missed"), ("priority", _INT), ("created", _STAMP)])
+_QUERIES = pa.schema([
+    *_columns(_TEXT, "query statement sink missed output"), ("streams", _TEXTS), ("priority", _INT),
+    ("created", _STAMP), ("slide", _INT), ("delivered_at", _STAMP),
+    *_columns(_INT, "runs missed_runs waiting failures"), ("error", _TEXT), ("retry_at", _STAMP),
+    ("seconds", pa.float64()),
+])  # fmt: skip
 _RUNS = pa.schema([
-    *_columns(_TEXT, "query stream"), ("slide", _INT), *_columns(_STAMP, "window_start window_end at"), ("rows", _INT),
-    ("seconds", pa.float64()), ("error", _TEXT),
+    *_columns(_TEXT, "query stream"), ("slide", _INT), ("outcome", _TEXT),
+    *_columns(_STAMP, "window_start window_end at"), *_columns(_INT, "rows bytes attempts"),
+    ("seconds", pa.float64()), ("staleness", pa.float64()), ("complete", pa.bool_()),
+    *_columns(_TEXT, "how error file"),
 ])  # fmt: skip
 
-TABLES: dict[str, tuple[pa.Schema, Callable[[StreamView, Records], Iterator[Values]]]] = {
+STREAMS: dict[str, tuple[pa.Schema, Callable[[StreamView, Records], Iterator[Values]]]] = {
     "streams": (_STREAMS, _streams),
     "slides": (_SLIDES, _slides),
     "sources": (_SOURCES, _sources),
@@ -185,7 +219,10 @@ TABLES: dict[str, tuple[pa.Schema, Callable[[StreamView, Records], Iterator[Valu
     "segments": (_SEGMENTS, _segments),
     "cells": (_CELLS, _cells),
     "rejected": (_REJECTED, _rejected),
-    "queries": (_QUERIES, _nothing),
-    "runs": (_RUNS, _nothing),
 }
-"""By name, without the schema ``windrow``. There are no periodic queries yet, so two of them are empty."""
+PERIODIC: dict[str, tuple[pa.Schema, Callable[[QueryEntry, QueryState, Records], Iterator[Values]]]] = {
+    "queries": (_QUERIES, _queries),
+    "runs": (_RUNS, _runs),
+}
+TABLES = {*STREAMS, *PERIODIC}
+"""Names, without the schema ``windrow``: those that speak of streams, and those that speak of periodic queries."""

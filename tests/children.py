@@ -157,6 +157,27 @@ def write_numbered(path: str, stop: str, gc: bool) -> None:
                 wh.gc()
 
 
+def write_numbered_changing(path: str, stop: str, seed: int) -> None:
+    """The same writer, whose stream changes its layout and its search key, moves rows, and changes its mind."""
+    import random
+
+    from windrow import Index
+
+    slot, choice = 0, random.Random(seed)
+    layouts = [Index(name, 3) for name in ("round-robin", "wave-insertion", "chronological", "wave-expiry")]
+    with scenario.open_warehouse(Path(path)) as wh:
+        while not Path(stop).exists():
+            slot += 1
+            slide_numbered(wh, slot)
+            move = choice.choice((False, "steps", "now"))
+            if slot % 3 == 0:
+                wh.relayout("s", choice.choice(layouts), key=choice.choice(("k", ["k", "n"])), move=move, budget=1)
+            elif slot % 7 == 0 and (change := wh.stream("s").relayout) is not None and change.can_cancel:
+                wh.cancel_relayout("s")
+            else:
+                wh.relayout_step("s", budget=1)
+
+
 def read_numbered(path: str, states: int) -> None:
     """A reader: scans, probes and snapshots until it has seen so many different states."""
     seen, last, answers = set(), 0, 0
@@ -326,3 +347,71 @@ def read_damaged(path: str, file: str, seed: int, turns: int, queue: Any) -> Non
             outcomes["checked"] += not wh.check().ok
     target.write_bytes(whole)
     queue.put(dict(outcomes))
+
+
+# -- Periodic queries --------------------------------------------------------------------------------------------------
+
+
+def add_standing(path: str) -> None:
+    """A warehouse for numbered rows with queries of every way to deliver; what is in a slide is in its answer."""
+    from shapes import DELTA
+
+    create_numbered(path, "auto")
+    window = f"s [WINDOW {2 * DELTA} MICROSECONDS SLIDE {{}} MICROSECONDS]"
+    counted = f"SELECT slot, count(*) AS n FROM {window} GROUP BY slot ORDER BY slot"
+    with scenario.open_warehouse(Path(path)) as wh:
+        # Its rows are too wide for the catalog.
+        padded = counted.replace(
+            "slot, count", "string_agg(md5((slot * n)::VARCHAR), '' ORDER BY n) AS pad, slot, count"
+        )
+        wh.add_query("newest", padded.format(DELTA))
+        wh.add_query("each", counted.format(2 * DELTA), missed="every", sink="csv", keep=3)
+        wh.add_query("come", counted.format(DELTA), missed="every", output="inserts", sink="jsonl")
+        wh.add_query("gone", counted.format(DELTA), output="deletes", missed="skip")
+
+
+def small_tails() -> None:
+    """Let even the smallest results take every way there is: into files at once, or gathered and rolled."""
+    from windrow.queries.periodic import storage
+
+    storage.INLINE_BYTES = 1800
+    storage.TAIL_RUNS = 2
+
+
+def slide_and_run(wh: Any, slot: int) -> list[Any]:
+    """One slot of numbered rows, and a round."""
+    slide_numbered(wh, slot)
+    return list(wh.run_due())
+
+
+def run_standing(path: str, progress: str, step: str, nth: int, slots: int) -> None:
+    """Slide and run, and die at the nth time that a step is reached."""
+    small_tails()
+    with (
+        Path(progress).open("ab", buffering=0) as log,
+        scenario.open_warehouse(Path(path), files=KillAt(step, nth)) as wh,
+    ):
+        for slot in range(1, slots + 1):
+            slide_and_run(wh, slot)
+            log.write(b".")
+
+
+def run_rounds(path: str, stop: str, queue: Any) -> None:
+    """Make rounds until told to stop; gives what was delivered by this process."""
+    small_tails()
+    done = []
+    with scenario.open_warehouse(Path(path)) as wh:
+        while not Path(stop).exists():
+            done += [(run.query, run.slide, run.outcome) for run in wh.run_due()]
+        done += [(run.query, run.slide, run.outcome) for run in wh.run_due()]
+    queue.put(done)
+
+
+def run_views_until_step(path: str, operations: list[Any], progress: str, step: str, nth: int) -> None:
+    """Do the operations of `viewing`, noting each one that is done, and die at the nth time that a step is reached."""
+    import viewing
+
+    with viewing.open_warehouse(path, files=KillAt(step, nth)) as wh, open(progress, "ab", buffering=0) as done:
+        for operation in operations:
+            viewing.do(wh, operation)
+            done.write(b".")

@@ -1,6 +1,7 @@
 """What all tests share: Hypothesis profiles, one Spark session, and a few paths."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,11 @@ _PROFILE = os.environ.get("WINDROW_PROFILE", "ci")
 hypothesis.settings.load_profile(_PROFILE)
 
 
+def pytest_sessionstart() -> None:
+    # Processes that run tests side by side are started deaf to Ctrl-C, and so would be all that they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_report_header() -> str:
     return f"windrow: hypothesis profile {_PROFILE}"
 
@@ -44,6 +50,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Where tests run side by side, all that starts a JVM is one worker's: there is one session, and memory for it."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneSpark(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
+        def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(("tests/ingest/", "tests/test_docs.py")) or "spark" in nodeid:
+                return "spark"
+            return str(super()._split_scope(nodeid))
+
+    return OneSpark(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import math
 import random
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 import pyarrow as pa
@@ -240,12 +240,28 @@ def create_numbered(path: str, layout: str) -> None:
         )  # fmt: skip
 
 
+class Asked(NamedTuple):
+    """What a reader of `read_numbered` was told."""
+
+    level: str
+    text: str
+    slide: int
+    version: int | None
+    """The last commit at the final check."""
+    stale: float
+    """In slides."""
+    rounds: int
+    """How often a query that is computed slot by slot looked for slides; 0 for others."""
+
+
 def read_numbered(path: str, rounds: int, queue: Any) -> None:
-    """Ask at every level again and again; tells (level, statement, slide, version, staleness in slides) of each."""
+    """Ask at every level again and again; tells an `Asked` of each."""
     from windrow.queries import slotwise
 
     slotwise.READ_BYTES = 1
-    told = []
+    told, works = [], []
+    real = slotwise.Slotwise.run
+    slotwise.Slotwise.run = lambda self: (works.append(self), real(self))[1]
     base = BASE // DELTA
     with windrow.open(path, clock=lambda: CLOCK + 10**12) as wh:
         while wh.stream("numbered").slide is None:
@@ -253,6 +269,7 @@ def read_numbered(path: str, rounds: int, queue: Any) -> None:
         for turn in range(rounds):
             for level in ("snapshot", "latest", "serial"):
                 text = (CUT, WHOLE)[turn % 2]
+                works.clear()
                 answer = wh.sql(text, isolation=level, timeout=60)
                 slide = answer.windows[0].slide - base
                 if level == "serial" and wh.stream("numbered").slide - base != slide:
@@ -262,5 +279,7 @@ def read_numbered(path: str, rounds: int, queue: Any) -> None:
                     raise AssertionError(
                         f"{level}: not the state of slide {slide}: {rows} but {answer_at(text, slide)}"
                     )
-                told.append((level, text, slide, answer.version, answer.staleness.total_seconds() * 1e6 / DELTA))
+                looks = works[-1].rounds if works else 0
+                stale = answer.staleness.total_seconds() * 1e6 / DELTA
+                told.append(Asked(level, text, slide, answer.version, stale, looks))
     queue.put(told)

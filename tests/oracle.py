@@ -114,6 +114,8 @@ class Oracle:
     max_ahead: int = HOUR
     origin: int = 0
     on_source_failure: str = "block"
+    floor: int | None = None
+    """Rows at or before this time are gone for good: they had expired when a lifetime was lengthened."""
 
     slide_number: int | None = None
     stored: list[Row] = field(default_factory=list)
@@ -181,6 +183,8 @@ class Oracle:
             exp: float = self.expiry(values)  # type: ignore[assignment]
         else:
             exp = NEVER if self.lifetime is None else ts + self.lifetime
+            if self.floor is not None and ts <= self.floor:
+                exp = ts + 1
         return Row(values, ts, exp)
 
     def reason(self, values: dict[str, Any], clock: int) -> str | None:
@@ -203,6 +207,33 @@ class Oracle:
         if self.now is not None and self._row(values).exp <= self.now:
             return DEAD
         return None
+
+    # -- altering --------------------------------------------------------------------------------------------------
+
+    def alter_lifetime(self, length: int | None) -> None:
+        """Every row lives that long from now on (None: for ever); what has expired stays gone."""
+        now = self.now
+        if now is not None and self.lifetime is not None and (length is None or length > self.lifetime):
+            gone = now - self.lifetime
+            self.floor = gone if self.floor is None else max(self.floor, gone)
+        self.lifetime = length
+        stored = [Row(row.values, row.ts, self._row(row.values).exp, row.slide) for row in self.stored]
+        self.stored = [row for row in stored if now is None or row.exp > now]
+        self.expired += len(stored) - len(self.stored)
+        self.spool = [self._row(row.values) for row in self.spool]
+
+    def complete(self, window: int) -> bool:
+        """Whether the stream keeps all rows of a window of that length."""
+        longest = self.lifetime if self.expiry is None else self.max_lifetime
+        if longest is not None and window > longest:
+            return False
+        return self.floor is None or self.now is None or self.now - window >= self.floor
+
+    def add_column(self, name: str) -> None:
+        """Rows that are there have null in it."""
+        values = [row.values for row in (*self.stored, *self.spool)] + [values for values, _, _ in self.rejects]
+        for own in [*values, *(row for rows in self.batches.values() for row in rows)]:
+            own.setdefault(name, None)
 
     def is_late(self, row: Row) -> bool:
         """Whether its slot has already been slid past."""

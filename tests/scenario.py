@@ -57,6 +57,19 @@ def do(wh: windrow.Warehouse, shape: Shape, operation: Operation) -> Any:
             return wh.replay(STREAM)
         case ("table", version):
             return wh.put_table("hosts", pa.table({"version": [version] * (version + 1)}))
+        case ("relayout", index, key, move, budget):
+            return wh.relayout(STREAM, windrow.Index(*index), key=key, move=move, budget=budget)
+        case ("step", budget):
+            return wh.relayout_step(STREAM, budget=budget)
+        case ("cancel",):
+            # What it goes back to depends on whether a kill came first; nothing that can be seen depends on that.
+            change = wh.stream(STREAM).relayout
+            return wh.cancel_relayout(STREAM) if change is not None and change.can_cancel else None
+        case ("lifetime", length):
+            return wh.alter_stream(STREAM, lifetime=f"{length} microseconds")
+        case ("column", name):
+            there = name in wh.stream(STREAM).definition.schema.names
+            return None if there else wh.alter_stream(STREAM, add_column=(name, pa.string()))
     raise ValueError(operation)
 
 
@@ -74,6 +87,10 @@ def truths(shape: Shape, done: Sequence[Operation]) -> list[Oracle]:
                 truth.replay(CLOCK)
             case ("table", version):
                 truth.hosts = [version] * (version + 1)  # type: ignore[attr-defined]
+            case ("lifetime", length):
+                truth.alter_lifetime(length)
+            case ("column", name):
+                truth.added = [*getattr(truth, "added", []), name]  # type: ignore[attr-defined]
         states.append(truth)
     return states
 
@@ -104,14 +121,14 @@ def state(wh: windrow.Warehouse) -> tuple[Any, ...]:
 def expected(truth: Oracle, shape: Shape) -> tuple[Any, ...]:
     """What `state` must be."""
     why = sorted((values["n"], reason) for values, reason, _ in truth.rejects)
-    names = shape.schema.names
+    names = [*shape.schema.names, *getattr(truth, "added", [])]
     rows = sorted((row.values for row in truth.live()), key=lambda values: values["n"])
     totals = (truth.now, truth.inserted, truth.expired, truth.late, len(truth.spool))
     return (
         *totals,
         why,
         getattr(truth, "hosts", []),
-        repr([{name: values[name] for name in names} for values in rows]),
+        repr([{name: values.get(name) for name in names} for values in rows]),
     )
 
 

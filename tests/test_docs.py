@@ -23,6 +23,8 @@ def pages_with_snippets() -> Iterator[object]:
             yield pytest.param(page, id=page.name, marks=[pytest.mark.spark] if uses_spark else [])
 
 
+# A page is many commands, each a process that starts anew, and docs/cli.md runs the whole demo with Spark.
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", list(pages_with_snippets()))
 def test_snippets_do_what_the_page_says(page, tmp_path):
     """In a process and a directory of its own, as a reader would."""

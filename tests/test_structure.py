@@ -21,6 +21,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FOLDERS = {"windrow": "warehouse"} | {f"windrow.{name}": name for name in ("indexes", "ingest", "native", "queries")}
+FOLDERS["windrow.queries.periodic"] = "queries/periodic"
+FOLDERS["windrow.queries.views"] = "queries/views"
 LAYER = {"native": 0, "indexes": 1, "warehouse": 2, "ingest": 3, "queries": 3}
 
 # Errors are everybody's words. The module imports nothing of ours, so it stands below all layers.

@@ -457,6 +457,20 @@ def joined_with_a_table(q: Questions) -> Body:
         f"SELECT a.n FROM {ref} a WHERE EXISTS (SELECT 1 FROM hosts h WHERE h.{on} = a.{on} AND h.label = {label})",
         f"SELECT h.label, a.n FROM hosts h LEFT JOIN {ref} a ON a.{on} = h.{on}",
         f"SELECT a.n FROM {ref} a, hosts h WHERE a.{on} = h.{on} AND (h.label = {label} OR a.n % 3 = 0)",
+        f"SELECT a.n FROM hosts AS h JOIN {ref} a ON (h.{on}) = a.{on} AND h.label IN ({label}, 'two') AND h.i IS NOT NULL",
+        f"SELECT a.n FROM {ref} a, hosts, hosts h WHERE a.{on} = h.{on} AND h.label = {label} AND hosts.i = 1",
+        f"WITH hosts AS (SELECT 1::BIGINT AS i, 'b' AS s, 'one' AS label) SELECT a.n FROM {ref} a JOIN hosts USING ({on})",
+        (f"WITH x AS (SELECT * FROM {ref} a WHERE {on} IN (SELECT DISTINCT {on} FROM hosts h WHERE h.label = {label})) "
+        f"SELECT count(*), (SELECT min(n) FROM x) AS m FROM x{q.where(stream, 'x')}"),
+        (f"SELECT a.n, h.label FROM hosts h LEFT JOIN {ref} a ON a.{on} = h.{on} "
+        f"WHERE a.{on} IN (SELECT {on} FROM hosts WHERE label = {label})"),
+        f"SELECT a.n, h.label FROM {ref} a FULL JOIN hosts h ON a.{on} = h.{on} WHERE h.label IS NULL OR h.label = {label}",
+        (f"SELECT h.label, a.n FROM hosts h ASOF JOIN {ref} a ON h.i >= a.n "
+        f"WHERE a.{on} IN (SELECT {on} FROM hosts WHERE label = {label})"),
+        f"SELECT h.label FROM hosts h SEMI JOIN {ref} a ON a.{on} = h.{on} AND h.label = {label}",
+        f"SELECT h.label FROM hosts h ANTI JOIN {ref} a ON a.{on} = h.{on} WHERE h.label = {label}",
+        f"SELECT a.n, g.label FROM {ref} a JOIN hosts h ON a.{on} = h.{on} LEFT JOIN hosts g ON g.i = h.i AND g.label = {label}",
+        f"SELECT a.n FROM {ref} a WHERE a.{on} IN (SELECT h.{on} FROM hosts h WHERE h.label = {label} LIMIT 0) OR a.n = 1",
     )), False  # fmt: skip
 
 

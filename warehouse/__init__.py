@@ -16,6 +16,7 @@ from windrow.errors import (
     DamageError,
     DefinitionError,
     FormatError,
+    InUseError,
     InvalidNameError,
     QueryError,
     SchemaError,
@@ -23,15 +24,18 @@ from windrow.errors import (
     SourceBehindError,
     StorageError,
     StreamExistsError,
+    UnknownQueryError,
     UnknownSourceError,
     UnknownStreamError,
     UnknownTableError,
+    ViewError,
     WindowError,
     WindrowError,
 )
 
 if TYPE_CHECKING:
     from windrow.indexes.partitioners import Index
+    from windrow.relayout import RelayoutReport
     from windrow.slide import SlideReport
     from windrow.snapshot import Snapshot
     from windrow.spool import AppendReport
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
 else:
     _HOMES = {
         "AppendReport": "windrow.spool",
+        "RelayoutReport": "windrow.relayout",
         "Index": "windrow.indexes.partitioners",
         "SlideReport": "windrow.slide",
         "Snapshot": "windrow.snapshot",
@@ -76,9 +81,11 @@ __all__ = [
     "DamageError",
     "DefinitionError",
     "FormatError",
+    "InUseError",
     "Index",
     "InvalidNameError",
     "QueryError",
+    "RelayoutReport",
     "SchemaError",
     "SearchKeyError",
     "SlideReport",
@@ -86,9 +93,11 @@ __all__ = [
     "SourceBehindError",
     "StorageError",
     "StreamExistsError",
+    "UnknownQueryError",
     "UnknownSourceError",
     "UnknownStreamError",
     "UnknownTableError",
+    "ViewError",
     "Warehouse",
     "WindowError",
     "WindrowError",

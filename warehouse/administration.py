@@ -5,13 +5,14 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from windrow import times
-from windrow.catalog import Tables, key
+from windrow.catalog import Tables, key, last_int
 from windrow.definitions import StreamDefinition, choose_index, define
-from windrow.errors import DefinitionError, StreamExistsError
+from windrow.errors import DefinitionError, InUseError, StreamExistsError, ViewError
 from windrow.files import disk_errors
 from windrow.indexes.partitioners import Index
+from windrow.layouts import opening_layout
 from windrow.locks import locked
-from windrow.lookups import find_stream
+from windrow.lookups import find_stream, taken
 from windrow.records import Layout, Reclaim, StreamEntry, StreamState
 from windrow.store import Store
 
@@ -54,47 +55,63 @@ def create_stream(
         on_source_failure=on_source_failure,
         index_auto=index == "auto",
     )
-    layout = _layout(definition, index)
+    layout = first_layout(definition, index)
     with disk_errors(f"creating stream {name!r}"):
-        for part in ("segments", "rejected"):
-            (store.stream_folder(name) / part).mkdir(parents=True, exist_ok=True)
-        store.files.sync(store.stream_folder(name))
-        store.files.sync(store.root / "streams")
+        make_folders(store, name)
         with store.catalog.write() as tables:
-            _record(tables, definition, layout, store.clock())
+            record_stream(tables, definition, layout, store.clock())
 
 
-def _layout(definition: StreamDefinition, index: Index | str) -> Layout:
+def make_folders(store: Store, name: str) -> None:
+    """The folders of a stream that is to be."""
+    for part in ("segments", "rejected"):
+        (store.stream_folder(name) / part).mkdir(parents=True, exist_ok=True)
+    store.files.sync(store.stream_folder(name))
+    store.files.sync(store.root / "streams")
+
+
+def first_layout(definition: StreamDefinition, index: Index | str) -> Layout:
+    """The layout that a stream begins with: the user's, or one by its update pattern."""
     if isinstance(index, Index):
         chosen, why = index, "chosen by the user"
     elif index == "auto":
         chosen, why = choose_index(definition)
     else:
         raise DefinitionError(f"index must be 'auto' or windrow.Index(…), not {index!r}")
-    return Layout(id=0, index=chosen, lifetime_slots=definition.lifetime_slots, why=why)
+    return opening_layout(definition, chosen, why)
 
 
-def _record(tables: Tables, definition: StreamDefinition, layout: Layout, now: int) -> None:
-    taken = {at.decode().lower(): at.decode() for at, _ in tables.raw_items("streams")}
-    taken |= {at.decode().lower(): at.decode() for at, _ in tables.raw_items("tables")}
-    if definition.name.lower() in taken:
+def record_stream(tables: Tables, definition: StreamDefinition, layout: Layout, now: int) -> StreamEntry:
+    """Put a new stream down, or say who has its name."""
+    other = taken(tables, definition.name)
+    if other is not None:
         raise StreamExistsError(
-            f"{taken[definition.name.lower()]!r} exists already (SQL does not tell capitals apart); "
-            "drop it first or choose another name"
+            f"{other!r} exists already (SQL does not tell capitals apart); drop it first or choose another name"
         )
     number = tables.allocate("streams") + 1
-    tables.put("streams", definition.name.encode(), StreamEntry(id=number, definition=definition, created=now))
+    entry = StreamEntry(id=number, definition=definition, created=now)
+    tables.put("streams", definition.name.encode(), entry)
     tables.put("states", key(number), StreamState(layouts=(layout,), manifest=tables.version))
+    return entry
 
 
-def drop_stream(store: Store, name: str, timeout: float = 60.0) -> None:
-    """Remove a stream; its files go when the last reader that pins them has gone."""
+def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = False) -> None:
+    """Remove a stream (or a view); its files go when the last reader that pins them has gone."""
     store.check_writable()
     entry, _ = store.catalog.read(lambda tables: find_stream(tables, name))
+    if view != bool(entry.definition.inputs):
+        raise ViewError(
+            f"{name!r} is a {'stream' if view else 'view'}; drop it with drop_{'stream' if view else 'view'} "
+            f"or 'windrow {'stream' if view else 'view'} drop'"
+        )
     path = store.lock_path(entry.id)
     path.parent.mkdir(exist_ok=True)
     with locked(path, f"the slide of stream {name!r}", timeout, store.sleep), store.catalog.write() as tables:
         entry, _ = find_stream(tables, name)
+        asking = [query.name for _, query in tables.items("queries") if name in query.reads]
+        if asking:
+            raise DefinitionError(f"stream {name!r} is read by periodic queries ({', '.join(asking)}); drop them first")
+        _refuse_needed(tables, entry)
         stream = key(entry.id)
         files = [at.decode() for at, record in tables.items("files") if record.stream == entry.id]
         segments = [record.id for _, record in tables.items("segments", stream)]
@@ -104,7 +121,20 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0) -> None:
         tables.put("reclaim", key(tables.version, tables.allocate("reclaims")), record)
         for file in files:
             tables.delete("files", file.encode())
-        for table in ("segments", "spool", "slides", "sources", "batches", "rejected"):
+        for table in ("segments", "spool", "slides", "sources", "batches", "rejected", "usage", "synopses"):
             tables.delete_prefix(table, stream)
+        for at in [at for at, _ in tables.raw_items("views") if last_int(at) == entry.id]:
+            tables.delete("views", at)
+        tables.delete("plans", stream)
         tables.delete("states", stream)
         tables.delete("streams", name.encode())
+
+
+def _refuse_needed(tables: Tables, entry: StreamEntry) -> None:
+    """A stream that views are derived from stays."""
+    views = [tables.get("plans", key(last_int(at))).name for at, _ in tables.raw_items("views", key(entry.id))]
+    if views:
+        raise InUseError(
+            f"{entry.definition.name!r} is needed by the view{'s' if len(views) > 1 else ''} {', '.join(views)}; "
+            "drop what is derived from it first"
+        )

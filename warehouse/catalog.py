@@ -44,6 +44,13 @@ DATABASES = (
     "queries",
     "runs",
     "synopses",
+    "usage",
+    "paced",
+    "keepers",
+    "holds",
+    "results",
+    "views",
+    "plans",
 )
 
 T = TypeVar("T")
@@ -60,6 +67,14 @@ _KINDS: dict[str, Any] = {
     "rejected": records.RejectedEntry,
     "reclaim": records.Reclaim,
     "tables": records.TableEntry,
+    "usage": records.UsageEntry,
+    "queries": records.QueryEntry,
+    "runs": records.RunEntry,
+    "synopses": records.SynopsisEntry,
+    "paced": records.QueryState,
+    "holds": records.HoldEntry,
+    "views": records.ViewInput,
+    "plans": records.ViewEntry,
 }
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODERS = {name: msgspec.msgpack.Decoder(kind) for name, kind in _KINDS.items()}
@@ -200,6 +215,8 @@ def named_files(tables: Tables) -> set[str]:
     names |= {record.file for _, record in tables.items("rejected")}
     names |= {record.file for _, record in tables.items("tables")}
     names |= {file for _, record in tables.items("reclaim") for file in record.files}
+    for _, state in tables.items("paced"):
+        names |= {part.file for part in (*state.parts, state.previous) if part is not None}
     return names
 
 

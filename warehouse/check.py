@@ -16,7 +16,7 @@ from windrow.indexes.segments import Segment, pack_histogram
 from windrow.native import directory as native_directory
 from windrow.native import rows as native_rows
 from windrow.reclaim import data_files
-from windrow.records import FileEntry, RejectedEntry, SpoolEntry, TableEntry
+from windrow.records import FileEntry, RejectedEntry, ResultPart, SpoolEntry, TableEntry
 from windrow.snapshot import Snapshot, StreamView
 from windrow.store import Store
 
@@ -43,12 +43,14 @@ class _Named:
 
     files: dict[str, FileEntry]
     spool: dict[int, list[SpoolEntry]]
-    others: list[RejectedEntry | TableEntry]
+    others: list[RejectedEntry | TableEntry | ResultPart]
     """Files that are not segments."""
     directories: dict[int, bytes]
     reclaimed: set[int]
     """Segments that are gone but whose directory a reader may still need."""
     named: set[str]
+    held: set[str]
+    """Files of slides that are kept for periodic queries."""
 
 
 def check(store: Store, progress: Callable[[str], None] | None = None) -> CheckReport:
@@ -82,6 +84,9 @@ def check(store: Store, progress: Callable[[str], None] | None = None) -> CheckR
             | {s.id for view in views for s in view.segments}
             | {s.id for entries in named.spool.values() for entry in entries for s in entry.segments}
         )
+        problems += [
+            f"a held slide needs file {file}, which no record names" for file in sorted(named.held - named.named)
+        ]
         problems += [f"directory {number} belongs to no segment" for number in sorted(set(named.directories) - in_use)]
         problems += [
             f"file {file} is named by no record and its writer is dead; 'windrow gc' removes it"
@@ -100,14 +105,18 @@ def _records(tables: Tables) -> _Named:
     return _Named(
         files={at.decode(): record for at, record in tables.items("files")},
         spool=spool,
-        others=[record for kind in ("rejected", "tables") for _, record in tables.items(kind)],
+        others=[
+            *(record for kind in ("rejected", "tables") for _, record in tables.items(kind)),
+            *(p for _, state in tables.items("paced") for p in (*state.parts, state.previous) if p is not None),
+        ],
         directories={int.from_bytes(at, "big") - (1 << 63): bytes(raw) for at, raw in tables.raw_items("directories")},
         reclaimed={segment for _, record in tables.items("reclaim") for segment in record.segments},
         named=named_files(tables),
+        held={s.file for _, hold in tables.items("holds") for view in hold.streams.values() for s in view.segments},
     )
 
 
-def _file(store: Store, file: str, record: FileEntry | RejectedEntry | TableEntry) -> Iterator[str]:
+def _file(store: Store, file: str, record: FileEntry | RejectedEntry | TableEntry | ResultPart) -> Iterator[str]:
     path = store.root / file
     if not path.exists():
         yield f"file {file} is missing"
@@ -141,7 +150,8 @@ def _references(view: StreamView, segments: list[Segment], named: _Named) -> Ite
 
 
 def _segment(store: Store, view: StreamView, segment: Segment, named: _Named) -> Iterator[str]:
-    definition, model = view.entry.definition, view.entry.definition.model
+    definition, layout = view.entry.definition, view.state.layout_of(segment.layout)
+    model = definition.model.keyed(layout.key)
     schema = definition.schema.append(pa.field(SEQ, pa.int64()))
     try:
         table = pa.concat_tables(
@@ -171,7 +181,7 @@ def _segment(store: Store, view: StreamView, segment: Segment, named: _Named) ->
         yield "has times or expiries outside the recorded range"
     if pack_histogram(*native_rows.histogram(slots)) != segment.expiries:
         yield "has other expiry slots than recorded"
-    partitioner = view.state.layout_of(segment.layout).partitioner()
+    partitioner = layout.partitioner()
     if partitioner.columns > 1 and bool(np.any(partitioner.columns_of(slots) != segment.column)):
         yield f"holds rows that do not belong in expiry column {segment.column}"
     if (
@@ -182,7 +192,7 @@ def _segment(store: Store, view: StreamView, segment: Segment, named: _Named) ->
         right = partitioner.row(segment.last_slide)
         yield f"is in insertion row {segment.row}, slide {segment.last_slide} belongs in {right}"
     keys = model.encoded_keys(table) if model.key else None
-    order = native_rows.sort_order(None, keys, exp)
+    order = native_rows.sort_order(None, keys, np.zeros_like(exp) if layout.loose else exp)
     if bool(np.any(order != np.arange(len(order)))):
         yield "is not sorted by search key and expiry"
     elif keys is not None:

@@ -62,6 +62,8 @@ def show_reports(reports: "list[SlideReport]") -> None:
     for report in moved:
         if report.missing:
             terminal.say(f"{report.stream}: went on without {terminal.names(report.missing)}")
+        if report.relayout_problem:
+            terminal.say(f"{report.stream}: no rows were moved to the new layout: {report.relayout_problem}")
         if report.spoken_for:
             terminal.say(f"{report.stream}: max_skew spoke for {terminal.names(report.spoken_for)}")
     for report in reports:

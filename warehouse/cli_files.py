@@ -70,20 +70,33 @@ def total_bytes(paths: Sequence[str]) -> int | None:
 
 
 def read_files(
-    paths: Sequence[str], schema: "pa.Schema", stream: str, reading: Reading, moved: Callable[[int], None]
+    paths: Sequence[str],
+    schema: "pa.Schema",
+    stream: str,
+    reading: Reading,
+    moved: Callable[[int], None],
+    optional: Sequence[str] = (),
 ) -> "pa.RecordBatchReader":
-    """The rows of all files in the stream's schema, one file after the other, never a whole file at once."""
+    """The rows of all files in the stream's schema, one file after the other, never a whole file at once.
+
+    A file may lack columns that are `optional`.
+    """
     import pyarrow as pa
 
     for path in paths:
         format_of(path, reading.format)
         if path != STDIN and (not os.path.exists(path) or os.path.isdir(path)):
             raise StorageError(f"there is no file {path}; nothing was appended")
-    return pa.RecordBatchReader.from_batches(schema, _rows(paths, schema, stream, reading, moved))
+    return pa.RecordBatchReader.from_batches(schema, _rows(paths, schema, stream, reading, moved, optional))
 
 
 def _rows(
-    paths: Sequence[str], schema: "pa.Schema", stream: str, reading: Reading, moved: Callable[[int], None]
+    paths: Sequence[str],
+    schema: "pa.Schema",
+    stream: str,
+    reading: Reading,
+    moved: Callable[[int], None],
+    optional: Sequence[str],
 ) -> "Iterator[pa.RecordBatch]":
     from windrow.intake import batches
 
@@ -92,7 +105,7 @@ def _rows(
         name = "standard input" if path == STDIN else path
         with _told(name), _source(path) as source:
             reader = _READERS[format_of(path, reading.format)](source, schema, reading)
-            for batch in batches(reader, schema, stream):
+            for batch in batches(reader, schema, stream, optional):
                 moved(done + source.position())
                 yield batch
             done += source.size

@@ -71,9 +71,9 @@ def append(
         raise click.UsageError(f"--delimiter is one character, not {delimiter!r}")
     reading = Reading(format, delimiter, not no_header, nulls)
     with session.open() as wh:
-        schema = wh.stream(stream).definition.schema
+        definition = wh.stream(stream).definition
         with terminal.progress(f"append {stream}", total_bytes(files), in_bytes=True) as moved:
-            rows = read_files(files, schema, stream, reading, moved)
+            rows = read_files(files, definition.schema, stream, reading, moved, definition.added)
             report = wh.append(stream, rows, source=source, batch_id=batch_id)
     if session.json:
         terminal.write_json(terminal.plain(report))

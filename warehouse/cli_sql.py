@@ -45,7 +45,8 @@ class Asking:
     memory_limit: str | None = None
 
 
-def _params_option(function: Callable[..., None]) -> Callable[..., None]:
+def params_option(function: Callable[..., None]) -> Callable[..., None]:
+    """Adds ``-p`` to a command."""
     return click.option(
         "-p",
         "--param",
@@ -59,7 +60,7 @@ def _params_option(function: Callable[..., None]) -> Callable[..., None]:
 @click.command("sql")
 @click.argument("statement", required=False)
 @click.option("-f", "--file", "file", metavar="FILE", help="Run the statements of a file; - is standard input.")
-@_params_option
+@params_option
 @click.option(
     "--isolation", type=click.Choice(LEVELS), default="snapshot", show_default=True, help="How slides are met."
 )
@@ -103,7 +104,7 @@ def sql(
 
 @click.command("explain")
 @click.argument("statement")
-@_params_option
+@params_option
 @command
 def explain(session: Session, statement: str, params: tuple[str, ...]) -> None:
     """Show what a statement would read: cells, segments, rows and bytes, before and after pruning."""
@@ -139,10 +140,11 @@ def ask(wh: "Warehouse", statement: str, asking: Asking, form: Form) -> None:
         memory_limit=asking.memory_limit,
     )
     with answer:
-        _write(answer, form)
+        write_answer(answer, form)
 
 
-def _write(answer: "Answer", form: Form) -> None:
+def write_answer(answer: "Answer", form: Form) -> None:
+    """Write the rows of an answer in a form."""
     import pyarrow as pa
 
     from windrow import cli_output
@@ -255,6 +257,8 @@ def show_explanation(told: "Explanation") -> None:
         rows.append((window.stream, window.clause, slide, pruned.path, *counts, size, pruned.keys))
     if rows:
         terminal.table(columns, rows, right=columns[4:8])
+    if told.pattern:
+        terminal.say(f"update pattern: {told.pattern}")
     terminal.say(told.plan.rstrip())
 
 
@@ -271,4 +275,4 @@ def _explanation_json(told: "Explanation") -> dict[str, Any]:
         }
 
     relations = [one(*pair) for pair in zip(told.relations, told.windows, strict=True)]
-    return {"relations": relations, "plan": told.plan}
+    return {"relations": relations, "update_pattern": told.pattern, "plan": told.plan}

@@ -1,4 +1,4 @@
-"""Commands for streams: create, list, show, drop."""
+"""Commands for streams: create, list, show, drop; `cli_layout` has those that change one."""
 
 import re
 import sys
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 
 stream = LazyGroup(
     name="stream",
-    help="Declare streams, look at them, drop them.",
+    help="Declare streams, look at them, change them, drop them.",
     homes={
         "create": "windrow.cli_streams:create",
         "list": "windrow.cli_streams:list_streams",
         "show": "windrow.cli_streams:show",
         "drop": "windrow.cli_streams:drop",
+        "alter": "windrow.cli_layout:alter",
+        "relayout": "windrow.cli_layout:relayout",
         "rejected": "windrow.cli_rejected:rejected",
         "replay": "windrow.cli_rejected:replay",
     },
@@ -179,6 +181,7 @@ def show(session: Session, name: str) -> None:
         ("key", terminal.names(definition.key)),
         ("slide", show_duration(definition.slide)),
         ("rows live", _lives(status)),
+        ("update pattern", _pattern(status)),
         ("index", status.index),
         ("why", _because(status)),
         ("now", _clock(status)),
@@ -201,10 +204,17 @@ def show(session: Session, name: str) -> None:
         ),
         ("limits", _limits(status)),
     ]
-    if status.layouts > 1:
-        facts.insert(8, ("layouts", f"{status.layouts}; segments of the older ones leave as their rows expire"))
+    if status.relayout is not None:
+        from windrow.cli_layout import left_in_words
+
+        facts.insert(9, ("relayout", left_in_words(status.relayout)))
     terminal.pairs(facts)
     show_sources(status)
+
+
+def _pattern(status: "StreamStatus") -> str:
+    inputs = status.definition.inputs
+    return status.definition.update_pattern + (f", derived from {terminal.names(inputs)}" if inputs else "")
 
 
 def _column(field: "pa.Field") -> str:
@@ -260,6 +270,8 @@ def stream_json(status: "StreamStatus") -> dict[str, Any]:
         "time": definition.time,
         "key": list(definition.key),
         "expires": definition.expires,
+        "update_pattern": definition.update_pattern,
+        "inputs": list(definition.inputs),
         "sources": list(definition.sources),
         "origin": show_time(definition.origin),
         "on_source_failure": definition.on_source_failure,
@@ -276,6 +288,7 @@ def stream_json(status: "StreamStatus") -> dict[str, Any]:
         "auto": definition.index_auto,
         "why": status.index_why,
         "layouts": status.layouts,
+        "relayout": None if status.relayout is None else terminal.plain(status.relayout),
     }
     return {"name": status.name, "definition": declared, "index": index, **state_json(status)}
 
@@ -319,14 +332,24 @@ def state_json(status: "StreamStatus") -> dict[str, Any]:
 def drop(session: Session, name: str, yes: bool) -> None:
     """Drop a stream and its rows; readers that have pinned it go on reading."""
     with session.open() as wh:
-        rows = wh.stream(name).live_rows
-        if not yes:
-            if not sys.stdin.isatty():
-                raise Failure(f"dropping stream {name!r} takes {terminal.count(rows, 'live row')} with it; say --yes")
-            if not click.confirm(f"Drop stream {name!r} with {terminal.count(rows, 'live row')}?", err=True):
-                raise Failure("nothing was dropped")
+        confirm_drop("stream", name, wh.stream(name).live_rows, yes=yes)
         wh.drop_stream(name)
+    tell_dropped(session, "stream", name)
+
+
+def confirm_drop(kind: str, name: str, rows: int, *, yes: bool) -> None:
+    """Ask before rows go, unless told not to; without a terminal to ask on, refuse."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Failure(f"dropping {kind} {name!r} takes {terminal.count(rows, 'live row')} with it; say --yes")
+    if not click.confirm(f"Drop {kind} {name!r} with {terminal.count(rows, 'live row')}?", err=True):
+        raise Failure("nothing was dropped")
+
+
+def tell_dropped(session: Session, kind: str, name: str) -> None:
+    """Say that it is gone."""
     if session.json:
-        terminal.write_json({"stream": name, "dropped": True})
+        terminal.write_json({kind: name, "dropped": True})
     else:
-        terminal.say(f"dropped stream {name}")
+        terminal.say(f"dropped {kind} {name}")

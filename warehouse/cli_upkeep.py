@@ -81,6 +81,10 @@ def show_status(found: "WarehouseStatus") -> None:
                 terminal.say(
                     f"{s.name} waits for source {source.name!r}, which {'failed' if source.failed else reached}"
                 )
+        if s.relayout is not None:
+            from windrow.cli_layout import left_in_words
+
+            terminal.say(f"{s.name} changes its layout: {left_in_words(s.relayout)}")
         if s.missing:
             terminal.say(f"{s.name} went on without {terminal.names(s.missing)}")
     streams, readers = terminal.count(len(found.streams), "stream"), terminal.count(found.readers, "reader")

@@ -40,6 +40,23 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
     origin: int = 0
     on_source_failure: str = "block"
     index_auto: bool = False
+    inputs: tuple[str, ...] = ()
+    """Of a view: the streams it is derived from. Nobody appends to it or slides it."""
+    pattern: str = ""
+    """Of a view: its update pattern; see `update_pattern`."""
+    floor: int | None = None
+    """Rows at or before this event time are gone for good; see `RowModel`."""
+    added: tuple[str, ...] = ()
+    """Columns that were added later: older files lack them, and so may rows that are appended."""
+    first_key: tuple[str, ...] | None = None
+    """The search key that the stream began with, if it was changed: batches are told apart by it."""
+
+    @property
+    def update_pattern(self) -> str:
+        """How rows leave: monotonic (never), weakest (as they came), weak (known at birth), strict (only later)."""
+        if self.pattern:
+            return self.pattern
+        return "monotonic" if self.longest_life is None else "weakest" if self.expires is None else "weak"
 
     @property
     def schema(self) -> pa.Schema:
@@ -54,7 +71,16 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def model(self) -> RowModel:
         """What the index needs to know."""
-        return RowModel(self.time, self.key, self.expires, self.lifetime, self.origin, self.slide)
+        return RowModel(self.time, self.key, self.expires, self.lifetime, self.origin, self.slide, self.floor)
+
+    @property
+    def identity(self) -> RowModel:
+        """By what a batch is known again, whatever was altered since: its rows' times and first search key."""
+        return self.model.keyed(self.key if self.first_key is None else self.first_key)
+
+    def lasts_otherwise(self, other: "StreamDefinition") -> bool:
+        """Whether the same row would expire at another time under the other definition."""
+        return (self.lifetime, self.floor) != (other.lifetime, other.floor)
 
     @property
     def longest_life(self) -> int | None:
@@ -129,7 +155,7 @@ def define(
 ) -> StreamDefinition:
     """Check a declaration and give the definition, or say what is wrong with it."""
     check_name(name, "stream")
-    _check_schema(name, schema)
+    check_schema(name, schema)
     _check_time_column(name, schema, time, "time")
     step = times.duration(slide, f"stream {name!r}: slide")
     if expires is None:
@@ -165,7 +191,7 @@ def define(
         name=name,
         schema_bytes=schema.serialize().to_pybytes(),
         time=time,
-        key=_check_key(name, schema, key),
+        key=check_key(name, schema, key),
         slide=step,
         lifetime=fixed,
         expires=expires,
@@ -180,7 +206,8 @@ def define(
     )
 
 
-def _check_schema(name: str, schema: pa.Schema) -> None:
+def check_schema(name: str, schema: pa.Schema) -> None:
+    """Refuse a schema that cannot be stored or asked."""
     if not isinstance(schema, pa.Schema):
         raise DefinitionError(f"stream {name!r}: schema must be a pyarrow.Schema, not {type(schema).__name__}")
     seen: set[str] = set()
@@ -216,7 +243,8 @@ def _check_time_column(name: str, schema: pa.Schema, column: str, role: str) -> 
         raise DefinitionError(f"stream {name!r}: {role} column {column!r} is {kind}; it must be a timestamp")
 
 
-def _check_key(name: str, schema: pa.Schema, key: str | Sequence[str] | None) -> tuple[str, ...]:
+def check_key(name: str, schema: pa.Schema, key: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The columns of a search key, or what is wrong with it."""
     columns = () if key is None else (key,) if isinstance(key, str) else tuple(key)
     if len(set(columns)) != len(columns):
         raise DefinitionError(f"stream {name!r}: the key names a column twice: {', '.join(columns)}")

@@ -20,8 +20,10 @@ from windrow import cli_terminal as terminal
 from windrow.cli_clock import report_json
 from windrow.cli_output import show_rows
 from windrow.cli_upkeep import show_status
+from windrow.demo_periodic import again_and_again
 from windrow.demo_spark import spark_ingest
 from windrow.demo_sql import ad_hoc
+from windrow.demo_views import kept_join
 from windrow.errors import DefinitionError
 from windrow.indexes.partitioners import Index
 from windrow.slide import SlideReport
@@ -310,6 +312,8 @@ SCENES = (
     Scene("silence", "A silent source", silence),
     Scene("asking", "Asking", asking),
     Scene("sql", "Asking in SQL", ad_hoc),
+    Scene("views", "A join that is kept", kept_join),
+    Scene("periodic", "Asked again and again", again_and_again),
     Scene("rejected", "Rows that cannot be taken", turned_away),
     Scene("twice", "The same batch twice", twice),
     Scene("spark", "Through Spark", spark_ingest),

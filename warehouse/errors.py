@@ -34,6 +34,13 @@ class UnknownTableError(WindrowError, KeyError):
         return str(self.args[0]) if self.args else ""
 
 
+class UnknownQueryError(WindrowError, KeyError):
+    """No periodic query of that name."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
 class UnknownSourceError(WindrowError, KeyError):
     """A source that the stream does not declare."""
 
@@ -83,6 +90,14 @@ class DamageError(StorageError):
 
 class ClosedError(WindrowError, ValueError):
     """The warehouse, snapshot or answer was closed, or belongs to the process that forked this one."""
+
+
+class ViewError(WindrowError, ValueError):
+    """A view that cannot be declared, or something asked of a view that only a stream can do."""
+
+
+class InUseError(WindrowError, ValueError):
+    """Something that cannot be dropped, because views are derived from it."""
 
 
 class QueryError(WindrowError, ValueError):

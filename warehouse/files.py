@@ -33,6 +33,13 @@ STEPS = (
     "slide.published",
     "slide.committing",
     "slide.committed",
+    "relayout.planned",
+    "relayout.staged",
+    "relayout.published",
+    "relayout.committing",
+    "relayout.committed",
+    "alter.committing",
+    "alter.committed",
     "reclaim.unlinked",
     "reclaim.committed",
     "table.staged",
@@ -40,6 +47,16 @@ STEPS = (
     "table.committed",
 )
 """Named steps at which a crash test stops a process; see `Files.reach`."""
+DELIVERY_STEPS = (
+    "query.staged",
+    "query.published",
+    "query.committing",
+    "query.committed",
+    "query.placed",
+    "query.settled",
+    "query.rolled",
+)
+"""The same, of what periodic queries deliver."""
 
 _OWNER = "owner.lock"
 
@@ -122,8 +139,11 @@ class Writer:
         """The path of a new staged file."""
         return self.folder / f"{self.name}-{next(self._numbers):06d}{suffix}"
 
-    def seal(self, path: Path) -> tuple[int, str]:
-        """Make a staged file durable; gives its size and digest. The disk works while we hash."""
+    def seal(self, path: Path, digest: str | None = None) -> tuple[int, str]:
+        """Make a staged file durable; gives its size and digest. The disk works while we hash, if that is not done."""
+        if digest is not None:
+            self.files.sync(path)
+            return path.stat().st_size, digest
         failures: list[BaseException] = []
         syncing = threading.Thread(target=self._sync_into, args=(path, failures))
         syncing.start()

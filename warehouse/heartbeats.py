@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from windrow.catalog import key
 from windrow.errors import ClockError, UnknownSourceError
-from windrow.lookups import find_stream, source_name
+from windrow.lookups import find_stream, refuse_view, source_name
 from windrow.records import SourceEntry
 from windrow.store import Store
 from windrow.times import show, show_duration
@@ -16,6 +16,7 @@ def heartbeat(store: Store, stream: str, source: str | None, up_to: int) -> None
     now = store.clock()
     with store.catalog.write() as tables:
         entry, _ = find_stream(tables, stream)
+        refuse_view(entry, "given a heartbeat")
         name = source_name(entry, source)
         if up_to > now + entry.definition.max_ahead:
             raise ClockError(
@@ -34,6 +35,7 @@ def fail_source(store: Store, stream: str, source: str, reason: str) -> None:
     store.check_writable()
     with store.catalog.write() as tables:
         entry, _ = find_stream(tables, stream)
+        refuse_view(entry, "failed by a source")
         name = source_name(entry, source)
         at = key(entry.id) + name.encode()
         known: SourceEntry | None = tables.get("sources", at)

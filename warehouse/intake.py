@@ -1,6 +1,6 @@
 """Whatever users hold rows in becomes Arrow batches with exactly the stream's schema, or is refused before a write."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -20,10 +20,13 @@ _WIDER: dict[str, tuple[str, ...]] = {
 }
 
 
-def batches(data: Any, schema: pa.Schema, stream: str) -> Iterator[pa.RecordBatch]:
-    """The rows of `data`, batch by batch, in the stream's schema; the schema is checked before the first batch."""
+def batches(data: Any, schema: pa.Schema, stream: str, optional: Collection[str] = ()) -> Iterator[pa.RecordBatch]:
+    """The rows of `data`, batch by batch, in the stream's schema; the schema is checked before the first batch.
+
+    Columns that are `optional` may be missing: who sent rows before they were added may go on sending them.
+    """
     reader = open_reader(data, f"stream {stream!r}")
-    plan = plan_columns(reader.schema, schema, stream)
+    plan = plan_columns(reader.schema, schema, stream, optional)
     return _conformed(reader, schema, plan, stream)
 
 
@@ -68,12 +71,15 @@ def _and_then(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
     yield from rest
 
 
-def plan_columns(given: pa.Schema, wanted: pa.Schema, stream: str) -> list[int]:
-    """Where each wanted column is in the given schema, or an error that names every difference."""
+def plan_columns(given: pa.Schema, wanted: pa.Schema, stream: str, optional: Collection[str] = ()) -> list[int]:
+    """Where each wanted column is in the given schema (-1: nowhere), or an error that names every difference."""
     wrong = [f"column {name!r} is not in the stream" for name in given.names if name not in wanted.names]
     places = []
     for field in wanted:
         at = given.names.index(field.name) if given.names.count(field.name) == 1 else -1
+        if at < 0 and field.name in optional and field.name not in given.names:
+            places.append(at)
+            continue
         if at < 0:
             wrong.append(
                 f"column {field.name!r} ({field.type}) is missing"
@@ -136,7 +142,10 @@ def _conformed(
     reader: pa.RecordBatchReader, schema: pa.Schema, plan: list[int], stream: str
 ) -> Iterator[pa.RecordBatch]:
     for batch in reader:
-        columns = [_cast(batch.column(at), field, stream) for at, field in zip(plan, schema, strict=True)]
+        columns = [
+            pa.nulls(batch.num_rows, field.type) if at < 0 else _cast(batch.column(at), field, stream)
+            for at, field in zip(plan, schema, strict=True)
+        ]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

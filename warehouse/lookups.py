@@ -4,7 +4,7 @@ import xxhash
 
 from windrow.catalog import Tables, key
 from windrow.definitions import DEFAULT_SOURCE, check_label
-from windrow.errors import UnknownSourceError, UnknownStreamError
+from windrow.errors import UnknownSourceError, UnknownStreamError, ViewError
 from windrow.records import StreamEntry, StreamState
 
 
@@ -17,6 +17,15 @@ def find_stream(tables: Tables, name: str) -> tuple[StreamEntry, StreamState]:
             f"there is no stream {name!r}; {'the streams are ' + ', '.join(names) if names else 'none was created yet'}"
         )
     return entry, tables.get("states", key(entry.id))
+
+
+def refuse_view(entry: StreamEntry, action: str) -> None:
+    """Refuse what is done to streams from outside: a view follows its inputs."""
+    inputs = entry.definition.inputs
+    if inputs:
+        raise ViewError(
+            f"{entry.definition.name!r} is a view and cannot be {action}; it follows {', '.join(inputs)} by itself"
+        )
 
 
 def source_name(entry: StreamEntry, source: str | None) -> str:
@@ -39,3 +48,12 @@ def source_name(entry: StreamEntry, source: str | None) -> str:
 def batch_key(stream_id: int, source: str, batch_id: str) -> bytes:
     """Where a batch is remembered."""
     return key(stream_id) + xxhash.xxh3_128_digest(f"{len(source)}:{source}{batch_id}".encode())
+
+
+def taken(tables: Tables, name: str, but: str = "") -> str | None:
+    """What already has a name that SQL could not tell from `name`, other than the table in `but`."""
+    for kind in ("streams", "tables", "queries"):
+        for at, _ in tables.raw_items(kind):
+            if at.decode().lower() == name.lower() and not (kind == but and at.decode() == name):
+                return at.decode()
+    return None

@@ -15,7 +15,7 @@ from windrow.reclaim import data_files, remove_orphans
 from windrow.store import Store, wall_clock
 
 MARKER = "windrow.json"
-_FOLDERS = ("catalog", "streams", "staging", "tables")
+_FOLDERS = ("catalog", "streams", "staging", "tables", "results")
 """What a half-made warehouse may hold: its maker was killed, or is another process that is just now making it."""
 _NETWORK = frozenset(
     (

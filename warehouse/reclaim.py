@@ -61,7 +61,14 @@ def reclaim_ready(store: Store, limit: int = _PER_SLIDE) -> list[tuple[bytes, Re
     if not pending:
         return []
     oldest, _ = oldest_pin(store.catalog)
-    return [(at, record) for at, record in pending if oldest is None or _version(at) <= oldest]
+    held = oldest_hold(store.catalog)
+    limits = [version for version in (oldest, held) if version is not None]
+    return [(at, record) for at, record in pending if not limits or _version(at) <= min(limits)]
+
+
+def oldest_hold(catalog: Catalog) -> int | None:
+    """The oldest commit whose slides a periodic query has still to be run for."""
+    return catalog.read(lambda tables: next((_version(at) for at, _ in tables.raw_items("holds")), None))
 
 
 def unlink(store: Store, ready: list[tuple[bytes, Reclaim]]) -> None:
@@ -127,6 +134,7 @@ def _sizes(store: Store) -> dict[str, int]:
 def data_files(root: Path) -> list[str]:
     """Every data file in the warehouse's folders, relative to it."""
     found = [*(root / "streams").glob("*/*/*.parquet"), *(root / "tables").glob("*/*.parquet")]
+    found += (root / "results").glob("*/parts/*.parquet")
     return [str(path.relative_to(root)) for path in found]
 
 

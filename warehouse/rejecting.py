@@ -11,7 +11,7 @@ import pyarrow as pa
 from windrow import times
 from windrow.definitions import StreamDefinition
 from windrow.indexes.model import Int64s
-from windrow.indexes.parquet import SegmentFileWriter
+from windrow.indexes.writing import SegmentFileWriter
 from windrow.native import rows as native_rows
 from windrow.store import Store
 
@@ -42,7 +42,7 @@ def classify(
     codes = native_rows.classify(
         ts,
         ts_valid,
-        exp if definition.longest_life is not None else None,
+        exp if definition.longest_life is not None or definition.floor is not None else None,
         exp_valid,
         now=now,
         horizon=horizon,

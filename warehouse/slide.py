@@ -6,8 +6,9 @@ the previous state, because nothing it wrote is named before its commit.
 
 import datetime as dt
 import time
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replaced
 
 from msgspec.structs import replace
 
@@ -15,16 +16,20 @@ from windrow.catalog import Tables, key, last_int
 from windrow.definitions import choose_index
 from windrow.errors import ClockError
 from windrow.files import disk_errors
+from windrow.following import Contribution, Follower, Moving, following, needed
 from windrow.indexes.arrange import Cut
 from windrow.indexes.maintenance import Merge
 from windrow.indexes.merge import merge
-from windrow.indexes.parquet import SegmentFileWriter
 from windrow.indexes.segments import Segment
 from windrow.indexes.update import Update, plan_update
+from windrow.indexes.writing import SegmentFileWriter
+from windrow.layouts import settled, turn_to
 from windrow.locks import locked
-from windrow.lookups import find_stream
+from windrow.lookups import find_stream, refuse_view
+from windrow.moving import move_after_slide
 from windrow.reclaim import reclaim_ready, settle, unlink
-from windrow.records import FileEntry, Layout, Reclaim, SlideEntry, SpoolEntry, StreamEntry, StreamState
+from windrow.records import FileEntry, SlideEntry, SpoolEntry, StreamEntry, StreamState
+from windrow.replacing import retire, torn_files
 from windrow.snapshot import load_segments
 from windrow.sources import Progress, behind_error, progress_of
 from windrow.staged import StagedFile, late_rows, segment_of
@@ -61,10 +66,14 @@ class SlideReport:
     missing: tuple[str, ...] = ()
     spoken_for: tuple[str, ...] = ()
     waiting_for: tuple[str, ...] = ()
+    relayout_bytes: int = 0
+    """Bytes that this slide moved from older layouts into the current one."""
+    relayout_problem: str | None = None
+    """Why it could not; the slide itself is committed all the same."""
 
 
 @dataclass(frozen=True)
-class _Look:
+class Look:
     """What a slide sees before it begins."""
 
     entry: StreamEntry
@@ -72,6 +81,7 @@ class _Look:
     progress: Progress
     spooled: dict[int, SpoolEntry]
     segments: tuple[Segment, ...]
+    followers: tuple[Follower, ...]
 
 
 class Slide:
@@ -83,29 +93,41 @@ class Slide:
         target: Slide to the last slot end at or before this time; None: as far as the sources allow.
         force: Slide even if a declared source is behind.
         timeout: Seconds to wait for another slide of the stream.
+        followers: What may have to change in the same transaction.
     """
 
-    def __init__(self, store: Store, stream: str, target: int | None, force: bool, timeout: float) -> None:
+    def __init__(
+        self,
+        store: Store,
+        stream: str,
+        target: int | None,
+        force: bool,
+        timeout: float,
+        followers: Sequence[Follower] = (),
+    ) -> None:
         store.check_writable()
         self.store = store
         self.stream = stream
         self.target = target
         self.force = force
         self.timeout = timeout
+        self.followers = followers
 
     def run(self) -> SlideReport:
         """Slide, and report."""
         entry, _ = self.store.catalog.read(lambda tables: find_stream(tables, self.stream))
+        refuse_view(entry, "slid")
         path = self.store.lock_path(entry.id)
         with disk_errors(f"sliding stream {self.stream!r}"):
             path.parent.mkdir(exist_ok=True)
             with locked(path, f"the slide of stream {self.stream!r}", self.timeout, self.store.sleep):
-                return self._slide(time.perf_counter())
+                report = self._slide(time.perf_counter())
+                return replaced(report, **vars(move_after_slide(self.store, self.stream))) if report.moved else report
 
     def _slide(self, started: float) -> SlideReport:
         store = self.store
         look = store.catalog.read(self._look)
-        definition, model, state = look.entry.definition, look.entry.definition.model, look.state
+        model, state = look.entry.definition.model, look.state
         reached = self._reach(look)
         slot = None if reached is None else model.last_slot(reached)
         if slot is None or (state.slide is not None and slot <= state.slide):
@@ -120,14 +142,45 @@ class Slide:
             [look.spooled[number].segments for number in sorted(look.spooled)],
             look.segments,
             state.bucket,
+            store.catalog.read(lambda tables: needed(tables, look.followers, look.entry, slot)),
         )
+        loose = {layout.id for layout in state.layouts if layout.loose}
+        update.merges = [task for task in update.merges if task.cell[0] not in loose]
         store.files.reach("slide.planned")
-        staged, merged = self._merge(update, now, look.entry, state)
+        placed, kinds = tuple(update.placed), tuple(self.followers)
+        moving = Moving(look.entry, state, slot, now, state.ordinal + 1, placed, look.segments, kinds, self.timeout)
+        with following(store, look.followers, moving) as contributions:
+            record = self._commit(look, update, slot, now, contributions, started)
+        return SlideReport(
+            stream=self.stream,
+            slide=slot,
+            now=to_datetime(now),
+            previous=record.previous,
+            inserted=record.inserted,
+            expired=record.expired,
+            late=record.late,
+            touched=record.touched,
+            rebuilt=record.rebuilt,
+            dropped=record.dropped,
+            bytes_written=record.bytes_written,
+            seconds=time.perf_counter() - started,
+            moved=True,
+            missing=record.missing,
+            spoken_for=record.spoken_for,
+        )
+
+    def _commit(
+        self, look: Look, update: Update, slot: int, now: int, contributions: Sequence[Contribution], started: float
+    ) -> SlideEntry:
+        """Write the merges, then put everything down in one transaction."""
+        store, definition, state = self.store, look.entry.definition, look.state
+        staged, merged = self.merge(update, now, look.entry, state)
         name = (
             store.writer.publish([staged.path], store.stream_folder(self.stream) / "segments", "slide")[0]
             if staged
             else ""
         )
+        store.reader.trust([name] if name else [])
         ready = reclaim_ready(store)
         late = sum(late_rows(entry.events, state.slide) for entry in look.spooled.values())
         record = SlideEntry(
@@ -150,9 +203,12 @@ class Slide:
         store.files.reach("slide.committing")
         # Removing large files takes the disk a while; the commit need not wait for it.
         removing = store.background(unlink, store, ready) if ready else None
-        with store.publishing([name] if name else []) as tables:
-            placed = self._place(tables, look.entry.id, merged, name, staged)
-            self._record(tables, look, update, record, placed)
+        files = [file for contribution in contributions for file in contribution.files]
+        with store.publishing([name, *files] if name else files) as tables:
+            placed = self.place(tables, look.entry.id, merged, name, staged)
+            self.record(tables, look, update, record, placed)
+            for contribution in contributions:
+                contribution.commit(tables)
             settle(tables, ready)
             version = tables.version
         gone = {segment.id for segment in update.replaced()}
@@ -161,33 +217,18 @@ class Slide:
         if removing is not None:
             removing.result()
         store.files.reach("slide.committed")
-        return SlideReport(
-            stream=self.stream,
-            slide=slot,
-            now=to_datetime(now),
-            previous=record.previous,
-            inserted=record.inserted,
-            expired=record.expired,
-            late=record.late,
-            touched=record.touched,
-            rebuilt=record.rebuilt,
-            dropped=record.dropped,
-            bytes_written=record.bytes_written,
-            seconds=time.perf_counter() - started,
-            moved=True,
-            missing=record.missing,
-            spoken_for=record.spoken_for,
-        )
+        return record
 
-    def _look(self, tables: Tables) -> _Look:
+    def _look(self, tables: Tables) -> Look:
         entry, state = find_stream(tables, self.stream)
         stream = key(entry.id)
         sources = {at[len(stream) :].decode(): record for at, record in tables.items("sources", stream)}
         spooled = {last_int(at): record for at, record in tables.items("spool", stream)}
         segments = load_segments(self.store, tables, entry.id, state)
-        return _Look(entry, state, progress_of(entry.definition, state, sources), spooled, segments)
+        followers = tuple(follower for follower in self.followers if follower.concerns(tables, entry.id))
+        return Look(entry, state, progress_of(entry.definition, state, sources), spooled, segments, followers)
 
-    def _reach(self, look: _Look) -> int | None:
+    def _reach(self, look: Look) -> int | None:
         """How far the clock goes: what the sources allow, or what was asked for and nothing forbids."""
         if self.target is None:
             return look.progress.upto
@@ -203,7 +244,7 @@ class Slide:
             raise behind_error(definition, look.progress, end)
         return end
 
-    def _unmoved(self, look: _Look, started: float) -> SlideReport:
+    def _unmoved(self, look: Look, started: float) -> SlideReport:
         slide = look.state.slide
         now = None if slide is None else to_datetime(look.entry.definition.model.slot_end(slide))
         return SlideReport(
@@ -223,13 +264,14 @@ class Slide:
             waiting_for=look.progress.waiting_for() if self.target is None else (),
         )
 
-    def _merge(
+    def merge(
         self, update: Update, now: int, entry: StreamEntry, state: StreamState
     ) -> tuple[StagedFile | None, list[tuple[Merge, Cut]]]:
         """Write all merges of the slide into one file."""
         if not update.merges:
             return None, []
         store, definition = self.store, entry.definition
+        gone_at = now if update.needed is None else update.needed
         schema = definition.stored_schema
         row_group_bytes = state.layout.index.row_group_bytes
         merged: list[tuple[Merge, Cut]] = []
@@ -237,18 +279,20 @@ class Slide:
             with store.files.sink(path) as sink:
                 output = SegmentFileWriter(sink, schema, row_group_bytes, definition.key)
                 for task in update.merges:
-                    cut = merge(list(task.segments), task.cell[2], now, definition.model, schema, store.reader, output)
+                    own, column = list(task.segments), task.cell[2]
+                    model = definition.model.keyed(state.layout_of(task.cell[0]).key)
+                    cut = merge(own, column, gone_at, model, schema, store.reader, output)
                     if cut is not None:
                         merged.append((task, cut))
                 output.close()
             if not merged:
                 store.writer.discard([path])
                 return None, []
-            size, digest = store.writer.seal(path)
+            size, digest = store.writer.seal(path, output.digest)
         return StagedFile(path, output.rows, size, digest, tuple(cut for _, cut in merged), b""), merged
 
     @staticmethod
-    def _place(
+    def place(
         tables: Tables, stream: int, merged: list[tuple[Merge, Cut]], file: str, staged: StagedFile | None
     ) -> list[Segment]:
         """Name the merged file and its directories; gives its segments."""
@@ -269,17 +313,21 @@ class Slide:
             )
         return segments
 
-    def _record(self, tables: Tables, look: _Look, update: Update, record: SlideEntry, merged: list[Segment]) -> None:
+    def record(self, tables: Tables, look: Look, update: Update, record: SlideEntry, merged: list[Segment]) -> None:
+        """Put the slide down: what it placed, what goes, the stream's new state."""
         stream, entry = key(look.entry.id), look.entry
         for number in look.spooled:
             tables.delete("spool", stream + key(number))
         for segment in [*update.kept(), *merged]:
             tables.put("segments", stream + key(segment.id), segment)
-        self._retire(tables, entry.id, update.replaced())
+        retire(tables, entry.id, update.replaced())
         tables.put("slides", stream + key(record.ordinal), record)
         tables.delete("slides", stream + key(record.ordinal - SLIDES_KEPT))
         # Read again: appends may have changed it since we looked.
         _, state = find_stream(tables, self.stream)
+        gone = {segment.id for segment in update.replaced()}
+        left = [*(s for s in look.segments if s.id not in gone), *update.kept(), *merged]
+        rewritten = [segment for merge in update.merges for segment in merge.segments]
         state = replace(
             state,
             slide=record.slide,
@@ -291,45 +339,16 @@ class Slide:
             late=state.late + record.late,
             bucket=update.bucket,
             manifest=tables.version,
-            torn=self._torn(state, update, look, merged),
-            layouts=self._layouts(entry, state, record),
+            torn=torn_files(state.torn, rewritten, update.placed, left),
             heartbeat=state.heartbeat if self.target is None else max(state.heartbeat or self.target, self.target),
         )
-        tables.put("states", stream, state)
+        state = self._turned(entry, state, record, sum(segment.bytes for segment in left))
+        tables.put("states", stream, settled(tables, entry.id, state, left))
+        self.store.usage.put_down(tables, entry.id, slides=1)
 
-    @staticmethod
-    def _torn(state: StreamState, update: Update, look: _Look, merged: list[Segment]) -> tuple[str, ...]:
-        """Files whose rows may be read only by the ranges of their segments."""
-        gone = {segment.id for segment in update.replaced()}
-        left = {segment.file for segment in (*look.segments, *update.placed) if segment.id not in gone}
-        torn = set(state.torn) | {s.file for merge in update.merges for s in merge.segments}
-        covered: Counter[str] = Counter()
-        for segment in update.placed:
-            covered[segment.file] += segment.rows
-        torn |= {segment.file for segment in update.placed if covered[segment.file] != segment.file_rows}
-        return tuple(sorted(torn & (left | {segment.file for segment in merged})))
-
-    def _retire(self, tables: Tables, stream: int, replaced: list[Segment]) -> None:
-        """Take segments out of the cells; what they need on disk goes when no reader is left that may look at it."""
-        gone: list[str] = []
-        for file, count in Counter(segment.file for segment in replaced).items():
-            known: FileEntry = tables.get("files", file.encode())
-            if known.segments <= count:
-                tables.delete("files", file.encode())
-                gone.append(file)
-            else:
-                tables.put("files", file.encode(), replace(known, segments=known.segments - count))
-        for segment in replaced:
-            tables.delete("segments", key(stream, segment.id))
-        if replaced:
-            record = Reclaim(stream=stream, segments=tuple(s.id for s in replaced), files=tuple(gone))
-            tables.put("reclaim", key(tables.version, tables.allocate("reclaims")), record)
-
-    @staticmethod
-    def _layouts(entry: StreamEntry, state: StreamState, record: SlideEntry) -> tuple[Layout, ...]:
+    def _turned(self, entry: StreamEntry, state: StreamState, record: SlideEntry, total: int) -> StreamState:
         """A stream that chooses its own index changes it when late rows show that arrival order is not expiry order."""
         if not (entry.definition.index_auto and record.late and state.layout.index.name == "wave-insertion"):
-            return state.layouts
+            return state
         index, why = choose_index(entry.definition, late_rows=True)
-        number = state.layout.id + 1
-        return (*state.layouts, Layout(id=number, index=index, lifetime_slots=entry.definition.lifetime_slots, why=why))
+        return turn_to(state, entry.definition, index, why, now=record.at, total=total)

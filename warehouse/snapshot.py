@@ -15,13 +15,13 @@ from windrow import times
 from windrow.catalog import Tables, key
 from windrow.errors import ClosedError, UnknownStreamError, WindowError
 from windrow.files import disk_errors
-from windrow.indexes.probing import KeyRange, key_ranges, probe_segments
+from windrow.indexes.probing import KeyRange, Sorting, key_ranges, probe_segments, sorting
 from windrow.indexes.scanning import scan_segments
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Selection, select
 from windrow.locks import HeldFile
 from windrow.lookups import find_stream
-from windrow.records import SourceEntry, StreamEntry, StreamState, TableEntry
+from windrow.records import HoldEntry, SourceEntry, StreamEntry, StreamState, TableEntry
 from windrow.sources import Progress, progress_of
 from windrow.store import Store
 
@@ -36,7 +36,7 @@ def load_segments(store: Store, tables: Tables, stream: int, state: StreamState)
     cached = store.manifests.get(stream)
     if cached is not None and cached[0] == state.manifest:
         return cached[1]
-    known = {segment.id: segment for segment in cached[1]} if cached else {}
+    known = {segment.id: segment for segment in cached[1]} if cached and cached[0] >= state.rewritten else {}
     prefix = key(stream)
     found = []
     for at, raw in tables.raw_items("segments", prefix):
@@ -81,6 +81,11 @@ class StreamView:
         """Of its files."""
         return self.entry.definition.stored_schema
 
+    @property
+    def sorted_by(self) -> Sorting:
+        """How its layouts are sorted, seen from its search key."""
+        return sorting(self.entry.definition.key, ((layout.id, layout.key) for layout in self.state.layouts))
+
     def progress(self) -> Progress:
         """How far its sources have come."""
         return progress_of(self.entry.definition, self.state, self.sources)
@@ -98,7 +103,13 @@ class StreamView:
                 f"stream {self.name!r} keeps rows for {times.show_duration(kept)}; "
                 f"a window of {times.show_duration(length)} would not be complete"
             )
-        now = self.now
+        now, floor = self.now, self.entry.definition.floor
+        if now is not None and floor is not None and now - length < floor:
+            raise WindowError(
+                f"stream {self.name!r} keeps rows only from {times.show(floor)} on, when its lifetime was lengthened; "
+                f"a window of {times.show_duration(length)} would not be complete before "
+                f"{times.show(floor + length)}"
+            )
         return None if now is None else self.bounds(after=now - length)
 
     def select(self, bounds: Bounds | None) -> Selection:
@@ -140,12 +151,32 @@ class Snapshot:
             raise
         self._release = weakref.finalize(self, pin.close if pin is not None else _nothing)
 
+    @classmethod
+    def held(cls, store: Store, at: bytes) -> "Snapshot | None":
+        """The slides that a hold keeps, pinned as they were; None if the hold has gone."""
+        hold: HoldEntry | None = store.catalog.read(lambda tables: tables.get("holds", at))
+        if hold is None:
+            return None
+        made = cls.__new__(cls)
+        made.store = store
+        pin = cls._pin(store, hold.version)
+        made._release = weakref.finalize(made, pin.close if pin is not None else _nothing)
+        made.version, made.tables = hold.version, hold.tables
+        made._views = {
+            name: StreamView(stream.entry, stream.state, stream.segments, stream.sources)
+            for name, stream in hold.streams.items()
+        }
+        if store.catalog.read(lambda tables: tables.raw("holds", at) is None):
+            made.close()  # let go before the pin was there: what it kept may be gone
+            return None
+        return made
+
     @staticmethod
-    def _pin(store: Store) -> HeldFile | None:
+    def _pin(store: Store, version: int | None = None) -> HeldFile | None:
         if not store.catalog.writable:
             return None
         with disk_errors("pinning a snapshot"):
-            path = pin_path(store, store.catalog.version())
+            path = pin_path(store, store.catalog.version() if version is None else version)
             path.parent.mkdir(exist_ok=True)
             return HeldFile(path)
 
@@ -182,6 +213,7 @@ class Snapshot:
         view = self.view(stream)
         schema = pick(view, columns)
         bounds = view.bounds() if window is None else view.last(times.duration(window, "window"))
+        self.store.count_scan(view.entry.id)
         return pa.RecordBatchReader.from_batches(schema, self._rows(view, view.select(bounds), schema))
 
     def _rows(self, view: StreamView, selection: Selection, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -205,7 +237,9 @@ class Snapshot:
         bounds = view.bounds() if window is None else view.last(times.duration(window, "window"))
         schema = pick(view, columns)
         selection = view.select(bounds)
-        return self.probe_selection(view, selection, ranges, schema)
+        found = self.probe_selection(view, selection, ranges, schema)
+        self.store.count_probe(view.entry.id, found.num_rows, definition.key[:1])
+        return found
 
     def probe_selection(
         self, view: StreamView, selection: Selection, ranges: Sequence[KeyRange], schema: pa.Schema
@@ -219,6 +253,7 @@ class Snapshot:
             schema,
             self.store.reader,
             self.directories,
+            view.sorted_by,
         )
 
     def directories(self, segments: Sequence[Segment], use: Callable[[list[Any]], Any]) -> Any:

@@ -25,21 +25,26 @@ _HOMES = {
 __all__ = ["append", "read", "register", "release", "stop", "totals", "window", "write_stream"]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'windrow.spark' has no attribute {name!r}; it has {', '.join(__all__)}")
+def home(module: str) -> Any:
+    """A module of `windrow.ingest`, imported now; if Spark is not installed, the error says how to install it."""
     import importlib
 
     from windrow.errors import DefinitionError
 
     try:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("pyspark", "py4j", "pandas"):
             raise
         raise DefinitionError(
             f"windrow.spark needs {error.name}, which is not installed; install it with: pip install 'windrow[spark]'"
         ) from None
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'windrow.spark' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(home(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

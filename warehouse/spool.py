@@ -21,10 +21,11 @@ from windrow.definitions import check_label
 from windrow.errors import BatchConflictError, BusyError, UnknownStreamError
 from windrow.files import disk_errors
 from windrow.indexes.arrange import Arranged, arrange, arrival
-from windrow.indexes.model import Int64s
-from windrow.indexes.parquet import SegmentFileWriter
+from windrow.indexes.model import Int64s, RowModel
 from windrow.indexes.segments import Histogram, pack_histogram
-from windrow.lookups import batch_key, find_stream, source_name
+from windrow.indexes.writing import SegmentFileWriter
+from windrow.layouts import flattened, with_layout
+from windrow.lookups import batch_key, find_stream, refuse_view, source_name
 from windrow.native import rows as native_rows
 from windrow.records import (
     BatchEntry,
@@ -36,6 +37,7 @@ from windrow.records import (
     SpoolEntry,
 )
 from windrow.rejecting import RejectedFile, RejectedRows, classify
+from windrow.retiming import retimed
 from windrow.staged import CHUNK_BYTES, StagedFile, chunks, late_rows, segment_of
 from windrow.store import Store
 
@@ -86,8 +88,10 @@ class Append:
         store.check_writable()
         self.store = store
         self.entry, self.state = store.catalog.read(lambda tables: find_stream(tables, stream))
+        refuse_view(self.entry, "appended to")
         self.definition = self.entry.definition
         self.model = self.definition.model
+        self.identity = self.definition.identity
         self.schema = self.definition.schema
         self.source = source_name(self.entry, source)
         self.batch_id = None if batch_id is None else check_label(batch_id, "batch id")
@@ -102,7 +106,7 @@ class Append:
     def run(self, data: Any, replacing: list[int] | None = None) -> AppendReport:
         """Take the rows of `data`; `replacing` names rejected entries that this append replays."""
         known = self.known_batch()
-        rows = intake.batches(data, self.schema, self.definition.name)
+        rows = intake.batches(data, self.schema, self.definition.name, self.definition.added)
         try:
             with disk_errors(f"appending to stream {self.definition.name!r}"):
                 for chunk in chunks(rows, self.schema, CHUNK_BYTES):
@@ -133,7 +137,8 @@ class Append:
 
     def _take(self, chunk: pa.Table, *, write: bool) -> None:
         ts, exp, codes = classify(chunk, self.definition, self.now, self.horizon())
-        self.count(ts, exp, self.model.encoded_keys(chunk) if self.model.key and self.batch_id is not None else None)
+        known_by = self.identity.encoded_keys(chunk) if self.identity.key and self.batch_id is not None else None
+        self.count(ts, exp, known_by)
         if not write:
             return
         if codes.any():
@@ -148,7 +153,9 @@ class Append:
         tally = self.tally
         tally.rows += len(ts)
         if self.batch_id is not None:
-            tally.digest = (tally.digest + native_rows.digest(ts, exp, keys)) & _MASK
+            # Neither another lifetime nor another search key may make a batch look like another one.
+            ends = ts if self.model.expires is None else exp
+            tally.digest = (tally.digest + native_rows.digest(ts, ends, keys)) & _MASK
 
     @property
     def now(self) -> int | None:
@@ -181,11 +188,10 @@ class Append:
             output = SegmentFileWriter(
                 sink, arranged.table.schema, self.layout.index.row_group_bytes, self.definition.key
             )
-            for cut in arranged.cuts:
-                output.add(arranged.table.slice(cut.start, cut.rows))
+            arranged.write(output)
             output.close()
-        size, digest = self.store.writer.seal(path)
-        return StagedFile(path, output.rows, size, digest, arranged.cuts, events)
+        size, digest = self.store.writer.seal(path, output.digest)
+        return StagedFile(path, output.rows, size, digest, arranged.cuts, events, written_here=True)
 
     def _drain(self, left: int) -> None:
         """Wait until at most `left` files are being written, and count the others in."""
@@ -226,6 +232,7 @@ class Append:
             if tally.files:
                 names = store.writer.publish([f.path for f in tally.files], folder / "segments", "append")
                 published += names
+                store.reader.trust(f for f, staged in zip(names, tally.files, strict=True) if staged.written_here)
         except OSError:
             store.writer.discard([store.root / name for name in published])
             raise
@@ -254,8 +261,12 @@ class Append:
                 f"stream {self.definition.name!r} was dropped and made anew while rows were appended; append them again"
             )
         now, tally, stream = self.store.clock(), self.tally, key(entry.id)
+        # The stream may have been turned to another layout or altered since this append began.
+        again = entry.definition.model if entry.definition.lasts_otherwise(self.definition) else None
+        if names:
+            state = with_layout(state, self.layout if again is None else flattened(self.layout))
         for name, staged in zip(names, tally.files, strict=True):
-            self._record_file(tables, stream + key(state.next_spool), name, staged, now)
+            self._record_file(tables, stream + key(state.next_spool), name, staged, now, again)
             state = replace(state, next_spool=state.next_spool + 1)
         if rejected is not None:
             record = RejectedEntry(
@@ -297,11 +308,17 @@ class Append:
             )
             tables.put("batches", batch_key(entry.id, self.source, self.batch_id), batch)
 
-    def _record_file(self, tables: Tables, at: bytes, name: str, staged: StagedFile, now: int) -> None:
+    def _record_file(
+        self, tables: Tables, at: bytes, name: str, staged: StagedFile, now: int, again: RowModel | None
+    ) -> None:
         segments = tuple(
             segment_of(cut, tables.allocate("segments"), name, staged, self.layout.id, row=-1, slide=0)
             for cut in staged.cuts
         )
+        if again is not None:
+            segments = tuple(
+                retimed(segment, again, self.definition.stored_schema, self.store.reader) for segment in segments
+            )
         for segment, cut in zip(segments, staged.cuts, strict=True):
             tables.put_raw("directories", key(segment.id), cut.directory)
         tables.put(

@@ -23,6 +23,8 @@ class StagedFile:
     digest: str
     cuts: tuple[Cut, ...]
     events: Histogram
+    written_here: bool = False
+    """By this process, not by a worker of Spark."""
 
     @property
     def taken(self) -> int:

@@ -9,8 +9,10 @@ from windrow.definitions import StreamDefinition
 from windrow.indexes.model import NEVER
 from windrow.indexes.rowreading import read_live
 from windrow.indexes.selection import Bounds
+from windrow.moving import take_stock
 from windrow.reclaim import oldest_pin
 from windrow.records import SlideEntry
+from windrow.relayout import RelayoutReport, report_of
 from windrow.snapshot import StreamView, load_view
 from windrow.sources import SourceStatus
 from windrow.store import Store
@@ -48,6 +50,8 @@ class StreamStatus:
     rejected: int
     last: SlideEntry | None
     layouts: int
+    relayout: RelayoutReport | None
+    """Where a change of layout stands, None if none is under way."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,7 @@ def _status(store: Store, tables: Tables, view: StreamView) -> StreamStatus:
         rejected=state.rejected,
         last=tables.get("slides", stream + key(state.ordinal)),
         layouts=len(state.layouts),
+        relayout=report_of(take_stock(store, tables, view.name)) if state.relayout is not None else None,
     )
 
 

@@ -1,5 +1,6 @@
 """What every part of the warehouse shares: its folder, catalog, disk, clocks and the writer of this process."""
 
+import contextlib
 import os
 import random
 import threading
@@ -12,11 +13,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from windrow.catalog import Catalog, Tables, key, named_files
-from windrow.errors import ClosedError, StorageError
+from windrow.errors import ClosedError, StorageError, WindrowError
 from windrow.files import Files, Writer
 from windrow.indexes.columns import ColumnCache
 from windrow.indexes.parquet import FileReader
 from windrow.indexes.segments import Segment
+from windrow.usage import WORTH_A_COMMIT, Usage
 
 T = TypeVar("T")
 _DIRECTORY_CACHE = 64 << 20
@@ -41,6 +43,7 @@ class Store:
     randomness: random.Random = field(default_factory=random.SystemRandom)
     read_only: bool = False
     manifests: dict[int, tuple[int, tuple[Segment, ...]]] = field(default_factory=dict)
+    usage: Usage = field(default_factory=Usage)
     _writer: Writer | None = None
     _directories: dict[int, bytes] = field(default_factory=dict)
     _directory_bytes: int = 0
@@ -102,6 +105,18 @@ class Store:
                 self._pool = ThreadPoolExecutor(2, thread_name_prefix="windrow-disk")
             return self._pool.submit(work, *arguments)
 
+    def count_probe(self, stream: int, rows: int, columns: Sequence[str]) -> None:
+        """Count a probe by `columns` for the advisor."""
+        if not self.read_only and self.catalog.writable:
+            self.usage.probe(stream, rows, columns)
+            self.usage.put_down_if_many(self.catalog)
+
+    def count_scan(self, stream: int, columns: Sequence[str] = ()) -> None:
+        """Count a scan in which `columns` are compared with constants."""
+        if not self.read_only and self.catalog.writable:
+            self.usage.scan(stream, columns)
+            self.usage.put_down_if_many(self.catalog)
+
     def check_writable(self) -> None:
         """Refuse a change on a handle that may not make it."""
         self.check_process()
@@ -132,4 +147,7 @@ class Store:
             if self._writer is not None:
                 self._writer.close()
                 self._writer = None
+            if not self.read_only and self.catalog.writable:
+                with contextlib.suppress(WindrowError):
+                    self.usage.put_down_if_many(self.catalog, WORTH_A_COMMIT)
             self.catalog.close()

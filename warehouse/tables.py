@@ -6,10 +6,11 @@ import pyarrow as pa
 
 from windrow.catalog import Tables, key
 from windrow.definitions import check_name
-from windrow.errors import DefinitionError, UnknownTableError
+from windrow.errors import DefinitionError, InUseError, UnknownTableError
 from windrow.files import disk_errors
-from windrow.indexes.parquet import SegmentFileWriter
+from windrow.indexes.writing import SegmentFileWriter
 from windrow.intake import open_reader
+from windrow.lookups import taken
 from windrow.records import Reclaim, TableEntry
 from windrow.store import Store
 
@@ -42,6 +43,7 @@ def put_table(store: Store, name: str, data: Any) -> int:
         )
         with store.publishing([file]) as tables:
             _check_free(tables, name)
+            _check_fits(tables, name, schema)
             _retire(tables, name)
             tables.put("tables", name.encode(), entry)
         store.files.reach("table.committed")
@@ -53,6 +55,9 @@ def drop_table(store: Store, name: str) -> None:
     store.check_writable()
     with store.catalog.write() as tables:
         find_table(tables, name)
+        views = _views(tables, name)
+        if views:
+            raise InUseError(f"table {name!r} is needed by the views {', '.join(views)}; drop them first")
         _retire(tables, name)
         tables.delete("tables", name.encode())
 
@@ -69,13 +74,31 @@ def find_table(tables: Tables, name: str) -> TableEntry:
 
 
 def _check_free(tables: Tables, name: str) -> None:
-    others = [at.decode() for at, _ in tables.raw_items("streams")]
-    others += [at.decode() for at, _ in tables.raw_items("tables") if at.decode() != name]
-    for other in others:
-        if other.lower() == name.lower():
-            raise DefinitionError(
-                f"{other!r} exists already (SQL does not tell capitals apart); choose another name for the table"
-            )
+    other = taken(tables, name, but="tables")
+    if other is not None:
+        raise DefinitionError(
+            f"{other!r} exists already (SQL does not tell capitals apart); choose another name for the table"
+        )
+
+
+def _check_fits(tables: Tables, name: str, schema: pa.Schema) -> None:
+    """A table that views join with may change its rows, not its columns: the next slide could not make sense of it."""
+    old: TableEntry | None = tables.get("tables", name.encode())
+    views = _views(tables, name)
+    if old is None or not views:
+        return
+    known = {field.name: field.type for field in pa.ipc.read_schema(pa.py_buffer(old.schema_bytes))}
+    wanted = {field.name: field.type for field in schema}
+    if known != wanted:
+        raise InUseError(
+            f"table {name!r} is joined by the views {', '.join(views)}, so its columns must stay "
+            f"{', '.join(f'{column} {kind}' for column, kind in known.items())}; drop the views first"
+        )
+
+
+def _views(tables: Tables, name: str) -> list[str]:
+    """The views that join with a table."""
+    return [record.name for _, record in tables.items("plans") if name in record.tables]
 
 
 def _retire(tables: Tables, name: str) -> None:

@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -10,12 +11,17 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from windrow import administration, times
+from windrow.advise import follow as follow_advice
+from windrow.catalog import Tables
 from windrow.check import CheckReport, check
+from windrow.facade_changes import Changes
 from windrow.files import Files
+from windrow.following import Follow, Follower
 from windrow.heartbeats import fail_source, heartbeat
 from windrow.indexes.partitioners import Index
 from windrow.opening import open_store
 from windrow.reclaim import GcReport, collect
+from windrow.records import StreamEntry
 from windrow.rejected import discard_rejected, read_rejected, replay_rejected
 from windrow.slide import Slide, SlideReport
 from windrow.snapshot import Snapshot
@@ -27,9 +33,45 @@ from windrow.waiting import wait_for
 if TYPE_CHECKING:
     from windrow.queries.answers import Answer
     from windrow.queries.explaining import Explanation
+    from windrow.queries.periodic.planning import Group
+    from windrow.queries.periodic.registry import QueryStatus
+    from windrow.queries.periodic.rounds import RunReport
+    from windrow.queries.views.declaring import View
 
 
-class Warehouse:
+def _holding() -> Follow:
+    from windrow.queries.periodic.holding import follow
+
+    return follow
+
+
+def _synopses() -> Follow:
+    from windrow.queries.periodic.keeping import follow
+
+    return follow
+
+
+def _follow_views() -> Follow:
+    from windrow.queries.views.following import follow
+
+    return follow
+
+
+def _needed_by_views(tables: Tables, entry: StreamEntry, now: int) -> int | None:
+    from windrow.queries.views.following import needs
+
+    return needs(tables, entry, now)
+
+
+_FOLLOWERS: tuple[Follower, ...] = (
+    Follower("views", _follow_views, _needed_by_views),  # first: what keeps a slide keeps that of its views too
+    Follower("keepers", _holding),
+    Follower("synopses", _synopses),
+)
+"""What changes with a slide, each kind loaded when a stream has one."""
+
+
+class Warehouse(Changes):
     """A disk-archived sliding-window warehouse.
 
     Many processes may open the same folder; each opens its own handle. Use it as a context manager or call `close`.
@@ -142,6 +184,57 @@ class Warehouse:
         """Names of the streams."""
         return self._store.catalog.read(lambda tables: [at.decode() for at, _ in tables.raw_items("streams")])
 
+    def create_view(
+        self,
+        name: str,
+        sql: str,
+        *,
+        key: str | Sequence[str] | None = None,
+        restore: bool = False,
+        index: Index | str = "auto",
+        retroactive: str | Sequence[str] = (),
+        slide: times.Duration | None = None,
+        time: str = "_ts",
+        expires: str = "_exp",
+    ) -> "View":
+        """Declare a derived stream; it is filled at once, and moves in the slides of its inputs from then on.
+
+        Args:
+            name: Letters, digits, ``_`` and ``-``.
+            sql: Such as ``SELECT a.k, a.x, b.y FROM a [WINDOW 10 MINUTES] JOIN b [WINDOW 5 MINUTES] ON a.k = b.k``.
+            key: The search key, among its columns.
+            restore: Also show results that lived and died between two slides, once, at the later one.
+            index: An `Index`, or ``"auto"`` to choose by update pattern.
+            retroactive: Tables whose changes also affect results that are there already; the view is then recomputed.
+            slide: Its update interval; by default the longest that meets every slide of its inputs.
+            time: What to call the column with the time of a result, the latest of its parts' times.
+            expires: What to call the column with its expiry, the earliest of its parts'.
+        """
+        from windrow.queries.views import declaring
+
+        return declaring.create_view(
+            self._store,
+            name,
+            sql,
+            key=key,
+            restore=restore,
+            index=index,
+            retroactive=(retroactive,) if isinstance(retroactive, str) else tuple(retroactive),
+            slide=slide,
+            time=time,
+            expires=expires,
+        )
+
+    def drop_view(self, name: str) -> None:
+        """Remove a view and its rows; readers that have pinned it go on reading."""
+        administration.drop_stream(self._store, name, view=True)
+
+    def views(self) -> "list[View]":
+        """What is known of each view: its statement, inputs, update pattern and why, clock and whom it waits for."""
+        from windrow.queries.views import declaring
+
+        return declaring.views(self._store)
+
     def append(self, stream: str, data: Any, *, source: str | None = None, batch_id: str | None = None) -> AppendReport:
         """Spool rows: durable when this returns, in the window after the next slide.
 
@@ -172,7 +265,11 @@ class Warehouse:
             force: Slide even if a declared source is behind; answers then say who was missing.
             timeout: Seconds to wait for another slide of the same stream.
         """
-        return Slide(self._store, stream, None if to is None else times.instant(to, "to"), force, timeout).run()
+        target = None if to is None else times.instant(to, "to")
+        report = Slide(self._store, stream, target, force, timeout, _FOLLOWERS).run()
+        if report.moved:
+            follow_advice(self._store, stream)
+        return report
 
     def now(self, stream: str) -> Any:
         """The stream's clock as a UTC datetime, None before its first slide."""
@@ -241,6 +338,99 @@ class Warehouse:
 
         return execution.explain(self._store, statement, params)
 
+    def add_query(
+        self,
+        name: str,
+        sql: str,
+        *,
+        params: Sequence[Any] | dict[str, Any] | None = None,
+        slide: times.Duration | None = None,
+        sink: str | None = None,
+        priority: int = 0,
+        missed: str = "latest",
+        output: str = "whole",
+        keep: int | times.Duration | None = None,
+        timeout: float | times.Duration | None = None,
+    ) -> "QueryStatus":
+        """Register a periodic query, after running it once: it is answered again each time its window has moved on.
+
+        Args:
+            name: Of the query, and of the table that its results are asked under.
+            sql: With ``[WINDOW 10 MINUTES SLIDE 2 MINUTES]`` behind the streams that pace it.
+            params: Bound to ``?``, ``$1`` or ``$name`` in every run.
+            slide: The period of streams whose clause names none.
+            sink: Also write each run to a file: ``"parquet"``, ``"csv"``, ``"jsonl"`` or ``"html"``, in the
+                warehouse's ``results/<name>/`` or in a folder of yours, as in ``"csv:/reports"``.
+            priority: Higher ones are run first.
+            missed: Of runs that nobody made in time, make the ``"latest"``, ``"every"`` one, or ``"skip"`` them.
+            output: The ``"whole"`` answer, or only the ``"inserts"`` or ``"deletes"`` since the one before.
+            keep: How many runs, or for how long, the results table keeps; by default 1000 runs.
+            timeout: Seconds after which a run is cancelled; by default 600.
+        """
+        from windrow.queries.periodic import registry
+
+        return registry.add_query(
+            self._store,
+            name,
+            sql,
+            params=params,
+            slide=slide,
+            sink=sink,
+            priority=priority,
+            missed=missed,
+            output=output,
+            keep=keep,
+            timeout=timeout,
+        )
+
+    def promote(
+        self, answer: "Answer | str", name: str, *, slide: times.Duration | None = None, **delivery: Any
+    ) -> "QueryStatus":
+        """Make a periodic query of one that was asked once, every `slide`; `delivery` is what `add_query` takes."""
+        from windrow.queries.periodic import registry
+
+        return registry.promote(self._store, answer, name, slide=slide, **delivery)
+
+    def queries(self) -> "list[QueryStatus]":
+        """The periodic queries and how they are doing."""
+        from windrow.queries.periodic import registry
+
+        return registry.queries(self._store)
+
+    def drop_query(self, name: str) -> None:
+        """Remove a periodic query and its results."""
+        from windrow.queries.periodic import registry
+
+        registry.drop_query(self._store, name)
+
+    def run_due(self, names: Sequence[str] | None = None, *, now: bool = False) -> "list[RunReport]":
+        """Run the periodic queries that are due and deliver their results, each run exactly once.
+
+        Args:
+            names: Only these.
+            now: Run them for the newest slide even if they are not due.
+        """
+        from windrow.queries.periodic import rounds
+
+        return rounds.run_due(self._store, names, now=now)
+
+    def query_plan(self) -> "list[Group]":
+        """Which periodic queries are answered together, what they share and why."""
+        from windrow.queries.periodic import planning
+
+        return planning.plan(self._store)
+
+    def results(self, name: str, *, slide: int | None = None) -> "Answer":
+        """What a periodic query has delivered, oldest run first; also to be had in SQL, under the query's name.
+
+        Args:
+            name: Of the query.
+            slide: Only the run of that slide.
+        """
+        from windrow.queries.periodic import registry
+
+        return registry.results(self._store, name, slide)
+
     def rejected(self, stream: str) -> pa.Table:
         """The rows that were not taken, with ``_reason, _source, _batch, _rejected_at`` behind their own columns."""
         return read_rejected(self._store, stream)
@@ -274,8 +464,13 @@ class Warehouse:
         return warehouse_status(self._store)
 
     def check(self, progress: Callable[[str], None] | None = None) -> CheckReport:
-        """Verify everything: files, checksums, order, directories, cells; nothing is changed."""
-        return check(self._store, progress)
+        """Verify everything: files, checksums, order, directories, cells, synopses; nothing is changed."""
+        report = check(self._store, progress)
+        if not self._store.catalog.read(lambda tables: next(iter(tables.raw_items("synopses")), None) is not None):
+            return report
+        from windrow.queries.periodic.keeping import problems
+
+        return replace(report, problems=(*report.problems, *problems(self._store)))
 
     def gc(self) -> GcReport:
         """Remove what can go now. Slides do this as they pass; answers never depend on it."""

@@ -23,6 +23,8 @@ class System:
     name = ""
     about = ""
     """One line for the report: how it is set up."""
+    needs = ""
+    """The module that must be installed for it, if it is an optional one."""
     answers = True
     """Whether it can be asked; a floor cannot."""
     scan_by_sql: Callable[[], Scanned] | None = None
@@ -53,6 +55,13 @@ class System:
         """Touch the payload of every live row."""
         raise NotImplementedError
 
+    def reader(self) -> tuple[Callable[[int], int], Callable[[], None]]:
+        """What another thread asks, on a connection of its own where there can be one, and what closes it.
+
+        It counts the rows that had expired at a given time and are in an answer all the same, without a filter.
+        """
+        raise NotImplementedError
+
     def space(self) -> int:
         """Bytes on disk."""
         return sum(path.stat().st_blocks * 512 for path in self.folder.rglob("*") if path.is_file())
@@ -63,3 +72,11 @@ class System:
 
     def close(self) -> None:
         """Let go of files."""
+
+
+def rows_to_arrow(rows: list[tuple[int, int, int, str]], schema: pa.Schema) -> pa.Table:
+    """What a store gave as Python rows, times in microseconds."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    whole = [pa.int64()] * 3 + [pa.string()]
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, whole, strict=True)]
+    return pa.table([array.cast(field.type) for array, field in zip(arrays, schema, strict=True)], schema=schema)

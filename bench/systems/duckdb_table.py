@@ -1,5 +1,6 @@
 """DuckDB's own table with an ART index on the search key; rows leave by DELETE."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,20 @@ class DuckTable(System):
         found = self.connection.sql("SELECT count(*), max(payload) FROM rows").fetchall()[0]
         return int(found[0]), str(found[1] or "")
 
+    def reader(self) -> tuple[Callable[[int], int], Callable[[], None]]:
+        """A cursor: another process could not open the file while this one has it."""
+        cursor = self.connection.cursor()
+        asked = "SELECT count(*) FROM rows WHERE exp <= make_timestamp(?)"
+        return lambda now: int(cursor.execute(asked, [now]).fetchall()[0][0]), cursor.close
+
     def close(self) -> None:
         """Close the database."""
         self.connection.close()
+
+
+class PlainDuckTable(DuckTable):
+    """Without the index, which its documentation advises for bulk loads."""
+
+    name = "duckdb-plain"
+    about = "the same without the index"
+    indexed = False

@@ -1,6 +1,7 @@
 """Windrow: one stream with per-row expiry, doubly partitioned 4x4, in each kind of maintenance."""
 
 import datetime as dt
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,8 +20,7 @@ class Windrow(System):
 
     name = "windrow"
     about = "adaptive 4x4, round-robin; update = append + slide, probe = wh.probe, scan = wh.scan and pyarrow"
-    maintenance = "adaptive"
-    shape: ClassVar[tuple[int, int]] = (4, 4)
+    index: ClassVar[windrow.Index] = windrow.Index("round-robin", 4, 4)
 
     def __init__(self, folder: Path, workload: SlidingRows) -> None:
         super().__init__(folder, workload)
@@ -34,9 +34,10 @@ class Windrow(System):
             slide=workload.delta * micro,
             expires="exp",
             max_lifetime=workload.max_lifetime * micro,
-            index=windrow.Index("round-robin", *self.shape, maintenance=self.maintenance),
+            index=self.index,
         )
         self.merged_bytes = 0
+        self.appended_bytes = 0
         if hasattr(self.warehouse, "sql"):
             self.scan_by_sql = self._scan_by_sql
 
@@ -47,7 +48,7 @@ class Windrow(System):
 
     def append(self, rows: Any) -> None:
         """The first half of an update."""
-        self.warehouse.append(STREAM, rows)
+        self.appended_bytes += self.warehouse.append(STREAM, rows).bytes_written
 
     def slide(self, batch: Batch) -> None:
         """The second half of an update."""
@@ -70,11 +71,17 @@ class Windrow(System):
         count, greatest = self.warehouse.sql(f"SELECT count(*), max(payload) FROM {STREAM}").fetchall()[0]
         return int(count), str(greatest or "")
 
+    def reader(self) -> tuple[Callable[[int], int], Callable[[], None]]:
+        """SQL without a filter of its own on the expiry."""
+        asked = f"SELECT count(*) FILTER (exp <= make_timestamp(?)) FROM {STREAM}"
+        return lambda now: int(self.warehouse.sql(asked, [now]).fetchall()[0][0]), lambda: None
+
     def notes(self) -> dict[str, Any]:
         """Segments at the end, and what merging wrote."""
         status = self.warehouse.stream(STREAM)
         wanted = ("live_rows", "stored_rows", "segments", "files", "bytes", "directory_bytes")
-        return {"merged_bytes": self.merged_bytes, **{name: getattr(status, name) for name in wanted}}
+        written = {"merged_bytes": self.merged_bytes, "appended_bytes": self.appended_bytes}
+        return {**written, **{name: getattr(status, name) for name in wanted}}
 
     def close(self) -> None:
         """Close the warehouse."""
@@ -86,7 +93,7 @@ class WindrowNoRebuild(Windrow):
 
     name = "windrow-norebuild"
     about = "the same without merging"
-    maintenance = "norebuild"
+    index = windrow.Index("round-robin", 4, 4, maintenance="norebuild")
 
 
 class WindrowRebuild(Windrow):
@@ -94,4 +101,10 @@ class WindrowRebuild(Windrow):
 
     name = "windrow-rebuild"
     about = "the same, every touched sub-index rewritten at each update"
-    maintenance = "rebuild"
+    index = windrow.Index("round-robin", 4, 4, maintenance="rebuild")
+
+
+def with_index(label: str, index: windrow.Index) -> type[Windrow]:
+    """Windrow under another layout."""
+    about = f"{index}; otherwise as {Windrow.name}"
+    return type(label, (Windrow,), {"name": label, "about": about, "index": index})

@@ -1,12 +1,13 @@
 """SQLite with indexes on the search key and the expiry; rows leave by DELETE."""
 
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from bench.systems.base import Scanned, System
+from bench.systems.base import Scanned, System, rows_to_arrow
 from bench.workload import Batch, SlidingRows
 
 
@@ -56,16 +57,18 @@ class SqliteTable(System):
 
     def as_arrow(self, found: Any) -> pa.Table:
         """Columns of the workload's schema."""
-        schema = self.workload.schema
-        columns = list(zip(*found, strict=True)) or [()] * len(schema)
-        whole = [pa.int64()] * 3 + [pa.string()]
-        arrays = [pa.array(column, kind) for column, kind in zip(columns, whole, strict=True)]
-        return pa.table([array.cast(field.type) for array, field in zip(arrays, schema, strict=True)], schema=schema)
+        return rows_to_arrow(found, self.workload.schema)
 
     def scan(self) -> Scanned:
         """An aggregate over the payload."""
         count, greatest = self.connection.execute("SELECT count(*), max(payload) FROM rows").fetchone()
         return int(count), str(greatest or "")
+
+    def reader(self) -> tuple[Callable[[int], int], Callable[[], None]]:
+        """A connection of its own."""
+        other = sqlite3.connect(self.folder / "rows.sqlite", isolation_level=None, check_same_thread=False)
+        asked = "SELECT count(*) FROM rows WHERE exp <= ?"
+        return lambda now: int(other.execute(asked, (now,)).fetchone()[0]), other.close
 
     def close(self) -> None:
         """Close the database."""

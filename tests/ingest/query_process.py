@@ -1,50 +1,37 @@
 """A streaming query in a process of its own, for tests that kill it: a folder into a stream.
 
 Run as: query_process.py <warehouse> <input> <checkpoint> <step to die at, or -> <times to pass it> <now | continuous>
+with WINDROW_TEST_MASTER for another master than local[2], and WINDROW_TEST_SOURCE for the name of the source.
 """
 
 import os
-import signal
 import sys
+from pathlib import Path
 
-from pyspark.sql import SparkSession
+from child_spark import session, unlucky
 
 import windrow
 import windrow.spark
-from windrow.files import Files
-
-
-class Dying(Files):
-    """A disk that ends the process at a named step."""
-
-    def __init__(self, step: str, passes: int) -> None:
-        self.step = step
-        self.passes = passes
-
-    def reach(self, step: str) -> None:
-        if step == self.step:
-            if not self.passes:
-                os.kill(os.getpid(), signal.SIGKILL)
-            self.passes -= 1
 
 
 def main(warehouse: str, folder: str, checkpoint: str, step: str, passes: str, mode: str) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = (
-        SparkSession.builder.master(os.environ.get("WINDROW_TEST_MASTER", "local[2]"))
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.memory", "512m")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    wh = windrow.open(warehouse, files=Dying(step, int(passes)))
+    sys.path.append(str(Path(__file__).parents[1]))
+    from faults import KillAt
+
+    master = os.environ.get("WINDROW_TEST_MASTER", "local[2]")
+    spark = session(master)
+    wh = windrow.open(warehouse, files=KillAt(step, int(passes) + 1))
     rows = spark.readStream.schema("ts timestamp, k bigint, pad string").option("maxFilesPerTrigger", 1).parquet(folder)
+    if "cluster" in master:
+        rows = rows.repartition(3).mapInArrow(unlucky, rows.schema)
     query = windrow.spark.write_stream(
-        rows, wh, "s", checkpoint=checkpoint, trigger="available now" if mode == "now" else None
+        rows,
+        wh,
+        "s",
+        source=os.environ.get("WINDROW_TEST_SOURCE"),
+        checkpoint=checkpoint,
+        trigger="available now" if mode == "now" else None,
     )
     print("started", flush=True)
     query.awaitTermination()

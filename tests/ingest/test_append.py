@@ -220,6 +220,19 @@ class Test_the_same_rows_give_the_same_warehouse:
         assert stored.column("n").to_pylist() == [i for i in range(100) if i % 7 != 3]
 
 
+def test_a_flipped_bit_in_a_page_that_spark_wrote_is_noticed(pair, frame):
+    table = pa.table({"ts": pa.array([NOW] * 3, UTC), "k": [1, 2, 3], "word": ["apple", "needle", "pear"]})
+    _, sparked = pair(table.schema, time="ts", key="k", slide="1 minute", lifetime="10 minutes")
+    windrow.spark.append(frame(table, 1), sparked, "s")
+    sparked.slide("s", NOW)
+    (file,) = (sparked.path / "streams/s/segments").glob("*.parquet")
+    content = bytearray(file.read_bytes())
+    content[content.index(b"needle")] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(windrow.DamageError, match="checksum"):
+        sparked.probe("s", 2)
+
+
 class Test_a_batch_is_in_once:
     SCHEMA = pa.schema([("ts", UTC), ("k", pa.int64())])
 

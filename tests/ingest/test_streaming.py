@@ -156,6 +156,46 @@ class Test_windows_move:
         assert wh.stream("s").waiting_for == ("slow",)
 
 
+class Test_several_at_once:
+    def test_streams_queries_and_batches_into_one_warehouse(self, spark, make, tmp_path, frame):
+        """Two queries are sources of one stream, a third feeds another, and batches come beside them."""
+        wh = make()
+        wh.create_stream("s", SCHEMA, sources=["a", "b", "c"], **HOUR)
+        wh.create_stream("t", SCHEMA, **HOUR)
+        feeds = {name: Folder(tmp_path / name) for name in ("a", "b", "t")}
+        for minute in range(-6, 0):
+            for feed in feeds.values():
+                feed.add(minute)
+        queries = [
+            windrow.spark.write_stream(
+                feed.stream(spark),
+                wh,
+                "t" if name == "t" else "s",
+                source=None if name == "t" else name,
+                checkpoint=str(tmp_path / f"checkpoint {name}"),
+                trigger="available now",
+            )
+            for name, feed in feeds.items()
+        ]
+        batches = []
+        for minute in range(-6, 0):
+            rows = [(NOW + minutes(minute), 1000 + minute), (NOW + minutes(minute), 2000 + minute)]
+            table = pa.table({"ts": pa.array([t for t, _ in rows], UTC), "k": [k for _, k in rows]}, schema=SCHEMA)
+            if minute % 2:
+                wh.append("s", table, source="c", batch_id=str(minute))
+            else:
+                windrow.spark.append(frame(table), wh, "s", source="c", batch_id=str(minute))
+            batches += rows
+        assert [run(query).rows for query in queries] == [60, 60, 60]
+        for stream in ("s", "t"):
+            for source in ("a", "b", "c") if stream == "s" else (None,):
+                wh.heartbeat(stream, source=source, up_to=NOW)
+            wh.slide(stream)
+        assert stored(wh, "s") == sorted([*feeds["a"].rows, *feeds["b"].rows, *batches])
+        assert stored(wh, "t") == sorted(feeds["t"].rows)
+        assert wh.check().ok
+
+
 class Test_back_pressure:
     def test_a_writer_waits_and_says_so_and_loses_nothing(self, spark, make, folder, checkpoint, caplog):
         wh = make()

@@ -1,4 +1,4 @@
-"""Any history of appends, slides, reads, clean-ups and reopenings gives what a plain list of rows gives.
+"""Any history of appends, slides, reads, changes, clean-ups and reopenings gives what a plain list of rows gives.
 
 A stateful property test, run for every layout in `shapes.LAYOUTS`. Times are drawn where things go wrong: on slot ends
 and one microsecond beside them.
@@ -25,6 +25,7 @@ from hypothesis.stateful import (
 
 import places
 import windrow
+from changing import Changing
 from oracle import SECOND, Appended, Conflict, Oracle, Refused, Slid
 from shapes import BASE, DELTA, LAYOUTS, SHAPES, assert_rows, when
 from windrow import times
@@ -52,7 +53,7 @@ windows = st.one_of(
 handles = st.integers(0, 1)
 
 
-class History(RuleBasedStateMachine):
+class History(Changing, RuleBasedStateMachine):
     """One warehouse with one stream, two handles, and the truth beside it."""
 
     layout: windrow.Index | str = "auto"
@@ -212,6 +213,8 @@ class History(RuleBasedStateMachine):
         """All live rows, windows on and beside slot ends, and a probe, at this slide."""
         choice, wh = random.Random(seed), self.handles[seed % 2]
         for window in (None, DELTA, choice.choice((2 * DELTA, DELTA - 1, DELTA + 1, choice.randint(1, 2 * DELTA)))):
+            if not self.kept(window):
+                continue
             length = None if window is None else f"{window} microseconds"
             assert_rows(wh.scan(STREAM, window=length).read_all(), self.truth.live(window), f"scan {window}")
         if self.shape.key:
@@ -229,14 +232,13 @@ class History(RuleBasedStateMachine):
     # -- answers ---------------------------------------------------------------------------------------------------
 
     def kept(self, window: int | None) -> bool:
-        longest = self.shape.lifetime or self.shape.max_lifetime
-        return window is None or longest is None or window <= longest
+        return window is None or self.truth.complete(window)
 
     @rule(handle=handles, window=windows)
     def scan(self, handle: int, window: int | None) -> None:
         wh, length = self.handles[handle], None if window is None else f"{window} microseconds"
         if not self.kept(window):
-            with pytest.raises(windrow.WindowError, match="keeps rows for"):
+            with pytest.raises(windrow.WindowError, match="keeps rows"):
                 wh.scan(STREAM, window=length)
             return
         assert_rows(wh.scan(STREAM, window=length).read_all(), self.truth.live(window), f"scan {window}")

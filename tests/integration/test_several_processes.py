@@ -56,6 +56,20 @@ def test_every_answer_during_slides_is_exactly_one_slides_state(layout: str, tmp
     slide_while_reading(tmp_path / "wh", 20, 2, gc=layout == "adaptive")
 
 
+def test_every_answer_while_a_stream_changes_its_layout_and_key_is_exactly_one_slides_state(tmp_path: Path) -> None:
+    path, stop = tmp_path / "wh", tmp_path / "stop"
+    children.create_numbered(str(path), REBUILD)
+    writer = start(children.write_numbered_changing, str(path), str(stop), 5)
+    crowd = [start(children.read_numbered, str(path), 25) for _ in range(2)]
+    ends = [finish(reader) for reader in crowd]
+    stop.touch()
+    assert finish(writer) == 0
+    assert ends == [0, 0]
+    with scenario.open_warehouse(path) as wh:
+        scenario.assert_sound(wh)
+        assert wh.gc().waiting == 0
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_answer_during_many_slides_is_exactly_one_slides_state(layout: str, tmp_path: Path) -> None:
@@ -218,6 +232,7 @@ def test_reading_all_bytes_of_the_folder_in_a_process_that_uses_it_harms_nobody(
 
 OTHER_SHAPE = "per-row-rich"
 OPERATIONS = scenario.operations(SHAPES[OTHER_SHAPE], seed=99, rounds=3)
+OPERATIONS[5:5] = [("relayout", ("chronological", 2, 2), ("k",), "now", 1), ("column", "note")]
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -18,7 +18,7 @@ from traffic import EACH, LIVE, NOON
 from windrow import ClosedError, QueryError
 
 HEAVY = "SELECT sum(a.i * b.i) FROM range(1000000) a(i), range(1000000) b(i)"
-"""Minutes of work that DuckDB cannot avoid."""
+"""Hours of work that DuckDB cannot avoid: a test that does not cancel it does not end."""
 
 
 @pytest.fixture(scope="module")
@@ -201,20 +201,15 @@ class Test_letting_go:
 class Test_streaming:
     def test_a_large_answer_is_never_whole_in_memory(self, wh):
         answer = wh.sql("SELECT i, 'some text that takes its space ' || i AS t FROM range(200000000) r(i)")
-        started = time.monotonic()
-        batches = answer.batches()
-        first = next(batches)
+        first = next(answer.batches())
         assert first.num_rows < 1_000_000
-        assert time.monotonic() - started < 30
         answer.close()
 
 
 class Test_cancelling:
     def test_a_timeout_ends_it(self, wh):
-        started = time.monotonic()
         with pytest.raises(QueryError, match=r"took longer than 0\.2 s"):
             wh.sql(HEAVY, timeout=0.2).fetchall()
-        assert time.monotonic() - started < 10
 
     def test_a_timeout_counts_while_rows_are_read(self, wh):
         answer = wh.sql("SELECT * FROM range(1000000000)", timeout=0.3)
@@ -232,10 +227,8 @@ class Test_cancelling:
     def test_control_c_ends_it(self, wh, turn):
         timer = threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT])
         timer.start()
-        started = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             wh.sql(HEAVY).fetchall()
-        assert time.monotonic() - started < 10
         gc.collect()
         assert wh.status().readers == 0
 

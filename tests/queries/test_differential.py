@@ -7,6 +7,7 @@ import pytest
 
 import places
 import worlds
+from windrow.queries import planner
 from worlds import Question, Questions, make_world
 
 WORLDS, EACH = 8, 40
@@ -36,7 +37,9 @@ def compare(path: Path, seed: int, count: int, **size: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(WORLDS))
-def test_answers_equal_plain_duckdb(seed):
+def test_answers_equal_plain_duckdb(seed, monkeypatch):
+    if seed % 2:  # rows are picked out of decoded columns, as if there were many of them
+        monkeypatch.setattr(planner, "PROBE_RANGES", 0)
     with places.folder() as path:
         compare(path, seed, EACH)
 

@@ -110,6 +110,29 @@ def test_temporary_views_are_allowed(filled: tuple[windrow.Warehouse, pa.Table])
         assert connection.execute("SELECT count(*) FROM busy").fetchall() == truth(rows, 12, sql)
 
 
+def test_cursors_see_what_the_connection_sees(filled: tuple[windrow.Warehouse, pa.Table]) -> None:
+    """pandas asks by a cursor, and tools that keep several connections by cursors of cursors."""
+    import pandas
+
+    wh, rows = filled
+    sql = "SELECT src, count(*) AS n FROM calls JOIN hosts USING (src) GROUP BY src ORDER BY src"
+    with wh.snapshot() as snapshot, snapshot.duckdb() as connection:
+        connection.execute("CREATE VIEW recent AS FROM \"window\"('calls', INTERVAL 3 MINUTE)")
+        inner = connection.cursor().cursor()
+        assert inner.execute(sql).fetchall() == truth(rows, 12, sql)
+        newest = "SELECT count(*) FROM calls WHERE ts > TIMESTAMPTZ '2025-01-01 12:09:00+00'"
+        assert inner.execute("SELECT count(*) FROM recent").fetchall() == truth(rows, 12, newest)
+        with pytest.warns(UserWarning, match="SQLAlchemy"):
+            frame = pandas.read_sql(sql, connection)
+        assert list(frame.itertuples(index=False, name=None)) == truth(rows, 12, sql)
+
+
+@pytest.mark.parametrize("setting", ["TimeZone = 'UTC'", "python_enable_replacements = false"])
+def test_what_tools_set_when_they_connect_may_be_set(filled: tuple[windrow.Warehouse, pa.Table], setting: str) -> None:
+    with filled[0].snapshot() as snapshot, snapshot.duckdb() as connection:
+        connection.execute(f"SET {setting}")
+
+
 @pytest.mark.parametrize(
     "statement",
     [

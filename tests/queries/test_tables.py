@@ -59,9 +59,14 @@ def test_a_stream_cannot_take_a_tables_name(wh):
         wh.create_stream("Hosts", traffic.SCHEMA, time="ts", slide="1 minute")
 
 
-def test_a_window_of_a_table_is_refused(wh):
-    with pytest.raises(QueryError, match="hosts"):
-        wh.sql("SELECT * FROM hosts [WINDOW 1 MINUTE]")
+@pytest.mark.parametrize(
+    "source",
+    ["hosts [WINDOW 1 MINUTE]", "Hosts [ROWS 3] AS h", "window('hosts', INTERVAL 1 MINUTE)", '"hosts" [RANGE 1 DAY]'],
+)
+@pytest.mark.parametrize("level", ["snapshot", "latest", "serial"])
+def test_a_window_of_a_table_is_refused(wh, source, level):
+    with pytest.raises(QueryError, match=r"(?i)^hosts is a table, which has no windows; leave the clause out\nline 1"):
+        wh.sql(f"SELECT count(*) FROM {source}", isolation=level)
 
 
 def test_any_frame_will_do(wh):

@@ -269,9 +269,11 @@ class Test_declaring:
             "slack": "5 seconds",
             "max_skew": "30 seconds",
             "max_ahead": "5 minutes",
+            "inputs": [],
+            "update_pattern": "weak",
         }
         index = {"name": "round-robin", "rows": 3, "columns": 5, "maintenance": "rebuild", "auto": False}
-        assert made["index"] == {**index, "why": "chosen by the user", "layouts": 1}
+        assert made["index"] == {**index, "why": "chosen by the user", "layouts": 1, "relayout": None}
         assert made == empty.json("stream", "show", "leases") == empty.json("stream", "list")[0]
 
     def test_the_chosen_index_is_explained(self, empty):
@@ -700,6 +702,8 @@ class Test_the_clock:
             "missing": [],
             "spoken_for": [],
             "waiting_for": [],
+            "relayout_bytes": 0,
+            "relayout_problem": None,
         }
         later = waiting.json("slide", "packets", "--to", at(17 * 60).isoformat())
         assert (later["expired"], later["previous"]) == (60, 28928883)

@@ -74,7 +74,7 @@ def test_it_is_the_same_each_time(told):
 def test_it_tells_a_story_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     said = play().stdout
-    assert re.findall(r"^(\d)\. (.*)$", said, re.MULTILINE) == [
+    assert re.findall(r"^(\d+)\. (.*)$", said, re.MULTILINE) == [
         (str(n), s.title) for n, s in enumerate((s for s in SCENES if s.name != "spark"), 1)
     ]
     assert "packets waits for source 'south'" in said
@@ -86,7 +86,7 @@ def test_it_tells_a_story_and_leaves_nothing(tmp_path, monkeypatch):
 def test_a_folder_is_kept_and_never_overwritten(path):
     play("--folder", path)
     with windrow.open(path) as wh:
-        assert wh.streams() == ["leases", "packets"]
+        assert wh.streams() == ["answered", "leases", "packets"]
     assert "holds a warehouse already; the demo wants a new or empty folder" in play("--folder", path, code=1).stderr
 
 
@@ -104,3 +104,10 @@ def test_sql_answers_equal_plain_arithmetic_and_read_little(told):
     assert len(asked["joined"]) == 5
     assert asked["path"] == "probe"
     assert asked["rows"][0] < asked["rows"][1]
+
+
+def test_periodic_queries_deliver_every_run_once_and_agree_with_plain_arithmetic(told):
+    periodic = told["scenes"]["periodic"]
+    assert periodic["equal"] is True
+    assert periodic["runs"] == {"busiest": 4, "each_minute": 4, "newcomers": 1}
+    assert periodic["files"] == 4

@@ -154,11 +154,13 @@ def check_columns(schema: T.StructType, definition: StreamDefinition) -> None:
             for field in wanted
         ]
     )
-    intake.plan_columns(given, eased, definition.name)
+    intake.plan_columns(given, eased, definition.name, definition.added)
     wrong = [
         f"column {field.name!r} is {schema[field.name].dataType.simpleString()}, the stream has {field.type}"
         for field in wanted
-        if (target := native_type(field.type)) is not None and not _lossless(schema[field.name].dataType, target)
+        if field.name in schema.names
+        and (target := native_type(field.type)) is not None
+        and not _lossless(schema[field.name].dataType, target)
     ]
     if wrong:
         raise SchemaError(f"stream {definition.name!r}: {'; '.join(wrong)}; nothing was appended")
@@ -171,6 +173,9 @@ def plan_columns(schema: T.StructType, definition: StreamDefinition) -> Columns:
     native = all(target is not None for target in targets)
     select = []
     for field, target in zip(definition.schema, targets, strict=True):
+        if field.name not in schema.names:
+            select.append(F.lit(None).cast(target or T.NullType()).alias(field.name))
+            continue
         source = schema[field.name]
         column = F.col(quoted(field.name))
         if native and target is not None and source.dataType != target:

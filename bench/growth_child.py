@@ -1,0 +1,122 @@
+"""A process of its own that lives through a window of updates and tells what further ones cost, and its peak memory."""
+
+import json
+import multiprocessing
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import windrow
+from bench.measures import timed
+from bench.memory_child import Peak
+from bench.systems.ours import STREAM, Windrow
+from bench.workload import SlidingRows
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting.
+
+    Args:
+        window_rows: Live rows.
+        batch_rows: Rows of one update.
+        keys: Distinct search keys.
+        row_bytes: Size of a row.
+        steps: Updates that are measured.
+        readers: Processes that scan and probe meanwhile.
+    """
+
+    window_rows: int
+    batch_rows: int
+    keys: int = 100
+    row_bytes: int = 1000
+    steps: int = 36
+    readers: int = 0
+
+    @property
+    def workload(self) -> SlidingRows:
+        """With as many slots as batches of this size need to fill the window."""
+        slots = max(4, round(2 * self.window_rows / self.batch_rows))
+        return SlidingRows(self.batch_rows * slots // 2, slots, self.keys, row_bytes=self.row_bytes)
+
+
+def measure(point: Point, folder: Path) -> dict[str, float]:
+    """Mean milliseconds of append, slide and both, medians of probe and scan, and the greatest rise of memory in MB."""
+    workload = point.workload
+    system = Windrow(folder, workload)
+    for slot in range(1, workload.slots + 1):
+        batch = workload.batch(slot)
+        system.update(batch, batch.rows)
+    taken: dict[str, list[float]] = {"append": [], "slide": [], "probe": [], "scan": []}
+    peaks = []
+    with reading(folder / "warehouse", point.readers):
+        for slot in range(workload.slots + 1, workload.slots + 1 + point.steps):
+            batch = workload.batch(slot)
+            work = (
+                ("append", lambda given=batch: system.append(given.rows)),
+                ("slide", lambda given=batch: system.slide(given)),
+                ("probe", lambda given=batch: system.probe(given.key)),
+                ("scan", system.scan),
+            )
+            for name, operation in work:
+                taken[name].append(1e3 * timed(operation)[0].wall)
+        peak = Peak()
+        for slot in range(workload.slots + 1 + point.steps, workload.slots + 4 + point.steps):
+            batch = workload.batch(slot)
+            peaks.append(peak.during(lambda given=batch: system.update(given, given.rows)))  # type: ignore[misc]
+    system.close()
+    both = [a + s for a, s in zip(taken["append"], taken["slide"], strict=True)]
+    found = {name: statistics.mean(taken[name]) for name in ("append", "slide")}
+    found |= {name: statistics.median(taken[name]) for name in ("probe", "scan")}
+    return {**found, "update": statistics.mean(both), "peak": max(peaks) / 1e6}
+
+
+@contextmanager
+def reading(path: Path, count: int) -> Iterator[None]:
+    """Processes that ask without a pause until the block ends."""
+    context = multiprocessing.get_context("spawn")
+    done = context.Event()
+    readers = [context.Process(target=_read, args=(path, done), daemon=True) for _ in range(count)]
+    for reader in readers:
+        reader.start()
+    if readers:
+        time.sleep(2)
+    try:
+        yield
+    finally:
+        done.set()
+        for reader in readers:
+            reader.join()
+            if reader.exitcode:
+                raise RuntimeError(f"a reader ended with exit code {reader.exitcode}")
+
+
+def _read(path: Path, done: Any) -> None:
+    with windrow.open(path, read_only=True) as warehouse:
+        key = 0
+        while not done.is_set():
+            key = (key + 1) % 100
+            warehouse.probe(STREAM, key)
+            for _ in warehouse.scan(STREAM, columns=["payload"]):
+                pass
+
+
+def main() -> None:
+    """Read a point as JSON from the command line, print its figures as JSON."""
+    point, scratch = Point(**json.loads(sys.argv[1])), sys.argv[2] or None
+    folder = Path(tempfile.mkdtemp(prefix="windrow-bench-", dir=scratch))
+    try:
+        sys.stdout.write(json.dumps(measure(point, folder)))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""`bench views`: a join of windows kept up from new rows, beside the same view computed from scratch at each slide.
+
+The batch is the same at every window, so what must be done anew grows with the window only for who begins from scratch.
+"""
+
+import os
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import windrow
+from bench import machine, report
+from bench.measures import Timing, timed
+from bench.results import Results, verdicts
+from bench.runner import WrongAnswerError
+from bench.statistics import Wanted
+from bench.workload import ORIGIN
+from windrow.times import to_datetime
+
+DELTA = 60_000_000
+ROWS, KEYS = 10_000, 400_000
+"""Rows that arrive in each stream in a slot, and the keys that they are drawn from."""
+SCHEMA = pa.schema([("ts", pa.timestamp("us")), ("k", pa.int64()), ("x", pa.float64()), ("who", pa.string())])
+JOIN = "SELECT a.k, a.x AS ax, b.x AS bx, a.who FROM a JOIN b ON a.k = b.k"
+THREE = "SELECT a.k, a.x AS ax, b.x AS bx, c.x AS cx FROM a JOIN b ON a.k = b.k JOIN c ON b.k = c.k"
+STRICT = " LIMIT 1000000000"
+"""Makes a plan strict without making it dearer: its view is computed from scratch at each slide, and stored alike."""
+UPDATES = ("slide without view", "slide with view", "slide with view from scratch", "run the join alone")
+ASKED = ("probe the view", "SQL on the view", "run the join for the key", "run the join alone")
+Figures = dict[str, dict[str, dict[str, list[float]]]]
+"""By join, slots and measure: milliseconds in the median, of wall time and of processor time."""
+
+
+def sizes(*, quick: bool) -> tuple[int, ...]:
+    """Slots in the window."""
+    return (10, 50) if quick else (10, 25, 50, 100)
+
+
+def work(*, quick: bool) -> int:
+    """How many times `advance` will be called."""
+    return 2 * len(sizes(quick=quick))
+
+
+def bench(
+    *, quick: bool, results: Results, scratch: Path | None, advance: Callable[[str], None]
+) -> tuple[str, list[Wanted]]:
+    """Measure, save, and give the report (Markdown) and what was wanted."""
+    here = machine.describe(scratch or Path.cwd())
+    steps = 4 if quick else 15
+    found: Figures = {"two": {}, "three": {}}
+    for slots in sizes(quick=quick):
+        for name, streams, sql in (("two", "ab", JOIN), ("three", "abc", THREE)):
+            advance(f"{name} streams, {slots} slots")
+            with TemporaryDirectory(dir=scratch) as folder:
+                found[name][str(slots)] = measured(Path(folder), slots, streams, sql, steps)
+    wanted = _wanted(found)
+    results.write("views", {"machine": here, "figures": found, "wanted": verdicts(wanted)})
+    return _report(here, found, wanted), wanted
+
+
+class World:
+    """Streams that slide together; the slide of the last one moves the view."""
+
+    def __init__(self, path: Path, slots: int, streams: str, sql: str) -> None:
+        self.wh = windrow.open(path)
+        self.streams = streams
+        self.slot = ORIGIN // DELTA
+        for name in streams:
+            self.wh.create_stream(name, SCHEMA, time="ts", key="k", slide="1 minute", lifetime=f"{slots} minutes")
+        for _ in range(slots):
+            self.step()
+        self.wh.create_view("joined", sql, key="k")
+
+    def step(self) -> tuple[Timing, Timing]:
+        """Append a batch to each stream and slide them; gives the times of the first and of the last slide."""
+        self.slot += 1
+        for number, name in enumerate(self.streams):
+            self.wh.append(name, batch(self.slot, number))
+        os.sync()
+        to = to_datetime(self.slot * DELTA)
+        taken = [timed(lambda name=name: self.wh.slide(name, to=to))[0] for name in self.streams]
+        return taken[0], taken[-1]
+
+
+def batch(slot: int, stream: int) -> pa.Table:
+    """The rows of one slot of one stream."""
+    chance = np.random.default_rng((slot, stream))
+    ts = (slot - 1) * DELTA + 1 + np.sort(chance.integers(0, DELTA - 1, ROWS))
+    who = np.char.add("host-", chance.integers(0, 500, ROWS).astype(str))
+    keys, values = chance.integers(0, KEYS, ROWS), chance.random(ROWS)
+    columns = [pa.array(ts).cast(SCHEMA.field("ts").type), pa.array(keys), pa.array(values), pa.array(who)]
+    return pa.table(columns, schema=SCHEMA)
+
+
+def measured(folder: Path, slots: int, streams: str, sql: str, steps: int) -> dict[str, list[float]]:
+    """Milliseconds in the median, by the clock and of the processor, once the windows are full."""
+    kept, anew = World(folder / "kept", slots, streams, sql), World(folder / "anew", slots, streams, sql + STRICT)
+    times: dict[str, list[Timing]] = {}
+    for number in range(steps):
+        alone, with_view = kept.step()
+        _, from_scratch = anew.step()
+        running, rows = timed(lambda: anew.wh.sql(sql).arrow())
+        for name, timing in zip(UPDATES, (alone, with_view, from_scratch, running), strict=True):
+            times.setdefault(name, []).append(timing)
+        _compare(kept, anew, rows)
+        _ask(times, kept, sql, int(np.random.default_rng(number).choice(rows.column("k"))))
+    found = {
+        name: [1e3 * statistics.median(t.wall for t in taken), 1e3 * statistics.median(t.cpu for t in taken)]
+        for name, taken in times.items()
+    }
+    last = kept.wh.stream("joined").last
+    found["results"] = [float(kept.wh.stream("joined").live_rows)]
+    found["new results"] = [float(0 if last is None else last.inserted)]
+    kept.wh.close()
+    anew.wh.close()
+    return found
+
+
+def _ask(times: dict[str, list[Timing]], kept: World, sql: str, key: int) -> None:
+    """All results of one key: out of the view, and by running the join for it."""
+    questions: dict[str, Callable[[], Any]] = {
+        "probe the view": lambda: kept.wh.probe("joined", key),
+        "SQL on the view": lambda: kept.wh.sql(f"SELECT * FROM joined WHERE k = {key}").arrow(),
+        "run the join for the key": lambda: kept.wh.sql(f"{sql} WHERE a.k = {key}").arrow(),
+    }
+    for _ in range(3):
+        counts = set()
+        for name, question in questions.items():
+            timing, rows = timed(question)
+            times.setdefault(name, []).append(timing)
+            counts.add(rows.num_rows)
+        if len(counts) != 1:
+            raise WrongAnswerError(f"key {key}: {counts} rows, by probe and by the join")
+
+
+def _compare(kept: World, anew: World, rows: pa.Table) -> None:
+    counted = "SELECT count(*), sum(ax)::DECIMAL(18, 3), sum(bx)::DECIMAL(18, 3) FROM joined"
+    one, other = (world.wh.sql(counted).fetchall() for world in (kept, anew))
+    if one != other or one[0][0] != rows.num_rows:
+        raise WrongAnswerError(f"the view holds {one}, from scratch it is {other}, the join gives {rows.num_rows}")
+
+
+def _wanted(found: Figures) -> list[Wanted]:
+    at = {name: of[0] for name, of in found["two"]["50"].items()}
+    cpu = {name: of[-1] for name, of in found["two"]["50"].items()}
+    scratch = "slide with view from scratch"
+    return [
+        Wanted("slide with view / from scratch, 50 slots", at["slide with view"] / at[scratch], 0.1),
+        Wanted("the same in processor time", cpu["slide with view"] / cpu[scratch], 0.1),
+        Wanted("probe the view / run the join, 50 slots", at["probe the view"] / at["run the join alone"], 0.05),
+        Wanted("the same in processor time", cpu["probe the view"] / cpu["run the join alone"], 0.05),
+    ]
+
+
+def _report(here: dict[str, Any], found: Figures, wanted: list[Wanted]) -> str:
+    parts = [machine.in_words(here), "### What was wanted", report.wanted_table(wanted)]
+    for name, by_slots in found.items():
+        header = ["slots", "results", "new in a slide", *UPDATES, "scratch / new rows"]
+        rows = []
+        for slots, of in by_slots.items():
+            ratios = [a / b for a, b in zip(of["slide with view from scratch"], of["slide with view"], strict=True)]
+            cells = [f"{of['results'][0]:,.0f}", f"{of['new results'][0]:,.0f}", *map(_cell, (of[m] for m in UPDATES))]
+            rows.append([slots, *cells, f"{ratios[0]:.1f}x ({ratios[1]:.1f}x)"])
+        asked = [[slots, *(_cell(of[measure]) for measure in ASKED)] for slots, of in by_slots.items()]
+        parts += [
+            f"### A join of {name} streams: {ROWS:,} rows each in a slot, {KEYS:,} keys",
+            "Milliseconds in the median, in brackets processor time (of all threads).",
+            report.table(header, rows),
+            "All results of one key:",
+            report.table(["slots", *ASKED], asked),
+        ]
+    return "\n\n".join(parts)
+
+
+def _cell(both: list[float]) -> str:
+    return f"{both[0]:.1f} ({both[1]:.1f})"

@@ -1,0 +1,199 @@
+"""What a statement asks of each stream's search key and time: heard from DuckDB's planner, and from tables it joins.
+
+Dashboards ask the same again and again, so what was heard is remembered: it depends on the statement, its parameters,
+the columns and the versions of tables, never on a stream's rows.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from windrow.indexes.model import SEQ
+from windrow.indexes.probing import Directories, Located, Sorting, locate
+from windrow.indexes.segments import Segment
+from windrow.queries import macros, sources
+from windrow.queries.desks import Desk
+from windrow.queries.joining import Finder, KeySource
+from windrow.queries.pruning import MOST_POINTS, Asked, asked_of
+from windrow.queries.relations import table_schema
+from windrow.queries.statements import Reference, Statement
+from windrow.records import TableEntry
+from windrow.snapshot import Snapshot, StreamView
+
+SMALL_TABLE = 100_000
+"""Rows of a table that is worth looking into for keys before a stream is read."""
+_CLOCKS = ("now", "today", "current", "localtime", "transaction_timestamp")
+_REMEMBERED = 256
+
+
+@dataclass
+class Heard:
+    """What a statement asks, by relation."""
+
+    asked: dict[str, Asked] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+    """Where keys come from that the statement does not name itself, in words."""
+    _found: dict[str, tuple[tuple[Segment, ...], Located]] = field(default_factory=dict)
+
+    def located(
+        self, relation: str, segments: tuple[Segment, ...], directories: Directories, sorted_by: Sorting
+    ) -> Located:
+        """Where the rows with the wanted keys are; known already if the same segments were asked last."""
+        known = self._found.get(relation)
+        if known is None or not _same(known[0], segments):
+            found = locate(segments, self.asked[relation].keys or (), directories, sorted_by)
+            known = self._found[relation] = segments, found
+        return known[1]
+
+
+def _same(some: tuple[Segment, ...], others: tuple[Segment, ...]) -> bool:
+    return len(some) == len(others) and all(one.id == other.id for one, other in zip(some, others, strict=True))
+
+
+_guard = threading.Lock()
+_remembered: OrderedDict[Hashable, Heard] = OrderedDict()
+
+
+def _remember(question: Hashable, heard: Heard) -> None:
+    with _guard:
+        _remembered[question] = heard
+        while len(_remembered) > _REMEMBERED:
+            _remembered.popitem(last=False)
+
+
+@lru_cache(maxsize=256)
+def asks_the_clock(statement: Statement) -> bool:
+    """Whether a constant of the statement may depend on when it is run."""
+    return any(word in token.text.lower() for token in statement.source.tokens for word in _CLOCKS)
+
+
+def _listening_schema(view: StreamView) -> pa.Schema:
+    """What a stand-in shows: times in nanoseconds as microseconds, since DuckDB keeps predicates on the former."""
+    definition, schema = view.entry.definition, view.schema
+    kind = schema.field(definition.time).type
+    if kind.unit != "ns" or definition.time in definition.key:
+        return schema
+    at = schema.get_field_index(definition.time)
+    return schema.set(at, schema.field(at).with_type(pa.timestamp("us", kind.tz)))
+
+
+class Listener:
+    """Listens to one statement.
+
+    Args:
+        snapshot: What is seen.
+        desk: Where the statement will run.
+        statement: As parsed and confined.
+        parameters: Of the statement.
+        streams: Its references to streams, by relation.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, desk: Desk, statement: Statement, parameters: Any, streams: dict[str, Reference]
+    ) -> None:
+        self.snapshot, self.desk, self.statement, self.parameters = snapshot, desk, statement, parameters
+        self.streams = streams
+
+    def listen(self) -> Heard:
+        """What the statement asks; nothing of it is restricted where nothing was heard."""
+        if not self._worth_listening():
+            return Heard()
+        schemas = {name: _listening_schema(self._view(name)) for name in self.streams}
+        if macros.asks_for_order(self.statement):
+            schemas = {name: schema.append(pa.field(SEQ, macros.KIND)) for name, schema in schemas.items()}
+        clocked = asks_the_clock(self.statement)
+        question = None if clocked else self._question(schemas)
+        known = _remembered.get(question)
+        if known is not None:
+            return known
+        cursor = self.desk.cursor
+        if clocked:  # now() is one instant within a transaction: what was planned with is what will be run with
+            cursor.execute("BEGIN TRANSACTION")
+        try:
+            self.desk.clear(schemas)
+            heard = self._understood(schemas, sources.listen(cursor, self.statement.sql, self.parameters, schemas))
+        except (duckdb.Error, LookupError, TypeError, ValueError):
+            if clocked:
+                cursor.execute("ROLLBACK")
+            return Heard()  # the statement itself will say what is wrong with it, or with its parameters
+        if question is not None:
+            _remember(question, heard)
+        return heard
+
+    def _worth_listening(self) -> bool:
+        """Whether the statement names a search key or time column at all, so that a predicate on one is possible."""
+        words = {token.name.lower() for token in self.statement.source.tokens if token.named}
+        for name in self.streams:
+            definition = self._view(name).entry.definition
+            if any(column.lower() in words for column in (definition.time, *definition.key)):
+                return True
+        return False
+
+    def _question(self, schemas: dict[str, pa.Schema]) -> Hashable | None:
+        """All that decides what is heard; None if it cannot be compared."""
+        if self._reads_results():
+            return None  # the query that wrote them may be dropped, and another one be added under its name
+        given = self.parameters
+        values = tuple(given.items()) if isinstance(given, dict) else tuple(given or ())
+        entries = [self._view(name).entry for name in schemas]
+        keys = tuple((entry.id, entry.definition.time, tuple(entry.definition.key)) for entry in entries)
+        relations = tuple((name, schema.serialize().to_pybytes()) for name, schema in schemas.items())
+        tables = tuple(sorted(entry.file for entry in self.snapshot.tables.values()))
+        root = str(self.snapshot.store.root)
+        question = root, self.statement.sql, tuple(map(type, values)), values, keys, relations, tables
+        try:
+            hash(question)
+        except TypeError:
+            return None
+        return question
+
+    def _understood(self, schemas: dict[str, pa.Schema], heard: dict[str, Any]) -> Heard:
+        among, origins = self._join_keys()
+        asked = {
+            name: asked_of(heard.get(name, ()), self._view(name).entry.definition.model, schemas[name], own)
+            for name in self.streams
+            if (own := among.get(name)) or name in heard
+        }
+        return Heard(asked, origins)
+
+    def _join_keys(self) -> tuple[dict[str, dict[str, pa.Array]], dict[str, str]]:
+        """Values that the search keys of streams must have because of small tables, by relation and column."""
+        tables = {r.relation: r for r in self.statement.references if not r.schema and r.relation not in self.streams}
+        keys = {name: self._view(name).entry.definition.key for name in self.streams}
+        found: dict[str, dict[str, pa.Array]] = {}
+        origins: dict[str, str] = {}
+        if not tables or not any(keys.values()) or self._reads_results():
+            return found, origins
+        columns: dict[str, Sequence[str]] = {name: self._view(name).schema.names for name in self.streams}
+        columns |= {name: table_schema(self._table(reference)).names for name, reference in tables.items()}
+        small = [name for name, reference in tables.items() if self._table(reference).rows <= SMALL_TABLE]
+        for source in Finder(self.statement, self.parameters, keys, small, columns).sources():
+            values = self._values(source)
+            if values is not None:
+                found.setdefault(source.relation, {})[source.column] = values
+                origins[source.relation] = f" from {source.table}.{source.table_column}"
+        return found, origins
+
+    def _values(self, source: KeySource) -> pa.Array | None:
+        """What a key source gives; None if that is too much, or cannot be computed by itself."""
+        sql, cursor = f"{source.sql} LIMIT {MOST_POINTS + 1}", self.desk.cursor
+        given = cursor.sql(sql, params=source.parameters or None).to_arrow_table().column(0).combine_chunks()
+        return given if len(given) <= MOST_POINTS else None
+
+    def _reads_results(self) -> bool:
+        """Whether the statement names something that is neither stream nor table: what a periodic query delivered."""
+        known = {name.lower() for name in (*self.snapshot.streams(), *self.snapshot.tables)}
+        return any(not r.schema and r.name.lower() not in known for r in self.statement.references)
+
+    def _table(self, reference: Reference) -> TableEntry:
+        names = {name.lower(): name for name in self.snapshot.tables}
+        return self.snapshot.tables[names[reference.name.lower()]]
+
+    def _view(self, relation: str) -> StreamView:
+        return self.snapshot.view(self.streams[relation].name)

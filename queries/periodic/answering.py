@@ -1,0 +1,233 @@
+"""Answers out of synopses: a window is merged from its nodes, finished, and the rest of the statement run over that."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from windrow.queries import execution
+from windrow.queries.periodic import covers, kinds, synopses
+from windrow.queries.periodic.components import Need, done_sql, merges
+from windrow.queries.periodic.kinds import Node
+from windrow.queries.periodic.shapes import Asked, asked
+from windrow.queries.periodic.shelf import Seen, Shelf, cursor_of, holds, shelf_of
+from windrow.queries.pieces import CannotCutError
+from windrow.queries.slotwise import picked
+from windrow.queries.sources import run as start
+from windrow.records import SynopsisEntry
+from windrow.snapshot import Snapshot, StreamView
+from windrow.store import Store
+
+_BATCH_ROWS = 100_000
+
+
+@dataclass(frozen=True)
+class Source:
+    """A synopsis that a need is met from."""
+
+    entry: SynopsisEntry
+    sign: int
+    nodes: tuple[tuple[Node, int], ...]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A statement and the synopses that answer it."""
+
+    asked: Asked
+    view: StreamView
+    sources: tuple[tuple[Source, ...], ...]
+    """For each of its needs."""
+
+    @property
+    def kinds(self) -> str:
+        """The kinds of its synopses, in a word."""
+        return "+".join(dict.fromkeys(source.entry.kind for sources in self.sources for source in sources))
+
+    def __str__(self) -> str:
+        told = []
+        for sources in self.sources:
+            for source in sources:
+                entry = source.entry
+                told.append(f"{entry.kind} synopsis {entry.number}, {len(source.nodes)} nodes")
+        return "; ".join(told)
+
+
+def plan(store: Store, snapshot: Snapshot, sql: str, seen: dict[str, Seen] | None = None) -> Planned:
+    """Which synopses answer a statement as of the snapshot.
+
+    Raises:
+        CannotCutError: why none do.
+    """
+    question = asked(store, snapshot, sql)
+    name = next(stream for stream in snapshot.streams() if stream.lower() == question.stream.name.lower())
+    view = snapshot.view(name)
+    if view.state.slide is None:
+        raise CannotCutError("the stream has no clock yet")
+    shelf = shelf_of(store)
+    looks = {} if seen is None else seen
+    if name not in looks:
+        looks[name] = shelf.look(store, view)
+    sources = tuple(_sources(looks[name], view, question, need) for need in question.shape.needs)
+    return Planned(question, view, sources)
+
+
+def _sources(seen: Seen, view: StreamView, question: Asked, need: Need) -> tuple[Source, ...]:
+    where = "" if need.where is None else need.where.key
+    why = "no synopsis keeps what it needs"
+    fitting = [entry for entry in seen.entries if synopses.meets(entry, need)]
+    for entry in fitting:
+        if entry.where_key == where:
+            why = "the synopsis does not reach back far enough, or is of a later slide than the snapshot"
+            if (source := _source(seen, view, question, entry, 1)) is not None:
+                return (source,)
+    parts = covers.find(
+        need.terms or (),
+        {at: entry.terms or () for at, entry in enumerate(fitting)},
+        [column.merge for column in need.columns],
+        subtractable=all(column.subtractable for column in need.columns),
+        read=covers.literal_reader(view.schema),
+    )
+    found = [_source(seen, view, question, fitting[at], sign) for at, sign in parts or ()]
+    if not found or None in found:
+        raise CannotCutError(why)
+    return tuple(source for source in found if source is not None)
+
+
+def _source(seen: Seen, view: StreamView, question: Asked, entry: SynopsisEntry, sign: int) -> Source | None:
+    """A synopsis at the window of a question, if it reaches back so far and still is of the snapshot's slide."""
+    slide = view.state.slide
+    assert slide is not None
+    nodes = tuple(kinds.cover(entry.kind, entry.slots, slide - question.slots, slide))
+    there = question.slots <= entry.slots and holds(seen, entry, view, nodes)
+    return Source(entry, sign, nodes) if there else None
+
+
+def run(store: Store, planned: Planned, params: Mapping[str, Any]) -> pa.Table:
+    """The answer of a plan.
+
+    Raises:
+        CannotCutError: a slide came meanwhile, so that the snapshot itself must answer.
+    """
+    shelf = shelf_of(store)
+    with shelf.lock:
+        load(store, shelf, [planned])
+        with cursor_of(shelf) as cursor:
+            return finished(shelf, cursor, planned, params)
+
+
+def finished(shelf: Shelf, cursor: Any, planned: Planned, params: Mapping[str, Any]) -> pa.Table:
+    """The answer of a plan whose nodes are in memory."""
+    return finish(cursor, planned, [_merged_sql(shelf, planned, n) for n in range(len(planned.sources))], params)
+
+
+def load(store: Store, shelf: Shelf, plans: Sequence[Planned]) -> None:
+    """Bring everything that plans need into memory."""
+    wanted: dict[tuple[int, int], tuple[SynopsisEntry, set[Node]]] = {}
+    for planned in plans:
+        for source in (source for sources in planned.sources for source in sources):
+            _, nodes = wanted.setdefault((source.entry.stream, source.entry.number), (source.entry, set()))
+            nodes.update(node for node, _ in source.nodes)
+    for (stream, _), (entry, nodes) in wanted.items():
+        view = next(p.view for p in plans if p.view.entry.id == stream)
+        seen = shelf.look(store, view)
+        shelf.forget(stream, seen.entries)
+        changed = seen.changed.get(entry.number)
+        if changed is None or any(changed.get(node, 0) > view.state.ordinal for node in nodes):
+            raise CannotCutError("a slide came meanwhile")
+        if shelf.load(store, entry, changed, nodes) is None:
+            raise CannotCutError("a slide came meanwhile")
+
+
+def finish(
+    cursor: Any, planned: Planned, merged: Sequence[str], params: Mapping[str, Any], *, ranked: bool = False
+) -> pa.Table:
+    """Run the rest of the statement over merged relations."""
+    whole = planned.asked.shape.decomposed
+    done = done_sql(planned.asked.shape, [f"({text})" for text in merged], ranked)
+    values = picked(dict(params), whole.final_parameters)
+    reader, _ = start(cursor, f"WITH {whole.done} AS ({done}) {whole.final}", values or None, _BATCH_ROWS)
+    rows = reader.read_all()
+    schema = execution.marked(rows.schema, [kind for _, kind in planned.asked.columns])
+    fields = [f.with_name(name) for f, (name, _) in zip(schema, planned.asked.columns, strict=True)]
+    return pa.Table.from_arrays(rows.columns, schema=pa.schema(fields))
+
+
+def _merged_sql(shelf: Shelf, planned: Planned, number: int) -> str:
+    """The merged groups and columns of one need, in its own order."""
+    need, sources = planned.asked.shape.needs[number], planned.sources[number]
+    slide = planned.view.state.slide
+    parts = [part for source in sources if (part := _part(shelf, need, source, slide)) is not None]
+    groups = [f"g{at}" for at in range(len(need.groups))]
+    names = {column.key: f"c{at}" for at, column in enumerate(need.columns)}
+    signed = any(sign * source.sign < 0 for source in sources for _, sign in source.nodes)
+    kept = [f"{text} AS c{at}" for at, text in enumerate(merges(need.columns, names, " * s" if signed else ""))]
+    grouped = f" GROUP BY {', '.join(groups)}" if groups else ""
+    having = " HAVING sum(n * s) > 0" if signed and groups else ""
+    return f"SELECT {', '.join([*groups, *kept])} FROM ({' UNION ALL '.join(parts)}){grouped}{having}"
+
+
+def _part(shelf: Shelf, need: Need, source: Source, slide: int | None) -> str | None:
+    """What one synopsis gives to a need."""
+    entry = source.entry
+    table = shelf.loaded[entry.stream, entry.number]
+    places, names = synopses.group_places(entry, need), synopses.column_names(entry)
+    assert places is not None
+    columns = [f"g{place} AS g{at}" for at, place in enumerate(places)]
+    columns += [f"{names[column.key]} AS c{at}" for at, column in enumerate(need.columns)]
+    columns += ["c0 AS n", f"{_sign(source)} AS s"]
+    if not table.changed:
+        return _nothing(entry, need, places)
+    expired = f" AND x > {slide}" if entry.expiring else ""
+    return f"SELECT {', '.join(columns)} FROM {table.table} WHERE ({_nodes(source)}){expired}"
+
+
+def _sign(source: Source) -> str:
+    minus = [node.left for node, sign in source.nodes if sign < 0]
+    if not minus:
+        return str(source.sign)
+    return f"CASE WHEN p = {minus[0]} THEN {-source.sign} ELSE {source.sign} END"
+
+
+def _nodes(source: Source) -> str:
+    """The rows of a window's nodes."""
+    nodes = [node for node, _ in source.nodes]
+    if source.entry.kind == kinds.BASIC:
+        return f"p >= {nodes[-1].left} AND p <= {nodes[0].left} AND l = 0"
+    levels: dict[int, list[int]] = {}
+    for node in nodes:
+        levels.setdefault(node.level, []).append(node.left)
+    return " OR ".join(f"(l = {level} AND p IN ({', '.join(map(str, lefts))}))" for level, lefts in levels.items())
+
+
+def _nothing(entry: SynopsisEntry, need: Need, places: Sequence[int]) -> str | None:
+    """A synopsis without any row has no table yet."""
+    kept = {column.key: column for column in entry.columns}
+    columns = [f"CAST(NULL AS {entry.groups[place][2]}) AS g{at}" for at, place in enumerate(places)]
+    for at, column in enumerate(need.columns):
+        if kept[column.key].state is not None:
+            raise CannotCutError("nothing is kept yet")
+        columns.append(f"CAST(NULL AS {kept[column.key].type}) AS c{at}")
+    return f"SELECT {', '.join([*columns, '0 AS n', '1 AS s'])} WHERE false"
+
+
+# -- one statement ---------------------------------------------------------------------------------------------------
+
+
+def answer_one(
+    store: Store, snapshot: Snapshot, sql: str, params: Mapping[str, Any], *, exact: bool
+) -> tuple[pa.Table, Planned]:
+    """A statement's answer out of synopses.
+
+    Raises:
+        CannotCutError: why its rows must answer it.
+    """
+    planned = plan(store, snapshot, sql)
+    if exact and not planned.asked.shape.exact:
+        raise CannotCutError("a sketch that is merged is not the one over all rows")
+    try:
+        return run(store, planned, params), planned
+    except duckdb.Error as error:
+        raise CannotCutError(f"DuckDB says: {error}") from None

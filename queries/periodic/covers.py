@@ -1,0 +1,132 @@
+"""Covers by predicates: which synopses with narrower or wider conditions add up to the rows of a query (rule SS4).
+
+Conditions are disjunctions of ``column operator constant``. Where rows must not count twice, the terms of a cover must
+be disjoint, and that is only believed where the constants have exactly the column's kind.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from itertools import combinations
+from typing import Any
+
+import pyarrow as pa
+
+Term = tuple[str, str, str, str]
+"""Column, operator, kind of constant, constant."""
+MOST = 3
+"""Synopses that a cover may be made of: each must be read for every answer."""
+INSENSITIVE = {"min", "max", "bool_and", "bool_or", "bit_and", "bit_or"}
+"""Merges to which the same row twice makes no difference."""
+_EXACT_FLOAT = 1 << 53
+
+
+def literal_reader(schema: pa.Schema) -> Callable[[Term], Any]:
+    """How to read the constants of terms over a schema: as values that compare as DuckDB compares; None if unsure."""
+    types = {field.name.lower(): field.type for field in schema}
+
+    def read(term: Term) -> Any:
+        column, _, kind, text = term
+        found = types.get(column)
+        if found is None:
+            return None
+        if kind == "STRING":
+            return text.encode() if pa.types.is_string(found) or pa.types.is_large_string(found) else None
+        if kind == "INTEGER" and pa.types.is_integer(found):
+            return Decimal(text)
+        if kind in ("INTEGER", "NUMERIC") and pa.types.is_decimal(found):
+            return Decimal(text)
+        if kind == "INTEGER" and pa.types.is_floating(found) and abs(int(text)) < _EXACT_FLOAT:
+            return Decimal(text)
+        return None
+
+    return read
+
+
+def disjoint(one: Term, other: Term, read: Callable[[Term], Any]) -> bool:
+    """Whether no row can satisfy both terms."""
+    if one[0] != other[0]:
+        return False
+    first, second = read(one), read(other)
+    if first is None or second is None or isinstance(first, bytes) != isinstance(second, bytes):
+        return False
+    return not any(_meet(a, b) for a in _intervals(one[1], first) for b in _intervals(other[1], second))
+
+
+_Interval = tuple[tuple[Any, bool] | None, tuple[Any, bool] | None]
+"""Lower and upper end, each with whether it belongs to it; None: no end."""
+
+
+def _intervals(operator: str, value: Any) -> list[_Interval]:
+    if operator == "=":
+        return [((value, True), (value, True))]
+    if operator == "<>":
+        return [(None, (value, False)), ((value, False), None)]
+    if operator in ("<", "<="):
+        return [(None, (value, operator == "<="))]
+    return [((value, operator == ">="), None)]
+
+
+def _meet(one: _Interval, other: _Interval) -> bool:
+    for (low, _), (_, high) in ((one, other), (other, one)):
+        if low is None or high is None:
+            continue
+        if low[0] > high[0] or (low[0] == high[0] and not (low[1] and high[1])):
+            return False
+    return True
+
+
+def all_disjoint(terms: Sequence[Term], read: Callable[[Term], Any]) -> bool:
+    """Whether each row satisfies at most one of the terms."""
+    return all(disjoint(one, other, read) for one, other in combinations(terms, 2))
+
+
+def find(
+    wanted: Sequence[Term],
+    candidates: Mapping[int, Sequence[Term]],
+    merges: Sequence[str],
+    *,
+    subtractable: bool,
+    read: Callable[[Term], Any],
+) -> list[tuple[int, int]] | None:
+    """Candidates, each with its sign, that together give the rows of `wanted`; None if there are none.
+
+    Args:
+        wanted: Terms of the query.
+        candidates: Terms of each synopsis that keeps the same groups and columns.
+        merges: How the columns are merged.
+        subtractable: Whether rows can be taken out again.
+        read: Reads constants.
+    """
+    if not wanted:
+        return None
+    sensitive = not set(merges) <= INSENSITIVE
+    known = {number: tuple(terms) for number, terms in candidates.items() if terms}
+    found = _cover(tuple(wanted), known, sensitive, read)
+    if found is not None:
+        return [(number, 1) for number in found]
+    if not subtractable:
+        return None
+    for number, terms in known.items():
+        if not set(wanted) < set(terms) or not all_disjoint(terms, read):
+            continue
+        rest = tuple(term for term in terms if term not in set(wanted))
+        others = {at: t for at, t in known.items() if at != number}
+        less = _cover(rest, others, True, read)
+        if less is not None and len(less) < MOST:
+            return [(number, 1), *((at, -1) for at in less)]
+    return None
+
+
+def _cover(
+    wanted: tuple[Term, ...], known: Mapping[int, tuple[Term, ...]], sensitive: bool, read: Callable[[Term], Any]
+) -> tuple[int, ...] | None:
+    """The fewest candidates whose terms together are exactly the wanted ones."""
+    fitting = {number: terms for number, terms in known.items() if set(terms) <= set(wanted)}
+    if sensitive and not all_disjoint(wanted, read):
+        return None
+    for count in range(1, MOST + 1):
+        for chosen in combinations(sorted(fitting), count):
+            terms = [term for number in chosen for term in fitting[number]]
+            if set(terms) == set(wanted) and (not sensitive or len(terms) == len(set(terms))):
+                return chosen
+    return None

@@ -1,0 +1,238 @@
+"""Delivering runs exactly once: one commit holds a run's record, its rows and how far its query has come.
+
+Whoever commits first has delivered the run; the other finds in its own transaction that it came too late, and throws
+its rows away. A crash before the commit leaves nothing, one after it leaves at most a file to be put in its folder.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from windrow import times
+from windrow.catalog import Tables, key
+from windrow.errors import QueryError, WindrowError
+from windrow.files import disk_errors
+from windrow.queries.periodic import storage
+from windrow.queries.periodic.definitions import RUN_COLUMNS, result_schema
+from windrow.queries.periodic.differences import delivered_rows
+from windrow.queries.periodic.due import Slides, passed_over
+from windrow.queries.periodic.holding import release
+from windrow.queries.periodic.running import Answered
+from windrow.queries.periodic.sinks import file_name, own_folder
+from windrow.records import QueryEntry, QueryState, ResultPart, RunEntry
+from windrow.store import Store
+
+LONGEST_BACK_OFF = 3600 * times.SECOND
+_FIRST_BACK_OFF = times.SECOND
+
+
+@dataclass(frozen=True)
+class Due:
+    """A run that is to be made, and what its query looked like when that was decided."""
+
+    entry: QueryEntry
+    state: QueryState
+    slides: Slides
+    window: tuple[int | None, int | None]
+    """Bounds of the first pacing stream's window, in microseconds."""
+    complete: bool
+    hold: bytes | None = None
+    """The hold that keeps its slide, if it is a missed one."""
+
+    @property
+    def slide(self) -> int:
+        """The slide that numbers the run: that of the stream that paces the query first."""
+        return self.slides[self.entry.paces[0].stream]
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """A run ready to be committed."""
+
+    due: Due
+    run: RunEntry
+    raw: bytes | None = None
+    part: ResultPart | None = None
+    whole: bytes | None = None
+    whole_part: ResultPart | None = None
+
+    @property
+    def files(self) -> list[str]:
+        return [part.file for part in (self.part, self.whole_part) if part is not None]
+
+
+def deliver(store: Store, done: Sequence[tuple[Due, Answered]]) -> list[tuple[QueryEntry, RunEntry]]:
+    """Deliver runs, good and bad ones, in one commit; gives those that were ours to deliver."""
+    if not done:
+        return []
+    clocks = store.catalog.read(lambda tables: _clocks(tables, [due for due, _ in done]))
+    stale = [_staleness(clocks, due) for due, _ in done]
+    packed: list[_Packed] = []
+    with disk_errors("delivering results"):
+        try:
+            for (due, answered), late in zip(done, stale, strict=True):
+                packed.append(_pack(store, due, answered, late))
+        except BaseException:
+            _throw_away(store, [file for each in packed for file in each.files])
+            raise
+        files = [file for each in packed for file in each.files]
+        store.files.reach("query.committing")
+        with store.publishing(files) as tables:
+            kept = [(each, run) for each in packed if (run := _commit(tables, store, each)) is not None]
+    store.files.reach("query.committed")
+    named = {file for each, _ in kept for file in each.files}
+    _throw_away(store, [file for file in files if file not in named])
+    return [(each.due.entry, run) for each, run in kept]
+
+
+def _throw_away(store: Store, files: Sequence[str]) -> None:
+    """Remove published files that no commit will name."""
+    for file in files:
+        store.files.unlink(store.root / file)
+
+
+def _clocks(tables: Tables, runs: Sequence[Due]) -> dict[str, tuple[int, int]]:
+    """Slide and Δ of each stream that paces a run."""
+    found = {}
+    for name, number in {(pace.stream, pace.stream_id) for due in runs for pace in due.entry.paces}:
+        state, entry = tables.get("states", key(number)), tables.get("streams", name.encode())
+        if state is not None and entry is not None and state.slide is not None:
+            found[name] = state.slide, entry.definition.slide
+    return found
+
+
+def _staleness(clocks: dict[str, tuple[int, int]], due: Due) -> int:
+    """How far the streams have moved on from the run's slide, in microseconds."""
+    behind = [
+        (clocks[pace.stream][0] - due.slides[pace.stream]) * clocks[pace.stream][1]
+        for pace in due.entry.paces
+        if pace.stream in clocks
+    ]
+    return max(0, *behind) if behind else 0
+
+
+def _pack(store: Store, due: Due, answered: Answered, stale: int) -> _Packed:
+    entry = due.entry
+    run = RunEntry(
+        query=entry.name,
+        slide=due.slide,
+        slides=due.slides,
+        outcome="delivered",
+        window_start=due.window[0],
+        window_end=due.window[1],
+        at=store.clock(),
+        seconds=answered.seconds,
+        staleness=stale,
+        complete=due.complete,
+        how=answered.how,
+    )
+    try:
+        if answered.rows is None:
+            raise answered.error or QueryError("the query gave no answer")
+        whole = storage.conformed(entry, answered.rows)
+        differs = entry.output != "whole"
+        before = storage.previous_answer(store, entry) if differs else None
+        rows = _stamped(due, run, delivered_rows(store, entry.output, whole, before))
+        return _stored(store, due, run, rows, whole if differs else None)
+    except (WindrowError, pa.ArrowException) as error:
+        return _Packed(due, replace(run, outcome="failed", error=str(error)))
+
+
+def _stamped(due: Due, run: RunEntry, rows: pa.Table) -> pa.Table:
+    """The rows with what they are of before them."""
+    values = (run.slide, *due.window, run.complete, run.staleness)
+    lead = [
+        pa.repeat(pa.scalar(value, field.type), rows.num_rows) for value, field in zip(values, RUN_COLUMNS, strict=True)
+    ]
+    return pa.table([*lead, *rows.columns], schema=result_schema(due.entry))
+
+
+def _stored(store: Store, due: Due, run: RunEntry, rows: pa.Table, whole: pa.Table | None) -> _Packed:
+    entry = due.entry
+    raw: bytes | None = storage.encode(rows)
+    run = replace(run, rows=rows.num_rows, bytes=len(raw or b""), file=_file(due))
+    kept = None if whole is None else storage.encode(whole)
+    part = whole_part = None
+    if raw is not None and len(raw) > storage.INLINE_BYTES:
+        raw, part = None, storage.stage_part(store, entry, rows, run.slide, run.slide)
+    if whole is not None and kept is not None and len(kept) > storage.INLINE_BYTES:
+        kept, whole_part = None, storage.stage_part(store, entry, whole, run.slide, run.slide)
+    return _Packed(due, run, raw, part, kept, whole_part)
+
+
+def _file(due: Due) -> str:
+    return "" if due.entry.sink == "table" else file_name(due.entry, due.slide, due.window[1])
+
+
+def _commit(tables: Tables, store: Store, each: _Packed) -> RunEntry | None:
+    """Put one run down, unless its query has gone or somebody else has delivered it."""
+    due, entry = each.due, each.due.entry
+    known: QueryEntry | None = tables.get("queries", entry.name.encode())
+    state: QueryState | None = tables.get("paced", key(entry.id))
+    if known is None or known.id != entry.id or state is None or state.reached != due.state.reached:
+        return None
+    at = key(entry.id, due.slide)
+    before: RunEntry | None = tables.get("runs", at)
+    run = replace(each.run, version=tables.version, attempts=1 if before is None else before.attempts + 1)
+    if run.outcome == "failed":
+        state = storage.note_trouble(tables, entry, state, run)
+        tables.put("paced", key(entry.id), _failed(store, state, run))
+        return run
+    if due.hold is not None and not release(tables, due.hold, [entry.id]):
+        return None
+    tables.put("runs", at, run)
+    state = _advanced(store, state, each, run)
+    if before is not None:
+        state = replace(state, troubles=state.troubles - 1)
+    if each.raw is not None:
+        tables.put_raw("results", storage.row_key(entry.id, run.slide), each.raw)
+    if entry.output != "whole":
+        state = _with_whole(tables, entry, state, each)
+    state = storage.trim(tables, entry, state, due.window[1], own_folder(entry))
+    tables.put("paced", key(entry.id), state)
+    return run
+
+
+def _failed(store: Store, state: QueryState, run: RunEntry) -> QueryState:
+    wait = min(_FIRST_BACK_OFF << min(state.failures, 32), LONGEST_BACK_OFF)
+    return replace(
+        state, failures=state.failures + 1, error=run.error, retry_at=store.clock() + wait, seconds=run.seconds
+    )
+
+
+def _advanced(store: Store, state: QueryState, each: _Packed, run: RunEntry) -> QueryState:
+    due = each.due
+    over = 0 if due.entry.missed == "every" else passed_over(due.entry.paces, state.reached, due.slides)
+    size = 0 if each.raw is None else len(each.raw)
+    return replace(
+        state,
+        reached=due.slides,
+        seen=state.seen if due.entry.missed == "every" else {**state.seen, **due.slides},
+        delivered=run.slide,
+        delivered_at=store.clock(),
+        runs=state.runs + 1,
+        missed=state.missed + over,
+        waiting=max(0, state.waiting - (due.hold is not None)),
+        unplaced=(*state.unplaced, run.slide) if run.file else state.unplaced,
+        failures=0,
+        error=None,
+        retry_at=None,
+        seconds=run.seconds,
+        parts=state.parts if each.part is None else (*state.parts, each.part),
+        tail_runs=state.tail_runs + (each.raw is not None),
+        tail_bytes=state.tail_bytes + size,
+        stored_runs=state.stored_runs + 1,
+    )
+
+
+def _with_whole(tables: Tables, entry: QueryEntry, state: QueryState, each: _Packed) -> QueryState:
+    """Keep the whole answer that the next run's difference is taken from."""
+    if state.previous is not None:
+        storage.retire(tables, [state.previous.file])
+    if each.whole is None:
+        tables.delete("results", storage.whole_key(entry.id))
+    else:
+        tables.put_raw("results", storage.whole_key(entry.id), each.whole)
+    return replace(state, previous=each.whole_part)

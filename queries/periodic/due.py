@@ -1,0 +1,52 @@
+"""When a query is due: its streams' slots are cut into periods, counted from each stream's origin.
+
+A run is due at a committed slide at which every stream that paces the query has entered a later period than at the
+last due one. So a query over one stream is due at the first slide in each of its periods, and one over several when
+the slowest has moved on.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from windrow.catalog import Tables, key
+from windrow.records import Pace, QueryEntry, StreamState
+from windrow.snapshot import Snapshot
+
+Slides = dict[str, int]
+"""The slide of each stream that has one."""
+
+
+def is_due(paces: Sequence[Pace], before: Mapping[str, int], slides: Mapping[str, int]) -> bool:
+    """Whether a run is due at `slides`, the last one having been at `before`."""
+    return all(
+        pace.stream in slides
+        and (pace.stream not in before or slides[pace.stream] // pace.period > before[pace.stream] // pace.period)
+        for pace in paces
+    )
+
+
+def passed_over(paces: Sequence[Pace], before: Mapping[str, int], slides: Mapping[str, int]) -> int:
+    """How many whole periods lie between two runs without one of their own."""
+    if any(pace.stream not in before for pace in paces):
+        return 0
+    return max(0, min(slides[p.stream] // p.period - before[p.stream] // p.period for p in paces) - 1)
+
+
+def committed_slides(tables: Tables, entry: QueryEntry, known: dict[int, int | None] | None = None) -> Slides:
+    """Where the query's streams stand in a transaction; `known` is what was already looked up in it."""
+    looked = {} if known is None else known
+    found: Slides = {}
+    for pace in entry.paces:
+        if pace.stream_id not in looked:
+            state: StreamState | None = tables.get("states", key(pace.stream_id))
+            looked[pace.stream_id] = None if state is None else state.slide
+        slide = looked[pace.stream_id]
+        if slide is not None:
+            found[pace.stream] = slide
+    return found
+
+
+def snapshot_slides(snapshot: Snapshot, entry: QueryEntry) -> Slides:
+    """Where the query's streams stand in a snapshot."""
+    held = set(snapshot.streams())
+    views = [snapshot.view(pace.stream) for pace in entry.paces if pace.stream in held]
+    return {view.name: view.state.slide for view in views if view.state.slide is not None}

@@ -1,0 +1,206 @@
+"""Due queries answered together: synopses are brought up to date once, and each window is merged once for all who ask.
+
+What no synopsis answers is handed back; so is everything if a slide overtakes the snapshot meanwhile.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from windrow.queries.periodic import answering, synopses
+from windrow.queries.periodic.answering import Planned, Source
+from windrow.queries.periodic.kinds import BASIC
+from windrow.queries.periodic.passes import Pass, TooLargeError, possible
+from windrow.queries.periodic.scheduling import HYBRID_LATE_PENDING, Group, Member, batches
+from windrow.queries.periodic.shelf import Seen, Shelf, cursor_of, shelf_of
+from windrow.queries.pieces import CannotCutError
+from windrow.queries.priorities import BACKGROUND, GATE
+from windrow.records import QueryEntry
+from windrow.snapshot import Snapshot
+from windrow.store import Store
+
+_WORKERS = min(4, os.cpu_count() or 1)
+
+
+@dataclass(frozen=True)
+class Joint:
+    """One query's answer."""
+
+    query: QueryEntry
+    rows: pa.Table
+    seconds: float
+    how: str
+
+
+def answer(
+    store: Store,
+    snapshot: Snapshot,
+    queries: Sequence[QueryEntry],
+    policy: str = HYBRID_LATE_PENDING,
+    late: Mapping[str, int] | None = None,
+) -> Iterator[Joint | QueryEntry]:
+    """Answers out of synopses, and the queries that synopses do not answer.
+
+    Args:
+        store: The warehouse.
+        snapshot: What is asked.
+        queries: Those that are due.
+        policy: Which of them are executed together, and in which order.
+        late: By how many slides each is past its deadline.
+    """
+    plans: list[tuple[QueryEntry, Planned]] = []
+    seen: dict[str, Seen] = {}
+    for query in queries:
+        try:
+            if query.params:
+                raise CannotCutError("it has parameters")
+            plans.append((query, answering.plan(store, snapshot, query.sql, seen)))
+        except CannotCutError:
+            yield query
+    by_name = {query.name: (query, planned) for query, planned in plans}
+    for names in batches(policy, _groups(plans), dict(late or {})):
+        yield from _answered(store, [by_name[name] for name in names], seen)
+
+
+def _groups(plans: Sequence[tuple[QueryEntry, Planned]]) -> list[Group]:
+    """Queries that may be executed together: over the same basic synopses, or over the same window of others."""
+    groups: dict[tuple[object, ...], list[Member]] = {}
+    kinds_of: dict[tuple[object, ...], str] = {}
+    for query, planned in plans:
+        entries = [source.entry for sources in planned.sources for source in sources]
+        at: tuple[object, ...] = tuple(sorted({(entry.stream, entry.number) for entry in entries}))
+        if any(entry.kind != BASIC for entry in entries):
+            at = (*at, planned.asked.slots)
+        member = Member(query.name, planned.asked.slots, query.paces[0].period, query.priority)
+        groups.setdefault(at, []).append(member)
+        kinds_of[at] = entries[0].kind
+    return [Group(tuple(members), kinds_of[at]) for at, members in groups.items()]
+
+
+def _answered(
+    store: Store, plans: Sequence[tuple[QueryEntry, Planned]], seen: Mapping[str, Seen]
+) -> Iterator[Joint | QueryEntry]:
+    shelf = shelf_of(store)
+    with shelf.lock:
+        try:
+            merged = _merged(store, shelf, [planned for _, planned in plans], seen)
+        except CannotCutError:
+            yield from (query for query, _ in plans)
+            return
+        if len(plans) == 1:
+            with cursor_of(shelf) as cursor:
+                yield _one(shelf, cursor, merged, *plans[0])
+            return
+        with ThreadPoolExecutor(_WORKERS, thread_name_prefix="windrow-synopses") as pool:
+            shares = [plans[at::_WORKERS] for at in range(_WORKERS)]
+            for answered in pool.map(lambda share: _share(shelf, merged, share), shares):
+                yield from answered
+
+
+_Merged = dict[tuple[int, int], dict[int, pa.Table]]
+"""By synopsis: its merged windows, by length."""
+
+
+def _merged(store: Store, shelf: Shelf, plans: Sequence[Planned], seen: Mapping[str, Seen]) -> _Merged:
+    """Bring synopses up to date; of basic ones merge all windows in one pass. The others are loaded into DuckDB."""
+    passing, rest = _sorted_out(plans)
+    merged: _Merged = {}
+    for at, uses in passing.items():
+        entry, view = uses[0][0].entry, uses[0][1].view
+        there = seen[view.name].changed[entry.number]
+        nodes = {node for source, _ in uses for node, _ in source.nodes}
+        try:
+            passed = shelf.passed(store, entry, there, nodes)
+            if passed is None:
+                raise CannotCutError("a slide came meanwhile")
+            assert view.state.slide is not None
+            ranked = _ranked(passed, uses)
+            merged[at] = passed.windows(view.state.slide, [planned.asked.slots for _, planned in uses], ranked)
+        except TooLargeError:
+            shelf.passes.pop(at, None)
+            rest += [planned for _, planned in uses if planned not in rest]
+    if rest:
+        answering.load(store, shelf, rest)
+    return merged
+
+
+def _ranked(passed: Pass, uses: Sequence[tuple[Source, Planned]]) -> int | None:
+    """The group column whose values are counted, if all who use the synopsis count the same one."""
+    columns = set()
+    for source, planned in uses:
+        for need, sources in zip(planned.asked.shape.needs, planned.sources, strict=True):
+            if sources[0] is source:
+                places = synopses.group_places(source.entry, need)
+                columns.add(places[-1] if need.counted and places else None)
+    column = columns.pop() if len(columns) == 1 else None
+    return column if column is not None and passed.rankable(column) else None
+
+
+def _sorted_out(
+    plans: Sequence[Planned],
+) -> tuple[dict[tuple[int, int], list[tuple[Source, Planned]]], list[Planned]]:
+    """Which synopses are passed over, and for whom; and plans that need DuckDB to merge for them."""
+    passing: dict[tuple[int, int], list[tuple[Source, Planned]]] = {}
+    rest = []
+    for planned in plans:
+        singles = [sources[0] for sources in planned.sources if len(sources) == 1 and possible(sources[0].entry)]
+        if len(singles) < len(planned.sources):
+            rest.append(planned)
+            continue
+        for source in singles:
+            passing.setdefault((source.entry.stream, source.entry.number), []).append((source, planned))
+    return passing, rest
+
+
+def _share(shelf: Shelf, merged: _Merged, plans: Sequence[tuple[QueryEntry, Planned]]) -> list[Joint | QueryEntry]:
+    """One worker's part."""
+    with cursor_of(shelf) as cursor:
+        return [_one(shelf, cursor, merged, query, planned) for query, planned in plans]
+
+
+def _one(shelf: Shelf, cursor: Any, merged: _Merged, query: QueryEntry, planned: Planned) -> Joint | QueryEntry:
+    GATE.pause(BACKGROUND)
+    started = time.perf_counter()
+    try:
+        relations = [_relation(cursor, merged, planned, number) for number in range(len(planned.sources))]
+        if None in relations:
+            rows = answering.finished(shelf, cursor, planned, {})
+        else:
+            told = [relation for relation in relations if relation is not None]
+            ranked = all(ranked for _, ranked in told)
+            rows = answering.finish(cursor, planned, [text for text, _ in told], {}, ranked=ranked)
+    except (CannotCutError, duckdb.Error):
+        return query  # its rows will say what is wrong with it
+    return Joint(query, rows, time.perf_counter() - started, f"{planned.kinds} synopsis")
+
+
+def _relation(cursor: Any, merged: _Merged, planned: Planned, number: int) -> tuple[str, bool] | None:
+    """What was merged for a need, as a relation on the cursor, and whether it is ranked; None if DuckDB must merge."""
+    need, source = planned.asked.shape.needs[number], planned.sources[number][0]
+    entry = source.entry
+    windows = merged.get((entry.stream, entry.number))
+    if windows is None or len(planned.sources[number]) > 1 or planned.asked.slots not in windows:
+        return None
+    rows, places, names = windows[planned.asked.slots], synopses.group_places(entry, need), synopses.column_names(entry)
+    assert places is not None
+    columns = {f"g{at}": rows.column(f"g{place}") for at, place in enumerate(places)}
+    columns |= {f"c{at}": rows.column(names[column.key]) for at, column in enumerate(need.columns)}
+    ranked = need.counted and f"h_{names[need.columns[0].key]}" in rows.column_names
+    if ranked:
+        for at, column in enumerate(need.columns):
+            columns |= {f"{p}_c{at}": rows.column(f"{p}_{names[column.key]}") for p in ("h", "t")}
+    columns["n"] = rows.column("c0")
+    name = f"_merged{number}"
+    cursor.register(name, pa.table(columns))
+    typed = [f"CAST(g{at} AS {kind}) AS g{at}" for at, kind in enumerate(need.types)]
+    values = [each for each in columns if each[0] not in "gn"]
+    if need.groups:
+        return f"SELECT {', '.join([*typed, *values])} FROM {name} WHERE n > 0", ranked or not need.counted
+    # Without groups there is an answer even if no row is there.
+    return f"SELECT {', '.join(f'any_value({value}) AS {value}' for value in values)} FROM {name} WHERE n > 0", True

@@ -1,0 +1,306 @@
+"""Keeping synopses: changed in the very transaction of a slide from the new rows only, back-filled for a new query.
+
+Whoever changes which synopses there are holds the stream's lock, as a slide does; so a synopsis always is of the slide
+that the stream is at.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from windrow.catalog import Tables
+from windrow.files import disk_errors
+from windrow.following import Contribution, Moving
+from windrow.indexes.model import RowModel
+from windrow.indexes.segments import Segment
+from windrow.indexes.selection import Bounds, select
+from windrow.locks import locked
+from windrow.queries import engine
+from windrow.queries.periodic import kinds, synopses
+from windrow.queries.periodic.kinds import Node
+from windrow.queries.periodic.synopses import EXPIRY, SLOT, Worker, fetched
+from windrow.queries.relations import window_sql
+from windrow.queries.types import quoted
+from windrow.records import SynopsisEntry
+from windrow.snapshot import Snapshot, StreamView
+from windrow.store import Store
+
+LOCK_SECONDS = 60.0
+_NEVER_SLID = -(1 << 60)
+
+
+@dataclass
+class Changed:
+    """One synopsis after a slide."""
+
+    entry: SynopsisEntry
+    nodes: dict[Node, pa.Table | None]
+    behind: list[Node] = field(default_factory=list)
+
+    def commit(self, tables: Tables, ordinal: int) -> None:
+        """Put it down."""
+        stream, number = self.entry.stream, self.entry.number
+        for node, rows in self.nodes.items():
+            at = synopses.node_key(stream, number, node)
+            if rows is None or not rows.num_rows:
+                tables.delete("synopses", at)
+            else:
+                tables.put_raw("synopses", at, synopses.packed(ordinal, rows))
+        for node in self.behind:
+            tables.delete("synopses", synopses.node_key(stream, number, node))
+        tables.put("synopses", synopses.entry_key(stream, number), self.entry)
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What synopses add to a slide's transaction."""
+
+    changed: Sequence[Changed]
+    ordinal: int
+    files: Sequence[str] = ()
+
+    def commit(self, tables: Tables) -> None:
+        """Put down what was prepared."""
+        for each in self.changed:
+            each.commit(tables, self.ordinal)
+
+
+# -- with a slide ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def follow(store: Store, moving: Moving) -> Iterator[Contribution | None]:
+    """Prepare the synopses of a stream for a slide that is about to be committed."""
+    kept = store.catalog.read(lambda tables: synopses.entries(tables, moving.entry.id))
+    if not kept:
+        yield None
+        return
+    with engine.cursor(store) as cursor:
+        definition = moving.entry.definition
+        deepest = moving.slide - max(entry.slots for entry in kept)
+        after = definition.model.slot_end(deepest)
+        _offer_rows(store, cursor, moving, kept, after)
+        changed = [_slid(store, cursor, moving, entry) for entry in kept]
+        cursor.execute("DROP TABLE IF EXISTS _came")
+        yield Followed(changed, moving.ordinal)
+
+
+def _offer_rows(store: Store, cursor: Any, moving: Moving, kept: Sequence[SynopsisEntry], after: int) -> None:
+    """The new rows that can be in a window, with their slots, as a table."""
+    definition = moving.entry.definition
+    covered: dict[str, int] = {}
+    for segment in moving.arrived:
+        covered[segment.file] = covered.get(segment.file, 0) + segment.rows
+    torn = {segment.file for segment in moving.arrived if covered[segment.file] != segment.file_rows}
+    rows = _rows_sql(store, definition.model, definition.schema, moving.arrived, after, moving.now, torn, kept)
+    cursor.execute(f"CREATE OR REPLACE TEMP TABLE _came AS {rows}")
+
+
+def _rows_sql(
+    store: Store,
+    model: RowModel,
+    schema: pa.Schema,
+    segments: Sequence[Segment],
+    after: int,
+    now: int,
+    torn: set[str],
+    kept: Sequence[SynopsisEntry],
+) -> str:
+    upto = max((segment.max_ts for segment in segments), default=now)
+    selection = select(segments, Bounds(after, max(upto, now), now))
+    wanted = _columns(schema, kept)
+    units = {name: schema.field(name).type.unit for name in (model.time, model.expires) if name is not None}
+    columns = [quoted(name) for name in wanted]
+    columns.append(f"{synopses.slot_sql(model, model.time, units[model.time])} AS {SLOT}")
+    if model.expires is not None:
+        columns.append(f"{synopses.slot_sql(model, model.expires, units[model.expires])} AS {EXPIRY}")
+    needed = dict.fromkeys([*wanted, *units])
+    narrow = pa.schema([schema.field(name) for name in needed])
+    return f"SELECT {', '.join(columns)} FROM ({window_sql(store.root, model, narrow, selection, torn)})"
+
+
+def _columns(schema: pa.Schema, kept: Sequence[SynopsisEntry]) -> list[str]:
+    """The columns that some synopsis names; a name that only seems to be one costs a little, never an answer."""
+    text = "\n".join(
+        [entry.where for entry in kept]
+        + [group[0] for entry in kept for group in entry.groups]
+        + [column.build for entry in kept for column in entry.columns]
+    ).lower()
+    return [name for name in schema.names if name.lower() in text or name.lower().replace('"', '""') in text]
+
+
+def _slid(store: Store, cursor: Any, moving: Moving, entry: SynopsisEntry) -> Changed:
+    """One synopsis at the slide."""
+    came = synopses.by_slot(fetched(cursor, synopses.build_sql(entry, "_came")))
+    return _advanced(store, cursor, entry, moving.slide, came, behind=True)
+
+
+def _advanced(
+    store: Store, cursor: Any, entry: SynopsisEntry, slide: int, came: Mapping[int, pa.Table], *, behind: bool
+) -> Changed:
+    floor = slide - entry.slots
+    rebase = entry.kind == kinds.RUNNING and slide - entry.rebased >= entry.slots
+    there: dict[Node, pa.Table] = {}
+    gone: list[Node] = []
+    if behind:
+        wanted = _reads(entry, slide, came)
+
+        def look(tables: Tables) -> tuple[dict[Node, pa.Table], list[Node]]:
+            known = [node for node, _ in synopses.nodes(tables, entry)]
+            found = {node: synopses.fetch(tables, entry, node) for node in known if wanted(node) or rebase}
+            old = [node for node in known if kinds.is_behind(node, floor)]
+            return {node: kept.table() for node, kept in found.items() if kept is not None}, old
+
+        there, gone = store.catalog.read(look)
+    worker = Worker(cursor, entry, slide)
+    nodes = kinds.advance(entry.kind, entry.slots, entry.slide, slide, came, worker.work(there), rebase=rebase)
+    moved = replace(entry, slide=slide, floor=floor, rebased=slide if rebase else entry.rebased)
+    return Changed(moved, nodes, gone)
+
+
+def _reads(entry: SynopsisEntry, slide: int, came: Mapping[int, pa.Table]) -> Any:
+    """Which nodes a slide may have to read."""
+    slots = set(came)
+    previous = _NEVER_SLID if entry.slide is None else entry.slide
+    oldest = min(slots, default=slide + 1)
+
+    def wanted(node: Node) -> bool:
+        if node.level < 0:
+            return node.left == previous or node.left >= oldest or node.left == slide - entry.slots
+        if entry.kind == kinds.BASIC:
+            return node.right in slots
+        if entry.kind == kinds.RUNNING:
+            return node.right in slots or node.right <= slide
+        # Of an interval synopsis: what came late goes into full nodes, halves make new ones.
+        touched = any(node.left < slot <= node.right for slot in slots)
+        return touched or node.right > previous or _parent_right(node) > previous
+
+    return wanted
+
+
+def _parent_right(node: Node) -> int:
+    """The last slot of the node that this one is a half of."""
+    size = 1 << (node.level + 1)
+    return node.left // size * size + size
+
+
+# -- a new synopsis --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def stream_lock(store: Store, stream: int, name: str, timeout: float = LOCK_SECONDS) -> Iterator[None]:
+    """Hold off slides of a stream."""
+    store.check_writable()
+    path = store.lock_path(stream)
+    with disk_errors(f"changing synopses of stream {name!r}"):
+        path.parent.mkdir(exist_ok=True)
+        with locked(path, f"the slide of stream {name!r}", timeout, store.sleep):
+            yield
+
+
+Choose = Callable[[SynopsisEntry, float, float], SynopsisEntry]
+"""Gives a synopsis its kind, knowing how many groups a slot and the whole window have."""
+
+
+def backfill(
+    store: Store, snapshot: Snapshot, stream: str, wanted: Sequence[SynopsisEntry], choose: Choose | None = None
+) -> list[Changed]:
+    """New synopses out of the stored window; the caller holds the stream's lock, and the snapshot was taken under it.
+
+    Args:
+        store: The warehouse.
+        snapshot: Of the stream.
+        stream: Its name.
+        wanted: The synopses, without nodes.
+        choose: Chooses the kind of each; None: as it says.
+    """
+    view = snapshot.view(stream)
+    slide = view.state.slide
+    if slide is None:
+        return [Changed(replace(entry, slide=None, floor=_NEVER_SLID), {}) for entry in wanted]
+    with engine.cursor(store) as cursor:
+        return [_filled(store, cursor, view, slide, entry, choose) for entry in wanted]
+
+
+def _filled(
+    store: Store, cursor: Any, view: StreamView, slide: int, entry: SynopsisEntry, choose: Choose | None
+) -> Changed:
+    model = view.entry.definition.model
+    after = model.slot_end(slide - entry.slots)
+    rows = _rows_sql(
+        store, model, view.schema, view.segments, after, model.slot_end(slide), set(view.state.torn), [entry]
+    )
+    built = fetched(cursor, synopses.build_sql(entry, f"({rows})"))
+    came = synopses.by_slot(built)
+    if choose is not None and built.num_rows:
+        entry = choose(entry, built.num_rows / len(came), _distinct(cursor, entry, built))
+    fresh = replace(entry, slide=None, rebased=slide)
+    return _advanced(store, cursor, fresh, slide, came, behind=False)
+
+
+def _distinct(cursor: Any, entry: SynopsisEntry, built: pa.Table) -> float:
+    """How many groups there are in all slots together."""
+    names = synopses.names_of(entry)
+    if not names:
+        return 1.0
+    cursor.register("_built", built)
+    rows = cursor.execute(f"SELECT count(*) FROM (SELECT DISTINCT {', '.join(names)} FROM _built)").fetchall()
+    return float(rows[0][0])
+
+
+def differences(store: Store, snapshot: Snapshot, stream: str, entry: SynopsisEntry) -> Iterator[str]:
+    """How the nodes of a synopsis differ from what the stored rows say, in words; the snapshot is of its slide."""
+    view = snapshot.view(stream)
+    slide = view.state.slide
+    if slide is None or entry.slide != slide:
+        return
+    with engine.cursor(store) as cursor:
+        should = _filled(store, cursor, view, slide, replace(entry, slide=None), None).nodes
+
+        def look(tables: Tables) -> dict[Node, pa.Table] | None:
+            now = tables.get("synopses", synopses.entry_key(entry.stream, entry.number))
+            if now is None or now.slide != slide:
+                return None  # a slide came meanwhile; what it left is another state
+            found = {node: synopses.fetch(tables, entry, node) for node, _ in synopses.nodes(tables, entry)}
+            return {node: kept.table() for node, kept in found.items() if kept is not None}
+
+        there = store.catalog.read(look)
+        if there is None:
+            return
+        base = there.get(kinds.prefix_node(slide - entry.slots))
+        worker = Worker(cursor, entry, slide)
+        for node in sorted(set(should) | set(there)):
+            kept, right = there.get(node), should.get(node)
+            if kept is not None and node.level < 0 and base is not None:
+                kept = worker.subtract(kept, base)  # counted from further back, which answers do not see
+            if not worker.equal(kept, right):
+                yield f"node {node.level}, {node.left} does not hold what the rows say"
+
+
+def problems(store: Store) -> Iterator[str]:
+    """What is wrong with the synopses of all streams, in words."""
+    with Snapshot(store) as snapshot:
+        for name in snapshot.streams():
+            stream = snapshot.view(name).entry.id
+            for entry in store.catalog.read(lambda tables, stream=stream: synopses.entries(tables, stream)):  # type: ignore[misc]
+                for problem in differences(store, snapshot, name, entry):
+                    yield f"stream {name}: synopsis {entry.number}: {problem}"
+
+
+def commit(store: Store, ordinal: int, new: Sequence[Changed], gone: Sequence[SynopsisEntry]) -> None:
+    """Put new synopses down and forget others, in one transaction."""
+    with store.catalog.write() as tables:
+        for entry in gone:
+            synopses.drop(tables, entry)
+        for changed in new:
+            changed.commit(tables, ordinal)
+
+
+def allocate(store: Store, count: int) -> int:
+    """Numbers for new synopses; gives the first. Numbers are never used twice."""
+    with store.catalog.write() as tables:
+        return tables.allocate("synopses", count) + 1

@@ -1,0 +1,193 @@
+"""The three kinds of synopsis as pure arithmetic on slots: what a slide changes, and what a window is made of.
+
+    basic       ├─┼─┼─┼─┼─┼─┼─┼─┤        one node for each slot; a window of n slots is n nodes
+    interval    ├─┼─┼─┼─┼─┼─┼─┼─┤        and one for each aligned pair, four, eight …;
+                ├───┼───┼───┼───┤        a window is about 2·log2(n) nodes
+                ├───────┼───────┤
+    running     ├────────────────►       all slots up to one; a window is one prefix minus another
+
+What lies in a node is somebody else's: here values are only merged and subtracted.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+BASIC, INTERVAL, RUNNING = "basic", "interval", "running"
+KINDS = (BASIC, INTERVAL, RUNNING)
+_PREFIX = -1
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, order=True)
+class Node:
+    """Slots whose states are kept together.
+
+    Args:
+        level: It holds 2 to the `level` slots; -1: all slots up to `left`.
+        left: The slot before its first one.
+    """
+
+    level: int
+    left: int
+
+    @property
+    def right(self) -> int:
+        """Its last slot."""
+        return self.left if self.level == _PREFIX else self.left + (1 << self.level)
+
+
+def slot_node(slot: int) -> Node:
+    """The node of one slot."""
+    return Node(0, slot - 1)
+
+
+def prefix_node(slot: int) -> Node:
+    """The node of everything up to a slot."""
+    return Node(_PREFIX, slot)
+
+
+def cover(kind: str, slots: int, after: int, upto: int) -> list[tuple[Node, int]]:
+    """The nodes that make up the slots (after, upto], each with its sign; youngest first.
+
+    Args:
+        kind: Of the synopsis.
+        slots: How far it reaches back.
+        after: The slot before the window.
+        upto: Its last slot.
+    """
+    if kind == RUNNING:
+        return [(prefix_node(upto), 1), (prefix_node(after), -1)]
+    if kind == BASIC:
+        return [(slot_node(slot), 1) for slot in range(upto, after, -1)]
+    found, at, most = [], after, slots.bit_length() - 1
+    while at < upto:
+        level = next(k for k in range(most, -1, -1) if at % (1 << k) == 0 and at + (1 << k) <= upto)
+        found.append((Node(level, at), 1))
+        at += 1 << level
+    return found[::-1]
+
+
+@dataclass(frozen=True)
+class Work(Generic[T]):
+    """How to work on what lies in nodes.
+
+    Args:
+        fetch: What lies in a node, None for nothing.
+        merge: One of several.
+        subtract: The first without the second.
+    """
+
+    fetch: Callable[[Node], T | None]
+    merge: Callable[[list[T]], T]
+    subtract: Callable[[T, T], T | None]
+
+
+def advance(
+    kind: str,
+    slots: int,
+    previous: int | None,
+    slide: int,
+    came: Mapping[int, T],
+    work: Work[T],
+    *,
+    rebase: bool = False,
+) -> dict[Node, T | None]:
+    """What a slide changes: nodes with what lies in them now, None where nothing is left.
+
+    Nodes that reach back behind the synopsis are not in the answer; whoever keeps them drops them by `is_behind`.
+
+    Args:
+        kind: Of the synopsis.
+        slots: How far it reaches back.
+        previous: The slide before, None if nothing is kept yet.
+        slide: The slide.
+        came: What came in, by event slot; slots after the slide's wait for the clock.
+        work: On what lies in nodes.
+        rebase: Count running sums anew from the oldest slot.
+    """
+    floor = slide - slots
+    known = {slot: value for slot, value in came.items() if slot > floor}
+    change = _Change(work)
+    if kind == RUNNING:
+        _advance_running(change, slots, previous, slide, known, rebase=rebase)
+        return change.changed
+    for slot, value in known.items():
+        change.add(slot_node(slot), [value])
+    if kind == INTERVAL:
+        for level in range(1, slots.bit_length()):
+            _advance_level(change, level, floor, previous, slide, known)
+    return change.changed
+
+
+def is_behind(node: Node, floor: int) -> bool:
+    """Whether a node reaches back behind the slots after `floor`."""
+    return node.left < floor
+
+
+class _Change(Generic[T]):
+    """Nodes as a slide changes them."""
+
+    def __init__(self, work: Work[T]) -> None:
+        self.work = work
+        self.changed: dict[Node, T | None] = {}
+
+    def get(self, node: Node) -> T | None:
+        return self.changed[node] if node in self.changed else self.work.fetch(node)
+
+    def add(self, node: Node, values: Iterable[T]) -> None:
+        old = self.get(node)
+        parts = [*([] if old is None else [old]), *values]
+        if parts:
+            self.changed[node] = parts[0] if len(parts) == 1 else self.work.merge(parts)
+
+    def build(self, node: Node, parts: Iterable[T | None]) -> None:
+        there = [part for part in parts if part is not None]
+        if there:
+            self.changed[node] = there[0] if len(there) == 1 else self.work.merge(there)
+
+
+def _advance_level(
+    change: _Change[T], level: int, floor: int, previous: int | None, slide: int, came: Mapping[int, T]
+) -> None:
+    """Nodes of a level that are full now are made of their halves; full ones take in what came late."""
+    size = 1 << level
+    first = -(-floor // size) * size
+    late: dict[int, list[T]] = {}
+    for slot, value in came.items():
+        late.setdefault((slot - 1) // size * size, []).append(value)
+    for left in range(first, slide - size + 1, size):
+        node = Node(level, left)
+        if previous is None or node.right > previous:
+            change.build(node, [change.get(Node(level - 1, left)), change.get(Node(level - 1, left + size // 2))])
+        elif left in late:
+            change.add(node, late[left])
+
+
+def _advance_running(
+    change: _Change[T], slots: int, previous: int | None, slide: int, came: Mapping[int, T], *, rebase: bool
+) -> None:
+    """Every prefix from the oldest slot on; what came late is in all prefixes from its slot on."""
+    floor = slide - slots
+    begun = floor if previous is None or previous < floor else previous
+    for slot in (slot for slot in came if slot > slide):
+        change.add(slot_node(slot), [came[slot]])
+    late = sorted(slot for slot in came if slot <= begun)
+    if late:
+        for at in range(late[0], begun + 1):
+            change.add(prefix_node(at), [came[slot] for slot in late if slot <= at])
+    last = change.get(prefix_node(begun))
+    for at in range(begun + 1, slide + 1):
+        waited = change.work.fetch(slot_node(at))
+        parts = [last, waited, came.get(at)]
+        change.build(prefix_node(at), parts)
+        if waited is not None:
+            change.changed[slot_node(at)] = None
+        last = change.changed.get(prefix_node(at))
+    if rebase:
+        base = change.get(prefix_node(floor))
+        for at in range(floor, slide + 1):
+            value = change.get(prefix_node(at))
+            if base is not None and value is not None:
+                change.changed[prefix_node(at)] = change.work.subtract(value, base)

@@ -1,0 +1,187 @@
+"""What a serving process shows of itself: Prometheus metrics and a JSON status, on a port of this machine only."""
+
+import json
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from windrow import times
+from windrow.catalog import Tables, key
+from windrow.queries.periodic.registry import QueryStatus, queries
+from windrow.queries.periodic.rounds import RunReport
+from windrow.store import Store
+
+ADDRESS = "127.0.0.1"
+_HOSTS = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
+"""Names under which this machine is asked by itself; others may be a web page that plays tricks with its address."""
+
+
+@dataclass
+class Counts:
+    """What a process has done since it was started."""
+
+    started: int
+    leading: bool = False
+    rounds: int = 0
+    errors: int = 0
+    last_error: str | None = None
+    runs: Counter[tuple[str, str]] = field(default_factory=Counter)
+    seconds: Counter[str] = field(default_factory=Counter)
+    rows: Counter[str] = field(default_factory=Counter)
+
+    def add(self, run: RunReport) -> None:
+        """Count a run."""
+        self.runs[run.query, run.outcome] += 1
+        self.seconds[run.query] += run.seconds  # type: ignore[assignment]
+        self.rows[run.query] += run.rows
+
+
+def _streams(tables: Tables) -> list[dict[str, Any]]:
+    found = []
+    for _, entry in tables.items("streams"):
+        state = tables.get("states", key(entry.id))
+        now = None if state.slide is None else entry.definition.model.slot_end(state.slide)
+        found.append({"stream": entry.definition.name, "slide": state.slide, "now": now})
+    return found
+
+
+def status(store: Store, counts: Counts) -> dict[str, Any]:
+    """The status as JSON has it."""
+    streams = store.catalog.read(_streams)
+    return {
+        "warehouse": str(store.root),
+        "leading": counts.leading,
+        "started": times.show(counts.started),
+        "rounds": counts.rounds,
+        "runs": sum(counts.runs.values()),
+        "errors": counts.errors,
+        "last_error": counts.last_error,
+        "streams": [
+            stream | {"now": times.show(stream["now"]) if stream["now"] is not None else None} for stream in streams
+        ],
+        "queries": [_query(query) for query in queries(store)],
+    }
+
+
+def _query(query: QueryStatus) -> dict[str, Any]:
+    instants = ("created", "delivered_at", "retry_at")
+    told = asdict(query)
+    return told | {name: None if told[name] is None else times.show(told[name]) for name in instants}
+
+
+def metrics(store: Store, counts: Counts) -> str:
+    """The metrics in Prometheus's text form."""
+    return "".join(line + "\n" for line in _lines(store, counts))
+
+
+def _lines(store: Store, counts: Counts) -> Iterator[str]:
+    known = queries(store)
+    streams = [stream for stream in store.catalog.read(_streams) if stream["slide"] is not None]
+
+    def each(attribute: Callable[[QueryStatus], float | None]) -> list[tuple[dict[str, str], float]]:
+        values = ((query.name, attribute(query)) for query in known)
+        return [({"query": name}, value) for name, value in values if value is not None]
+
+    yield from _metric("leader", "gauge", "Whether this process runs the queries.", [({}, int(counts.leading))])
+    yield from _metric("rounds_total", "counter", "Rounds made.", [({}, counts.rounds)])
+    yield from _metric("errors_total", "counter", "Rounds that ended with an error.", [({}, counts.errors)])
+    runs = [({"query": name, "outcome": outcome}, count) for (name, outcome), count in sorted(counts.runs.items())]
+    yield from _metric("runs_total", "counter", "Runs made by this process.", runs)
+    seconds = [({"query": name}, value) for name, value in sorted(counts.seconds.items())]
+    yield from _metric("run_seconds_total", "counter", "Time spent answering.", seconds)
+    rows = [({"query": name}, value) for name, value in sorted(counts.rows.items())]
+    yield from _metric("rows_total", "counter", "Rows delivered by this process.", rows)
+    yield from _metric("query_due", "gauge", "Whether a run is due.", each(lambda q: int(q.due)))
+    yield from _metric("query_waiting", "gauge", "Runs of earlier slides still to be made.", each(lambda q: q.waiting))
+    yield from _metric("query_failures", "gauge", "Failures in a row.", each(lambda q: q.failures))
+    yield from _metric("query_missed_total", "counter", "Periods without a run.", each(lambda q: q.missed_runs))
+    yield from _metric("query_slide", "gauge", "Slide of the last delivered run.", each(lambda q: q.slide))
+    yield from _metric(
+        "query_delivered_timestamp_seconds",
+        "gauge",
+        "When the last run was delivered.",
+        each(lambda q: None if q.delivered_at is None else q.delivered_at.timestamp()),
+    )
+    slides = [({"stream": stream["stream"]}, stream["slide"]) for stream in streams]
+    yield from _metric("stream_slide", "gauge", "Slide that a stream has reached.", slides)
+    clocks = [({"stream": stream["stream"]}, stream["now"] / times.SECOND) for stream in streams]
+    yield from _metric("stream_clock_timestamp_seconds", "gauge", "A stream's clock.", clocks)
+
+
+def _metric(name: str, kind: str, told: str, values: Sequence[tuple[dict[str, str], float]]) -> Iterator[str]:
+    yield f"# HELP windrow_{name} {told}"
+    yield f"# TYPE windrow_{name} {kind}"
+    for labels, value in values:
+        inside = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        yield f"windrow_{name}{{{inside}}} {value:.17g}" if inside else f"windrow_{name} {value:.17g}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+class Window:
+    """The port: answers GET /metrics, /status and /healthz.
+
+    Args:
+        store: The warehouse.
+        counts: What the process has done.
+        port: 0 for any that is free.
+    """
+
+    def __init__(self, store: Store, counts: Counts, port: int) -> None:
+        pages: dict[str, tuple[str, Callable[[], str]]] = {
+            "/metrics": ("text/plain; version=0.0.4; charset=utf-8", lambda: metrics(store, counts)),
+            "/status": ("application/json", lambda: json.dumps(status(store, counts), default=str)),
+            "/healthz": ("text/plain; charset=utf-8", lambda: "ok\n"),
+        }
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = 10
+
+            def do_GET(self) -> None:
+                self._answer(*_page(pages, self.path, self.headers.get("Host", "")))
+
+            def _answer(self, code: int, kind: str, body: str) -> None:
+                content = body.encode()
+                self.send_response(code)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Nothing: who asks for metrics is not worth a line every few seconds."""
+
+        self._server = ThreadingHTTPServer((ADDRESS, port), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, name="windrow-http", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._server.server_address[1])
+
+    def close(self) -> None:
+        """Listen no longer."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _page(pages: dict[str, tuple[str, Callable[[], str]]], path: str, host: str) -> tuple[int, str, str]:
+    plain = "text/plain; charset=utf-8"
+    if not _HOSTS.fullmatch(host):
+        return 403, plain, "ask as localhost\n"
+    found = pages.get(path.partition("?")[0])
+    if found is None:
+        return 404, plain, f"there is {', '.join(pages)}\n"
+    try:
+        return 200, found[0], found[1]()
+    except Exception as error:  # noqa: BLE001 - whoever watches must hear of it
+        return 500, plain, f"{type(error).__name__}: {error}\n"

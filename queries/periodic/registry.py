@@ -1,0 +1,248 @@
+"""Registering, listing and dropping periodic queries; one is taken only after it was run once and gave an answer."""
+
+import datetime as dt
+from dataclasses import dataclass
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from windrow import times
+from windrow.catalog import Tables, key
+from windrow.definitions import check_name
+from windrow.errors import DefinitionError, QueryError, UnknownQueryError
+from windrow.lookups import taken
+from windrow.queries import execution
+from windrow.queries.answers import Answer
+from windrow.queries.periodic import storage
+from windrow.queries.periodic.adjusting import adjust_all
+from windrow.queries.periodic.definitions import (
+    Params,
+    columns_of,
+    paces_of,
+    pack_params,
+    read_statement,
+    show_period,
+    streams_of,
+    unpack_params,
+    wishes,
+)
+from windrow.queries.periodic.due import Slides, committed_slides, is_due
+from windrow.queries.periodic.holding import keep as keep_watch
+from windrow.queries.periodic.holding import release_all
+from windrow.queries.periodic.sinks import own_folder
+from windrow.records import QueryEntry, QueryState
+from windrow.snapshot import Snapshot
+from windrow.store import Store
+
+
+@dataclass(frozen=True)
+class QueryStatus:
+    """A periodic query and how it is doing."""
+
+    name: str
+    sql: str
+    streams: tuple[str, ...]
+    """Those that pace it."""
+    period: str
+    sink: str
+    """``table``, or the format and folder of its files."""
+    priority: int
+    missed: str
+    output: str
+    keep: str
+    timeout: float | None
+    created: dt.datetime
+    slide: int | None
+    """The slide of its last delivered run."""
+    delivered_at: dt.datetime | None
+    due: bool
+    """Whether a run would be made now; also true while it waits after a failure."""
+    waiting: int
+    """Runs of earlier slides that are still to be made."""
+    runs: int
+    """Delivered so far."""
+    missed_runs: int
+    """Periods that passed without a run of their own."""
+    failures: int
+    """How many times in a row it has failed."""
+    error: str | None
+    retry_at: dt.datetime | None
+    """It failed, and is left alone until then."""
+    seconds: float | None
+    """How long its last run took."""
+
+
+def add_query(
+    store: Store,
+    name: str,
+    sql: str,
+    *,
+    params: Params = None,
+    slide: times.Duration | None = None,
+    sink: str | None = None,
+    priority: int = 0,
+    missed: str = "latest",
+    output: str = "whole",
+    keep: int | times.Duration | None = None,
+    timeout: float | times.Duration | None = None,
+) -> QueryStatus:
+    """Check a query by running it once, and register it; it is due at the first slide of its next period."""
+    store.check_writable()
+    check_name(name, "query")
+    wanted = wishes(sink, priority, missed, output, keep, timeout)
+    statement = read_statement(sql)
+    if missed == "every" and any(reference.schema for reference in statement.references):
+        raise QueryError("system tables are of the moment, and missed='every' is not; use missed='latest'")
+    with Snapshot(store) as snapshot:
+        found = streams_of(statement, snapshot)
+        bound = unpack_params(pack_params(params))
+        with execution.sql(store, sql, bound, timeout=wanted.timeout, snapshot=snapshot) as tried:
+            rows = tried.arrow()
+        paces = paces_of(statement, found, None if slide is None else times.duration(slide, "slide"))
+        entry = QueryEntry(
+            id=0,
+            name=name,
+            sql=sql,
+            params=pack_params(params),
+            paces=paces,
+            reads=tuple(dict.fromkeys(view.name for _, view in found)),
+            schema_bytes=storage.storable(columns_of(rows.schema)).serialize().to_pybytes(),
+            sink=wanted.sink,
+            folder=wanted.folder,
+            priority=wanted.priority,
+            missed=wanted.missed,
+            output=wanted.output,
+            keep_runs=wanted.keep_runs,
+            keep_time=wanted.keep_time,
+            timeout=wanted.timeout,
+            created=store.clock(),
+            created_slides={},
+        )
+    with store.catalog.write() as tables:
+        _record(tables, entry)
+    adjust_all(store, entry.paces)
+    return status(store, name)
+
+
+def _record(tables: Tables, entry: QueryEntry) -> None:
+    other = taken(tables, entry.name)
+    if other is not None:
+        raise DefinitionError(
+            f"{other!r} exists already (SQL does not tell capitals apart); drop it first or choose another name"
+        )
+    for pace in entry.paces:
+        stream = tables.get("streams", pace.stream.encode())
+        if stream is None or stream.id != pace.stream_id:
+            raise QueryError(f"stream {pace.stream!r} was dropped meanwhile; the query was not added")
+    number = tables.allocate("queries") + 1
+    now = committed_slides(tables, entry)
+    known = replace(entry, id=number, created_slides=now)
+    tables.put("queries", entry.name.encode(), known)
+    tables.put("paced", key(number), QueryState(reached=now, seen=now))
+    if known.missed != "latest":
+        keep_watch(tables, known, watched=True)
+
+
+def find_query(tables: Tables, name: str) -> QueryEntry:
+    """A query's record, or an error that names the queries there are."""
+    names = [at.decode() for at, _ in tables.raw_items("queries")]
+    known = next((each for each in names if each.lower() == name.lower()), None)
+    if known is None:
+        raise UnknownQueryError(
+            f"there is no periodic query {name!r}; {'there are ' + ', '.join(names) if names else 'none was added yet'}"
+        )
+    entry: QueryEntry = tables.get("queries", known.encode())
+    return entry
+
+
+def drop_query(store: Store, name: str) -> None:
+    """Remove a query with its results; files in a folder that the user named stay."""
+    store.check_writable()
+    with store.catalog.write() as tables:
+        entry = find_query(tables, name)
+        state: QueryState = tables.get("paced", key(entry.id))
+        files = [part.file for part in (*state.parts, state.previous) if part is not None]
+        own = own_folder(entry)
+        files += [run.file for _, run in tables.items("runs", key(entry.id)) if run.file.startswith(own)]
+        if entry.sink == "html" and not entry.folder:
+            files.append(f"{own}{entry.name}-latest.html")
+        storage.retire(tables, files)
+        release_all(tables, entry.id)
+        keep_watch(tables, entry, watched=False)
+        tables.delete("queries", entry.name.encode())
+        tables.delete("paced", key(entry.id))
+        tables.delete_prefix("runs", key(entry.id))
+        tables.delete_prefix("results", key(entry.id))
+    storage.lock_path(store, entry).unlink(missing_ok=True)
+    adjust_all(store, entry.paces)
+
+
+def queries(store: Store) -> list[QueryStatus]:
+    """All periodic queries, by name."""
+    return store.catalog.read(lambda tables: [_status(tables, entry) for _, entry in tables.items("queries")])
+
+
+def status(store: Store, name: str) -> QueryStatus:
+    """One periodic query."""
+    return store.catalog.read(lambda tables: _status(tables, find_query(tables, name)))
+
+
+def _status(tables: Tables, entry: QueryEntry) -> QueryStatus:
+    state: QueryState = tables.get("paced", key(entry.id))
+    streams = [tables.get("streams", pace.stream.encode()) for pace in entry.paces]
+    slides = {stream.definition.name: stream.definition.slide for stream in streams if stream is not None}
+    now = committed_slides(tables, entry)
+    return QueryStatus(
+        name=entry.name,
+        sql=entry.sql,
+        streams=tuple(pace.stream for pace in entry.paces),
+        period=show_period(entry, slides),
+        sink=f"{entry.sink}:{entry.folder}" if entry.folder else entry.sink,
+        priority=entry.priority,
+        missed=entry.missed,
+        output=entry.output,
+        keep=f"{entry.keep_runs} runs" if entry.keep_time is None else times.show_duration(entry.keep_time),
+        timeout=entry.timeout,
+        created=times.to_datetime(entry.created),
+        slide=state.delivered,
+        delivered_at=None if state.delivered_at is None else times.to_datetime(state.delivered_at),
+        due=_due(entry, state, now),
+        waiting=state.waiting,
+        runs=state.runs,
+        missed_runs=state.missed,
+        failures=state.failures,
+        error=state.error,
+        retry_at=None if state.retry_at is None else times.to_datetime(state.retry_at),
+        seconds=state.seconds,
+    )
+
+
+def _due(entry: QueryEntry, state: QueryState, now: Slides) -> bool:
+    if entry.missed == "every":
+        return state.waiting > 0
+    return is_due(entry.paces, state.reached, now) and (entry.missed == "latest" or state.seen == now)
+
+
+def results(store: Store, name: str, slide: int | None = None) -> Answer:
+    """What a query has delivered and still keeps, in the order of the slides."""
+    found = store.catalog.read(lambda tables: find_query(tables, name))
+    snapshot = Snapshot(store, ())
+    stored = store.catalog.read(lambda tables: storage.stored(tables, found))
+    shown = stored if slide is None else storage.replace_bounds(stored, slide)
+    reader = pa.RecordBatchReader.from_batches(shown.schema, shown.batches(store))
+    return Answer(reader, (), "snapshot", snapshot.close, lambda: dt.timedelta(0), f'FROM "{found.name}"')
+
+
+def promote(
+    store: Store,
+    answer: Answer | str,
+    name: str,
+    *,
+    slide: times.Duration | None = None,
+    params: Params = None,
+    **delivery: object,
+) -> QueryStatus:
+    """Make a periodic query of one that was asked once: the same text, with a period for the streams that have none."""
+    text = answer if isinstance(answer, str) else answer.text
+    given = params if params is not None or isinstance(answer, str) else answer.params
+    return add_query(store, name, text, params=given, slide=slide, **delivery)  # type: ignore[arg-type]

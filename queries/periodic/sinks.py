@@ -1,0 +1,167 @@
+"""File sinks: after a run is committed, its rows are put into a folder as one file, under a name that is the run's own.
+
+The file is written beside its place, synced and renamed, so nobody sees half of one. A crash between commit and rename
+leaves the run marked as not yet placed; the next round writes the same file again, under the same name.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+from msgspec.structs import replace
+
+from windrow import times
+from windrow.catalog import Tables, key
+from windrow.errors import StorageError
+from windrow.files import disk_errors
+from windrow.queries import engine
+from windrow.queries.answers import HUGE, narrow
+from windrow.queries.periodic import report, storage
+from windrow.queries.types import quoted, text
+from windrow.records import QueryEntry, QueryState, RunEntry
+from windrow.store import Store
+
+_SUFFIXES = {"parquet": ".parquet", "csv": ".csv", "jsonl": ".jsonl", "html": ".html"}
+
+
+def own_folder(entry: QueryEntry) -> str:
+    """The warehouse's own folder of a query's files, relative to it: what is in there follows the retention."""
+    return f"results/{entry.name}/"
+
+
+def file_name(entry: QueryEntry, slide: int, end: int | None) -> str:
+    """Where a run's file goes: relative to the warehouse, or absolute in a folder that the user named."""
+    stamp = "" if end is None else times.show(end).translate({ord("-"): None, ord(":"): None})
+    name = f"{entry.name}-{stamp}-{slide}{_SUFFIXES[entry.sink]}"
+    return str(Path(entry.folder) / name) if entry.folder else own_folder(entry) + name
+
+
+def place(store: Store, entry: QueryEntry, run: RunEntry) -> None:
+    """Put a run's file into its folder."""
+    target = store.root / run.file  # an absolute name stays what it is
+    rows = storage.run_rows(store, entry, run.slide)
+    with disk_errors(f"writing {target}"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _replace(store, target, _WRITERS[entry.sink](store, entry, run, rows))
+        if entry.sink == "html":
+            _replace(store, target.with_name(f"{entry.name}-latest.html"), target.read_bytes())
+    store.files.reach("query.placed")
+
+
+def _replace(store: Store, target: Path, content: bytes) -> None:
+    hidden = target.with_name(f".{target.name}.tmp")
+    with store.files.sink(hidden) as sink:
+        sink.write(content)
+    store.files.sync(hidden)
+    store.files.rename(hidden, target)
+    store.files.sync(target.parent)
+
+
+def place_waiting(store: Store, entries: Sequence[QueryEntry]) -> None:
+    """Put the files of delivered runs that are still waiting for it into their folders, and note it in one commit.
+
+    The caller holds the queries' locks. A folder that cannot be written is kept as the query's error and tried again.
+    """
+    done: dict[int, tuple[list[int], str | None]] = {}
+    waiting = store.catalog.read(lambda tables: [_waiting(tables, entry) for entry in entries])
+    for entry, runs in zip(entries, waiting, strict=True):
+        placed: list[int] = []
+        done[entry.id] = placed, None
+        for run in runs:
+            try:
+                place(store, entry, run)
+            except StorageError as failure:
+                done[entry.id] = placed, str(failure)
+                break
+            placed.append(run.slide)
+    if not done:
+        return
+    with store.catalog.write() as tables:
+        for query, (placed, error) in done.items():
+            state: QueryState | None = tables.get("paced", key(query))
+            if state is not None:
+                left = tuple(slide for slide in state.unplaced if slide not in placed) if error else ()
+                told = error or (state.error if state.failures else None)
+                tables.put("paced", key(query), replace(state, unplaced=left, error=told))
+    store.files.reach("query.settled")
+
+
+def _waiting(tables: Tables, entry: QueryEntry) -> list[RunEntry]:
+    state: QueryState | None = tables.get("paced", key(entry.id))
+    runs = [tables.get("runs", key(entry.id, slide)) for slide in (() if state is None else state.unplaced)]
+    return [run for run in runs if run is not None]
+
+
+def _portable(rows: pa.Table) -> pa.Table:
+    """Staleness in seconds, which every reader of files understands."""
+    at = rows.schema.get_field_index("_staleness")
+    seconds = pc.divide(rows.column(at).cast(pa.int64()).cast(pa.float64()), 1e6)
+    return narrow(rows.set_column(at, "_staleness", seconds))
+
+
+def _parquet(store: Store, entry: QueryEntry, run: RunEntry, rows: pa.Table) -> bytes:  # noqa: ARG001
+    out = pa.BufferOutputStream()
+    pq.write_table(_portable(rows), out)
+    return _bytes(out)
+
+
+def _csv(store: Store, entry: QueryEntry, run: RunEntry, rows: pa.Table) -> bytes:  # noqa: ARG001
+    plain = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_duration)
+    columns = ", ".join(
+        f"{_value(field)} AS {quoted(field.name)}"
+        if any(kind(field.type) for kind in plain)
+        else f"CAST({_value(field)} AS VARCHAR) AS {quoted(field.name)}"
+        for field in narrow(rows).schema
+    )
+    out = pa.BufferOutputStream()
+    pa_csv.write_csv(_selected(store, narrow(rows), columns), out, pa_csv.WriteOptions(quoting_style="needed"))
+    return _bytes(out)
+
+
+def _jsonl(store: Store, entry: QueryEntry, run: RunEntry, rows: pa.Table) -> bytes:  # noqa: ARG001
+    members = ", ".join(f"{text(field.name)}: {_finite(field)}" for field in rows.schema)
+    lines = _selected(store, rows, f"CAST(to_json({{{members}}}) AS VARCHAR)").column(0).to_pylist()
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _html(store: Store, entry: QueryEntry, run: RunEntry, rows: pa.Table) -> bytes:
+    history = storage.last_runs(store, entry, report.MOST_POINTS) if rows.num_rows == 1 else rows
+    return report.page(entry, run, rows, history).encode()
+
+
+_WRITERS: dict[str, Callable[[Store, QueryEntry, RunEntry, pa.Table], bytes]] = {
+    "parquet": _parquet,
+    "csv": _csv,
+    "jsonl": _jsonl,
+    "html": _html,
+}
+
+
+def _bytes(out: pa.BufferOutputStream) -> bytes:
+    content: bytes = out.getvalue().to_pybytes()
+    return content
+
+
+def _value(field: pa.Field) -> str:
+    name = quoted(field.name)
+    if field.metadata == HUGE:
+        return f"CAST({name} AS HUGEINT)"
+    return f"epoch({name})" if pa.types.is_duration(field.type) else name
+
+
+def _finite(field: pa.Field) -> str:
+    """JSON has no word for infinities and for what is not a number."""
+    value = _value(field)
+    return f"CASE WHEN isfinite({value}) THEN {value} END" if pa.types.is_floating(field.type) else value
+
+
+def _selected(store: Store, rows: pa.Table, columns: str) -> pa.Table:
+    cursor = engine.cursor(store)
+    try:
+        cursor.register("_rows", rows)
+        return cursor.sql(f"SELECT {columns} FROM _rows").to_arrow_table()
+    finally:
+        cursor.close()

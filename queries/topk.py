@@ -1,0 +1,155 @@
+"""The few greatest or smallest rows: which they can be is told by the first column of ORDER BY, before others are read.
+
+Only rows that can be among them are shown to the statement, which then runs as it was written. DuckDB does the same
+for its own tables, but not for rows that come from outside.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.indexes.columns import ColumnCache, Picks
+from windrow.indexes.model import Int64s
+from windrow.indexes.segments import Segment
+from windrow.queries import trees
+from windrow.queries.statements import Statement
+
+MOST = 10_000
+"""With more rows wanted than this, all are read."""
+_LAST = {"ORDER_DEFAULT", "NULLS LAST"}
+_PLAIN = {"STAR", "COLUMN_REF", "CONSTANT"}
+"""What a select list may be made of: a row of the answer for each row of the stream, whatever the others are."""
+
+
+@dataclass(frozen=True)
+class First:
+    """The first column that a statement orders by, and how many rows it wants."""
+
+    column: str
+    descending: bool
+    count: int
+
+
+@lru_cache(maxsize=256)
+def first_of(statement: Statement, relation: str, columns: tuple[str, ...]) -> First | None:
+    """What a statement of the shape ``SELECT … FROM stream ORDER BY column, … LIMIT n`` orders by first.
+
+    Args:
+        statement: As parsed.
+        relation: Of the stream.
+        columns: Of the stream.
+    """
+    tree = statement.tree
+    if tree["type"] != "SELECT_NODE" or len(statement.references) != 1 or _has_more(tree, relation):
+        return None
+    kinds = {modifier["type"]: modifier for modifier in tree["modifiers"]}
+    if set(kinds) != {"ORDER_MODIFIER", "LIMIT_MODIFIER"} or len(tree["modifiers"]) != 2:
+        return None
+    limits = kinds["LIMIT_MODIFIER"]
+    limit, offset = (_number(limits.get(name)) for name in ("limit", "offset"))
+    if limit is None or limits["limit_type"] != "ROW_COUNT" or (offset is None and limits.get("offset") is not None):
+        return None
+    order = kinds["ORDER_MODIFIER"]["orders"][0]
+    name = _column(order["expression"], statement.references[0].alias, tree["select_list"], columns)
+    count = limit + (offset or 0)
+    if name is None or not 0 < count <= MOST or order["null_order"] not in _LAST:
+        return None
+    return First(name, order["type"] == "DESCENDING", count)
+
+
+def _has_more(tree: trees.Node, relation: str) -> bool:
+    """Whether it does anything but show rows of one relation."""
+    source = tree["from_table"]
+    return bool(
+        tree["cte_map"]["map"]
+        or any(tree[name] for name in ("where_clause", "group_expressions", "having", "qualify", "sample"))
+        or tree["aggregate_handling"] != "STANDARD_HANDLING"
+        or source["type"] != "BASE_TABLE"
+        or source["table_name"].lower() != relation.lower()
+        or source["sample"]
+        or source.get("column_name_alias")
+        or any(
+            visit.node.get("class", "STAR") not in _PLAIN for item in tree["select_list"] for visit in trees.walk(item)
+        )
+    )
+
+
+def _number(node: Any) -> int | None:
+    """The integer that a constant is."""
+    literal = node.get("literal") if isinstance(node, dict) else None
+    return int(literal["text"]) if literal and literal["kind"] == "INTEGER" and literal["text"].isdigit() else None
+
+
+def _column(node: trees.Node, alias: str, items: Sequence[trees.Node], columns: Sequence[str]) -> str | None:
+    """The column of the stream that ORDER BY certainly means."""
+    path = [str(name).lower() for name in node.get("column_names", ())]
+    if not path or path[:-1] not in ([], [alias.lower()]):
+        return None
+    name = path[-1]
+    found = [column for column in columns if column.lower() == name]
+    hidden = any(item["alias"].lower() == name or item.get("replace_list") or item.get("rename_list") for item in items)
+    return found[0] if len(found) == 1 and not hidden else None
+
+
+class Top:
+    """The rows of a window that can be among the first ones.
+
+    Args:
+        first: What is wanted.
+        whole: Segments of which every row is in the window.
+        cache: Of columns.
+        full: All columns of the files.
+    """
+
+    def __init__(self, first: First, whole: Sequence[Segment], cache: ColumnCache, full: pa.Schema) -> None:
+        self._first, self._whole, self._cache = first, whole, cache
+        self._full, self._schema = full, pa.schema([full.field(first.column)])
+        self._limit: int | None = None
+
+    @staticmethod
+    def suits(kind: pa.DataType) -> bool:
+        """Whether a column's values can be compared as they are stored."""
+        return bool(pa.types.is_signed_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+
+    def picks(self, segments: Sequence[Segment]) -> Picks:
+        """Rows of segments, as ranges in their files."""
+        if self._limit is None:
+            self._limit = self._nth()
+        return {segment.id: self._beyond(segment, self._limit) for segment in segments}
+
+    def _nth(self) -> int | None:
+        """The value that the last of the wanted rows has, or one that is further behind; None if there are too few."""
+        count, best = self._first.count, np.empty(0, np.int64)
+        for segment in self._whole:
+            values, valid = self._values(segment)
+            values = values if valid is None else values[valid]
+            if len(best) == count:
+                values = values[values > best[0]]
+            if len(values) > count:
+                values = np.partition(values, len(values) - count)[-count:]
+            best = np.sort(np.concatenate([best, values]))[-count:]
+        return int(best[0]) if len(best) == count else None
+
+    def _beyond(self, segment: Segment, limit: int | None) -> tuple[Int64s, Int64s]:
+        if limit is None:
+            return np.array([segment.start]), np.array([segment.stop])
+        values, valid = self._values(segment)
+        mask = values >= limit
+        rows: Int64s = np.flatnonzero(mask if valid is None else mask & valid) + segment.start
+        return rows, rows + 1
+
+    def _values(self, segment: Segment) -> tuple[Int64s, Any]:
+        """A column of a segment as numbers of which the greatest are wanted, and which of them are not null."""
+        batches = list(self._cache.batches([segment], self._schema, self._full))
+        column = pa.chunked_array([batch.column(0) for batch in batches], self._schema.field(0).type)
+        valid = column.is_valid().to_numpy() if column.null_count else None
+        width = (
+            pa.int64() if column.type.bit_width == 64 else pa.int32() if column.type.bit_width == 32 else column.type
+        )
+        numbers = column if column.type == width else pa.chunked_array([c.view(width) for c in column.chunks], width)
+        values = numbers.fill_null(0).to_numpy() if numbers.null_count else numbers.to_numpy()
+        return (values if self._first.descending else ~values), valid

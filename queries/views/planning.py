@@ -1,0 +1,239 @@
+"""From a view's statement to a plan: its update pattern, its branches, and what each of them joins.
+
+What cannot be a view is refused here, with the reason.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from windrow import times
+from windrow.definitions import StreamDefinition
+from windrow.errors import ViewError
+from windrow.queries import hearing, macros, trees
+from windrow.queries.confine import confine
+from windrow.queries.pieces import free_prefix
+from windrow.queries.statements import Statement, parse
+from windrow.queries.trees import Node
+from windrow.queries.views import patterns
+from windrow.queries.views.editing import confirm, edited
+from windrow.queries.views.patterns import Label, Pattern
+from windrow.queries.views.plans import Branch, Link, Part, Plan, base_tables
+from windrow.queries.windows import All, Range
+
+
+def make_plan(
+    name: str,
+    sql: str,
+    streams: Mapping[str, StreamDefinition],
+    tables: Mapping[str, pa.Schema],
+    retroactive: Sequence[str] = (),
+) -> Plan:
+    """Read a view's statement, or say why it cannot be one.
+
+    Args:
+        name: Of the view, for messages.
+        sql: Its statement.
+        streams: All streams there are.
+        tables: The columns of all tables there are.
+        retroactive: Tables whose changes reach back.
+    """
+    statement = parse(sql)
+    folded = {known.lower(): known for known in (*streams, *tables)}
+    confine(statement, lambda each: not each.schema and each.name.lower() in folded)
+    _check_statement(name, statement, streams, folded)
+    parts = tuple(_parts(statement, streams, tables, folded))
+    if not any(part.definition for part in parts):
+        raise ViewError(f"view {name!r} reads no stream; ask the table itself, or store the answer with put_table")
+    found = patterns.label(statement.tree, _leaves(parts, retroactive))
+    prefix = free_prefix(statement.sql.encode())
+    if found.pattern is Pattern.STRICT:
+        own = tuple(replace(part, relation=part.reference.relation) for part in parts)
+        return Plan(statement, found, own, (), False, statement.sql.rstrip().rstrip(";"), prefix)
+    selects = list(_selects(name, statement.tree))
+    distinct = _is_distinct(name, statement.tree)
+    branches = tuple(_branches(name, selects, parts))
+    draft = Plan(statement, found, parts, branches, distinct, "", prefix)
+    text = edited(name, draft)
+    confirm(name, selects, text)
+    return Plan(statement, found, parts, branches, distinct, text, prefix)
+
+
+def _check_statement(
+    name: str, statement: Statement, streams: Mapping[str, StreamDefinition], folded: Mapping[str, str]
+) -> None:
+    if statement.explain:
+        raise ViewError(f"view {name!r}: a view is a query, without EXPLAIN")
+    nodes = [visit.node for visit in trees.walk(statement.tree)]
+    if any(node.get("class") == "PARAMETER" for node in nodes):
+        raise ViewError(f"view {name!r}: a view takes no parameters; write the values into its statement")
+    fickle = patterns.unrepeatable(node for node in nodes if "class" in node)
+    if fickle or hearing.asks_the_clock(statement):
+        what = f"{fickle}()" if fickle else "the wall clock"
+        raise ViewError(f"view {name!r}: {what} gives something else each time; a view must depend on its rows alone")
+    if macros.asks_for_order(statement):
+        raise ViewError(f"view {name!r}: _seq is not kept in views; leave it and the macros that need it out")
+    for reference in statement.references:
+        definition = streams.get(folded[reference.name.lower()])
+        window = reference.window
+        if definition is None:
+            if not isinstance(window, All):
+                raise ViewError(f"view {name!r}: {reference.name} is a table, which has no windows")
+        elif isinstance(window, Range):
+            _check_range(name, definition, window)
+
+
+def _check_range(name: str, definition: StreamDefinition, window: Range) -> None:
+    kept = definition.longest_life
+    if window.slide is not None:
+        raise ViewError(f"view {name!r}: a view moves with its inputs; leave SLIDE out of {window}")
+    if kept is not None and window.length > kept:
+        raise ViewError(
+            f"view {name!r}: stream {definition.name!r} keeps rows for {times.show_duration(kept)}; "
+            f"a window of {times.show_duration(window.length)} would not be complete"
+        )
+
+
+def _parts(
+    statement: Statement,
+    streams: Mapping[str, StreamDefinition],
+    tables: Mapping[str, pa.Schema],
+    folded: Mapping[str, str],
+) -> Iterator[Part]:
+    for number, reference in enumerate(statement.references):
+        own = folded[reference.name.lower()]
+        definition = streams.get(own)
+        schema = tables[own] if definition is None else definition.schema
+        yield Part(number, reference, own, definition, tuple(schema.names), f"_v{number}")
+
+
+def _leaves(parts: Sequence[Part], retroactive: Sequence[str]) -> patterns.Leaf:
+    by_relation = {part.reference.relation.lower(): part for part in parts}
+
+    def leaf(node: Node) -> Label:
+        part = by_relation[node["qualified_name"]["path"][-1].lower()]
+        if part.definition is None:
+            return patterns.table_leaf(part.name, retroactive=part.name in retroactive)
+        return patterns.stream_leaf(part.definition, part.reference.window)
+
+    return leaf
+
+
+# -- the shape of a plan that can be kept up from new rows -----------------------------------------------------------
+
+
+def _selects(name: str, node: Node) -> Iterator[Node]:
+    """The SELECTs of a union, in the order of the text."""
+    if node["cte_map"]["map"]:
+        raise ViewError(f"view {name!r}: make the WITH query a view of its own, and name that here")
+    if node["type"] == "SET_OPERATION_NODE":
+        for child in node["children"]:
+            yield from _selects(name, child)
+        return
+    for each in trees.walk(node):
+        if each.node.get("class") == "STAR" and each.node["columns"]:
+            raise ViewError(f"view {name!r}: name the columns instead of COLUMNS(…)")
+        if each.node.get("type") == "SUBQUERY":
+            raise ViewError(f"view {name!r}: make the inner query a view of its own, and name that here")
+    if any(modifier["type"] == "ORDER_MODIFIER" for modifier in node["modifiers"]):
+        raise ViewError(f"view {name!r}: rows of a view have no order; put ORDER BY into the queries that ask it")
+    yield node
+
+
+def _is_distinct(name: str, tree: Node) -> bool:
+    """Whether duplicates are eliminated, which only the outermost step may do."""
+
+    def own(node: Node) -> bool:
+        if any(modifier["type"] == "DISTINCT_MODIFIER" for modifier in node["modifiers"]):
+            return True
+        return node["type"] == "SET_OPERATION_NODE" and not node["setop_all"]
+
+    def inner(node: Node) -> bool:
+        return any(own(child) or inner(child) for child in node.get("children", ()))
+
+    outermost = own(tree)
+    if any(modifier["type"] == "ORDER_MODIFIER" for modifier in tree["modifiers"]):
+        raise ViewError(f"view {name!r}: rows of a view have no order; put ORDER BY into the queries that ask it")
+    if not outermost and inner(tree):
+        raise ViewError(f"view {name!r}: make the part with DISTINCT a view of its own, and name that here")
+    return outermost
+
+
+def _branches(name: str, selects: Sequence[Node], parts: Sequence[Part]) -> Iterator[Branch]:
+    left = list(parts)
+    for select in selects:
+        own = []
+        for _ in base_tables(select["from_table"]):
+            own.append(left.pop(0))
+        if not any(part.definition for part in own):
+            raise ViewError(f"view {name!r}: a SELECT of it reads no stream; its rows would never come")
+        yield Branch(tuple(own), tuple(_links(select, own)))
+
+
+def _links(select: Node, parts: Sequence[Part]) -> Iterator[Link]:
+    """Equalities of columns that every result fulfils."""
+    for condition in (*_inner_conditions(select["from_table"]), select["where_clause"]):
+        for each in _conjuncts(condition):
+            if each.get("class") == "COMPARISON" and each["type"] == "COMPARE_EQUAL":
+                left, right = _resolve(each["left"], parts), _resolve(each["right"], parts)
+                if left and right and left[0].number != right[0].number:
+                    yield Link(left[0].number, left[1], right[0].number, right[1])
+    yield from _using(select["from_table"], parts)
+
+
+def _inner_conditions(node: Node) -> Iterator[Node]:
+    if node["type"] == "JOIN":
+        if node["join_type"] == "INNER" and node["ref_type"] == "REGULAR" and node["condition"] is not None:
+            yield node["condition"]
+        yield from _inner_conditions(node["left"])
+        yield from _inner_conditions(node["right"])
+
+
+def _using(node: Node, parts: Sequence[Part]) -> Iterator[Link]:
+    if node["type"] != "JOIN":
+        return
+    yield from _using(node["left"], parts)
+    yield from _using(node["right"], parts)
+    if node["join_type"] != "INNER" or not node["using_columns"]:
+        return
+    relations = [{t["table_name"].lower() for t in base_tables(node[side])} for side in ("left", "right")]
+    for column in node["using_columns"]:
+        sides = [
+            [
+                (p, c)
+                for p in parts
+                if p.reference.relation.lower() in own
+                for c in p.columns
+                if c.lower() == column.lower()
+            ]
+            for own in relations
+        ]
+        if all(len(side) == 1 for side in sides) and sides[0][0][0].number != sides[1][0][0].number:
+            (left, one), (right, other) = sides[0][0], sides[1][0]
+            yield Link(left.number, one, right.number, other)
+
+
+def _conjuncts(node: Node | None) -> Iterator[Node]:
+    if node is None:
+        return
+    if node.get("class") == "CONJUNCTION" and node["type"] == "CONJUNCTION_AND":
+        for child in node["children"]:
+            yield from _conjuncts(child)
+    else:
+        yield node
+
+
+def _resolve(node: Node, parts: Sequence[Part]) -> tuple[Part, str] | None:
+    """The part and column that an expression is, if it is plainly one."""
+    if node.get("class") != "COLUMN_REF" or len(node["column_names"]) > 2:
+        return None
+    *alias, column = (each.lower() for each in node["column_names"])
+    found = [
+        (part, own)
+        for part in parts
+        if not alias or part.alias.lower() == alias[0]
+        for own in part.columns
+        if own.lower() == column
+    ]
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,34 @@
+"""Plots are drawn where matplotlib is, are the same for the same figures, and are missed in a word where it is not."""
+
+import sys
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from bench import plots
+
+SERIES = {"ours": [(1.0, 2.0), (10.0, 2.1)], "theirs <&>": [(1.0, 3.0), (10.0, 30.0)]}
+
+
+def test_a_plot_is_a_wellformed_picture_and_the_same_again(tmp_path):
+    pytest.importorskip("matplotlib")
+    shown = plots.lines("growth", "Growth", SERIES, x="MB", y="ms", log_x=True, log_y=True, folder=tmp_path)
+    first = (tmp_path / "growth.svg").read_bytes()
+    plots.lines("growth", "Growth", SERIES, x="MB", y="ms", log_x=True, log_y=True, folder=tmp_path)
+    assert shown == "![Growth](plots/growth.svg)"
+    assert (tmp_path / "growth.svg").read_bytes() == first
+    assert "theirs <&>" in "".join(ET.fromstring(first).itertext())
+
+
+def test_bars_name_every_group(tmp_path):
+    pytest.importorskip("matplotlib")
+    plots.bars("b", "Bars", {"a": [1, 2], "b": [3, 4]}, ["first", "second"], y="ms", folder=tmp_path)
+    text = "".join(ET.fromstring((tmp_path / "b.svg").read_bytes()).itertext())
+    assert "first" in text
+    assert "second" in text
+
+
+def test_without_matplotlib_a_sentence_stands_in_its_place(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "matplotlib is not installed" in plots.lines("x", "X", SERIES, x="", y="", folder=tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,84 @@
+"""kill -9 in the slide that moves views: streams and views are all as before it or all as after it."""
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+import children
+import viewing
+from faults import Counting, finish, start
+
+OPERATIONS = viewing.operations(seed=20261116, count=60)
+STEPS = (
+    "slide.planned",
+    "view.staged",
+    "view.published",
+    "view.merge.staged",
+    "view.merge.published",
+    "view.written",
+    "slide.committing",
+    "slide.committed",
+)
+
+
+def truths() -> list[dict]:
+    """What must be seen after so many operations."""
+    truth = viewing.Truth()
+    found = [truth.state()]
+    for operation in OPERATIONS:
+        truth.do(operation)
+        found.append(truth.state())
+    return found
+
+
+TRUTHS = truths()
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("fresh") / "wh"
+    viewing.create(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def reached(fresh: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    """How often each step is reached; every state on the way is the truth."""
+    path = shutil.copytree(fresh, tmp_path_factory.mktemp("counted") / "wh")
+    files = Counting()
+    with viewing.open_warehouse(path, files=files) as wh:
+        for number, operation in enumerate(OPERATIONS, 1):
+            viewing.do(wh, operation)
+            assert viewing.state(wh) == TRUTHS[number]
+        assert wh.check().ok
+    return dict(files.steps)
+
+
+def test_the_scenario_is_worth_being_killed_in(reached: dict[str, int]) -> None:
+    assert all(reached.get(step, 0) >= 3 for step in STEPS), reached
+    assert sum(len(rows) for state in TRUTHS for _, rows in state.values()) > 200
+    died = [row for state in TRUTHS for row in state["brief"][1] if row[3] is not None]
+    assert len(died) > 3
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_slide_killed_at_a_step_moves_all_views_or_none(
+    step: str, fresh: Path, reached: dict[str, int], tmp_path: Path
+) -> None:
+    for nth in sorted({reached[step] // 3, reached[step]}):
+        path, progress = shutil.copytree(fresh, tmp_path / f"wh{nth}"), tmp_path / f"progress{nth}"
+        child = start(children.run_views_until_step, str(path), OPERATIONS, str(progress), step, nth)
+        assert finish(child) == -signal.SIGKILL
+        done = len(progress.read_bytes())
+        with viewing.open_warehouse(path) as wh:
+            found = viewing.state(wh)
+            assert found in TRUTHS[done : done + 2], f"killed in {OPERATIONS[done]}"
+            for number, operation in enumerate(OPERATIONS[done:], done + 1):
+                viewing.do(wh, operation)
+                if number > done + 1 and number % 10 == 0:
+                    assert viewing.state(wh) == TRUTHS[number]
+            wh.gc()
+            assert wh.check().ok
+        shutil.rmtree(path)

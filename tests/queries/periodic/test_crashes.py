@@ -1,0 +1,132 @@
+"""kill -9 anywhere in a delivery: every due run is there once, with its file, and nothing else is."""
+
+import csv
+import io
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+import children
+import places
+import scenario
+from children import PER_SLOT
+from faults import PROCESSES, Counting, finish, start
+from shapes import BASE, DELTA
+from windrow.files import DELIVERY_STEPS
+
+SLOTS = 9
+FIRST = BASE // DELTA
+"""The slide at BASE."""
+
+
+def expected(name: str, slot: int) -> list[tuple[int, int]]:
+    """What the run of a slot says: the window holds this slot and the one before."""
+    whole = [(n, PER_SLOT) for n in (slot - 1, slot) if n >= 1]
+    if name == "come":
+        return [(slot, PER_SLOT)]
+    if name == "gone":
+        return [(slot - 2, PER_SLOT)] if slot > 2 else []
+    return whole
+
+
+def due(name: str) -> list[int]:
+    """The slots at which a query is due."""
+    if name != "each":
+        return list(range(1, SLOTS + 1))
+    return [slot for slot in range(1, SLOTS + 1) if slot == 1 or (FIRST + slot) % 2 == 0]
+
+
+def assert_delivered(path: Path) -> None:
+    """Exactly the runs that were due, each with its rows and its file."""
+    with scenario.open_warehouse(path) as wh:
+        wh.gc()
+        runs = wh.sql("SELECT query, slide, outcome, file FROM windrow.runs ORDER BY ALL").fetchall()
+        for name in ("newest", "each", "come", "gone"):
+            kept = due(name)[-3:] if name == "each" else due(name)
+            own = [run for run in runs if run[0] == name]
+            assert [run[1] - FIRST for run in own] == kept
+            assert {run[2] for run in own} == {"delivered"}
+            rows = [(row[0] - FIRST, *row[-2:]) for row in wh.results(name).fetchall()]
+            assert rows == [(slot, *row) for slot in kept for row in expected(name, slot)]
+            assert wh.sql(f"SELECT count(*), count(DISTINCT (_slide, slot)) FROM {name}").fetchall() == [
+                (len(rows),) * 2
+            ]
+            files = {str(p.relative_to(path)) for p in (path / "results" / name).glob("*") if p.is_file()}
+            assert files == ({run[3] for run in own} if name in ("each", "come") else set())
+            for _, slide, _, file in own if files else ():
+                assert _read(path / file) == expected(name, slide - FIRST)
+        assert wh.check().problems == ()
+        assert wh._store.catalog.read(lambda tables: list(tables.raw_items("holds"))) == []
+        assert {query.missed_runs for query in wh.queries()} == {0}
+    assert not any((path / "staging").iterdir())
+    assert not any((path / "catalog" / "pins").iterdir())
+
+
+def _read(path: Path) -> list[tuple[int, int]]:
+    text = path.read_text()
+    rows = csv.DictReader(io.StringIO(text)) if path.suffix == ".csv" else map(json.loads, text.splitlines())
+    return [(int(row["slot"]), int(row["n"])) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def reached():
+    """How often each step is reached when nothing goes wrong."""
+    with places.folder() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("windrow.queries.periodic.storage.INLINE_BYTES", 1800)
+        patch.setattr("windrow.queries.periodic.storage.TAIL_RUNS", 2)
+        files = Counting()
+        children.add_standing(str(folder / "w"))
+        with scenario.open_warehouse(folder / "w", files=files) as wh:
+            for slot in range(1, SLOTS + 1):
+                children.slide_and_run(wh, slot)
+        assert_delivered(folder / "w")
+        return files.steps
+
+
+def test_every_step_of_a_delivery_is_reached(reached):
+    assert set(DELIVERY_STEPS) <= set(reached)
+
+
+@pytest.mark.parametrize("step", [*DELIVERY_STEPS, "slide.committing", "slide.committed"])
+def test_a_process_killed_at_a_named_step_delivers_each_run_once(step, reached, tmp_path):
+    times = reached[step]
+    for nth in sorted({1, times // 2 + 1, times}):
+        with places.folder() as folder:
+            path, progress = folder / "w", folder / "progress"
+            children.add_standing(str(path))
+            child = start(children.run_standing, str(path), str(progress), step, nth, SLOTS)
+            # Runs that are ready together are committed together: the last time may not come.
+            assert finish(child) in ((-signal.SIGKILL,) if nth == 1 else (-signal.SIGKILL, 0))
+            with scenario.open_warehouse(path) as wh:
+                for slot in range(len(progress.read_bytes()) + 1, SLOTS + 1):
+                    children.slide_and_run(wh, slot)
+            assert_delivered(path)
+
+
+def test_two_processes_that_make_rounds_at_once_deliver_each_run_once(tmp_path):
+    """Both run whatever is due, all the time, while a third slides."""
+    with places.folder() as folder:
+        path, stop = folder / "w", folder / "stop"
+        children.add_standing(str(path))
+        queues = [PROCESSES.Queue() for _ in range(2)]
+        running = [start(children.run_rounds, str(path), str(stop), queue) for queue in queues]
+        with scenario.open_warehouse(path) as wh:
+            for slot in range(1, SLOTS + 1):
+                children.slide_numbered(wh, slot)
+        stop.touch()
+        done = [queue.get(timeout=60) for queue in queues]
+        assert [finish(child) for child in running] == [0, 0]
+        together = [(name, slide - FIRST) for part in done for name, slide, outcome in part if outcome == "delivered"]
+        assert len(together) == len(set(together)), "no run was delivered twice"
+        for name in ("each", "come"):
+            assert sorted(slot for n, slot in together if n == name) == due(name), "no run was missed"
+        with scenario.open_warehouse(path) as wh:
+            delivered = wh.sql("SELECT query, slide FROM windrow.runs").fetchall()
+            for name, slide in delivered:
+                if name in ("newest", "each"):
+                    rows = [row[-2:] for row in wh.results(name, slide=slide).fetchall()]
+                    assert rows == expected(name, slide - FIRST)
+            assert max(slide for name, slide in delivered if name == "newest") - FIRST == SLOTS
+            assert wh.check().problems == ()

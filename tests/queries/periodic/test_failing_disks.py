@@ -1,0 +1,69 @@
+"""A disk that fails during a delivery changes nothing, and the next round delivers what this one could not."""
+
+import pytest
+
+import children
+import places
+import scenario
+import windrow
+from children import PER_SLOT
+from faults import Counting, FailAt
+from shapes import BASE, DELTA
+from windrow.queries.periodic import storage
+
+FIRST = BASE // DELTA
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    monkeypatch.setattr(storage, "INLINE_BYTES", 1800)
+    monkeypatch.setattr(storage, "TAIL_RUNS", 2)
+
+
+def made(folder, files) -> windrow.Warehouse:
+    children.add_standing(str(folder / "w"))
+    wh = scenario.open_warehouse(folder / "w")
+    for slot in range(1, 4):
+        children.slide_and_run(wh, slot)
+    wh.close()
+    return scenario.open_warehouse(folder / "w", files=files)
+
+
+def reached(call: str) -> int:
+    """How often a round makes a call."""
+    files = Counting()
+    with places.folder() as folder, made(folder, files) as wh:
+        children.slide_numbered(wh, 4)
+        before = files.calls[call]
+        wh.run_due()
+        return files.calls[call] - before
+
+
+@pytest.mark.parametrize("call", ["sink", "write", "sync", "rename"])
+def test_a_round_that_failed_is_made_again(call):
+    for nth in range(1, max(1, reached("sink" if call == "write" else call)) + 1):
+        with places.folder() as folder:
+            files = FailAt(call, 0)
+            with made(folder, files) as wh:
+                children.slide_numbered(wh, 4)
+                files.nth = files.calls[call] + nth
+                try:
+                    wh.run_due()
+                except windrow.StorageError as error:
+                    told = str(error)
+                    assert "failed" in told
+                assert files.failed, f"{call} {nth}"
+                assert wh.check().problems == ()
+                wh.run_due(now=True)  # a run that failed waits a while; not here
+                children.slide_and_run(wh, 5)
+                for name in ("newest", "come"):
+                    rows = [(row[0] - FIRST, *row[-2:]) for row in wh.results(name).fetchall()]
+                    slots = [slot for slot, *_ in rows]
+                    assert sorted(set(slots)) == [1, 2, 3, 4, 5], f"{name} after {call} {nth}"
+                    assert len(set(rows)) == len(rows)
+                    assert {row[-1] for row in rows} == {PER_SLOT}
+                assert len(list((folder / "w" / "results" / "come").glob("*.jsonl"))) == 5
+                assert {query.error for query in wh.queries()} == {None}
+                assert wh.check().problems == ()
+            with scenario.open_warehouse(folder / "w") as wh:
+                assert wh.gc().orphans == 0, "nothing was left lying about"

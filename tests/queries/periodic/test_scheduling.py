@@ -1,0 +1,148 @@
+"""Costs, aligned periods and the schedulers, on the worked example of seven queries and by counting by hand."""
+
+import random
+from itertools import pairwise
+
+import pytest
+
+import windrow
+from windrow.queries.periodic.costs import Load, SubGroup, align, choose_kind, execution_cost, schedule_cost
+from windrow.queries.periodic.scheduling import POLICIES, Group, Member, Scheduler, batches, tasks_of
+
+# Q1 … Q7: MAX over windows of one synopsis, in minutes.
+SEVEN = (
+    Member("Q1", 10, 2), Member("Q2", 5, 2), Member("Q3", 6, 2), Member("Q4", 15, 3), Member("Q5", 12, 3),
+    Member("Q6", 20, 5), Member("Q7", 30, 5),
+)  # fmt: skip
+PARTS = (SubGroup(2, (10, 5, 6)), SubGroup(3, (15, 12)), SubGroup(5, (20, 30)))
+
+
+def by_hand(periods: tuple[int, ...]) -> float:
+    """Minute by minute: whoever is due is executed together, for the merges of the longest window."""
+    longest, total = (9, 14, 29), 0
+    for minute in range(1, 31):
+        total += max((cost for cost, period in zip(longest, periods, strict=True) if minute % period == 0), default=0)
+    return total / 30
+
+
+@pytest.mark.parametrize(
+    ("periods", "cost"),
+    [((2, 2, 5), 11.4), ((2, 2, 2), 14.5), ((2, 3, 3), 12.67), ((2, 3, 2), 16.83)],
+)  # fmt: skip
+def test_the_worked_example_costs_what_is_printed(periods: tuple[int, ...], cost: float) -> None:
+    assert round(schedule_cost("basic", PARTS, periods), 2) == cost
+    assert schedule_cost("basic", PARTS, periods) == pytest.approx(by_hand(periods))
+
+
+def test_the_first_printed_cost_has_one_execution_too_few() -> None:
+    """Conservative: printed 11.63 = 349/30; by hand 358/30, one more execution of the first sub-group (cost 9)."""
+    cost = schedule_cost("basic", PARTS, (2, 3, 5))
+    assert cost == pytest.approx(by_hand((2, 3, 5))) == pytest.approx(358 / 30)
+    assert round(cost - 9 / 30, 2) == 11.63
+
+
+def test_two_sub_groups_cost_what_is_printed() -> None:
+    assert round(schedule_cost("basic", PARTS[:2], (2, 3)), 2) == 7.67
+    assert schedule_cost("basic", PARTS[:2], (2, 2)) == 7.0
+
+
+def test_hybrid_aligns_the_second_sub_group_with_the_first() -> None:
+    assert align("basic", PARTS).periods == (2, 2, 5)
+    assert [(task.period, len(task.members)) for task in tasks_of("hybrid", [Group(SEVEN)])] == [(2, 5), (5, 2)]
+
+
+def test_aligning_many_sub_groups_never_costs_more_than_leaving_them() -> None:
+    chance = random.Random(3)
+    parts = [SubGroup(chance.randint(1, 40), (chance.randint(20, 100),)) for _ in range(12)]
+    own = tuple(part.period for part in parts)
+    found = align("basic", parts)
+    assert found.cost <= schedule_cost("basic", parts, own)
+    assert all(aligned <= period for aligned, period in zip(found.periods, own, strict=True))
+
+
+def test_other_kinds_put_each_window_together_by_itself() -> None:
+    assert execution_cost("basic", (5, 9, 30)) == 29
+    assert execution_cost("running", (5, 9, 30, 30)) == 3
+    assert execution_cost("interval", (8, 8)) == execution_cost("interval", (8,))
+
+
+def test_kinds_follow_their_costs() -> None:
+    """Many windows share one pass; one long window is put together from few nodes; late rows spoil running sums."""
+    many = tuple((n, 1) for n in range(20, 100, 2))
+    assert choose_kind(Load(100, 50, 1000, 0, many, True))[0] == "basic"
+    assert choose_kind(Load(100, 50, 60, 0, ((100, 4),), False))[0] == "interval"
+    assert choose_kind(Load(100, 50, 60, 0, ((100, 1), (80, 1)), True))[0] == "running"
+    assert choose_kind(Load(100, 50, 60, 1, ((100, 4),), True))[0] != "running"
+
+
+# -- schedules -------------------------------------------------------------------------------------------------------
+
+
+def executions(policy: str, groups: list[Group], minutes: int) -> dict[str, list[int]]:
+    """When each query is executed if there is time for everything."""
+    scheduler = Scheduler(policy, groups)
+    found: dict[str, list[int]] = {member.name: [] for group in groups for member in group.members}
+    for minute in range(1, minutes + 1):
+        scheduler.slid()
+        while tasks := scheduler.next():
+            scheduler.done(tasks)
+            for member in (member for task in tasks for member in task.members):
+                found[member.name].append(minute)
+    return found
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_without_overload_no_query_waits_longer_than_its_period(policy: str) -> None:
+    found = executions(policy, [Group(SEVEN)], 30)
+    for member in SEVEN:
+        gaps = [later - sooner for sooner, later in pairwise([0, *found[member.name]])]
+        assert max(gaps) <= member.period
+    if policy in ("conservative", "no-sharing"):
+        assert found["Q6"] == [5, 10, 15, 20, 25, 30]
+    if policy == "aggressive":
+        assert found["Q7"] == list(range(2, 31, 2))
+
+
+def late(policy: str, behind: dict[int, int]) -> list[list[str]]:
+    """What is executed, in which order, with sub-groups (by their period) late by so many slides."""
+    names = {period: [m.name for m in SEVEN if m.period == period] for period in (2, 3, 5)}
+    scheduler = Scheduler(policy, [Group(SEVEN)])
+    for task in scheduler.tasks:
+        task.deadline = -max(behind[member.period] for member in task.members)
+    found = []
+    for _ in range(3):
+        tasks = scheduler.next()
+        found.append(sorted(member.name for task in tasks for member in task.members))
+        scheduler.done(tasks)
+        if not tasks:
+            break
+    assert sorted(names[2] + names[3] + names[5]) == sorted(m.name for m in SEVEN)
+    return [each for each in found if each]
+
+
+def test_late_queries_share_as_far_as_the_policy_lets_them() -> None:
+    """The first sub-group is two slides late, the second one, the third is due just now."""
+    behind = {2: 2, 3: 1, 5: 0}
+    one, two, three = ["Q1", "Q2", "Q3"], ["Q4", "Q5"], ["Q6", "Q7"]
+    assert late("conservative", behind) == [one, two, three]
+    assert late("no-sharing", behind) == [one, two, three]
+    assert late("hybrid+late", behind) == [one + two, three]
+    assert late("hybrid+late-pending", behind) == [one + two + three]
+
+
+def test_pending_queries_do_not_share_while_nothing_is_late() -> None:
+    assert late("hybrid+late-pending", {2: 0, 3: 0, 5: -3}) == [["Q1", "Q2", "Q3", "Q4", "Q5"]]
+
+
+def test_groups_are_never_mixed_and_priority_breaks_ties() -> None:
+    groups = [Group((Member("low", 5, 1),)), Group((Member("high", 9, 1, priority=3),))]
+    scheduler = Scheduler("conservative", groups)
+    scheduler.slid()
+    assert [task.members[0].name for task in scheduler.next()] == ["high"]
+    assert batches("conservative", groups, {}) == [["high"], ["low"]]
+    assert batches("conservative", groups, {"low": 1}) == [["low"], ["high"]]
+
+
+def test_an_unknown_policy_is_refused_by_name() -> None:
+    with pytest.raises(windrow.WindrowError, match="no scheduling policy 'eager'; choose one of no-sharing"):
+        Scheduler("eager", [])

@@ -1,0 +1,76 @@
+"""The layouts of a stream: numbered, the last of them current, older ones kept until nothing lies in them any more."""
+
+from collections.abc import Iterable
+from dataclasses import replace as changed
+
+from msgspec.structs import replace
+
+from windrow.catalog import Tables, key
+from windrow.definitions import StreamDefinition
+from windrow.indexes.partitioners import Index
+from windrow.indexes.segments import Segment
+from windrow.records import Layout, Relayout, StreamState
+
+
+def opening_layout(definition: StreamDefinition, index: Index, why: str) -> Layout:
+    """The layout of a new stream."""
+    return Layout(id=0, index=index, lifetime_slots=definition.lifetime_slots, why=why, key=definition.key)
+
+
+def turn_to(
+    state: StreamState,
+    definition: StreamDefinition,
+    index: Index,
+    why: str,
+    *,
+    now: int,
+    total: int,
+    budget: int = 0,
+    way_back: bool = True,
+) -> StreamState:
+    """The stream with a new layout, into which everything goes from now on.
+
+    Args:
+        state: As it is.
+        definition: As it will be.
+        index: The new layout.
+        why: Its reason, in a sentence.
+        now: Wall time.
+        total: Bytes that lie in the layouts there are.
+        budget: Bytes that each slide moves.
+        way_back: Whether the change can be cancelled.
+    """
+    number = max(state.next_layout, *(layout.id + 1 for layout in state.layouts))
+    layout = Layout(id=number, index=index, lifetime_slots=definition.lifetime_slots, why=why, key=definition.key)
+    change = Relayout(previous=state.layout if way_back else None, started=now, total=total, budget=budget)
+    return replace(state, layouts=(*state.layouts, layout), next_layout=number + 1, relayout=change)
+
+
+def with_layout(state: StreamState, layout: Layout) -> StreamState:
+    """The stream with a layout that it may have forgotten: an append that began before still writes for it."""
+    if any(known.id == layout.id for known in state.layouts):
+        return state
+    return replace(state, layouts=(layout, *state.layouts))
+
+
+def flattened(layout: Layout, *, loose: bool = False) -> Layout:
+    """A layout without expiry columns, for segments whose rows no longer expire when they were written to expire."""
+    return replace(layout, index=changed(layout.index, columns=1), loose=layout.loose or loose)
+
+
+def settled(tables: Tables, stream: int, state: StreamState, segments: Iterable[Segment]) -> StreamState:
+    """The stream without the layouts that are empty; a change of layout is over when only the current one is left.
+
+    Args:
+        tables: Of the commit under way.
+        stream: Its number.
+        state: To be put down by that commit.
+        segments: What is in the cells after it.
+    """
+    if len(state.layouts) == 1 and state.relayout is None:
+        return state
+    used = {segment.layout for segment in segments} | {state.layout.id}
+    for _, entry in tables.items("spool", key(stream)):
+        used |= {segment.layout for segment in entry.segments}
+    kept = tuple(layout for layout in state.layouts if layout.id in used)
+    return replace(state, layouts=kept, relayout=state.relayout if len(kept) > 1 else None)
