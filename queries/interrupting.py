@@ -1,7 +1,8 @@
 """Ctrl-C and timeouts for calls into DuckDB, which may hear neither while its work keeps Python's main thread busy.
 
 Python writes the number of an arriving signal to a file descriptor at once; a thread that reads there interrupts the
-cursor, and the call that it ends becomes a KeyboardInterrupt.
+cursor, and the call that it ends becomes a KeyboardInterrupt. Where a program has a handler of its own for Ctrl-C, as
+PySpark does, the call is made on a thread, so that the handler runs at once; the call ends if the handler raises.
 """
 
 import contextlib
@@ -9,6 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 import duckdb
@@ -74,8 +76,31 @@ def interruptible(cursor: Any, work: Callable[[], T]) -> T:
     """Do `work` on the cursor, so that Ctrl-C ends it at once."""
     if threading.current_thread() is not threading.main_thread():
         return work()  # only the main thread is told of Ctrl-C
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        return work()  # somebody else decides what Ctrl-C means
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is not signal.default_int_handler:
+        return _beside(cursor, work) if callable(handler) else work()
     if not _watches or _watches[-1].process != os.getpid():
         _watches.append(_Watch())
     return _watches[-1].call(cursor, work)
+
+
+def _beside(cursor: Any, work: Callable[[], T]) -> T:
+    """Do `work` on a thread of its own while this one, the main one, runs whatever handlers signals have."""
+    outcome: Future[T] = Future()
+    thread = threading.Thread(target=_settle, args=[outcome, work], name="windrow-call", daemon=True)
+    thread.start()
+    try:
+        wait([outcome])
+    except BaseException:
+        while thread.is_alive():  # again and again: what has not begun yet does not hear it
+            interrupt(cursor)
+            thread.join(0.02)
+        raise
+    return outcome.result()
+
+
+def _settle(outcome: "Future[T]", work: Callable[[], T]) -> None:
+    try:
+        outcome.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+        outcome.set_exception(error)

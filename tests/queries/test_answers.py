@@ -232,6 +232,38 @@ class Test_cancelling:
         gc.collect()
         assert wh.status().readers == 0
 
+    def test_control_c_reaches_a_programs_own_handler_at_once(self, wh):
+        """PySpark and notebooks put handlers of their own in place; one that raises ends the query."""
+
+        class Stopped(Exception):
+            pass
+
+        def stop(*_):
+            raise Stopped
+
+        before = signal.signal(signal.SIGINT, stop)
+        try:
+            threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
+            with pytest.raises(Stopped):
+                wh.sql(HEAVY).fetchall()
+        finally:
+            signal.signal(signal.SIGINT, before)
+        gc.collect()
+        assert wh.status().readers == 0
+
+    def test_a_handler_that_does_not_raise_is_heard_and_the_query_goes_on(self, wh):
+        heard = []
+        before = signal.signal(signal.SIGINT, lambda *_: heard.append(time.monotonic()))
+        try:
+            threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
+            rows = wh.sql("SELECT count(*) FROM range(300000) a(i), range(5000) b(j) WHERE (i + j) % 7 = 0").fetchall()
+            finished = time.monotonic()
+        finally:
+            signal.signal(signal.SIGINT, before)
+        assert len(rows) == 1
+        assert len(heard) == 1
+        assert heard[0] < finished
+
     def test_a_query_can_run_on_any_thread(self, wh):
         found = []
         thread = threading.Thread(target=lambda: found.extend(wh.sql("SELECT count(*) FROM packets").fetchall()))
