@@ -143,14 +143,25 @@ def results(
             write_answer(answer, Form(session.json, as_csv, output, limit))
 
 
+_policy = click.option(
+    "--policy",
+    metavar="NAME",
+    default="hybrid+late-pending",
+    show_default=True,
+    help="Which due queries are answered together and in which order: no-sharing, aggressive, conservative, hybrid, "
+    "hybrid+late, hybrid+late-pending.",
+)
+
+
 @query.command("run")
 @click.argument("names", nargs=-1, metavar="[NAME]…")
 @click.option("--now", is_flag=True, help="Run them for the newest slide even if they are not due.")
+@_policy
 @command
-def run(session: Session, names: tuple[str, ...], now: bool) -> None:
+def run(session: Session, names: tuple[str, ...], now: bool, policy: str) -> None:
     """Run what is due and deliver it; all queries, or those that are named."""
     with session.open() as wh:
-        reports = wh.run_due(names or None, now=now)
+        reports = wh.run_due(names or None, now=now, policy=policy)
     if session.json:
         terminal.write_json([terminal.plain(report) for report in reports])
     elif reports:
@@ -197,8 +208,9 @@ def drop(session: Session, name: str) -> None:
 @click.option(
     "--poll", type=click.FloatRange(0.01, 60), default=0.2, show_default=True, help="Seconds between two looks."
 )
+@_policy
 @command
-def serve(session: Session, port: int, no_http: bool, poll: float) -> None:
+def serve(session: Session, port: int, no_http: bool, poll: float, policy: str) -> None:
     """Watch for slides, run what is due, write results; until it is told to stop.
 
     One line is written for each run. Metrics for Prometheus are on http://127.0.0.1:PORT/metrics, a JSON status on
@@ -221,7 +233,7 @@ def serve(session: Session, port: int, no_http: bool, poll: float) -> None:
         sys.stdout.flush()
 
     with session.open() as wh:
-        server = Server(wh._store, port=None if no_http else port, poll=poll, ran=ran, say=say)
+        server = Server(wh._store, port=None if no_http else port, poll=poll, policy=policy, ran=ran, say=say)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: server.stop())
         server.run()

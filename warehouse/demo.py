@@ -20,6 +20,7 @@ from windrow import cli_terminal as terminal
 from windrow.cli_clock import report_json
 from windrow.cli_output import show_rows
 from windrow.cli_upkeep import show_status
+from windrow.demo_layout import another_layout
 from windrow.demo_periodic import again_and_again
 from windrow.demo_spark import spark_ingest
 from windrow.demo_sql import ad_hoc
@@ -314,6 +315,7 @@ SCENES = (
     Scene("sql", "Asking in SQL", ad_hoc),
     Scene("views", "A join that is kept", kept_join),
     Scene("periodic", "Asked again and again", again_and_again),
+    Scene("layout", "Another layout, while it is in use", another_layout),
     Scene("rejected", "Rows that cannot be taken", turned_away),
     Scene("twice", "The same batch twice", twice),
     Scene("spark", "Through Spark", spark_ingest),

@@ -403,16 +403,20 @@ class Warehouse(Changes):
 
         registry.drop_query(self._store, name)
 
-    def run_due(self, names: Sequence[str] | None = None, *, now: bool = False) -> "list[RunReport]":
+    def run_due(
+        self, names: Sequence[str] | None = None, *, now: bool = False, policy: str = "hybrid+late-pending"
+    ) -> "list[RunReport]":
         """Run the periodic queries that are due and deliver their results, each run exactly once.
 
         Args:
             names: Only these.
             now: Run them for the newest slide even if they are not due.
+            policy: Which of them are answered together, and in which order: ``no-sharing``, ``aggressive``,
+                ``conservative``, ``hybrid``, ``hybrid+late`` or ``hybrid+late-pending``.
         """
         from windrow.queries.periodic import rounds
 
-        return rounds.run_due(self._store, names, now=now)
+        return rounds.run_due(self._store, names, now=now, policy=policy)
 
     def query_plan(self) -> "list[Group]":
         """Which periodic queries are answered together, what they share and why."""

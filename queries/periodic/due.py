@@ -31,6 +31,13 @@ def passed_over(paces: Sequence[Pace], before: Mapping[str, int], slides: Mappin
     return max(0, min(slides[p.stream] // p.period - before[p.stream] // p.period for p in paces) - 1)
 
 
+def late_by(pace: Pace, before: Mapping[str, int], slides: Mapping[str, int]) -> int:
+    """By how many slides a run of a due query comes after the first slide of the period that it is due in."""
+    if pace.stream not in before or pace.stream not in slides:
+        return 0
+    return max(0, slides[pace.stream] - (before[pace.stream] // pace.period + 1) * pace.period)
+
+
 def committed_slides(tables: Tables, entry: QueryEntry, known: dict[int, int | None] | None = None) -> Slides:
     """Where the query's streams stand in a transaction; `known` is what was already looked up in it."""
     looked = {} if known is None else known

@@ -17,8 +17,9 @@ from windrow.files import disk_errors
 from windrow.locks import locked
 from windrow.queries.periodic import running, sinks, storage
 from windrow.queries.periodic.delivery import Due, deliver
-from windrow.queries.periodic.due import committed_slides, is_due, snapshot_slides
+from windrow.queries.periodic.due import committed_slides, is_due, late_by, snapshot_slides
 from windrow.queries.periodic.running import Answered
+from windrow.queries.periodic.scheduling import HYBRID_LATE_PENDING, check_policy
 from windrow.records import QueryEntry, QueryState, RunEntry
 from windrow.snapshot import Snapshot
 from windrow.store import Store
@@ -62,16 +63,19 @@ class _Look:
     due: set[int]
 
 
-def run_due(store: Store, names: Sequence[str] | None = None, *, now: bool = False) -> list[RunReport]:
+def run_due(
+    store: Store, names: Sequence[str] | None = None, *, now: bool = False, policy: str = HYBRID_LATE_PENDING
+) -> list[RunReport]:
     """Run what is due.
 
     Args:
         store: The warehouse.
         names: Only these queries.
         now: Run them for the newest slide even if they are not due, or failed a moment ago.
+        policy: Which of them are answered together, and in which order: one of `scheduling.POLICIES`.
     """
     store.check_writable()
-    return list(Round(store, names, now).run())
+    return list(Round(store, names, now, policy=policy).run())
 
 
 class Round:
@@ -82,6 +86,10 @@ class Round:
         names: Only these queries.
         now: Run them for the newest slide even if they are not due.
         stop: Ends the round early once it is set: what is answered is delivered, the rest stays due.
+        policy: Which of them are answered together, and in which order.
+
+    Raises:
+        DefinitionError: there is no such policy.
     """
 
     def __init__(
@@ -90,7 +98,10 @@ class Round:
         names: Sequence[str] | None = None,
         now: bool = False,
         stop: threading.Event | None = None,
+        policy: str = HYBRID_LATE_PENDING,
     ) -> None:
+        check_policy(policy)
+        self.policy = policy
         self.store = store
         self.names = None if names is None else {name.lower() for name in names}
         self.now = now
@@ -182,7 +193,8 @@ class Round:
         ordered = sorted((run.entry for run in due.values()), key=lambda entry: (-entry.priority, entry.id))
         if not ordered:
             return
-        for batch in gathered(running.answer(self.store, snapshot, ordered), self.stop):
+        late = {name: late_by(run.entry.paces[0], run.state.reached, run.slides) for name, run in due.items()}
+        for batch in gathered(running.answer(self.store, snapshot, ordered, self.policy, late), self.stop):
             stopped = self.stop.is_set()
             done = [(due[answered.query], answered) for answered in batch if not (stopped and answered.error)]
             for entry, run in deliver(self.store, done):

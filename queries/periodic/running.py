@@ -6,7 +6,7 @@
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
@@ -43,16 +43,21 @@ class Answered:
 
 
 def answer(
-    store: Store, snapshot: Snapshot, queries: Sequence[QueryEntry], policy: str = HYBRID_LATE_PENDING
+    store: Store,
+    snapshot: Snapshot,
+    queries: Sequence[QueryEntry],
+    policy: str = HYBRID_LATE_PENDING,
+    late: Mapping[str, int] | None = None,
 ) -> Iterator[Answered]:
     """The answers of due queries, each exactly once, as they are ready; the first ones are the most urgent.
 
-    `policy` says which of them synopses answer together, and in which order (`scheduling.POLICIES`).
+    `policy` says which of them synopses answer together, and in which order (`scheduling.POLICIES`); `late`, by how
+    many slides each is past its deadline.
     The snapshot may be of an older slide than the catalog's last one (a run that was missed, or a slide that came
     meanwhile): an answer must be of the snapshot's slide.
     """
     rest = []
-    for answered in jointly.answer(store, snapshot, queries, policy):
+    for answered in jointly.answer(store, snapshot, queries, policy, late):
         if isinstance(answered, jointly.Joint):
             yield Answered(answered.query.name, answered.rows, None, answered.seconds, answered.how)
         else:

@@ -54,10 +54,15 @@ class Task:
         return max(member.priority for member in self.members)
 
 
-def tasks_of(policy: str, groups: Sequence[Group], clock: int = 0) -> list[Task]:
-    """The tasks that a policy makes of groups; each is first due a period from now."""
+def check_policy(policy: str) -> None:
+    """Refuse what is no policy."""
     if policy not in POLICIES:
         raise DefinitionError(f"there is no scheduling policy {policy!r}; choose one of {', '.join(POLICIES)}")
+
+
+def tasks_of(policy: str, groups: Sequence[Group], clock: int = 0) -> list[Task]:
+    """The tasks that a policy makes of groups; each is first due a period from now."""
+    check_policy(policy)
     tasks = []
     for number, group in enumerate(groups):
         by_period: dict[int, list[Member]] = {}

@@ -17,6 +17,7 @@ from windrow.locks import holder, try_lock
 from windrow.queries.periodic import running
 from windrow.queries.periodic.metrics import ADDRESS, Counts, Window
 from windrow.queries.periodic.rounds import Round, RunReport
+from windrow.queries.periodic.scheduling import HYBRID_LATE_PENDING, check_policy
 from windrow.store import Store
 
 PORT = 9464
@@ -33,6 +34,7 @@ class Server:
         store: The warehouse.
         port: Of the metrics and the status; 0 for any that is free, None for none.
         poll: Seconds between two looks at the catalog.
+        policy: Which due queries are answered together, and in which order.
         ran: Called with each run.
         say: Called with each sentence about the process itself.
     """
@@ -43,10 +45,13 @@ class Server:
         *,
         port: int | None = PORT,
         poll: float = 0.2,
+        policy: str = HYBRID_LATE_PENDING,
         ran: Callable[[RunReport], None] = lambda _: None,
         say: Say = lambda _: None,
     ) -> None:
         store.check_writable()
+        check_policy(policy)
+        self._policy = policy
         self.store = store
         self.counts = Counts(store.clock())
         self._port = port
@@ -108,7 +113,7 @@ class Server:
 
     def _round(self) -> None:
         try:
-            for report in Round(self.store, stop=self._stop).run():
+            for report in Round(self.store, stop=self._stop, policy=self._policy).run():
                 self.counts.add(report)
                 self._ran(report)
         except WindrowError as error:

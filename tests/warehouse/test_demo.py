@@ -62,6 +62,11 @@ def test_broken_rows_are_rejected_and_doubled_batches_are_not(told):
     assert told["scenes"]["twice"]["duplicate"] == [False, True]
 
 
+def test_a_layout_changes_and_answers_do_not(told):
+    layout = told["scenes"]["layout"]
+    assert layout == {"layout": "round-robin 2x2 adaptive", "key": ["host"], "done": True, "equal": True}
+
+
 def test_everything_checks_out(told):
     assert told["scenes"]["upkeep"]["check"]["problems"] == []
 

@@ -10,7 +10,8 @@ import traffic
 import windrow
 from traffic import NOON, minute
 from windrow.queries.periodic import rounds, running
-from windrow.queries.periodic.due import is_due, passed_over
+from windrow.queries.periodic.due import is_due, late_by, passed_over
+from windrow.queries.periodic.scheduling import POLICIES
 from windrow.records import Pace
 
 COUNT = "SELECT count(*) AS n FROM packets [WINDOW {window} MINUTES SLIDE {period} MINUTES]"
@@ -261,7 +262,7 @@ def test_priorities_decide_who_is_answered_first(wh, monkeypatch):
         wh.add_query(name, COUNT.format(window=1, period=1), priority=priority)
     asked = []
 
-    def answer(store, snapshot, queries):
+    def answer(store, snapshot, queries, *_):
         asked.extend(query.name for query in queries)
         return running.answer_plainly(store, snapshot, queries)
 
@@ -275,7 +276,7 @@ def test_a_query_that_was_dropped_while_it_ran_delivers_nothing(wh, monkeypatch)
     wh.add_query("q", COUNT.format(window=1, period=1))
     wh.add_query("other", COUNT.format(window=1, period=1))
 
-    def answer(store, snapshot, queries):
+    def answer(store, snapshot, queries, *_):
         for done in running.answer_plainly(store, snapshot, queries):
             if done.query == "q":
                 wh.drop_query("q")
@@ -296,3 +297,34 @@ def test_an_answer_whose_columns_have_changed_is_refused(wh):
     (run,) = wh.run_due()
     assert run.outcome == "failed"
     assert "columns are no longer" in (run.error or "")
+
+
+def test_how_late_a_run_is():
+    """periods of 3:  … |0 1 2|3 4 5|6 7 8| …   after a run at 1, slide 3 is in time and 7 is four slides late"""
+    pace = Pace(stream="s", stream_id=1, window=None, period=3)
+    assert [late_by(pace, {"s": 1}, {"s": j}) for j in (2, 3, 4, 7)] == [0, 0, 1, 4]
+    assert late_by(pace, {}, {"s": 9}) == 0
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_scheduling_policy_delivers_the_same_runs(wh, policy):
+    periods = (1, 2, 3)
+    for period in periods:
+        wh.add_query(f"q{period}", COUNT.format(window=6, period=period))
+    for number in range(21, 31):
+        traffic.advance(wh, number)
+        if number not in (24, 25):  # some are late then
+            wh.run_due(policy=policy)
+    made = [number for number in range(21, 31) if number not in (24, 25)]
+    for period in periods:
+        expected = [n for at, n in enumerate(made) if n // period > (made[at - 1] if at else 20) // period]
+        assert slides(wh, f"q{period}") == expected
+
+
+def test_an_unknown_scheduling_policy_is_refused_and_runs_nothing(wh):
+    wh.add_query("q", COUNT.format(window=2, period=1))
+    traffic.advance(wh, 21)
+    with pytest.raises(windrow.DefinitionError, match="no scheduling policy 'fast'; choose one of no-sharing"):
+        wh.run_due(policy="fast")
+    assert slides(wh, "q") == []
+    assert [run.outcome for run in wh.run_due()] == ["delivered"]

@@ -187,7 +187,7 @@ def test_stopping_ends_a_long_statement_and_leaves_its_run_due(path, monkeypatch
                 store, snapshot, type(entry)(**{f: getattr(entry, f) for f in entry.__struct_fields__} | {"sql": long})
             )
 
-        monkeypatch.setattr(running, "answer", running.answer_plainly)
+        monkeypatch.setattr(running, "answer", lambda *what: running.answer_plainly(*what[:3]))
         monkeypatch.setattr(running, "_rows", slow)
         children.slide_numbered(wh, 2)
         server = Server(wh._store, port=None, poll=0.01)
