@@ -38,9 +38,9 @@ format: env ## Format the code and repair what can be repaired
 types: env ## Check types
 	$(BIN)/mypy
 
-bench: ## Run the benchmarks against other stores (installs them first)
+bench: ## Run all benchmarks beside other stores (installs them first; ARGS=--full for all sizes)
 	@.ci/bootstrap peers
-	$(BIN)/windrow bench core $(ARGS)
+	$(BIN)/windrow bench all $(ARGS)
 
 clean: ## Remove everything that can be made again
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

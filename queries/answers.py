@@ -3,6 +3,7 @@
 An answer is read once, batch by batch; the pin goes when the last row is read, on `close`, or with the answer itself.
 """
 
+import atexit
 import contextlib
 import datetime as dt
 import weakref
@@ -46,6 +47,16 @@ class Window:
     """The share of rows that the answer is computed from."""
 
 
+_open: "weakref.WeakSet[Answer]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """A program that ends with unread answers lets go of what DuckDB has for them, or DuckDB complains about leaks."""
+    for answer in list(_open):
+        answer.close()
+
+
 class Answer:
     """The rows of one query. Read them once, as you like; the snapshot is let go when they are used up or it is closed.
 
@@ -86,6 +97,8 @@ class Answer:
         self._rows: Iterator[tuple[Any, ...]] | None = None
         self._used = False
         self._release = weakref.finalize(self, release)
+        self._release.atexit = False  # `_close_all` does it then, with all that an answer holds
+        _open.add(self)
 
     @property
     def schema(self) -> pa.Schema:
@@ -117,6 +130,7 @@ class Answer:
                     batch = reader.read_next_batch()
                 except StopIteration:
                     return
+                del reader  # a loop that is left half-way must not hold it
                 if batch.num_rows:
                     yield batch
         finally:

@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from bench import core, memory, report
+from bench import cli, core, memory, report
 from bench.cli import bench
 from bench.memory_child import Settings, anonymous, measure, streamed
 from bench.workload import SlidingRows
@@ -42,6 +42,20 @@ def test_a_run_writes_samples_figures_and_the_page(small, tmp_path):
     again = CliRunner().invoke(bench, [*command, "--resume"])
     assert again.exit_code == done.exit_code
     assert json.loads((results / "summary.json").read_text())["figures"] == summary["figures"]
+
+
+def test_all_runs_every_bench_and_counts_what_was_missed(monkeypatch, tmp_path):
+    ran = []
+
+    def run(name, *, results, **_):
+        ran.append((name, results))
+        return 2 if name in ("core", "sql") else 0
+
+    monkeypatch.setattr(cli, "_run", run)
+    done = CliRunner().invoke(bench, ["all", "--results", str(tmp_path)])
+    assert ran == [(name, tmp_path / name) for name in cli.BENCHES]
+    assert done.exit_code == 1
+    assert "4 aims were not reached" in done.output
 
 
 def test_quick_and_full_exclude_each_other():

@@ -4,6 +4,8 @@ import datetime as dt
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -204,6 +206,23 @@ class Test_streaming:
         first = next(answer.batches())
         assert first.num_rows < 1_000_000
         answer.close()
+
+
+def test_a_program_may_end_with_unread_answers(tmp_path):
+    """DuckDB prints a page about leaks if anything of it is still held when the interpreter ends."""
+    program = """
+import sys, windrow
+wh = windrow.open(sys.argv[1])
+unread = wh.sql("SELECT 1")
+half_read = wh.sql("SELECT range FROM range(10000000)").batches()
+next(half_read)
+row_by_row = iter(wh.sql("SELECT range FROM range(10000000)"))
+next(row_by_row)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "w"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 class Test_cancelling:
