@@ -55,8 +55,10 @@ def scan_segments(
 
         return work
 
+    bounds = selection.edge_bounds()
+
     def edge(spans: Spans) -> Work:
-        return lambda: _batches(read_live_spans(spans, selection.bounds, model, schema, full, reader))
+        return lambda: _batches(read_live_spans(spans, bounds, model, schema, full, reader))
 
     shared, small = [], []
     for segment in selection.whole:

@@ -46,7 +46,8 @@ class Bounds:
         if oldest is not None:
             after = oldest if after is None else max(after, oldest)
         found = [] if model.expires is None else [(model.expires, self.now, _LAST)]
-        found.append((model.time, _FIRST if after is None else after, self.upto))
+        if after is not None or self.upto < _LAST or not found:
+            found.append((model.time, _FIRST if after is None else after, self.upto))
         kinds = [schema.field(name).type for name, _, _ in found]
         exact = all(pa.types.is_timestamp(kind) and kind.unit == "us" for kind in kinds)
         return found if exact and all(_FIRST <= low <= _LAST for _, low, _ in found) else None
@@ -73,6 +74,12 @@ class Selection:
     """All rows count: no filter is needed."""
     edge: tuple[Segment, ...]
     """Rows must be filtered."""
+
+    def edge_bounds(self) -> Bounds:
+        """The bounds without an upper one, if no row of an edge segment is beyond it: less to look at in each row."""
+        if any(segment.max_ts > self.bounds.upto for segment in self.edge):
+            return self.bounds
+        return Bounds(self.bounds.after, _LAST, self.bounds.now)
 
     @property
     def segments(self) -> tuple[Segment, ...]:

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.errors import DamageError
-from windrow.indexes.model import RowModel
+from windrow.errors import DamageError, SearchKeyError
+from windrow.indexes.model import RowModel, key_bytes
 from windrow.indexes.parquet import FileReader
 from windrow.indexes.rowreading import Spans, read_live_spans, read_spans
 from windrow.indexes.scanning import scan_segments
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Selection
 from windrow.indexes.writing import SegmentFileWriter
-from windrow.native import pages
+from windrow.native import keys, pages
 
 EPOCH, MICRO = dt.datetime(1970, 1, 1), dt.timedelta(microseconds=1)
 RANGES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 6)), max_size=12)
@@ -48,6 +48,18 @@ def test_a_mask_leaves_those_rows_for_which_it_is_true(
     kept = spans.where(np.array(mask, bool))
     assert rows_of(kept) == [row for row, there in zip(rows, mask, strict=True) if there]
     assert kept.rows == sum(mask)
+
+
+@given(st.integers(-(1 << 63), (1 << 63) - 1))
+def test_a_key_that_is_a_whole_number_is_encoded_as_in_the_directories(number: int) -> None:
+    encoded = keys.encode([pa.array([number], pa.int64())])[0].as_py()
+    assert key_bytes([number], [pa.int64()], ["n"]) == encoded
+
+
+@pytest.mark.parametrize("value", [1 << 63, -(1 << 63) - 1, "1"])
+def test_a_key_that_is_not_of_its_type_is_refused(value: object) -> None:
+    with pytest.raises(SearchKeyError, match="'n'"):
+        key_bytes([value], [pa.int64()], ["n"])
 
 
 def test_no_ranges_are_no_rows(tmp_path: Path) -> None:
