@@ -6,8 +6,10 @@ The cache is bounded, and only a cache: what it holds can be dropped at any mome
 import os
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,12 +21,18 @@ from windrow.indexes.rowreading import read_ranges
 from windrow.indexes.segments import Segment
 
 Key = tuple[str, int, int, str, bool]
+Wanted = list[tuple[pa.Field, bool]]
+"""Columns, each with whether it is wanted as a dictionary."""
 Picks = Mapping[int, tuple[Int64s, Int64s]]
 """First rows and one past the last rows of ranges in a file, by segment."""
 _THREADS = min(4, os.cpu_count() or 1)
 _BATCH_ROWS = 1 << 19
 _SAMPLES, _SAMPLE = 8, 256
 _JUDGED = 4096
+_ALONE_BYTES = 4 << 20
+"""Segments of up to so many bytes are decoded where they are wanted: a thread would cost more than it saves."""
+_SOON_BYTES = 64 << 20
+"""Where no more than this is to be decoded, a reader had better wait for all of it than take it one by one."""
 
 
 def default_budget() -> int:
@@ -60,43 +68,69 @@ class ColumnCache:
             full: All columns of the files.
             picks: Row ranges by segment, if not all rows are wanted.
         """
-        if len(segments) == 1 or self.holds(segments, schema):
+        wanted = _wanted(schema)
+        missing = self._missing(segments, wanted)
+        if len(missing) <= 1 or sum(segment.bytes for segment in missing) <= _ALONE_BYTES:
             for segment in segments:
-                yield from self._rows(segment, schema, full, picks)
+                yield from self._rows(segment, schema, wanted, full, picks)
             return
-        pending: deque[Future[list[pa.RecordBatch]]] = deque()
+        absent = {segment.id for segment in missing}
+        pending: deque[Callable[[], list[pa.RecordBatch]]] = deque()
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="windrow-columns") as pool:
             try:
                 for segment in segments:
-                    pending.append(pool.submit(self._rows, segment, schema, full, picks))
+                    asked = segment, schema, wanted, full, picks
+                    is_absent = segment.id in absent
+                    pending.append(pool.submit(self._rows, *asked).result if is_absent else partial(self._rows, *asked))
                     if len(pending) > _THREADS:
-                        yield from pending.popleft().result()
+                        yield from pending.popleft()()
                 while pending:
-                    yield from pending.popleft().result()
+                    yield from pending.popleft()()
             finally:
-                for future in pending:
-                    future.cancel()
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def _missing(self, segments: Sequence[Segment], wanted: Wanted) -> list[Segment]:
+        """The segments of which some column is not held."""
+        columns = [(field.name, encoded) for field, encoded in wanted]
+        with self._lock:
+            held = self._held
+            return [
+                segment
+                for segment in segments
+                for place in [(segment.file, segment.start, segment.start + segment.rows)]
+                if not all((*place, *column) in held for column in columns)
+            ]
 
     def holds(self, segments: Sequence[Segment], schema: pa.Schema) -> bool:
         """Whether nothing of this needs to be decoded."""
-        with self._lock:
-            return all(_key(segment, field) in self._held for segment in segments for field in schema)
+        return not self._missing(segments, _wanted(schema))
 
-    def _rows(self, segment: Segment, schema: pa.Schema, full: pa.Schema, picks: Picks | None) -> list[pa.RecordBatch]:
+    def nearly_holds(self, segments: Sequence[Segment], schema: pa.Schema) -> bool:
+        """Whether so little of this needs to be decoded that it had better be waited for."""
+        return sum(segment.bytes for segment in self._missing(segments, _wanted(schema))) <= _SOON_BYTES
+
+    def _rows(
+        self, segment: Segment, schema: pa.Schema, wanted: Wanted, full: pa.Schema, picks: Picks | None
+    ) -> list[pa.RecordBatch]:
         """A segment in batches that several threads can share."""
-        columns, missing = {}, []
+        place = segment.file, segment.start, segment.start + segment.rows
+        columns: list[Any] = []
+        missing = []
         with self._lock:
-            for field in schema:
-                found = self._held.get(_key(segment, field))
+            for field, encoded in wanted:
+                key = (*place, field.name, encoded)
+                found = self._held.get(key)
                 if found is None:
                     missing.append(field)
                 else:
-                    self._held.move_to_end(_key(segment, field))
-                    columns[field.name] = found
+                    self._held.move_to_end(key)
+                columns.append(found)
         if missing:
-            decoded = self._decode(segment, missing, full)
-            columns |= {field.name: column for field, column in zip(missing, decoded, strict=True)}
-        rows = pa.table([columns[field.name] for field in schema], schema=schema)
+            decoded = iter(self._decode(segment, missing, full))
+            columns = [next(decoded) if column is None else column for column in columns]
+        if picks is None and segment.rows <= _BATCH_ROWS and all(column.num_chunks == 1 for column in columns):
+            return [pa.RecordBatch.from_arrays([column.chunk(0) for column in columns], schema=schema)]
+        rows = pa.table(columns, schema=schema)
         if picks is not None:
             rows = rows.take(_indices(*picks[segment.id], segment.start))
         return [batch for batch in rows.to_batches(max_chunksize=_BATCH_ROWS) if batch.num_rows]
@@ -118,11 +152,18 @@ class ColumnCache:
                 self._bytes -= dropped.nbytes
         return columns
 
-    def repeating(self, segment: Segment, full: pa.Schema) -> frozenset[str]:
-        """Names of the text columns whose values repeat so often that a dictionary of them is small."""
+    def repeating(self, segments: Sequence[Segment], full: pa.Schema) -> frozenset[str]:
+        """Names of the text columns whose values repeat so often that a dictionary of them is small.
+
+        What is known of one of the segments is taken for all: columns that are held in one form stay of use.
+        """
+        judged = (self._repeating.get((segment.file, segment.start)) for segment in segments)
+        known = next((names for names in judged if names is not None), None)
+        return self._judge(max(segments, key=lambda segment: segment.rows), full) if known is None else known
+
+    def _judge(self, segment: Segment, full: pa.Schema) -> frozenset[str]:
         place = segment.file, segment.start
-        with self._lock:
-            known = self._repeating.get(place)
+        known = self._repeating.get(place)
         if known is None:
             names = [field for field in full if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
             starts = np.linspace(segment.start, max(segment.start, segment.stop - _SAMPLE), _SAMPLES).astype(int)
@@ -155,6 +196,10 @@ class ColumnCache:
     def bytes(self) -> int:
         """Bytes held now."""
         return self._bytes
+
+
+def _wanted(schema: pa.Schema) -> Wanted:
+    return [(field, pa.types.is_dictionary(field.type)) for field in schema]
 
 
 def _key(segment: Segment, field: pa.Field) -> Key:

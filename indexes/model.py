@@ -22,6 +22,7 @@ SEQ = "_seq"
 """The hidden column that keeps arrival order."""
 NEVER = (1 << 63) - 1
 _ABSURD = NEVER - 1
+_INT64, _HALF = pa.int64(), 1 << 63
 _SCALE = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 
@@ -127,6 +128,8 @@ def key_bytes(values: Sequence[Any], types: Sequence[pa.DataType], names: Sequen
         raise SearchKeyError(
             f"the search key has {len(types)} column(s) {', '.join(names)}, but {len(values)} values were given"
         )
+    if len(types) == len(values) == 1 and type(values[0]) is int and types[0] == _INT64 and -_HALF <= values[0] < _HALF:
+        return b"\x01" + (values[0] + _HALF).to_bytes(8, "big")  # as the kernel does, without an array of one value
     arrays = []
     for value, kind, name in zip(values, types, names, strict=False):
         try:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from windrow.errors import SearchKeyError
 from windrow.indexes.model import Bools, Int64s, RowModel, key_bytes
 from windrow.indexes.parquet import FileReader
-from windrow.indexes.rowreading import Spans, read_spans
+from windrow.indexes.rowreading import Spans, read_live_spans, read_spans
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection
 from windrow.native import directory as native_directory
@@ -216,9 +216,12 @@ def probe_segments(
 ) -> pa.Table:
     """The rows of the selected segments whose key lies in `ranges`, with the columns of `schema`."""
     found = locate(selection.segments, ranges, directories, sorted_by)
-    inside = {segment.id for segment in selection.whole}
-    whole = np.array([segment.id in inside for segment in found.segments], bool)
-    edge = not bool(whole[found.segment].all())
+    if sorted_by is SORTED:  # segments were looked through in their order: first those that are whole
+        edge = bool((found.segment >= len(selection.whole)).any())
+    else:
+        inside = {segment.id for segment in selection.whole}
+        whole = np.array([segment.id in inside for segment in found.segments], bool)
+        edge = not bool(whole[found.segment].all())
     inexact = not bool(found.exact.all())
     return _read(found.spans(), selection, ranges, model, full, schema, reader, edge=edge, inexact=inexact)
 
@@ -252,6 +255,8 @@ def _read(
     edge: bool,
     inexact: bool,
 ) -> pa.Table:
+    if edge and not inexact:
+        return read_live_spans(spans, selection.edge_bounds(), model, schema, full, reader)
     if edge or inexact:
         # First the few bytes that decide, then only rows that count: the rest of a row may be long.
         names = [name for name in (model.time, model.expires) if name is not None] if edge else []

@@ -10,7 +10,7 @@ from windrow.errors import DamageError
 from windrow.indexes.model import Bools, Int64s, RowModel
 from windrow.indexes.parquet import FileReader, conform
 from windrow.indexes.segments import Segment
-from windrow.indexes.selection import Bounds
+from windrow.indexes.selection import Bounds, Limits
 from windrow.native import pages
 
 Parts = Mapping[str, Sequence[tuple[int, int]]]
@@ -116,10 +116,41 @@ def _damaged(file: str, error: ValueError) -> DamageError:
     return DamageError(f"segment file {file} is damaged ({error}); run 'windrow check'")
 
 
+def read_within(
+    spans: Spans, limits: Limits, schema: pa.Schema, full: pa.Schema, reader: FileReader
+) -> pa.RecordBatch | None:
+    """Those of the rows that are within limits, in one pass; None if our own reader cannot. Else as `read_spans`."""
+    mapped = [reader.mapped(file, full) for file in spans.files]
+    try:
+        return pages.read_live(mapped, spans.part, spans.start, spans.stop, limits, schema, full)
+    except pages.Declined:
+        return None
+    except ValueError as error:
+        raise _damaged(spans.files[getattr(error, "part", None) or 0], error) from None
+
+
+def read_group(
+    file: str, start: int, stop: int, schema: pa.Schema, full: pa.Schema, reader: FileReader
+) -> pa.RecordBatch | None:
+    """One row range of one file; None if our own reader cannot."""
+    memory, layout = reader.mapped(file, full)
+    try:
+        return pages.read_rows(memory, layout, start, stop, schema, full)
+    except pages.Declined:
+        return None
+    except ValueError as error:
+        raise _damaged(file, error) from None
+
+
 def read_live_spans(
     spans: Spans, bounds: Bounds, model: RowModel, schema: pa.Schema, full: pa.Schema, reader: FileReader
 ) -> pa.Table:
     """Those of the rows that are in the window: times are looked at first, then only live rows are copied."""
+    limits = bounds.limits(model, full)
+    if limits is not None and schema.names:
+        found = read_within(spans, limits, schema, full, reader)
+        if found is not None:
+            return pa.Table.from_batches([found], schema)
     timed = [name for name in (model.time, model.expires) if name is not None]
     declined = [reader.mapped(file, full)[1].declined for file in spans.files]
     if any(name in reasons for reasons in declined if reasons for name in (*timed, *schema.names)):

@@ -5,20 +5,20 @@ The others are read in units of some megabytes, across files, by a few threads.
 """
 
 import os
-from collections import deque
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
+from typing import Self
 
 import pyarrow as pa
 
 from windrow.indexes.model import RowModel
 from windrow.indexes.parquet import FileReader
-from windrow.indexes.rowreading import Spans, read_live_spans, read_spans
+from windrow.indexes.rowreading import Spans, read_group, read_live_spans, read_spans
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection
 
-_UNIT_BYTES = 8 << 20
+_UNIT_BYTES = 4 << 20
 _SHARED_BYTES = 256 << 10
 """A segment's row groups from which on each is a batch of its own."""
 _THREADS = min(8, os.cpu_count() or 1)
@@ -48,14 +48,23 @@ def scan_segments(
     def whole(spans: Spans) -> Work:
         return lambda: _batches(read_spans(spans, schema, full, reader))
 
+    def group(file: str, start: int, stop: int) -> Work:
+        def work() -> Batches:
+            rows = read_group(file, start, stop, schema, full, reader)
+            return whole(Spans.of({file: [(start, stop)]}))() if rows is None else [rows]
+
+        return work
+
+    bounds = selection.edge_bounds()
+
     def edge(spans: Spans) -> Work:
-        return lambda: _batches(read_live_spans(spans, selection.bounds, model, schema, full, reader))
+        return lambda: _batches(read_live_spans(spans, bounds, model, schema, full, reader))
 
     shared, small = [], []
     for segment in selection.whole:
         groups = _row_groups(segment, full, reader)
         if segment.bytes >= _SHARED_BYTES * len(groups):
-            shared += [whole(Spans.of({segment.file: [group]})) for group in groups]
+            shared += [group(segment.file, *rows) for rows in groups]
         else:
             small.append(segment)
     copied = [whole(spans) for spans in _units(small)] + [edge(spans) for spans in _units(selection.edge)]
@@ -78,11 +87,14 @@ def _units(segments: Iterable[Segment]) -> Iterator[Spans]:
     pending: dict[str, list[tuple[int, int]]] = {}
     size = 0
     for segment in sorted(segments, key=lambda s: (s.file, s.start)):
-        step = max(1, segment.rows * _UNIT_BYTES // max(1, segment.bytes))
-        for start in range(segment.start, segment.stop, step):
-            stop = min(start + step, segment.stop)
-            pending.setdefault(segment.file, []).append((start, stop))
-            size += segment.bytes * (stop - start) // max(1, segment.rows)
+        start, stop = segment.start, segment.start + segment.rows
+        while start < stop:
+            # A part is what fills the unit; the next unit begins where it ended.
+            room = max(1, (_UNIT_BYTES - size) * segment.rows // max(1, segment.bytes))
+            upto = stop if stop - start <= room * 5 // 4 else start + room
+            pending.setdefault(segment.file, []).append((start, upto))
+            size += segment.bytes * (upto - start) // segment.rows
+            start = upto
             if size >= _UNIT_BYTES:
                 yield Spans.of(pending)
                 pending, size = {}, 0
@@ -92,24 +104,79 @@ def _units(segments: Iterable[Segment]) -> Iterator[Spans]:
 
 def _ahead(shared: Sequence[Work], copied: Sequence[Work]) -> Iterator[pa.RecordBatch]:
     """Copies are made by threads, a few ahead of the consumer; between them it is given what need not be copied."""
-    if len(copied) <= 1:
+    if len(copied) <= 1 or _THREADS == 1:
         for work in (*shared, *copied):
             yield from work()
         return
-    pending: deque[Future[Batches]] = deque()
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="windrow-scan") as pool:
-        try:
-            for work, others in zip(copied, _spread(shared, len(copied)), strict=True):
-                pending.append(pool.submit(work))
-                for other in others:
-                    yield from other()
-                if len(pending) > _THREADS:
-                    yield from pending.popleft().result()
-            while pending:
-                yield from pending.popleft().result()
-        finally:
-            for future in pending:
-                future.cancel()
+    with _Helped(copied) as made:
+        for at, others in enumerate(_spread(shared, len(copied))):
+            for other in others:
+                yield from other()
+            yield from made.result(at)
+
+
+class _Helped:
+    """Work that is done in order by whoever is free: threads a few pieces ahead, or the one who waits for the result.
+
+    Args:
+        works: The pieces.
+    """
+
+    def __init__(self, works: Sequence[Work]) -> None:
+        self._works = works
+        self._results: dict[int, Batches | BaseException] = {}
+        self._next = 0
+        self._taken = 0
+        self._changed = threading.Condition()
+        self._helpers = [
+            threading.Thread(target=self._help, name=f"windrow-scan-{at}", daemon=True)
+            for at in range(min(_THREADS, len(works)) - 1)
+        ]
+
+    def __enter__(self) -> Self:
+        for helper in self._helpers:
+            helper.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._next = len(self._works)
+            self._changed.notify_all()
+        for helper in self._helpers:
+            helper.join()
+
+    def result(self, at: int) -> Batches:
+        """What piece `at` gave; each is asked for once, in order."""
+        with self._changed:
+            mine = self._next == at
+            if mine:
+                self._next += 1
+            while not mine and at not in self._results:
+                self._changed.wait()
+            found = self._results.pop(at, None)
+            self._taken = at + 1
+            self._changed.notify_all()
+        if isinstance(found, BaseException):
+            raise found
+        return self._works[at]() if found is None else found
+
+    def _help(self) -> None:
+        while True:
+            with self._changed:
+                while self._next < len(self._works) and self._next - self._taken >= 2 * _THREADS:
+                    self._changed.wait()
+                at = self._next
+                if at >= len(self._works):
+                    return
+                self._next += 1
+            found: Batches | BaseException
+            try:
+                found = self._works[at]()
+            except BaseException as error:  # noqa: BLE001 - raised again where the result is wanted
+                found = error
+            with self._changed:
+                self._results[at] = found
+                self._changed.notify_all()
 
 
 def _spread(work: Sequence[Work], parts: int) -> Iterator[Sequence[Work]]:

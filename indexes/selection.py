@@ -9,6 +9,10 @@ import pyarrow as pa
 from windrow.indexes.model import Bools, RowModel
 from windrow.indexes.segments import Segment
 
+Limits = list[tuple[str, int, int]]
+"""Columns and the values that are kept: above the first number, up to the second."""
+_FIRST, _LAST = -(1 << 63), (1 << 63) - 1
+
 
 @dataclass(frozen=True)
 class Bounds:
@@ -34,6 +38,20 @@ class Bounds:
             and (self.after is None or segment.min_ts > self.after)
         )
 
+    def limits(self, model: RowModel, schema: pa.Schema) -> Limits | None:
+        """The window as bounds on columns of microseconds, or None if the rows' times have to be computed first."""
+        if model.expires is None and model.floor is not None:
+            return None
+        after, oldest = self.after, model.oldest(self.now)
+        if oldest is not None:
+            after = oldest if after is None else max(after, oldest)
+        found = [] if model.expires is None else [(model.expires, self.now, _LAST)]
+        if after is not None or self.upto < _LAST or not found:
+            found.append((model.time, _FIRST if after is None else after, self.upto))
+        kinds = [schema.field(name).type for name, _, _ in found]
+        exact = all(pa.types.is_timestamp(kind) and kind.unit == "us" for kind in kinds)
+        return found if exact and all(_FIRST <= low <= _LAST for _, low, _ in found) else None
+
     def mask(self, table: pa.Table, model: RowModel) -> Bools:
         """Which rows are in the window; `table` must have the time and expiry columns."""
         ts, _ = model.times(table)
@@ -57,6 +75,12 @@ class Selection:
     edge: tuple[Segment, ...]
     """Rows must be filtered."""
 
+    def edge_bounds(self) -> Bounds:
+        """The bounds without an upper one, if no row of an edge segment is beyond it: less to look at in each row."""
+        if any(segment.max_ts > self.bounds.upto for segment in self.edge):
+            return self.bounds
+        return Bounds(self.bounds.after, _LAST, self.bounds.now)
+
     @property
     def segments(self) -> tuple[Segment, ...]:
         """All of them."""
@@ -67,7 +91,10 @@ def select(segments: Iterable[Segment], bounds: Bounds) -> Selection:
     """Prune `segments` to those that the window needs."""
     whole: list[Segment] = []
     edge: list[Segment] = []
-    for segment in segments:
-        if bounds.needs(segment):
-            (whole if bounds.holds(segment) else edge).append(segment)
+    after, upto, now = bounds.after, bounds.upto, bounds.now
+    for segment in segments:  # `needs` and `holds`, without a call for each of hundreds
+        if segment.max_exp <= now or segment.min_ts > upto or (after is not None and segment.max_ts <= after):
+            continue
+        inside = segment.min_exp > now and segment.max_ts <= upto and (after is None or segment.min_ts > after)
+        (whole if inside else edge).append(segment)
     return Selection(bounds, tuple(whole), tuple(edge))

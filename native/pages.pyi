@@ -83,3 +83,36 @@ def read_spans(
         Declined: pyarrow has to read these rows; `part` says of which file.
         Damaged: the file is not what its writer wrote.
     """
+
+def read_live(
+    files: Sequence[tuple[Buffer, Layout]],
+    part: npt.NDArray[np.int64],
+    start: npt.NDArray[np.int64],
+    stop: npt.NDArray[np.int64],
+    limits: Iterable[tuple[str, int, int]],
+    wanted: pa.Schema,
+    schema: pa.Schema,
+) -> pa.RecordBatch:
+    """Read those rows of many ranges that are within limits, in order, as one batch; of the others only what decides.
+
+    Args:
+        files: (file, layout) of each part.
+        part: of each range, the position of its file among `files`.
+        start: first row of each range.
+        stop: one past the last row of each range.
+        limits: (name, after, upto): columns of 64-bit numbers or times, and which values are kept: after < v <= upto.
+        wanted: the schema of the wanted columns, all of them of `schema`.
+        schema: the schema that the layouts were opened with (the same object, if time matters).
+
+    Raises:
+        Declined: pyarrow has to read these rows; `part` says of which file.
+        Damaged: the file is not what its writer wrote.
+    """
+
+def read_rows(
+    file: Buffer, layout: Layout, start: int, stop: int, wanted: pa.Schema, schema: pa.Schema
+) -> pa.RecordBatch:
+    """Read one row range of one file as one batch; arguments and errors as of `read_live`."""
+
+def idle_memory() -> int:
+    """Bytes that are kept for the next long column of text."""

@@ -14,7 +14,7 @@ A `Layout` is what is known of one file: row groups and chunks from the footer; 
 inside long pages from the first touch on. All of them are checked against the buffer at hand each time, so damaged or
 shortened bytes raise `Damaged`, or give other rows, but are never read past their end.
 """
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 from libcpp.vector cimport vector
@@ -33,6 +33,7 @@ include "pages_thrift.pxi"
 include "pages_footer.pxi"
 include "pages_decode.pxi"
 include "pages_types.pxi"
+include "pages_rooms.pxi"
 
 
 class Declined(ValueError):
@@ -195,6 +196,8 @@ cdef class Layout:
     cdef vector[Page] dictionaries
     cdef vector[vector[uint32_t]] offsets         # of dictionary entries
     cdef vector[vector[vector[uint32_t]]] marks   # of byte arrays in pages
+    cdef vector[vector[vector[uint32_t]]] ends    # of long texts in pages
+    cdef vector[vector[uint64_t]] texts           # the first of them, in the page's values
     cdef vector[uint8_t] walked
 
     def __init__(self):
@@ -213,6 +216,8 @@ cdef class Layout:
             rc = walk(file, length, &self.chunks[chunk], fit.physical, fit.optional, pages, &dictionary)
         if rc == OK and not self.walked[chunk]:  # another thread may have been first: what it found is in use
             self.marks[chunk].resize(pages.size())
+            self.ends[chunk].resize(pages.size())
+            self.texts[chunk].resize(pages.size())
             self.pages[chunk].swap(pages)
             self.dictionaries[chunk] = dictionary
             self.walked[chunk] = True
@@ -332,6 +337,8 @@ cdef arrange(Layout layout, list elements, vector[Chunk]& chunks, int leaves, by
     layout.dictionaries.resize(layout.chunks.size())
     layout.offsets.resize(layout.chunks.size())
     layout.marks.resize(layout.chunks.size())
+    layout.ends.resize(layout.chunks.size())
+    layout.texts.resize(layout.chunks.size())
     layout.walked.resize(layout.chunks.size())
 
 
@@ -347,3 +354,4 @@ cdef object refuse(vector[Chunk]& chunks, int leaf, int leaves):
 
 
 include "pages_read.pxi"
+include "pages_calls.pxi"

@@ -33,6 +33,8 @@ cdef enum:
     BLOCK = 256
     STEP = 64
     SHARED_BYTES = 1 << 15
+    LONG_TEXT = 64  # bytes of a page for each of its texts, from which on it is remembered where they begin
+    SMALL_PAGE = 1 << 14  # values of a page that are decoded sooner than another thread is let in
     ABSENT = -1
 
 

@@ -1,6 +1,10 @@
 # From row ranges of many files to columns: ranges are cut at row groups (spans) and pages (visits), then each column
 # is decoded in one go without the GIL.
 
+cdef enum:
+    AHEAD = 4  # pieces whose first bytes are asked for before they are copied
+
+
 cdef struct Span:
     int part
     int group
@@ -130,7 +134,9 @@ cdef class Reader:
         if c.codec and page.packed:
             v.size = page.unpacked - ahead if page.unpacked > ahead else 0
             v.values = self.unpack(v.values, page.size - ahead, v.size, c.codec, held, v.part, name)
-        if page.encoding == LENGTHS:
+        if page.encoding == LENGTHS and c.codec == 0 and page.size >= LONG_TEXT * <uint64_t>page.values:
+            self.recall_texts(layout, chunk, page - layout.pages[chunk].data(), v, name)
+        elif page.encoding == LENGTHS:
             self.find_texts(v, name)
         elif page.encoding != PLAIN and page.encoding != RLE and v.dictionary == NULL:
             page = &layout.dictionaries[chunk]
@@ -143,6 +149,18 @@ cdef class Reader:
             self.check_dictionary(layout, chunk, v, page.unpacked if c.codec else page.size, name)
         return 0
 
+    cdef int recall_texts(self, Layout layout, size_t chunk, size_t page, Visit* v, str name) except -1:
+        """`find_texts`, once for a page: its texts are long, so to know where each begins takes little room."""
+        cdef vector[uint32_t]* known = &layout.ends[chunk][page]
+        if known.empty():
+            self.find_texts(v, name)
+            if known.empty():  # another thread may have been first: what it found is in use
+                layout.texts[chunk][page] = v.texts - v.values
+                known.swap(self.ends.back())
+        v.texts = v.values + layout.texts[chunk][page]
+        v.ends, v.count = known.data(), <uint32_t>(known.size() - 1)
+        return 0
+
     cdef int find_texts(self, Visit* v, str name) except -1:
         """Point a visit at the texts of a page that has all lengths in front."""
         cdef const uint8_t* p = v.values
@@ -153,6 +171,8 @@ cdef class Reader:
         self.ends.resize(self.ends.size() + 1)
         if levels > size:
             rc = BAD_LEVELS
+        elif v.page.values <= SMALL_PAGE:
+            rc = find_ends(p + levels, size - levels, v.page.values, self.ends.back(), &v.texts)
         else:
             with nogil:
                 rc = find_ends(p + levels, size - levels, v.page.values, self.ends.back(), &v.texts)
@@ -202,6 +222,27 @@ cdef class Reader:
         if not self.rows:
             return wanted.empty_table()
         return pa.Table.from_arrays([self.column(name) for name in columns], schema=wanted)
+
+    cdef object batch(self, object wanted):
+        """The rows with the columns of a schema, as one batch."""
+        if not self.rows:
+            return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in wanted.types], schema=wanted)
+        return pa.RecordBatch.from_arrays([self.column(name) for name in wanted.names], schema=wanted)
+
+    cdef int keep(self, str name, int64_t after, int64_t upto) except -1:
+        """Of the wanted rows, keep those whose value in a column of 64-bit numbers is above `after`, up to `upto`."""
+        cdef vector[Span] kept
+        cdef const int64_t* values
+        if not self.rows:
+            return 0
+        found = self.column(name)
+        if found.null_count or found.type.bit_width != 64 or found.offset:
+            raise Declined(f"column {name!r} has no bounds to compare")
+        values = <const int64_t*><uintptr_t>found.buffers()[1].address
+        with nogil:
+            self.rows = runs_between(self.spans, values, after, upto, kept)
+        self.spans.swap(kept)
+        return 0
 
     cdef object column(self, str name):
         """One column of all spans, in order, as one Arrow array."""
@@ -353,6 +394,30 @@ cdef void pack_bits(const uint8_t* bytes_, uint8_t* bits, int64_t rows) noexcept
         bits[i >> 3] |= bytes_[i] << (i & 7)
 
 
+cdef int64_t runs_between(const vector[Span]& spans, const int64_t* values, int64_t after, int64_t upto,
+                          vector[Span]& kept) except -1 nogil:
+    """The runs of rows in spans whose values (one for each row) are in bounds; returns how many rows they have."""
+    cdef Span run
+    cdef size_t i
+    cdef int64_t row, rows = 0, stop
+    for i in range(spans.size()):
+        run = spans[i]
+        row = 0
+        stop = run.hi - run.lo
+        while row < stop:
+            while row < stop and not (after < values[row] <= upto):
+                row += 1
+            run.lo = spans[i].lo + row
+            while row < stop and after < values[row] <= upto:
+                row += 1
+            run.hi = spans[i].lo + row
+            if run.hi > run.lo:
+                kept.push_back(run)
+                rows += run.hi - run.lo
+        values += stop
+    return rows
+
+
 cdef uint64_t join_pieces(vector[Piece]& pieces, uint8_t* ends, int width, uint8_t* data) noexcept nogil:
     """Write where each piece ends (and the pieces themselves, if there is room for them yet); returns their bytes."""
     cdef uint64_t total = 0
@@ -360,6 +425,8 @@ cdef uint64_t join_pieces(vector[Piece]& pieces, uint8_t* ends, int width, uint8
     memset(ends, 0, width)
     for i in range(pieces.size()):
         if data != NULL and pieces[i].size:  # a null row's piece has no address
+            if i + AHEAD < pieces.size():
+                __builtin_prefetch(pieces[i + AHEAD].p)
             memcpy(data + total, pieces[i].p, pieces[i].size)
         total += pieces[i].size
         ends += width
@@ -380,62 +447,7 @@ cdef list gather(vector[Piece]& pieces, object wanted, str name):
         total = join_pieces(pieces, ends, width, NULL)
     if width == 4 and total > 0x7FFFFFFF:
         raise Declined(f"column {name!r} has more than 2 GB in these rows: read fewer at a time, or as large_string")
-    joined = pa.allocate_buffer(total)
-    data = <uint8_t*><uintptr_t>joined.address
+    joined = text_memory(total, &data)
     with nogil:
         join_pieces(pieces, ends, width, data)
     return [offsets, joined]
-
-
-def read_ranges(parts, columns, schema):
-    """Read the row ranges of all parts, in order, as a table of one chunk per column.
-
-    Args:
-        parts: (file, layout, starts, stops): the whole file as a buffer, what `open_layout` made of it, row ranges.
-        columns: names of columns of the schema.
-        schema: the schema that the layouts were opened with (the same object, if time matters).
-
-    Raises:
-        Declined: pyarrow has to read these rows; `part` says of which file.
-        Damaged: the file is not what its writer wrote.
-    """
-    cdef Reader reader = Reader()
-    cdef int part = 0
-    reader.schema = schema
-    for file, layout, starts, stops in parts:
-        reader.add(file, layout)
-        starts = starts.tolist() if hasattr(starts, "tolist") else starts
-        stops = stops.tolist() if hasattr(stops, "tolist") else stops
-        for start, stop in zip(starts, stops, strict=True):
-            reader.want(<Layout?>layout, part, start, stop)
-        part += 1
-    return reader.table(columns)
-
-
-def read_spans(files, const int64_t[::1] part, const int64_t[::1] start, const int64_t[::1] stop, columns, schema):
-    """Read many row ranges, in order, as a table of one chunk per column.
-
-    Args:
-        files: (file, layout) of each part.
-        part: of each range, the position of its file among `files`.
-        start: first row of each range.
-        stop: one past the last row of each range.
-        columns: names of columns of the schema.
-        schema: the schema that the layouts were opened with (the same object, if time matters).
-
-    Raises:
-        Declined: pyarrow has to read these rows; `part` says of which file.
-        Damaged: the file is not what its writer wrote.
-    """
-    cdef Reader reader = Reader()
-    cdef Py_ssize_t i
-    if part.shape[0] != start.shape[0] or part.shape[0] != stop.shape[0]:
-        raise ValueError("each range has a part, a start and a stop")
-    reader.schema = schema
-    for file, layout in files:
-        reader.add(file, <Layout?>layout)
-    for i in range(part.shape[0]):
-        if part[i] < 0 or part[i] >= len(reader.layouts):
-            raise ValueError(f"there is no part {part[i]}")
-        reader.want(<Layout>reader.layouts[part[i]], <int>part[i], start[i], stop[i])
-    return reader.table(columns)

@@ -223,14 +223,14 @@ class Planner:
             alone = suffix == "whole" and not selection.edge
             own = name if alone else f"{name} {suffix}"
             self._offer_columns(own, view, segments, picks)
-            condition = f" WHERE {edge_condition(view, selection.bounds)}" if suffix == "edge" else ""
+            condition = f" WHERE {edge_condition(view, selection)}" if suffix == "edge" else ""
             parts.append(f"SELECT * FROM {quoted(own)}{condition}")
         if selection.edge:
             self._create_view(name, " UNION ALL ".join(parts))
 
     def _offer_columns(self, name: str, view: StreamView, segments: Sequence[Segment], picks: Picking | None) -> None:
         cache, full = self.snapshot.store.columns, view.stored_schema
-        repeating = cache.repeating(max(segments, key=lambda segment: segment.rows), full)
+        repeating = cache.repeating(segments, full)
         schema = pa.schema(
             [
                 field.with_type(pa.dictionary(pa.int32(), field.type)) if field.name in repeating else field
@@ -242,7 +242,7 @@ class Planner:
             if picks is not None:
                 return cache.batches(segments, narrow, full, picks(segments))
             rows = cache.batches(segments, narrow, full)
-            return list(rows) if cache.holds(segments, narrow) else rows
+            return list(rows) if cache.nearly_holds(segments, narrow) else rows
 
         self.desk.source(name, schema, read, sum(segment.rows for segment in segments))
 

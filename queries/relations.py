@@ -169,18 +169,22 @@ def _parts(files: Sequence[_File], columns: Callable[[frozenset[str]], str], con
             yield f"SELECT {columns(file.absent)} FROM {source} WHERE {where}"
 
 
-def edge_condition(view: StreamView, bounds: Bounds) -> str:
-    """What rows at the edge of a window must fulfil."""
-    return _condition(view.entry.definition.model, view.schema, bounds)
+def edge_condition(view: StreamView, selection: Selection) -> str:
+    """What rows at the edge of a window must fulfil, without what is known of all their segments."""
+    ended = all(segment.max_ts <= selection.bounds.upto for segment in selection.edge)
+    return _condition(view.entry.definition.model, view.schema, selection.bounds, ended=ended)
 
 
-def _condition(model: RowModel, schema: pa.Schema, bounds: Bounds) -> str:
-    """``after < ts <= upto and exp > now`` in SQL; a fixed lifetime's expiry is a bound on the time column."""
+def _condition(model: RowModel, schema: pa.Schema, bounds: Bounds, *, ended: bool = False) -> str:
+    """``after < ts <= upto and exp > now`` in SQL; a fixed lifetime's expiry is a bound on the time column.
+
+    With `ended`, all rows are known to be at or before `upto`.
+    """
     kind, name = schema.field(model.time).type, quoted(model.time)
     after = bounds.after
     if (oldest := model.oldest(bounds.now)) is not None:
         after = oldest if after is None else max(after, oldest)
-    terms = [f"{name} <= {stamp(bounds.upto, kind)}"]
+    terms = [] if ended and (after is not None or model.expires) else [f"{name} <= {stamp(bounds.upto, kind)}"]
     if after is not None:
         terms.append(f"{name} > {stamp(after, kind)}")
     if model.expires is not None:

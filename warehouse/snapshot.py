@@ -177,8 +177,11 @@ class Snapshot:
             return None
         with disk_errors("pinning a snapshot"):
             path = pin_path(store, store.catalog.version() if version is None else version)
-            path.parent.mkdir(exist_ok=True)
-            return HeldFile(path)
+            try:
+                return HeldFile(path)
+            except FileNotFoundError:  # the first pin of a warehouse
+                path.parent.mkdir(exist_ok=True)
+                return HeldFile(path)
 
     def _load(
         self, tables: Tables, wanted: tuple[str, ...] | None

@@ -100,6 +100,7 @@ class Append:
         self.rejected = RejectedRows(store, self.source, self.batch_id)
         self._writing: list[tuple[Future[StagedFile], int]] = []
         self._staged: list[Path] = []
+        self._directories: dict[int, bytes] = {}
         self._started = time.perf_counter()
         self._partitioner = self.layout.partitioner()
 
@@ -243,6 +244,7 @@ class Append:
             )
             if known is None:
                 self._record(tables, names, rejected, replacing)
+        store.remember(self._directories)
         store.files.reach("append.committed")
         if known is not None:
             # Another process appended the same batch between our look and our commit; our files are orphans now.
@@ -321,6 +323,7 @@ class Append:
             )
         for segment, cut in zip(segments, staged.cuts, strict=True):
             tables.put_raw("directories", key(segment.id), cut.directory)
+            self._directories[segment.id] = cut.directory
         tables.put(
             "files",
             name.encode(),

@@ -5,7 +5,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -70,19 +70,30 @@ class Store:
 
     def directories(self, segments: Sequence[Segment]) -> list[bytes]:
         """The directories of segments, from memory where this process has seen them."""
-        missing = [segment.id for segment in segments if segment.id not in self._directories]
-        if missing:
-            found = self.catalog.read(
-                lambda tables: {number: bytes(tables.raw("directories", key(number)) or b"") for number in missing}
-            )
+        known = self._directories  # when some are dropped, a new one takes its place
+        try:
+            return [known[segment.id] for segment in segments]
+        except KeyError:
+            missing = [segment.id for segment in segments if segment.id not in known]
+        found = self.catalog.read(
+            lambda tables: {number: bytes(tables.raw("directories", key(number)) or b"") for number in missing}
+        )
+        wanted = [known[segment.id] if segment.id in known else found[segment.id] for segment in segments]
+        if not self.remember(found):
             with self._guard:
-                self._directories |= found
-                self._directory_bytes += sum(len(blob) for blob in found.values())
-                if self._directory_bytes > _DIRECTORY_CACHE:
-                    kept = {segment.id for segment in segments}
-                    self._directories = {number: b for number, b in self._directories.items() if number in kept}
-                    self._directory_bytes = sum(len(blob) for blob in self._directories.values())
-        return [self._directories[segment.id] for segment in segments]
+                self._directories = {segment.id: blob for segment, blob in zip(segments, wanted, strict=True)}
+                self._directory_bytes = sum(map(len, wanted))
+        return wanted
+
+    def remember(self, directories: Mapping[int, bytes]) -> bool:
+        """Keep directories of committed segments in memory; False if they would be too many."""
+        size = sum(map(len, directories.values()))
+        with self._guard:
+            if self._directory_bytes + size > _DIRECTORY_CACHE:
+                return False
+            self._directories |= directories
+            self._directory_bytes += size
+            return True
 
     @contextmanager
     def publishing(self, names: Sequence[str]) -> Iterator[Tables]:

@@ -231,7 +231,7 @@ class Binder:
     ) -> int:
         """Let DuckDB find rows of segments under a name; gives how many there are."""
         cache, full = self._store.columns, definition.stored_schema
-        repeating = cache.repeating(max(segments, key=lambda segment: segment.rows), full)
+        repeating = cache.repeating(segments, full)
         schema = pa.schema(
             [
                 field.with_type(pa.dictionary(pa.int32(), field.type)) if field.name in repeating else field

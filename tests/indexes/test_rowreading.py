@@ -1,20 +1,30 @@
 """Row ranges as arrays must name the rows that a loop over them names; oracles are plain lists and pyarrow's reader."""
 
+import datetime as dt
+import gc
 import random
+import threading
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.errors import DamageError
+from windrow.errors import DamageError, SearchKeyError
+from windrow.indexes.model import RowModel, key_bytes
 from windrow.indexes.parquet import FileReader
-from windrow.indexes.rowreading import Spans, read_spans
+from windrow.indexes.rowreading import Spans, read_live_spans, read_spans
+from windrow.indexes.scanning import scan_segments
+from windrow.indexes.segments import Segment
+from windrow.indexes.selection import Bounds, Selection
 from windrow.indexes.writing import SegmentFileWriter
+from windrow.native import keys, pages
 
+EPOCH, MICRO = dt.datetime(1970, 1, 1), dt.timedelta(microseconds=1)
 RANGES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 6)), max_size=12)
 
 
@@ -38,6 +48,18 @@ def test_a_mask_leaves_those_rows_for_which_it_is_true(
     kept = spans.where(np.array(mask, bool))
     assert rows_of(kept) == [row for row, there in zip(rows, mask, strict=True) if there]
     assert kept.rows == sum(mask)
+
+
+@given(st.integers(-(1 << 63), (1 << 63) - 1))
+def test_a_key_that_is_a_whole_number_is_encoded_as_in_the_directories(number: int) -> None:
+    encoded = keys.encode([pa.array([number], pa.int64())])[0].as_py()
+    assert key_bytes([number], [pa.int64()], ["n"]) == encoded
+
+
+@pytest.mark.parametrize("value", [1 << 63, -(1 << 63) - 1, "1"])
+def test_a_key_that_is_not_of_its_type_is_refused(value: object) -> None:
+    with pytest.raises(SearchKeyError, match="'n'"):
+        key_bytes([value], [pa.int64()], ["n"])
 
 
 def test_no_ranges_are_no_rows(tmp_path: Path) -> None:
@@ -110,3 +132,114 @@ def test_a_flipped_bit_in_a_file_is_told_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(raw)
     with pytest.raises(DamageError, match="segment file a is damaged"):
         read_spans(Spans.of({"a": [(0, 500)]}), schema, schema, FileReader(tmp_path))
+
+
+AT = pa.timestamp("us")
+TIMED = pa.schema([("at", AT), ("gone", AT), ("s", pa.string())])
+
+
+def timed_files(folder: Path, counts: list[int], width: int) -> dict[str, pa.Table]:
+    """Files of rows with random times, as their tables."""
+    chance, files = random.Random(width), {}
+    for number, count in enumerate(counts):
+        at, gone = ([chance.randrange(100) for _ in range(count)] for _ in range(2))
+        texts = [None if n % 11 == 5 else chance.randbytes(width).hex() for n in range(count)]
+        files[f"f{number}"] = pa.table(
+            [pa.array(at).cast(AT), pa.array(gone).cast(AT), pa.array(texts, pa.string())], schema=TIMED
+        )
+        with pa.OSFile(str(folder / f"f{number}"), "wb") as sink:
+            writer = SegmentFileWriter(sink, TIMED, 1 << 20)
+            writer.add(files[f"f{number}"])
+            writer.close()
+    return files
+
+
+@pytest.mark.parametrize("width", [4, 600])
+@pytest.mark.parametrize(("after", "upto", "now"), [(None, 99, 0), (None, 60, 30), (20, 99, 98), (40, 39, 0)])
+def test_rows_within_limits_are_those_that_a_loop_over_all_rows_keeps(
+    width: int, after: int | None, upto: int, now: int, tmp_path: Path
+) -> None:
+    files = timed_files(tmp_path, [1, 700, 3000], width)
+    ranges = {"f1": [(0, 10), (10, 10), (500, 700)], "f2": [(7, 2900)], "f0": [(0, 1)]}
+    model = RowModel("at", (), "gone", None, 0, 10)
+    bounds = Bounds(after, upto, now)
+    found = read_live_spans(Spans.of(ranges), bounds, model, TIMED, TIMED, FileReader(tmp_path))
+    expected = [
+        row
+        for file, pairs in ranges.items()
+        for start, stop in pairs
+        for row in files[file].slice(start, stop - start).to_pylist()
+        if row["gone"] > EPOCH + now * MICRO
+        and row["at"] <= EPOCH + upto * MICRO
+        and (after is None or row["at"] > EPOCH + after * MICRO)
+    ]
+    assert found.to_pylist() == expected
+    assert bounds.limits(model, TIMED) is not None
+
+
+def test_a_flipped_bit_is_told_where_only_live_rows_are_read(tmp_path: Path) -> None:
+    timed_files(tmp_path, [4000], 600)
+    raw = bytearray((tmp_path / "f0").read_bytes())
+    raw[len(raw) // 2] ^= 1
+    (tmp_path / "f0").write_bytes(raw)
+    model, bounds = RowModel("at", (), "gone", None, 0, 10), Bounds(None, 99, 30)
+    with pytest.raises(DamageError, match="f0"):
+        read_live_spans(Spans.of({"f0": [(0, 4000)]}), bounds, model, TIMED, TIMED, FileReader(tmp_path))
+
+
+def test_memory_of_long_texts_is_used_again_but_never_while_an_array_looks_at_it(tmp_path: Path) -> None:
+    files = timed_files(tmp_path, [3000], 600)
+    reader, wanted = FileReader(tmp_path), pa.schema([TIMED.field("s")])
+    model, bounds = RowModel("at", (), "gone", None, 0, 10), Bounds(None, 99, 10)
+
+    def read() -> pa.Table:
+        return read_live_spans(Spans.of({"f0": [(0, 3000)]}), bounds, model, wanted, TIMED, reader)
+
+    rows = files["f0"].filter(pc.greater(files["f0"]["gone"], pa.scalar(10, AT))).column("s").to_pylist()
+    first, second = read(), read()
+    held = pages.idle_memory()
+    assert first.column(0).to_pylist() == second.column(0).to_pylist() == rows
+    del first
+    gc.collect()
+    assert pages.idle_memory() > held
+    third = read()
+    assert pages.idle_memory() == held
+    assert third.column(0).to_pylist() == second.column(0).to_pylist() == rows
+
+
+def test_a_scan_gives_every_live_row_once_whoever_reads_it_and_tells_of_damage(tmp_path: Path) -> None:
+    files = timed_files(tmp_path, [9000, 12_000], 700)
+    model, bounds = RowModel("at", (), "gone", None, 0, 10), Bounds(None, 99, 40)
+    segments = [segment_over(name, rows, start) for name, rows in files.items() for start in range(0, len(rows), 1000)]
+    selection = Selection(bounds, (), tuple(segments))
+    expected = [r for rows in files.values() for r in rows.to_pylist() if r["gone"] > EPOCH + 40 * MICRO]
+    scanned = pa.Table.from_batches(scan_segments(selection, model, TIMED, TIMED, FileReader(tmp_path)), TIMED)
+    assert scanned.to_pylist() == expected
+    unfinished = scan_segments(selection, model, TIMED, TIMED, FileReader(tmp_path))
+    next(unfinished)
+    unfinished.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("windrow-scan")]
+    raw = bytearray((tmp_path / "f1").read_bytes())
+    raw[len(raw) - 1_000_000] ^= 1
+    (tmp_path / "f1").write_bytes(raw)
+    with pytest.raises(DamageError, match="f1"):
+        list(scan_segments(selection, model, TIMED, TIMED, FileReader(tmp_path)))
+
+
+def segment_over(file: str, rows: pa.Table, start: int) -> Segment:
+    """A segment of a thousand rows; only its place matters here."""
+    count = min(1000, len(rows) - start)
+    numbers = dict.fromkeys(
+        ["id", "layout", "row", "column", "first_slide", "last_slide", "seq_base", "min_ts", "min_exp"], 0
+    )
+    return Segment(
+        file=file,
+        start=start,
+        rows=count,
+        file_rows=len(rows),
+        bytes=count * 1400,
+        max_ts=99,
+        max_exp=99,
+        expiries=b"",
+        **numbers,
+    )
