@@ -19,3 +19,13 @@ def first(
         most: At least 1.
         descending: Whether large values come first.
     """
+
+def number(
+    keys: npt.NDArray[np.int64], bits: int
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Number equal keys in the order in which they come; gives the number of each, the keys by number, and how often.
+
+    Args:
+        keys: int64, not negative.
+        bits: All of them have at most so many.
+    """

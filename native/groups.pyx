@@ -130,3 +130,53 @@ def first(values, counts, most, *, descending):
     if most < 1:
         raise ValueError("at least one group must be asked for")
     return _first(values, counts, most, descending)
+
+
+cdef inline uint64_t _mixed(int64_t key, int shift) noexcept nogil:
+    return (<uint64_t>key * <uint64_t>0x9E3779B97F4A7C15) >> shift
+
+
+def number(keys, int bits):
+    """Number equal keys in the order in which they come; gives the number of each, the keys by number, and how often.
+
+    Args:
+        keys: int64, not negative.
+        bits: All of them have at most so many.
+    """
+    cdef const int64_t[::1] given = keys
+    cdef Py_ssize_t count = given.shape[0], at, known = 0
+    if not 0 <= bits <= 62:
+        raise ValueError(f"keys of {bits} bits")
+    if count >= 1 << 30:
+        raise ValueError(f"{count} keys are too many")
+    cdef uint64_t every = 0
+    with nogil:
+        for at in range(count):
+            every |= <uint64_t>given[at]
+    if every >> bits:
+        raise ValueError(f"a key does not fit in {bits} bits")
+    cdef bint direct = bits <= 16
+    cdef int room = bits if direct else (2 * len(keys) + 8).bit_length()
+    cdef Py_ssize_t most = min(count, <Py_ssize_t>1 << room)
+    table, result = np.full(1 << room, -1, np.int32), np.empty(count, np.int32)
+    found, often = np.empty(most, np.int64), np.empty(most, np.int64)
+    cdef int32_t[::1] numbers = result, places = table
+    cdef int64_t[::1] distinct = found, counts = often
+    cdef uint64_t place, mask = (<uint64_t>1 << room) - 1
+    cdef int32_t own
+    with nogil:
+        for at in range(count):
+            place = <uint64_t>given[at] if direct else _mixed(given[at], 64 - room)
+            own = places[place]
+            while own >= 0 and distinct[own] != given[at]:
+                place = (place + 1) & mask
+                own = places[place]
+            if own < 0:
+                own = <int32_t>known
+                places[place] = own
+                distinct[known] = given[at]
+                counts[known] = 0
+                known += 1
+            counts[own] += 1
+            numbers[at] = own
+    return result, found[:known], often[:known]

@@ -56,6 +56,8 @@ class Numbering:
         return found.astype(np.int32)
 
     def _coded(self, at: int, column: pa.Array) -> npt.NDArray[np.int64]:
+        if pa.types.is_integer(column.type) and column.type != pa.uint64():
+            column = column.cast(pa.int64())  # nodes have numbers as narrow as they fit
         if len(self.known) <= at:
             self.known.append(column.slice(0, 0))
         if column.type != self.known[at].type:

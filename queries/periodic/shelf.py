@@ -160,7 +160,7 @@ class Shelf:
         """Add nodes to the table."""
         if not fresh:
             return
-        self.instance.register("_fresh", pa.concat_tables([_numbered(k.table(), node) for node, k in fresh.items()]))
+        self.instance.register("_fresh", synopses.joined([_numbered(k.table(), node) for node, k in fresh.items()]))
         columns = f"SELECT l, p, {synopses.columns_sql(loaded.entry)} FROM _fresh"
         if loaded.changed:
             self.instance.execute(f"INSERT INTO {loaded.table} {columns}")

@@ -49,3 +49,21 @@ def test_edges_are_checked() -> None:
     with pytest.raises(ValueError, match="at least one"):
         groups.first(totals, values, 0, descending=True)
     assert totals.tolist() == [0, 0]
+
+
+@given(st.lists(st.integers(0, 9), max_size=40), st.sampled_from([0, 13, 50]))
+def test_numbers_are_given_in_the_order_of_keys(values: list[int], shift: int) -> None:
+    """Looked up in a table where keys are short, hashed where they are long."""
+    keys = [value << shift for value in values]
+    numbers, distinct, counts = groups.number(np.array(keys, np.int64), 4 + shift)
+    assert distinct.tolist() == list(dict.fromkeys(keys))
+    assert [distinct[number] for number in numbers] == keys
+    assert counts.tolist() == [keys.count(key) for key in distinct]
+
+
+def test_keys_that_do_not_fit_are_refused() -> None:
+    for keys, bits in (([-1], 62), ([4], 2), ([1], 0)):
+        with pytest.raises(ValueError, match="does not fit"):
+            groups.number(np.array(keys, np.int64), bits)
+    with pytest.raises(ValueError, match="63 bits"):
+        groups.number(np.array([1], np.int64), 63)
