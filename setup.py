@@ -24,6 +24,13 @@ EXTENSIONS: list[Extension] = [
         extra_compile_args=["-O3"],
     ),
     Extension(
+        "windrow.native.groups",
+        ["native/groups.pyx"],
+        depends=["native/common.pxi"],
+        language="c++",
+        extra_compile_args=["-O3"],
+    ),
+    Extension(
         "windrow.native.directory",
         ["native/directory.pyx"],
         depends=[

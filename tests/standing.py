@@ -12,8 +12,11 @@ import pyarrow as pa
 import windrow
 from oracle import Oracle
 from shapes import BASE, DELTA, when
+from windrow.queries.periodic import adjusting
+from windrow.records import Pace, QueryEntry
 
 STREAM = "s"
+_SECONDS = DELTA // 1_000_000
 GROUPS = ("", "k", "tag", "k % 2", "tag, k", "epoch_ns(ts) // 20000000000", "b")
 WHERES = (
     "", "", "v > 40", "tag = 'a'", "tag = 'b'", "tag = 'a' OR tag = 'b'", "k IN (1, 2)", "k = 1", "k = 2",
@@ -156,3 +159,31 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
     return bool(one == other)
+
+
+def clause(slots: int | None, period: int = 1) -> str:
+    """The window of a standing query."""
+    return "" if slots is None else f" [WINDOW {slots * _SECONDS} SECONDS SLIDE {period * _SECONDS} SECONDS]"
+
+
+def put(world: World, name: str, text: str, slots: int, kind: str | None, period: int = 1) -> None:
+    """Register a query as the registry does, and let its synopses be kept."""
+    store = world.wh._store
+    with store.catalog.write() as tables:
+        stream = tables.get("streams", STREAM.encode())
+        pace = Pace(stream=STREAM, stream_id=stream.id, window=slots * DELTA, period=period)
+        entry = QueryEntry(
+            id=len(world.queries), name=name, sql=text.format(clause(slots, period)), paces=(pace,), reads=(STREAM,),
+            schema_bytes=b"", created=0, created_slides={},
+        )  # fmt: skip
+        tables.put("queries", name.encode(), entry)
+    world.queries[name] = text, slots
+    adjusting.adjust(store, STREAM, kind=kind)
+
+
+def drop(world: World, name: str, kind: str | None) -> None:
+    """Take a query back."""
+    with world.wh._store.catalog.write() as tables:
+        tables.delete("queries", name.encode())
+    del world.queries[name]
+    adjusting.adjust(world.wh._store, STREAM, kind=kind)

@@ -159,7 +159,7 @@ class Tables:
         """Store a record."""
         self._txn.put(at, _ENCODER.encode(record), db=self._databases[table])
 
-    def put_raw(self, table: str, at: bytes, value: bytes) -> None:
+    def put_raw(self, table: str, at: bytes, value: bytes | memoryview) -> None:
         """Store bytes."""
         self._txn.put(at, value, db=self._databases[table])
 

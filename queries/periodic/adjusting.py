@@ -20,7 +20,7 @@ from windrow.store import Store
 _LOOK_BACK = 32
 """Slides whose late rows say how many to expect."""
 _UNKNOWN_GROUPS = 1000.0
-_PASSING = 0.1
+_PASSING = 0.02
 """Measured: a row costs 5 to 10 ns in a pass, and 50 to 100 ns where DuckDB merges it."""
 _WORTH_IT = 2.0
 """A kind stays until another one would cost less than half."""

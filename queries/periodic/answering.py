@@ -12,7 +12,7 @@ from windrow.queries.periodic import covers, kinds, synopses
 from windrow.queries.periodic.components import Need, done_sql, merges
 from windrow.queries.periodic.kinds import Node
 from windrow.queries.periodic.shapes import Asked, asked
-from windrow.queries.periodic.shelf import Seen, Shelf, cursor_of, holds, shelf_of
+from windrow.queries.periodic.shelf import Seen, Shelf, cursor_of, shelf_of
 from windrow.queries.pieces import CannotCutError
 from windrow.queries.slotwise import picked
 from windrow.queries.sources import run as start
@@ -75,14 +75,13 @@ def plan(store: Store, snapshot: Snapshot, sql: str, seen: dict[str, Seen] | Non
 
 
 def _sources(seen: Seen, view: StreamView, question: Asked, need: Need) -> tuple[Source, ...]:
-    where = "" if need.where is None else need.where.key
     why = "no synopsis keeps what it needs"
-    fitting = [entry for entry in seen.entries if synopses.meets(entry, need)]
-    for entry in fitting:
-        if entry.where_key == where:
+    for entry in seen.by_identity.get(need.identity, ()):
+        if synopses.meets(entry, need):
             why = "the synopsis does not reach back far enough, or is of a later slide than the snapshot"
             if (source := _source(seen, view, question, entry, 1)) is not None:
                 return (source,)
+    fitting = [entry for entry in seen.entries if synopses.meets(entry, need)]
     parts = covers.find(
         need.terms or (),
         {at: entry.terms or () for at, entry in enumerate(fitting)},
@@ -98,11 +97,8 @@ def _sources(seen: Seen, view: StreamView, question: Asked, need: Need) -> tuple
 
 def _source(seen: Seen, view: StreamView, question: Asked, entry: SynopsisEntry, sign: int) -> Source | None:
     """A synopsis at the window of a question, if it reaches back so far and still is of the snapshot's slide."""
-    slide = view.state.slide
-    assert slide is not None
-    nodes = tuple(kinds.cover(entry.kind, entry.slots, slide - question.slots, slide))
-    there = question.slots <= entry.slots and holds(seen, entry, view, nodes)
-    return Source(entry, sign, nodes) if there else None
+    nodes = seen.window(entry, view, question.slots)
+    return None if nodes is None else Source(entry, sign, nodes)
 
 
 def run(store: Store, planned: Planned, params: Mapping[str, Any]) -> pa.Table:

@@ -31,6 +31,8 @@ _INTEGERS = {
     "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "BOOLEAN",
 }  # fmt: skip
 _FLOATS = {"FLOAT", "DOUBLE"}
+_EXACT_DIGITS = 15
+"""Fractions that are no longer are the same double in Python and in DuckDB."""
 ROWS = SynopsisColumn(key="rows", build="count(*)", merge="sum", type="BIGINT")
 """Kept in every synopsis: says whether a group is there at all."""
 
@@ -62,6 +64,8 @@ class Finish:
     expression: str
     """Over columns ``c0…``; of frequency counts also ``v`` (the value), ``h`` (how many are not after it), ``t``."""
     type: str
+    plain: tuple[str | int | float, ...] | None = None
+    """The same as a word and the numbers of its columns, where arithmetic on arrays does it (`directly`)."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +171,7 @@ def _finish(
         raise CannotCutError(f"{call.name} depends on an order")
     if call.name in _COUNTS:
         need, name = needs.column(None, _counted(call))
-        return Finish(need, f"coalesce({name}, 0)", result)
+        return Finish(need, f"coalesce({name}, 0)", result, ("count", _at(name)))
     argument = call.arguments[0].text if call.arguments else ""
     if call.name in _COUNT_IF and len(given) == 1:  # to DuckDB a sum, which is null over nulls
         need, total = needs.column(None, _keyed(call, "count_if", f"count_if({argument}\n)", "sum", "HUGEINT"))
@@ -176,12 +180,12 @@ def _finish(
     if call.name in ("sum", "avg", "mean") and _summable(given):
         need, total = needs.column(None, _keyed(call, "sum", f"sum({argument}\n)", "sum", _sum_type(given[0])))
         _, count = needs.column(None, _keyed(call, "count", f"count({argument}\n)", "sum", "BIGINT"))
-        if call.name == "sum":
-            return Finish(need, f"CASE WHEN {count} > 0 THEN {total} END", result)
-        return Finish(need, f"CASE WHEN {count} > 0 THEN CAST({total} AS DOUBLE) / {count} END", result)
+        own = "sum" if call.name == "sum" else "avg"
+        value = total if own == "sum" else f"CAST({total} AS DOUBLE) / {count}"
+        return Finish(need, f"CASE WHEN {count} > 0 THEN {value} END", result, (own, _at(total), _at(count)))
     if call.name in _SAME and len(given) == 1:
         need, name = needs.column(None, _keyed(call, call.name, f"{call.name}({argument}\n)", call.name, result))
-        return Finish(need, name, result)
+        return Finish(need, name, result, (call.name, _at(name)) if call.name in ("min", "max") else None)
     if call.name not in MERGEABLE and call.name not in APPROXIMATE:
         raise CannotCutError(f"states of {call.name} do not merge into what one pass gives")
     need, name = needs.column(None, _state(cursor, call, given, within, rows))
@@ -277,7 +281,21 @@ def _by_frequency(needs: _Needs, call: Call, given: Sequence[str], within: str |
     )
     column = ROWS if call.condition is None else plain
     need, name = needs.column((value, given[0] if within is None else within), column)
-    return Finish(need, _frequency_expression(call, given, name), result)
+    return Finish(need, _frequency_expression(call, given, name), result, _plain_frequency(call, _at(name)))
+
+
+def _at(name: str) -> int:
+    """The number of a need's column."""
+    return int(name[1:])
+
+
+def _plain_frequency(call: Call, at: int) -> tuple[str | int | float, ...] | None:
+    if call.distinct:
+        return ("distinct", at) if call.name == "count" else None
+    text = _fraction(call) if call.name in _QUANTILES else None
+    if text is None or len(text) > _EXACT_DIGITS:
+        return None
+    return "disc" if call.name in ("quantile_disc", "quantile") else "cont", at, float(text)
 
 
 def _frequency_expression(call: Call, given: Sequence[str], name: str) -> str:

@@ -13,10 +13,12 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from windrow.queries.periodic import answering, synopses
+from windrow.queries.periodic import answering, directly, synopses
 from windrow.queries.periodic.answering import Planned, Source
+from windrow.queries.periodic.directly import Window
 from windrow.queries.periodic.kinds import BASIC
-from windrow.queries.periodic.passes import Pass, TooLargeError, possible
+from windrow.queries.periodic.numbering import TooLargeError
+from windrow.queries.periodic.passes import Pass, possible
 from windrow.queries.periodic.scheduling import HYBRID_LATE_PENDING, Group, Member, batches
 from windrow.queries.periodic.shelf import Seen, Shelf, cursor_of, shelf_of
 from windrow.queries.pieces import CannotCutError
@@ -89,45 +91,78 @@ def _answered(
     shelf = shelf_of(store)
     with shelf.lock:
         try:
-            merged = _merged(store, shelf, [planned for _, planned in plans], seen)
+            merged, done = _merged(store, shelf, plans, seen)
         except CannotCutError:
             yield from (query for query, _ in plans)
             return
-        if len(plans) == 1:
+        yield from done.values()
+        rest = [(query, planned) for query, planned in plans if query.name not in done]
+        if len(rest) <= 1:
             with cursor_of(shelf) as cursor:
-                yield _one(shelf, cursor, merged, *plans[0])
+                yield from (_one(shelf, cursor, merged, *each) for each in rest)
             return
         with ThreadPoolExecutor(_WORKERS, thread_name_prefix="windrow-synopses") as pool:
-            shares = [plans[at::_WORKERS] for at in range(_WORKERS)]
+            shares = [rest[at::_WORKERS] for at in range(_WORKERS)]
             for answered in pool.map(lambda share: _share(shelf, merged, share), shares):
                 yield from answered
 
 
 _Merged = dict[tuple[int, int], dict[int, pa.Table]]
 """By synopsis: its merged windows, by length."""
+_Use = tuple[Source, QueryEntry, Planned]
 
 
-def _merged(store: Store, shelf: Shelf, plans: Sequence[Planned], seen: Mapping[str, Seen]) -> _Merged:
-    """Bring synopses up to date; of basic ones merge all windows in one pass. The others are loaded into DuckDB."""
+def _merged(
+    store: Store, shelf: Shelf, plans: Sequence[tuple[QueryEntry, Planned]], seen: Mapping[str, Seen]
+) -> tuple[_Merged, dict[str, Joint]]:
+    """Bring synopses up to date; of basic ones merge all windows in one pass, and answer whom it answers on the way.
+
+    The others are loaded into DuckDB.
+    """
     passing, rest = _sorted_out(plans)
     merged: _Merged = {}
+    done: dict[str, Joint] = {}
     for at, uses in passing.items():
-        entry, view = uses[0][0].entry, uses[0][1].view
-        there = seen[view.name].changed[entry.number]
-        nodes = {node for source, _ in uses for node, _ in source.nodes}
+        (source, _, planned) = max(uses, key=lambda use: use[2].asked.slots)
+        there = seen[planned.view.name].changed[source.entry.number]
         try:
-            passed = shelf.passed(store, entry, there, nodes)
+            passed = shelf.passed(store, source.entry, there, [node for node, _ in source.nodes])
             if passed is None:
                 raise CannotCutError("a slide came meanwhile")
-            assert view.state.slide is not None
-            ranked = _ranked(passed, uses)
-            merged[at] = passed.windows(view.state.slide, [planned.asked.slots for _, planned in uses], ranked)
+            merged[at], answered = _passed_over(passed, planned.view.state.slide, uses)
+            done |= answered
         except TooLargeError:
             shelf.passes.pop(at, None)
-            rest += [planned for _, planned in uses if planned not in rest]
+            rest += [planned for _, _, planned in uses if planned not in rest]
     if rest:
         answering.load(store, shelf, rest)
-    return merged
+    return merged, done
+
+
+def _passed_over(passed: Pass, slide: int | None, uses: Sequence[_Use]) -> tuple[dict[int, pa.Table], dict[str, Joint]]:
+    """One pass: answers straight from its totals, and the windows that DuckDB finishes for the others."""
+    assert slide is not None
+    names = synopses.column_names(passed.entry)
+    columns = {int(names[c.key][1:]) for _, _, p in uses for need in p.asked.shape.needs for c in need.columns
+               if c.key in names}  # fmt: skip
+    lengths: dict[int, list[tuple[QueryEntry, Planned]]] = {}
+    for _, query, planned in uses:
+        lengths.setdefault(planned.asked.slots, []).append((query, planned))
+    tables, done = {}, {}
+    ranked = _ranked(passed, [(source, planned) for source, _, planned in uses])
+    for length, totals in passed.walk(slide, lengths, columns):
+        window, left = Window(passed, totals), False
+        for query, planned in lengths[length]:
+            started = time.perf_counter()
+            direct = planned.asked.direct
+            rows = None if direct is None else directly.answer(window, planned, direct)
+            if rows is None:
+                left = True
+            else:
+                done[query.name] = Joint(query, rows, time.perf_counter() - started, f"{planned.kinds} synopsis")
+        if left:
+            tables[length] = passed.table(totals, None if ranked is None else passed.ranked(ranked))
+    return tables, done
 
 
 def _ranked(passed: Pass, uses: Sequence[tuple[Source, Planned]]) -> int | None:
@@ -143,18 +178,18 @@ def _ranked(passed: Pass, uses: Sequence[tuple[Source, Planned]]) -> int | None:
 
 
 def _sorted_out(
-    plans: Sequence[Planned],
-) -> tuple[dict[tuple[int, int], list[tuple[Source, Planned]]], list[Planned]]:
+    plans: Sequence[tuple[QueryEntry, Planned]],
+) -> tuple[dict[tuple[int, int], list[_Use]], list[Planned]]:
     """Which synopses are passed over, and for whom; and plans that need DuckDB to merge for them."""
-    passing: dict[tuple[int, int], list[tuple[Source, Planned]]] = {}
+    passing: dict[tuple[int, int], list[_Use]] = {}
     rest = []
-    for planned in plans:
+    for query, planned in plans:
         singles = [sources[0] for sources in planned.sources if len(sources) == 1 and possible(sources[0].entry)]
         if len(singles) < len(planned.sources):
             rest.append(planned)
             continue
         for source in singles:
-            passing.setdefault((source.entry.stream, source.entry.number), []).append((source, planned))
+            passing.setdefault((source.entry.stream, source.entry.number), []).append((source, query, planned))
     return passing, rest
 
 

@@ -5,8 +5,10 @@ that the stream is at.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import takewhile
 from typing import Any
 
 import pyarrow as pa
@@ -16,11 +18,12 @@ from windrow.catalog import Tables
 from windrow.files import disk_errors
 from windrow.following import Contribution, Moving
 from windrow.indexes.model import RowModel
+from windrow.indexes.rowreading import read_ranges
 from windrow.indexes.segments import Segment
-from windrow.indexes.selection import Bounds, select
+from windrow.indexes.selection import Bounds, Selection, select
 from windrow.locks import locked
 from windrow.queries import engine
-from windrow.queries.periodic import kinds, synopses
+from windrow.queries.periodic import building, kinds, synopses
 from windrow.queries.periodic.kinds import Node
 from windrow.queries.periodic.synopses import EXPIRY, SLOT, Worker, fetched
 from windrow.queries.relations import window_sql
@@ -31,6 +34,8 @@ from windrow.store import Store
 
 LOCK_SECONDS = 60.0
 _NEVER_SLID = -(1 << 60)
+_MOST_SLOTS = 64
+"""Rows that came in for more slots than this are grouped by DuckDB, which does it for all of them at once."""
 
 
 @dataclass
@@ -79,14 +84,64 @@ def follow(store: Store, moving: Moving) -> Iterator[Contribution | None]:
     if not kept:
         yield None
         return
-    with engine.cursor(store) as cursor:
-        definition = moving.entry.definition
-        deepest = moving.slide - max(entry.slots for entry in kept)
-        after = definition.model.slot_end(deepest)
-        _offer_rows(store, cursor, moving, kept, after)
-        changed = [_slid(store, cursor, moving, entry) for entry in kept]
-        cursor.execute("DROP TABLE IF EXISTS _came")
+    with ExitStack() as stack:
+        opened = cache(lambda: stack.enter_context(engine.cursor(store)))
+        after = moving.entry.definition.model.slot_end(moving.slide - max(entry.slots for entry in kept))
+        plain, rest = _plainly(store, moving, kept, after)
+        if rest:
+            _offer_rows(store, opened(), moving, rest, after)
+        changed = []
+        for entry in kept:
+            came = plain.get(entry.number)
+            if came is None:
+                came = synopses.by_slot(fetched(opened(), synopses.build_sql(entry, "_came")))
+            changed.append(_advanced(store, opened, entry, moving.slide, came, behind=True))
+        if rest:
+            opened().execute("DROP TABLE IF EXISTS _came")
         yield Followed(changed, moving.ordinal)
+
+
+def _plainly(
+    store: Store, moving: Moving, kept: Sequence[SynopsisEntry], after: int
+) -> tuple[dict[int, dict[int, pa.Table]], list[SynopsisEntry]]:
+    """What came in for the synopses that need no DuckDB, by number and slot, and the synopses that do."""
+    definition = moving.entry.definition
+    model = definition.model
+    recipes = [found for entry in kept if (found := building.recipe(entry, definition.schema)) is not None]
+    if not recipes or model.expires is not None:
+        return {}, list(kept)
+    selection = _selection(moving.arrived, after, moving.now)
+    slots = _cut_rows(store, selection, model, definition.stored_schema, building.names(recipes))
+    if len(slots) > _MOST_SLOTS:
+        return {}, list(kept)
+    fitting = [each for each in recipes if all(own.fits(each) for own in slots.values())]
+
+    def build(each: building.Recipe) -> dict[int, pa.Table]:
+        return {slot: own.build(each) for slot, own in slots.items()}
+
+    # The kernels let other threads run: every second synopsis is built beside.
+    beside = [store.background(build, each) for each in fitting[1::2]]
+    tables = {each.entry.number: build(each) for each in fitting[::2]}
+    tables |= {each.entry.number: done.result() for each, done in zip(fitting[1::2], beside, strict=True)}
+    return tables, [entry for entry in kept if entry.number not in tables]
+
+
+def _cut_rows(
+    store: Store, selection: Selection, model: RowModel, full: pa.Schema, names: set[str]
+) -> dict[int, building.Rows]:
+    """The rows of a selection by event slot; their times are not even read where all are known to be of one slot."""
+    ranges: dict[str, list[tuple[int, int]]] = {}
+    for segment in selection.segments:
+        ranges.setdefault(segment.file, []).append((segment.start, segment.stop))
+    ends = {model.slot_of(time) for segment in selection.whole for time in (segment.min_ts, segment.max_ts)}
+    one = names and len(ends) == 1 and not selection.edge
+    narrow = pa.schema([field for field in full if field.name in (names if one else names | {model.time})])
+    rows = read_ranges(ranges, narrow, full, store.reader) if ranges else narrow.empty_table()
+    if one:
+        return {ends.pop(): building.Rows(rows)}
+    if selection.edge:
+        rows = selection.bounds.filter(rows, model)
+    return building.by_slot(rows, model.slots(model.times(rows)[0]))
 
 
 def _offer_rows(store: Store, cursor: Any, moving: Moving, kept: Sequence[SynopsisEntry], after: int) -> None:
@@ -100,6 +155,11 @@ def _offer_rows(store: Store, cursor: Any, moving: Moving, kept: Sequence[Synops
     cursor.execute(f"CREATE OR REPLACE TEMP TABLE _came AS {rows}")
 
 
+def _selection(segments: Sequence[Segment], after: int, now: int) -> Selection:
+    upto = max((segment.max_ts for segment in segments), default=now)
+    return select(segments, Bounds(after, max(upto, now), now))
+
+
 def _rows_sql(
     store: Store,
     model: RowModel,
@@ -110,8 +170,7 @@ def _rows_sql(
     torn: set[str],
     kept: Sequence[SynopsisEntry],
 ) -> str:
-    upto = max((segment.max_ts for segment in segments), default=now)
-    selection = select(segments, Bounds(after, max(upto, now), now))
+    selection = _selection(segments, after, now)
     wanted = _columns(schema, kept)
     units = {name: schema.field(name).type.unit for name in (model.time, model.expires) if name is not None}
     columns = [quoted(name) for name in wanted]
@@ -133,14 +192,14 @@ def _columns(schema: pa.Schema, kept: Sequence[SynopsisEntry]) -> list[str]:
     return [name for name in schema.names if name.lower() in text or name.lower().replace('"', '""') in text]
 
 
-def _slid(store: Store, cursor: Any, moving: Moving, entry: SynopsisEntry) -> Changed:
-    """One synopsis at the slide."""
-    came = synopses.by_slot(fetched(cursor, synopses.build_sql(entry, "_came")))
-    return _advanced(store, cursor, entry, moving.slide, came, behind=True)
-
-
 def _advanced(
-    store: Store, cursor: Any, entry: SynopsisEntry, slide: int, came: Mapping[int, pa.Table], *, behind: bool
+    store: Store,
+    opened: Callable[[], Any],
+    entry: SynopsisEntry,
+    slide: int,
+    came: Mapping[int, pa.Table],
+    *,
+    behind: bool,
 ) -> Changed:
     floor = slide - entry.slots
     rebase = entry.kind == kinds.RUNNING and slide - entry.rebased >= entry.slots
@@ -150,13 +209,20 @@ def _advanced(
         wanted = _reads(entry, slide, came)
 
         def look(tables: Tables) -> tuple[dict[Node, pa.Table], list[Node]]:
+            if entry.kind == kinds.BASIC:
+                nodes = list(map(kinds.slot_node, came))
+                old = list(
+                    takewhile(lambda n: kinds.is_behind(n, floor), (n for n, _ in synopses.nodes(tables, entry)))
+                )
+                found = {node: synopses.fetch(tables, entry, node) for node in nodes}
+                return {node: kept.table() for node, kept in found.items() if kept is not None}, old
             known = [node for node, _ in synopses.nodes(tables, entry)]
             found = {node: synopses.fetch(tables, entry, node) for node in known if wanted(node) or rebase}
             old = [node for node in known if kinds.is_behind(node, floor)]
             return {node: kept.table() for node, kept in found.items() if kept is not None}, old
 
         there, gone = store.catalog.read(look)
-    worker = Worker(cursor, entry, slide)
+    worker = Worker(opened, entry, slide)
     nodes = kinds.advance(entry.kind, entry.slots, entry.slide, slide, came, worker.work(there), rebase=rebase)
     moved = replace(entry, slide=slide, floor=floor, rebased=slide if rebase else entry.rebased)
     return Changed(moved, nodes, gone)
@@ -171,8 +237,6 @@ def _reads(entry: SynopsisEntry, slide: int, came: Mapping[int, pa.Table]) -> An
     def wanted(node: Node) -> bool:
         if node.level < 0:
             return node.left == previous or node.left >= oldest or node.left == slide - entry.slots
-        if entry.kind == kinds.BASIC:
-            return node.right in slots
         if entry.kind == kinds.RUNNING:
             return node.right in slots or node.right <= slide
         # Of an interval synopsis: what came late goes into full nodes, halves make new ones.
@@ -239,7 +303,7 @@ def _filled(
     if choose is not None and built.num_rows:
         entry = choose(entry, built.num_rows / len(came), _distinct(cursor, entry, built))
     fresh = replace(entry, slide=None, rebased=slide)
-    return _advanced(store, cursor, fresh, slide, came, behind=False)
+    return _advanced(store, lambda: cursor, fresh, slide, came, behind=False)
 
 
 def _distinct(cursor: Any, entry: SynopsisEntry, built: pa.Table) -> float:
@@ -272,7 +336,7 @@ def differences(store: Store, snapshot: Snapshot, stream: str, entry: SynopsisEn
         if there is None:
             return
         base = there.get(kinds.prefix_node(slide - entry.slots))
-        worker = Worker(cursor, entry, slide)
+        worker = Worker(lambda: cursor, entry, slide)
         for node in sorted(set(should) | set(there)):
             kept, right = there.get(node), should.get(node)
             if kept is not None and node.level < 0 and base is not None:

@@ -4,29 +4,27 @@ Groups are numbered once, so that merging a slot is one addition into arrays by 
 maxima of whole numbers and floats are done here; everything else is merged by DuckDB.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from windrow.catalog import Tables
+from windrow.native import groups as kernels
 from windrow.queries.periodic import kinds, synopses
 from windrow.queries.periodic.kinds import Node
+from windrow.queries.periodic.numbering import Numbering, TooLargeError
 from windrow.records import SynopsisColumn, SynopsisEntry
 from windrow.store import Store
 
 Numbers = npt.NDArray[Any]
 _WHOLE = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER"}
 _LIMIT = 1 << 62
+_NARROW = (np.int8, np.int16, np.int32)
 _LOW, _HIGH = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-
-
-class TooLargeError(Exception):
-    """Numbers do not fit here; DuckDB must merge them."""
 
 
 def possible(entry: SynopsisEntry) -> bool:
@@ -50,25 +48,33 @@ class _Slot:
     """A node as arrays."""
 
     changed: int
-    numbers: npt.NDArray[np.int64]
+    numbers: npt.NDArray[np.int32]
     """Of its groups."""
     values: list[Numbers]
+    same: list[int]
+    """The first column that has the same values as each."""
+    largest: list[int]
+    """How far the values of each are from 0."""
 
 
 @dataclass(frozen=True)
-class _Ranking:
+class Ranking:
     """Groups in the order of their other columns and then of one column's values."""
 
     column: int
-    count: int
-    """Groups that there were when it was made."""
-    places: npt.NDArray[np.int64]
-    """In `keys`."""
+    numbers: npt.NDArray[np.int64]
+    """Of the groups in this order."""
     parts: npt.NDArray[np.int64]
     """Which run of equal other columns each belongs to."""
     starts: npt.NDArray[np.int64]
     valued: npt.NDArray[np.bool_]
     """Where the value is not null."""
+    values: npt.NDArray[np.int64]
+
+    @property
+    def stops(self) -> npt.NDArray[np.int64]:
+        """Where each run ends."""
+        return np.append(self.starts[1:], len(self.numbers))
 
 
 @dataclass
@@ -76,20 +82,10 @@ class Pass:
     """A basic synopsis in memory, as arrays."""
 
     entry: SynopsisEntry
-    known: list[pa.Array] = field(default_factory=list)
-    """The distinct values of each group column; their places are codes."""
-    keys: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    """Codes of all groups in one number each, ascending."""
-    order: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    """The number of each of these groups."""
+    numbering: Numbering
     slots: dict[Node, _Slot] = field(default_factory=dict)
-    ranking: "_Ranking | None" = None
-    decoded: tuple[int, "_Ranking | None", dict[str, pa.Array]] | None = None
-
-    @property
-    def bits(self) -> int:
-        """Of one column's code."""
-        return 62 // max(1, len(self.entry.groups))
+    rankings: dict[int, Ranking] = field(default_factory=dict)
+    decoded: tuple[int, Ranking | None, dict[str, pa.Array]] | None = None
 
     def load(self, store: Store, there: Mapping[Node, int], wanted: Iterable[Node]) -> bool:
         """Bring nodes into memory; false if one has been changed again meanwhile."""
@@ -109,124 +105,121 @@ class Pass:
 
     def _slot(self, kept: synopses.Kept) -> _Slot:
         rows = kept.table()
-        values = [_values(rows.column(f"c{at}"), column) for at, column in enumerate(self.entry.columns)]
-        return _Slot(kept.changed, self._numbered(rows), values)
+        numbers = self.numbering.numbers(rows)
+        order = np.argsort(numbers, kind="stable")  # totals are then gone through in one direction
+        values = [
+            np.ascontiguousarray(_values(rows.column(f"c{at}"), column)[order])
+            for at, column in enumerate(self.entry.columns)
+        ]
+        same = [
+            next(first for first in range(at + 1) if self._alike(first, at) and np.array_equal(values[first], own))
+            for at, own in enumerate(values)
+        ]
+        return _Slot(kept.changed, numbers[order], values, same, list(map(_largest, values)))
 
-    def _numbered(self, rows: pa.Table) -> npt.NDArray[np.int64]:
-        """The numbers of a node's groups; new groups get the next ones."""
-        packed = np.zeros(rows.num_rows, np.int64)
-        for at in range(len(self.entry.groups)):
-            column = rows.column(f"g{at}").combine_chunks()
-            if len(self.known) <= at:
-                self.known.append(column.slice(0, 0))
-            fresh = pc.unique(column)
-            unseen = pc.is_null(pc.index_in(fresh, value_set=self.known[at]))
-            if pc.any(unseen).as_py():
-                self.known[at] = pa.concat_arrays([self.known[at], fresh.filter(unseen)])
-            if len(self.known[at]) >= 1 << self.bits:
-                raise TooLargeError
-            packed |= pc.index_in(column, value_set=self.known[at]).to_numpy().astype(np.int64) << (self.bits * at)
-        places = np.searchsorted(self.keys, packed)
-        inside = np.minimum(places, max(0, len(self.keys) - 1))
-        missing = self.keys[inside] != packed if len(self.keys) else np.ones(len(packed), bool)
-        if missing.any():
-            self._add_groups(np.unique(packed[missing]))
-            places = np.searchsorted(self.keys, packed)
-        return self.order[places] if len(self.order) else places
+    def _alike(self, one: int, other: int) -> bool:
+        first, second = self.entry.columns[one], self.entry.columns[other]
+        return first.merge == second.merge and (first.type == "DOUBLE") == (second.type == "DOUBLE")
 
-    def _add_groups(self, fresh: npt.NDArray[np.int64]) -> None:
-        places = np.searchsorted(self.keys, fresh)
-        numbers = np.arange(len(self.keys), len(self.keys) + len(fresh))
-        self.keys, self.order = np.insert(self.keys, places, fresh), np.insert(self.order, places, numbers)
-
-    def windows(self, slide: int, lengths: Sequence[int], ranked: int | None = None) -> dict[int, pa.Table]:
-        """The merged groups and columns of each window that ends at a slide.
+    def walk(self, slide: int, lengths: Iterable[int], columns: Iterable[int]) -> Iterator[tuple[int, list[Numbers]]]:
+        """The totals of each window that ends at a slide, shortest first; they are changed on the way to the next.
 
         Args:
             slide: The last slot.
             lengths: Of the windows, in slots.
-            ranked: A group column whose values are counted: beside each count ``c`` there is then ``h_c``, how many
-                values are not after it among groups that are equal otherwise, and ``t_c``, how many there are.
+            columns: Those that are wanted; the others stay empty.
         """
-        totals = [_start(column, len(self.keys)) for column in self.entry.columns]
-        found, youngest = {}, slide
-        bound = [0] * len(totals)
-        ranking = None if ranked is None else self._ranked(ranked)
-        for length in sorted(set(lengths)):
-            for slot in range(youngest, slide - length, -1):
-                self._add(totals, bound, self.slots.get(kinds.slot_node(slot)))
+        ordered = sorted(set(lengths))
+        nodes = map(kinds.slot_node, range(slide, slide - max(ordered, default=0), -1))
+        slots = [slot for node in nodes if (slot := self.slots.get(node)) is not None]
+        source = self._sources(slots, columns)
+        totals = [
+            _start(column, len(self.numbering) if source.get(at) == at else 0)
+            for at, column in enumerate(self.entry.columns)
+        ]
+        for at, first in source.items():
+            totals[at] = totals[first]
+            if self.entry.columns[at].merge == "sum" and sum(slot.largest[at] for slot in slots) > _LIMIT:
+                raise TooLargeError
+        youngest, merged = slide, [at for at, first in source.items() if at == first]
+        for length in ordered:
+            for number in range(youngest, slide - length, -1):
+                self._add(totals, merged, kinds.slot_node(number))
             youngest = slide - length
-            found[length] = self._table(totals, ranking)
+            yield length, totals
+
+    def _sources(self, slots: Sequence[_Slot], columns: Iterable[int]) -> dict[int, int]:
+        """Which columns are merged, and for each the one that has the same values in every slot, which need be once."""
+        found = {}
+        for at in sorted({0, *columns}):
+            first = {slot.same[at] for slot in slots}
+            found[at] = first.pop() if len(first) == 1 else at
+            if found[at] not in found or not self._alike(found[at], at):
+                found[at] = at
         return found
+
+    def _add(self, totals: list[Numbers], columns: Sequence[int], node: Node) -> None:
+        slot = self.slots.get(node)
+        if slot is None:
+            return
+        for at in columns:
+            kernels.merge(totals[at], slot.numbers, slot.values[at], self.entry.columns[at].merge)
 
     def rankable(self, column: int) -> bool:
         """Whether the values of a group column are whole numbers."""
         return self.entry.groups[column][2] in _WHOLE - {"HUGEINT"}
 
-    def _ranked(self, column: int) -> _Ranking:
-        known = self.ranking
-        if known is not None and known.column == column and known.count == len(self.keys):
+    def ranked(self, column: int) -> Ranking:
+        """Groups in the order of a group column's values."""
+        known, numbering = self.rankings.get(column), self.numbering
+        if known is not None and len(known.numbers) == len(numbering):
             return known
-        mask = (1 << self.bits) - 1
-        codes, others = (self.keys >> (self.bits * column)) & mask, self.keys & ~(mask << (self.bits * column))
-        values = self.known[column] if self.known else pa.array([], pa.int64())
-        rank = np.argsort(np.argsort(values.cast(pa.int64()).fill_null(_HIGH).to_numpy(), kind="stable"))
+        codes = numbering.codes(column)
+        others = numbering.packed & ~(((1 << numbering.bits) - 1) << (numbering.bits * column))
+        values = numbering.known[column] if numbering.known else pa.array([], pa.int64())
+        whole = values.cast(pa.int64()).fill_null(_HIGH).to_numpy()
+        rank = np.argsort(np.argsort(whole, kind="stable"))
         valued = values.is_valid().to_numpy(zero_copy_only=False)
-        places = np.lexsort((rank[codes], others))
+        # With ranks in the lowest bits, and what was there in the column's own, one sort gives both orders.
+        first = numbering.packed & ((1 << numbering.bits) - 1) if column else np.int64(0)
+        places = np.argsort(others - first | first << (numbering.bits * column) | rank[codes])
         begins = np.ones(len(places), bool)
         begins[1:] = others[places][1:] != others[places][:-1]
-        ranking = _Ranking(
-            column, len(self.keys), places, np.cumsum(begins) - 1, begins.nonzero()[0], valued[codes[places]]
+        ordered = codes[places]
+        found = self.rankings[column] = Ranking(
+            column, places, np.cumsum(begins) - 1, begins.nonzero()[0], valued[ordered], whole[ordered]
         )
-        self.ranking = ranking
-        return ranking
+        return found
 
-    def _add(self, totals: list[Numbers], bound: list[int], slot: _Slot | None) -> None:
-        if slot is None:
-            return
-        for at, (column, total, values) in enumerate(zip(self.entry.columns, totals, slot.values, strict=True)):
-            if column.merge == "sum":
-                if values.dtype == np.int64 and len(values):
-                    bound[at] += int(max(abs(int(values.max())), abs(int(values.min()))))
-                    if bound[at] > _LIMIT:
-                        raise TooLargeError
-                total[slot.numbers] += values
-            elif column.merge == "min":
-                total[slot.numbers] = np.minimum(total[slot.numbers], values)
-            else:
-                total[slot.numbers] = np.maximum(total[slot.numbers], values)
+    def table(self, totals: Sequence[Numbers], ranking: Ranking | None) -> pa.Table:
+        """All groups with the columns that were wanted; who reads it leaves out those where ``c0`` is 0.
 
-    def _table(self, totals: Sequence[Numbers], ranking: _Ranking | None) -> pa.Table:
-        """All groups, also those without rows: who reads it leaves out where ``c0`` is 0."""
+        If ranked, there is beside each count ``c`` also ``h_c``, how many values are not after it among groups that
+        are equal otherwise, and ``t_c``, how many there are.
+        """
         columns: dict[str, pa.Array] = dict(self._groups(ranking))
         for at, (column, total) in enumerate(zip(self.entry.columns, totals, strict=True)):
-            own = total.copy() if ranking is None else total[self.order[ranking.places]]
+            if len(total) != len(self.numbering):
+                continue  # nobody wants it
+            own = total.copy() if ranking is None else total[ranking.numbers]
             empty = {"min": own == _HIGH, "max": own == _LOW}.get(column.merge)
             columns[f"c{at}"] = pa.array(own, mask=empty) if empty is not None else pa.array(own)
             if ranking is not None and len(own):
                 counts = np.where(ranking.valued, own, 0)
                 upto = np.cumsum(counts)
                 before = (upto - counts)[ranking.starts]
-                ends = np.append(ranking.starts[1:], len(upto)) - 1
                 columns[f"h_c{at}"] = pa.array(upto - before[ranking.parts])
-                columns[f"t_c{at}"] = pa.array((upto[ends] - before)[ranking.parts])
+                columns[f"t_c{at}"] = pa.array((upto[ranking.stops - 1] - before)[ranking.parts])
         return pa.table(columns)
 
-    def _groups(self, ranking: _Ranking | None) -> dict[str, pa.Array]:
+    def _groups(self, ranking: Ranking | None) -> dict[str, pa.Array]:
         """The group columns of all groups, by number or ranked; they change only when a new group comes."""
         known = self.decoded
-        if known is not None and known[0] == len(self.keys) and known[1] is ranking:
+        if known is not None and known[0] == len(self.numbering) and known[1] is ranking:
             return known[2]
-        if ranking is None:
-            keys = np.empty(len(self.keys), np.int64)
-            keys[self.order] = self.keys
-        else:
-            keys = self.keys[ranking.places]
-        mask, found = (1 << self.bits) - 1, {}
-        for at in range(len(self.entry.groups)):
-            values = self.known[at] if at < len(self.known) else pa.nulls(0)
-            found[f"g{at}"] = values.take(pa.array((keys >> (self.bits * at)) & mask))
-        self.decoded = len(self.keys), ranking, found
+        numbers = None if ranking is None else ranking.numbers
+        found = {f"g{at}": self.numbering.values(at, numbers) for at in range(len(self.entry.groups))}
+        self.decoded = len(self.numbering), ranking, found
         return found
 
 
@@ -237,13 +230,24 @@ def _start(column: SynopsisColumn, count: int) -> Numbers:
 
 
 def _values(column: pa.ChunkedArray, kept: SynopsisColumn) -> Numbers:
-    """A kept column as numbers; nothing counts as what changes no merge."""
+    """A kept column as numbers, as narrow as they fit; nothing counts as what changes no merge."""
     neutral = {"sum": 0, "min": _HIGH, "max": _LOW}[kept.merge]
     if kept.type == "DOUBLE":
-        floats: Numbers = column.fill_null(0.0).to_numpy()
+        floats: Numbers = column.cast(pa.float64()).fill_null(0.0).to_numpy()
         return floats
     try:
-        whole: Numbers = column.cast(pa.int64()).fill_null(neutral).to_numpy()
+        bare = column.cast(pa.int64())
     except pa.ArrowInvalid:
         raise TooLargeError from None
-    return whole
+    whole: Numbers = bare.fill_null(neutral).to_numpy()
+    if kept.merge != "sum" and (whole == neutral).sum() > bare.null_count:
+        raise TooLargeError  # a value that means nothing here
+    largest = _largest(whole)
+    return whole.astype(next((kind for kind in _NARROW if largest <= np.iinfo(kind).max), np.int64))
+
+
+def _largest(values: Numbers) -> int:
+    """How far whole numbers are from 0; floats do not overflow."""
+    if values.dtype == np.float64 or not len(values):
+        return 0
+    return max(abs(int(values.max())), abs(int(values.min())))

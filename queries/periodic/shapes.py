@@ -1,6 +1,7 @@
 """From a statement's text to what it needs of synopses, remembered since standing queries are asked again and again."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -9,17 +10,20 @@ import duckdb
 import pyarrow as pa
 
 from windrow.indexes.model import RowModel
-from windrow.queries import engine, states, windows
+from windrow.queries import engine, execution, states, windows
 from windrow.queries.periodic.components import Shape, shape
 from windrow.queries.periodic.decompose import ROW, decompose
+from windrow.queries.periodic.finals import Direct, recognised
 from windrow.queries.pieces import CannotCutError
 from windrow.queries.relations import empty_sql
+from windrow.queries.sources import run
 from windrow.queries.statements import Reference, Statement, parse
 from windrow.queries.types import quoted
 from windrow.snapshot import Snapshot, StreamView
 from windrow.store import Store
 
 _functions: dict[int, states.Functions] = {}
+_Shaped = tuple[Shape, tuple[tuple[str, str], ...], Direct | None]
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,8 @@ class Asked:
     """How many slots its window has."""
     columns: tuple[tuple[str, str], ...]
     """Names and DuckDB types of its answer's columns."""
+    direct: Direct | None = None
+    """If arrays can answer it."""
 
 
 def asked(store: Store, snapshot: Snapshot, sql: str) -> Asked:
@@ -52,8 +58,8 @@ def asked(store: Store, snapshot: Snapshot, sql: str) -> Asked:
         raise CannotCutError("it does not read a stream")
     view = snapshot.view(known[reference.name.lower()])
     slots = window_slots(view, reference.window)
-    shaped, columns = _shaped(_Question(store, statement, reference, view.schema.serialize().to_pybytes()))
-    return Asked(statement, reference, shaped, slots, columns)
+    shaped, columns, direct = _shaped(_Question(store, statement, reference, view.schema.serialize().to_pybytes()))
+    return Asked(statement, reference, shaped, slots, columns, direct)
 
 
 def window_slots(view: StreamView, window: windows.WindowSpec) -> int:
@@ -92,7 +98,7 @@ class _Question:
         return isinstance(other, _Question) and self._identity == other._identity
 
 
-def _shaped(question: _Question) -> tuple[Shape, tuple[tuple[str, str], ...]]:
+def _shaped(question: _Question) -> _Shaped:
     found = _remembered(question)
     if isinstance(found, str):
         raise CannotCutError(found)
@@ -100,7 +106,7 @@ def _shaped(question: _Question) -> tuple[Shape, tuple[tuple[str, str], ...]]:
 
 
 @lru_cache(maxsize=2048)
-def _remembered(question: _Question) -> tuple[Shape, tuple[tuple[str, str], ...]] | str:
+def _remembered(question: _Question) -> _Shaped | str:
     schema = pa.ipc.read_schema(pa.py_buffer(question.schema))
     with engine.cursor(question.store) as cursor:
         try:
@@ -111,7 +117,7 @@ def _remembered(question: _Question) -> tuple[Shape, tuple[tuple[str, str], ...]
             return "its pieces do not stand on their own"
 
 
-def _look(cursor: Any, question: _Question, schema: pa.Schema) -> tuple[Shape, tuple[tuple[str, str], ...]]:
+def _look(cursor: Any, question: _Question, schema: pa.Schema) -> _Shaped:
     known = _functions.get(os.getpid())
     if known is None:
         known = _functions[os.getpid()] = states.known_functions(cursor)
@@ -125,11 +131,20 @@ def _look(cursor: Any, question: _Question, schema: pa.Schema) -> tuple[Shape, t
     group_types = shaped.needs[0].types[: len(whole.groups)]
     stand_ins = [f"CAST(NULL AS {kind}) AS {whole.group_column(at)}" for at, kind in enumerate(group_types)]
     stand_ins += [f"CAST(NULL AS {f.type}) AS {whole.aggregate_column(at)}" for at, f in enumerate(shaped.finishes)]
-    final = f"WITH {whole.done} AS (SELECT {', '.join(stand_ins)}) {whole.final}"
-    given = _described(cursor, final, whole.final_parameters)
+    none = f"SELECT {', '.join(stand_ins)}"
+    given = _described(cursor, f"WITH {whole.done} AS ({none}) {whole.final}", whole.final_parameters)
     if [kind for _, kind in columns] != [kind for _, kind in given]:
         raise CannotCutError("its pieces have other types")
-    return shaped, tuple(columns)
+    return shaped, tuple(columns), _direct(cursor, shaped, columns, f"WITH {whole.done} AS ({none}) {whole.final}")
+
+
+def _direct(cursor: Any, shaped: Shape, columns: Sequence[tuple[str, str]], nothing: str) -> Direct | None:
+    """How arrays answer it; `nothing` is its last part over stand-ins, which says what DuckDB's answer looks like."""
+    final = recognised(shaped)
+    if final is None:
+        return None
+    schema = execution.marked(run(cursor, nothing, None, 1)[0].schema, [kind for _, kind in columns])
+    return Direct(final, pa.schema([f.with_name(name) for f, (name, _) in zip(schema, columns, strict=True)]))
 
 
 def _described(cursor: Any, sql: str, parameters: frozenset[str]) -> list[tuple[str, str]]:

@@ -7,6 +7,8 @@ import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 import duckdb
@@ -15,8 +17,9 @@ import pyarrow as pa
 from windrow.catalog import Tables
 from windrow.queries import engine
 from windrow.queries.forks import leave_to_parent
-from windrow.queries.periodic import synopses
+from windrow.queries.periodic import kinds, synopses
 from windrow.queries.periodic.kinds import Node
+from windrow.queries.periodic.numbering import Numbering
 from windrow.queries.periodic.passes import Pass
 from windrow.queries.periodic.synopses import Kept
 from windrow.records import SynopsisEntry
@@ -45,6 +48,40 @@ class Seen:
     entries: tuple[SynopsisEntry, ...]
     changed: Mapping[int, dict[Node, int]]
     """By synopsis: when each of its nodes was last changed."""
+    windows: dict[tuple[int, int], tuple[tuple[Node, int], ...] | None] = field(default_factory=dict)
+    """By synopsis and slots: the nodes of a window, None if they do not hold; filled as it is asked."""
+    _reaches: dict[int, tuple[tuple[Node, int], ...]] = field(default_factory=dict)
+
+    @cached_property
+    def by_identity(self) -> dict[tuple[str, tuple[str, ...]], list[SynopsisEntry]]:
+        """Synopses of the same rows and groups."""
+        found: dict[tuple[str, tuple[str, ...]], list[SynopsisEntry]] = {}
+        for entry in self.entries:
+            found.setdefault((entry.where_key, tuple(sorted(group[1] for group in entry.groups))), []).append(entry)
+        return found
+
+    def window(self, entry: SynopsisEntry, view: StreamView, slots: int) -> tuple[tuple[Node, int], ...] | None:
+        """The nodes of a window of so many slots, if all are as they were at the snapshot's slide."""
+        at = entry.number, slots
+        if at not in self.windows:
+            self.windows[at] = self._window(entry, view, slots)
+        return self.windows[at]
+
+    def _window(self, entry: SynopsisEntry, view: StreamView, slots: int) -> tuple[tuple[Node, int], ...] | None:
+        slide = view.state.slide
+        if slide is None or entry.slide is None or entry.slide < slide or slots > entry.slots:
+            return None
+        if entry.kind == kinds.BASIC:  # every window is the beginning of the longest one
+            if entry.number not in self._reaches:
+                nodes = kinds.cover(entry.kind, entry.slots, slide - entry.slots, slide)
+                self._reaches[entry.number] = tuple(takewhile(lambda node: self._holds(entry, view, node[0]), nodes))
+            reach = self._reaches[entry.number]
+            return reach[:slots] if slots <= len(reach) else None
+        own = tuple(kinds.cover(entry.kind, entry.slots, slide - slots, slide))
+        return own if all(self._holds(entry, view, node) for node, _ in own) else None
+
+    def _holds(self, entry: SynopsisEntry, view: StreamView, node: Node) -> bool:
+        return node.left >= entry.floor and self.changed[entry.number].get(node, 0) <= view.state.ordinal
 
 
 class Shelf:
@@ -108,7 +145,7 @@ class Shelf:
         at = entry.stream, entry.number
         found = self.passes.get(at)
         if found is None:
-            found = self.passes[at] = Pass(entry)
+            found = self.passes[at] = Pass(entry, Numbering(len(entry.groups)))
         return found if found.load(store, there, wanted) else None
 
     def _remove(self, loaded: Loaded, stale: Sequence[Node]) -> None:
@@ -123,7 +160,7 @@ class Shelf:
         """Add nodes to the table."""
         if not fresh:
             return
-        self.instance.register("_fresh", pa.concat_tables([_numbered(k.table(), node) for node, k in fresh.items()]))
+        self.instance.register("_fresh", synopses.joined([_numbered(k.table(), node) for node, k in fresh.items()]))
         columns = f"SELECT l, p, {synopses.columns_sql(loaded.entry)} FROM _fresh"
         if loaded.changed:
             self.instance.execute(f"INSERT INTO {loaded.table} {columns}")
@@ -148,15 +185,6 @@ def shelf_of(store: Store) -> Shelf:
         if at not in _shelves:
             _shelves[at] = Shelf(store)
         return _shelves[at]
-
-
-def holds(seen: Seen, entry: SynopsisEntry, view: StreamView, nodes: Sequence[tuple[Node, int]]) -> bool:
-    """Whether the nodes of a window are as they were at the snapshot's slide."""
-    slide = view.state.slide
-    if slide is None or entry.slide is None or entry.slide < slide:
-        return False
-    changed = seen.changed[entry.number]
-    return all(node.left >= entry.floor and changed.get(node, 0) <= view.state.ordinal for node, _ in nodes)
 
 
 def cursor_of(shelf: Shelf) -> Any:

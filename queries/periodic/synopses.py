@@ -6,7 +6,7 @@ last changed it in front, so that a reader of an older snapshot sees whether it 
 
 import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -49,6 +49,11 @@ def fetched(cursor: Any, sql: str) -> pa.Table:
     return run(cursor, sql, None, _BATCH_ROWS)[0].read_all()
 
 
+def joined(parts: Sequence[pa.Table]) -> pa.Table:
+    """Rows of several nodes, each of which has its numbers as narrow as they fit."""
+    return pa.concat_tables(parts, promote_options="permissive")
+
+
 # -- in the catalog --------------------------------------------------------------------------------------------------
 
 
@@ -79,13 +84,13 @@ def fetch(tables: Tables, entry: SynopsisEntry, node: Node) -> Kept | None:
     return None if raw is None else Kept(_HEAD.unpack_from(raw)[0], bytes(raw[_HEAD.size :]))
 
 
-def packed(changed: int, rows: pa.Table) -> bytes:
+def packed(changed: int, rows: pa.Table) -> memoryview:
     """A node as bytes."""
     out = pa.BufferOutputStream()
+    out.write(_HEAD.pack(changed))
     with pa.ipc.new_stream(out, rows.schema) as sink:
         sink.write_table(rows.combine_chunks())
-    body: bytes = out.getvalue().to_pybytes()
-    return _HEAD.pack(changed) + body
+    return memoryview(out.getvalue())
 
 
 def drop(tables: Tables, entry: SynopsisEntry) -> None:
@@ -179,17 +184,22 @@ class Worker:
     """Merges nodes of one synopsis with a DuckDB cursor.
 
     Args:
-        cursor: Of the warehouse's engine.
+        opened: Gives a cursor of the warehouse's engine; asked when there is something to merge.
         entry: The synopsis.
         slide: Rows that have expired by then are left out.
     """
 
-    def __init__(self, cursor: Any, entry: SynopsisEntry, slide: int) -> None:
-        self.cursor, self.entry, self.slide = cursor, entry, slide
+    def __init__(self, opened: Callable[[], Any], entry: SynopsisEntry, slide: int) -> None:
+        self._opened, self.entry, self.slide = opened, entry, slide
+
+    @property
+    def cursor(self) -> Any:
+        """To work with."""
+        return self._opened()
 
     def merge(self, parts: list[pa.Table]) -> pa.Table:
         """One node of several."""
-        self.cursor.register("_parts", pa.concat_tables(parts))
+        self.cursor.register("_parts", joined(parts))
         source = f"SELECT {columns_sql(self.entry)} FROM _parts"
         return fetched(self.cursor, merge_sql(self.entry, source, self.slide))
 

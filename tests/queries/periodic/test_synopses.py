@@ -18,48 +18,36 @@ import places
 import windrow
 from oracle import HOUR
 from shapes import BASE, DELTA
-from standing import COUNTED, OTHERS, STREAM, SUMS, World, append, expected, make_world, rows, same, slide, statement
+from standing import (
+    COUNTED,
+    OTHERS,
+    STREAM,
+    SUMS,
+    World,
+    append,
+    clause,
+    drop,
+    expected,
+    make_world,
+    put,
+    rows,
+    same,
+    slide,
+    statement,
+)  # fmt: skip
 from windrow.catalog import key
-from windrow.queries.periodic import adjusting, answering, keeping, kinds, running, synopses
+from windrow.queries.periodic import answering, keeping, kinds, running, synopses
 from windrow.queries.periodic.scheduling import POLICIES
 from windrow.queries.pieces import CannotCutError
-from windrow.records import Pace, QueryEntry
 from windrow.snapshot import Snapshot
 
 CLOCK = BASE + HOUR
-SECONDS = DELTA // 1_000_000
 AGGREGATES = {
     "sums": SUMS,
     "states": (*SUMS, *OTHERS),
     "counted": (*COUNTED, *SUMS[:4]),
     "all": (*SUMS, *OTHERS, *COUNTED),
 }
-
-
-def clause(slots: int | None, period: int = 1) -> str:
-    return "" if slots is None else f" [WINDOW {slots * SECONDS} SECONDS SLIDE {period * SECONDS} SECONDS]"
-
-
-def put(world: World, name: str, text: str, slots: int, kind: str | None, period: int = 1) -> None:
-    """Register a query as the registry does, and let its synopses be kept."""
-    store = world.wh._store
-    with store.catalog.write() as tables:
-        stream = tables.get("streams", STREAM.encode())
-        pace = Pace(stream=STREAM, stream_id=stream.id, window=slots * DELTA, period=period)
-        entry = QueryEntry(
-            id=len(world.queries), name=name, sql=text.format(clause(slots, period)), paces=(pace,), reads=(STREAM,),
-            schema_bytes=b"", created=0, created_slides={},
-        )  # fmt: skip
-        tables.put("queries", name.encode(), entry)
-    world.queries[name] = text, slots
-    adjusting.adjust(store, STREAM, kind=kind)
-
-
-def drop(world: World, name: str, kind: str | None) -> None:
-    with world.wh._store.catalog.write() as tables:
-        tables.delete("queries", name.encode())
-    del world.queries[name]
-    adjusting.adjust(world.wh._store, STREAM, kind=kind)
 
 
 def from_synopses(world: World, snapshot: Snapshot, text: str) -> pa.Table:
