@@ -25,6 +25,7 @@ _THREADS = min(4, os.cpu_count() or 1)
 _BATCH_ROWS = 1 << 19
 _SAMPLES, _SAMPLE = 8, 256
 _JUDGED = 4096
+_LENT = 64
 
 
 def default_budget() -> int:
@@ -46,6 +47,8 @@ class ColumnCache:
         self.budget = default_budget() if budget is None else budget
         self._held: OrderedDict[Key, pa.ChunkedArray] = OrderedDict()
         self._repeating: dict[tuple[str, int], frozenset[str]] = {}
+        self._lent: dict[str, tuple[frozenset[str], int]] = {}
+        """By folder: what was found in a large segment, and for how many more it is taken."""
         self._bytes = 0
         self._lock = threading.Lock()
 
@@ -96,7 +99,11 @@ class ColumnCache:
         if missing:
             decoded = self._decode(segment, missing, full)
             columns |= {field.name: column for field, column in zip(missing, decoded, strict=True)}
-        rows = pa.table([columns[field.name] for field in schema], schema=schema)
+        wanted = [columns[field.name] for field in schema]
+        if picks is None and 0 < segment.rows <= _BATCH_ROWS and all(column.num_chunks == 1 for column in wanted):
+            # Windows have many small segments: a table for each would cost more than what is done with its rows.
+            return [pa.RecordBatch.from_arrays([column.chunk(0) for column in wanted], schema=schema)]
+        rows = pa.table(wanted, schema=schema)
         if picks is not None:
             rows = rows.take(_indices(*picks[segment.id], segment.start))
         return [batch for batch in rows.to_batches(max_chunksize=_BATCH_ROWS) if batch.num_rows]
@@ -119,12 +126,20 @@ class ColumnCache:
         return columns
 
     def repeating(self, segment: Segment, full: pa.Schema) -> frozenset[str]:
-        """Names of the text columns whose values repeat so often that a dictionary of them is small."""
-        place = segment.file, segment.start
+        """Names of the text columns whose values repeat so often that a dictionary of them is small.
+
+        What was found in one segment of a stream is taken for the next ones too: looking costs as much as a query.
+        """
+        place, folder = (segment.file, segment.start), segment.file.rpartition("/")[0]
+        names = [field for field in full if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
         with self._lock:
             known = self._repeating.get(place)
+            lent, left = self._lent.get(folder, (frozenset(), 0))
+            if known is None and left:
+                self._lent[folder] = lent, left - 1
+                # A stream that was dropped may have had other columns.
+                self._repeating[place] = known = lent & {field.name for field in names}
         if known is None:
-            names = [field for field in full if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
             starts = np.linspace(segment.start, max(segment.start, segment.stop - _SAMPLE), _SAMPLES).astype(int)
             ranges = [(int(at), min(int(at) + _SAMPLE, segment.stop)) for at in dict.fromkeys(starts.tolist())]
             sample = read_ranges({segment.file: ranges}, pa.schema(names), full, self._reader) if names else None
@@ -136,7 +151,10 @@ class ColumnCache:
             with self._lock:
                 if len(self._repeating) > _JUDGED:
                     self._repeating.clear()
+                    self._lent.clear()
                 self._repeating[place] = known
+                if segment.rows >= _SAMPLES * _SAMPLE:
+                    self._lent[folder] = known, _LENT
         return known
 
     def retain(self, folder: str, files: set[str]) -> None:
