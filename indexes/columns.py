@@ -33,6 +33,7 @@ _ALONE_BYTES = 4 << 20
 """Segments of up to so many bytes are decoded where they are wanted: a thread would cost more than it saves."""
 _SOON_BYTES = 64 << 20
 """Where no more than this is to be decoded, a reader had better wait for all of it than take it one by one."""
+_LENT = 64
 
 
 def default_budget() -> int:
@@ -54,6 +55,8 @@ class ColumnCache:
         self.budget = default_budget() if budget is None else budget
         self._held: OrderedDict[Key, pa.ChunkedArray] = OrderedDict()
         self._repeating: dict[tuple[str, int], frozenset[str]] = {}
+        self._lent: dict[str, tuple[frozenset[str], int]] = {}
+        """By folder: what was found in a large segment, and for how many more it is taken."""
         self._bytes = 0
         self._lock = threading.Lock()
 
@@ -128,7 +131,8 @@ class ColumnCache:
         if missing:
             decoded = iter(self._decode(segment, missing, full))
             columns = [next(decoded) if column is None else column for column in columns]
-        if picks is None and segment.rows <= _BATCH_ROWS and all(column.num_chunks == 1 for column in columns):
+        if picks is None and 0 < segment.rows <= _BATCH_ROWS and all(column.num_chunks == 1 for column in columns):
+            # Windows have many small segments: a table for each would cost more than what is done with its rows.
             return [pa.RecordBatch.from_arrays([column.chunk(0) for column in columns], schema=schema)]
         rows = pa.table(columns, schema=schema)
         if picks is not None:
@@ -162,10 +166,17 @@ class ColumnCache:
         return self._judge(max(segments, key=lambda segment: segment.rows), full) if known is None else known
 
     def _judge(self, segment: Segment, full: pa.Schema) -> frozenset[str]:
-        place = segment.file, segment.start
-        known = self._repeating.get(place)
+        """The same by a sample of one segment; what a large one shows is taken for the stream's next ones too."""
+        place, folder = (segment.file, segment.start), segment.file.rpartition("/")[0]
+        names = [field for field in full if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
+        with self._lock:
+            known = self._repeating.get(place)
+            lent, left = self._lent.get(folder, (frozenset(), 0))
+            if known is None and left:
+                self._lent[folder] = lent, left - 1
+                # A stream that was dropped may have had other columns.
+                self._repeating[place] = known = lent & {field.name for field in names}
         if known is None:
-            names = [field for field in full if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
             starts = np.linspace(segment.start, max(segment.start, segment.stop - _SAMPLE), _SAMPLES).astype(int)
             ranges = [(int(at), min(int(at) + _SAMPLE, segment.stop)) for at in dict.fromkeys(starts.tolist())]
             sample = read_ranges({segment.file: ranges}, pa.schema(names), full, self._reader) if names else None
@@ -177,7 +188,10 @@ class ColumnCache:
             with self._lock:
                 if len(self._repeating) > _JUDGED:
                     self._repeating.clear()
+                    self._lent.clear()
                 self._repeating[place] = known
+                if segment.rows >= _SAMPLES * _SAMPLE:
+                    self._lent[folder] = known, _LENT
         return known
 
     def retain(self, folder: str, files: set[str]) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql.column import Column
 
 from windrow.indexes.model import SEQ
 from windrow.indexes.partitioners import NEVER, Partitioner
-from windrow.ingest.packing import big, pack, quoted
+from windrow.ingest.packing import Numbers, big, pack, quoted
 from windrow.rejecting import EARLIEST
 from windrow.spool import Append
 
@@ -46,12 +46,15 @@ def arranged(rows: DataFrame, append: Append, limits: Limits) -> DataFrame:
     model = append.model
     last = append.layout.partitioner().columns
     kept = [F.col(quoted(name)) for name in append.schema.names]
-    placed = rows.select(*kept, micros(rows, model.time).alias(TS), *_expiry(rows, append))
+    numbers = Numbers(TS)
+    packing = pack(append, limits.now, limits.horizon, EXP if model.expires is not None else TS, numbers)
+    reasons = rejected(append, limits, numbers)
+    outside = reasons if packing is None else f"{reasons} OR {packing.outside}"
+    array = F.expr(numbers.column()).alias(Numbers.ARRAY)
+    placed = rows.select(*kept, micros(rows, model.time).alias(TS), *_expiry(rows, append), array)
     if append.layout.index.name == "random" and last > 1:
         cycles = F.broadcast(_permutations(rows.sparkSession, append))
         placed = placed.join(cycles, F.expr(_cycle(append)) == F.col("_windrow_cycle"), "left")
-    packing = pack(append, limits.now, limits.horizon, EXP if model.expires is not None else TS)
-    outside = rejected(append, limits) if packing is None else f"{rejected(append, limits)} OR {packing.outside}"
     place = F.expr(f"cast(CASE WHEN {outside} THEN {last} ELSE {expiry_column(append)} END as bigint)")
     placed = placed.select("*", place.alias(PLACE))
     # Counted only where rows are taken: the branch of a CASE is not run for the others.
@@ -102,17 +105,17 @@ def _expiry(rows: DataFrame, append: Append) -> list[Column]:
     return [] if append.model.expires is None else [micros(rows, append.model.expires).alias(EXP)]
 
 
-def rejected(append: Append, limits: Limits) -> str:
+def rejected(append: Append, limits: Limits, number: Numbers) -> str:
     """SQL that is true for a row that is not taken; never null. The kernel says why."""
     definition = append.definition
     horizon = min(limits.horizon, NEVER - _DECADE)
-    reasons = [f"{TS} IS NULL", f"{TS} < {big(EARLIEST)}", f"{TS} > {big(horizon)}"]
+    reasons = [f"{TS} IS NULL", f"{TS} < {big(EARLIEST)}", f"{TS} > {number(horizon)}"]
     if definition.expires is not None:
         reasons += [f"{EXP} IS NULL", f"{EXP} <= {TS}", f"{EXP} > {TS} + {big(definition.max_lifetime or 0)}"]
         if limits.now is not None:
-            reasons.append(f"{EXP} <= {big(limits.now)}")
+            reasons.append(f"{EXP} <= {number(limits.now)}")
     elif limits.now is not None and (oldest := definition.model.oldest(limits.now)) is not None:
-        reasons.append(f"{TS} <= {big(oldest)}")
+        reasons.append(f"{TS} <= {number(oldest)}")
     return " OR ".join(reasons)
 
 

@@ -35,6 +35,33 @@ class Packing:
     """That it has at most."""
 
 
+class Numbers:
+    """Numbers that change from batch to batch, as SQL that does not.
+
+    Spark compiles the code of a job anew, and the JVM warms up to it anew, as soon as one number in it is another. So
+    these stand in an array, which Spark hands to the code; the index must be something that only a row can tell.
+
+    Args:
+        row: SQL of an expression that is null for hardly any row.
+    """
+
+    ARRAY = "_windrow_numbers"
+
+    def __init__(self, row: str) -> None:
+        self._row = row
+        self._values: list[int] = []
+
+    def __call__(self, value: int) -> str:
+        """SQL of a bigint."""
+        self._values.append(value)
+        # Each number is there twice, so that it does not matter whether the row has a null.
+        return f"{self.ARRAY}[{2 * len(self._values) - 2} + cast({self._row} IS NULL as int)]"
+
+    def column(self) -> str:
+        """SQL of the array, once all of them are known."""
+        return f"array({', '.join(big(value) for value in self._values for _ in range(2))})"
+
+
 @dataclass
 class Learned:
     """What earlier batches of a stream have shown, in this process."""
@@ -107,7 +134,7 @@ def _shrinks(sample: pa.Table) -> bool:
     return bool(len(pa.Codec("lz4_raw").compress(plain)) < _WORTH_COMPRESSING * plain.size)
 
 
-def pack(append: Append, now: int | None, horizon: int, time: str) -> Packing | None:
+def pack(append: Append, now: int | None, horizon: int, time: str, number_of: Numbers) -> Packing | None:
     """The packing of a stream's rows, if there is one; `time` is the SQL column that expiries follow, in µs."""
     definition, known = append.definition, learned(append)
     parts: list[tuple[str, int]] = []
@@ -122,8 +149,8 @@ def pack(append: Append, now: int | None, horizon: int, time: str) -> Packing | 
         low, high = span
         number = _number(name, kind)
         # Null comes first, as 0.
-        parts.append((f"coalesce({number} - {big(low - 1)}, 0L)", (high - low + 1).bit_length()))
-        outside.append(f"coalesce({number} < {big(low)} OR {number} > {big(high)}, false)")
+        parts.append((f"coalesce({number} - {number_of(low - 1)}, 0L)", (high - low + 1).bit_length()))
+        outside.append(f"coalesce({number} < {number_of(low)} OR {number} > {number_of(high)}, false)")
     if definition.longest_life is not None:
         if now is None:
             return None
@@ -132,8 +159,8 @@ def pack(append: Append, now: int | None, horizon: int, time: str) -> Packing | 
         upto = horizon + (definition.longest_life if definition.expires is not None else 0)
         if known.latest is not None:
             upto = min(upto, max(now, known.latest) + 2 * definition.longest_life)
-        parts.append((f"({time} - {big(after)})", max(1, upto - after).bit_length()))
-        outside.append(f"{time} > {big(upto)}")
+        parts.append((f"({time} - {number_of(after)})", max(1, upto - after).bit_length()))
+        outside.append(f"{time} > {number_of(upto)}")
     bits = sum(size for _, size in parts)
     if bits + append.layout.partitioner().columns.bit_length() > _BITS:
         return None

@@ -4,7 +4,7 @@ All that Spark computed is computed again from the key and time columns; a file 
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ class _Looked:
     """Keys by which the batch is known again."""
     cuts: tuple[Cut, ...] | None
     """None: the rows are not in storage order, or the file is not worth keeping as it is."""
-    sealed: tuple[int, str] | None
+    sealed: tuple[int, str]
 
 
 def take_in(append: Append, paths: Sequence[Path], horizon: int) -> None:
@@ -55,19 +55,23 @@ def take_in(append: Append, paths: Sequence[Path], horizon: int) -> None:
     writer = append.store.writer
     renamed = [path.rename(writer.stage()) for path in paths]
     try:
-        with ThreadPoolExecutor(2, "windrow-staged") as pool:
-            for looked in pool.map(lambda path: _look(append, path, horizon), renamed):
-                _count(append, looked)
+        # Files are made durable, and their digests taken, while we look at them: nearly all of them stay as they are.
+        with ThreadPoolExecutor(2, "windrow-sealed") as disk, ThreadPoolExecutor(2, "windrow-staged") as pool:
+            sealed = [disk.submit(writer.seal, path) for path in renamed]
+            looks = [pool.submit(_look, append, *each, horizon) for each in zip(renamed, sealed, strict=True)]
+            for looked in looks:
+                _count(append, looked.result())
     except BaseException:
         writer.discard(renamed)
         raise
 
 
-def _look(append: Append, path: Path, horizon: int) -> _Looked | None:
+def _look(append: Append, path: Path, sealing: Future[tuple[int, str]], horizon: int) -> _Looked | None:
     opened = pq.ParquetFile(path, memory_map=True)
     _check_times(opened, append)
     rows = opened.metadata.num_rows
     if not rows:
+        sealing.result()
         append.store.writer.discard([path])
         return None
     model = append.model
@@ -84,7 +88,7 @@ def _look(append: Append, path: Path, horizon: int) -> _Looked | None:
     cuts = None
     if kept and not codes[:main].any():
         cuts = _cuts(append, ts[:main], exp[:main], None if keys is None else keys.slice(0, main))
-    sealed = append.store.writer.seal(path) if cuts else None
+    sealed = sealing.result()
     first = append.identity
     known = keys if first.key == model.key else first.encoded_keys(table) if first.key else None
     return _Looked(path, rows, main, ts, exp, codes, keys, known, cuts, sealed)
@@ -155,7 +159,7 @@ def _count(append: Append, looked: _Looked | None) -> None:
     if not taken.all():
         append.reject(_rows(append, looked.path, ~taken).select(append.schema.names), looked.codes[~taken])
     left = taken
-    if looked.cuts is not None and looked.sealed is not None:
+    if looked.cuts is not None:
         ts = looked.ts[: looked.main]
         events = pack_histogram(*native_rows.histogram(append.model.slots(ts)))
         append.adopt(StagedFile(looked.path, looked.rows, *looked.sealed, looked.cuts, events), int(ts.max()))

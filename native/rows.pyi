@@ -48,6 +48,9 @@ def histogram(values: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt
 def boundaries(column: npt.NDArray[np.uint16]) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64]]:
     """Gives the distinct values of a sorted column and the row at which each begins."""
 
+def members(values: npt.NDArray[np.int64], low: int, known: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """Gives the positions of values that a table of flags, the first of which stands for `low`, knows."""
+
 def digest(
     ts: npt.NDArray[np.int64],
     exp: npt.NDArray[np.int64] | None = None,

@@ -240,6 +240,27 @@ def boundaries(column):
     return values, starts
 
 
+def members(values, int64_t low, known):
+    """Gives the positions of values that a table of flags, the first of which stands for `low`, knows."""
+    cdef const int64_t[::1] given = _integers(values, "values")
+    table = np.ascontiguousarray(known)
+    if table.dtype != np.bool_ or table.ndim != 1:
+        raise TypeError(f"known must be a one-dimensional array of bool, not {table.ndim}-dimensional {table.dtype}")
+    cdef const uint8_t[::1] flags = table.view(np.uint8)
+    cdef int64_t size = given.shape[0], at, count = 0
+    cdef uint64_t span = flags.shape[0], place
+    found = np.empty(size, np.int64)
+    cdef int64_t[::1] out = found
+    with nogil:
+        for at in range(size):
+            # What lies below wraps around, and so lies above.
+            place = <uint64_t>given[at] - <uint64_t>low
+            out[count] = at
+            if place < span:
+                count += flags[place]
+    return found[:count]
+
+
 cdef inline uint64_t mix(uint64_t value) noexcept nogil:
     value = (value ^ (value >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
     value = (value ^ (value >> 27)) * <uint64_t>0x94D049BB133111EB

@@ -74,7 +74,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class _Group:
+class Group:
     """Segments of which the same rows count."""
 
     segments: tuple[Segment, ...]
@@ -116,7 +116,7 @@ class Binder:
         self._desk = desk
         self.moment = moment
 
-    def groups(self, part: Part, side: Side, seen: Seen, which: str) -> list[_Group]:
+    def groups(self, part: Part, side: Side, seen: Seen, which: str) -> list[Group]:
         """The segments that hold such rows, and which of their rows those are."""
         before = self.moment.before
         ordered = isinstance(part.reference.window, Rows)
@@ -131,7 +131,7 @@ class Binder:
                     continue
                 condition = " AND ".join(term for term in (condition, chosen) if term)
             kinds.setdefault((condition, segment.seq_base if ordered else 0), []).append(segment)
-        return [_Group(tuple(own), condition, base) for (condition, base), own in kinds.items()]
+        return [Group(tuple(own), condition, base) for (condition, base), own in kinds.items()]
 
     def _matters(self, part: Part, segment: Segment) -> bool:
         floor, window = self.moment.floor, part.window
@@ -146,11 +146,18 @@ class Binder:
         """What rows of a segment must fulfil to count now; empty if all do."""
         definition = part.definition
         assert definition is not None
+        window, floor, bounds = part.window, self.moment.floor, part.reference.window
+        if (
+            segment.max_ts <= self.moment.now
+            and segment.min_exp > floor
+            and (window is None or segment.min_ts + window > floor)
+            and not isinstance(bounds, Since | Between)
+        ):
+            return ""
         model, schema = definition.model, definition.schema
         begins, terms = micros(model.time, schema.field(model.time).type), []
         if segment.max_ts > self.moment.now:
             terms.append(f"{begins} <= {self.moment.now}")
-        window, floor, bounds = part.window, self.moment.floor, part.reference.window
         if segment.min_exp <= floor or (window is not None and segment.min_ts + window <= floor):
             terms.append(f"{ends_sql(model, schema, window)} > {floor}")
         if isinstance(bounds, Since | Between) and segment.min_ts <= bounds.start:
@@ -165,11 +172,11 @@ class Binder:
         assert definition is not None
         if before is None or seen.slide is None or segment.first_slide > seen.slide:
             return "" if which == NEW else None
-        begins = micros(definition.model.time, definition.schema.field(definition.model.time).type)
         mixed = segment.last_slide > seen.slide
         ahead = segment.max_ts > before
         if not mixed and not ahead:
             return "" if which == KNOWN else None
+        begins = micros(definition.time, definition.schema.field(definition.time).type)
         arrived = f"(({quoted(SEQ)} + {segment.seq_base}) >> {SEQ_BITS}) <= {seen.ordinal}"
         terms = [term for term, needed in ((arrived, mixed), (f"{begins} <= {before}", ahead)) if needed]
         known = " AND ".join(terms)
@@ -179,7 +186,7 @@ class Binder:
         self,
         part: Part,
         definition: StreamDefinition,
-        groups: Sequence[_Group],
+        groups: Sequence[Group],
         hidden: tuple[str, str] | None,
         prune: Prune | None = None,
         meets: tuple[str, Mask] | None = None,
@@ -220,6 +227,17 @@ class Binder:
             sql = f"SELECT {columns} FROM ({sql}) {last}"
         self._desk.view(part.relation, sql)
         return rows
+
+    def values(self, part: Part, groups: Sequence[Group], column: str) -> pa.Array | None:
+        """What a column of a part has, without nulls; None if only DuckDB can tell, as not all rows count."""
+        definition = part.definition
+        if definition is None or any(group.condition for group in groups):
+            return None
+        full = definition.stored_schema
+        segments = [segment for group in groups for segment in group.segments]
+        narrow = pa.schema([full.field(column)])
+        found = [batch.column(0) for batch in self._store.columns.batches(segments, narrow, full)]
+        return pa.chunked_array(found, narrow.field(0).type).combine_chunks().drop_null()
 
     def columns(
         self,

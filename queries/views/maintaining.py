@@ -26,7 +26,7 @@ from windrow.queries.desks import Desk
 from windrow.queries.relations import table_sql
 from windrow.queries.types import quoted
 from windrow.queries.views import ordering
-from windrow.queries.views.binding import ALL, KNOWN, NEW, Binder, Moment, Prune, Seen, Side, ends_sql
+from windrow.queries.views.binding import ALL, KNOWN, NEW, Binder, Group, Moment, Prune, Seen, Side, ends_sql
 from windrow.queries.views.meeting import Mask, mask_of
 from windrow.queries.views.ordering import Rate
 from windrow.queries.views.plans import Branch, Link, Part, Plan
@@ -131,6 +131,8 @@ class Maintenance:
         self.distinct: dict[int, dict[str, float]] = {}
         """How many values the joined columns of new rows have, by part; filled where the order of joins matters."""
         self._temporary: list[str] = []
+        self._met: set[str] = set()
+        """Relations that stand for fewer rows than their segments hold."""
 
     def results(self) -> Iterator[pa.RecordBatch]:
         """New results: when they begin and end in microseconds, then their columns."""
@@ -199,7 +201,7 @@ class Maintenance:
     def _laid_out(self, branch: Branch, seed: Part) -> bool:
         """Lay out the new rows of one input and what they can meet; False if there is nothing to meet."""
         places = [part.number for part in branch.streams]
-        groups = {}
+        groups: dict[int, list[Group]] = {}
         for part in branch.streams:
             before = places.index(part.number) < places.index(seed.number)
             which = NEW if part is seed else ALL if before else KNOWN
@@ -208,6 +210,7 @@ class Maintenance:
             if not groups[part.number]:
                 return False
         by_number = {part.number: part for part in branch.parts}
+        self._met.clear()
         rows = {seed.number: self._offer(seed, groups[seed.number])}
         if len(places) > 2:
             self._measure(branch, seed)
@@ -219,7 +222,7 @@ class Maintenance:
             links = [link for link in links if link.right in bound]
             segments = [segment for group in groups[number] for segment in group.segments]
             prune = self._prune(part, links, by_number, segments, rows)
-            meets = None if prune is not None else self._meets(part, links, by_number, segments, rows)
+            meets = None if prune is not None else self._meets(part, links, by_number, segments, rows, groups)
             self._offer(part, groups[number], prune, meets)
             if number != order[-1]:
                 rows[number] = self._reduced(part, links, by_number)
@@ -231,7 +234,7 @@ class Maintenance:
     def _offer(
         self,
         part: Part,
-        groups: Sequence[Any],
+        groups: Sequence[Group],
         prune: Prune | None = None,
         meets: tuple[str, Mask] | None = None,
     ) -> int:
@@ -264,6 +267,7 @@ class Maintenance:
         name = f"{part.relation} met"
         found = self._keep(name, f"SELECT * FROM {quoted(part.relation)}{where}")
         self.desk.view(part.relation, f"SELECT * FROM {quoted(name)}")
+        self._met.add(part.relation)
         return found
 
     def _measure(self, branch: Branch, seed: Part) -> None:
@@ -327,6 +331,7 @@ class Maintenance:
         parts: Mapping[int, Part],
         segments: Sequence[Segment],
         bound: Mapping[int, int],
+        groups: Mapping[int, Sequence[Group]],
     ) -> tuple[str, Mask] | None:
         """Which values of a joined column can match, where a large partner meets few rows."""
         definition = part.definition
@@ -335,13 +340,16 @@ class Maintenance:
         link = next((link for link in links if bound.get(link.right, rows) * _MANY < rows), None)
         if link is None:
             return None
-        kind, column = definition.schema.field(link.left_column).type, quoted(link.right_column)
-        relation = quoted(parts[link.right].relation)
-        values = self.desk.cursor.sql(f"SELECT {column} FROM {relation} WHERE {column} IS NOT NULL").to_arrow_table()
-        found = values.column(0)
+        kind, other = definition.schema.field(link.left_column).type, parts[link.right]
+        known, name = groups[link.right], link.right_column
+        found = None if other.relation in self._met else self.binder.values(other, known, name)
+        if found is None:
+            column = quoted(name)
+            sql = f"SELECT {column} FROM {quoted(other.relation)} WHERE {column} IS NOT NULL"
+            found = self.desk.cursor.sql(sql).to_arrow_table().column(0).combine_chunks()
         if not found.type.equals(kind) or not (pa.types.is_integer(kind) or pa.types.is_string(kind)):
             return None
-        return link.left_column, mask_of(found.combine_chunks())
+        return link.left_column, mask_of(found)
 
     def _ranges(self, part: Part, links: Sequence[Link], parts: Mapping[int, Part], most: int) -> list[KeyRange] | None:
         definition = part.definition

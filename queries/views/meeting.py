@@ -6,58 +6,70 @@ What passes is a superset; the join itself decides.
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_WIDEST = 1 << 24
-"""Integers that lie no further apart than this are looked up in a table of bits (bytes, to be quick)."""
-_ROWS = 1 << 19
-"""Rows that are looked at together: many segments are small."""
+from windrow.indexes.model import Int64s
+from windrow.native import rows as native_rows
 
-Mask = Callable[[pa.ChunkedArray], pa.Array]
+_WIDEST = 1 << 24
+"""Integers that lie no further apart than this are looked up in a table of flags."""
+_ROWS = 1 << 19
+"""Rows that are looked at before those that pass go on together: many segments are small."""
+
+Mask = Callable[[pa.Array], Int64s]
+"""Gives the positions of values that pass."""
 
 
 def mask_of(values: pa.Array) -> Mask:
     """Which of many values are among `values`, which has no nulls."""
-    if pa.types.is_integer(values.type) and len(values):
+    if pa.types.is_integer(values.type) and not pa.types.is_uint64(values.type) and len(values):
         low, high = pc.min_max(values).as_py().values()
         if high - low < _WIDEST:
-            return _by_table(values.to_numpy(zero_copy_only=False), low, high)
-    return lambda column: pc.is_in(column, value_set=values)
+            return _by_table(values, low, high)
+
+    def among(column: pa.Array) -> Int64s:
+        found: Int64s = np.flatnonzero(pc.is_in(column, value_set=values).to_numpy(zero_copy_only=False))
+        return found
+
+    return among
 
 
-def _by_table(values: npt.NDArray[np.integer], low: int, high: int) -> Mask:
-    wide = np.uint64 if values.dtype == np.uint64 else np.int64  # differences do not fit into narrow types
-    known = np.zeros(high - low + 2, bool)
-    known[values.astype(wide) - wide(low)] = True
-    last = wide(high - low + 1)  # never known: what lies outside is looked up there
+def _by_table(values: pa.Array, low: int, high: int) -> Mask:
+    known = np.zeros(high - low + 1, bool)
+    known[_numbers(values) - low] = True
 
-    def mask(column: pa.ChunkedArray) -> pa.Array:
-        if column.null_count:
-            return pc.is_in(column, value_set=pa.array(values))
-        keys = column.to_numpy().astype(wide, copy=False)
-        inside = (keys >= low) & (keys <= high)
-        return pa.array(known[np.where(inside, keys - wide(low), last)])
+    def mask(column: pa.Array) -> Int64s:
+        if not column.null_count:
+            return native_rows.members(_numbers(column), low, known)
+        valid = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+        return valid[native_rows.members(_numbers(column.drop_null()), low, known)]
 
     return mask
+
+
+def _numbers(column: pa.Array) -> Int64s:
+    """Integers without nulls; differences of narrow ones would not fit into their own type."""
+    numbers: Int64s = column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    return numbers
 
 
 def meeting(rows: Iterable[pa.RecordBatch], schema: pa.Schema, column: str, mask: Mask) -> Iterator[pa.RecordBatch]:
     """The rows whose value in `column` passes."""
     waiting: list[pa.RecordBatch] = []
-    count = 0
+    count, place = 0, schema.get_field_index(column)
     for batch in rows:
-        waiting.append(batch)
+        # Batch by batch, since these stay in the processor's cache.
+        passing = mask(batch.column(place))
+        if len(passing):
+            waiting.append(batch.take(pa.array(passing)))
         count += batch.num_rows
         if count >= _ROWS:
-            yield from _passing(waiting, schema, column, mask)
+            yield from _together(waiting, schema)
             waiting, count = [], 0
-    if waiting:
-        yield from _passing(waiting, schema, column, mask)
+    yield from _together(waiting, schema)
 
 
-def _passing(rows: list[pa.RecordBatch], schema: pa.Schema, column: str, mask: Mask) -> list[pa.RecordBatch]:
-    table = pa.Table.from_batches(rows, schema)
-    batches: list[pa.RecordBatch] = table.filter(mask(table.column(column))).combine_chunks().to_batches()
+def _together(rows: list[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordBatch]:
+    batches: list[pa.RecordBatch] = pa.Table.from_batches(rows, schema).combine_chunks().to_batches()
     return batches

@@ -7,6 +7,7 @@ import threading
 from decimal import Decimal
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import windrow
@@ -366,6 +367,25 @@ class Test_storage_order_in_one_number:
             same(direct, sparked, "s", (None, "4 minutes"))
         # Before the first slide no time is too early, and with keys from end to end of int64 nothing can be packed.
         assert [packing is not None for packing in packed] == [False, True, True, False]
+
+    def test_later_batches_compile_nothing_anew(self, spark, pair, tmp_path):
+        """Clock, horizon and keys differ from batch to batch; the code that Spark makes of them must not."""
+        compiled = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
+        schema = pa.schema([("ts", UTC), ("n", pa.int64())])
+        _, sparked = pair(schema, time="ts", key="n", slide="1 minute", lifetime="20 minutes")
+        counts = []
+        for number in range(5):
+            until = NOW - minutes(30) + minutes(2) * number
+            stamps = [until - dt.timedelta(milliseconds=100 * n) for n in range(1000)]
+            table = pa.table([pa.array(stamps, UTC), pa.array(range(number, 1000 + number))], schema=schema)
+            pq.write_table(table, tmp_path / f"{number}.parquet")
+            rows = spark.read.parquet(str(tmp_path / f"{number}.parquet"))
+            before = compiled.getCount()
+            assert windrow.spark.append(rows, sparked, "s").accepted == 1000
+            counts.append(compiled.getCount() - before)
+            sparked.slide("s", until)
+        assert counts[1] > 0
+        assert counts[3:] == [0, 0]
 
     def test_a_large_file_leaves_only_its_odd_rows_to_the_driver(self, pair, frame, same, monkeypatch):
         monkeypatch.setattr("windrow.ingest.staged._REWRITTEN_BYTES", 0)

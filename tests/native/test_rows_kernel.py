@@ -200,6 +200,18 @@ def test_boundaries_are_the_runs_of_a_sorted_column(values: list[int]) -> None:
     assert starts.tolist() == [values.index(value) for value in found]
 
 
+@given(
+    values=st.lists(st.integers(-20, 20) | INT64, max_size=60),
+    low=st.integers(-20, 20) | INT64,
+    known=st.lists(st.booleans(), max_size=20),
+)
+def test_members_are_the_values_that_the_table_knows(values: list[int], low: int, known: list[bool]) -> None:
+    """What lies below `low` must not be taken for something far above it, also at the ends of int64."""
+    known = known[: (1 << 63) - low]
+    wanted = [at for at, value in enumerate(values) if 0 <= value - low < len(known) and known[value - low]]
+    assert rows.members(int64(values), low, np.array(known, bool)).tolist() == wanted
+
+
 ROW = st.tuples(INT64, INT64, st.binary(max_size=20))
 
 
@@ -244,6 +256,8 @@ def test_a_digest_is_of_key_bytes_and_not_of_their_layout() -> None:
         (lambda: rows.histogram(np.zeros(2, np.int32)), TypeError),
         (lambda: rows.boundaries(np.array([2, 1], np.uint16)), ValueError),
         (lambda: rows.boundaries(np.array([1, 2])), TypeError),
+        (lambda: rows.members(np.zeros(2), 0, np.ones(1, bool)), TypeError),
+        (lambda: rows.members(int64([1]), 0, np.ones(1, np.uint8)), TypeError),
         (lambda: rows.sort_order(None, None, None), ValueError),
         (lambda: rows.sort_order(None, pa.array([b"a"]), int64([1, 2])), ValueError),
         (lambda: rows.sort_order(None, pa.array([b"a", None]), None), ValueError),
