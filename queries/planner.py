@@ -217,20 +217,28 @@ class Planner:
     ) -> None:
         """Offer the window out of the column cache; only segments at its edge are filtered."""
         parts = []
+        # Of all segments together: those that are wholly live are often only the newest, of which nothing is known yet.
+        repeating = self.snapshot.store.columns.repeating(selection.segments, view.stored_schema)
         for suffix, segments in (("whole", selection.whole), ("edge", selection.edge)):
             if not segments:
                 continue
             alone = suffix == "whole" and not selection.edge
             own = name if alone else f"{name} {suffix}"
-            self._offer_columns(own, view, segments, picks)
+            self._offer_columns(own, view, segments, repeating, picks)
             condition = f" WHERE {edge_condition(view, selection)}" if suffix == "edge" else ""
             parts.append(f"SELECT * FROM {quoted(own)}{condition}")
         if selection.edge:
             self._create_view(name, " UNION ALL ".join(parts))
 
-    def _offer_columns(self, name: str, view: StreamView, segments: Sequence[Segment], picks: Picking | None) -> None:
+    def _offer_columns(
+        self,
+        name: str,
+        view: StreamView,
+        segments: Sequence[Segment],
+        repeating: Collection[str],
+        picks: Picking | None,
+    ) -> None:
         cache, full = self.snapshot.store.columns, view.stored_schema
-        repeating = cache.repeating(segments, full)
         schema = pa.schema(
             [
                 field.with_type(pa.dictionary(pa.int32(), field.type)) if field.name in repeating else field
