@@ -134,7 +134,10 @@ def key_bytes(values: Sequence[Any], types: Sequence[pa.DataType], names: Sequen
     for value, kind, name in zip(values, types, names, strict=False):
         try:
             plain = kind.value_type if pa.types.is_dictionary(kind) else kind
-            arrays.append(pa.array([value], plain))
+            found = pa.array([value], plain)
+            if isinstance(value, float) and pa.types.is_integer(plain) and found[0].as_py() != value:
+                raise ValueError(f"{value} would become {found[0]}")
+            arrays.append(found)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError, ValueError):
             raise SearchKeyError(f"search key column {name!r} is of type {kind}, which {value!r} is not") from None
     encoded: bytes = native_keys.encode(arrays)[0].as_py()

@@ -560,6 +560,8 @@ def test_unknown_columns_and_windows_that_cannot_be_answered_are_named(wh: windr
         ({"key": "text"}, "'k' is of type int64, which 'text' is not"),
         ({"key": (1, 2)}, "int64, which"),
         ({"key": 2**70}, "int64"),
+        ({"key": 1.5}, "int64, which 1.5 is not"),
+        ({"keys": [1, 2.5]}, "int64, which 2.5 is not"),
         ({}, "one of key, keys or between"),
         ({"key": 1, "keys": [1]}, "one of key, keys or between"),
         ({"between": (1, 2, 3)}, "pair"),
