@@ -155,8 +155,10 @@ def number(keys, int bits):
             every |= <uint64_t>given[at]
     if every >> bits:
         raise ValueError(f"a key does not fit in {bits} bits")
-    cdef bint direct = bits <= 16
-    cdef int room = bits if direct else (2 * len(keys) + 8).bit_length()
+    cdef int room = (2 * len(keys) + 8).bit_length()
+    cdef bint direct = bits <= max(16, room + 1)  # a place for each key, if they are not many more than hashing needs
+    if direct:
+        room = bits
     cdef Py_ssize_t most = min(count, <Py_ssize_t>1 << room)
     table, result = np.full(1 << room, -1, np.int32), np.empty(count, np.int32)
     found, often = np.empty(most, np.int64), np.empty(most, np.int64)

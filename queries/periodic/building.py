@@ -152,7 +152,7 @@ class _Codes:
         values = _whole(column.drop_null() if self.nulls else column)
         self.least = int(values.min()) if len(values) else 0
         self.span = int(values.max()) - self.least + 1 if len(values) else 0
-        self._column = column
+        self._column, self._values = column, values
 
     @property
     def bits(self) -> int:
@@ -163,7 +163,7 @@ class _Codes:
     def codes(self) -> Int64s:
         """Of each row."""
         if not self.nulls:
-            return _whole(self._column) - self.least
+            return self._values - self.least if self.least else self._values
         filled = _whole(self._column.cast(pa.int64()).fill_null(self.least)) - self.least
         return np.where(self._column.is_null().to_numpy(), self.span, filled)
 

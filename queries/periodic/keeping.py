@@ -38,6 +38,10 @@ _MOST_SLOTS = 64
 """Rows that came in for more slots than this are grouped by DuckDB, which does it for all of them at once."""
 
 
+Packed = dict[Node, memoryview | None]
+"""Nodes as bytes; none for those that are empty now."""
+
+
 @dataclass
 class Changed:
     """One synopsis after a slide."""
@@ -46,15 +50,22 @@ class Changed:
     nodes: dict[Node, pa.Table | None]
     behind: list[Node] = field(default_factory=list)
 
-    def commit(self, tables: Tables, ordinal: int) -> None:
+    def packed(self, ordinal: int) -> Packed:
+        """What is put down, before anybody has to wait for it."""
+        return {
+            node: synopses.packed(ordinal, rows) if rows is not None and rows.num_rows else None
+            for node, rows in self.nodes.items()
+        }
+
+    def commit(self, tables: Tables, packed: Packed) -> None:
         """Put it down."""
         stream, number = self.entry.stream, self.entry.number
-        for node, rows in self.nodes.items():
+        for node, rows in packed.items():
             at = synopses.node_key(stream, number, node)
-            if rows is None or not rows.num_rows:
+            if rows is None:
                 tables.delete("synopses", at)
             else:
-                tables.put_raw("synopses", at, synopses.packed(ordinal, rows))
+                tables.put_raw("synopses", at, rows)
         for node in self.behind:
             tables.delete("synopses", synopses.node_key(stream, number, node))
         tables.put("synopses", synopses.entry_key(stream, number), self.entry)
@@ -64,14 +75,13 @@ class Changed:
 class Followed:
     """What synopses add to a slide's transaction."""
 
-    changed: Sequence[Changed]
-    ordinal: int
+    changed: Sequence[tuple[Changed, Packed]]
     files: Sequence[str] = ()
 
     def commit(self, tables: Tables) -> None:
         """Put down what was prepared."""
-        for each in self.changed:
-            each.commit(tables, self.ordinal)
+        for each, packed in self.changed:
+            each.commit(tables, packed)
 
 
 # -- with a slide ----------------------------------------------------------------------------------------------------
@@ -98,7 +108,7 @@ def follow(store: Store, moving: Moving) -> Iterator[Contribution | None]:
             changed.append(_advanced(store, opened, entry, moving.slide, came, behind=True))
         if rest:
             opened().execute("DROP TABLE IF EXISTS _came")
-        yield Followed(changed, moving.ordinal)
+        yield Followed([(each, each.packed(moving.ordinal)) for each in changed])
 
 
 def _plainly(
@@ -361,7 +371,7 @@ def commit(store: Store, ordinal: int, new: Sequence[Changed], gone: Sequence[Sy
         for entry in gone:
             synopses.drop(tables, entry)
         for changed in new:
-            changed.commit(tables, ordinal)
+            changed.commit(tables, changed.packed(ordinal))
 
 
 def allocate(store: Store, count: int) -> int:
