@@ -1,5 +1,6 @@
 """Types of the kernels over numbered groups."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,15 @@ def first(
         counts: Groups whose count is 0 are left out.
         most: At least 1.
         descending: Whether large values come first.
+    """
+
+def codes(columns: Sequence[npt.NDArray[Any]], leasts: Sequence[int], shifts: Sequence[int]) -> npt.NDArray[np.int64]:
+    """One number for the values of several columns: each counted from its least one and shifted to its own bits.
+
+    Args:
+        columns: int8 to int64, equally long, at least one; none has a value below its least one.
+        leasts: What each is counted from.
+        shifts: By how many bits each is shifted; that the codes do not overlap is the caller's to know.
     """
 
 def number(

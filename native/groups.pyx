@@ -132,6 +132,37 @@ def first(values, counts, most, *, descending):
     return _first(values, counts, most, descending)
 
 
+def _put_codes(int64_t[::1] keys, const Value[::1] values, int64_t least, int shift, bint first):
+    cdef Py_ssize_t at
+    with nogil:
+        if first:
+            for at in range(keys.shape[0]):
+                keys[at] = <int64_t>((<uint64_t><int64_t>values[at] - <uint64_t>least) << shift)
+        else:
+            for at in range(keys.shape[0]):
+                keys[at] |= <int64_t>((<uint64_t><int64_t>values[at] - <uint64_t>least) << shift)
+
+
+def codes(columns, leasts, shifts):
+    """One number for the values of several columns: each counted from its least one and shifted to its own bits.
+
+    Args:
+        columns: int8 to int64, equally long, at least one; none has a value below its least one.
+        leasts: What each is counted from.
+        shifts: By how many bits each is shifted; that the codes do not overlap is the caller's to know.
+    """
+    result = np.empty(len(columns[0]), np.int64)
+    for at, (column, least, shift) in enumerate(zip(columns, leasts, shifts, strict=True)):
+        if len(column) != len(result):
+            raise ValueError(f"{len(column)} values beside {len(result)}")
+        if not 0 <= shift <= 62:
+            raise ValueError(f"codes shifted by {shift} bits")
+        if column.dtype.kind != "i":
+            raise TypeError(f"{column.dtype} is not a signed whole number")
+        _put_codes(result, column, least, shift, at == 0)
+    return result
+
+
 cdef inline uint64_t _mixed(int64_t key, int shift) noexcept nogil:
     return (<uint64_t>key * <uint64_t>0x9E3779B97F4A7C15) >> shift
 

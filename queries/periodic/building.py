@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -109,13 +111,18 @@ class Rows:
         """What a synopsis keeps of them."""
         numbers, counts, arrays = self._grouped(recipe)
         valued: dict[str, Numbers] = {"": counts}
+        made: dict[int, pa.Array] = {}
+        """Counts as they are kept, each once: without nulls all columns have the same."""
         for _, name in recipe.columns:
             valid = self.valid(name) if name else None
             if name and name not in valued:
                 valued[name] = counts if valid is None else _merged(numbers, valid, "sum", len(counts))
         for what, name in recipe.columns:
             if what == "count":
-                arrays.append(_array(valued[name], None))
+                counted = valued[name]
+                if id(counted) not in made:
+                    made[id(counted)] = _array(counted, None)
+                arrays.append(made[id(counted)])
                 continue
             column = self.rows.column(name)
             filled = column.cast(pa.int64()).fill_null(_NEUTRAL[what]) if column.null_count else column
@@ -128,15 +135,15 @@ class Rows:
     def _grouped(self, recipe: Recipe) -> tuple[npt.NDArray[np.int32], Int64s, list[pa.Array]]:
         """The number of each row's group, how many rows each group has, and the groups' columns."""
         codes = [self.codes(name) for name in recipe.groups]
-        keys, shift = codes[0].codes if codes else np.zeros(self.rows.num_rows, np.int64), 0
-        for at, each in enumerate(codes):
-            keys = keys if at == 0 else keys | each.codes << shift
-            shift += each.bits
-        numbers, distinct, counts = kernels.number(keys, shift)
-        arrays, shift = [], 0
-        for each in codes:
-            arrays.append(each.decoded((distinct >> shift) & ((1 << each.bits) - 1)))
-            shift += each.bits
+        *shifts, bits = accumulate((each.bits for each in codes), initial=0)
+        keys = np.zeros(self.rows.num_rows, np.int64)
+        if codes:
+            keys = kernels.codes([each.values for each in codes], [each.least for each in codes], shifts)
+        numbers, distinct, counts = kernels.number(keys, bits)
+        arrays = [
+            each.decoded(distinct >> shift, last=at == len(codes) - 1)
+            for at, (each, shift) in enumerate(zip(codes, shifts, strict=True))
+        ]
         return numbers, counts, arrays
 
     def fits(self, recipe: Recipe) -> bool:
@@ -149,10 +156,13 @@ class _Codes:
 
     def __init__(self, column: pa.ChunkedArray) -> None:
         self.nulls = column.null_count > 0
-        values = _whole(column.drop_null() if self.nulls else column)
-        self.least = int(values.min()) if len(values) else 0
-        self.span = int(values.max()) - self.least + 1 if len(values) else 0
-        self._column, self._values = column, values
+        signed = pa.types.is_signed_integer(column.type)
+        given = column.drop_null() if self.nulls else column
+        self._column = column
+        self._given: npt.NDArray[Any] = np.ascontiguousarray(given.to_numpy()) if signed else _whole(given)
+        there = len(self._given) > 0
+        self.least = int(self._given.min()) if there else 0
+        self.span = int(self._given.max()) - self.least + 1 if there else 0
 
     @property
     def bits(self) -> int:
@@ -160,16 +170,19 @@ class _Codes:
         return (self.span - 1 + self.nulls).bit_length() if self.span or self.nulls else 0
 
     @cached_property
-    def codes(self) -> Int64s:
-        """Of each row."""
+    def values(self) -> npt.NDArray[Any]:
+        """Of each row; a null is what the code after the last one stands for."""
         if not self.nulls:
-            return self._values - self.least if self.least else self._values
+            return self._given
         filled = _whole(self._column.cast(pa.int64()).fill_null(self.least)) - self.least
-        return np.where(self._column.is_null().to_numpy(), self.span, filled)
+        return np.where(self._column.is_null().to_numpy(), self.span, filled) + self.least
 
-    def decoded(self, codes: Int64s) -> pa.Array:
-        """The values of codes."""
-        return _array(codes + self.least, codes == self.span if self.nulls else None)
+    def decoded(self, codes: Int64s, *, last: bool) -> pa.Array:
+        """The values of codes; unless it is the last column, those of the next ones stand above them."""
+        own = codes if last else codes & ((1 << self.bits) - 1)
+        kind = _narrowest(self.least, self.least + max(self.span - 1, 0))
+        nulls = own == self.span if self.nulls else None
+        return pa.array((own + self.least).astype(kind), mask=nulls)
 
 
 def _whole(column: pa.ChunkedArray) -> Int64s:
@@ -187,8 +200,11 @@ def _array(values: Numbers, nulls: npt.NDArray[np.bool_] | None) -> pa.Array:
     if nulls is not None:
         values = np.where(nulls, 0, values)
     least, most = (int(values.min()), int(values.max())) if len(values) else (0, 0)
-    kind = next((k for k in _NARROW if np.iinfo(k).min <= least and most <= np.iinfo(k).max), np.int64)
-    return pa.array(values.astype(kind), mask=nulls)
+    return pa.array(values.astype(_narrowest(least, most)), mask=nulls)
+
+
+def _narrowest(least: int, most: int) -> type[np.signedinteger[Any]]:
+    return next((k for k in _NARROW if np.iinfo(k).min <= least and most <= np.iinfo(k).max), np.int64)
 
 
 def by_slot(rows: pa.Table, slots: Int64s) -> dict[int, Rows]:

@@ -125,14 +125,8 @@ def _plainly(
     if len(slots) > _MOST_SLOTS:
         return {}, list(kept)
     fitting = [each for each in recipes if all(own.fits(each) for own in slots.values())]
-
-    def build(each: building.Recipe) -> dict[int, pa.Table]:
-        return {slot: own.build(each) for slot, own in slots.items()}
-
-    # The kernels let other threads run: every second synopsis is built beside.
-    beside = [store.background(build, each) for each in fitting[1::2]]
-    tables = {each.entry.number: build(each) for each in fitting[::2]}
-    tables |= {each.entry.number: done.result() for each, done in zip(fitting[1::2], beside, strict=True)}
+    # A second thread was tried: passing the interpreter's lock between the short kernels took what it gained.
+    tables = {each.entry.number: {slot: own.build(each) for slot, own in slots.items()} for each in fitting}
     return tables, [entry for entry in kept if entry.number not in tables]
 
 

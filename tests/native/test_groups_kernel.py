@@ -67,3 +67,26 @@ def test_keys_that_do_not_fit_are_refused() -> None:
             groups.number(np.array(keys, np.int64), bits)
     with pytest.raises(ValueError, match="63 bits"):
         groups.number(np.array([1], np.int64), 63)
+
+
+class Test_codes:
+    @given(
+        st.lists(st.tuples(st.integers(-128, 127), st.integers(-(2**31), 2**31 - 1), st.integers(-5, 9)), min_size=1)
+    )
+    def test_codes_are_the_values_side_by_side(self, rows):
+        kinds = (np.int8, np.int32, np.int64)
+        columns = [np.array([row[at] for row in rows], kind) for at, kind in enumerate(kinds)]
+        leasts = [min(row[at] for row in rows) for at in range(3)]
+        found = groups.codes(columns, leasts, [0, 8, 40])
+        expected = [sum((value - least) << shift for value, least, shift in zip(row, leasts, (0, 8, 40), strict=True))
+                    for row in rows]  # fmt: skip
+        assert found.tolist() == expected
+
+    def test_what_does_not_fit_is_refused(self):
+        one, two = np.zeros(1, np.int32), np.zeros(2, np.int64)
+        with pytest.raises(ValueError, match="2 values beside 1"):
+            groups.codes([one, two], [0, 0], [0, 8])
+        with pytest.raises(ValueError, match="63 bits"):
+            groups.codes([one], [0], [63])
+        with pytest.raises(TypeError, match="uint16"):
+            groups.codes([one.astype(np.uint16)], [0], [0])
