@@ -120,17 +120,15 @@ WORKLOADS = (
     Asked("bursts", 4_000, bursts=8, probes=50, scans=1),
     Asked("long lifetimes, small batches", 500, slots=30, probes=100, scans=2),
 )
-LAYOUTS = (
-    Index("round-robin", 2, 2, maintenance="rebuild"),
-    Index("round-robin", 4, 4, maintenance="rebuild"),
-    Index("round-robin", 2, 2, maintenance="norebuild"),
-    Index("round-robin", 4, 4, maintenance="norebuild"),
-    Index("round-robin", 2, 2),
-    Index("round-robin", 4, 4),
-    Index("wave-insertion", 4, maintenance="norebuild"),
-    Index("wave-insertion", 4),
-    Index("wave-expiry", 4),
-)
+LAYOUTS = tuple(
+    Index(*layout, maintenance=maintenance)
+    for layout in (
+        ("round-robin", 2, 2), ("round-robin", 4, 4), ("chronological", 2, 2), ("chronological", 4, 4),
+        ("random", 4, 4), ("wave-insertion", 4), ("wave-expiry", 4),
+    )
+    for maintenance in ("rebuild", "norebuild", "adaptive")
+)  # fmt: skip
+"""Every partitioner with every kind of maintenance."""
 
 
 def work(*, quick: bool) -> int:  # noqa: ARG001
@@ -173,7 +171,7 @@ def bench(
     results.write("advisor", {"machine": here, "measured": measured, "wanted": verdicts(wanted)})
     header = [
         "workload",
-        "best of nine",
+        f"best of {len(LAYOUTS)}",
         "ms a slide",
         "advised",
         "ms a slide",
