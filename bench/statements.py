@@ -164,14 +164,16 @@ STATEMENTS = (
         "NoRebuild updates faster than Rebuild, by 2 to 5 %",
         "NoRebuild takes {:.2f} of the time",
         _ratio("update", _grid("N-rr"), _grid("R-rr")),
-        lambda value: value < 1,
+        lambda value: 0.9 < value < 1,
+        "the gap is another one: nothing stored is written again here",
     ),
     Statement(
         "4.4.3",
         "NoRebuild probes slower than Rebuild, by less than 1 %",
         "NoRebuild takes {:.2f} of the time",
         _ratio("probe", _grid("N-rr"), _grid("R-rr")),
-        lambda value: value > 1,
+        lambda value: 1 < value < 1.05,
+        "the gap is another one: a probe looks into every segment, and NoRebuild has more of them",
     ),
     Statement(
         "4.4.3",
