@@ -26,6 +26,20 @@ EXTENSIONS: list[Extension] = [
     Extension(
         "windrow.native.groups",
         ["native/groups.pyx"],
+        depends=["native/common.pxi", "native/groups_tally.pxi"],
+        language="c++",
+        extra_compile_args=["-O3"],
+    ),
+    Extension(
+        "windrow.native.matches",
+        ["native/matches.pyx"],
+        depends=["native/common.pxi"],
+        language="c++",
+        extra_compile_args=["-O3"],
+    ),
+    Extension(
+        "windrow.native.histograms",
+        ["native/histograms.pyx"],
         depends=["native/common.pxi"],
         language="c++",
         extra_compile_args=["-O3"],
@@ -51,6 +65,7 @@ EXTENSIONS: list[Extension] = [
             "native/pages_decode.pxi",
             "native/pages_types.pxi",
             "native/pages_rooms.pxi",
+            "native/pages_map.pxi",
             "native/pages_read.pxi",
             "native/pages_calls.pxi",
             "native/crc.pxi",

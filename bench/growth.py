@@ -29,6 +29,8 @@ AXES = {
     "readers": ("reader processes", lambda point: point.readers),
 }
 """What each series varies, in words and as a number."""
+LEAST = {"peak": 1.0}
+"""What is less than this is none: memory rises and falls by some pages whatever one does."""
 COLUMNS = ("append", "slide", "update", "probe", "scan", "peak")
 
 
@@ -92,7 +94,7 @@ def measured(point: Point, scratch: Path | None) -> dict[str, float]:
 def slope(points: list[tuple[float, dict[str, float]]], measure: str) -> float:
     """Of the line through the logarithms."""
     x = np.log([at for at, _ in points])
-    y = np.log([max(of[measure], 1e-9) for _, of in points])
+    y = np.log([max(of[measure], LEAST.get(measure, 1e-9)) for _, of in points])
     return float(np.polyfit(x, y, 1)[0])
 
 

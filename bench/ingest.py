@@ -47,7 +47,10 @@ SCHEMA = pa.schema(
 FILES = 4
 ROWS = {True: 500_000, False: 5_000_000}
 """Of a batch, by whether the run is to be quick."""
-BATCHES = 4
+BATCHES = 9
+WARM_UP = 3
+"""Batches that do not count: the first has no keys to sort by, the second compiles code for them, and the JVM turns the
+hot parts of every contestant into machine code during the third."""
 AIMS = [
     ("spark.append + slide", "df.write.parquet", 1.2),
     ("spark.append + slide", "format windrow", 0.5),
@@ -184,13 +187,13 @@ class Run:
             wh.close()
 
     def best(self, name: str) -> float:
-        """The median, without the first batch, in which everything warms up and keys are learned."""
-        return statistics.median(self.seconds[name][1:])
+        """The median, without the batches in which everything warms up and keys are learned."""
+        return statistics.median(self.seconds[name][WARM_UP:])
 
     def line(self, name: str) -> list[str]:
         """Of the table."""
-        median, taken = self.best(name), self.seconds[name][1:]
-        used = statistics.median(self.processor[name][1:])
+        median, taken = self.best(name), self.seconds[name][WARM_UP:]
+        used = statistics.median(self.processor[name][WARM_UP:])
         spread = f"{min(taken):.2f} to {max(taken):.2f}"
         return [name, f"{median:.2f}", spread, f"{used:.2f}", f"{self.count / median / 1e6:.2f}"]
 
@@ -255,7 +258,7 @@ def bench(
     ]
     parts = [
         machine.in_words(here),
-        f"{run.count:,} rows of 90 bytes a batch, {BATCHES} batches; medians without the first.",
+        f"{run.count:,} rows of 90 bytes a batch, {BATCHES} batches; medians without the first {WARM_UP}.",
         "### What was wanted",
         report.wanted_table(wanted),
         "### Seconds",

@@ -42,17 +42,19 @@ QUESTIONS = {
     "aggregate": "SELECT count(*), sum(len), max(len) FROM {t}",
     "group by": "SELECT proto, count(*), sum(len) FROM {t} GROUP BY proto ORDER BY proto",
     "group by key": "SELECT count(*), max(s) FROM (SELECT src, sum(len) AS s FROM {t} GROUP BY src)",
-    "filtered aggregate": "SELECT count(*), sum(len) FROM {t} WHERE dst < 1000000 AND len > 700",
+    "filtered aggregate": "SELECT count(*), sum(len) FROM {t} WHERE dst < 1000000 AND len > 7{n:02}",
     "join with a table": "SELECT name, count(*), sum(len) FROM {t} JOIN hosts USING (src) GROUP BY name ORDER BY name",
     "distinct": "SELECT count(DISTINCT dst) FROM {t}",
     "median": "SELECT median(len), median(dst) FROM {t}",
-    "top-k": "SELECT * FROM {t} ORDER BY dst DESC, ts LIMIT 10",
-    "string scan": "SELECT count(*) FROM {t} WHERE note LIKE '%zq%'",
+    "top-k": "SELECT * FROM {t} ORDER BY dst DESC, ts LIMIT 1{n}",
+    "string scan": "SELECT count(*) FROM {t} WHERE note LIKE '%z{letter}%'",
 }
-"""Of the whole window."""
+"""Of the whole window; constants differ from turn to turn, so that no answer is one that was given before."""
 PROBES = {
-    "probe, all columns": f"SELECT * FROM {{t}} WHERE src = {PROBED}",
-    "probe, aggregate": f"SELECT count(*), sum(len), max(ts) FROM {{t}} WHERE src = {PROBED}",
+    "probe, all columns": "SELECT * FROM {t} WHERE src = {key}",
+    "probe, aggregate": "SELECT count(*), sum(len), max(ts) FROM {t} WHERE src = {key}",
+    "the same probe again, all columns": f"SELECT * FROM {{t}} WHERE src = {PROBED}",
+    "the same probe again, aggregate": f"SELECT count(*), sum(len), max(ts) FROM {{t}} WHERE src = {PROBED}",
 }
 
 
@@ -167,11 +169,16 @@ def contestants(
         )
 
 
+def in_turn(sql: str, turn: int) -> str:
+    """The question with the constants of one turn; the relation is still to be filled in."""
+    return sql.format(t="{t}", n=turn, key=PROBED + turn, letter=chr(ord("a") + turn % 26))
+
+
 def compare(question: str, sql: str, asked: dict[str, Ask], rounds: int) -> dict[str, list[float]]:
     """Milliseconds of each contestant, in turns, after one answer that is not timed but compared."""
     first: tuple[str, Any] | None = None
     for name, ask in asked.items():
-        given = sorted(map(str, ask(sql).to_pylist()))
+        given = sorted(map(str, ask(in_turn(sql, rounds)).to_pylist()))
         if first is None:
             first = name, given
         elif given != first[1]:
@@ -180,8 +187,9 @@ def compare(question: str, sql: str, asked: dict[str, Ask], rounds: int) -> dict
     names = list(asked)
     for turn in range(rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            statement = in_turn(sql, turn)
             started = time.perf_counter()
-            asked[name](sql)
+            asked[name](statement)
             taken[name].append(1e3 * (time.perf_counter() - started))
     return taken
 
@@ -196,7 +204,7 @@ def planning(folder: Path, rounds: int) -> tuple[int, dict[str, float]]:
             wh.slide("packets", to=to_datetime(ORIGIN + slot * DELTA))
         found = {}
         for name, sql in {"aggregate": QUESTIONS["aggregate"], "probe": PROBES["probe, aggregate"]}.items():
-            statement = sql.format(t="packets [WINDOW 60 MINUTES]")
+            statement = in_turn(sql, 0).format(t="packets [WINDOW 60 MINUTES]")
             taken = []
             for _ in range(20 * rounds):
                 started = time.perf_counter()

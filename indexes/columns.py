@@ -6,10 +6,10 @@ The cache is bounded, and only a cache: what it holds can be dropped at any mome
 import os
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +20,11 @@ from windrow.indexes.parquet import FileReader
 from windrow.indexes.rowreading import read_ranges
 from windrow.indexes.segments import Segment
 
-Key = tuple[str, int, int, str, bool]
-Wanted = list[tuple[pa.Field, bool]]
-"""Columns, each with whether it is wanted as a dictionary."""
+Key = tuple[str, int, int, str, str]
+"""A file, the first row and one past the last, a column, and the form in which it is held."""
+PLAIN, DICTIONARY = "plain", "dictionary"
+Wanted = list[tuple[pa.Field, str]]
+"""Columns, each with the form in which it is wanted."""
 Picks = Mapping[int, tuple[Int64s, Int64s]]
 """First rows and one past the last rows of ranges in a file, by segment."""
 _THREADS = min(4, os.cpu_count() or 1)
@@ -42,6 +44,14 @@ def default_budget() -> int:
     return int(min(1 << 30, memory // 8))
 
 
+class Sized(Protocol):
+    """What can be held: it says how large it is."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+
+
 class ColumnCache:
     """Columns of segments, the least recently used of which go first.
 
@@ -53,15 +63,22 @@ class ColumnCache:
     def __init__(self, reader: FileReader, budget: int | None = None) -> None:
         self._reader = reader
         self.budget = default_budget() if budget is None else budget
-        self._held: OrderedDict[Key, pa.ChunkedArray] = OrderedDict()
+        self._held: OrderedDict[Key, Any] = OrderedDict()
         self._repeating: dict[tuple[str, int], frozenset[str]] = {}
         self._lent: dict[str, tuple[frozenset[str], int]] = {}
         """By folder: what was found in a large segment, and for how many more it is taken."""
         self._bytes = 0
+        self.lent = 0
+        """Bytes of the budget that somebody else holds the same columns with, in another form."""
         self._lock = threading.Lock()
 
     def batches(
-        self, segments: Sequence[Segment], schema: pa.Schema, full: pa.Schema, picks: Picks | None = None
+        self,
+        segments: Sequence[Segment],
+        schema: pa.Schema,
+        full: pa.Schema,
+        picks: Picks | None = None,
+        noted_as: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The rows of segments with the columns of `schema`, segment by segment, decoded ahead of the consumer.
 
@@ -70,19 +87,22 @@ class ColumnCache:
             schema: The wanted columns; text that is stored plain may be wanted as a dictionary.
             full: All columns of the files.
             picks: Row ranges by segment, if not all rows are wanted.
+            noted_as: A name for these picks, if they will be wanted again: the rows that they give are noted then.
         """
         wanted = _wanted(schema)
+        if picks is not None:
+            segments = [segment for segment in segments if len(picks[segment.id][0])]
         missing = self._missing(segments, wanted)
         if len(missing) <= 1 or sum(segment.bytes for segment in missing) <= _ALONE_BYTES:
             for segment in segments:
-                yield from self._rows(segment, schema, wanted, full, picks)
+                yield from self._rows(segment, schema, wanted, full, picks, noted_as)
             return
         absent = {segment.id for segment in missing}
         pending: deque[Callable[[], list[pa.RecordBatch]]] = deque()
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="windrow-columns") as pool:
             try:
                 for segment in segments:
-                    asked = segment, schema, wanted, full, picks
+                    asked = segment, schema, wanted, full, picks, noted_as
                     is_absent = segment.id in absent
                     pending.append(pool.submit(self._rows, *asked).result if is_absent else partial(self._rows, *asked))
                     if len(pending) > _THREADS:
@@ -94,7 +114,7 @@ class ColumnCache:
 
     def _missing(self, segments: Sequence[Segment], wanted: Wanted) -> list[Segment]:
         """The segments of which some column is not held."""
-        columns = [(field.name, encoded) for field, encoded in wanted]
+        columns = [(field.name, form) for field, form in wanted]
         with self._lock:
             held = self._held
             return [
@@ -113,15 +133,25 @@ class ColumnCache:
         return sum(segment.bytes for segment in self._missing(segments, _wanted(schema))) <= _SOON_BYTES
 
     def _rows(
-        self, segment: Segment, schema: pa.Schema, wanted: Wanted, full: pa.Schema, picks: Picks | None
+        self,
+        segment: Segment,
+        schema: pa.Schema,
+        wanted: Wanted,
+        full: pa.Schema,
+        picks: Picks | None,
+        noted_as: str | None,
     ) -> list[pa.RecordBatch]:
         """A segment in batches that several threads can share."""
+        # Columns come in the order in which DuckDB asks for them, and text in one of two forms.
+        named = "" if noted_as is None else str([(field.name, form) for field, form in wanted])
+        if noted_as is not None and (noted := self.noted(segment, named, noted_as)) is not None:
+            return list(noted.to_batches(max_chunksize=_BATCH_ROWS))
         place = segment.file, segment.start, segment.start + segment.rows
         columns: list[Any] = []
         missing = []
         with self._lock:
-            for field, encoded in wanted:
-                key = (*place, field.name, encoded)
+            for field, form in wanted:
+                key = (*place, field.name, form)
                 found = self._held.get(key)
                 if found is None:
                     missing.append(field)
@@ -137,7 +167,27 @@ class ColumnCache:
         rows = pa.table(columns, schema=schema)
         if picks is not None:
             rows = rows.take(_indices(*picks[segment.id], segment.start))
+            if noted_as is not None:
+                self.note(segment, named, noted_as, rows)
         return [batch for batch in rows.to_batches(max_chunksize=_BATCH_ROWS) if batch.num_rows]
+
+    def held_rows(self, places: Iterable[tuple[Segment, int, int]], schema: pa.Schema) -> pa.RecordBatch | None:
+        """A few ranges of rows, each of a segment, in one batch; None if something of that would have to be decoded."""
+        wanted = _wanted(schema)
+        parts: list[list[pa.Array]] = [[] for _ in wanted]
+        with self._lock:
+            for segment, start, stop in places:
+                for own, (field, form) in zip(parts, wanted, strict=True):
+                    key = _key(segment, field.name, form)
+                    found = self._held.get(key)
+                    if found is None:
+                        return None
+                    self._held.move_to_end(key)
+                    own.extend(found.slice(start - segment.start, stop - start).chunks)
+        arrays = [
+            pa.concat_arrays(own) if own else pa.nulls(0, field.type) for own, field in zip(parts, schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _decode(self, segment: Segment, fields: list[pa.Field], full: pa.Schema) -> list[pa.ChunkedArray]:
         stored = pa.schema([full.field(field.name) for field in fields])
@@ -148,13 +198,50 @@ class ColumnCache:
         ]
         with self._lock:
             for field, column in zip(fields, columns, strict=True):
-                if _key(segment, field) not in self._held:
-                    self._held[_key(segment, field)] = column
-                    self._bytes += column.nbytes
-            while self._bytes > self.budget and self._held:
-                _, dropped = self._held.popitem(last=False)
-                self._bytes -= dropped.nbytes
+                self._hold(_key(segment, field.name, _form(field)), column)
         return columns
+
+    def _hold(self, key: Key, value: Sized) -> None:
+        """Keep something, and let go of what was not used for longest until all fits again."""
+        before = self._held.pop(key, None)
+        self._held[key] = value
+        self._bytes += value.nbytes - (0 if before is None else before.nbytes)
+        self._shrink()
+
+    def _shrink(self) -> None:
+        while self._bytes + self.lent > self.budget and self._held:
+            _, dropped = self._held.popitem(last=False)
+            self._bytes -= dropped.nbytes
+
+    def noted(self, segment: Segment, column: str, form: str) -> Any:
+        """What was noted of a column of a segment; None if nothing was, or if it had to go."""
+        key = _key(segment, column, form)
+        with self._lock:
+            found = self._held.get(key)
+            if found is not None:
+                self._held.move_to_end(key)
+            return found
+
+    def note(self, segment: Segment, column: str, form: str, value: Sized) -> None:
+        """Keep what somebody found out of a column of a segment, as long as there is room."""
+        with self._lock:
+            self._hold(_key(segment, column, form), value)
+
+    def lend(self, count: int) -> None:
+        """Give bytes of the budget away, or take them back."""
+        with self._lock:
+            self.lent += count
+            self._shrink()
+
+    def cool(self, segments: Iterable[Segment], columns: Iterable[str]) -> None:
+        """Have columns go first when there is no room: they are held elsewhere too."""
+        names = tuple(columns)
+        with self._lock:
+            for segment in segments:
+                for name in names:
+                    key = _key(segment, name, PLAIN)
+                    if key in self._held:
+                        self._held.move_to_end(key, last=False)
 
     def repeating(self, segments: Sequence[Segment], full: pa.Schema) -> frozenset[str]:
         """Names of the text columns whose values repeat so often that a dictionary of them is small.
@@ -212,12 +299,16 @@ class ColumnCache:
         return self._bytes
 
 
+def _form(field: pa.Field) -> str:
+    return DICTIONARY if pa.types.is_dictionary(field.type) else PLAIN
+
+
 def _wanted(schema: pa.Schema) -> Wanted:
-    return [(field, pa.types.is_dictionary(field.type)) for field in schema]
+    return [(field, _form(field)) for field in schema]
 
 
-def _key(segment: Segment, field: pa.Field) -> Key:
-    return segment.file, segment.start, segment.stop, field.name, pa.types.is_dictionary(field.type)
+def _key(segment: Segment, column: str, form: str) -> Key:
+    return segment.file, segment.start, segment.stop, column, form
 
 
 def _indices(starts: Int64s, stops: Int64s, first: int) -> Int64s:

@@ -6,13 +6,25 @@ that the cost of a slide does not grow with the window; it spends where a byte r
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, compress
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from windrow.indexes.manifest import Figures
+from windrow.indexes.model import Int64s
 from windrow.indexes.partitioners import Index
 from windrow.indexes.segments import Segment
 
 _SMALL_BYTES = 1 << 20
 _SMALL_FILES = 4
+_CROWDING_BYTES = 256 << 10
+"""Files that are smaller than this cost their readers all alike, larger ones less and less for each byte."""
+_LEAST_WEIGHT = 1 / 16
 _FAN_IN = 4
+_WIDE_FAN_IN = 16
+"""Crowded files are merged so many at a time: a merge costs two syncs of the disk, which as many slides then share."""
 _MOST_INPUTS = 64
 _SMALLEST_SIZE = 64 << 10
 _LARGEST_MERGE = 1
@@ -45,98 +57,115 @@ def rebuild(cells: Mapping[CellKey, Sequence[Segment]], slide: int) -> list[Merg
     ]
 
 
-def small_arrivals(arrivals: Mapping[CellKey, Sequence[Segment]], slide: int) -> list[Merge]:
+def small_arrivals(arrivals: Iterable[Segment], slide: int) -> list[Merge]:
     """Merge what one slide took in as many small files, once, at the slide."""
-    files = _by_file(arrivals)
-    small = {file: segments for file, segments in files.items() if sum(s.bytes for s in segments) < _SMALL_BYTES}
-    return _by_cell(small.values(), slide) if len(small) >= _SMALL_FILES else []
+    files: dict[str, list[Segment]] = {}
+    for segment in arrivals:
+        files.setdefault(segment.file, []).append(segment)
+    small = [segments for segments in files.values() if sum(s.bytes for s in segments) < _SMALL_BYTES]
+    return _merges(chain.from_iterable(small), slide) if len(small) >= _SMALL_FILES else []
 
 
-def adaptive(
-    cells: Mapping[CellKey, Sequence[Segment]], row: int, slide: int, index: Index, bucket: int, batch_bytes: int
-) -> list[Merge]:
+@dataclass(frozen=True)
+class Files:
+    """The files of an insertion row, as arrays: there may be thousands, and nothing here is a Python step for each."""
+
+    segments: Sequence[Segment]
+    place: Int64s
+    """The file of each segment, as a position in the arrays that follow."""
+    size: Int64s
+    live: Int64s
+    """Estimated bytes of live rows."""
+    rows: Int64s
+    dead: Int64s
+
+    @classmethod
+    def of(cls, segments: Sequence[Segment], figures: Figures, dead: Int64s) -> "Files":
+        """Of segments, their figures, and how many of their rows are dead."""
+        _, first, place = np.unique(figures.file, return_index=True, return_inverse=True)
+        order = np.argsort(first)  # as they came, whatever numbers stand for them
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        place = rank[place]
+        live = figures.bytes * ((figures.rows - dead) / np.maximum(1, figures.rows))
+        columns = (_summed(place, len(first), values) for values in (figures.bytes, np.ceil(live), figures.rows, dead))
+        return cls(segments, place, *columns)
+
+    def chosen(self, files: Int64s) -> list[Segment]:
+        """The segments of some of them."""
+        return list(compress(self.segments, np.isin(self.place, files).tolist()))
+
+
+def adaptive(files: Files, index: Index, bucket: int, batch_bytes: int, slide: int) -> list[Merge]:
     """Merges that are worth it and that the budget pays, in the insertion row that the slide touches anyway.
 
     Whole files are rewritten, all their cells at once: a file goes when its last segment does, and a reader need not
     step around segments that are gone.
 
     Args:
-        cells: Segments of each touched cell.
-        row: The insertion row of this slide.
-        slide: The slide under way.
+        files: Those with segments in touched cells of that row.
         index: Its thresholds.
         bucket: Bytes saved up for merging.
         batch_bytes: Bytes that this slide takes in; one slide never rewrites much more than that.
+        slide: The slide under way.
     """
-    files = _by_file({cell: segments for cell, segments in cells.items() if cell[1] == row})
-    crowded = crowding(files.values(), index)
     limit = min(bucket, max(batch_bytes, _SMALL_BYTES) * _LARGEST_MERGE)
-    live, rotten, stored = {}, [], 0
-    for file, segments in files.items():
-        dead, rows = sum(s.dead(slide) for s in segments), sum(s.rows for s in segments)
-        size = sum(s.bytes for s in segments)
-        live[file] = size * (rows - dead) // max(1, rows)
-        stored += size
-        if dead >= index.dead_fraction * rows:
-            rotten.append(file)
-    if stored - sum(live.values()) < _WASTED * stored:
-        rotten = []
-    cheapest = sorted(files, key=lambda file: live[file])
-    rotten.sort(key=lambda file: live[file])
-    surplus = _same_size(cheapest, live) if crowded > 1 else []
-    for group in (rotten, surplus):
-        chosen = _affordable(group, live, max(limit, _SMALL_BYTES) if group is surplus else limit)
-        cost = sum(live[file] for file in chosen)
-        worthwhile = cost >= batch_bytes * _WORTHWHILE or len(chosen) >= _FAN_IN
+    cheapest = np.argsort(files.live, kind="stable")
+    rotten = cheapest[(files.dead >= index.dead_fraction * files.rows)[cheapest]]
+    if files.size.sum() - files.live.sum() < _WASTED * files.size.sum():
+        rotten = rotten[:0]
+    wide = min(_WIDE_FAN_IN, max(2, index.max_segments // 4))
+    surplus = _same_size(cheapest, files.live, wide) if crowding(files.size, index) > 1 else cheapest[:0]
+    for group, most, fan_in in ((rotten, limit, _FAN_IN), (surplus, max(limit, _SMALL_BYTES), wide)):
+        chosen = _affordable(group, files.live, most)
+        cost = int(files.live[chosen].sum())
+        worthwhile = cost >= max(batch_bytes, _SMALL_BYTES) * _WORTHWHILE or len(chosen) >= fan_in
         if len(chosen) > 1 and worthwhile:
-            return _by_cell([files[file] for file in chosen], slide)
+            return _merges(files.chosen(chosen), slide)
     return []
 
 
-def crowding(files: Iterable[Sequence[Segment]], index: Index) -> float:
+def crowding(sizes: Int64s, index: Index) -> float:
     """How many times too many files a row holds; a large one costs its readers less for each byte, and counts less."""
-    return (
-        sum(min(1.0, max(0.25, _SMALL_BYTES / max(1, sum(s.bytes for s in own)))) for own in files) / index.max_segments
-    )
+    weights = np.clip(_CROWDING_BYTES / np.maximum(1, sizes), _LEAST_WEIGHT, 1.0)
+    return float(weights.sum()) / index.max_segments
 
 
-def bucket_after(
-    index: Index, bucket: int, batch_bytes: int, cells: Mapping[CellKey, Sequence[Segment]], row: int
-) -> int:
+def bucket_after(files: Files, index: Index, bucket: int, batch_bytes: int) -> int:
     """The budget of a slide: a share of what it took in, more while its insertion row holds too many files."""
-    crowded = crowding(_by_file({cell: own for cell, own in cells.items() if cell[1] == row}).values(), index)
+    crowded = crowding(files.size, index)
     share = index.merge_budget if crowded <= 1 else max(index.merge_budget, min(2.0, crowded - 1.0))
     return min(bucket + int(share * batch_bytes), max(batch_bytes, _SMALL_BYTES) * _LARGEST_MERGE)
 
 
-def _same_size(cheapest: Sequence[str], live: Mapping[str, int]) -> list[str]:
+def _same_size(cheapest: Int64s, live: Int64s, enough: int) -> Int64s:
     """The smallest files of about one size, of which there are enough: a row is then rewritten once per size."""
-    sizes: dict[int, list[str]] = {}
-    for file in cheapest:
-        sizes.setdefault((live[file] // _SMALLEST_SIZE).bit_length() // 3, []).append(file)
-    return next((group for _, group in sorted(sizes.items()) if len(group) >= _FAN_IN), list(cheapest[:_FAN_IN]))
+    sizes = np.frexp(live[cheapest] // _SMALLEST_SIZE)[1] // 3
+    for size in np.unique(sizes).tolist():
+        if int((sizes == size).sum()) >= enough:
+            cheapest = cheapest[sizes == size]
+            break
+    return cheapest
 
 
-def _affordable(group: Sequence[str], live: Mapping[str, int], limit: int) -> list[str]:
-    chosen = []
-    for file in group[:_MOST_INPUTS]:
-        if live[file] <= limit:
-            chosen.append(file)
-            limit -= live[file]
-    return chosen
+def _affordable(group: Int64s, live: Int64s, limit: int) -> Int64s:
+    """As many of the cheapest as the limit pays."""
+    first = group[:_MOST_INPUTS]
+    return first[: int(np.searchsorted(np.cumsum(live[first]), limit, side="right"))]
 
 
-def _by_file(cells: Mapping[CellKey, Sequence[Segment]]) -> dict[str, list[Segment]]:
-    files: dict[str, list[Segment]] = {}
-    for segments in cells.values():
-        for segment in segments:
-            files.setdefault(segment.file, []).append(segment)
-    return files
+def _summed(place: Int64s, count: int, values: npt.NDArray[Any]) -> Int64s:
+    found: Int64s = np.bincount(place, weights=values, minlength=count).astype(np.int64)
+    return found
 
 
-def _by_cell(files: Iterable[Sequence[Segment]], slide: int) -> list[Merge]:
+def by_cell(segments: Iterable[Segment]) -> dict[CellKey, list[Segment]]:
+    """Segments by their cells."""
     cells: dict[CellKey, list[Segment]] = {}
-    for segments in files:
-        for segment in segments:
-            cells.setdefault(segment.cell, []).append(segment)
-    return [Merge(cell, tuple(own), sum(s.live_bytes(slide) for s in own)) for cell, own in cells.items()]
+    for segment in segments:
+        cells.setdefault(segment.cell, []).append(segment)
+    return cells
+
+
+def _merges(segments: Iterable[Segment], slide: int) -> list[Merge]:
+    return [Merge(cell, tuple(own), sum(s.live_bytes(slide) for s in own)) for cell, own in by_cell(segments).items()]

@@ -1,6 +1,6 @@
 """Segment files: how row ranges of them are read, with footers and maps kept, and damage told in our words."""
 
-import mmap
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,8 @@ from windrow.native import pages
 _DAMAGE = (pa.lib.ArrowException, OSError, ValueError, MemoryError)
 """What pyarrow raises when a file is not what it was."""
 _CACHED_FOOTERS = 4096
-_CACHED_MAPS = 1024
+_CACHED_MAPS = 8192
+"""Addresses and not descriptors: Linux lets a process have some 65,000."""
 
 
 class FileReader:
@@ -26,7 +27,7 @@ class FileReader:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._footers: OrderedDict[str, tuple[pq.FileMetaData, np.ndarray[Any, Any]]] = OrderedDict()
-        self._maps: OrderedDict[str, tuple[pa.Schema, mmap.mmap, pages.Layout]] = OrderedDict()
+        self._maps: OrderedDict[str, tuple[pa.Schema, pages.FileMap, pages.Layout]] = OrderedDict()
         self._columns: dict[str, frozenset[str]] = {}
         self._written: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
@@ -58,7 +59,7 @@ class FileReader:
                     self._footers.popitem(last=False)
         return opened, known[1]
 
-    def mapped(self, file: str, schema: pa.Schema) -> tuple[mmap.mmap, pages.Layout]:
+    def mapped(self, file: str, schema: pa.Schema) -> tuple[pages.FileMap, pages.Layout]:
         """A whole file as memory, and where its columns lie, for reading single rows without its row groups.
 
         Args:
@@ -70,8 +71,7 @@ class FileReader:
         if known is not None and known[0] is schema:
             return known[1], known[2]
         try:
-            with self.path(file).open("rb") as stream:
-                memory = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            memory = _map(f"{self._root}/{file}")
             layout = pages.open_layout(memory, schema)
             layout.trusted = file in self._written
         except FileNotFoundError:
@@ -83,6 +83,15 @@ class FileReader:
             while len(self._maps) > _CACHED_MAPS:
                 self._maps.popitem(last=False)
         return memory, layout
+
+    def mapped_all(self, files: Sequence[str], schema: pa.Schema) -> list[tuple[pages.FileMap, pages.Layout]]:
+        """`mapped` of many files."""
+        with self._lock:
+            known = [self._maps.get(file) for file in files]
+        return [
+            (each[1], each[2]) if each is not None and each[0] is schema else self.mapped(file, schema)
+            for file, each in zip(files, known, strict=True)
+        ]
 
     def columns(self, file: str) -> frozenset[str]:
         """The names of a file's columns: one that was written before a column was added lacks it."""
@@ -168,6 +177,14 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 def _encode(chunk: pa.Array, kind: pa.DictionaryType) -> pa.Array:
     plain = chunk.dictionary_decode() if pa.types.is_dictionary(chunk.type) else chunk
     return plain.cast(kind.value_type).dictionary_encode().cast(kind)
+
+
+def _map(path: str) -> pages.FileMap:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return pages.FileMap(descriptor, os.fstat(descriptor).st_size)
+    finally:
+        os.close(descriptor)
 
 
 def _missing(file: str) -> DamageError:

@@ -31,7 +31,8 @@ class Index:
         rows: Partitions of insertion time, G.
         columns: Partitions of expiry time, E.
         maintenance: ``rebuild``, ``norebuild`` or ``adaptive``.
-        max_segments: Adaptive: a sub-index with more segments than this is merged.
+        max_segments: Adaptive: an insertion row with more files than this is merged, some at a time; a file of
+            more than 256 KB counts less, down to a sixteenth.
         dead_fraction: Adaptive: files with a larger share of dead rows are merged, where half of all bytes are dead.
         merge_budget: Adaptive: bytes that may be rewritten per byte taken in.
         row_group_bytes: Aimed size of a Parquet row group.

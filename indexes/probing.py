@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.errors import SearchKeyError
+from windrow.indexes.manifest import Manifest
 from windrow.indexes.model import Bools, Int64s, RowModel, key_bytes
 from windrow.indexes.parquet import FileReader
 from windrow.indexes.rowreading import Spans, read_live_spans, read_spans
@@ -18,7 +19,7 @@ from windrow.native import directory as native_directory
 from windrow.native import keys as native_keys
 
 UseDirectories = Callable[[list[Any]], Any]
-Directories = Callable[[Sequence[Segment], UseDirectories], Any]
+Directories = Callable[[Manifest, UseDirectories], Any]
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class RowRange:
 class Located:
     """Row ranges, as directories give them: which of the segments, first rows, one past the last rows."""
 
-    segments: tuple[Segment, ...]
+    segments: Manifest
     segment: Int64s
     start: Int64s
     stop: Int64s
@@ -109,10 +110,9 @@ class Located:
 
     def spans(self) -> Spans:
         """As ranges of files."""
-        used, at = np.unique(self.segment, return_inverse=True)
-        places: dict[str, int] = {}
-        file_of = [places.setdefault(self.segments[s].file, len(places)) for s in used.tolist()]
-        return Spans(tuple(places), np.array(file_of, np.int64)[at], self.start, self.stop)
+        _, first, part = np.unique(self.segments.figures.file[self.segment], return_index=True, return_inverse=True)
+        files = tuple(self.segments[at].file for at in self.segment[first].tolist())
+        return Spans(files, part, self.start, self.stop)
 
     def ranges(self) -> list[RowRange]:
         """One by one."""
@@ -163,14 +163,15 @@ def locate(
     """Where rows with a key in `ranges` may be: by directory, or all rows where the directory is of another key."""
     if not segments or not ranges:
         none = np.zeros(0, np.int64)
-        return Located(tuple(segments), none, none, none, np.zeros(0, bool))
+        return Located(Manifest.of(segments), none, none, none, np.zeros(0, bool))
     if sorted_by is not SORTED:
         return _locate_in_layouts(segments, ranges, directories, sorted_by)
     lows, highs = [r.low for r in ranges], [r.high for r in ranges]
-    found = directories(segments, lambda blobs: native_directory.lookup(blobs, lows, highs))
-    first = np.array([segment.start for segment in segments], np.int64)[found.blob]
+    manifest = Manifest.of(segments)
+    found = directories(manifest, lambda blobs: native_directory.lookup(blobs, lows, highs))
+    first = manifest.figures.start[found.blob]
     exact = found.exact & (not any(r.open_ended for r in ranges))
-    return Located(tuple(segments), found.blob, first + found.start, first + found.stop, exact)
+    return Located(manifest, found.blob, first + found.start, first + found.stop, exact)
 
 
 def _locate_in_layouts(
@@ -178,7 +179,7 @@ def _locate_in_layouts(
 ) -> Located:
     """`locate` among segments that are not all sorted alike."""
     longer = [s for s in segments if s.layout in sorted_by.longer]
-    other = tuple(s for s in segments if s.layout in sorted_by.other)
+    other = Manifest(s for s in segments if s.layout in sorted_by.other)
     alike = [s for s in segments if s.layout not in sorted_by.longer and s.layout not in sorted_by.other]
     wider = [
         KeyRange(r.low, None if r.high is None else native_keys.successor(r.high), open_ended=True) for r in ranges
@@ -189,7 +190,7 @@ def _locate_in_layouts(
     parts.append(Located(other, everything, starts, stops, np.zeros(len(other), bool)))
     offsets = np.cumsum([0, *(len(part.segments) for part in parts[:-1])])
     return Located(
-        tuple(segment for part in parts for segment in part.segments),
+        Manifest(segment for part in parts for segment in part.segments),
         np.concatenate([part.segment + offset for part, offset in zip(parts, offsets, strict=True)]),
         np.concatenate([part.start for part in parts]),
         np.concatenate([part.stop for part in parts]),

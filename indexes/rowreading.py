@@ -82,7 +82,7 @@ def read_spans(spans: Spans, schema: pa.Schema, full: pa.Schema, reader: FileRea
     """
     if not schema.names:
         return read_spans(spans, pa.schema([full.field(0)]), full, reader).select([])
-    mapped = [reader.mapped(file, full) for file in spans.files]
+    mapped = reader.mapped_all(spans.files, full)
     if any(name in layout.declined for _, layout in mapped if layout.declined for name in schema.names):
         return _one_by_one(spans, schema, full, reader)
     try:
@@ -120,7 +120,7 @@ def read_within(
     spans: Spans, limits: Limits, schema: pa.Schema, full: pa.Schema, reader: FileReader
 ) -> pa.RecordBatch | None:
     """Those of the rows that are within limits, in one pass; None if our own reader cannot. Else as `read_spans`."""
-    mapped = [reader.mapped(file, full) for file in spans.files]
+    mapped = reader.mapped_all(spans.files, full)
     try:
         return pages.read_live(mapped, spans.part, spans.start, spans.stop, limits, schema, full)
     except pages.Declined:

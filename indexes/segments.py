@@ -16,7 +16,7 @@ SEQ_BITS = 36
 """Low bits of a row's sequence: its place among the rows of its slide. The slide's ordinal is above."""
 
 
-class Segment(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+class Segment(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     """One segment, as the catalog keeps it."""
 
     id: int

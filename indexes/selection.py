@@ -2,15 +2,18 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
+from windrow.indexes.manifest import Manifest
 from windrow.indexes.model import Bools, RowModel
 from windrow.indexes.segments import Segment
 
 Limits = list[tuple[str, int, int]]
 """Columns and the values that are kept: above the first number, up to the second."""
+_KNOWN = 8
 _FIRST, _LAST = -(1 << 63), (1 << 63) - 1
 
 
@@ -77,24 +80,33 @@ class Selection:
 
     def edge_bounds(self) -> Bounds:
         """The bounds without an upper one, if no row of an edge segment is beyond it: less to look at in each row."""
-        if any(segment.max_ts > self.bounds.upto for segment in self.edge):
+        if bool((Manifest.of(self.edge).figures.max_ts > self.bounds.upto).any()):
             return self.bounds
         return Bounds(self.bounds.after, _LAST, self.bounds.now)
 
-    @property
-    def segments(self) -> tuple[Segment, ...]:
+    @cached_property
+    def segments(self) -> Manifest:
         """All of them."""
-        return self.whole + self.edge
+        return Manifest.of(self.whole).then(Manifest.of(self.edge))
 
 
 def select(segments: Iterable[Segment], bounds: Bounds) -> Selection:
-    """Prune `segments` to those that the window needs."""
-    whole: list[Segment] = []
-    edge: list[Segment] = []
-    after, upto, now = bounds.after, bounds.upto, bounds.now
-    for segment in segments:  # `needs` and `holds`, without a call for each of hundreds
-        if segment.max_exp <= now or segment.min_ts > upto or (after is not None and segment.max_ts <= after):
-            continue
-        inside = segment.min_exp > now and segment.max_ts <= upto and (after is None or segment.min_ts > after)
-        (whole if inside else edge).append(segment)
-    return Selection(bounds, tuple(whole), tuple(edge))
+    """Prune `segments` to those that the window needs; a manifest remembers it, since many ask between two slides."""
+    manifest = Manifest.of(segments)
+    known = manifest.selected
+    found: Selection | None = known.get(bounds)
+    if found is None:
+        if len(known) >= _KNOWN:
+            known.clear()
+        found = known[bounds] = _select(manifest, bounds)
+    return found
+
+
+def _select(manifest: Manifest, bounds: Bounds) -> Selection:
+    figures = manifest.figures
+    needed = (figures.max_exp > bounds.now) & (figures.min_ts <= bounds.upto)  # as `needs` and `holds`, of all at once
+    holds = (figures.min_exp > bounds.now) & (figures.max_ts <= bounds.upto)
+    if bounds.after is not None:
+        needed &= figures.max_ts > bounds.after
+        holds &= figures.min_ts > bounds.after
+    return Selection(bounds, manifest.pick(holds), manifest.pick(needed & ~holds))

@@ -3,15 +3,17 @@
 Nothing is read or written here.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 from msgspec.structs import replace
 
 from windrow.indexes import maintenance
-from windrow.indexes.maintenance import CellKey, Merge
-from windrow.indexes.partitioners import Partitioner
+from windrow.indexes.maintenance import CellKey, Files, Merge
+from windrow.indexes.manifest import Figures, Manifest
+from windrow.indexes.model import Bools, Int64s
+from windrow.indexes.partitioners import MAX_CELLS, Index, Partitioner
 from windrow.indexes.segments import Segment, seq_base
 
 
@@ -69,18 +71,18 @@ def plan_update(
     """
     update = Update(slide, bucket=bucket, needed=None if needed is None else needed[1])
     gone_at = now if needed is None else needed[1]
-    cells: dict[CellKey, list[Segment]] = defaultdict(list)
     before = slide - 1 if previous is None else previous
-    expiring = {number: partitioner.expiring(slide, before) for number, partitioner in partitioners.items()}
+    known = Manifest.of(segments)
+    figures = known.figures
     rows = {number: partitioner.row(slide) for number, partitioner in partitioners.items()}
-    for segment in segments:
-        if segment.column in expiring[segment.layout] and segment.min_exp <= now:
-            _expire(update, cells, segment, before, gone_at)
-        elif segment.max_exp <= gone_at:
-            update.dropped.append(segment)  # it was needed when it died
-        elif segment.row == rows[segment.layout] or segment.column in expiring[segment.layout]:
-            cells[segment.cell].append(segment)
-    fresh: dict[CellKey, list[Segment]] = defaultdict(list)
+    losing = _losing(figures, partitioners, slide, before)
+    dying = np.flatnonzero(losing & (figures.min_exp <= now))
+    gone = known.expire(before, slide, dying)
+    update.expired += int(gone.sum())
+    update.touched |= _cells(figures, dying[gone > 0])
+    stays = figures.max_exp > gone_at
+    update.dropped += known.where(~stays)
+    fresh: list[Segment] = []
     for file in arrivals:
         base = seq_base(ordinal, update.inserted)
         for segment in file:
@@ -89,58 +91,55 @@ def plan_update(
             update.touched.add(placed.cell)
             update.inserted += placed.rows
             update.expired += placed.dead(slide)
-            if placed.max_exp <= gone_at:
-                update.dropped.append(placed)
-            else:
-                fresh[placed.cell].append(placed)
-                cells[placed.cell].append(placed)
+            (update.dropped if placed.max_exp <= gone_at else fresh).append(placed)
+    dead_at = slide if needed is None else needed[0]
     for number, partitioner in partitioners.items():
-        _maintain(
-            update,
-            partitioner,
-            _of_layout(cells, number, update.touched),
-            _of_layout(fresh, number, update.touched),
-            slide if needed is None else needed[0],
-        )
+        own = stays & (figures.layout == number)
+        new = [segment for segment in fresh if segment.layout == number]
+        if partitioner.index.maintenance == "rebuild":
+            own &= losing | (figures.row == rows[number])
+            touched = (segment for segment in (*known.where(own), *new) if segment.cell in update.touched)
+            update.merges += maintenance.rebuild(maintenance.by_cell(touched), dead_at)
+            continue
+        merges = maintenance.small_arrivals(new, dead_at)
+        if partitioner.index.maintenance == "adaptive":
+            columns = [cell[2] for cell in update.touched if cell[:2] == (number, rows[number])]
+            own &= (figures.row == rows[number]) & np.isin(figures.column, columns, kind="sort")
+            merges += _adapt(update, partitioner.index, known, own, new, merges, dead_at)
+        update.merges += merges
     return update
 
 
-def _of_layout(
-    cells: Mapping[CellKey, list[Segment]], layout: int, touched: set[CellKey]
-) -> dict[CellKey, list[Segment]]:
-    return {cell: segments for cell, segments in cells.items() if cell[0] == layout and cell in touched}
+def _losing(figures: Figures, partitioners: Mapping[int, Partitioner], slide: int, before: int) -> Bools:
+    """Which segments lie in columns whose rows expire."""
+    found = np.zeros(len(figures.id), bool)
+    for number, partitioner in partitioners.items():
+        columns = list(partitioner.expiring(slide, before))
+        found |= (figures.layout == number) & np.isin(figures.column, columns, kind="sort")
+    return found
 
 
-def _expire(update: Update, cells: dict[CellKey, list[Segment]], segment: Segment, before: int, gone_at: int) -> None:
-    gone = segment.expired_between(before, update.slide)
-    if gone:
-        update.expired += gone
-        update.touched.add(segment.cell)
-    if segment.max_exp <= gone_at:
-        update.dropped.append(segment)
-    else:
-        cells[segment.cell].append(segment)
+def _cells(figures: Figures, places: Int64s) -> set[CellKey]:
+    packed = (figures.layout[places] * MAX_CELLS + figures.row[places]) * MAX_CELLS + figures.column[places]
+    cells = (divmod(cell, MAX_CELLS) for cell in np.unique(packed).tolist())
+    return {(*divmod(above, MAX_CELLS), column) for above, column in cells}
 
 
-def _maintain(
-    update: Update,
-    partitioner: Partitioner,
-    cells: dict[CellKey, list[Segment]],
-    fresh: dict[CellKey, list[Segment]],
-    dead_at: int,
-) -> None:
-    index = partitioner.index
-    if index.maintenance == "rebuild":
-        update.merges += maintenance.rebuild(cells, dead_at)
-        return
-    merges = maintenance.small_arrivals(fresh, dead_at)
-    if index.maintenance == "adaptive":
-        busy = {s.id for merge in merges for s in merge.segments}
-        rest = {cell: [s for s in segments if s.id not in busy] for cell, segments in cells.items()}
-        batch = sum(s.bytes for segments in fresh.values() for s in segments)
-        row = partitioner.row(update.slide)
-        saved = maintenance.bucket_after(index, update.bucket, batch, cells, row)
-        chosen = maintenance.adaptive(rest, row, dead_at, index, saved, batch)
-        update.bucket = max(0, saved - sum(merge.cost for merge in chosen))
-        merges += chosen
-    update.merges += merges
+def _adapt(
+    update: Update, index: Index, known: Manifest, own: Bools, new: Sequence[Segment], merges: list[Merge], dead_at: int
+) -> list[Merge]:
+    """What adaptive maintenance merges in the insertion row, besides `merges` of what came in; pays for it."""
+
+    def files(arrived: Manifest) -> Files:
+        figures = known.figures.where(own).then(arrived.figures)
+        dead = np.concatenate((known.dead(dead_at)[own], arrived.dead(dead_at)))
+        return Files.of([*known.where(own), *arrived], figures, dead)
+
+    every = files(Manifest(new))
+    batch = sum(segment.bytes for segment in new)
+    saved = maintenance.bucket_after(every, index, update.bucket, batch)
+    busy = {segment.id for merge in merges for segment in merge.segments}
+    rest = files(Manifest(segment for segment in new if segment.id not in busy)) if busy else every
+    chosen = maintenance.adaptive(rest, index, saved, batch, dead_at)
+    update.bucket = max(0, saved - sum(merge.cost for merge in chosen))
+    return chosen

@@ -17,6 +17,7 @@ from windrow.ingest.pressure import wait_for_room
 from windrow.ingest.schemas import Columns, plan_columns
 from windrow.ingest.sessions import WRITE_SETTINGS, WarehouseOrPath, address, opened, settings, use_this_interpreter
 from windrow.ingest.staged import take_in
+from windrow.ingest.syncing import synced_meanwhile
 from windrow.lookups import find_stream, source_name
 from windrow.spool import Append, AppendReport
 from windrow.store import Store
@@ -121,7 +122,9 @@ def _hear(job: Append, upto: int | None) -> None:
 
 def _written(df: "DataFrame", job: Append, columns: Columns, limits: Limits, folder: Path) -> list[Path]:
     """Let Spark write the rows under `folder`; gives the files in arrival order."""
-    rows = gathered(df).select(*columns.select)
+    rows = gathered(df)
+    if columns.changed is not None:
+        rows = rows.select(*columns.changed)
     try:
         if not columns.native or not can_place(job):
             from windrow.ingest.workers import stage_in_workers
@@ -131,7 +134,8 @@ def _written(df: "DataFrame", job: Append, columns: Columns, limits: Limits, fol
             output = arranged(rows, job, limits).write.mode("error")
             for name, value in writer_options(job).items():
                 output = output.option(name, value)
-            output.parquet(address(folder))
+            with synced_meanwhile(folder):
+                output.parquet(address(folder))
     except SPARK_ERRORS as error:
         raise translated(error, job.definition.name) from error
     # Numbered by task, so that names are in the order of the partitions.

@@ -3,6 +3,9 @@
 The driver computes all of it again from the files that Spark wrote, so no difference can reach the catalog unseen.
 """
 
+import contextlib
+import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,31 +46,54 @@ def arranged(rows: DataFrame, append: Append, limits: Limits) -> DataFrame:
 
     Rows that are not taken come last, without `_seq`; so do rows outside of what a packed order has room for.
     """
-    model = append.model
+    model, spark = append.model, rows.sparkSession
     last = append.layout.partitioner().columns
-    kept = [F.col(quoted(name)) for name in append.schema.names]
+    kept = ", ".join(quoted(name) for name in append.schema.names)
     numbers = Numbers(TS)
     packing = pack(append, limits.now, limits.horizon, EXP if model.expires is not None else TS, numbers)
     reasons = rejected(append, limits, numbers)
     outside = reasons if packing is None else f"{reasons} OR {packing.outside}"
-    array = F.expr(numbers.column()).alias(Numbers.ARRAY)
-    placed = rows.select(*kept, micros(rows, model.time).alias(TS), *_expiry(rows, append), array)
-    if append.layout.index.name == "random" and last > 1:
-        cycles = F.broadcast(_permutations(rows.sparkSession, append))
-        placed = placed.join(cycles, F.expr(_cycle(append)) == F.col("_windrow_cycle"), "left")
-    place = F.expr(f"cast(CASE WHEN {outside} THEN {last} ELSE {expiry_column(append)} END as bigint)")
-    placed = placed.select("*", place.alias(PLACE))
+    place = f"cast(CASE WHEN {outside} THEN {last} ELSE {expiry_column(append)} END as bigint)"
     # Counted only where rows are taken: the branch of a CASE is not run for the others.
-    counted = F.when(F.col(PLACE) < last, F.monotonically_increasing_id().bitwiseAND(F.lit(_ROW_BITS)))
+    counted = f"CASE WHEN {PLACE} < {last} THEN monotonically_increasing_id() & {big(_ROW_BITS)} END"
     if packing is not None:
         # One number decides, so that Spark sorts by radix and does not look at the rows.
-        packed = F.expr(
-            f"shiftleft({PLACE}, {packing.bits}) + CASE WHEN {PLACE} < {last} THEN {packing.value} ELSE 0L END"
-        )
-        return placed.select(*kept, counted.alias(SEQ), packed.alias(PLACE)).sortWithinPartitions(PLACE).drop(PLACE)
-    by_expiry = [] if append.definition.longest_life is None else [F.col(quoted(model.expires or model.time))]
-    order = [F.col(PLACE), *(F.col(quoted(name)) for name in model.key), *by_expiry, F.col(SEQ)]
-    return placed.select(*kept, counted.alias(SEQ), PLACE).sortWithinPartitions(*order).drop(PLACE)
+        order = PLACE
+        sorted_by = f"shiftleft({PLACE}, {packing.bits}) + CASE WHEN {PLACE} < {last} THEN {packing.value} ELSE 0L END"
+    else:
+        by_expiry = [] if append.definition.longest_life is None else [model.expires or model.time]
+        order = ", ".join([PLACE, *(quoted(name) for name in (*model.key, *by_expiry)), SEQ])
+        sorted_by = PLACE
+    timed, times = _timed(rows, append)
+    with _named(timed) as view, contextlib.ExitStack() as stack:
+        source = f"SELECT {kept}, {times}, {numbers.column()} AS {Numbers.ARRAY} FROM {view}"
+        if append.layout.index.name == "random" and last > 1:
+            cycles = stack.enter_context(_named(F.broadcast(_permutations(spark, append))))
+            source = f"SELECT * FROM ({source}) LEFT JOIN {cycles} ON {_cycle(append)} = _windrow_cycle"
+        # One statement: each further step on a frame would be another analysis of the whole plan.
+        numbered = f"SELECT {kept}, {counted} AS {SEQ}, {sorted_by} AS {PLACE}"
+        placed = f"SELECT *, {place} AS {PLACE} FROM ({source})"
+        return spark.sql(f"SELECT {kept}, {SEQ} FROM ({numbered} FROM ({placed})) SORT BY {order}")
+
+
+def _timed(rows: DataFrame, append: Append) -> tuple[DataFrame, str]:
+    """`rows`, and SQL of the columns of their event times and, where they have their own, expiries."""
+    names = {TS: append.model.time} | ({EXP: append.model.expires} if append.model.expires is not None else {})
+    zoned = {place: isinstance(rows.schema[name].dataType, T.TimestampType) for place, name in names.items()}
+    plain = [micros(rows, name).alias(place) for place, name in names.items() if not zoned[place]]
+    times = [f"unix_micros({quoted(name)}) AS {place}" if zoned[place] else place for place, name in names.items()]
+    return rows.select("*", *plain) if plain else rows, ", ".join(times)
+
+
+@contextlib.contextmanager
+def _named(frame: DataFrame) -> Iterator[str]:
+    """A frame as a view that SQL can name, for the time of a statement."""
+    name = f"_windrow_{uuid.uuid4().hex}"
+    frame.createOrReplaceTempView(name)
+    try:
+        yield name
+    finally:
+        frame.sparkSession.catalog.dropTempView(name)
 
 
 def micros(rows: DataFrame, name: str) -> Column:
@@ -99,10 +125,6 @@ def _reinterpreted(spark: Any, column: Column) -> Column | None:
         return Column(bridge.column(conversion(bridge.expression(column._jc), kinds.TimestampNTZType, kinds.LongType)))
     except (AttributeError, TypeError):
         return None
-
-
-def _expiry(rows: DataFrame, append: Append) -> list[Column]:
-    return [] if append.model.expires is None else [micros(rows, append.model.expires).alias(EXP)]
 
 
 def rejected(append: Append, limits: Limits, number: Numbers) -> str:

@@ -61,8 +61,8 @@ NOT_NULLABLE = "windrow: not nullable: "
 class Columns:
     """How a DataFrame's columns become the stream's."""
 
-    select: tuple[Column, ...]
-    """One per column of the stream, in its order and of the type that is written."""
+    changed: tuple[Column, ...] | None
+    """One per column of the stream, in its order and of the type that is written; None: all are right as they are."""
     native: bool
     """Whether Spark can write the stream's types itself; if not, rows go through Python workers."""
 
@@ -171,6 +171,11 @@ def plan_columns(schema: T.StructType, definition: StreamDefinition) -> Columns:
     check_columns(schema, definition)
     targets = [native_type(field.type) for field in definition.schema]
     native = all(target is not None for target in targets)
+    if all(
+        _as_it_is(field, target, schema, native=native)
+        for field, target in zip(definition.schema, targets, strict=True)
+    ):
+        return Columns(None, native)
     select = []
     for field, target in zip(definition.schema, targets, strict=True):
         if field.name not in schema.names:
@@ -184,6 +189,14 @@ def plan_columns(schema: T.StructType, definition: StreamDefinition) -> Columns:
             column = F.coalesce(column, F.raise_error(F.lit(NOT_NULLABLE + field.name)).cast(target or source.dataType))
         select.append(column.alias(field.name))
     return Columns(tuple(select), native)
+
+
+def _as_it_is(field: pa.Field, target: T.DataType | None, schema: T.StructType, *, native: bool) -> bool:
+    """Whether a column of a DataFrame can be taken without a cast, an error for nulls or another spelling."""
+    if field.name not in schema.names:
+        return False
+    source = schema[field.name]
+    return bool((not native or source.dataType == target) and (field.nullable or not source.nullable))
 
 
 def eased_type(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:

@@ -26,6 +26,8 @@ WRITE_SETTINGS = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.writeLegacyFormat": "false",
     "spark.sql.parquet.fieldId.write.enabled": "false",
+    # Quoted names in our SQL are names.
+    "spark.sql.parser.quotedRegexColumnNames": "false",
 }
 
 QUIET_SETTINGS = {

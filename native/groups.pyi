@@ -21,21 +21,18 @@ def first(
         descending: Whether large values come first.
     """
 
-def codes(columns: Sequence[npt.NDArray[Any]], leasts: Sequence[int], shifts: Sequence[int]) -> npt.NDArray[np.int64]:
-    """One number for the values of several columns: each counted from its least one and shifted to its own bits.
+def tally(
+    rows: int, keys: Sequence[tuple[npt.NDArray[Any], int, int]], values: Sequence[tuple[npt.NDArray[Any], str]]
+) -> tuple[list[npt.NDArray[Any]], npt.NDArray[Any], list[npt.NDArray[Any]]]:
+    """Groups of rows with equal keys, in the order of their codes, and what each adds up to.
 
     Args:
-        columns: int8 to int64, equally long, at least one; none has a value below its least one.
-        leasts: What each is counted from.
-        shifts: By how many bits each is shifted; that the codes do not overlap is the caller's to know.
-    """
+        rows: How many there are, below 2**30.
+        keys: Columns of int8 to int64, each with its least value and how many bits are enough for what is above it,
+            together at most 62. The code of a row has those of the first column in its lowest bits.
+        values: Columns of int8 to int64, each with sum, min or max; sums must fit in 64 bits.
 
-def number(
-    keys: npt.NDArray[np.int64], bits: int
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Number equal keys in the order in which they come; gives the number of each, the keys by number, and how often.
-
-    Args:
-        keys: int64, not negative.
-        bits: All of them have at most so many.
+    Returns:
+        The columns of the groups' keys, how many rows each group has, and a total for each of the values, all of them
+        as narrow as they fit.
     """

@@ -17,6 +17,13 @@ class Damaged(ValueError):
 
     part: int | None
 
+class FileMap(Buffer):
+    """A whole file as memory that cannot be written; the descriptor is no longer needed."""
+
+    def __init__(self, descriptor: int, size: int) -> None: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __len__(self) -> int: ...
+
 class Layout:
     """Where the columns of one file lie: its row groups and chunks, and (found at the first touch) their pages.
 

@@ -34,6 +34,7 @@ include "pages_footer.pxi"
 include "pages_decode.pxi"
 include "pages_types.pxi"
 include "pages_rooms.pxi"
+include "pages_map.pxi"
 
 
 class Declined(ValueError):

@@ -5,7 +5,7 @@ cdef extern from "<sys/mman.h>" nogil:
     void* mmap(void* at, size_t size, int protection, int flags, int file, long offset)
     int munmap(void* at, size_t size)
     int madvise(void* at, size_t size, int advice)
-    int PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS, MADV_HUGEPAGE
+    int PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_SHARED, MAP_ANONYMOUS, MADV_HUGEPAGE
     void* MAP_FAILED
 
 cdef enum:

@@ -4,9 +4,10 @@ Dashboards ask the same again and again, so what was heard is remembered: it dep
 the columns and the versions of tables, never on a stream's rows.
 """
 
+import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from windrow.indexes.columns import Picks
 from windrow.indexes.model import SEQ
 from windrow.indexes.probing import Directories, Located, Sorting, locate
 from windrow.indexes.segments import Segment
@@ -30,6 +32,7 @@ SMALL_TABLE = 100_000
 """Rows of a table that is worth looking into for keys before a stream is read."""
 _CLOCKS = ("now", "today", "current", "localtime", "transaction_timestamp")
 _REMEMBERED = 256
+_FEW_BYTES = 1 << 16
 
 
 @dataclass
@@ -39,7 +42,12 @@ class Heard:
     asked: dict[str, Asked] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     """Where keys come from that the statement does not name itself, in words."""
+    number: int = field(default_factory=itertools.count().__next__)
+    again: bool = False
+    """Whether it was remembered."""
     _found: dict[str, tuple[tuple[Segment, ...], Located]] = field(default_factory=dict)
+    _picks: dict[str, tuple[Located, Picks]] = field(default_factory=dict)
+    _rows: dict[str, tuple[Located, pa.Schema, pa.Table]] = field(default_factory=dict)
 
     def located(
         self, relation: str, segments: tuple[Segment, ...], directories: Directories, sorted_by: Sorting
@@ -51,9 +59,29 @@ class Heard:
             known = self._found[relation] = segments, found
         return known[1]
 
+    def picks(self, relation: str, found: Located) -> tuple[Picks, str | None]:
+        """Where they are, by segment, and a name for these keys if they are asked for again and again."""
+        known = self._picks.get(relation)
+        if known is None or known[0] is not found:
+            known = self._picks[relation] = found, found.by_segment()
+        return known[1], f"picked {self.number} {relation}" if self.again else None
+
+    def rows(self, relation: str, found: Located, schema: pa.Schema, read: Callable[[], pa.Table]) -> pa.Table:
+        """The rows that are there, all of which are in the window; if they are few they are remembered too."""
+        known = self._rows.get(relation)
+        if known is None or known[0] is not found or not known[1].equals(schema):
+            rows = read()
+            if not self.again or rows.nbytes > _FEW_BYTES:
+                return rows
+            known = self._rows[relation] = found, schema, rows
+        return known[2]
+
 
 def _same(some: tuple[Segment, ...], others: tuple[Segment, ...]) -> bool:
-    return len(some) == len(others) and all(one.id == other.id for one, other in zip(some, others, strict=True))
+    # Files are named once for all, ids are not: there may be another warehouse now where one was removed.
+    return len(some) == len(others) and all(
+        one is other or (one.id == other.id and one.file == other.file) for one, other in zip(some, others, strict=True)
+    )
 
 
 _guard = threading.Lock()
@@ -111,6 +139,7 @@ class Listener:
         question = None if clocked else self._question(schemas)
         known = _remembered.get(question)
         if known is not None:
+            known.again = True
             return known
         cursor = self.desk.cursor
         if clocked:  # now() is one instant within a transaction: what was planned with is what will be run with

@@ -14,10 +14,11 @@ from windrow.indexes.columns import Picks
 from windrow.indexes.probing import KeyRange, Located, RowRange, read_found
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Selection
-from windrow.queries import macros, windows
+from windrow.queries import macros, naming, windows
 from windrow.queries.desks import Desk
 from windrow.queries.filters import filtered_columns
-from windrow.queries.hearing import Heard, Listener
+from windrow.queries.hearing import Heard, Listener, asks_the_clock
+from windrow.queries.pool import Found, pool_of
 from windrow.queries.pruning import Asked
 from windrow.queries.relations import absent_columns, edge_condition, ordered_sql, window_sql
 from windrow.queries.statements import Reference, Statement
@@ -173,8 +174,8 @@ class Planner:
             if len(ready.found.start) <= PROBE_RANGES and ready.found.rows <= PROBE_ROWS:
                 self._register_probe(name, ready, ready.found.ranges())
             elif self._fits(selection):
-                picks = ready.found.by_segment()
-                self._register_columns(name, view, selection, lambda _: picks)
+                picks, noted_as = self._heard.picks(name, ready.found)
+                self._register_columns(name, view, selection, lambda _: picks, noted_as)
             else:
                 path = self.offer(name, view, selection)
         else:
@@ -213,9 +214,19 @@ class Planner:
         return first if first is not None and Top.suits(view.schema.field(first.column).type) else None
 
     def _register_columns(
-        self, name: str, view: StreamView, selection: Selection, picks: Picking | None = None
+        self,
+        name: str,
+        view: StreamView,
+        selection: Selection,
+        picks: Picking | None = None,
+        noted_as: str | None = None,
     ) -> None:
         """Offer the window out of the column cache; only segments at its edge are filtered."""
+        held = None if picks is not None or selection.edge else self._held(view, selection.whole)
+        if held is not None:
+            self.desk.borrow(held.release)
+            self._create_view(name, held.sql)
+            return
         parts = []
         # Of all segments together: those that are wholly live are often only the newest, of which nothing is known yet.
         repeating = self.snapshot.store.columns.repeating(selection.segments, view.stored_schema)
@@ -224,11 +235,19 @@ class Planner:
                 continue
             alone = suffix == "whole" and not selection.edge
             own = name if alone else f"{name} {suffix}"
-            self._offer_columns(own, view, segments, repeating, picks)
+            self._offer_columns(own, view, segments, repeating, picks, noted_as)
             condition = f" WHERE {edge_condition(view, selection)}" if suffix == "edge" else ""
             parts.append(f"SELECT * FROM {quoted(own)}{condition}")
         if selection.edge:
             self._create_view(name, " UNION ALL ".join(parts))
+
+    def _held(self, view: StreamView, whole: Sequence[Segment]) -> Found | None:
+        """A window that is in a table of DuckDB's own."""
+        if not self.desk.lasting or asks_the_clock(self.statement):
+            return None  # a transaction that has begun does not see what is put into a table now
+        names = tuple(view.schema.names)
+        named = naming.columns_named(self.statement, names) if naming.adds_up(self.statement, names) else None
+        return None if named is None else pool_of(self.snapshot.store).find(view, whole, named)
 
     def _offer_columns(
         self,
@@ -237,6 +256,7 @@ class Planner:
         segments: Sequence[Segment],
         repeating: Collection[str],
         picks: Picking | None,
+        noted_as: str | None,
     ) -> None:
         cache, full = self.snapshot.store.columns, view.stored_schema
         schema = pa.schema(
@@ -247,23 +267,33 @@ class Planner:
         )
 
         def read(narrow: pa.Schema) -> Iterable[pa.RecordBatch]:
-            if picks is not None:
-                return cache.batches(segments, narrow, full, picks(segments))
-            rows = cache.batches(segments, narrow, full)
+            rows = cache.batches(segments, narrow, full, None if picks is None else picks(segments), noted_as)
             return list(rows) if cache.nearly_holds(segments, narrow) else rows
 
         self.desk.source(name, schema, read, sum(segment.rows for segment in segments))
 
     def _register_probe(self, name: str, ready: _Ready, found: list[RowRange]) -> None:
         view, reader, ranges = ready.view, self.snapshot.store.reader, ready.asked.keys or ()
+        cache = self.snapshot.store.columns
         model, full = view.entry.definition.model, view.stored_schema
 
+        inside = {segment.id for segment in ready.selection.whole}
+        whole = all(part.segment.id in inside for part in found)
+
+        def looked_up(schema: pa.Schema) -> pa.Table:
+            if whole and (held := cache.held_rows(((p.segment, p.start, p.stop) for p in found), schema)) is not None:
+                return pa.Table.from_batches([held])
+            return read_found(found, ready.selection, ranges, model, full, schema, reader)
+
         def read(schema: pa.Schema) -> Iterable[pa.RecordBatch]:
-            rows = read_found(found, ready.selection, ranges, model, full, schema, reader)
+            if whole and ready.found is not None:
+                rows = self._heard.rows(name, ready.found, schema, lambda: looked_up(schema))
+            else:
+                rows = looked_up(schema)
             batches: list[pa.RecordBatch] = rows.to_batches()
             return batches
 
-        self.desk.source(name, view.schema, read)
+        self.desk.source(name, view.schema, read, sum(part.stop - part.start for part in found))
 
     def _create_view(self, name: str, sql: str) -> None:
         self.desk.view(name, sql)

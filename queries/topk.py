@@ -20,6 +20,10 @@ from windrow.queries.statements import Statement
 
 MOST = 10_000
 """With more rows wanted than this, all are read."""
+_LEAST = 64
+"""So many extremes of a segment are noted at least, so that a slightly greater LIMIT finds them too."""
+_STEP = 64
+"""One row in so many is looked at to guess where the extremes begin."""
 _LAST = {"ORDER_DEFAULT", "NULLS LAST"}
 _PLAIN = {"STAR", "COLUMN_REF", "CONSTANT"}
 """What a select list may be made of: a row of the answer for each row of the stream, whatever the others are."""
@@ -95,8 +99,27 @@ def _column(node: trees.Node, alias: str, items: Sequence[trees.Node], columns: 
     return found[0] if len(found) == 1 and not hidden else None
 
 
+@dataclass(frozen=True)
+class Extremes:
+    """The rows of a segment that have the greatest values, in the order of the file, and all that equal the last."""
+
+    values: Int64s
+    rows: Int64s
+    """Where they are in the file."""
+    floor: int | None
+    """All rows with this value or a greater one are here; None: all that have a value."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return int(self.values.nbytes + self.rows.nbytes)
+
+
 class Top:
     """The rows of a window that can be among the first ones.
+
+    Segments never change, so the extremes of a segment are noted beside its columns: after a slide only the new
+    segment is looked through.
 
     Args:
         first: What is wanted.
@@ -108,7 +131,9 @@ class Top:
     def __init__(self, first: First, whole: Sequence[Segment], cache: ColumnCache, full: pa.Schema) -> None:
         self._first, self._whole, self._cache = first, whole, cache
         self._full, self._schema = full, pa.schema([full.field(first.column)])
+        self._form = "greatest" if first.descending else "smallest"
         self._limit: int | None = None
+        self._looked: dict[int, Extremes] = {}
 
     @staticmethod
     def suits(kind: pa.DataType) -> bool:
@@ -122,25 +147,36 @@ class Top:
         return {segment.id: self._beyond(segment, self._limit) for segment in segments}
 
     def _nth(self) -> int | None:
-        """The value that the last of the wanted rows has, or one that is further behind; None if there are too few."""
-        count, best = self._first.count, np.empty(0, np.int64)
-        for segment in self._whole:
-            values, valid = self._values(segment)
-            values = values if valid is None else values[valid]
-            if len(best) == count:
-                values = values[values > best[0]]
-            if len(values) > count:
-                values = np.partition(values, len(values) - count)[-count:]
-            best = np.sort(np.concatenate([best, values]))[-count:]
-        return int(best[0]) if len(best) == count else None
+        """The value that the last of the wanted rows has; None if there are too few rows that have any."""
+        values = [self._extremes(segment).values for segment in self._whole]
+        best = np.concatenate(values) if values else np.empty(0, np.int64)
+        at = len(best) - self._first.count
+        return int(np.partition(best, at)[at]) if at >= 0 else None
 
     def _beyond(self, segment: Segment, limit: int | None) -> tuple[Int64s, Int64s]:
         if limit is None:
             return np.array([segment.start]), np.array([segment.stop])
-        values, valid = self._values(segment)
-        mask = values >= limit
-        rows: Int64s = np.flatnonzero(mask if valid is None else mask & valid) + segment.start
+        known = self._extremes(segment)
+        if known.floor is None or known.floor <= limit:
+            rows = known.rows[known.values >= limit]
+        else:  # at the edge of the window: its greatest rows may be dead, and those that count lie below them
+            values, valid = self._values(segment)
+            mask = values >= limit
+            rows = np.flatnonzero(mask if valid is None else mask & valid) + segment.start
         return rows, rows + 1
+
+    def _extremes(self, segment: Segment) -> Extremes:
+        """At least as many rows of a segment as are wanted of all, if it has so many."""
+        looked = self._looked.get(segment.id)
+        if looked is None:
+            looked = self._cache.noted(segment, self._first.column, self._form)
+            if looked is None or (looked.floor is not None and len(looked.rows) < self._first.count):
+                wanted = max(_LEAST, 1 << (self._first.count - 1).bit_length())
+                looked = extremes(*self._values(segment), segment.start, wanted)
+                if len(looked.rows) <= 4 * wanted:  # else too many are equal to be worth the memory
+                    self._cache.note(segment, self._first.column, self._form, looked)
+            self._looked[segment.id] = looked
+        return looked
 
     def _values(self, segment: Segment) -> tuple[Int64s, Any]:
         """A column of a segment as numbers of which the greatest are wanted, and which of them are not null."""
@@ -153,3 +189,27 @@ class Top:
         numbers = column if column.type == width else pa.chunked_array([c.view(width) for c in column.chunks], width)
         values = numbers.fill_null(0).to_numpy() if numbers.null_count else numbers.to_numpy()
         return (values if self._first.descending else ~values), valid
+
+
+def extremes(values: Int64s, valid: Any, start: int, wanted: int) -> Extremes:
+    """The rows with the `wanted` greatest values, and those that equal the least of them.
+
+    Args:
+        values: Of a segment's rows.
+        valid: Which of them count; None for all.
+        start: The segment's first row in its file.
+        wanted: How many are wanted at least.
+    """
+    at: Int64s | None = None if valid is None else np.flatnonzero(valid)
+    own = values if at is None else values[at]
+    if len(own) <= wanted:
+        rows = np.arange(len(own)) if at is None else at
+        return Extremes(own.astype(np.int64), rows + start, None)
+    # A sample says where the floor is about: the exact one is looked for among the few rows above that.
+    sample = np.sort(own[::_STEP])
+    rough = sample[max(0, len(sample) - 4 * (wanted // _STEP + 1))]
+    above = own[own >= rough]
+    above = above if len(above) >= wanted else own
+    floor = np.partition(above, len(above) - wanted)[len(above) - wanted]
+    chosen = np.flatnonzero(own >= floor)
+    return Extremes(own[chosen].astype(np.int64), (chosen if at is None else at[chosen]) + start, int(floor))

@@ -14,10 +14,10 @@ from windrow.indexes.advisor import Estimate, Workload, alternatives, compare
 from windrow.indexes.partitioners import Index
 from windrow.indexes.segments import Segment, unpack_histogram
 from windrow.lookups import find_stream
+from windrow.manifests import load_segments
 from windrow.native import keys as native_keys
 from windrow.records import SlideEntry, StreamEntry, StreamState, UsageEntry
 from windrow.relayout import relayout
-from windrow.snapshot import load_segments
 from windrow.store import Store
 
 CLEARLY = 0.75

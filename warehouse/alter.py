@@ -12,6 +12,7 @@ from windrow.catalog import Tables, key
 from windrow.definitions import StreamDefinition, check_schema, choose_index
 from windrow.errors import DefinitionError
 from windrow.files import disk_errors
+from windrow.indexes.manifest import Manifest
 from windrow.indexes.segments import Segment
 from windrow.layouts import flattened, settled, turn_to
 from windrow.lookups import find_stream, refuse_view
@@ -174,7 +175,7 @@ def _retime(
         state, layouts=flat, expired=state.expired + expired, manifest=tables.version, rewritten=tables.version
     )
     state = _turned(store, stock, state, new, total)
-    return settled(tables, stream, state, again.values())
+    return settled(tables, stream, state, Manifest(again.values()))
 
 
 def _turned(store: Store, stock: Stock, state: StreamState, new: StreamDefinition, total: int) -> StreamState:

@@ -10,6 +10,7 @@ import ctypes
 import os
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -110,6 +111,23 @@ class _Process:
         self.open: dict[tuple[int, int], _Shared] = {}
         self.guard = threading.RLock()
         self.leaked: list[_Shared] = []
+        self.abandoned: deque[tuple[int, tuple[int, int], _Shared]] = deque()
+        """Of handles that were collected and never closed, with the process that had them."""
+
+    def release(self, identity: tuple[int, int], shared: _Shared) -> None:
+        """One handle less; the last one closes the environment. The guard must be held."""
+        shared.users -= 1
+        if shared.users == 0:
+            if self.open.get(identity) is shared:
+                del self.open[identity]
+            shared.env.close()
+
+    def release_abandoned(self) -> None:
+        """Let go of what nobody can close any more: each environment reserves addresses, of which 128 TiB are all."""
+        while self.abandoned:
+            pid, identity, shared = self.abandoned.popleft()
+            if pid == os.getpid():
+                self.release(identity, shared)
 
 
 _process = _Process()
@@ -243,6 +261,7 @@ class Catalog:
             status = folder.stat()
         self._identity = (status.st_dev, status.st_ino)
         with _process.guard:
+            _process.release_abandoned()
             shared = _process.open.get(self._identity)
             if shared is None:
                 with self._opening():
@@ -367,10 +386,12 @@ class Catalog:
             return
         self._closed = True
         with _process.guard:
-            self._shared.users -= 1
-            if self._shared.users == 0:
-                _process.open.pop(self._identity, None)
-                self._shared.env.close()
+            _process.release(self._identity, self._shared)
+
+    def __del__(self, abandoned: deque[Any] = _process.abandoned) -> None:
+        # This may run in any thread and at any moment, so the next handle that is opened does the rest.
+        if not self._closed and hasattr(self, "_shared"):
+            abandoned.append((self._pid, self._identity, self._shared))
 
 
 @contextlib.contextmanager

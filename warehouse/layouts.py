@@ -1,14 +1,13 @@
 """The layouts of a stream: numbered, the last of them current, older ones kept until nothing lies in them any more."""
 
-from collections.abc import Iterable
 from dataclasses import replace as changed
 
 from msgspec.structs import replace
 
 from windrow.catalog import Tables, key
 from windrow.definitions import StreamDefinition
+from windrow.indexes.manifest import Manifest
 from windrow.indexes.partitioners import Index
-from windrow.indexes.segments import Segment
 from windrow.records import Layout, Relayout, StreamState
 
 
@@ -58,7 +57,7 @@ def flattened(layout: Layout, *, loose: bool = False) -> Layout:
     return replace(layout, index=changed(layout.index, columns=1), loose=layout.loose or loose)
 
 
-def settled(tables: Tables, stream: int, state: StreamState, segments: Iterable[Segment]) -> StreamState:
+def settled(tables: Tables, stream: int, state: StreamState, segments: Manifest) -> StreamState:
     """The stream without the layouts that are empty; a change of layout is over when only the current one is left.
 
     Args:
@@ -69,7 +68,7 @@ def settled(tables: Tables, stream: int, state: StreamState, segments: Iterable[
     """
     if len(state.layouts) == 1 and state.relayout is None:
         return state
-    used = {segment.layout for segment in segments} | {state.layout.id}
+    used = segments.layouts() | {state.layout.id}
     for _, entry in tables.items("spool", key(stream)):
         used |= {segment.layout for segment in entry.segments}
     kept = tuple(layout for layout in state.layouts if layout.id in used)

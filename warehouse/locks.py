@@ -105,18 +105,20 @@ class HeldFile:
 
     def __init__(self, path: Path, content: bytes = b"") -> None:
         self.path = path
-        hidden = path.with_name(f".{path.name}")
+        folder, name = os.path.split(path)  # and not by pathlib: a pin is a good part of a probe
+        hidden = os.path.join(folder, f".{name}")
         self._descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         self._pid = os.getpid()
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
             if content:
                 os.write(self._descriptor, content)
-            hidden.rename(path)
+            os.rename(hidden, path)
             _held.add(self)
         except BaseException:
             os.close(self._descriptor)
-            hidden.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(hidden)
             raise
 
     def close(self) -> None:
@@ -125,5 +127,5 @@ class HeldFile:
         if descriptor >= 0:
             if os.getpid() == self._pid:
                 with contextlib.suppress(OSError):
-                    self.path.unlink(missing_ok=True)
+                    os.unlink(self.path)
             os.close(descriptor)

@@ -15,16 +15,17 @@ from windrow.catalog import Tables, key
 from windrow.errors import WindrowError
 from windrow.files import disk_errors
 from windrow.indexes.arrange import Cut, arrange
+from windrow.indexes.manifest import Manifest
 from windrow.indexes.merge import live_rows
 from windrow.indexes.model import SEQ
 from windrow.indexes.segments import Segment
 from windrow.indexes.writing import SegmentFileWriter
 from windrow.layouts import settled
 from windrow.lookups import find_stream
+from windrow.manifests import load_segments
 from windrow.reclaim import reclaim_ready, settle, unlink
 from windrow.records import FileEntry, StreamEntry, StreamState
-from windrow.replacing import retire, torn_files
-from windrow.snapshot import load_segments
+from windrow.replacing import noted, retire, torn_files
 from windrow.staged import CHUNK_BYTES, StagedFile, segment_of
 from windrow.store import Store
 
@@ -38,7 +39,7 @@ class Stock:
 
     entry: StreamEntry
     state: StreamState
-    segments: tuple[Segment, ...]
+    segments: Manifest
     spooled: int
     """Bytes that are spooled for older layouts."""
     viewed: bool
@@ -216,12 +217,12 @@ def _place(tables: Tables, stock: Stock, written: _Written, file: str) -> list[S
 def _record(tables: Tables, stock: Stock, chosen: list[Segment], placed: list[Segment]) -> None:
     stream, gone = stock.entry.id, {segment.id for segment in chosen}
     retire(tables, stream, chosen)
-    left = [*(segment for segment in stock.segments if segment.id not in gone), *placed]
+    left = stock.segments.changed(gone, placed)
     # Read again: appends may have changed it since we looked.
     _, state = find_stream(tables, stock.entry.definition.name)
     change = state.relayout
     if change is not None:
         change = replace(change, moved=change.moved + sum(segment.bytes for segment in chosen))
     torn = torn_files(state.torn, chosen, (), left)
-    state = replace(state, torn=torn, manifest=tables.version, relayout=change)
+    state = replace(noted(state, tables.version, placed, chosen), torn=torn, relayout=change)
     tables.put("states", key(stream), settled(tables, stream, state, left))

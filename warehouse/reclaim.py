@@ -1,7 +1,9 @@
 """Reclaiming: what commits replaced goes when no reader needs it, what dead writers left when nobody can name it."""
 
+import contextlib
 import time
 from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from windrow.store import Store
 
 _PER_SLIDE = 256
 _ABANDONED = 3600.0
+_LARGE_BYTES = 64 << 20
+"""Of one replaced thing; removing this much takes some ten milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,51 @@ def unlink(store: Store, ready: list[tuple[bytes, Reclaim]]) -> None:
             store.files.unlink(store.root / file)
     if ready:
         store.files.reach("reclaim.unlinked")
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Files that are being removed while a commit is made."""
+
+    ready: list[tuple[bytes, Reclaim]]
+    """Whose records that commit settles."""
+    under_way: Future[None] | None
+
+    def finish(self) -> None:
+        """Wait until they are gone."""
+        if self.under_way is not None:
+            self.under_way.result()
+
+
+def begin_removal(store: Store) -> Removal:
+    """Remove what is ready to go beside the caller's commit.
+
+    The disk takes long to remove very large files, so nobody waits for those: their records stay until a later commit
+    finds the files gone. A process that ends before they are leaves both, for the next slide or `gc`.
+    """
+    ready = [(at, record) for at, record in reclaim_ready(store) if at not in store.leaving]
+    large = [item for item in ready if _bytes(store, item[1]) > _LARGE_BYTES]
+    small = [item for item in ready if item not in large]
+    store.leaving.update(at for at, _ in large)
+    if large:
+        store.background(_let_go, store, large)
+    return Removal(small, store.background(unlink, store, small) if small else None)
+
+
+def _let_go(store: Store, large: list[tuple[bytes, Reclaim]]) -> None:
+    try:
+        unlink(store, large)
+    finally:
+        store.leaving.difference_update(at for at, _ in large)
+
+
+def _bytes(store: Store, record: Reclaim) -> int:
+    """How much there is to remove still; another process may be at it too."""
+    size = 0
+    for file in record.files:
+        with contextlib.suppress(FileNotFoundError):
+            size += (store.root / file).stat().st_size
+    return size
 
 
 def _first(items: Iterable[tuple[bytes, Reclaim]], limit: int) -> list[tuple[bytes, Reclaim]]:

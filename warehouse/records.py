@@ -47,6 +47,17 @@ class Relayout(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that each slide moves at most; 0: the older layouts empty out by themselves."""
 
 
+class Change(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What one commit did to a stream's segments: who knows them as of `before` need not read them all again."""
+
+    before: int
+    """The commit that had changed them last."""
+    after: int
+    """The commit itself."""
+    come: tuple[int, ...]
+    gone: tuple[int, ...]
+
+
 class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     """What changes with each append and slide of a stream."""
 
@@ -69,6 +80,8 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that adaptive maintenance may still rewrite."""
     manifest: int = 0
     """The commit that last changed the stream's segments."""
+    changes: tuple[Change, ...] = ()
+    """What the last few commits did to them."""
     torn: tuple[str, ...] = ()
     """Files that hold live rows which are in no segment: they were rejected, or a merge took them elsewhere."""
     next_spool: int = 0

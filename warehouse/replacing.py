@@ -6,8 +6,12 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from windrow.catalog import Tables, key
+from windrow.indexes.manifest import Manifest
 from windrow.indexes.segments import Segment
-from windrow.records import FileEntry, Reclaim
+from windrow.records import Change, FileEntry, Reclaim, StreamState
+
+_CHANGES_KEPT = 8
+_MOST_NOTED = 256
 
 
 def retire(tables: Tables, stream: int, replaced: Sequence[Segment]) -> None:
@@ -27,8 +31,16 @@ def retire(tables: Tables, stream: int, replaced: Sequence[Segment]) -> None:
         tables.put("reclaim", key(tables.version, tables.allocate("reclaims")), record)
 
 
+def noted(state: StreamState, version: int, come: Sequence[Segment], gone: Sequence[Segment]) -> StreamState:
+    """The state after commit `version` has changed the stream's segments; a change of very many is not put down."""
+    if len(come) + len(gone) > _MOST_NOTED:
+        return replace(state, manifest=version, changes=())
+    change = Change(state.manifest, version, tuple(s.id for s in come), tuple(s.id for s in gone))
+    return replace(state, manifest=version, changes=(*state.changes[1 - _CHANGES_KEPT :], change))
+
+
 def torn_files(
-    known: Iterable[str], rewritten: Iterable[Segment], placed: Sequence[Segment], left: Iterable[Segment]
+    known: Iterable[str], rewritten: Iterable[Segment], placed: Sequence[Segment], left: Manifest
 ) -> tuple[str, ...]:
     """Files whose rows may be read only by the ranges of their segments.
 
@@ -43,4 +55,4 @@ def torn_files(
     for segment in placed:
         covered[segment.file] += segment.rows
     torn |= {segment.file for segment in placed if covered[segment.file] != segment.file_rows}
-    return tuple(sorted(torn & {segment.file for segment in left}))
+    return tuple(sorted(torn & left.files())) if torn else ()

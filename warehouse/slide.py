@@ -19,6 +19,7 @@ from windrow.files import disk_errors
 from windrow.following import Contribution, Follower, Moving, following, needed
 from windrow.indexes.arrange import Cut
 from windrow.indexes.maintenance import Merge
+from windrow.indexes.manifest import Manifest
 from windrow.indexes.merge import merge
 from windrow.indexes.segments import Segment
 from windrow.indexes.update import Update, plan_update
@@ -26,11 +27,11 @@ from windrow.indexes.writing import SegmentFileWriter
 from windrow.layouts import settled, turn_to
 from windrow.locks import locked
 from windrow.lookups import find_stream, refuse_view
+from windrow.manifests import load_segments
 from windrow.moving import move_after_slide
-from windrow.reclaim import reclaim_ready, settle, unlink
+from windrow.reclaim import begin_removal, settle
 from windrow.records import FileEntry, SlideEntry, SpoolEntry, StreamEntry, StreamState
-from windrow.replacing import retire, torn_files
-from windrow.snapshot import load_segments
+from windrow.replacing import noted, retire, torn_files
 from windrow.sources import Progress, behind_error, progress_of
 from windrow.staged import StagedFile, late_rows, segment_of
 from windrow.store import Store
@@ -80,7 +81,7 @@ class Look:
     state: StreamState
     progress: Progress
     spooled: dict[int, SpoolEntry]
-    segments: tuple[Segment, ...]
+    segments: Manifest
     followers: tuple[Follower, ...]
 
 
@@ -181,7 +182,6 @@ class Slide:
             else ""
         )
         store.reader.trust([name] if name else [])
-        ready = reclaim_ready(store)
         late = sum(late_rows(entry.events, state.slide) for entry in look.spooled.values())
         record = SlideEntry(
             slide=slot,
@@ -201,21 +201,17 @@ class Slide:
             spoken_for=look.progress.spoken_for(now),
         )
         store.files.reach("slide.committing")
-        # Removing large files takes the disk a while; the commit need not wait for it.
-        removing = store.background(unlink, store, ready) if ready else None
+        removal = begin_removal(store)
         files = [file for contribution in contributions for file in contribution.files]
         with store.publishing([name, *files] if name else files) as tables:
             placed = self.place(tables, look.entry.id, merged, name, staged)
-            self.record(tables, look, update, record, placed)
+            left = self.record(tables, look, update, record, placed)
             for contribution in contributions:
                 contribution.commit(tables)
-            settle(tables, ready)
+            settle(tables, removal.ready)
             version = tables.version
-        gone = {segment.id for segment in update.replaced()}
-        kept = (segment for segment in look.segments if segment.id not in gone)
-        store.manifests[look.entry.id] = version, (*kept, *update.kept(), *placed)
-        if removing is not None:
-            removing.result()
+        store.manifests[look.entry.id] = version, left
+        removal.finish()
         store.files.reach("slide.committed")
         return record
 
@@ -313,23 +309,23 @@ class Slide:
             )
         return segments
 
-    def record(self, tables: Tables, look: Look, update: Update, record: SlideEntry, merged: list[Segment]) -> None:
-        """Put the slide down: what it placed, what goes, the stream's new state."""
+    def record(self, tables: Tables, look: Look, update: Update, record: SlideEntry, merged: list[Segment]) -> Manifest:
+        """Put the slide down: what it placed, what goes, the stream's new state; gives what is then in the cells."""
         stream, entry = key(look.entry.id), look.entry
         for number in look.spooled:
             tables.delete("spool", stream + key(number))
-        for segment in [*update.kept(), *merged]:
+        come, gone = [*update.kept(), *merged], update.replaced()
+        for segment in come:
             tables.put("segments", stream + key(segment.id), segment)
-        retire(tables, entry.id, update.replaced())
+        retire(tables, entry.id, gone)
         tables.put("slides", stream + key(record.ordinal), record)
         tables.delete("slides", stream + key(record.ordinal - SLIDES_KEPT))
         # Read again: appends may have changed it since we looked.
         _, state = find_stream(tables, self.stream)
-        gone = {segment.id for segment in update.replaced()}
-        left = [*(s for s in look.segments if s.id not in gone), *update.kept(), *merged]
+        left = look.segments.changed({segment.id for segment in gone}, come)
         rewritten = [segment for merge in update.merges for segment in merge.segments]
         state = replace(
-            state,
+            noted(state, tables.version, come, gone),
             slide=record.slide,
             ordinal=record.ordinal,
             missing=record.missing,
@@ -338,13 +334,13 @@ class Slide:
             expired=state.expired + record.expired,
             late=state.late + record.late,
             bucket=update.bucket,
-            manifest=tables.version,
             torn=torn_files(state.torn, rewritten, update.placed, left),
             heartbeat=state.heartbeat if self.target is None else max(state.heartbeat or self.target, self.target),
         )
-        state = self._turned(entry, state, record, sum(segment.bytes for segment in left))
+        state = self._turned(entry, state, record, int(left.figures.bytes.sum()))
         tables.put("states", stream, settled(tables, entry.id, state, left))
         self.store.usage.put_down(tables, entry.id, slides=1)
+        return left
 
     def _turned(self, entry: StreamEntry, state: StreamState, record: SlideEntry, total: int) -> StreamState:
         """A stream that chooses its own index changes it when late rows show that arrival order is not expiry order."""

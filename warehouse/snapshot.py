@@ -15,12 +15,13 @@ from windrow import times
 from windrow.catalog import Tables, key
 from windrow.errors import ClosedError, UnknownStreamError, WindowError
 from windrow.files import disk_errors
+from windrow.indexes.manifest import Manifest
 from windrow.indexes.probing import KeyRange, Sorting, key_ranges, probe_segments, sorting
 from windrow.indexes.scanning import scan_segments
-from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Selection, select
 from windrow.locks import HeldFile
 from windrow.lookups import find_stream
+from windrow.manifests import load_segments
 from windrow.records import HoldEntry, SourceEntry, StreamEntry, StreamState, TableEntry
 from windrow.sources import Progress, progress_of
 from windrow.store import Store
@@ -31,34 +32,13 @@ if TYPE_CHECKING:
     from windrow.queries.answers import Answer
 
 
-def load_segments(store: Store, tables: Tables, stream: int, state: StreamState) -> tuple[Segment, ...]:
-    """The segments of a stream, decoding only those that this process has not seen yet."""
-    cached = store.manifests.get(stream)
-    if cached is not None and cached[0] == state.manifest:
-        return cached[1]
-    known = {segment.id: segment for segment in cached[1]} if cached and cached[0] >= state.rewritten else {}
-    prefix = key(stream)
-    found = []
-    for at, raw in tables.raw_items("segments", prefix):
-        segment = known.get(int.from_bytes(at[-8:], "big") - (1 << 63))
-        found.append(segment if segment is not None else tables.decode("segments", raw))
-    segments = tuple(found)
-    if cached:
-        folder = cached[1][0].file.rsplit("/", 1)[0] if cached[1] else "-"
-        files = {segment.file for segment in segments}
-        store.reader.retain(folder, files)
-        store.columns.retain(folder, files)
-    store.manifests[stream] = (state.manifest, segments)
-    return segments
-
-
 @dataclass(frozen=True)
 class StreamView:
     """One stream as a snapshot sees it."""
 
     entry: StreamEntry
     state: StreamState
-    segments: tuple[Segment, ...]
+    segments: Manifest
     sources: dict[str, SourceEntry]
 
     @property
@@ -163,7 +143,7 @@ class Snapshot:
         made._release = weakref.finalize(made, pin.close if pin is not None else _nothing)
         made.version, made.tables = hold.version, hold.tables
         made._views = {
-            name: StreamView(stream.entry, stream.state, stream.segments, stream.sources)
+            name: StreamView(stream.entry, stream.state, Manifest.of(stream.segments), stream.sources)
             for name, stream in hold.streams.items()
         }
         if store.catalog.read(lambda tables: tables.raw("holds", at) is None):
@@ -259,7 +239,7 @@ class Snapshot:
             view.sorted_by,
         )
 
-    def directories(self, segments: Sequence[Segment], use: Callable[[list[Any]], Any]) -> Any:
+    def directories(self, segments: Manifest, use: Callable[[list[Any]], Any]) -> Any:
         """Call `use` with the directories of the segments; they never change, so those once seen are kept."""
         return use(self.store.directories(segments))
 

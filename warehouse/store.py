@@ -16,8 +16,8 @@ from windrow.catalog import Catalog, Tables, key, named_files
 from windrow.errors import ClosedError, StorageError, WindrowError
 from windrow.files import Files, Writer
 from windrow.indexes.columns import ColumnCache
+from windrow.indexes.manifest import Manifest
 from windrow.indexes.parquet import FileReader
-from windrow.indexes.segments import Segment
 from windrow.usage import WORTH_A_COMMIT, Usage
 
 T = TypeVar("T")
@@ -42,8 +42,10 @@ class Store:
     sleep: Callable[[float], None] = time.sleep
     randomness: random.Random = field(default_factory=random.SystemRandom)
     read_only: bool = False
-    manifests: dict[int, tuple[int, tuple[Segment, ...]]] = field(default_factory=dict)
+    manifests: dict[int, tuple[int, Manifest]] = field(default_factory=dict)
     usage: Usage = field(default_factory=Usage)
+    leaving: set[bytes] = field(default_factory=set)
+    """Replaced things whose files are being removed; see `reclaim`."""
     _writer: Writer | None = None
     _directories: dict[int, bytes] = field(default_factory=dict)
     _directory_bytes: int = 0
@@ -51,6 +53,7 @@ class Store:
     _guard: threading.Lock = field(default_factory=threading.Lock)
     _pid: int = field(default_factory=os.getpid)
     _names: int = 0
+    _closing: list[Callable[[], None]] = field(default_factory=list)
 
     def unique(self) -> str:
         """A name that nobody else has: process, time and chance."""
@@ -68,20 +71,21 @@ class Store:
                 self._writer = Writer(self.root, name.replace("-", "_"), self.files)
             return self._writer
 
-    def directories(self, segments: Sequence[Segment]) -> list[bytes]:
+    def directories(self, segments: Manifest) -> list[bytes]:
         """The directories of segments, from memory where this process has seen them."""
         known = self._directories  # when some are dropped, a new one takes its place
+        numbers = segments.figures.id.tolist()
         try:
-            return [known[segment.id] for segment in segments]
+            return list(map(known.__getitem__, numbers))
         except KeyError:
-            missing = [segment.id for segment in segments if segment.id not in known]
+            missing = [number for number in numbers if number not in known]
         found = self.catalog.read(
             lambda tables: {number: bytes(tables.raw("directories", key(number)) or b"") for number in missing}
         )
-        wanted = [known[segment.id] if segment.id in known else found[segment.id] for segment in segments]
+        wanted = [known[number] if number in known else found[number] for number in numbers]
         if not self.remember(found):
             with self._guard:
-                self._directories = {segment.id: blob for segment, blob in zip(segments, wanted, strict=True)}
+                self._directories = dict(zip(numbers, wanted, strict=True))
                 self._directory_bytes = sum(map(len, wanted))
         return wanted
 
@@ -149,8 +153,14 @@ class Store:
         """The lock file that serialises slides of a stream."""
         return self.catalog.folder / "locks" / f"stream-{stream_id}.lock"
 
+    def when_closed(self, work: Callable[[], None]) -> None:
+        """Have something done when the warehouse is closed."""
+        self._closing.append(work)
+
     def close(self) -> None:
         """End the writer and the catalog handle."""
+        while self._closing:
+            self._closing.pop()()
         if os.getpid() == self._pid:
             if self._pool is not None:
                 self._pool.shutdown()

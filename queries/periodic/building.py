@@ -4,10 +4,9 @@ All synopses of a slide share what was decoded; whatever is not so plain is buil
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -29,39 +28,54 @@ _KINDS = {
 }  # fmt: skip
 _ADDED = {kind for kind in _KINDS if kind.bit_width <= 32 and kind != pa.int64()}
 """Sums of so many bits do not overflow in 64, however many rows a slide has."""
-_NARROW = (np.int8, np.int16, np.int32)
 _NEUTRAL = {"sum": 0, "min": np.iinfo(np.int64).max, "max": np.iinfo(np.int64).min}
 _MOST_BITS = 62
+_ALL = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
 class Recipe:
     """A synopsis that is built here: columns of the stream, by name."""
 
-    entry: SynopsisEntry
     groups: tuple[str, ...]
     columns: tuple[tuple[str, str], ...]
     """What is done, with which column; none for the number of rows."""
 
-    @property
-    def names(self) -> set[str]:
+    @cached_property
+    def names(self) -> frozenset[str]:
         """The columns that it reads."""
-        return {*self.groups, *(name for _, name in self.columns if name)}
+        return frozenset({*self.groups, *(name for _, name in self.columns if name)})
+
+    @cached_property
+    def kept(self) -> list[str]:
+        """The columns that are kept."""
+        return [f"g{at}" for at in range(len(self.groups))] + [f"c{at}" for at in range(len(self.columns))]
 
 
-def recipe(entry: SynopsisEntry, schema: pa.Schema) -> Recipe | None:
-    """How a synopsis is built here; None if DuckDB must."""
-    if entry.where or entry.expiring:
-        return None
+def recipes(entries: Iterable[SynopsisEntry], schema: pa.Schema) -> list[Recipe | None]:
+    """How each of some synopses is built here; None where DuckDB must. They are the same from slide to slide."""
+    return list(_recipes(tuple((each.where, each.expiring, each.groups, each.columns) for each in entries), schema))
+
+
+@lru_cache(maxsize=64)
+def _recipes(entries: tuple[tuple[Any, ...], ...], schema: pa.Schema) -> tuple[Recipe | None, ...]:
+    return tuple(
+        None if where or expiring else _recipe(groups, columns, schema) for where, expiring, groups, columns in entries
+    )
+
+
+def _recipe(
+    grouped: Iterable[tuple[str, str, str]], kept: Iterable[SynopsisColumn], schema: pa.Schema
+) -> Recipe | None:
     groups = []
-    for text, _, kind in entry.groups:
+    for text, _, kind in grouped:
         name = _named(_COLUMN.fullmatch(text), schema, 1)
         if name is None or _KINDS.get(schema.field(name).type) != kind:
             return None
         groups.append(name)
-    columns = [_column(column, schema) for column in entry.columns]
+    columns = [_column(column, schema) for column in kept]
     found = tuple(column for column in columns if column is not None)
-    return Recipe(entry, tuple(groups), found) if len(found) == len(columns) else None
+    return Recipe(tuple(groups), found) if len(found) == len(columns) else None
 
 
 def _named(match: "re.Match[str] | None", schema: pa.Schema, at: int) -> str | None:
@@ -89,122 +103,100 @@ class Rows:
 
     def __init__(self, rows: pa.Table) -> None:
         self.rows = rows
-        self._codes: dict[str, _Codes] = {}
-        self._valid: dict[str, npt.NDArray[np.int8] | None] = {}
+        self._columns: dict[str, _Column] = {}
 
-    def codes(self, name: str) -> "_Codes":
-        """A column as small numbers."""
-        if name not in self._codes:
-            self._codes[name] = _Codes(self.rows.column(name))
-        return self._codes[name]
-
-    def valid(self, name: str) -> npt.NDArray[np.int8] | None:
-        """1 where a column is not null; None: everywhere."""
-        if name not in self._valid:
-            column = self.rows.column(name)
-            self._valid[name] = (
-                np.ascontiguousarray(column.is_valid().to_numpy().astype(np.int8)) if column.null_count else None
-            )
-        return self._valid[name]
+    def column(self, name: str) -> "_Column":
+        """One of them as numbers."""
+        if name not in self._columns:
+            self._columns[name] = _Column(self.rows.column(name))
+        return self._columns[name]
 
     def build(self, recipe: Recipe) -> pa.Table:
-        """What a synopsis keeps of them."""
-        numbers, counts, arrays = self._grouped(recipe)
-        valued: dict[str, Numbers] = {"": counts}
-        made: dict[int, pa.Array] = {}
-        """Counts as they are kept, each once: without nulls all columns have the same."""
+        """What a synopsis keeps of them, in the order of the groups."""
+        groups = [self.column(name) for name in recipe.groups]
+        added = {(what, name): self.column(name).added(what) for what, name in recipe.columns if what != "count"}
         for _, name in recipe.columns:
-            valid = self.valid(name) if name else None
-            if name and name not in valued:
-                valued[name] = counts if valid is None else _merged(numbers, valid, "sum", len(counts))
+            valid = self.column(name).valid if name else None
+            if valid is not None:
+                added["count", name] = valid
+        keys, counts, found = kernels.tally(
+            self.rows.num_rows,
+            [(each.keys, each.least, each.bits) for each in groups],
+            [(values, "sum" if what == "count" else what) for (what, _), values in added.items()],
+        )
+        totals = dict(zip(added, found, strict=True))
+        every = pa.array(counts)
+        arrays = [each.decoded(values) for each, values in zip(groups, keys, strict=True)]
         for what, name in recipe.columns:
+            valued = totals.get(("count", name))
             if what == "count":
-                counted = valued[name]
-                if id(counted) not in made:
-                    made[id(counted)] = _array(counted, None)
-                arrays.append(made[id(counted)])
-                continue
-            column = self.rows.column(name)
-            filled = column.cast(pa.int64()).fill_null(_NEUTRAL[what]) if column.null_count else column
-            wide = filled.to_numpy() if filled.type in (pa.int8(), pa.int16(), pa.int32()) else _whole(filled)
-            total = _merged(numbers, np.ascontiguousarray(wide), what, len(counts))
-            arrays.append(_array(total, valued[name] == 0 if column.null_count else None))
-        names = [f"g{at}" for at in range(len(recipe.groups))] + [f"c{at}" for at in range(len(recipe.columns))]
-        return pa.table(arrays, names=names)
-
-    def _grouped(self, recipe: Recipe) -> tuple[npt.NDArray[np.int32], Int64s, list[pa.Array]]:
-        """The number of each row's group, how many rows each group has, and the groups' columns."""
-        codes = [self.codes(name) for name in recipe.groups]
-        *shifts, bits = accumulate((each.bits for each in codes), initial=0)
-        keys = np.zeros(self.rows.num_rows, np.int64)
-        if codes:
-            keys = kernels.codes([each.values for each in codes], [each.least for each in codes], shifts)
-        numbers, distinct, counts = kernels.number(keys, bits)
-        arrays = [
-            each.decoded(distinct >> shift, last=at == len(codes) - 1)
-            for at, (each, shift) in enumerate(zip(codes, shifts, strict=True))
-        ]
-        return numbers, counts, arrays
+                arrays.append(every if valued is None else pa.array(valued))
+            else:
+                arrays.append(_array(totals[what, name], None if valued is None else valued == 0))
+        return pa.table(arrays, names=recipe.kept)
 
     def fits(self, recipe: Recipe) -> bool:
         """Whether its groups can be told apart by one number."""
-        return sum(self.codes(name).bits for name in recipe.groups) <= _MOST_BITS
+        return sum(self.column(name).bits for name in recipe.groups) <= _MOST_BITS
 
 
-class _Codes:
-    """A column's values counted from its least one; null is one more than the greatest."""
+class _Column:
+    """Whole numbers; as keys they are counted from the least one, and null is one more than the greatest."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
-        self.nulls = column.null_count > 0
-        signed = pa.types.is_signed_integer(column.type)
-        given = column.drop_null() if self.nulls else column
         self._column = column
-        self._given: npt.NDArray[Any] = np.ascontiguousarray(given.to_numpy()) if signed else _whole(given)
-        there = len(self._given) > 0
-        self.least = int(self._given.min()) if there else 0
-        self.span = int(self._given.max()) - self.least + 1 if there else 0
-
-    @property
-    def bits(self) -> int:
-        """Of a code."""
-        return (self.span - 1 + self.nulls).bit_length() if self.span or self.nulls else 0
+        self._nulls = column.is_null().to_numpy() if column.null_count else None
 
     @cached_property
-    def values(self) -> npt.NDArray[Any]:
-        """Of each row; a null is what the code after the last one stands for."""
-        if not self.nulls:
-            return self._given
-        filled = _whole(self._column.cast(pa.int64()).fill_null(self.least)) - self.least
-        return np.where(self._column.is_null().to_numpy(), self.span, filled) + self.least
+    def _there(self) -> Numbers:
+        """What is not null; asked only of whole numbers, for others may be counted too."""
+        there = self._column.drop_null() if self._column.null_count else self._column
+        signed = pa.types.is_signed_integer(there.type)
+        return np.ascontiguousarray(there.to_numpy()) if signed else np.asarray(there.to_numpy(), np.int64)
 
-    def decoded(self, codes: Int64s, *, last: bool) -> pa.Array:
-        """The values of codes; unless it is the last column, those of the next ones stand above them."""
-        own = codes if last else codes & ((1 << self.bits) - 1)
-        kind = _narrowest(self.least, self.least + max(self.span - 1, 0))
-        nulls = own == self.span if self.nulls else None
-        return pa.array((own + self.least).astype(kind), mask=nulls)
+    @cached_property
+    def least(self) -> int:
+        """Of the values."""
+        return int(self._there.min()) if len(self._there) else 0
 
+    @cached_property
+    def _span(self) -> int:
+        return int(self._there.max()) - self.least + 1 if len(self._there) else 0
 
-def _whole(column: pa.ChunkedArray) -> Int64s:
-    return np.asarray(column.to_numpy(), np.int64)
+    @cached_property
+    def bits(self) -> int:
+        """Of what is above the least one."""
+        return max(self._span - (self._nulls is None), 0).bit_length()
 
+    @cached_property
+    def valid(self) -> Numbers | None:
+        """1 where there is a value; None: everywhere."""
+        return None if self._nulls is None else (~self._nulls).astype(np.int8)
 
-def _merged(numbers: npt.NDArray[np.int32], values: Numbers, how: str, count: int) -> Numbers:
-    totals = np.full(count, _NEUTRAL[how], np.int64)
-    kernels.merge(totals, numbers, values, how)
-    return totals
+    @cached_property
+    def keys(self) -> Numbers:
+        """Of each row."""
+        return self._filled(self.least + self._span)
+
+    def added(self, what: str) -> Numbers:
+        """Of each row; what is null changes nothing."""
+        return self._filled(_NEUTRAL[what])
+
+    def _filled(self, instead: int) -> Numbers:
+        """Of each row, with something for nulls; it may be one more than there is room for."""
+        if self._nulls is None:
+            return self._there
+        filled = np.full(len(self._nulls), np.array(instead & _ALL, np.uint64).astype(np.int64))
+        filled[~self._nulls] = self._there
+        return filled
+
+    def decoded(self, keys: Numbers) -> pa.Array:
+        """Keys of groups as they are kept."""
+        return _array(keys, None if self._nulls is None else keys.astype(np.int64) - self.least == self._span)
 
 
 def _array(values: Numbers, nulls: npt.NDArray[np.bool_] | None) -> pa.Array:
-    """Numbers as narrow as they fit: what is kept is written with every slide."""
-    if nulls is not None:
-        values = np.where(nulls, 0, values)
-    least, most = (int(values.min()), int(values.max())) if len(values) else (0, 0)
-    return pa.array(values.astype(_narrowest(least, most)), mask=nulls)
-
-
-def _narrowest(least: int, most: int) -> type[np.signedinteger[Any]]:
-    return next((k for k in _NARROW if np.iinfo(k).min <= least and most <= np.iinfo(k).max), np.int64)
+    return pa.array(values) if nulls is None else pa.array(np.where(nulls, 0, values), mask=nulls)
 
 
 def by_slot(rows: pa.Table, slots: Int64s) -> dict[int, Rows]:
@@ -216,6 +208,6 @@ def by_slot(rows: pa.Table, slots: Int64s) -> dict[int, Rows]:
     return {int(slot): Rows(rows.filter(pa.array(slots == slot))) for slot in np.unique(slots)}
 
 
-def names(recipes: Sequence[Recipe]) -> set[str]:
+def names(recipes: Iterable[Recipe]) -> set[str]:
     """The columns that some of them read."""
     return {name for each in recipes for name in each.names}

@@ -187,18 +187,24 @@ def pack_params(params: Params) -> bytes:
         return b""
     named = isinstance(params, Mapping)
     values = dict(params) if isinstance(params, Mapping) else {str(at): value for at, value in enumerate(params)}
+    # Arrow has no integers of more than 64 bits, SQL has.
+    wide = [name for name, value in values.items() if _is_wide(value)]
     try:
-        row = pa.Table.from_pylist([values])
-    except (pa.ArrowException, TypeError, ValueError) as error:
+        row = pa.Table.from_pylist([values | {name: str(values[name]) for name in wide}])
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise DefinitionError(
             f"these parameters cannot be kept with the query ({error}); use numbers, texts and times"
         ) from None
-    row = row.replace_schema_metadata({b"named": b"1" if named else b"0"})
+    row = row.replace_schema_metadata({b"named": b"1" if named else b"0", b"wide": "\0".join(wide).encode()})
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, row.schema) as sink:
         sink.write_table(row)
     packed: bytes = out.getvalue().to_pybytes()
     return packed
+
+
+def _is_wide(value: Any) -> bool:
+    return isinstance(value, int) and not -(1 << 63) <= value < 1 << 63
 
 
 def unpack_params(packed: bytes) -> Params:
@@ -207,6 +213,8 @@ def unpack_params(packed: bytes) -> Params:
         return None
     row = pa.ipc.open_stream(pa.py_buffer(packed)).read_all()
     values: dict[str, Any] = row.to_pylist()[0]
+    for name in filter(None, row.schema.metadata.get(b"wide", b"").decode().split("\0")):
+        values[name] = int(values[name])
     return values if row.schema.metadata[b"named"] == b"1" else list(values.values())
 
 

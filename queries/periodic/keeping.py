@@ -38,7 +38,7 @@ _MOST_SLOTS = 64
 """Rows that came in for more slots than this are grouped by DuckDB, which does it for all of them at once."""
 
 
-Packed = dict[Node, memoryview | None]
+Packed = dict[Node, bytes | None]
 """Nodes as bytes; none for those that are empty now."""
 
 
@@ -100,14 +100,15 @@ def follow(store: Store, moving: Moving) -> Iterator[Contribution | None]:
         plain, rest = _plainly(store, moving, kept, after)
         if rest:
             _offer_rows(store, opened(), moving, rest, after)
-        changed = []
-        for entry in kept:
-            came = plain.get(entry.number)
-            if came is None:
-                came = synopses.by_slot(fetched(opened(), synopses.build_sql(entry, "_came")))
-            changed.append(_advanced(store, opened, entry, moving.slide, came, behind=True))
+        for entry in rest:
+            plain[entry.number] = synopses.by_slot(fetched(opened(), synopses.build_sql(entry, "_came")))
         if rest:
             opened().execute("DROP TABLE IF EXISTS _came")
+        came = [(entry, plain[entry.number]) for entry in kept]
+        there = store.catalog.read(lambda tables: [_look(tables, entry, moving.slide, own) for entry, own in came])
+        changed = [
+            _advanced(opened, entry, moving.slide, own, *known) for (entry, own), known in zip(came, there, strict=True)
+        ]
         yield Followed([(each, each.packed(moving.ordinal)) for each in changed])
 
 
@@ -117,16 +118,20 @@ def _plainly(
     """What came in for the synopses that need no DuckDB, by number and slot, and the synopses that do."""
     definition = moving.entry.definition
     model = definition.model
-    recipes = [found for entry in kept if (found := building.recipe(entry, definition.schema)) is not None]
+    found = zip(kept, building.recipes(kept, definition.schema), strict=True)
+    recipes = {entry.number: recipe for entry, recipe in found if recipe is not None}
     if not recipes or model.expires is not None:
         return {}, list(kept)
     selection = _selection(moving.arrived, after, moving.now)
-    slots = _cut_rows(store, selection, model, definition.stored_schema, building.names(recipes))
+    slots = _cut_rows(store, selection, model, definition.stored_schema, building.names(recipes.values()))
     if len(slots) > _MOST_SLOTS:
         return {}, list(kept)
-    fitting = [each for each in recipes if all(own.fits(each) for own in slots.values())]
     # A second thread was tried: passing the interpreter's lock between the short kernels took what it gained.
-    tables = {each.entry.number: {slot: own.build(each) for slot, own in slots.items()} for each in fitting}
+    tables = {
+        number: {slot: own.build(recipe) for slot, own in slots.items()}
+        for number, recipe in recipes.items()
+        if all(own.fits(recipe) for own in slots.values())
+    }
     return tables, [entry for entry in kept if entry.number not in tables]
 
 
@@ -196,39 +201,43 @@ def _columns(schema: pa.Schema, kept: Sequence[SynopsisEntry]) -> list[str]:
     return [name for name in schema.names if name.lower() in text or name.lower().replace('"', '""') in text]
 
 
+Known = tuple[Mapping[Node, pa.Table], list[Node]]
+"""Nodes of a synopsis that a slide may have to read, and those that it leaves behind."""
+
+
+def _look(tables: Tables, entry: SynopsisEntry, slide: int, came: Mapping[int, pa.Table]) -> Known:
+    """What a slide must know of a synopsis."""
+    floor = slide - entry.slots
+    if entry.kind == kinds.BASIC:
+        wanted = list(map(kinds.slot_node, came))
+        gone = list(takewhile(lambda n: kinds.is_behind(n, floor), (n for n, _ in synopses.nodes(tables, entry))))
+    else:
+        known = [node for node, _ in synopses.nodes(tables, entry)]
+        reads, rebase = _reads(entry, slide, came), _rebases(entry, slide)
+        wanted = [node for node in known if rebase or reads(node)]
+        gone = [node for node in known if kinds.is_behind(node, floor)]
+    found = {node: synopses.fetch(tables, entry, node) for node in wanted}
+    return {node: kept.table() for node, kept in found.items() if kept is not None}, gone
+
+
+def _rebases(entry: SynopsisEntry, slide: int) -> bool:
+    """Whether running sums are counted anew with a slide."""
+    return entry.kind == kinds.RUNNING and slide - entry.rebased >= entry.slots
+
+
 def _advanced(
-    store: Store,
     opened: Callable[[], Any],
     entry: SynopsisEntry,
     slide: int,
     came: Mapping[int, pa.Table],
-    *,
-    behind: bool,
+    there: Mapping[Node, pa.Table],
+    gone: list[Node],
 ) -> Changed:
-    floor = slide - entry.slots
-    rebase = entry.kind == kinds.RUNNING and slide - entry.rebased >= entry.slots
-    there: dict[Node, pa.Table] = {}
-    gone: list[Node] = []
-    if behind:
-        wanted = _reads(entry, slide, came)
-
-        def look(tables: Tables) -> tuple[dict[Node, pa.Table], list[Node]]:
-            if entry.kind == kinds.BASIC:
-                nodes = list(map(kinds.slot_node, came))
-                old = list(
-                    takewhile(lambda n: kinds.is_behind(n, floor), (n for n, _ in synopses.nodes(tables, entry)))
-                )
-                found = {node: synopses.fetch(tables, entry, node) for node in nodes}
-                return {node: kept.table() for node, kept in found.items() if kept is not None}, old
-            known = [node for node, _ in synopses.nodes(tables, entry)]
-            found = {node: synopses.fetch(tables, entry, node) for node in known if wanted(node) or rebase}
-            old = [node for node in known if kinds.is_behind(node, floor)]
-            return {node: kept.table() for node, kept in found.items() if kept is not None}, old
-
-        there, gone = store.catalog.read(look)
+    """A synopsis after a slide, with what came in by slot and what is known of it."""
+    rebase = _rebases(entry, slide)
     worker = Worker(opened, entry, slide)
     nodes = kinds.advance(entry.kind, entry.slots, entry.slide, slide, came, worker.work(there), rebase=rebase)
-    moved = replace(entry, slide=slide, floor=floor, rebased=slide if rebase else entry.rebased)
+    moved = replace(entry, slide=slide, floor=slide - entry.slots, rebased=slide if rebase else entry.rebased)
     return Changed(moved, nodes, gone)
 
 
@@ -307,7 +316,7 @@ def _filled(
     if choose is not None and built.num_rows:
         entry = choose(entry, built.num_rows / len(came), _distinct(cursor, entry, built))
     fresh = replace(entry, slide=None, rebased=slide)
-    return _advanced(store, lambda: cursor, fresh, slide, came, behind=False)
+    return _advanced(lambda: cursor, fresh, slide, came, {}, [])
 
 
 def _distinct(cursor: Any, entry: SynopsisEntry, built: pa.Table) -> float:

@@ -26,6 +26,8 @@ from windrow.records import SynopsisColumn, SynopsisEntry
 
 SLOT, EXPIRY = "_windrow_slot", "_windrow_x"
 _HEAD = struct.Struct("<q")
+_COLUMNS = b"columns"
+"""Where a node's schema says which of the written columns each of its own is."""
 _BATCH_ROWS = 1 << 17
 _FAR = 1 << 40
 """Slots and times before 1970 are counted from so far back that division need not know of signs."""
@@ -41,7 +43,12 @@ class Kept:
 
     def table(self) -> pa.Table:
         """Its rows."""
-        return pa.ipc.open_stream(pa.py_buffer(self.body)).read_all()
+        rows = pa.ipc.open_stream(pa.py_buffer(self.body)).read_all()
+        told = (rows.schema.metadata or {}).get(_COLUMNS)
+        if told is None:
+            return rows
+        names, places = zip(*(each.split(":") for each in told.decode().split(",")), strict=True)
+        return pa.table([rows.column(int(place)) for place in places], names=list(names))
 
 
 def fetched(cursor: Any, sql: str) -> pa.Table:
@@ -84,13 +91,40 @@ def fetch(tables: Tables, entry: SynopsisEntry, node: Node) -> Kept | None:
     return None if raw is None else Kept(_HEAD.unpack_from(raw)[0], bytes(raw[_HEAD.size :]))
 
 
-def packed(changed: int, rows: pa.Table) -> memoryview:
-    """A node as bytes."""
-    out = pa.BufferOutputStream()
-    out.write(_HEAD.pack(changed))
-    with pa.ipc.new_stream(out, rows.schema) as sink:
-        sink.write_table(rows.combine_chunks())
-    return memoryview(out.getvalue())
+def packed(changed: int, rows: pa.Table) -> bytes:
+    """A node as bytes: numbers that are one array, as counts are where nothing is null, are written once."""
+    batches = rows.combine_chunks().to_batches()
+    if len(batches) != 1 or any(map(_has_dictionary, rows.schema.types)):
+        out = pa.BufferOutputStream()
+        with pa.ipc.new_stream(out, rows.schema) as sink:
+            sink.write_table(rows)
+        return b"".join((_HEAD.pack(changed), out.getvalue()))
+    written = batches[0]
+    schema = written.schema
+    places: dict[tuple[Any, ...], int] = {}
+    told, firsts = [], []
+    for at, (name, column) in enumerate(zip(schema.names, written.columns, strict=True)):
+        memory: tuple[Any, ...] = (at,)
+        if pa.types.is_integer(column.type):
+            memory = (
+                column.type,
+                column.offset,
+                *(None if buffer is None else buffer.address for buffer in column.buffers()),
+            )
+        if memory not in places:
+            places[memory] = len(places)
+            firsts.append(at)
+        told.append(f"{name}:{places[memory]}")
+    if len(firsts) < len(told):
+        written = written.select(firsts)
+        schema = written.schema.with_metadata({_COLUMNS: ",".join(told).encode()})
+    # A schema and a batch, one behind the other, are a whole stream.
+    return b"".join((_HEAD.pack(changed), schema.serialize(), written.serialize()))
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    """Whether a column has values apart from its batch."""
+    return pa.types.is_dictionary(kind) or any(_has_dictionary(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def drop(tables: Tables, entry: SynopsisEntry) -> None:

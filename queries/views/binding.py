@@ -102,6 +102,36 @@ def ends_sql(model: RowModel, schema: pa.Schema, window: int | None) -> str:
     return f"least({', '.join(ends)})" if ends else f"{NEVER}::BIGINT"
 
 
+def matters(part: Part, segment: Segment, moment: Moment) -> bool:
+    """Whether a segment may have rows that count."""
+    floor, window = moment.floor, part.window
+    if segment.max_exp <= floor or segment.min_ts > moment.now:
+        return False
+    bounds = part.reference.window
+    if isinstance(bounds, Since | Between) and segment.max_ts <= bounds.start:
+        return False
+    return window is None or segment.max_ts + window > floor
+
+
+def told_apart(segment: Segment, seen: Seen, which: str, before: int | None) -> tuple[bool, bool] | None:
+    """By what its new or known rows are told apart: by when they arrived, by their time; None if it has none.
+
+    Args:
+        segment: Some rows; those count as known that arrived by the slide that was seen and whose time was reached.
+        seen: What the view has of the stream.
+        which: `NEW`, `KNOWN`, or `ALL`, for which nothing is told apart.
+        before: The view's clock before the update.
+    """
+    if which == ALL:
+        return False, False
+    if before is None or seen.slide is None or segment.first_slide > seen.slide:
+        return (False, False) if which == NEW else None
+    mixed, ahead = segment.last_slide > seen.slide, segment.max_ts > before
+    if not mixed and not ahead:
+        return (False, False) if which == KNOWN else None
+    return mixed, ahead
+
+
 class Binder:
     """Lays the parts of a plan out on a desk.
 
@@ -122,25 +152,15 @@ class Binder:
         ordered = isinstance(part.reference.window, Rows)
         kinds: dict[tuple[str, int], list[Segment]] = {}
         for segment in side.segments:
-            if not self._matters(part, segment):
+            if not matters(part, segment, self.moment):
                 continue
             condition = self._edge(part, segment)
-            if which != ALL:
-                chosen = self._chosen(part, segment, seen, which, before)
-                if chosen is None:
-                    continue
-                condition = " AND ".join(term for term in (condition, chosen) if term)
+            chosen = self._chosen(part, segment, seen, which, before)
+            if chosen is None:
+                continue
+            condition = " AND ".join(term for term in (condition, chosen) if term)
             kinds.setdefault((condition, segment.seq_base if ordered else 0), []).append(segment)
         return [Group(tuple(own), condition, base) for (condition, base), own in kinds.items()]
-
-    def _matters(self, part: Part, segment: Segment) -> bool:
-        floor, window = self.moment.floor, part.window
-        if segment.max_exp <= floor or segment.min_ts > self.moment.now:
-            return False
-        bounds = part.reference.window
-        if isinstance(bounds, Since | Between) and segment.max_ts <= bounds.start:
-            return False
-        return window is None or segment.max_ts + window > floor
 
     def _edge(self, part: Part, segment: Segment) -> str:
         """What rows of a segment must fulfil to count now; empty if all do."""
@@ -170,12 +190,10 @@ class Binder:
         """What new or known rows of a segment must fulfil; None if it has none."""
         definition = part.definition
         assert definition is not None
-        if before is None or seen.slide is None or segment.first_slide > seen.slide:
-            return "" if which == NEW else None
-        mixed = segment.last_slide > seen.slide
-        ahead = segment.max_ts > before
-        if not mixed and not ahead:
-            return "" if which == KNOWN else None
+        found = told_apart(segment, seen, which, before)
+        if found is None or not any(found):
+            return None if found is None else ""
+        mixed, ahead = found
         begins = micros(definition.time, definition.schema.field(definition.time).type)
         arrived = f"(({quoted(SEQ)} + {segment.seq_base}) >> {SEQ_BITS}) <= {seen.ordinal}"
         terms = [term for term, needed in ((arrived, mixed), (f"{begins} <= {before}", ahead)) if needed]

@@ -20,6 +20,7 @@ from windrow.locks import locked
 from windrow.queries.relations import table_schema
 from windrow.queries.views.binding import Moment, Seen, Side
 from windrow.queries.views.maintaining import Given, Maintenance
+from windrow.queries.views.matching import Matching, is_plain
 from windrow.queries.views.ordering import Rate
 from windrow.queries.views.planning import make_plan
 from windrow.queries.views.plans import Plan
@@ -246,19 +247,17 @@ def update_view(
         floor = before
     moment = Moment(before, moved.now, floor)
     rates = {part.number: _rate(plan, part.number, edges[part.name]) for part in plan.streams}
-    work = Maintenance(
-        store,
-        Given(
-            view.name,
-            plan,
-            moment,
-            sides,
-            {name: Seen(edge.seen, edge.slide) for name, edge in edges.items()},
-            tables,
-            {number: rate for number, rate in rates.items() if rate is not None},
-            own,
-        ),
+    given = Given(
+        view.name,
+        plan,
+        moment,
+        sides,
+        {name: Seen(edge.seen, edge.slide) for name, edge in edges.items()},
+        tables,
+        {number: rate for number, rate in rates.items() if rate is not None},
+        own,
     )
+    work = Matching(store, given) if is_plain(plan, moved.entry.definition) else Maintenance(store, given)
     learned: list[Learned] = []
     motion.moved.append((moved, learned))
     moved.write(as_rows(work.results(), view, moved.entry.definition, moment), numbers, kept)

@@ -12,15 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 
 from windrow.errors import ViewError
-from windrow.indexes.columns import Picks
-from windrow.indexes.probing import KeyRange, locate
+from windrow.indexes.probing import KeyRange
 from windrow.indexes.segments import Segment
-from windrow.lookups import find_stream
-from windrow.native import keys as native_keys
 from windrow.queries import desks, sources
 from windrow.queries.desks import Desk
 from windrow.queries.relations import table_sql
@@ -30,18 +26,14 @@ from windrow.queries.views.binding import ALL, KNOWN, NEW, Binder, Group, Moment
 from windrow.queries.views.meeting import Mask, mask_of
 from windrow.queries.views.ordering import Rate
 from windrow.queries.views.plans import Branch, Link, Part, Plan
+from windrow.queries.views.seeking import MOST_KEYS, by_directory, key_ranges, worth_seeking
 from windrow.records import TableEntry
 from windrow.store import Store
 
 BATCH_ROWS = 100_000
-MOST_KEYS = 4_000
-"""Up to so many values are looked up in the directories of a partner; more are joined by hash."""
-_LOOKUP = 12
-"""A lookup of one value in one directory costs as much as joining so many rows by hash."""
 _REPEATS = 8
 """New rows repeat a value hardly more often than this: with more rows than that for each value that may be looked up,
 the values need not be counted."""
-_SHARE = 0.2
 _MANY = 4
 """A partner with so many times more rows is thinned before it is joined."""
 _RESULTS = "_v results"
@@ -73,7 +65,7 @@ class Given:
 
 
 @contextlib.contextmanager
-def _telling(name: str) -> Iterator[None]:
+def telling(name: str) -> Iterator[None]:
     """DuckDB's errors in our words."""
     try:
         yield
@@ -93,7 +85,7 @@ def describe(store: Store, name: str, plan: Plan, tables: Mapping[str, TableEntr
     nothing = Moment(None, 0, 0)
     desk = desks.take(store)
     try:
-        with _telling(name):
+        with telling(name):
             binder = Binder(store, desk, nothing)
             for part in plan.parts:
                 _offer_nothing(store, desk, binder, plan, part, tables)
@@ -137,7 +129,7 @@ class Maintenance:
     def results(self) -> Iterator[pa.RecordBatch]:
         """New results: when they begin and end in microseconds, then their columns."""
         tidy = False
-        with _telling(self.given.name):
+        with telling(self.given.name):
             try:
                 if self.plan.recompute:
                     yield from self._recomputed()
@@ -300,29 +292,11 @@ class Maintenance:
             if found is None or (chosen and found.right != chosen[0].right):
                 break
             chosen.append(found)
-        most = sum(segment.rows for segment in segments) // (_LOOKUP * max(1, len(segments)))
+        most = worth_seeking(segments)
         if not chosen or bound.get(chosen[0].right, 0) > _REPEATS * most:
             return None
         ranges = self._ranges(part, chosen, parts, min(most, MOST_KEYS)) if most else None
-        if ranges is None:
-            return None
-        directories = self.store.directories
-        layouts = self.store.catalog.read(lambda tables: find_stream(tables, part.name)[1].layouts)
-        sorted_by_key = {layout.id for layout in layouts if layout.key == definition.key}
-
-        def prune(segments: Sequence[Segment]) -> tuple[Sequence[Segment], Picks] | None:
-            stored = [segment for segment in segments if segment.id >= 0 and segment.layout in sorted_by_key]
-            found = locate(stored, ranges, lambda own, use: use(directories(own)))
-            if found.rows > _SHARE * sum(segment.rows for segment in segments):
-                return None
-            picks = found.by_segment()
-            # What the same slide has just made has no directory yet, and the directories of a layout before a change of
-            # the key are of another one: both are read whole.
-            used = {segment.id for segment in stored}
-            picks |= {s.id: (np.array([s.start]), np.array([s.stop])) for s in segments if s.id not in used}
-            return [segment for segment in segments if segment.id in picks], picks
-
-        return prune
+        return None if ranges is None else by_directory(self.store, part, ranges)
 
     def _meets(
         self,
@@ -361,17 +335,7 @@ class Maintenance:
         values = self.desk.cursor.sql(sql).to_arrow_table()
         if values.num_rows > most:
             return None
-        kinds = [_plain(kind) for kind in definition.key_types()[: len(links)]]
-        try:
-            arrays = [column.cast(kind).combine_chunks() for column, kind in zip(values.columns, kinds, strict=True)]
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            return None
-        if not values.num_rows:
-            return []
-        encoded = sorted(native_keys.encode(arrays).to_pylist())
-        if len(links) == len(definition.key):
-            return [KeyRange(low, low) for low in encoded]
-        return [KeyRange(low, native_keys.successor(low), open_ended=True) for low in encoded]
+        return key_ranges(definition, values.columns)
 
     # -- duplicates ----------------------------------------------------------------------------------------------------
 
@@ -414,7 +378,3 @@ class Maintenance:
         self.binder.columns(name, own.definition, live, None)
         upto = ends_sql(model, schema, None)
         return f"SELECT {names}, max({upto}) AS upto FROM {quoted(name)} WHERE {upto} > {moment.now} GROUP BY {names}"
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind

@@ -57,7 +57,8 @@ def make_plan(
     draft = Plan(statement, found, parts, branches, distinct, "", prefix)
     text = edited(name, draft)
     confirm(name, selects, text)
-    return Plan(statement, found, parts, branches, distinct, text, prefix)
+    taken = _taken(selects[0], branches[0]) if len(selects) == 1 and not distinct else ()
+    return Plan(statement, found, parts, branches, distinct, text, prefix, taken)
 
 
 def _check_statement(
@@ -212,6 +213,28 @@ def _using(node: Node, parts: Sequence[Part]) -> Iterator[Link]:
         if all(len(side) == 1 for side in sides) and sides[0][0][0].number != sides[1][0][0].number:
             (left, one), (right, other) = sides[0][0], sides[1][0]
             yield Link(left.number, one, right.number, other)
+
+
+def _taken(select: Node, branch: Branch) -> tuple[tuple[str, int, str], ...]:
+    """What each column of a result is, if all are columns of two streams that one equality joins; else nothing."""
+    source, own = select["from_table"], branch.streams
+    plain = source["type"] == "JOIN" and source["join_type"] == "INNER" and source["ref_type"] == "REGULAR"
+    if not plain or len(own) != 2 or len(branch.parts) != 2 or len(branch.links) != 1:
+        return ()
+    asked = [*_conjuncts(source["condition"]), *_conjuncts(select["where_clause"]), *source["using_columns"]]
+    beside = any(
+        select.get(each) for each in ("group_expressions", "group_sets", "having", "qualify", "sample", "modifiers")
+    )
+    sides = source["left"], source["right"]
+    if len(asked) != 1 or beside or any(side["sample"] or side["column_name_alias"] for side in sides):
+        return ()
+    columns = []
+    for item in select["select_list"]:
+        found = _resolve(item, own)
+        if found is None:
+            return ()
+        columns.append((item["alias"] or found[1], found[0].number, found[1]))
+    return tuple(columns)
 
 
 def _conjuncts(node: Node | None) -> Iterator[Node]:

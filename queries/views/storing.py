@@ -13,6 +13,7 @@ from windrow.definitions import StreamDefinition
 from windrow.files import disk_errors
 from windrow.indexes.arrange import Cut, arrange, arrival
 from windrow.indexes.maintenance import Merge
+from windrow.indexes.manifest import Manifest
 from windrow.indexes.segments import Segment, pack_histogram
 from windrow.indexes.update import Update, plan_update
 from windrow.indexes.writing import SegmentFileWriter
@@ -180,7 +181,9 @@ class Moved:
         )
         slide = self._slide()
         placed = slide.place(tables, self.entry.id, self.merged, self.merged_name, self.merged_file)
-        look = Look(self.entry, find_stream(tables, self.name)[1], Progress((), None), {}, self.segments, ())
+        look = Look(
+            self.entry, find_stream(tables, self.name)[1], Progress((), None), {}, Manifest.of(self.segments), ()
+        )
         slide.record(tables, look, update, record, placed)
 
     def _numbered(self, tables: Tables) -> Update:

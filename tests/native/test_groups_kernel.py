@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from windrow.native import groups
@@ -51,42 +51,63 @@ def test_edges_are_checked() -> None:
     assert totals.tolist() == [0, 0]
 
 
-@given(st.lists(st.integers(0, 9), max_size=40), st.sampled_from([0, 13, 50]))
-def test_numbers_are_given_in_the_order_of_keys(values: list[int], shift: int) -> None:
-    """Looked up in a table where keys are short, hashed where they are long."""
-    keys = [value << shift for value in values]
-    numbers, distinct, counts = groups.number(np.array(keys, np.int64), 4 + shift)
-    assert distinct.tolist() == list(dict.fromkeys(keys))
-    assert [distinct[number] for number in numbers] == keys
-    assert counts.tolist() == [keys.count(key) for key in distinct]
+KEYS = st.tuples(st.integers(-128, 127), st.integers(-(2**40), 2**40) | st.integers(-3, 3), st.integers(-5, 9))
 
 
-def test_keys_that_do_not_fit_are_refused() -> None:
-    for keys, bits in (([-1], 62), ([4], 2), ([1], 0)):
+@example([((1, 2**61, 0), 7), ((1, -(2**60), 0), 7), ((1, 2**61, 0), -1)], [1])
+@given(
+    st.lists(st.tuples(KEYS, SMALL | st.integers(-(2**30), 2**30)), max_size=60),
+    st.sampled_from([[], [0], [1], [0, 2], [2, 1], [0, 1, 2]]),
+)
+def test_groups_are_tallied_as_python_would(rows: list[tuple[tuple[int, ...], int]], used: list[int]) -> None:
+    """In a table where codes are short, by sorting where they are long, in two steps where no row number fits above."""
+    kinds = (np.int8, np.int64, np.int32)
+    keys, plain = [], [tuple(key[at] for at in used) for key, _ in rows]
+    for number, at in enumerate(used):
+        own = [key[number] for key in plain] or [0]
+        keys.append((np.array([key[number] for key in plain], kinds[at]), min(own), (max(own) - min(own)).bit_length()))
+    values = np.array([value for _, value in rows], np.int32)
+    found, counts, totals = groups.tally(len(rows), keys, [(values, how) for how in ("sum", "min", "max")])
+    expected: dict[tuple[int, ...], list[int]] = {}
+    for key, (_, value) in sorted(zip(plain, rows, strict=True), key=lambda each: each[0][::-1]):
+        expected.setdefault(key, []).append(value)
+    assert list(zip(*found, strict=True)) == list(expected) if used else len(counts) == len(expected)
+    assert counts.tolist() == [len(own) for own in expected.values()]
+    for total, how in zip(totals, (sum, min, max), strict=True):
+        assert total.tolist() == [how(own) for own in expected.values()]
+        assert total.dtype == next(k for k in (np.int8, np.int16, np.int32, np.int64) if not len(total) or
+                                   (np.iinfo(k).min <= total.min() and total.max() <= np.iinfo(k).max))  # fmt: skip
+
+
+def test_many_rows_are_tallied_as_numpy_would() -> None:
+    """More rows than a block has, more groups than a digit has."""
+    chance = np.random.default_rng(3)
+    one, two = chance.integers(-500, 500, 70_000).astype(np.int16), chance.integers(0, 3000, 70_000)
+    values = chance.integers(-1000, 1000, 70_000).astype(np.int16)
+    first, second, long = (one, -500, 10), (two, 0, 12), (two << 37, 0, 49)
+    for keys in ([first], [first, second], [second, long]):
+        found, counts, (totals,) = groups.tally(70_000, keys, [(values, "sum")])
+        order = np.lexsort([key for key, _, _ in keys])
+        rows = np.stack([key.astype(np.int64)[order] for key, _, _ in keys], 1)
+        distinct, starts = [*np.unique(rows[:, ::-1], axis=0, return_index=True)]
+        assert np.array_equal(np.stack(found, 1), distinct[:, ::-1])
+        assert np.array_equal(counts, np.diff(np.append(starts, 70_000)))
+        assert np.array_equal(totals, np.add.reduceat(values[order].astype(np.int64), starts))
+
+
+def test_what_cannot_be_tallied_is_refused() -> None:
+    one, two = np.zeros(1, np.int32), np.zeros(2, np.int64)
+    for value, bits in ((-1, 62), (4, 2), (1, 0)):
         with pytest.raises(ValueError, match="does not fit"):
-            groups.number(np.array(keys, np.int64), bits)
-    with pytest.raises(ValueError, match="63 bits"):
-        groups.number(np.array([1], np.int64), 63)
-
-
-class Test_codes:
-    @given(
-        st.lists(st.tuples(st.integers(-128, 127), st.integers(-(2**31), 2**31 - 1), st.integers(-5, 9)), min_size=1)
-    )
-    def test_codes_are_the_values_side_by_side(self, rows):
-        kinds = (np.int8, np.int32, np.int64)
-        columns = [np.array([row[at] for row in rows], kind) for at, kind in enumerate(kinds)]
-        leasts = [min(row[at] for row in rows) for at in range(3)]
-        found = groups.codes(columns, leasts, [0, 8, 40])
-        expected = [sum((value - least) << shift for value, least, shift in zip(row, leasts, (0, 8, 40), strict=True))
-                    for row in rows]  # fmt: skip
-        assert found.tolist() == expected
-
-    def test_what_does_not_fit_is_refused(self):
-        one, two = np.zeros(1, np.int32), np.zeros(2, np.int64)
-        with pytest.raises(ValueError, match="2 values beside 1"):
-            groups.codes([one, two], [0, 0], [0, 8])
-        with pytest.raises(ValueError, match="63 bits"):
-            groups.codes([one], [0], [63])
-        with pytest.raises(TypeError, match="uint16"):
-            groups.codes([one.astype(np.uint16)], [0], [0])
+            groups.tally(1, [(np.array([value], np.int64), 0, bits)], [])
+    with pytest.raises(ValueError, match="2 values for 1 rows"):
+        groups.tally(1, [(one, 0, 1), (two, 0, 1)], [])
+    with pytest.raises(ValueError, match="1 values for 2 rows"):
+        groups.tally(2, [(two, 0, 1)], [(one, "sum")])
+    for bits in ([63], [40, 23], [-1]):
+        with pytest.raises(ValueError, match="bits behind"):
+            groups.tally(1, [(one, 0, wide) for wide in bits], [])
+    with pytest.raises(TypeError, match="uint16"):
+        groups.tally(1, [(one.astype(np.uint16), 0, 1)], [])
+    with pytest.raises(ValueError, match="rows"):
+        groups.tally(-1, [], [])

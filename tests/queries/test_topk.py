@@ -3,12 +3,13 @@
 import random
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import windrow
 from shapes import BASE, DELTA, when
-from windrow.queries.topk import Top
+from windrow.queries.topk import Top, extremes
 
 SCHEMA = pa.schema(
     [("ts", pa.timestamp("us")), ("k", pa.int64()), ("v", pa.int32()), ("d", pa.date32()), ("f", pa.float64()),
@@ -127,3 +128,40 @@ def test_nothing_is_left_out_where_a_window_holds_fewer_rows_than_are_wanted(str
     text = "SELECT n FROM {p} ORDER BY v, n LIMIT 9999"
     assert wh.sql(text.format(p="p")).fetchall() == expected(given, text, None)
     assert picked
+
+
+@pytest.mark.parametrize("different", [3, 500, 1 << 40])
+@pytest.mark.parametrize("some", [True, False])
+@pytest.mark.parametrize("wanted", [1, 64, 128, 5000])
+def test_extremes_are_all_rows_from_their_floor_on(different, some, wanted):
+    """Drawn with few and with many different values, sorted and not, with and without nulls."""
+    chance = np.random.default_rng([different, wanted])
+    for values in (chance.integers(-different, different, 3000), np.sort(chance.integers(0, different, 3000))):
+        valid = chance.random(3000) < 0.7 if some else None
+        count = 3000 if valid is None else int(valid.sum())
+        found = extremes(values, valid, 100, wanted)
+        own = values[found.rows - 100]
+        assert list(found.values) == list(own)
+        assert valid is None or valid[found.rows - 100].all()
+        assert (found.floor is None) == (count <= wanted)
+        least = min(values.tolist()) if found.floor is None else found.floor
+        mask = values >= least if valid is None else (values >= least) & valid
+        assert list(found.rows) == list(np.flatnonzero(mask) + 100)
+        assert len(found.rows) >= min(wanted, count)
+
+
+def test_a_slide_has_only_the_new_segment_looked_through(tmp_path, monkeypatch):
+    chance = random.Random(5)
+    looked: list[int] = []
+    real = Top._values
+    monkeypatch.setattr(Top, "_values", lambda self, segment: (looked.append(segment.id), real(self, segment))[1])
+    with windrow.open(tmp_path / "w", clock=lambda: BASE + 100 * DELTA) as wh:
+        lifetime = f"{6 * DELTA} microseconds"
+        wh.create_stream("p", SCHEMA, time="ts", key="k", slide=f"{DELTA} microseconds", lifetime=lifetime)
+        for slot in range(1, 12):
+            wh.append("p", rows(slot, chance))
+            wh.slide("p", to=when(BASE + slot * DELTA))
+            wh.sql("SELECT n FROM p ORDER BY n DESC LIMIT 3").fetchall()
+            looked.clear()
+            assert wh.sql("SELECT n FROM p ORDER BY n DESC LIMIT 40").fetchall()[0] == (slot * 100 + 59,)
+            assert not looked

@@ -1,6 +1,7 @@
 """Warehouses of other releases, damaged files, places that cannot be written: each works or says what is wrong."""
 
 import contextlib
+import gc
 import json
 import re
 import shutil
@@ -348,3 +349,20 @@ def test_a_read_only_handle_creates_nothing_in_the_folder_but_its_pins(filled: P
             with pytest.raises(windrow.StorageError, match="reading only"):
                 change()
     assert sorted(str(p) for p in filled.rglob("*") if "pins" not in p.parts) == before
+
+
+def test_warehouses_that_nobody_closes_do_not_use_up_the_addresses(tmp_path: Path) -> None:
+    """Each reserves a tebibyte of them, and a process has 128."""
+    for number in range(150):
+        scenario.open_warehouse(tmp_path / str(number))
+        if number % 20 == 0:
+            gc.collect()
+    held = [line for line in Path("/proc/self/maps").read_text().splitlines() if f"{tmp_path}/" in line]
+    assert len([line for line in held if line.endswith("data.mdb")]) < 60
+    left = scenario.open_warehouse(tmp_path / "0")
+    with scenario.open_warehouse(tmp_path / "0") as kept:
+        SHAPES["fixed"].create(left, "s", NOREBUILD)
+        del left
+        gc.collect()
+        with scenario.open_warehouse(tmp_path / "1"):
+            assert list(kept.streams()) == ["s"], "another handle of the same catalog lives on"

@@ -204,7 +204,7 @@ def test_the_cost_of_a_slide_follows_its_batch_not_the_window(path: Path) -> Non
     """Adaptive maintenance pays for merges from a budget: no slide rewrites more than about a batch, and all together
     no more than the budget's share of what came in, though the window grows to twenty batches."""
     noise = np.random.default_rng(5)
-    index = windrow.Index("round-robin", 2, 2, max_segments=4, dead_fraction=0.3)
+    index = windrow.Index("round-robin", 2, 2, max_segments=2, dead_fraction=0.3)
     with scenario.open_warehouse(path) as wh:
         schema = payload_rows(0, 1, 1000, noise).schema
         wh.create_stream(

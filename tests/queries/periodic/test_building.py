@@ -61,7 +61,7 @@ def plainly(rows: list[dict[str, Any]], names: list[str]) -> dict[tuple[Any, ...
 def test_groups_are_kept_as_python_adds_them_up(rows: list[dict[str, Any]], names: list[str]) -> None:
     """Nulls in groups and values, negative numbers, both ends of 64 bits; too wide groups are left to DuckDB."""
     kinds = {"k": "BIGINT", "p": "UTINYINT", "v": "INTEGER"}
-    recipe = building.recipe(entry([(f"_row.{n.upper()}", n, kinds[n]) for n in names]), SCHEMA)
+    (recipe,) = building.recipes([entry([(f"_row.{n.upper()}", n, kinds[n]) for n in names])], SCHEMA)
     assert recipe is not None
     table = pa.table({f.name: pa.array([row.get(f.name) for row in rows], f.type) for f in SCHEMA})
     given_ = building.Rows(table)
@@ -91,4 +91,4 @@ def test_groups_are_kept_as_python_adds_them_up(rows: list[dict[str, Any]], name
     ],
 )
 def test_what_is_not_plain_is_left_to_duckdb(refused: SynopsisEntry) -> None:
-    assert building.recipe(refused, SCHEMA) is None
+    assert building.recipes([refused], SCHEMA) == [None]

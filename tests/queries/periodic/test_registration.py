@@ -136,6 +136,19 @@ def test_parameters_are_bound_in_every_run(path):
             assert sorted(row[-2:] for row in wh.results(name).fetchall()) == [(58, 10), (59, 10)]
 
 
+@pytest.mark.parametrize("given", [1 << 63, -(1 << 63) - 1, (1 << 64) - 1, 1 << 100])
+def test_integers_of_more_than_64_bits_are_kept_with_the_query(path, given):
+    sql = "SELECT count(*) AS n, max(src) < $1 AS below FROM packets [WINDOW 1 MINUTE SLIDE 1 MINUTE] WHERE src < $1"
+    with traffic.warehouse() as wh:
+        for name, mark, bound in (("a", "$1", [given]), ("b", "$most", {"most": given})):
+            wh.add_query(name, sql.replace("$1", mark), params=bound)
+        traffic.advance(wh, 21)
+        expected = wh.sql(sql.replace(" SLIDE 1 MINUTE", ""), [given]).fetchall()
+        assert {run.outcome for run in wh.run_due()} == {"delivered"}
+        for name in "ab":
+            assert [row[-2:] for row in wh.results(name).fetchall()] == expected
+
+
 def test_a_one_time_answer_is_promoted(path):
     with traffic.warehouse() as wh:
         answer = wh.sql("SELECT count(*) AS n FROM packets [WINDOW 3 MINUTES] WHERE src < $1", [30])

@@ -1,0 +1,68 @@
+"""Rows of a partner by its directories: a batch that has few keys need not look at a whole window."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.definitions import StreamDefinition
+from windrow.indexes.columns import Picks
+from windrow.indexes.probing import KeyRange, locate
+from windrow.indexes.segments import Segment
+from windrow.lookups import find_stream
+from windrow.native import keys as native_keys
+from windrow.queries.views.binding import Prune
+from windrow.queries.views.plans import Part
+from windrow.store import Store
+
+MOST_KEYS = 4_000
+"""Up to so many values are looked up in the directories of a partner; more are joined by hash."""
+_LOOKUP = 12
+"""A lookup of one value in one directory costs as much as joining so many rows by hash."""
+_SHARE = 0.2
+
+
+def worth_seeking(segments: Sequence[Segment]) -> int:
+    """How many values may be looked up in directories before it would be dearer than to look at all rows."""
+    return sum(segment.rows for segment in segments) // (_LOOKUP * max(1, len(segments)))
+
+
+def key_ranges(definition: StreamDefinition, values: Sequence[pa.ChunkedArray]) -> list[KeyRange] | None:
+    """Where the first columns of a search key have given values, which are not null; None if they never can."""
+    kinds = [_plain(kind) for kind in definition.key_types()[: len(values)]]
+    try:
+        arrays = [column.cast(kind).combine_chunks() for column, kind in zip(values, kinds, strict=True)]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    if not len(arrays[0]):
+        return []
+    encoded = sorted(native_keys.encode(arrays).to_pylist())
+    if len(values) == len(definition.key):
+        return [KeyRange(low, low) for low in encoded]
+    return [KeyRange(low, native_keys.successor(low), open_ended=True) for low in encoded]
+
+
+def by_directory(store: Store, part: Part, ranges: Sequence[KeyRange]) -> Prune:
+    """Which rows of a part's segments have such keys."""
+    definition, directories = part.definition, store.directories
+    assert definition is not None
+    layouts = store.catalog.read(lambda tables: find_stream(tables, part.name)[1].layouts)
+    sorted_by_key = {layout.id for layout in layouts if layout.key == definition.key}
+
+    def prune(segments: Sequence[Segment]) -> tuple[Sequence[Segment], Picks] | None:
+        stored = [segment for segment in segments if segment.id >= 0 and segment.layout in sorted_by_key]
+        found = locate(stored, ranges, lambda own, use: use(directories(own)))
+        if found.rows > _SHARE * sum(segment.rows for segment in segments):
+            return None
+        picks = found.by_segment()
+        # What the same slide has just made has no directory yet, and the directories of a layout before a change of
+        # the key are of another one: both are read whole.
+        used = {segment.id for segment in stored}
+        picks |= {s.id: (np.array([s.start]), np.array([s.stop])) for s in segments if s.id not in used}
+        return [segment for segment in segments if segment.id in picks], picks
+
+    return prune
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind

@@ -1,0 +1,51 @@
+"""A manifest's columns say what its segments say, however many commits it was carried through."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.indexes.test_maintenance import segment
+from windrow.indexes.manifest import Figures, Manifest
+from windrow.indexes.segments import Segment
+
+SLOTS = st.lists(st.integers(-3, 40), min_size=1, max_size=20)
+MADE = st.lists(st.tuples(st.integers(0, 5), SLOTS), max_size=8)
+COMMITS = st.lists(st.tuples(MADE, st.sets(st.integers(0, 30)), st.integers(-5, 45)), max_size=6)
+
+
+def made_of(given: list[tuple[int, list[int]]], first: int) -> list[Segment]:
+    return [
+        segment(first + n, f"{first}.{file}", 100 + n, slots, n % 4, n % 3) for n, (file, slots) in enumerate(given)
+    ]
+
+
+@given(commits=COMMITS)
+def test_carried_columns_are_those_of_the_segments(
+    commits: list[tuple[list[tuple[int, list[int]]], set[int], int]],
+) -> None:
+    manifest, plain, number = Manifest(), list[Segment](), 0
+    for come, gone, slide in commits:
+        fresh = made_of(come, number)
+        number += len(fresh)
+        gone -= {one.id for one in fresh}
+        manifest = manifest.changed(gone, fresh)
+        plain = [*(one for one in plain if one.id not in gone), *fresh]
+        assert list(manifest) == plain
+        carried, asked = manifest.figures, Figures.of(plain)
+        assert np.array_equal(carried.all[:-1], asked.all[:-1])
+        assert len({*zip(carried.file.tolist(), (one.file for one in plain), strict=True)}) == len(set(carried.file))
+        assert len(set(carried.file)) == len({one.file for one in plain})
+        assert manifest.dead(slide).tolist() == [one.dead(slide) for one in plain]
+        assert manifest.files() == {one.file for one in plain}
+
+
+@given(given=MADE, previous=st.integers(-5, 45), further=st.integers(0, 20))
+def test_rows_that_a_slide_lets_go_are_added_to_the_dead_ones(
+    given: list[tuple[int, list[int]]], previous: int, further: int
+) -> None:
+    slide = previous + further
+    manifest = Manifest(made_of(given, 0))
+    losing = [at for at, one in enumerate(manifest) if one.expired_between(previous, slide)]
+    gone = manifest.expire(previous, slide, np.array(losing, np.int64))
+    assert gone.tolist() == [manifest[at].expired_between(previous, slide) for at in losing]
+    assert manifest.dead(slide).tolist() == [one.dead(slide) for one in manifest]

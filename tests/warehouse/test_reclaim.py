@@ -1,0 +1,77 @@
+"""Large files that nothing needs any more: nobody waits for their removal, and no record goes before they do."""
+
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+import scenario
+import windrow
+from shapes import BASE, DELTA, SHAPES, when
+from windrow import reclaim
+
+S = "s"
+
+
+def live_on(wh: windrow.Warehouse, first: int, slides: int) -> None:
+    """Some slides with a row each."""
+    shape = SHAPES["fixed"]
+    for turn in range(first, first + slides):
+        wh.append(S, shape.table([shape.row(turn, BASE + turn * DELTA + 1, None, random.Random(turn))]))
+        wh.slide(S, to=when(BASE + (turn + 1) * DELTA))
+
+
+def waiting(wh: windrow.Warehouse) -> list[Path]:
+    """Files that wait for their removal."""
+    named = wh._store.catalog.read(lambda t: [file for _, record in t.items("reclaim") for file in record.files])
+    return [wh.path / file for file in named]
+
+
+def test_a_slide_does_not_wait_for_the_removal_of_large_files(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reclaim, "_LARGE_BYTES", 0)
+    go_on, removed = threading.Event(), threading.Event()
+    with scenario.open_warehouse(path) as wh:
+        SHAPES["fixed"].create(wh, S, windrow.Index("round-robin", 2, 2, maintenance="norebuild"))
+        turns = 0
+        while not waiting(wh):
+            live_on(wh, turns, 1)
+            turns += 1
+        doomed = waiting(wh)
+        plain = reclaim.unlink
+
+        def slowly(store: object, ready: object) -> None:
+            go_on.wait(60)
+            plain(store, ready)  # type: ignore[arg-type]
+            removed.set()
+
+        monkeypatch.setattr(reclaim, "unlink", slowly)
+        live_on(wh, turns, 2)  # neither of these slides waits, and the second does not begin the same removal again
+        assert set(doomed) <= set(waiting(wh)), "what is not gone yet is still on record"
+        assert all(file.exists() for file in doomed)
+        go_on.set()
+        assert removed.wait(60)
+        monkeypatch.setattr(reclaim, "unlink", plain)
+        while wh._store.leaving:
+            threading.Event().wait(0.01)
+        assert not any(file.exists() for file in doomed)
+        live_on(wh, turns + 2, 1)
+        assert not set(doomed) & set(waiting(wh)), "found gone, and so settled"
+        wh.gc()
+        scenario.assert_sound(wh)
+
+
+def test_a_process_that_ends_meanwhile_leaves_the_rest_to_the_next(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reclaim, "_LARGE_BYTES", 0)
+    with scenario.open_warehouse(path) as wh:
+        SHAPES["fixed"].create(wh, S, windrow.Index("round-robin", 2, 2, maintenance="norebuild"))
+        monkeypatch.setattr(reclaim, "unlink", lambda *_: None)  # as if it had died before the disk did anything
+        live_on(wh, 0, 12)
+        doomed = waiting(wh)
+    assert doomed
+    assert all(file.exists() for file in doomed)
+    monkeypatch.undo()
+    with scenario.open_warehouse(path) as wh:
+        live_on(wh, 12, 2)
+        assert not any(file.exists() for file in doomed)
+        scenario.assert_sound(wh)
