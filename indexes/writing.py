@@ -10,24 +10,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from windrow.indexes.judging import Judge, is_plain
 from windrow.indexes.model import Int64s
 from windrow.native import pagewriter
-
-_SAMPLE_ROWS = 1024
-_SAMPLE_BYTES = 128 << 10
-_WORTH_SAVING = 0.1
-"""The share of a row's bytes that compressing a column must save."""
-_WORTH_NAMING = 0.02
-"""The share that a column of repeating texts must have to get a dictionary; numbers must have `_WORTH_SAVING`."""
-_JUDGED_FOR = 64
-"""Files of one schema that are written before its columns are judged anew."""
-_JUDGED_SCHEMAS = 4096
-
-_judged: dict[tuple[bytes, tuple[str, ...]], tuple[dict[str, Any], int]] = {}
-"""By schema: how its columns are written, and for how many more files that judgement stands."""
 
 
 class SegmentFileWriter:
@@ -38,12 +25,19 @@ class SegmentFileWriter:
         schema: Of the rows, with `_seq`.
         row_group_bytes: Aimed size of a row group.
         sorted_by: Columns whose minimum and maximum per row group are worth keeping.
-
-    Which columns are worth a dictionary or compression is judged on the first rows.
+        judge: Says which columns are worth a dictionary or compression; without one, the first rows do.
     """
 
-    def __init__(self, sink: Any, schema: pa.Schema, row_group_bytes: int, sorted_by: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        sink: Any,
+        schema: pa.Schema,
+        row_group_bytes: int,
+        sorted_by: Sequence[str] = (),
+        judge: Judge | None = None,
+    ) -> None:
         self._sink = sink
+        self._judge = judge or Judge()
         self._schema = schema
         self._row_group_bytes = row_group_bytes
         self._sorted_by = list(sorted_by)
@@ -79,24 +73,13 @@ class SegmentFileWriter:
             self._output.write(table, order, group_rows(rows, size, self._row_group_bytes))
 
     def _begin(self, table: pa.Table, order: Int64s | None) -> "_Pages | _Arrow":
-        settings = self._settings(table, order)
+        settings = self._judge.settings(table, order, self._sorted_by)
         if is_plain(settings):
             try:
                 return _Pages(self._sink, self._schema, settings["write_statistics"] or ())
             except pagewriter.Declined:
                 pass
         return _Arrow(self._sink, self._schema, settings)
-
-    def _settings(self, table: pa.Table, order: Int64s | None) -> dict[str, Any]:
-        schema = (self._schema.serialize().to_pybytes(), tuple(self._sorted_by))
-        settings, left = _judged.get(schema, ({}, 0))
-        if left <= 0:
-            if len(_judged) > _JUDGED_SCHEMAS:
-                _judged.clear()
-            sample = table.slice(0, _SAMPLE_ROWS) if order is None else table.take(pa.array(order[:_SAMPLE_ROWS]))
-            settings, left = column_settings(sample, self._sorted_by), _JUDGED_FOR
-        _judged[schema] = settings, left - 1
-        return settings
 
     def close(self) -> None:
         """Write what is pending and the footer."""
@@ -165,72 +148,3 @@ def group_rows(rows: int, size: int, row_group_bytes: int) -> int:
     """Rows per row group so that each holds about `row_group_bytes`, of equal size."""
     groups = max(1, round(size / row_group_bytes))
     return int(max(32, -(-rows // groups)))
-
-
-def is_plain(settings: dict[str, Any]) -> bool:
-    """Whether no column has a dictionary or is compressed."""
-    codecs = settings["compression"]
-    used = {codecs} if isinstance(codecs, str) else set(codecs.values())
-    return not settings["use_dictionary"] and used <= {"none"}
-
-
-def column_settings(sample: pa.Table, sorted_by: list[str]) -> dict[str, Any]:
-    """Dictionary and compression only for columns that gain from them, judged on a few rows.
-
-    Compression must pay for the row, not for the column: single rows are read by page, and squeezing eight bytes
-    beside a thousand would only make each of them dearer.
-    """
-    rows = max(1, min(_SAMPLE_ROWS, sample.num_rows))
-    picked = sample.slice(0, max(64, min(rows, _SAMPLE_BYTES * sample.num_rows // max(1, sample.nbytes))))
-    total = max(1, picked.nbytes)
-    codec = pa.Codec("lz4_raw")
-    dictionary, squeezed = [], []
-    for field, column in zip(picked.schema, picked.columns, strict=True):
-        if pa.types.is_dictionary(field.type) or (column.nbytes > _least(field.type) * total and _repeats(column)):
-            dictionary.append(field.name)
-        elif _saving(column, codec) > _WORTH_SAVING * total:
-            squeezed.append(field.name)
-    nested = any(pa.types.is_nested(field.type) for field in picked.schema)
-    codecs = {name: "lz4" if name in squeezed else "none" for name in picked.schema.names}
-    return {
-        "use_dictionary": dictionary or False,
-        "write_statistics": [name for name in sorted_by if _has_extremes(picked.schema.field(name).type)] or False,
-        "version": "2.6",
-        "write_page_checksum": True,
-        "compression": ("lz4" if squeezed else "none") if nested else codecs,
-    }
-
-
-def _least(kind: pa.DataType) -> float:
-    """The share of a row's bytes that a column must have for a dictionary to be worth it."""
-    if pa.types.is_nested(kind):
-        return 1.0
-    return _WORTH_SAVING if pa.types.is_primitive(kind) else _WORTH_NAMING
-
-
-def _has_extremes(kind: pa.DataType) -> bool:
-    """Whether minimum and maximum are safe to write.
-
-    Those of floats leave NaN out, and readers would then miss such rows; DuckDB 2.0.0 answers ``IS DISTINCT FROM``
-    wrongly for text of which they say that it is all one value, where there are nulls beside it.
-    """
-    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_integer(plain) or pa.types.is_temporal(plain) or pa.types.is_decimal(plain))
-
-
-def _repeats(column: pa.ChunkedArray) -> bool:
-    if pa.types.is_boolean(column.type) or pa.types.is_null(column.type) or len(column) < 64:
-        return False
-    return int(pc.count_distinct(column, mode="all").as_py()) * 8 <= len(column)
-
-
-def _saving(column: pa.ChunkedArray, codec: pa.Codec) -> float:
-    """Bytes that compression saves."""
-    if not len(column) or pa.types.is_null(column.type):
-        return 0.0
-    array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-    compact = pa.concat_arrays([array, array.slice(0, 0)]) if array.offset or array.nbytes < column.nbytes else array
-    buffers = [buffer for buffer in compact.buffers() if buffer is not None]
-    plain = sum(min(buffer.size, array.nbytes) for buffer in buffers)
-    shrunk = sum(len(codec.compress(buffer.slice(0, min(buffer.size, array.nbytes)))) for buffer in buffers)
-    return max(0.0, float(plain - shrunk))

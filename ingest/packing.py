@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windrow.indexes.judging import column_settings
 from windrow.indexes.parquet import conform
-from windrow.indexes.writing import column_settings
 from windrow.snapshot import load_view
 from windrow.spool import Append
 

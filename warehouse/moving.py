@@ -150,7 +150,9 @@ def _write(store: Store, stock: Stock, chosen: list[Segment]) -> _Written:
     written = _Written()
     with store.writer.staging() as path:
         with store.files.sink(path) as sink:
-            output = SegmentFileWriter(sink, definition.stored_schema, layout.index.row_group_bytes, definition.key)
+            judge = store.judges[stock.entry.id]
+            grouped = layout.index.row_group_bytes
+            output = SegmentFileWriter(sink, definition.stored_schema, grouped, definition.key, judge)
             by_row = sorted(chosen, key=lambda segment: (partitioner.row(segment.last_slide), segment.last_slide))
             for row, group in groupby(by_row, key=lambda segment: partitioner.row(segment.last_slide)):
                 for rows, first, last in _chunks(store, stock, list(group)):

@@ -273,7 +273,7 @@ class Slide:
         merged: list[tuple[Merge, Cut]] = []
         with store.writer.staging() as path:
             with store.files.sink(path) as sink:
-                output = SegmentFileWriter(sink, schema, row_group_bytes, definition.key)
+                output = SegmentFileWriter(sink, schema, row_group_bytes, definition.key, store.judges[entry.id])
                 for task in update.merges:
                     own, column = list(task.segments), task.cell[2]
                     model = definition.model.keyed(state.layout_of(task.cell[0]).key)

@@ -186,9 +186,8 @@ class Append:
 
     def _write(self, path: Path, arranged: Arranged, events: Histogram) -> StagedFile:
         with self.store.files.sink(path) as sink:
-            output = SegmentFileWriter(
-                sink, arranged.table.schema, self.layout.index.row_group_bytes, self.definition.key
-            )
+            grouped, judge = self.layout.index.row_group_bytes, self.store.judges[self.entry.id]
+            output = SegmentFileWriter(sink, arranged.table.schema, grouped, self.definition.key, judge)
             arranged.write(output)
             output.close()
         size, digest = self.store.writer.seal(path, output.digest)

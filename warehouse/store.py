@@ -5,6 +5,7 @@ import os
 import random
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from windrow.catalog import Catalog, Tables, key, named_files
 from windrow.errors import ClosedError, StorageError, WindrowError
 from windrow.files import Files, Writer
 from windrow.indexes.columns import ColumnCache
+from windrow.indexes.judging import Judge
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.parquet import FileReader
 from windrow.usage import WORTH_A_COMMIT, Usage
@@ -44,6 +46,8 @@ class Store:
     read_only: bool = False
     manifests: dict[int, tuple[int, Manifest]] = field(default_factory=dict)
     usage: Usage = field(default_factory=Usage)
+    judges: defaultdict[int, Judge] = field(default_factory=lambda: defaultdict(Judge))
+    """By stream: how its files are written."""
     leaving: set[bytes] = field(default_factory=set)
     """Replaced things whose files are being removed; see `reclaim`."""
     _writer: Writer | None = None

@@ -143,7 +143,8 @@ class Moved:
         store = self.store
         with store.writer.staging() as path:
             with store.files.sink(path) as sink:
-                output = SegmentFileWriter(sink, arranged.table.schema, layout.index.row_group_bytes, definition.key)
+                grouped, judge = layout.index.row_group_bytes, store.judges[self.entry.id]
+                output = SegmentFileWriter(sink, arranged.table.schema, grouped, definition.key, judge)
                 arranged.write(output)
                 output.close()
             size, digest = store.writer.seal(path, output.digest)
