@@ -16,6 +16,7 @@ from typing import Any
 import windrow
 from bench.measures import timed
 from bench.memory_child import Peak
+from bench.systems.floors import SortedParquet
 from bench.systems.ours import STREAM, Windrow
 from bench.workload import SlidingRows
 
@@ -48,22 +49,30 @@ class Point:
 
 
 def measure(point: Point, folder: Path) -> dict[str, float]:
-    """Mean milliseconds of append, slide and both, medians of probe and scan, and the greatest rise of memory in MB."""
-    workload = point.workload
-    system = Windrow(folder, workload)
+    """Mean milliseconds of append, slide, both and the floor, medians of probe and scan, the most memory in MB.
+
+    The floor is the batch sorted, written and synced beside the same readers: what they take from it is the machine's
+    doing, and only what they take from an update beyond that can be waiting for them.
+    """
+    workload, places = point.workload, (folder / "ours", folder / "floor")
+    for place in places:
+        place.mkdir()
+    system, floor = Windrow(places[0], workload), SortedParquet(places[1], workload)
     for slot in range(1, workload.slots + 1):
         batch = workload.batch(slot)
         system.update(batch, batch.rows)
-    taken: dict[str, list[float]] = {"append": [], "slide": [], "probe": [], "scan": []}
+    taken: dict[str, list[float]] = {"append": [], "slide": [], "probe": [], "scan": [], "floor": []}
     peaks = []
-    with reading(folder / "warehouse", point.readers):
+    with reading(places[0] / "warehouse", point.readers):
         for slot in range(workload.slots + 1, workload.slots + 1 + point.steps):
             batch = workload.batch(slot)
+            given_rows = floor.prepare(batch)
             work = (
                 ("append", lambda given=batch: system.append(given.rows)),
                 ("slide", lambda given=batch: system.slide(given)),
                 ("probe", lambda given=batch: system.probe(given.key)),
                 ("scan", system.scan),
+                ("floor", lambda given=batch, rows=given_rows: floor.update(given, rows)),
             )
             for name, operation in work:
                 taken[name].append(1e3 * timed(operation)[0].wall)
@@ -72,8 +81,9 @@ def measure(point: Point, folder: Path) -> dict[str, float]:
             batch = workload.batch(slot)
             peaks.append(peak.during(lambda given=batch: system.update(given, given.rows)))  # type: ignore[misc]
     system.close()
+    floor.close()
     both = [a + s for a, s in zip(taken["append"], taken["slide"], strict=True)]
-    found = {name: statistics.mean(taken[name]) for name in ("append", "slide")}
+    found = {name: statistics.mean(taken[name]) for name in ("append", "slide", "floor")}
     found |= {name: statistics.median(taken[name]) for name in ("probe", "scan")}
     return {**found, "update": statistics.mean(both), "peak": max(peaks) / 1e6}
 
