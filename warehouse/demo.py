@@ -94,13 +94,17 @@ def generate_leases(stage: Stage, update: int) -> pa.Table:
 
 
 def generate_packets(stage: Stage, minute: int, count: int) -> pa.Table:
-    """One minute of packet headers: a few hosts send most of them."""
+    """One minute of packet headers: a few hosts send most of them, and every fifth packet answers an earlier one."""
     random = stage.random
     ts = np.sort(START + (minute - 1) * MINUTE + random.integers(1, MINUTE + 1, count))
     ts[-1:] = START + minute * MINUTE
     src = np.minimum(random.zipf(1.4, count), 5000).astype(np.int64)
+    dst = random.integers(1, 5000, count)
+    answers = np.arange(1, count)[random.random(count - 1) < 0.2]
+    answered = (answers * random.random(len(answers))).astype(np.int64)
+    src[answers], dst[answers] = dst[answered], src[answered]
     length = random.choice(np.array([40, 52, 576, 1500], np.int32), count)
-    table = pa.table([pa.array(ts, UTC), src, random.integers(1, 5000, count), length], schema=PACKETS)
+    table = pa.table([pa.array(ts, UTC), src, dst, length], schema=PACKETS)
     stage.packets.append(table)
     return table
 

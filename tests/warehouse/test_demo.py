@@ -125,3 +125,10 @@ def test_periodic_queries_deliver_every_run_once_and_agree_with_plain_arithmetic
     assert periodic["equal"] is True
     assert periodic["runs"] == {"busiest": 4, "each_minute": 4, "newcomers": 1}
     assert periodic["files"] == 4
+
+
+def test_the_kept_join_has_the_rows_of_its_query(told):
+    view = told["scenes"]["views"]
+    assert view["equal"] is True
+    assert view["rows"] > 10
+    assert view["pattern"] == "weak"
