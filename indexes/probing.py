@@ -53,8 +53,10 @@ def key_ranges(
             f"a probe of stream {stream!r} takes one of key, keys or between (use keys=[None] for null), "
             f"not {sum(given)} of them"
         )
+    if keys is not None and isinstance(keys, (str, bytes, int, float)):
+        raise SearchKeyError(f"keys={keys!r} must be a list of keys; for one, give key={keys!r}")
     if between is not None:
-        if len(between) != 2:
+        if not isinstance(between, (tuple, list)) or len(between) != 2:
             raise SearchKeyError(f"between takes a pair (low, high), not {between!r}")
         low = key_bytes(_parts(between[0], names), types, names)
         upper = _parts(between[1], names)

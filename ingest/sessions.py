@@ -28,6 +28,8 @@ WRITE_SETTINGS = {
     "spark.sql.parquet.fieldId.write.enabled": "false",
     # Quoted names in our SQL are names.
     "spark.sql.parser.quotedRegexColumnNames": "false",
+    # So is ${…} in them, which Spark would replace by the setting of that name.
+    "spark.sql.variable.substitute": "false",
 }
 
 QUIET_SETTINGS = {

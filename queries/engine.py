@@ -27,6 +27,10 @@ _instances: dict[tuple[int, str], duckdb.DuckDBPyConnection] = {}
 leave_to_parent(_instances, _guard)
 _LEAD = re.compile(r"^[A-Z][A-Za-z ]+ Error: ")
 _PLACE = re.compile(r"\n*LINE \d+:.*", re.DOTALL)
+_ADVICE = re.compile(r"\n+Possible solutions:.*| Use \"SET .*", re.DOTALL)
+"""What DuckDB would have one do: settings, which are locked here."""
+_FRAME = re.compile(r"^exporting a stream from the object registered as '.*?' failed: (?:\w+Error: )?")
+"""How it begins to tell of an error in a relation of ours."""
 
 
 def cursor(store: Store, memory_limit: str | None = None) -> Any:
@@ -72,8 +76,23 @@ def locked_instance(
     return opened
 
 
-def explain_error(statement: Statement, error: BaseException) -> QueryError:
-    """DuckDB's error in one sentence, shown at its place in the user's text where DuckDB names one."""
+def explain_error(statement: Statement, error: BaseException, before: int = 0) -> QueryError:
+    """DuckDB's error in one sentence, shown at its place in the user's text where DuckDB names one.
+
+    `before` is how many bytes stood before the statement in what DuckDB was given.
+    """
+    message, offset = _told(error)
+    return statement.error(None if offset is None else max(0, offset - before), message)
+
+
+def message_of(error: BaseException) -> str:
+    """What DuckDB says, in one line."""
+    message, _ = _told(error)
+    return message.partition("\n")[0]
+
+
+def _told(error: BaseException) -> tuple[str, int | None]:
+    """DuckDB's message without its frame, and the place that it names."""
     message = str(error)
     offset: int | None = None
     start = message.find("{")
@@ -83,4 +102,8 @@ def explain_error(statement: Statement, error: BaseException) -> QueryError:
             message = str(told.get("exception_message", message))
             position = told.get("position")
             offset = None if position is None else int(position)
-    return statement.error(offset, _PLACE.sub("", _LEAD.sub("", message)).strip())
+    for frame in (_LEAD, _FRAME, _PLACE, _ADVICE):
+        message = frame.sub("", message)
+    if message.startswith("failed to allocate"):
+        message += "; ask for less, or with a greater memory_limit"
+    return message.strip(), offset

@@ -349,7 +349,7 @@ def _explained(prepared: Prepared, params: Params) -> Explanation:
     try:
         rows = prepared.cursor.execute(f"{word} {prepared.statement.sql}", params).fetchall()
     except duckdb.Error as error:
-        raise told(prepared.statement, error) from None
+        raise engine.explain_error(prepared.statement, error, before=len(word) + 1) from None
     plan = "\n".join(str(row[1]) for row in rows)
     pattern = patterns.told(prepared.statement, prepared.snapshot)
     kept = covering.explain(prepared.snapshot, prepared.statement)

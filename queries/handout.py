@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from duckdb._sources import ArrowScanSource, nodes
 from duckdb._sources.to_arrow import to_arrow
 
+from windrow import times
 from windrow.indexes.probing import find_rows, read_found
 from windrow.indexes.scanning import scan_segments
 from windrow.queries.connections import open_connection
@@ -155,8 +156,22 @@ def _window_macro(snapshot: Snapshot) -> str:
         zoned = view.schema.field(definition.time).type.tz is not None
         clock = f"make_timestamp({view.now or 0})" + (" AT TIME ZONE 'UTC'" if zoned else "")
         start = f"SELECT * FROM {quoted(name)} WHERE {quoted(definition.time)} > {clock} - INTERVAL '"
-        cases.append(f"WHEN {text(name.lower())} THEN {text(start)}")
+        cases.append(f"WHEN {text(name.lower())} THEN {_unless_too_long(view)}{text(start)}")
     choice = f"CASE lower(stream) {' '.join(cases)} ELSE error('there is no stream ' || stream) END" if cases else "''"
     return (
         f"CREATE TEMP MACRO \"window\"(stream, length) AS TABLE FROM query({choice} || CAST(length AS VARCHAR) || '''')"
     )
+
+
+def _unless_too_long(view: StreamView) -> str:
+    """SQL that refuses a window longer than the stream keeps, to stand before what such a window gives."""
+    definition = view.entry.definition
+    kept, now, floor = definition.longest_life, view.now, definition.floor
+    if now is not None and floor is not None and (kept is None or now - floor < kept):
+        kept = now - floor  # its lifetime was lengthened, and older rows are gone
+    if kept is None:
+        return ""
+    words = (
+        f"stream {definition.name!r} keeps rows for {times.show_duration(kept)}; a longer window would not be complete"
+    )
+    return f"CASE WHEN CAST(length AS INTERVAL) > to_microseconds({kept}) THEN error({text(words)}) ELSE '' END || "

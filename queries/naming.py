@@ -9,6 +9,8 @@ from functools import lru_cache
 from windrow.queries import trees
 from windrow.queries.statements import Statement
 
+_UNSAID = {"STAR", "POSITIONAL_REFERENCE"}
+"""Expressions that mean columns without naming them."""
 _UNNAMED = {"PIVOT", "SHOW_REF"}
 """Relations that mean all columns of what they are made of."""
 
@@ -30,7 +32,7 @@ def _words(statement: Statement) -> frozenset[str] | None:
     words = {token.name.lower() for token in statement.source.tokens if token.named}
     for visit in trees.walk(statement.tree):
         node = visit.node
-        if node.get("class") == "STAR" or str(node.get("type")) in _UNNAMED or node.get("ref_type") == "NATURAL":
+        if node.get("class") in _UNSAID or str(node.get("type")) in _UNNAMED or node.get("ref_type") == "NATURAL":
             return None
         if node.get("column_name_alias"):
             return None

@@ -95,8 +95,14 @@ def _column(node: trees.Node, alias: str, items: Sequence[trees.Node], columns: 
         return None
     name = path[-1]
     found = [column for column in columns if column.lower() == name]
-    hidden = any(item["alias"].lower() == name or item.get("replace_list") or item.get("rename_list") for item in items)
+    hidden = any(item["alias"].lower() == name or _renames(item) for item in items)
     return found[0] if len(found) == 1 and not hidden else None
+
+
+def _renames(item: trees.Node) -> bool:
+    """Whether a star gives columns other names or values than they have; ``COLUMNS(…)`` may."""
+    told = (item.get("replace_list"), item.get("rename_list"), item.get("columns"))
+    return any(told) or (item.get("class") == "STAR" and bool(item["alias"]))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pyarrow as pa
 from windrow import times
 from windrow.catalog import Tables, key, last_int
 from windrow.definitions import StreamDefinition, choose_index, define
-from windrow.errors import DefinitionError, InUseError, StreamExistsError, ViewError
+from windrow.errors import DefinitionError, InUseError, StreamExistsError, UnknownStreamError, ViewError
 from windrow.files import disk_errors
 from windrow.indexes.partitioners import Index
 from windrow.layouts import opening_layout
@@ -98,7 +98,14 @@ def record_stream(tables: Tables, definition: StreamDefinition, layout: Layout, 
 def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = False) -> None:
     """Remove a stream (or a view); its files go when the last reader that pins them has gone."""
     store.check_writable()
-    entry, _ = store.catalog.read(lambda tables: find_stream(tables, name))
+    try:
+        entry, _ = store.catalog.read(lambda tables: find_stream(tables, name))
+    except UnknownStreamError:
+        if not view:
+            raise
+        known = store.catalog.read(lambda tables: [plan.name for _, plan in tables.items("plans")])
+        there = f"the views are {', '.join(known)}" if known else "none was created yet"
+        raise UnknownStreamError(f"there is no view {name!r}; {there}") from None
     if view != bool(entry.definition.inputs):
         raise ViewError(
             f"{name!r} is a {'stream' if view else 'view'}; drop it with drop_{'stream' if view else 'view'} "

@@ -9,13 +9,15 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from windrow import times
+from windrow import arguments, times
 from windrow.errors import DefinitionError, InvalidNameError
 from windrow.indexes.model import SEQ, RowModel
 from windrow.indexes.partitioners import Index
 from windrow.native import keys as native_keys
 
 RESERVED = ("_seq", "_reason", "_source", "_batch", "_rejected_at")
+OURS = "_windrow_"
+"""How columns begin that are only there on the way through Spark."""
 FAILURE_POLICIES = ("block", "exclude")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
 _DEVICE = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)")
@@ -213,7 +215,7 @@ def check_schema(name: str, schema: pa.Schema) -> None:
     seen: set[str] = set()
     for field in schema:
         folded = field.name.lower()
-        if not field.name or folded in RESERVED or "\x00" in field.name:
+        if not field.name or folded in RESERVED or folded.startswith(OURS) or "\x00" in field.name:
             raise DefinitionError(f"stream {name!r}: column name {field.name!r} is reserved or empty; rename it")
         if folded in seen:
             raise DefinitionError(
@@ -245,7 +247,7 @@ def _check_time_column(name: str, schema: pa.Schema, column: str, role: str) -> 
 
 def check_key(name: str, schema: pa.Schema, key: str | Sequence[str] | None) -> tuple[str, ...]:
     """The columns of a search key, or what is wrong with it."""
-    columns = () if key is None else (key,) if isinstance(key, str) else tuple(key)
+    columns = () if key is None else arguments.names(key, f"stream {name!r}: key")
     if len(set(columns)) != len(columns):
         raise DefinitionError(f"stream {name!r}: the key names a column twice: {', '.join(columns)}")
     for column in columns:

@@ -16,6 +16,8 @@ def load_segments(store: Store, tables: Tables, stream: int, state: StreamState)
     cached = store.manifests.get(stream)
     if cached is not None and cached[0] == state.manifest:
         return cached[1]
+    if cached is not None and cached[0] > state.manifest:
+        return _read(tables, stream, ())  # of an older commit than is known: records may have been other ones then
     known = cached[1] if cached is not None and cached[0] >= state.rewritten else None
     segments = None if cached is None or known is None else _followed(tables, stream, state, cached[0], known)
     if segments is None:

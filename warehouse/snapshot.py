@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from windrow import times
+from windrow import arguments, times
 from windrow.catalog import Tables, key
 from windrow.errors import ClosedError, UnknownStreamError, WindowError
 from windrow.files import disk_errors
@@ -248,12 +248,14 @@ class Snapshot:
         statement: str,
         params: Sequence[Any] | dict[str, Any] | None = None,
         *,
-        timeout: float | None = None,
+        timeout: float | times.Duration | None = None,
     ) -> "Answer":
         """Ask this snapshot; every answer is of the same slides."""
         from windrow.queries import execution
 
-        return execution.sql(self.store, statement, params, timeout=timeout, snapshot=self)
+        arguments.check_question(statement, params)
+        limit = None if timeout is None else times.seconds(timeout, "timeout")
+        return execution.sql(self.store, statement, params, timeout=limit, snapshot=self)
 
     def duckdb(self, memory: str | None = None, threads: int | None = None) -> "DuckDBPyConnection":
         """A DuckDB connection of your own over this snapshot, for pandas, ibis, SQLAlchemy and notebooks.
@@ -288,7 +290,8 @@ def pick(view: StreamView, columns: Sequence[str] | None) -> pa.Schema:
     schema = view.schema
     if columns is None:
         return schema
-    for name in columns:
+    wanted = arguments.names(columns, "columns")
+    for name in wanted:
         if name not in schema.names:
             raise WindowError(f"stream {view.name!r} has no column {name!r}; it has {', '.join(schema.names)}")
-    return pa.schema([schema.field(name) for name in columns])
+    return pa.schema([schema.field(name) for name in wanted])

@@ -29,6 +29,8 @@ _UNITS = {
 }
 _PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*,?")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_ENDS = dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)
+_FIRST, _LAST = ((end - _EPOCH) // dt.timedelta(microseconds=1) for end in _ENDS)
 
 Duration = str | dt.timedelta
 Instant = str | dt.datetime
@@ -65,6 +67,15 @@ def duration(value: Duration, what: str = "duration") -> int:
     return micros
 
 
+def seconds(value: float | Duration, what: str) -> float:
+    """Seconds of a number of them, or of a duration."""
+    if isinstance(value, str | dt.timedelta):
+        return duration(value, what) / SECOND
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise DefinitionError(f"{what}={value!r} must be seconds, more than zero, or a duration such as '5 seconds'")
+    return float(value)
+
+
 def slack(value: Duration, what: str) -> int:
     """Like `duration`, but zero is allowed."""
     if value in ("0", "0 seconds", "0s") or value == dt.timedelta(0):
@@ -87,8 +98,8 @@ def instant(value: Instant, what: str = "time") -> int:
 
 
 def to_datetime(micros: int) -> dt.datetime:
-    """The UTC datetime of `micros`."""
-    return _EPOCH + dt.timedelta(microseconds=micros)
+    """The UTC datetime of `micros`; what is before the year 1 or after 9999 is the first or last that Python has."""
+    return _EPOCH + dt.timedelta(microseconds=min(max(micros, _FIRST), _LAST))
 
 
 def show(time: int | dt.datetime | None) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from windrow import administration, times
+from windrow import administration, arguments, times
 from windrow.advise import follow as follow_advice
 from windrow.catalog import Tables
 from windrow.check import CheckReport, check
@@ -276,9 +276,10 @@ class Warehouse(Changes):
         status = stream_status(self._store, stream)
         return None if status.now is None else times.to_datetime(status.now)
 
-    def wait_for(self, stream: str, *, up_to: times.Instant, timeout: float | None = None) -> None:
+    def wait_for(self, stream: str, *, up_to: times.Instant, timeout: float | times.Duration | None = None) -> None:
         """Wait until the stream's clock has reached `up_to`, whoever slides it."""
-        wait_for(self._store, stream, times.instant(up_to, "up_to"), timeout)
+        limit = None if timeout is None else 0.0 if timeout == 0 else times.seconds(timeout, "timeout")
+        wait_for(self._store, stream, times.instant(up_to, "up_to"), limit)
 
     def scan(
         self, stream: str, window: times.Duration | None = None, columns: Sequence[str] | None = None
@@ -298,7 +299,8 @@ class Warehouse(Changes):
     ) -> pa.Table:
         """The rows of a window whose key equals `key`, is one of `keys`, or lies in `between` (both ends included).
 
-        For a composite key give a tuple; a shorter tuple finds all keys that begin with it.
+        For a composite key give a tuple; a shorter tuple finds all keys that begin with it. None is the key that
+        is null; nulls come before all other keys, so ``between=(None, 5)`` has them too.
         """
         with Snapshot(self._store, [stream]) as snapshot:
             return snapshot.probe(stream, key, keys=keys, between=between, window=window, columns=columns)
@@ -313,7 +315,7 @@ class Warehouse(Changes):
         params: Sequence[Any] | dict[str, Any] | None = None,
         *,
         isolation: str = "snapshot",
-        timeout: float | None = None,
+        timeout: float | times.Duration | None = None,
         memory_limit: str | None = None,
     ) -> "Answer":
         """Ask in DuckDB's SQL, with window clauses behind the names of streams.
@@ -328,14 +330,15 @@ class Warehouse(Changes):
         """
         from windrow.queries import isolation as levels
 
-        return levels.sql(
-            self._store, statement, params, isolation=isolation, timeout=timeout, memory_limit=memory_limit
-        )
+        arguments.check_question(statement, params)
+        limit = None if timeout is None else times.seconds(timeout, "timeout")
+        return levels.sql(self._store, statement, params, isolation=isolation, timeout=limit, memory_limit=memory_limit)
 
     def explain(self, statement: str, params: Sequence[Any] | dict[str, Any] | None = None) -> "Explanation":
         """What a statement would read: cells, segments, rows and bytes before and after pruning, and DuckDB's plan."""
         from windrow.queries import execution
 
+        arguments.check_question(statement, params)
         return execution.explain(self._store, statement, params)
 
     def add_query(
@@ -416,7 +419,8 @@ class Warehouse(Changes):
         """
         from windrow.queries.periodic import rounds
 
-        return rounds.run_due(self._store, names, now=now, policy=policy)
+        wanted = None if names is None else arguments.names(names, "names")
+        return rounds.run_due(self._store, wanted, now=now, policy=policy)
 
     def query_plan(self) -> "list[Group]":
         """Which periodic queries are answered together, what they share and why."""

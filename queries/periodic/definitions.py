@@ -3,7 +3,6 @@
 The statement stays as it was written; only what paces it (streams, windows, periods) is taken out of it.
 """
 
-import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +77,13 @@ def _sink(sink: str | None) -> tuple[str, str]:
         raise DefinitionError(
             f"sink={sink!r} is not a sink; choose one of {', '.join(SINKS)}, and for files a folder: 'csv:/reports'"
         )
-    return kind, str(Path(folder).expanduser().absolute()) if folder else ""
+    if not folder:
+        return kind, ""
+    path = Path(folder).expanduser().absolute()
+    nearest = next(each for each in (path, *path.parents) if each.exists())
+    if not nearest.is_dir():
+        raise DefinitionError(f"sink={sink!r}: {nearest} is a file; name a folder, which is made if it is not there")
+    return kind, str(path)
 
 
 def _keep(keep: int | times.Duration | None) -> tuple[int | None, int | None]:
@@ -92,13 +97,7 @@ def _keep(keep: int | times.Duration | None) -> tuple[int | None, int | None]:
 
 
 def _timeout(timeout: float | times.Duration | None) -> float | None:
-    if timeout is None:
-        return TIMEOUT
-    if isinstance(timeout, str | dt.timedelta):
-        return times.duration(timeout, "timeout") / times.SECOND
-    if not timeout > 0:
-        raise DefinitionError(f"timeout={timeout!r} must be more than zero seconds")
-    return float(timeout)
+    return TIMEOUT if timeout is None else times.seconds(timeout, "timeout")
 
 
 def read_statement(sql: str) -> Statement:

@@ -11,6 +11,7 @@ from functools import cache
 from itertools import takewhile
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 from msgspec.structs import replace
 
@@ -364,7 +365,11 @@ def problems(store: Store) -> Iterator[str]:
         for name in snapshot.streams():
             stream = snapshot.view(name).entry.id
             for entry in store.catalog.read(lambda tables, stream=stream: synopses.entries(tables, stream)):  # type: ignore[misc]
-                for problem in differences(store, snapshot, name, entry):
+                try:
+                    found = list(differences(store, snapshot, name, entry))
+                except (duckdb.Error, pa.ArrowException, OSError) as error:
+                    found = [f"it cannot be compared with its rows ({engine.message_of(error)})"]
+                for problem in found:
                     yield f"stream {name}: synopsis {entry.number}: {problem}"
 
 

@@ -32,7 +32,8 @@ from windrow.store import Store
 LOCK_SECONDS = 60.0
 _FADING = 0.9
 """How much of what was learned before an update still counts after it."""
-_plans: dict[tuple[str, int], Plan] = {}
+_plans: dict[tuple[str, int], tuple[object, Plan]] = {}
+"""By warehouse and view: what its plan was made of, and the plan."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,17 @@ class Motion:
 
 
 def plan_of(store: Store, view: ViewEntry, streams: dict[str, StreamDefinition], snapshot: Snapshot) -> Plan:
-    """The plan of a view; it never changes, so it is made once in a process."""
+    """The plan of a view; it is made again only where its inputs are defined in another way than they were.
+
+    They may have been altered, or this may be another warehouse where one was removed.
+    """
+    tables = {name: table_schema(snapshot.tables[name]) for name in view.tables}
+    made_of = view.sql, {name: streams[name] for name in view.inputs}, tables
     known = _plans.get((str(store.root), view.id))
-    if known is None or known.statement.text != view.sql:
-        tables = {name: table_schema(snapshot.tables[name]) for name in view.tables}
-        known = make_plan(view.name, view.sql, streams, tables, view.retroactive)
+    if known is None or known[0] != made_of:
+        known = made_of, make_plan(view.name, view.sql, streams, tables, view.retroactive)
         _plans[str(store.root), view.id] = known
-    return known
+    return known[1]
 
 
 @contextmanager

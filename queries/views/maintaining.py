@@ -6,7 +6,6 @@ part and ends with its first; it counts if it lives now, or with restore semanti
 """
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +16,7 @@ import pyarrow as pa
 from windrow.errors import ViewError
 from windrow.indexes.probing import KeyRange
 from windrow.indexes.segments import Segment
-from windrow.queries import desks, sources
+from windrow.queries import desks, engine, sources
 from windrow.queries.desks import Desk
 from windrow.queries.relations import table_sql
 from windrow.queries.types import quoted
@@ -65,19 +64,15 @@ class Given:
 
 
 @contextlib.contextmanager
-def telling(name: str) -> Iterator[None]:
-    """DuckDB's errors in our words."""
+def telling(
+    name: str, advice: str = "make its statement accept every row (TRY_CAST, CASE), or drop the view"
+) -> Iterator[None]:
+    """DuckDB's errors in our words, and what to do."""
     try:
         yield
     except (duckdb.Error, pa.ArrowException) as error:
-        message = str(error)
-        start = message.find("{")
-        with contextlib.suppress(ValueError):
-            message = str(json.loads(message[start:]).get("exception_message", message)) if start >= 0 else message
-        raise ViewError(
-            f"view {name!r} cannot be computed ({message.splitlines()[0]}), so nothing was changed; "
-            "make its statement accept every row (TRY_CAST, CASE), or drop the view"
-        ) from None
+        said = engine.message_of(error)
+        raise ViewError(f"view {name!r} cannot be computed ({said}), so nothing was changed; {advice}") from None
 
 
 def describe(store: Store, name: str, plan: Plan, tables: Mapping[str, TableEntry]) -> pa.Schema:
@@ -85,7 +80,7 @@ def describe(store: Store, name: str, plan: Plan, tables: Mapping[str, TableEntr
     nothing = Moment(None, 0, 0)
     desk = desks.take(store)
     try:
-        with telling(name):
+        with telling(name, "check the names and types in its statement"):
             binder = Binder(store, desk, nothing)
             for part in plan.parts:
                 _offer_nothing(store, desk, binder, plan, part, tables)

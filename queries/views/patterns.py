@@ -148,6 +148,8 @@ def unrepeatable(nodes: Iterable[Node]) -> str | None:
     for node in nodes:
         if node.get("class") in ("FUNCTION", "WINDOW"):
             name = str(node["function_name"]).lower()
+            if name == "age" and len(node.get("arguments", ())) == 1:  # of a time, that is until today
+                return name
         elif node.get("class") == "COLUMN_REF" and len(node["column_names"]) == 1:
             name = str(node["column_names"][0]).lower()
             if not name.startswith(("current_", "local")):
@@ -157,6 +159,13 @@ def unrepeatable(nodes: Iterable[Node]) -> str | None:
         if name in _functions()["fickle"]:
             return name
     return None
+
+
+def groups(select: Node) -> bool:
+    """Whether a SELECT puts rows into groups, also by ``GROUP BY ALL``, which names none."""
+    return bool(
+        select["group_expressions"] or select["group_sets"] or select["aggregate_handling"] != "STANDARD_HANDLING"
+    )
 
 
 def gathers(node: Node) -> bool:
@@ -264,7 +273,7 @@ class _Labeller:
                     return Label(Pattern.STRICT, "a subquery over a stream: later rows can change its answer")
         if found.static:
             return found
-        if node["group_expressions"] or node["group_sets"] or any(map(gathers, inside)):
+        if groups(node) or any(map(gathers, inside)):
             return Label(Pattern.STRICT, "an aggregate or window function: a new row replaces the old value")
         if node["qualify"] is not None or node["sample"] is not None:
             return Label(Pattern.STRICT, "QUALIFY or a sample: later rows can change what is in it")

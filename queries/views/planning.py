@@ -12,6 +12,7 @@ from windrow import times
 from windrow.definitions import StreamDefinition
 from windrow.errors import ViewError
 from windrow.queries import hearing, macros, trees
+from windrow.queries.clauses import SYSTEM_SCHEMA
 from windrow.queries.confine import confine
 from windrow.queries.pieces import free_prefix
 from windrow.queries.statements import Statement, parse
@@ -41,6 +42,9 @@ def make_plan(
     """
     statement = parse(sql)
     folded = {known.lower(): known for known in (*streams, *tables)}
+    for each in statement.references:
+        if each.schema.lower() == SYSTEM_SCHEMA:
+            raise ViewError(f"view {name!r}: windrow.{each.name} is of the catalog; a view reads streams and tables")
     confine(statement, lambda each: not each.schema and each.name.lower() in folded)
     _check_statement(name, statement, streams, folded)
     parts = tuple(_parts(statement, streams, tables, folded))
@@ -69,6 +73,8 @@ def _check_statement(
     nodes = [visit.node for visit in trees.walk(statement.tree)]
     if any(node.get("class") == "PARAMETER" for node in nodes):
         raise ViewError(f"view {name!r}: a view takes no parameters; write the values into its statement")
+    if any(node.get("sample") is not None for node in nodes):
+        raise ViewError(f"view {name!r}: a sample is another one each time; a view must depend on its rows alone")
     fickle = patterns.unrepeatable(node for node in nodes if "class" in node)
     if fickle or hearing.asks_the_clock(statement):
         what = f"{fickle}()" if fickle else "the wall clock"

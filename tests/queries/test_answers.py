@@ -295,8 +295,9 @@ class Test_memory_limit:
     SQL = "SELECT list(i || 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx') FROM range(5000000) r(i)"
 
     def test_what_needs_more_is_refused(self, wh):
-        with pytest.raises(QueryError, match="memory"):
+        with pytest.raises(QueryError, match="ask for less, or with a greater memory_limit") as caught:
             wh.sql(self.SQL, memory_limit="60MB").fetchall()
+        assert "SET" not in str(caught.value)  # settings are locked
 
     def test_other_queries_are_not_limited(self, wh):
         limited = wh.sql("SELECT count(*) FROM packets", memory_limit="60MB")
@@ -316,3 +317,10 @@ class Test_explaining_in_sql:
     def test_explain_analyze_runs(self, wh):
         text = "\n".join(row[0] for row in wh.sql("EXPLAIN ANALYZE SELECT count(*) FROM packets").fetchall())
         assert "Total Time" in text
+
+    def test_an_error_is_shown_at_its_place(self, wh):
+        for ask in (lambda sql: wh.explain(sql), lambda sql: wh.sql(f"explain {sql}"), wh.sql):
+            with pytest.raises(QueryError) as caught:
+                ask("select 1, nowhere from packets")
+            shown, caret = str(caught.value).splitlines()[-2:]
+            assert shown[caret.index("^") :].startswith("nowhere")

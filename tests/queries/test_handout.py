@@ -91,6 +91,17 @@ def test_the_function_form_gives_a_window(filled: tuple[windrow.Warehouse, pa.Ta
     assert found == truth(rows, 12, "SELECT count(*) FROM calls WHERE ts > TIMESTAMPTZ '2025-01-01 12:09:00+00'")
 
 
+def test_a_window_longer_than_the_stream_keeps_is_refused(filled: tuple[windrow.Warehouse, pa.Table]) -> None:
+    wh, _ = filled
+    with wh.snapshot() as snap:
+        connection = snap.duckdb()
+        whole = connection.execute("""SELECT count(*) FROM "window"('calls', INTERVAL 8 MINUTE)""").fetchall()
+        assert whole == connection.execute("SELECT count(*) FROM calls").fetchall()
+        for length in ("INTERVAL 481 SECOND", "INTERVAL 1 DAY"):
+            with pytest.raises(duckdb.Error, match="'calls' keeps rows for 8 minutes; a longer window"):
+                connection.execute(f"""SELECT count(*) FROM "window"('calls', {length})""")
+
+
 def test_it_stays_at_its_slide_while_the_stream_goes_on(filled: tuple[windrow.Warehouse, pa.Table]) -> None:
     wh, rows = filled
     with wh.snapshot() as snapshot, snapshot.duckdb() as connection:

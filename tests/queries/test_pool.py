@@ -47,6 +47,7 @@ STATEMENTS = (
     "SELECT n, h, dec FROM {p} ORDER BY n",
     "SELECT count(*) FROM {p} NATURAL JOIN {p} AS q",
     "SELECT sum(c) FROM {p} AS p(a, b, c)",
+    "SELECT sum(#2), max(#3) FROM {p}",
 )
 WINDOWS = ("", f"[WINDOW {2 * DELTA} MICROSECONDS]", f"[WINDOW {3 * DELTA + 7} MICROSECONDS]")
 

@@ -29,6 +29,8 @@ ALL = (
     "SELECT n, v FROM {p} ORDER BY v DESC NULLS FIRST, n LIMIT 5",
     "SELECT n, -v AS v FROM {p} ORDER BY v DESC, n LIMIT 5",
     "SELECT * REPLACE (-v AS v) FROM {p} ORDER BY v, n LIMIT 5",
+    "SELECT COLUMNS('(k|n)') AS 'v\\1' FROM {p} ORDER BY vn LIMIT 5",
+    "SELECT n AS number, COLUMNS('k(.*)') AS 'v\\1' FROM {p} ORDER BY v DESC, number LIMIT 5",
     "SELECT n FROM {p} WHERE k = 1 ORDER BY v, n LIMIT 5",
     "SELECT DISTINCT v FROM {p} ORDER BY v LIMIT 5",
     "SELECT v, count(*) FROM {p} GROUP BY v ORDER BY v LIMIT 5",

@@ -65,3 +65,17 @@ def test_check_finds_a_synopsis_that_lies(fresh: Path, tmp_path: Path) -> None:
             node = next(node for node, _ in synopses.nodes(tables, entry) if node.right <= (entry.slide or 0))
             tables.delete("synopses", synopses.node_key(entry.stream, entry.number, node))
         assert any("does not hold what the rows say" in problem for problem in wh.check().problems)
+
+
+def test_check_tells_of_a_synopsis_whose_rows_are_gone(fresh: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(fresh, tmp_path / "wh")
+    with scenario.open_warehouse(path) as wh:
+        for operation in OPERATIONS[:8]:
+            scenario.do(wh, SHAPES[SHAPE], operation)
+    for file in path.glob("streams/*/segments/*.parquet"):
+        file.unlink()
+    with scenario.open_warehouse(path) as wh:
+        problems = wh.check().problems
+    assert any("is missing" in problem for problem in problems)
+    assert any("it cannot be compared with its rows (" in problem for problem in problems)
+    assert not any("\n" in problem for problem in problems)

@@ -103,6 +103,11 @@ def test_streams_have_a_class_too(wh):
         ("SELECT k, now() AS t FROM a", "now()"),
         ("SELECT k, random() AS r FROM a", "random()"),
         ("SELECT k FROM a WHERE ts > current_timestamp", "current_timestamp"),
+        ("SELECT k, epoch(age(CAST(ts AS TIMESTAMP))) AS t FROM a", "age()"),
+        ("SELECT k FROM a TABLESAMPLE 50% (bernoulli)", "a sample is another one each time"),
+        ("SELECT k FROM a USING SAMPLE 3 ROWS", "a sample is another one each time"),
+        ("SELECT a.k FROM a JOIN b TABLESAMPLE 50% (system) USING (k)", "a sample is another one each time"),
+        ("SELECT name FROM windrow.streams", "is of the catalog; a view reads streams and tables"),
         ("SELECT k FROM a WHERE x = $1", "parameters"),
         ("SELECT k FROM hosts", "no stream"),
         ("SELECT k FROM a ORDER BY k", "ORDER BY"),
@@ -116,7 +121,7 @@ def test_streams_have_a_class_too(wh):
         ("EXPLAIN SELECT k FROM a", "without EXPLAIN"),
         ("FROM a", "SELECT"),
         ("SELECT ts FROM nowhere", "nowhere"),
-        ("SELECT nothing FROM a", "nothing"),
+        ("SELECT nothing FROM a", "nothing.*check the names and types in its statement"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_a_view_is_refused_with_the_reason(wh, sql, says):

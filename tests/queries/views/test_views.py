@@ -1,6 +1,7 @@
 """What a view is to its users: a stream that follows its inputs, can be asked like any other, and cannot be disturbed."""
 
 import datetime as dt
+import shutil
 import threading
 from collections import Counter
 from decimal import Decimal
@@ -473,3 +474,33 @@ def test_times_of_any_unit_and_columns_of_any_type(path, unit, zone):
         assert wh.probe("v", ("p", Decimal("1.50"))).num_rows == 1
         assert Counter(k for (k,) in wh.sql("SELECT k FROM u").fetchall()) == Counter(["p", None])
         assert wh.check().ok
+
+
+# -- what a plan is made of --------------------------------------------------------------------------------------------
+
+
+def test_rows_are_grouped_by_all_columns_if_a_view_says_so(wh):
+    for minute in range(1, 4):
+        put(wh, "a", *((minute - 0.5, k % 2, k % 3) for k in range(12)))
+        slide(wh, "a", minute)
+    view = wh.create_view("v", "SELECT k, x FROM a GROUP BY ALL")
+    assert (view.pattern, view.recomputed) == ("strict", True)
+    for minute in range(4, 16):
+        assert ask(wh, "SELECT k, x FROM v") == ask(wh, "SELECT k, x FROM a GROUP BY ALL")
+        slide(wh, "a", minute)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_another_warehouse_in_the_same_place_has_plans_of_its_own(tmp_path, plain):
+    sql = f"SELECT a.k, b.x FROM a JOIN b ON a.k = b.k {'' if plain else 'AND a.x <= b.x + 9'}"
+    for lifetime in ("8 minutes", "2 minutes"):
+        with viewing.open_warehouse(tmp_path / "wh") as wh:
+            for name in "ab":
+                wh.create_stream(name, SCHEMA, time="ts", key="k", slide="1 minute", lifetime=lifetime)
+            wh.create_view("v", sql)
+            for minute in range(1, 6):
+                for name in "ab":
+                    put(wh, name, *((minute - 0.5, k, minute) for k in range(3)))
+                slide(wh, "ab", minute)
+                assert ask(wh, "SELECT k, x FROM v") == ask(wh, sql)
+        shutil.rmtree(tmp_path / "wh")
