@@ -125,6 +125,11 @@ class Located:
             )
         ]
 
+    def places(self) -> list[tuple[Segment, int, int]]:
+        """Segments with the first row and one past the last, range by range."""
+        own = (self.segments[at] for at in self.segment.tolist())
+        return list(zip(own, self.start.tolist(), self.stop.tolist(), strict=True))
+
     def by_segment(self) -> dict[int, tuple[Int64s, Int64s]]:
         """First and past the last rows by segment id."""
         found = {}
@@ -227,6 +232,21 @@ def probe_segments(
         edge = not bool(whole[found.segment].all())
     inexact = not bool(found.exact.all())
     return _read(found.spans(), selection, ranges, model, full, schema, reader, edge=edge, inexact=inexact)
+
+
+def read_near(
+    found: Located,
+    selection: Selection,
+    model: RowModel,
+    full: pa.Schema,
+    schema: pa.Schema,
+    reader: FileReader,
+) -> pa.Table:
+    """The rows of `found` that are in the window, for one who looks at keys himself: some with others come along."""
+    spans = found.spans()
+    if selection.edge:
+        return read_live_spans(spans, selection.edge_bounds(), model, schema, full, reader)
+    return read_spans(spans, schema, full, reader)
 
 
 def read_found(

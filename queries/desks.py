@@ -19,7 +19,9 @@ from windrow.store import Store
 _KEPT = 4
 """Idle desks of one warehouse and process."""
 _guard = threading.Lock()
-_idle: dict[tuple[int, str], list["Desk"]] = {}
+Home = tuple[int, str, bool]
+"""A process, a warehouse, and whether its statements run without DuckDB's threads."""
+_idle: dict[Home, list["Desk"]] = {}
 leave_to_parent(_idle, _guard)
 
 
@@ -31,7 +33,7 @@ class Desk:
         home: Where it goes when it is no longer needed; None: it is closed.
     """
 
-    def __init__(self, cursor: Any, home: tuple[int, str] | None = None) -> None:
+    def __init__(self, cursor: Any, home: Home | None = None) -> None:
         self.cursor = cursor
         self._home = home
         self._sources: dict[str, ListeningSource] = {}
@@ -98,13 +100,19 @@ class Desk:
         self.cursor.close()
 
 
-def take(store: Store, memory_limit: str | None = None) -> Desk:
-    """An idle desk of the warehouse, or a new one."""
+def take(store: Store, memory_limit: str | None = None, *, alone: bool = False) -> Desk:
+    """An idle desk of the warehouse, or a new one.
+
+    Args:
+        store: The warehouse.
+        memory_limit: Of what is done on it; it is not kept then.
+        alone: For few rows, which one thread has read before another one would have woken up.
+    """
     if memory_limit is not None:
         return Desk(engine.cursor(store, memory_limit))
-    home = os.getpid(), str(store.root)
+    home = os.getpid(), str(store.root), alone
     with _guard:
         waiting = _idle.get(home)
         if waiting:
             return waiting.pop()
-    return Desk(engine.cursor(store), home)
+    return Desk(engine.cursor(store, alone=alone), home)

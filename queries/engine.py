@@ -23,7 +23,7 @@ from windrow.queries.types import text
 from windrow.store import Store
 
 _guard = threading.Lock()
-_instances: dict[tuple[int, str], duckdb.DuckDBPyConnection] = {}
+_instances: dict[tuple[int, str, bool], duckdb.DuckDBPyConnection] = {}
 leave_to_parent(_instances, _guard)
 _LEAD = re.compile(r"^[A-Z][A-Za-z ]+ Error: ")
 _PLACE = re.compile(r"\n*LINE \d+:.*", re.DOTALL)
@@ -33,18 +33,24 @@ _FRAME = re.compile(r"^exporting a stream from the object registered as '.*?' fa
 """How it begins to tell of an error in a relation of ours."""
 
 
-def cursor(store: Store, memory_limit: str | None = None) -> Any:
-    """A connection of its own to the warehouse's instance, or to one with a limit; close it when the query is done."""
+def cursor(store: Store, memory_limit: str | None = None, *, alone: bool = False) -> Any:
+    """A connection of its own to the warehouse's instance, or to one with a limit; close it when the query is done.
+
+    Args:
+        store: The warehouse.
+        memory_limit: Of an instance of its own.
+        alone: Whether the instance shall have no threads, so that the caller's does all the work.
+    """
     if memory_limit is not None:
         try:
             return locked_instance(store.root, memory_limit)
         except duckdb.ParserException:
             raise QueryError(f"{memory_limit!r} is not a memory limit; write one such as '500MB' or '2GB'") from None
-    identity = os.getpid(), str(store.root)
+    identity = os.getpid(), str(store.root), alone
     with _guard:
         instance = _instances.get(identity)
         if instance is None:
-            instance = _instances[identity] = locked_instance(store.root)
+            instance = _instances[identity] = locked_instance(store.root, threads=1 if alone else None)
     return instance.cursor()
 
 

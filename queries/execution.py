@@ -8,7 +8,6 @@ import datetime as dt
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any
 
 import duckdb
@@ -29,7 +28,7 @@ from windrow.queries.periodic.storage import Stored
 from windrow.queries.planner import Planner, Pruned, bounds_of
 from windrow.queries.pool import pool_of
 from windrow.queries.relations import table_sql
-from windrow.queries.statements import Reference, Statement, parse
+from windrow.queries.statements import Reference, Statement, by_likeness, parse
 from windrow.queries.types import quoted
 from windrow.queries.views import patterns
 from windrow.queries.windows import All
@@ -97,7 +96,7 @@ def sql(
         snapshot: Ask an open snapshot instead of a new one; it stays open.
         memory_limit: Such as ``"500MB"``; what needs more is spilled to disk, or refused.
     """
-    prepared = prepare(store, statement, params, snapshot, memory_limit)
+    prepared = prepare(store, statement, params, snapshot, memory_limit, alone=True)
     try:
         reader = run(prepared, params, timeout)
     except BaseException:
@@ -124,21 +123,30 @@ def explain(store: Store, statement: str, params: Params = None, snapshot: Snaps
 
 
 def prepare(
-    store: Store, text_: str, params: Params, snapshot: Snapshot | None = None, memory_limit: str | None = None
+    store: Store,
+    text_: str,
+    params: Params,
+    snapshot: Snapshot | None = None,
+    memory_limit: str | None = None,
+    *,
+    alone: bool = False,
 ) -> Prepared:
-    """Parse and confine a statement, pin what it reads and make that readable on a new cursor."""
+    """Parse and confine a statement, pin what it reads and make that readable on a new cursor.
+
+    With `alone`, a statement over a few rows gets a cursor without threads: nothing else will be asked there.
+    """
     statement = parse(text_)
     with contextlib.ExitStack() as undo:
         pinned, held = (snapshot, None) if snapshot is not None else _pin(store, statement)
         if snapshot is None:
             undo.callback(pinned.close)
-        desk = desks.take(store, memory_limit)
-        undo.callback(desk.leave, tidy=False)
-        streams = _offer(statement, pinned, held, desk)
-        pruned = Planner(pinned, desk.cursor, statement, params, desk).prepare(streams)
+        planner = Planner(pinned, statement, params, desks.take(store, memory_limit), alone=alone)
+        undo.callback(lambda: planner.desk.leave(tidy=False))
+        streams = _offer(statement, pinned, held, planner.desk)
+        pruned = planner.prepare(streams)
         windows = tuple(window_of(pinned.view(reference.name), reference) for reference in streams)
         undo.pop_all()
-        return Prepared(statement, pinned, desk, tuple(pruned), windows, borrowed=snapshot is not None)
+        return Prepared(statement, pinned, planner.desk, tuple(pruned), windows, borrowed=snapshot is not None)
 
 
 def _pin(store: Store, statement: Statement) -> tuple[Snapshot, system.Records | None]:
@@ -168,7 +176,9 @@ def _offer(statement: Statement, snapshot: Snapshot, held: system.Records | None
             return reference.schema.lower() == "windrow" and reference.name.lower() in system.TABLES
         return any(reference.name.lower() in known for known in (streams, tables, delivered))
 
-    _confined(statement, tuple(map(exists, statement.references)))
+    found = tuple(map(exists, statement.references))
+    if not _confined(statement, found):
+        _confine(statement, found)
     own = []
     for reference in {each.relation.lower(): each for each in statement.references}.values():
         folded = reference.name.lower()
@@ -284,14 +294,22 @@ def _started(cursor: Any, statement: Statement, params: Params) -> tuple[pa.Reco
     return sources.run(cursor, statement.sql, params, BATCH_ROWS)
 
 
-@lru_cache(maxsize=256)
+@by_likeness
 def _pivots(statement: Statement) -> bool:
     return any("pivot" in token.word for token in statement.source.tokens)
 
 
-@lru_cache(maxsize=256)
-def _confined(statement: Statement, found: tuple[bool, ...]) -> None:
+@by_likeness
+def _confined(statement: Statement, found: tuple[bool, ...]) -> bool:
     """Check a statement once for each answer to which of its relations exist."""
+    try:
+        _confine(statement, found)
+    except QueryError:
+        return False  # what is wrong is said of the statement that was asked, not of one that is like it
+    return True
+
+
+def _confine(statement: Statement, found: tuple[bool, ...]) -> None:
     exists = dict(zip(map(id, statement.references), found, strict=True))
     confine(statement, lambda reference: exists[id(reference)])
 

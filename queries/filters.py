@@ -1,15 +1,14 @@
 """Which columns a statement compares with constants: what the advisor counts, so it may err, and must be quick."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import pairwise
 
-from windrow.queries.statements import Statement
+from windrow.queries.statements import Statement, by_likeness
 
 _COMPARISONS = frozenset(("=", "==", "<", ">", "<=", ">=", "in", "between"))
 
 
-@lru_cache(maxsize=256)
+@by_likeness
 def compared(statement: Statement) -> frozenset[str]:
     """Names, in lower case, that stand right before a comparison."""
     tokens = statement.source.tokens

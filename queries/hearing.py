@@ -9,7 +9,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import duckdb
@@ -19,18 +18,17 @@ from windrow.indexes.columns import Picks
 from windrow.indexes.model import SEQ
 from windrow.indexes.probing import Directories, Located, Sorting, locate
 from windrow.indexes.segments import Segment
-from windrow.queries import macros, sources
+from windrow.queries import alike, macros, pointing, sources
 from windrow.queries.desks import Desk
 from windrow.queries.joining import Finder, KeySource
 from windrow.queries.pruning import MOST_POINTS, Asked, asked_of
 from windrow.queries.relations import table_schema
-from windrow.queries.statements import Reference, Statement
+from windrow.queries.statements import Reference, Statement, by_likeness
 from windrow.records import TableEntry
 from windrow.snapshot import Snapshot, StreamView
 
 SMALL_TABLE = 100_000
 """Rows of a table that is worth looking into for keys before a stream is read."""
-_CLOCKS = ("now", "today", "current", "localtime", "transaction_timestamp")
 _REMEMBERED = 256
 _FEW_BYTES = 1 << 16
 
@@ -95,10 +93,10 @@ def _remember(question: Hashable, heard: Heard) -> None:
             _remembered.popitem(last=False)
 
 
-@lru_cache(maxsize=256)
+@by_likeness
 def asks_the_clock(statement: Statement) -> bool:
     """Whether a constant of the statement may depend on when it is run."""
-    return any(word in token.text.lower() for token in statement.source.tokens for word in _CLOCKS)
+    return any(word in token.text.lower() for token in statement.source.tokens for word in alike.CLOCKS)
 
 
 def _listening_schema(view: StreamView) -> pa.Schema:
@@ -141,19 +139,37 @@ class Listener:
         if known is not None:
             known.again = True
             return known
+        heard = None if clocked else self._pointed(schemas)
+        if heard is None:
+            heard = self._listened(schemas, clocked=clocked)
+        if question is not None and heard is not None:
+            _remember(question, heard)
+        return heard or Heard()
+
+    def _pointed(self, schemas: dict[str, pa.Schema]) -> Heard | None:
+        """What a statement asks that says it so plainly that DuckDB need not be asked."""
+        if len(self.streams) != 1 or len(self.statement.references) != 1:
+            return None
+        (relation,) = self.streams
+        definition = self._view(relation).entry.definition
+        found = pointing.predicates(self.statement, self.parameters, definition)
+        if found is None:
+            return None
+        asked = asked_of(found, definition.model, schemas[relation])
+        return None if asked.keys is None else Heard({relation: asked})
+
+    def _listened(self, schemas: dict[str, pa.Schema], *, clocked: bool) -> Heard | None:
+        """What DuckDB's planner says that the statement asks; None if it has something to say against it."""
         cursor = self.desk.cursor
         if clocked:  # now() is one instant within a transaction: what was planned with is what will be run with
             cursor.execute("BEGIN TRANSACTION")
         try:
             self.desk.clear(schemas)
-            heard = self._understood(schemas, sources.listen(cursor, self.statement.sql, self.parameters, schemas))
+            return self._understood(schemas, sources.listen(cursor, self.statement.sql, self.parameters, schemas))
         except (duckdb.Error, LookupError, TypeError, ValueError):
             if clocked:
                 cursor.execute("ROLLBACK")
-            return Heard()  # the statement itself will say what is wrong with it, or with its parameters
-        if question is not None:
-            _remember(question, heard)
-        return heard
+            return None  # the statement itself will say what is wrong with it, or with its parameters
 
     def _worth_listening(self) -> bool:
         """Whether the statement names a search key or time column at all, so that a predicate on one is possible."""

@@ -24,6 +24,7 @@ from windrow.locks import locked
 from windrow.lookups import find_stream
 from windrow.queries import execution, slotwise, states, windows
 from windrow.queries.answers import Answer, Window
+from windrow.queries.desks import Desk
 from windrow.queries.execution import Prepared
 from windrow.queries.pieces import CannotCutError
 from windrow.queries.planner import Planner
@@ -126,7 +127,7 @@ def _stream(asked: Asked, isolation: str, release: Callable[[], None]) -> Answer
     store = asked.store
     asked.between("read")
     with GATE.running(asked.priority):
-        prepared = execution.prepare(store, asked.text, asked.params, memory_limit=asked.memory_limit)
+        prepared = execution.prepare(store, asked.text, asked.params, memory_limit=asked.memory_limit, alone=True)
         try:
             reader = execution.run(prepared, asked.params, asked.timeout)
         except BaseException:
@@ -276,7 +277,7 @@ def _slot_by_slot(
     tables = tuple(
         sorted({_table(prepared, r) for r in prepared.statement.references if r.relation != stream.relation})
     )
-    planner = Planner(prepared.snapshot, prepared.cursor, prepared.statement, asked.params)
+    planner = Planner(prepared.snapshot, prepared.statement, asked.params, Desk(prepared.cursor))
     work = Slotwise(
         asked.store,
         prepared.snapshot,

@@ -3,13 +3,12 @@
 A statement that names ``_seq`` can use it like a column; ``SELECT *`` never shows it, whatever else the statement does.
 """
 
-from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 
 from windrow.indexes.model import SEQ
-from windrow.queries.statements import Statement
+from windrow.queries.statements import Statement, by_likeness
 
 KIND = pa.decimal128(38, 0)
 """How a stand-in shows the sequence, which is a 128-bit integer: time above, arrival below."""
@@ -40,7 +39,7 @@ def define(connection: Any) -> None:
         connection.execute(f"CREATE MACRO {macro}")
 
 
-@lru_cache(maxsize=256)
+@by_likeness
 def asks_for_order(statement: Statement) -> bool:
     """Whether the statement names the hidden sequence."""
     return any(token.named and token.name.lower() == SEQ for token in statement.source.tokens)

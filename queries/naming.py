@@ -4,10 +4,9 @@ Of the columns that it can possibly read this may name too many, never too few.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 from windrow.queries import trees
-from windrow.queries.statements import Statement
+from windrow.queries.statements import Statement, by_likeness
 
 _UNSAID = {"STAR", "POSITIONAL_REFERENCE"}
 """Expressions that mean columns without naming them."""
@@ -25,7 +24,7 @@ def columns_named(statement: Statement, columns: Sequence[str]) -> frozenset[str
     return frozenset(name for name in columns if name.lower() in words)
 
 
-@lru_cache(maxsize=256)
+@by_likeness
 def _words(statement: Statement) -> frozenset[str] | None:
     """Every word of a statement that can be a column's name, in lower case; None if it may mean others too."""
     relations = {name.lower() for r in statement.references for name in (r.name, r.alias, r.relation)}
@@ -43,7 +42,7 @@ def _words(statement: Statement) -> frozenset[str] | None:
     return frozenset(words)
 
 
-@lru_cache(maxsize=256)
+@by_likeness
 def adds_up(statement: Statement, columns: tuple[str, ...]) -> bool:
     """Whether it only adds up columns of all rows, or of all that are equal in some.
 

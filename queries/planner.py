@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from windrow.errors import WindowError
 from windrow.indexes.columns import Picks
-from windrow.indexes.probing import KeyRange, Located, RowRange, read_found
+from windrow.indexes.probing import SORTED, KeyRange, Located, read_found, read_near
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Selection
-from windrow.queries import macros, naming, windows
+from windrow.queries import desks, macros, naming, pointing, windows
 from windrow.queries.desks import Desk
 from windrow.queries.filters import filtered_columns
 from windrow.queries.hearing import Heard, Listener, asks_the_clock
@@ -79,6 +79,12 @@ def _narrowed(selection: Selection, wanted: Asked) -> Selection:
     )
 
 
+def _is_probe(ready: _Ready) -> bool:
+    """Whether the rows are so few, and in so few places, that they are read by page."""
+    found = ready.found
+    return found is not None and len(found.start) <= PROBE_RANGES and found.rows <= PROBE_ROWS
+
+
 def _in_words(ranges: Sequence[KeyRange] | None) -> str:
     if ranges is None:
         return "any"
@@ -102,22 +108,22 @@ def bounds_of(view: StreamView, window: windows.WindowSpec) -> Bounds | None:
 
 
 class Planner:
-    """Makes the relations of one statement on one cursor.
+    """Makes the relations of one statement on one desk.
 
     Args:
         snapshot: What is seen.
-        cursor: Where the statement will run.
         statement: As parsed and confined.
         parameters: Of the statement.
-        desk: The cursor's, if it has one.
+        desk: Where the statement will run.
+        alone: Whether the desk may be exchanged for one without threads, if there is little to do.
     """
 
     def __init__(
-        self, snapshot: Snapshot, cursor: Any, statement: Statement, parameters: Any, desk: Desk | None = None
+        self, snapshot: Snapshot, statement: Statement, parameters: Any, desk: Desk, *, alone: bool = False
     ) -> None:
-        self.desk = desk or Desk(cursor)
+        self.desk = desk
         self.snapshot = snapshot
-        self.cursor = cursor
+        self._alone = alone and desk.lasting
         self.statement = statement
         self.parameters = parameters
         self._root = snapshot.store.root
@@ -128,7 +134,17 @@ class Planner:
         """Make every stream of the statement readable under its relation's name; gives what was pruned."""
         streams = {reference.relation: reference for reference in references}
         self._heard = Listener(self.snapshot, self.desk, self.statement, self.parameters, streams).listen()
-        return [self._make(self._select(reference)) for reference in streams.values()]
+        ready = [self._select(reference) for reference in streams.values()]
+        if self._alone and len(ready) == 1 and _is_probe(ready[0]) and not self._numbered:
+            self._go_aside()
+        return [self._make(each) for each in ready]
+
+    def _go_aside(self) -> None:
+        """Run where there are no threads: with little to do, waiting for one takes longer than the work itself."""
+        # One that asks the clock has begun a transaction here.
+        if pointing.reads_only(self.statement) and not asks_the_clock(self.statement):
+            crowded, self.desk = self.desk, desks.take(self.snapshot.store, alone=True)
+            crowded.leave(tidy=True)
 
     def _view(self, reference: Reference) -> StreamView:
         return self.snapshot.view(reference.name)
@@ -171,8 +187,8 @@ class Planner:
             path = "columns"
         elif ready.found is not None and selection.segments:
             path = "probe"
-            if len(ready.found.start) <= PROBE_RANGES and ready.found.rows <= PROBE_ROWS:
-                self._register_probe(name, ready, ready.found.ranges())
+            if _is_probe(ready):
+                self._register_probe(name, ready, ready.found)
             elif self._fits(selection):
                 picks, noted_as = self._heard.picks(name, ready.found)
                 self._register_columns(name, view, selection, lambda _: picks, noted_as)
@@ -272,28 +288,25 @@ class Planner:
 
         self.desk.source(name, schema, read, sum(segment.rows for segment in segments))
 
-    def _register_probe(self, name: str, ready: _Ready, found: list[RowRange]) -> None:
-        view, reader, ranges = ready.view, self.snapshot.store.reader, ready.asked.keys or ()
-        cache = self.snapshot.store.columns
+    def _register_probe(self, name: str, ready: _Ready, found: Located) -> None:
+        view, store = ready.view, self.snapshot.store
         model, full = view.entry.definition.model, view.stored_schema
-
-        inside = {segment.id for segment in ready.selection.whole}
-        whole = all(part.segment.id in inside for part in found)
+        whole = not ready.selection.edge
 
         def looked_up(schema: pa.Schema) -> pa.Table:
-            if whole and (held := cache.held_rows(((p.segment, p.start, p.stop) for p in found), schema)) is not None:
+            if whole and (held := store.columns.held_rows(found.places(), schema)) is not None:
                 return pa.Table.from_batches([held])
-            return read_found(found, ready.selection, ranges, model, full, schema, reader)
+            if view.sorted_by is SORTED:  # DuckDB looks at the keys of the few rows that lie beside those that count
+                return read_near(found, ready.selection, model, full, schema, store.reader)
+            ranges = ready.asked.keys or ()
+            return read_found(found.ranges(), ready.selection, ranges, model, full, schema, store.reader)
 
         def read(schema: pa.Schema) -> Iterable[pa.RecordBatch]:
-            if whole and ready.found is not None:
-                rows = self._heard.rows(name, ready.found, schema, lambda: looked_up(schema))
-            else:
-                rows = looked_up(schema)
+            rows = self._heard.rows(name, found, schema, lambda: looked_up(schema)) if whole else looked_up(schema)
             batches: list[pa.RecordBatch] = rows.to_batches()
             return batches
 
-        self.desk.source(name, view.schema, read, sum(part.stop - part.start for part in found))
+        self.desk.source(name, view.schema, read, found.rows)
 
     def _create_view(self, name: str, sql: str) -> None:
         self.desk.view(name, sql)

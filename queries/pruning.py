@@ -90,12 +90,14 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
+@functools.lru_cache(maxsize=64)
 def _encoder(kind: pa.DataType) -> Encode:
     plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    is_time = pa.types.is_timestamp(plain)
 
     def encode(value: Any) -> bytes | None:
         try:
-            if pa.types.is_timestamp(plain) and isinstance(value, int):
+            if is_time and isinstance(value, int):
                 array = pa.array([value], pa.timestamp("us", plain.tz)).cast(plain)
             else:
                 array = pa.array([value], plain)

@@ -5,18 +5,25 @@ names is a place in the text as written.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 from windrow.errors import ConfinementError, QueryError
-from windrow.queries import clauses, pivots, trees
+from windrow.queries import alike, clauses, pivots, trees
 from windrow.queries.clauses import Candidate
 from windrow.queries.tokens import Source, read
 from windrow.queries.windows import All, WindowSpec
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _NO_ALIAS = ("table", "describe", "desc", "summarize", "show")
+_REMEMBERED = 256
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,7 @@ class Statement:
         references: In the order of the text, one for each place.
         explain: Empty, ``explain`` or ``explain analyze``; those words are blank in `sql`.
         tree: DuckDB's parse tree of `sql`, for the planner and the confinement.
+        model: The first statement that differed from this one only in constants; None: this is the first.
     """
 
     text: str
@@ -58,6 +66,15 @@ class Statement:
     explain: str
     source: Source = field(repr=False, compare=False)
     tree: trees.Node = field(repr=False, compare=False)
+    model: "Statement | None" = field(default=None, repr=False, compare=False)
+
+    def __hash__(self) -> int:
+        return hash(self.text)  # asked for again and again, and nearly all that tells statements apart
+
+    @property
+    def like(self) -> "Statement":
+        """The statement that was parsed for this one and all that are alike."""
+        return self.model or self
 
     def sql_of(self, reference: Reference) -> str:
         """What stands in `sql` in the place of a reference; empty if that place is not known."""
@@ -72,7 +89,22 @@ class Statement:
         return kind(message) if offset is None else self.source.error(offset, message, kind)
 
 
-@lru_cache(maxsize=256)
+def by_likeness(find: Callable[Concatenate[Statement, P], T]) -> Callable[Concatenate[Statement, P], T]:
+    """Find something once for all statements that are alike; it must not depend on the constants they differ in."""
+    remembered = lru_cache(maxsize=_REMEMBERED)(find)
+
+    @wraps(find)
+    def found(statement: Statement, /, *rest: P.args, **named: P.kwargs) -> T:
+        return remembered(statement.like, *rest, **named)  # type: ignore[arg-type]
+
+    return found
+
+
+_models: OrderedDict[bytes, tuple[Statement, alike.Model]] = OrderedDict()
+_guard = threading.Lock()
+
+
+@lru_cache(maxsize=_REMEMBERED)
 def parse(text: str) -> Statement:
     """Read one statement, or say where it is wrong.
 
@@ -80,8 +112,31 @@ def parse(text: str) -> Statement:
         QueryError: a syntax error, at its place in `text`.
         ConfinementError: not exactly one query.
     """
-    source = read(text)
-    source, explain = _without_explain(source)
+    blotted = alike.blotted(text)
+    known = None if blotted is None else _models.get(blotted)
+    source = None if known is None else known[1].source_of(text)
+    if known is not None and source is not None:
+        first, model = known
+        sql = model.sql_of(first.sql, source)
+        return Statement(text, sql, first.references, "", source, model.tree_of(source), first)
+    statement = _parsed(text)
+    if blotted is not None:
+        _remember(blotted, statement)
+    return statement
+
+
+def _remember(blotted: bytes, statement: Statement) -> None:
+    """Take a statement for the model of all that are alike, if that is safe."""
+    model = None if statement.explain else alike.model_of(statement.source, statement.tree)
+    if model is not None:
+        with _guard:
+            _models[blotted] = statement, model
+            while len(_models) > _REMEMBERED:
+                _models.popitem(last=False)
+
+
+def _parsed(text: str) -> Statement:
+    source, explain = _without_explain(read(text))
     candidates = clauses.find(source, trees.instant)
     prefix = _free_prefix(source, candidates)
     sql, tree, candidates = _settle(source, candidates, prefix)

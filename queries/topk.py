@@ -6,7 +6,6 @@ for its own tables, but not for rows that come from outside.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from windrow.indexes.columns import ColumnCache, Picks
 from windrow.indexes.model import Int64s
 from windrow.indexes.segments import Segment
 from windrow.queries import trees
-from windrow.queries.statements import Statement
+from windrow.queries.statements import Statement, by_likeness
 
 MOST = 10_000
 """With more rows wanted than this, all are read."""
@@ -38,7 +37,7 @@ class First:
     count: int
 
 
-@lru_cache(maxsize=256)
+@by_likeness
 def first_of(statement: Statement, relation: str, columns: tuple[str, ...]) -> First | None:
     """What a statement of the shape ``SELECT … FROM stream ORDER BY column, … LIMIT n`` orders by first.
 

@@ -262,6 +262,28 @@ class Questions:
             tables["hosts"] = self.world.hosts
         return Question(ours, plain, tables, self.parameters, ordered)
 
+    def ask_alike(self, count: int) -> list[Question]:
+        """Statements that point at a search key, and differ only in constants."""
+        self.references, self.parameters, self.with_hosts = [], {}, False
+        stream, ref = self.window(self.choice.choice([s for s in self.world.streams if s.shape.key] or [None]))
+        what = self.choice.choice(("*", "a.n, a.ts", "count(*), sum(a.n), min(a.ts)", "a.n % 2 AS odd, count(*)"))
+        names = [(name, f"a.{sql_name(name, self.choice)}") for name in stream.shape.key]
+        more = self.choice.choice(("", " AND a.n % 2 = 0", " AND a.ts IS NOT NULL"))
+        last = " GROUP BY odd" if "odd" in what else ""
+        reference = self.references[0]
+        asked = []
+        for _ in range(count):
+            self.parameters = {}
+            values = [self.value(stream, name) for name, _ in names]
+            conditions = [f"{name} = {value}" for (_, name), value in zip(names, values, strict=True)]
+            where = " AND ".join([*conditions, f"a.n >= {self.choice.randint(0, 9)}"])
+            body = f"SELECT {what} FROM {ref} AS a WHERE {where}{more}{last}"
+            plain = {"t0": stream.rows(reference.rows)}
+            asked.append(
+                Question(body.replace("⟨0⟩", reference.ours), body.replace("⟨0⟩", "t0"), plain, self.parameters)
+            )
+        return asked
+
     # -- windows
 
     def window(self, stream: Stream | None = None) -> tuple[Stream, str]:

@@ -12,6 +12,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,6 +80,13 @@ _KINDS: dict[str, Any] = {
 }
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODERS = {name: msgspec.msgpack.Decoder(kind) for name, kind in _KINDS.items()}
+_ASKED_AGAIN = frozenset(("streams", "states", "sources", "tables"))
+"""What every query reads, and few commits change; records are immutable, so the same bytes may share one."""
+
+
+@lru_cache(maxsize=512)
+def _decoded(table: str, raw: bytes) -> Any:
+    return _DECODERS[table].decode(raw)
 
 
 def key(*parts: int | str) -> bytes:
@@ -166,7 +174,7 @@ class Tables:
     def decode(self, table: str, raw: Any) -> Any:
         """The record that `raw` bytes of a table hold."""
         try:
-            return _DECODERS[table].decode(raw)
+            return _decoded(table, bytes(raw)) if table in _ASKED_AGAIN else _DECODERS[table].decode(raw)
         except msgspec.MsgspecError as error:
             raise FormatError(
                 f"a record of the catalog's {table} cannot be read ({error}); "

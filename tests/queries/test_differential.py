@@ -7,10 +7,13 @@ import pytest
 
 import places
 import worlds
-from windrow.queries import naming, planner, pool
+from windrow.queries import hearing, naming, planner, pool
+from windrow.queries.statements import parse
 from worlds import Question, Questions, make_world
 
 WORLDS, EACH = 8, 40
+POINTED = ("i", "small", "u", "s", "big", "kind", "Mixed Case")
+"""Key columns whose constants are compared as they are."""
 
 
 def check(given: object, expected: object, question: Question, told: str) -> None:
@@ -47,6 +50,30 @@ def test_answers_equal_plain_duckdb(seed, monkeypatch):
         monkeypatch.setattr(pool, "PAYS", 0)
     with places.folder() as path:
         compare(path, seed, EACH)
+
+
+@pytest.mark.parametrize("seed", range(WORLDS))
+def test_the_same_statement_with_other_constants(seed, monkeypatch):
+    """Statements that were read once for all that are alike, and whose keys were read off their tree."""
+    heard: list[bool] = []
+    real = hearing.pointing.predicates
+    monkeypatch.setattr(
+        hearing.pointing, "predicates", lambda *of: (found := real(*of), heard.append(found is not None))[0]
+    )
+    alike = 0
+    with places.folder() as path:
+        world = make_world(path / "w", seed, rows=60)
+        questions = Questions(world, random.Random(seed + 2000))
+        with world.wh as wh, worlds.open_plain() as plain:
+            for number in range(8):
+                for question in questions.ask_alike(10):
+                    expected, given = worlds.plain_answer(plain, question), worlds.our_answer(wh, question)
+                    check(given, expected, question, f"world {seed}, question {number}")
+                    alike += parse(question.ours).model is not None
+            assert wh.status().readers == 0
+    assert alike
+    if any(set(POINTED) & set(stream.shape.key[:1]) for stream in world.streams):
+        assert any(heard)
 
 
 @pytest.mark.soak

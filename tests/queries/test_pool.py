@@ -293,8 +293,9 @@ def test_rows_that_a_probe_found_are_remembered_until_something_changes(tmp_path
         for key in (1, 9)
     ]
     opened: list[int] = []
-    real = planner.read_found
-    monkeypatch.setattr(planner, "read_found", lambda *given: (opened.append(1), real(*given))[1])
+    for name in ("read_found", "read_near"):
+        real = getattr(planner, name)
+        monkeypatch.setattr(planner, name, lambda *given, real=real: (opened.append(1), real(*given))[1])
     with made(tmp_path / "w", layout) as wh:
         for slot in range(1, 10):
             slid(wh, slot, chance)

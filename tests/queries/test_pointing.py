@@ -1,0 +1,203 @@
+"""Statements that plainly point at a key ask what DuckDB's planner would have said that they ask, and are planned once.
+
+The oracle is the planner itself: it plans the statement over a stand-in that listens.
+"""
+
+import datetime as dt
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+import places
+import traffic
+import windrow
+from windrow.indexes.probing import KeyRange
+from windrow.queries import desks, engine, hearing, planner, sources
+from windrow.queries.hearing import Listener
+from windrow.queries.statements import parse
+
+KEYED = pa.schema([
+    ("ts", traffic.STAMP), ("host", pa.string()), ("port", pa.int16()), ("word", pa.dictionary(pa.int32(), pa.string())),
+    ("n", pa.uint64()), ("f", pa.float64()),
+])  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def wh() -> Iterator[windrow.Warehouse]:
+    with traffic.warehouse() as made:
+        for name, key in {"pairs": ["host", "port"], "words": ["word"], "numbers": ["n", "f"]}.items():
+            made.create_stream(name, KEYED, time="ts", key=key, slide="1 minute", lifetime="16 minutes")
+        made.create_stream("many", traffic.SCHEMA, time="ts", key="src", slide="1 minute", lifetime="16 minutes")
+        for number in (1, 2):
+            made.append("many", minute(number))
+            made.slide("many", to=traffic.NOON + dt.timedelta(minutes=number))
+        yield made
+
+
+def minute(number: int) -> pa.Table:
+    """20 000 rows with 5000 keys: a block of a directory holds many keys, and a key is a small part of all rows."""
+    start = traffic.NOON + dt.timedelta(minutes=number - 1)
+    at = [start + dt.timedelta(milliseconds=3 * i + 1) for i in range(20_000)]
+    columns = [at, [i % 5000 for i in range(20_000)], list(range(20_000)), ["x"] * 20_000]
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, traffic.SCHEMA, strict=True)], schema=traffic.SCHEMA)
+
+
+def heard(wh: windrow.Warehouse, text: str, params: object) -> tuple[object, object]:
+    """What the tree says, None if it is not plain, and what DuckDB says."""
+    statement = parse(text)
+    with wh.snapshot() as snapshot:
+        streams = {r.relation: r for r in statement.references}
+        desk = desks.take(wh._store)
+        listener = Listener(snapshot, desk, statement, params, streams)
+        schemas = {name: hearing._listening_schema(listener._view(name)) for name in streams}
+        plain, told = listener._pointed(schemas), listener._listened(schemas, clocked=False)
+        desk.leave(tidy=True)
+    return plain and plain.asked, told and told.asked
+
+
+class Test_the_tree_says_what_duckdb_would_say:
+    @pytest.mark.parametrize(
+        ("text", "params"),
+        [
+            ("SELECT * FROM packets WHERE src = 7", None),
+            ("SELECT count(*), max(ts) FROM packets [WINDOW 5 MINUTES] AS p WHERE 7 = p.src AND len > 3", None),
+            ("SELECT len AS src FROM packets WHERE SRC = -7 ORDER BY ts LIMIT 3", None),
+            ("SELECT note FROM packets WHERE \"src\" = 7 AND note = 'x' GROUP BY note HAVING count(*) > 1", None),
+            ("SELECT * FROM packets WHERE src = $1", [7]),
+            ("SELECT * FROM packets WHERE len = $2 AND src = $1", [7, 8]),
+            ("SELECT * FROM packets WHERE src = ?", (7,)),
+            ("SELECT * FROM packets WHERE packets.src = $key", {"key": 2**40}),
+            ("SELECT * FROM pairs WHERE host = 'a' AND port = 80", None),
+            ("SELECT * FROM pairs WHERE port = $1 AND host = $2", [80, "ä'"]),
+            ("SELECT * FROM pairs WHERE host = ''", None),
+            ("SELECT * FROM words WHERE word = 'yes'", None),
+            ("SELECT * FROM words WHERE word = E'a\\nb' AND n = 5", None),
+            ("SELECT * FROM numbers WHERE n = 18446744073709551615", None),
+        ],
+    )
+    def test_where_a_key_is_plainly_named(self, wh, text, params):
+        plain, told = heard(wh, text, params)
+        assert plain is not None and plain == told
+        assert all(isinstance(each, KeyRange) for asked in plain.values() for each in asked.keys)
+
+    @pytest.mark.parametrize(
+        ("text", "params"),
+        [
+            ("SELECT * FROM packets", None),
+            ("SELECT * FROM packets WHERE src > 7", None),
+            ("SELECT * FROM packets WHERE src = 7 OR len = 3", None),
+            ("SELECT * FROM packets WHERE NOT src = 7", None),
+            ("SELECT * FROM packets WHERE src = 7 AND ts > TIMESTAMPTZ '2025-01-01 12:10:00+00'", None),
+            ("SELECT * FROM packets WHERE src = 7 AND src + len > 9", None),
+            ("SELECT * FROM packets WHERE src = 7 AND COLUMNS('s.*') > 3", None),
+            ("SELECT * FROM packets WHERE src = 7.5", None),
+            ("SELECT * FROM packets WHERE src = '7'", None),
+            ("SELECT * FROM packets WHERE src = 7::SMALLINT", None),
+            ("SELECT * FROM packets WHERE src = NULL", None),
+            ("SELECT * FROM packets WHERE src = true", None),
+            ("SELECT * FROM packets WHERE src IS NOT DISTINCT FROM 7", None),
+            ("SELECT * FROM packets WHERE src = 100000000000000000000", None),
+            ("SELECT * FROM packets WHERE src = $1", ["7"]),
+            ("SELECT * FROM packets WHERE src = $1", [True]),
+            ("SELECT * FROM packets WHERE src = $1", [7.0]),
+            ("SELECT * FROM packets WHERE src = $1", []),
+            ("SELECT * FROM packets WHERE src = $1", None),
+            ("SELECT * FROM packets p(ts, a, src, b) WHERE src = 7", None),
+            ("SELECT * FROM packets TABLESAMPLE 50% WHERE src = 7", None),
+            ("SELECT * FROM packets WHERE src = 7 USING SAMPLE 5", None),
+            ("SELECT * FROM (SELECT len AS src FROM packets) WHERE src = 7", None),
+            ("WITH x AS (SELECT 1) SELECT * FROM packets WHERE src = 7", None),
+            ("SELECT * FROM packets WHERE src = 7 AND len = (SELECT 5)", None),
+            ("SELECT * FROM packets WHERE src = 7 UNION ALL SELECT * FROM quiet", None),
+            ("SELECT * FROM packets p JOIN quiet q USING (src) WHERE src = 7", None),
+            ("SELECT * FROM pairs WHERE port = 80", None),
+            ("SELECT * FROM pairs WHERE host = 'a' COLLATE NOCASE", None),
+            ("SELECT * FROM pairs WHERE host = 5", None),
+            ("SELECT * FROM numbers WHERE f = 5", None),
+        ],
+    )
+    def test_else_duckdb_is_listened_to(self, wh, text, params):
+        plain, _ = heard(wh, text, params)
+        assert plain is None
+
+
+class Test_a_plain_probe:
+    def test_is_planned_once(self, wh, monkeypatch):
+        monkeypatch.setattr(sources, "listen", lambda *_: pytest.fail("planned twice"))
+        for key in (11, 12, 13):
+            answer = wh.sql(f"SELECT DISTINCT src FROM many WHERE src = {key} AND len >= 0").fetchall()
+            assert answer == wh.sql("SELECT DISTINCT src FROM many WHERE src = $1", [key]).fetchall() == [(key,)]
+
+    def test_is_explained_like_any_other(self, wh):
+        plain, hidden = (
+            wh.explain(f"SELECT * FROM many WHERE {condition}").relations[0]
+            for condition in ("src = 7", "src IN (7) AND src + 0 = 7")
+        )
+        assert (plain.path, plain.rows, plain.segments, plain.bytes) == (
+            "probe",
+            hidden.rows,
+            hidden.segments,
+            hidden.bytes,
+        )
+        assert plain.keys == "1 key"
+
+    def test_runs_without_threads_and_others_do_not(self, wh, monkeypatch):
+        """The few rows of a probe are read before a thread would have woken up; a scan wants all of them."""
+        taken: list[bool] = []
+        real = engine.cursor
+
+        def cursor(store: object, limit: object = None, *, alone: bool = False) -> object:
+            taken.append(alone)
+            return real(store, limit, alone=alone)
+
+        monkeypatch.setattr(engine, "cursor", cursor)
+        monkeypatch.setattr(desks, "_idle", {})
+        for text, alone in {
+            "SELECT * FROM many WHERE src = 7": True,
+            "SELECT * FROM many WHERE src > 7": False,
+            "SELECT * FROM many WHERE src = 7 AND ts < now()": False,
+            "SELECT * FROM many [ROWS 5000] WHERE src = 7": False,
+            "SELECT *, _seq FROM many WHERE src = 7": False,
+            "SELECT * FROM many p JOIN hosts h USING (src) WHERE src = 1": False,
+            "SELECT * FROM many, range(3) WHERE src = 7": False,
+            "SELECT (SELECT sum(range) FROM range(3)) FROM many WHERE src = 7": False,
+            "SELECT name FROM hosts WHERE src = 1": False,
+        }.items():
+            desks._idle.clear()
+            taken.clear()
+            assert wh.sql(text).arrow().num_rows
+            assert (True in taken) == alone, text
+        with real(wh._store, alone=True) as quiet, real(wh._store) as usual:
+            threads = [c.execute("SELECT current_setting('threads')").fetchone()[0] for c in (quiet, usual)]
+        assert threads[0] == 1 <= threads[1]
+
+    def test_leaves_no_desk_behind_when_it_fails(self, wh, monkeypatch):
+        monkeypatch.setattr(desks, "_idle", {})
+        with pytest.raises(windrow.QueryError):
+            wh.sql("SELECT absent FROM many WHERE src = 7")
+        assert {home[2]: len(idle) for home, idle in desks._idle.items()} == {False: 1}
+        assert wh.status().readers == 0
+
+    def test_sees_its_snapshot(self, wh):
+        """Two snapshots, the same statement: each has the rows of its own slides."""
+        with places.folder() as path, windrow.open(path / "w") as own:
+            own.create_stream("packets", traffic.SCHEMA, time="ts", key="src", slide="1 minute", lifetime="16 minutes")
+            traffic.advance(own, 1)
+            with own.snapshot() as old:
+                traffic.advance(own, 2)
+                for key in (7, 8, 7):
+                    text = f"SELECT count(*) FROM packets WHERE src = {key}"
+                    assert (old.sql(text).fetchone(), own.sql(text).fetchone()) == ((10,), (20,))
+
+
+def test_rows_beside_the_key_do_not_count(wh, monkeypatch):
+    """Directories find blocks of rows; DuckDB takes the wanted ones out of them, also at a window's edge."""
+    read: list[int] = []
+    real = planner.read_near
+    monkeypatch.setattr(planner, "read_near", lambda *given: (rows := real(*given), read.append(rows.num_rows))[0])
+    wanted = wh.sql("SELECT count(*), min(src), max(src) FROM many [WINDOW 90 SECONDS] WHERE src + 0 = 31").fetchall()
+    assert (
+        wh.sql("SELECT count(*), min(src), max(src) FROM many [WINDOW 90 SECONDS] WHERE src = 31").fetchall() == wanted
+    )
+    assert read and sum(read) >= wanted[0][0] > 0
