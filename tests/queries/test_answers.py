@@ -319,7 +319,7 @@ class Test_explaining_in_sql:
         assert "Total Time" in text
 
     def test_an_error_is_shown_at_its_place(self, wh):
-        for ask in (lambda sql: wh.explain(sql), lambda sql: wh.sql(f"explain {sql}"), wh.sql):
+        for ask in (wh.explain, lambda sql: wh.sql(f"explain {sql}"), wh.sql):
             with pytest.raises(QueryError) as caught:
                 ask("select 1, nowhere from packets")
             shown, caret = str(caught.value).splitlines()[-2:]
