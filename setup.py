@@ -33,7 +33,7 @@ EXTENSIONS: list[Extension] = [
     Extension(
         "windrow.native.matches",
         ["native/matches.pyx"],
-        depends=["native/common.pxi"],
+        depends=["native/common.pxi", "native/matches_open.pxi", "native/matches_gather.pxi"],
         language="c++",
         extra_compile_args=["-O3"],
     ),

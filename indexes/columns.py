@@ -112,6 +112,30 @@ class ColumnCache:
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
+    def column(self, segments: Sequence[Segment], field: pa.Field, full: pa.Schema) -> list[pa.Array]:
+        """One column of segments, whole, an array for each; arguments as of `batches`."""
+        form, found, absent = _form(field), list[Any](), list[int]()
+        with self._lock:
+            for at, segment in enumerate(segments):
+                key = _key(segment, field.name, form)
+                held = self._held.get(key)
+                if held is None:
+                    absent.append(at)
+                else:
+                    self._held.move_to_end(key)
+                found.append(held)
+        if absent:
+            decode = partial(self._decode, fields=[field], full=full)
+            missing = [segments[at] for at in absent]
+            if len(missing) > 1 and sum(segment.bytes for segment in missing) > _ALONE_BYTES:
+                with ThreadPoolExecutor(_THREADS, thread_name_prefix="windrow-columns") as pool:
+                    decoded = list(pool.map(decode, missing))
+            else:
+                decoded = [decode(segment) for segment in missing]
+            for at, (column,) in zip(absent, decoded, strict=True):
+                found[at] = column
+        return [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in found]
+
     def _missing(self, segments: Sequence[Segment], wanted: Wanted) -> list[Segment]:
         """The segments of which some column is not held."""
         columns = [(field.name, form) for field, form in wanted]

@@ -230,10 +230,6 @@ class Maintenance:
 
     def _order(self, branch: Branch, seed: Part) -> tuple[int, ...]:
         """Which partner is looked at first, and so on: by rates, windows and numbers of values."""
-        places = [part.number for part in branch.streams]
-        rates = [self.given.rates.get(number) for number in places]
-        known = [rate for rate in rates if rate is not None]
-        order = [places[at] for at in ordering.choose(known)] if len(known) == len(places) > 2 else places
 
         def linked(number: int, reached: set[int]) -> bool:
             return any(
@@ -241,7 +237,7 @@ class Maintenance:
                 for link in branch.links
             )
 
-        return ordering.probes(seed.number, order, linked)
+        return ordering.partners(seed.number, [part.number for part in branch.streams], self.given.rates, linked)
 
     def _reduced(self, part: Part, links: Sequence[Link], parts: Mapping[int, Part]) -> int:
         """Keep only rows that have a partner among those bound so far; gives how many they are."""

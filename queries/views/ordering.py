@@ -5,7 +5,7 @@ results, and then tries to move inputs that are much faster than the others to t
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
@@ -90,6 +90,15 @@ def _variants(inputs: Sequence[Rate], begun: Order) -> list[Order]:
                 order.insert(place, at)
             found[tuple(order)] = None
     return list(found)
+
+
+def partners(
+    first: int, inputs: Sequence[int], rates: Mapping[int, Rate], linked: Callable[[int, set[int]], bool]
+) -> Order:
+    """Where a new row of `first` looks, by what is known of all inputs; as they stand if that is not enough."""
+    known = [rates[each] for each in inputs if each in rates]
+    order = [inputs[at] for at in choose(known)] if len(known) == len(inputs) > 2 else inputs
+    return probes(first, order, linked)
 
 
 def probes(first: int, order: Sequence[int], linked: Callable[[int, set[int]], bool]) -> Order:

@@ -202,7 +202,8 @@ def _using(node: Node, parts: Sequence[Part]) -> Iterator[Link]:
         return
     yield from _using(node["left"], parts)
     yield from _using(node["right"], parts)
-    if node["join_type"] != "INNER" or not node["using_columns"]:
+    # The last column of an ASOF join's USING is no equality.
+    if node["join_type"] != "INNER" or node["ref_type"] != "REGULAR" or not node["using_columns"]:
         return
     relations = [{t["table_name"].lower() for t in base_tables(node[side])} for side in ("left", "right")]
     for column in node["using_columns"]:
@@ -216,31 +217,57 @@ def _using(node: Node, parts: Sequence[Part]) -> Iterator[Link]:
             ]
             for own in relations
         ]
-        if all(len(side) == 1 for side in sides) and sides[0][0][0].number != sides[1][0][0].number:
+        # What a USING further down has made one counts as one, and the first stands for all of it.
+        made = [1 + _uses(node[side], column) for side in ("left", "right")]
+        one_each = [len(side) for side in sides] == made
+        if one_each and sides[0][0][0].number != sides[1][0][0].number:
             (left, one), (right, other) = sides[0][0], sides[1][0]
             yield Link(left.number, one, right.number, other)
 
 
+def _uses(node: Node, column: str) -> int:
+    """How many plain inner joins of a tree have a column in USING."""
+    inner = (join for join in _joins(node) if join["join_type"] == "INNER" and join["ref_type"] == "REGULAR")
+    return sum(column.lower() in (each.lower() for each in join["using_columns"]) for join in inner)
+
+
 def _taken(select: Node, branch: Branch) -> tuple[tuple[str, int, str], ...]:
-    """What each column of a result is, if all are columns of two streams that one equality joins; else nothing."""
-    source, own = select["from_table"], branch.streams
-    plain = source["type"] == "JOIN" and source["join_type"] == "INNER" and source["ref_type"] == "REGULAR"
-    if not plain or len(own) != 2 or len(branch.parts) != 2 or len(branch.links) != 1:
+    """What each column of a result is, if all are columns of streams that only equalities join; else nothing."""
+    own, joins = branch.streams, list(_joins(select["from_table"]))
+    plain = all(join["join_type"] == "INNER" and join["ref_type"] in ("REGULAR", "CROSS") for join in joins)
+    if not joins or not plain or len(own) != len(branch.parts):
         return ()
-    asked = [*_conjuncts(source["condition"]), *_conjuncts(select["where_clause"]), *source["using_columns"]]
+    shared = [column for join in joins for column in join["using_columns"]]
+    asked = [*shared, *(each for join in joins for each in _conjuncts(join["condition"]))]
+    asked += _conjuncts(select["where_clause"])
     beside = any(
         select.get(each) for each in ("group_expressions", "group_sets", "having", "qualify", "sample", "modifiers")
     )
-    sides = source["left"], source["right"]
-    if len(asked) != 1 or beside or any(side["sample"] or side["column_name_alias"] for side in sides):
+    sides = base_tables(select["from_table"])
+    if len(asked) != len(branch.links) or beside or any(side["sample"] or side["column_name_alias"] for side in sides):
         return ()
     columns = []
     for item in select["select_list"]:
-        found = _resolve(item, own)
+        found = _resolve(item, own) or _merged(item, own, shared)
         if found is None:
             return ()
         columns.append((item["alias"] or found[1], found[0].number, found[1]))
     return tuple(columns)
+
+
+def _joins(node: Node) -> Iterator[Node]:
+    if node["type"] == "JOIN":
+        yield node
+        yield from _joins(node["left"])
+        yield from _joins(node["right"])
+
+
+def _merged(node: Node, parts: Sequence[Part], shared: Sequence[str]) -> tuple[Part, str] | None:
+    """The first part's own, of a column that USING has made one of several; its name alone would be of none else."""
+    names = [each.lower() for each in node.get("column_names", ())]
+    if node.get("class") != "COLUMN_REF" or len(names) != 1 or names[0] not in {each.lower() for each in shared}:
+        return None
+    return next((part, own) for part in parts for own in part.columns if own.lower() == names[0])
 
 
 def _conjuncts(node: Node | None) -> Iterator[Node]:

@@ -90,8 +90,8 @@ class Plan:
         distinct: Whether duplicates are eliminated.
         sql: What is run: for each result `begins` and `ends`, then its columns. The statement itself if recomputed.
         prefix: Begins the names of hidden columns.
-        taken: Name, part and column of each column of the result, if it is nothing but columns of two streams whose
-            rows have one column in common; none otherwise.
+        taken: Name, part and column of each column of the result, if it is nothing but columns of streams that
+            equalities of columns join; none otherwise.
     """
 
     statement: Statement

@@ -61,6 +61,12 @@ def part(streams, name, window):
     return derived.Part(streams[name], None if window is None else window * MINUTE)
 
 
+def same(one, *others, column="k"):
+    """Whether rows have a value in common; nulls are no values."""
+    value = one.values[column]
+    return value is not None and all(other.values[column] == value for other in others)
+
+
 def pair(one, other):
     return {"k": one.values["k"], "ax": one.values["x"], "bx": other.values["x"]}
 
@@ -68,7 +74,7 @@ def pair(one, other):
 def join(a, w, b, v, *_):
     return Kind(
         f"SELECT p.k, p.x AS ax, q.x AS bx FROM {a}{clause(w)} p JOIN {b}{clause(v)} AS q ON p.k = q.k", (a, b),
-        lambda s: [derived.Join((part(s, a, w), part(s, b, v)), lambda p, q: p.values["k"] == q.values["k"], pair)],
+        lambda s: [derived.Join((part(s, a, w), part(s, b, v)), same, pair)],
     )  # fmt: skip
 
 
@@ -79,7 +85,7 @@ def chain(a, w, b, v, c, u):
         lambda s: [
             derived.Join(
                 (part(s, a, w), part(s, b, v), part(s, c, u)),
-                lambda p, q, r: p.values["k"] == q.values["k"] and q.values["x"] == r.values["x"],
+                lambda p, q, r: same(p, q) and same(q, r, column="x"),
                 lambda p, q, r: pair(p, q) | {"ck": r.values["k"]},
             )
         ],
@@ -93,8 +99,31 @@ def common(a, w, b, v, c, u):
         lambda s: [
             derived.Join(
                 (part(s, a, w), part(s, b, v), part(s, c, u)),
-                lambda p, q, r: p.values["k"] == q.values["k"] == r.values["k"],
+                same,
                 lambda p, q, r: pair(p, q) | {"cx": r.values["x"]},
+            )
+        ],
+    )
+
+
+def composite(a, w, b, v, *_):
+    return Kind(
+        f"SELECT p.k, p.x AS ax, q.x AS bx FROM {a}{clause(w)} p JOIN {b}{clause(v)} AS q USING (k, x)", (a, b),
+        lambda s: [derived.Join((part(s, a, w), part(s, b, v)), lambda p, q: same(p, q) and same(p, q, column="x"), pair)],
+    )  # fmt: skip
+
+
+def four(a, w, b, v, c, u):
+    """The first stream comes twice: as it is, and in the window of the second."""
+    return Kind(
+        f"SELECT p.k, p.x AS ax, q.x AS bx, s.x AS sx FROM {a}{clause(w)} p JOIN {b}{clause(v)} q ON p.k = q.k "
+        f"JOIN {c}{clause(u)} r ON r.x = p.x JOIN {a}{clause(v)} s ON s.x = r.x AND s.k = q.k",
+        (a, b, c),
+        lambda s: [
+            derived.Join(
+                (part(s, a, w), part(s, b, v), part(s, c, u), part(s, a, v)),
+                lambda p, q, r, s: same(p, q, s) and same(p, r, s, column="x"),
+                lambda p, q, r, s: pair(p, q) | {"sx": s.values["x"]},
             )
         ],
     )
@@ -103,7 +132,7 @@ def common(a, w, b, v, c, u):
 def itself(a, w, *_):
     return Kind(
         f"SELECT p.k, p.x AS ax, q.x AS bx FROM {a} p, {a}{clause(w)} q WHERE p.k = q.k AND p.x < q.x", (a,),
-        lambda s: [derived.Join((part(s, a, None), part(s, a, w)), lambda p, q: p.values["k"] == q.values["k"] and p.values["x"] < q.values["x"], pair)],
+        lambda s: [derived.Join((part(s, a, None), part(s, a, w)), lambda p, q: same(p, q) and p.values["x"] < q.values["x"], pair)],
     )  # fmt: skip
 
 
@@ -142,12 +171,12 @@ def distinct(a, w, b, v, *_):
 def distinct_join(a, w, b, v, *_):
     return Kind(
         f"SELECT DISTINCT p.k, q.x AS bx FROM {a}{clause(w)} p JOIN {b}{clause(v)} q ON p.k = q.k", (a, b),
-        lambda s: [derived.Join((part(s, a, w), part(s, b, v)), lambda p, q: p.values["k"] == q.values["k"], lambda p, q: {"k": p.values["k"], "bx": q.values["x"]})],
+        lambda s: [derived.Join((part(s, a, w), part(s, b, v)), same, lambda p, q: {"k": p.values["k"], "bx": q.values["x"]})],
         distinct=True,
     )  # fmt: skip
 
 
-KINDS = (selection, join, chain, common, itself, theta, union, distinct, distinct_join)
+KINDS = (selection, join, composite, chain, common, four, itself, theta, union, distinct, distinct_join)
 WINDOWS = st.sampled_from([None, 1, 2, 3, 5])
 
 
@@ -197,12 +226,12 @@ class AnyView(RuleBasedStateMachine):
     @rule(
         name=st.sampled_from("abc"),
         rows=st.lists(
-            st.tuples(st.integers(-36, 12), st.integers(0, 2), st.integers(0, 3), st.integers(1, 36)),
+            st.tuples(st.integers(-36, 12), st.integers(0, 2) | st.none(), st.integers(0, 3), st.integers(1, 36)),
             min_size=1,
             max_size=6,
         ),
     )
-    def append(self, name: str, rows: list[tuple[int, int, int, int]]) -> None:
+    def append(self, name: str, rows: list[tuple[int, int | None, int, int]]) -> None:
         base = self.base()
         given = []
         for at, k, x, life in rows:
@@ -253,7 +282,7 @@ class AnyView(RuleBasedStateMachine):
         self.wh.create_view(name, f"SELECT p.*, c.x AS cx FROM {below} p JOIN c USING (k)", key=["cx", "k"])
         join = derived.Join(
             (derived.Part(self.views[below][0]), derived.Part(self.streams["c"])),
-            lambda p, c: p.values["k"] == c.values["k"],
+            same,
             lambda p, c: {**p.values, "cx": c.values["x"]},
         )
         self.enter(name, [join], False, False)
