@@ -55,6 +55,9 @@ DATABASES = (
 )
 
 T = TypeVar("T")
+_RECALLED = ("streams", "states", "sources")
+"""Tables whose few records everybody asks for, over and over; they have nothing in them that could be changed."""
+_MOST_RECALLED = 1024
 _U64 = struct.Struct(">Q")
 _KINDS: dict[str, Any] = {
     "streams": records.StreamEntry,
@@ -102,6 +105,7 @@ class _Shared:
         self.databases = handles
         self.users = 0
         self.thread_lock = threading.Lock()
+        self.decoded: dict[str, dict[bytes, tuple[bytes, Any]]] = {table: {} for table in _RECALLED}
 
 
 class _Process:
@@ -150,14 +154,27 @@ os.register_at_fork(after_in_child=_after_fork)
 class Tables:
     """The named databases inside one transaction."""
 
-    def __init__(self, txn: lmdb.Transaction, databases: dict[str, Any]) -> None:
+    def __init__(self, txn: lmdb.Transaction, shared: _Shared) -> None:
         self._txn = txn
-        self._databases = databases
+        self._databases = shared.databases
+        self._decoded = shared.decoded
 
     def get(self, table: str, at: bytes) -> Any:
         """The record at a key, or None."""
         raw = self._txn.get(at, db=self._databases[table])
-        return None if raw is None else self.decode(table, raw)
+        return None if raw is None else self._recalled(table, at, raw)
+
+    def _recalled(self, table: str, at: bytes, raw: Any) -> Any:
+        """The record that `raw` bytes hold: the one that was decoded before, if they are the same."""
+        known = self._decoded.get(table)
+        if known is None:
+            return self.decode(table, raw)
+        plain, found = bytes(raw), known.get(at)
+        if found is None or found[0] != plain:
+            if len(known) >= _MOST_RECALLED:
+                known.clear()
+            found = known[at] = plain, self.decode(table, plain)
+        return found[1]
 
     def raw(self, table: str, at: bytes) -> Any:
         """The bytes at a key (valid only inside the transaction), or None."""
@@ -188,7 +205,7 @@ class Tables:
     def items(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, Any]]:
         """Records whose key begins with `prefix`, in key order."""
         for at, raw in self.raw_items(table, prefix):
-            yield at, self.decode(table, raw)
+            yield at, self._recalled(table, at, raw)
 
     def raw_items(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, Any]]:
         """Bytes whose key begins with `prefix`, in key order."""
@@ -316,7 +333,7 @@ class Catalog:
             try:
                 with shared.env.begin(buffers=True) as txn:
                     began = txn.id()
-                    result = fetch(Tables(txn, shared.databases))
+                    result = fetch(Tables(txn, shared))
             except lmdb.ReadersFullError:
                 self._readers_full(shared, attempt)
                 continue
@@ -358,7 +375,7 @@ class Catalog:
         ):
             try:
                 with shared.env.begin(write=True, buffers=False) as txn:
-                    tables = Tables(txn, shared.databases)
+                    tables = Tables(txn, shared)
                     tables.set_number("version", tables.version + 1)
                     yield tables
             except (lmdb.MapFullError, lmdb.DiskError) as error:
