@@ -1,34 +1,54 @@
 """Scans: all rows of the selected segments, read ahead of the consumer, filtered only where an edge needs it.
 
 Row groups that are wholly in the window are not copied: their texts are handed out where they lie, in the mapped file.
-The others are read in units of some megabytes, across files, by a few threads.
+The others are read in units of some megabytes, across files, by a few threads if they are many; what a scan has copied
+is kept for the next one, see `copies`.
 """
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Self
 
 import pyarrow as pa
 
+from windrow.indexes.copies import Batches, Copies, Of
 from windrow.indexes.model import RowModel
 from windrow.indexes.parquet import FileReader
 from windrow.indexes.rowreading import Spans, read_group, read_live_spans, read_spans
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection
+from windrow.native import histograms
 
 _UNIT_BYTES = 4 << 20
+_ALONE_BYTES = 40 << 20
+"""Up to so much is copied by the consumer alone: with a second thread both wait for each other and for memory."""
 _SHARED_BYTES = 256 << 10
 """A segment's row groups from which on each is a batch of its own."""
 _THREADS = min(8, os.cpu_count() or 1)
 
-Batches = list[pa.RecordBatch]
 Work = Callable[[], Batches]
 
 
+@dataclass(frozen=True)
+class _Unit:
+    """Rows that are copied in one call."""
+
+    spans: Spans
+    of: Of
+    bytes: int
+    """About so many of live rows."""
+
+
 def scan_segments(
-    selection: Selection, model: RowModel, full: pa.Schema, schema: pa.Schema, reader: FileReader
+    selection: Selection,
+    model: RowModel,
+    full: pa.Schema,
+    schema: pa.Schema,
+    reader: FileReader,
+    copies: Copies | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a selection with the columns of `schema`, streamed.
 
@@ -38,6 +58,7 @@ def scan_segments(
         full: All columns that a file may have.
         schema: The wanted columns.
         reader: Of the files.
+        copies: Those that earlier scans made.
     """
     if not schema.names:
         # Rows without columns still count; one column is read to count them.
@@ -67,8 +88,44 @@ def scan_segments(
             shared += [group(segment.file, *rows) for rows in groups]
         else:
             small.append(segment)
-    copied = [whole(spans) for spans in _units(small)] + [edge(spans) for spans in _units(selection.edge)]
-    yield from _ahead(shared, copied)
+    wholes = list(_units(small, [0] * len(small)))
+    edges = list(_units(selection.edge, _dead(selection.edge, model.last_slot(bounds.now))))
+    copied = [(unit, whole(unit.spans)) for unit in wholes] + [(unit, edge(unit.spans)) for unit in edges]
+    if copies is not None and bounds.is_of_expiry and model.expires is not None:
+        kept, copied = _kept(copies, schema, copied)
+        shared += kept
+    yield from _ahead(shared, [work for _, work in copied], sum(unit.bytes for unit, _ in copied))
+
+
+def _kept(
+    copies: Copies, schema: pa.Schema, copied: list[tuple[_Unit, Work]]
+) -> tuple[list[Work], list[tuple[_Unit, Work]]]:
+    """Copies that are there already, and those that must be made, and kept when they are."""
+    folder = next((unit.spans.files[0].rpartition("/")[0] for unit, _ in copied), None)
+    scan = folder, tuple(schema.names), tuple(map(str, schema.types))
+    known = None if folder is None else copies.begin(scan, {unit.of: unit.bytes for unit, _ in copied})
+    if known is None:
+        return [], copied
+
+    def keeping(of: Of, work: Work) -> Work:
+        def made() -> Batches:
+            batches = work()
+            copies.keep(scan, of, batches)
+            return batches
+
+        return made
+
+    def there(batches: Batches) -> Work:
+        return lambda: batches
+
+    ready = [there(known[unit.of]) for unit, _ in copied if unit.of in known]
+    return ready, [(unit, keeping(unit.of, work)) for unit, work in copied if unit.of not in known]
+
+
+def _dead(segments: Sequence[Segment], slide: int) -> list[int]:
+    """How many rows of each segment are dead."""
+    counted: list[int] = histograms.rows_between([segment.expiries for segment in segments], None, slide).tolist()
+    return counted
 
 
 def _batches(rows: pa.Table) -> Batches:
@@ -82,29 +139,47 @@ def _row_groups(segment: Segment, full: pa.Schema, reader: FileReader) -> list[t
     return list(pairwise([segment.start, *inner, segment.stop]))
 
 
-def _units(segments: Iterable[Segment]) -> Iterator[Spans]:
-    """Segments, or parts of large ones, gathered into reads of about `_UNIT_BYTES`."""
+def _units(segments: Sequence[Segment], dead: Sequence[int]) -> Iterator[_Unit]:
+    """Segments, or parts of large ones, gathered into reads of about `_UNIT_BYTES` of live rows.
+
+    Where that makes none very small, a unit is of one expiry column: only slides that take rows from it change it.
+    """
     pending: dict[str, list[tuple[int, int]]] = {}
-    size = 0
-    for segment in sorted(segments, key=lambda s: (s.file, s.start)):
+    of: list[tuple[int, int, int, bytes, int]] = []
+    size, column = 0, (-1, -1)
+
+    def unit() -> _Unit:
+        made = _Unit(Spans.of(pending), tuple(of), size)
+        pending.clear()
+        of.clear()
+        return made
+
+    order = sorted(zip(segments, dead, strict=True), key=lambda pair: (pair[0].layout, pair[0].column, pair[0].id))
+    for segment, gone in order:
+        if (segment.layout, segment.column) != column and size >= _UNIT_BYTES // 4:
+            yield unit()
+            size = 0
+        column = segment.layout, segment.column
         start, stop = segment.start, segment.start + segment.rows
+        live = max(1, segment.bytes * (segment.rows - gone) // max(1, segment.rows))
         while start < stop:
             # A part is what fills the unit; the next unit begins where it ended.
-            room = max(1, (_UNIT_BYTES - size) * segment.rows // max(1, segment.bytes))
+            room = max(1, (_UNIT_BYTES - size) * segment.rows // live)
             upto = stop if stop - start <= room * 5 // 4 else start + room
             pending.setdefault(segment.file, []).append((start, upto))
-            size += segment.bytes * (upto - start) // segment.rows
+            of.append((segment.id, start, upto, segment.expiries, gone))
+            size += live * (upto - start) // segment.rows
             start = upto
             if size >= _UNIT_BYTES:
-                yield Spans.of(pending)
-                pending, size = {}, 0
+                yield unit()
+                size = 0
     if pending:
-        yield Spans.of(pending)
+        yield unit()
 
 
-def _ahead(shared: Sequence[Work], copied: Sequence[Work]) -> Iterator[pa.RecordBatch]:
-    """Copies are made by threads, a few ahead of the consumer; between them it is given what need not be copied."""
-    if len(copied) <= 1 or _THREADS == 1:
+def _ahead(shared: Sequence[Work], copied: Sequence[Work], size: int) -> Iterator[pa.RecordBatch]:
+    """Many copies are made by threads, a few ahead of the consumer, who is given between them what is there."""
+    if len(copied) <= 1 or size <= _ALONE_BYTES or _THREADS == 1:
         for work in (*shared, *copied):
             yield from work()
         return

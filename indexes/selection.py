@@ -41,6 +41,11 @@ class Bounds:
             and (self.after is None or segment.min_ts > self.after)
         )
 
+    @property
+    def is_of_expiry(self) -> bool:
+        """Whether every row is in the window as long as it lives."""
+        return self.after is None and self.upto == _LAST
+
     def limits(self, model: RowModel, schema: pa.Schema) -> Limits | None:
         """The window as bounds on columns of microseconds, or None if the rows' times have to be computed first."""
         if model.expires is None and model.floor is not None:

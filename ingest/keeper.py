@@ -20,12 +20,10 @@ _LOOK_EVERY = 0.5
 
 def keep(snapshot: "Snapshot", micros: int) -> None:
     """Let another process pin what `snapshot` pins; the caller may then let go."""
-    from windrow.snapshot import pin_path
-
     store = snapshot.store
     if not store.catalog.writable:
         return
-    pin = pin_path(store, snapshot.version)
+    pin = store.pins.path(snapshot.version, store.unique())
     # -P: the folder of this file must not stand before the standard library.
     command = [sys.executable, "-P", str(Path(__file__)), str(pin), str(os.getppid()), str(micros / 1e6)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)

@@ -162,7 +162,8 @@ class Writer:
     def publish(self, staged: list[Path], folder: Path, step: str) -> list[str]:
         """Move sealed files into `folder` and sync that; give their paths relative to the warehouse."""
         self.files.reach(f"{step}.staged")
-        folder.mkdir(parents=True, exist_ok=True)
+        if not os.path.isdir(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         try:
             for path in staged:
                 self.files.rename(path, folder / path.name)

@@ -83,6 +83,24 @@ def is_held(path: Path) -> bool:
         os.close(descriptor)
 
 
+def remove_unheld(path: str) -> bool:
+    """Remove a file that no living process holds; False if one does. Locked meanwhile, so that nobody wakes it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    except OSError:  # what cannot be looked at may be held
+        return False
+    try:
+        if not try_lock(descriptor):
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        return True
+    finally:
+        os.close(descriptor)
+
+
 _held: "weakref.WeakSet[HeldFile]" = weakref.WeakSet()
 
 
@@ -104,7 +122,7 @@ class HeldFile:
     """
 
     def __init__(self, path: Path, content: bytes = b"") -> None:
-        self.path = path
+        self.path = str(path)
         folder, name = os.path.split(path)  # and not by pathlib: a pin is a good part of a probe
         hidden = os.path.join(folder, f".{name}")
         self._descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -120,6 +138,27 @@ class HeldFile:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(hidden)
             raise
+
+    def rest(self) -> bool:
+        """Let go of the lock but leave the file, which anybody may now remove; False if it is closed."""
+        if self._descriptor < 0 or os.getpid() != self._pid:
+            return False
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        return True
+
+    def wake(self, path: str) -> bool:
+        """Hold a resting file again, under another name; False if it was removed, or is just being looked at."""
+        if self._descriptor < 0:
+            return False
+        try:
+            if not try_lock(self._descriptor) or os.fstat(self._descriptor).st_nlink == 0:
+                return False
+            if path != self.path:
+                os.rename(self.path, path)  # nobody removes it while we hold it
+                self.path = path
+        except OSError:
+            return False
+        return True
 
     def close(self) -> None:
         """Remove the file and let go. In a forked child, only the descriptor is closed: the lock is the parent's."""

@@ -59,3 +59,4 @@ def _let_go(store: Store, before: Manifest, after: Manifest) -> None:
         folder, files = before[0].file.rsplit("/", 1)[0], after.files()
         store.reader.retain(folder, files)
         store.columns.retain(folder, files)
+        store.copies.forget(set(before.figures.id.tolist()) - set(after.figures.id.tolist()))

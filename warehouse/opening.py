@@ -10,6 +10,7 @@ from windrow.catalog import FORMAT, Catalog
 from windrow.errors import FormatError, StorageError
 from windrow.files import Files, disk_errors
 from windrow.indexes.columns import ColumnCache
+from windrow.indexes.copies import Copies
 from windrow.indexes.parquet import FileReader
 from windrow.reclaim import data_files, remove_orphans
 from windrow.store import Store, wall_clock
@@ -67,12 +68,14 @@ def open_store(
             # Last, so that a marker always stands for a whole warehouse, and a catalog that is missing later was lost.
             _mark(root, catalog)
     reader = FileReader(root)
+    columns = ColumnCache(reader, cache_bytes)
     store = Store(
         root=root,
         catalog=opened,
         files=files,
         reader=reader,
-        columns=ColumnCache(reader, cache_bytes),
+        columns=columns,
+        copies=Copies(columns),
         clock=clock or wall_clock,
         sleep=sleep,
         randomness=randomness or random.SystemRandom(),

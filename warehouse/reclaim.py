@@ -1,15 +1,16 @@
 """Reclaiming: what commits replaced goes when no reader needs it, what dead writers left when nobody can name it."""
 
 import contextlib
+import os
 import time
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from windrow.catalog import Catalog, Tables, key, named_files
+from windrow.catalog import Tables, key, named_files
 from windrow.files import living_writers, remove_dead_staging, writer_of
-from windrow.locks import is_held
+from windrow.locks import remove_unheld
 from windrow.records import Reclaim, StreamEntry
 from windrow.store import Store
 
@@ -34,45 +35,43 @@ class GcReport:
     """Batch ids that were forgotten, being older than the stream's lifetime."""
 
 
-def oldest_pin(catalog: Catalog) -> tuple[int | None, int]:
+def oldest_pin(store: Store) -> tuple[int | None, int]:
     """The lowest version that a living reader pins (None: no reader) and how many there are; dead pins are removed."""
-    folder = catalog.folder / "pins"
+    folder = store.pins.folder
+    resting = store.pins.resting()
     oldest, count = None, 0
     if folder.is_dir():
-        for path in folder.iterdir():
-            if path.name.startswith(".") and not _abandoned(path):
+        for name in os.listdir(folder):
+            path = os.path.join(folder, name)
+            if name in resting or (name.startswith(".") and not _abandoned(path)) or remove_unheld(path):
                 continue
-            if not is_held(path):
-                path.unlink(missing_ok=True)
-                continue
-            version = int(path.name.lstrip(".").split("-", 1)[0])
+            version = int(name.lstrip(".").split("-", 1)[0])
             count += 1
             oldest = version if oldest is None else min(oldest, version)
     return oldest, count
 
 
-def _abandoned(path: Path) -> bool:
+def _abandoned(path: str) -> bool:
     """Whether a pin that was never published is so old that its maker must be dead."""
     try:
-        return time.time() - path.stat().st_mtime > _ABANDONED
+        return time.time() - os.stat(path).st_mtime > _ABANDONED
     except OSError:
         return False
 
 
 def reclaim_ready(store: Store, limit: int = _PER_SLIDE) -> list[tuple[bytes, Reclaim]]:
     """Replaced things that no pin protects: `unlink` removes their files, `settle` their records."""
-    pending = store.catalog.read(lambda tables: _first(tables.items("reclaim"), limit))
+    pending, held = store.catalog.read(lambda tables: (_first(tables.items("reclaim"), limit), oldest_hold(tables)))
     if not pending:
         return []
-    oldest, _ = oldest_pin(store.catalog)
-    held = oldest_hold(store.catalog)
+    oldest, _ = oldest_pin(store)
     limits = [version for version in (oldest, held) if version is not None]
     return [(at, record) for at, record in pending if not limits or _version(at) <= min(limits)]
 
 
-def oldest_hold(catalog: Catalog) -> int | None:
+def oldest_hold(tables: Tables) -> int | None:
     """The oldest commit whose slides a periodic query has still to be run for."""
-    return catalog.read(lambda tables: next((_version(at) for at, _ in tables.raw_items("holds")), None))
+    return next((_version(at) for at, _ in tables.raw_items("holds")), None)
 
 
 def unlink(store: Store, ready: list[tuple[bytes, Reclaim]]) -> None:
@@ -84,6 +83,7 @@ def unlink(store: Store, ready: list[tuple[bytes, Reclaim]]) -> None:
     for _, record in ready:
         store.reader.forget(record.files)
         store.columns.forget(record.files)
+        store.copies.forget(record.segments)
         for file in record.files:
             store.files.unlink(store.root / file)
     if ready:
@@ -154,6 +154,7 @@ def settle(tables: Tables, ready: list[tuple[bytes, Reclaim]]) -> None:
 def collect(store: Store) -> GcReport:
     """Remove all that can go: replaced files, dead writers' leavings, forgotten batch ids."""
     store.check_writable()
+    store.pins.clear()
     removed, size = 0, 0
     while True:
         before = _sizes(store)
@@ -170,7 +171,7 @@ def collect(store: Store) -> GcReport:
     orphans = remove_orphans(store)
     forgotten = _forget_batches(store)
     waiting = store.catalog.read(lambda tables: sum(len(record.files) for _, record in tables.items("reclaim")))
-    _, pins = oldest_pin(store.catalog)
+    _, pins = oldest_pin(store)
     return GcReport(files=removed, bytes=size, orphans=orphans, pins=pins, waiting=waiting, batches=forgotten)
 
 

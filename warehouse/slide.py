@@ -5,6 +5,7 @@ the previous state, because nothing it wrote is named before its commit.
 """
 
 import datetime as dt
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -120,7 +121,8 @@ class Slide:
         refuse_view(entry, "slid")
         path = self.store.lock_path(entry.id)
         with disk_errors(f"sliding stream {self.stream!r}"):
-            path.parent.mkdir(exist_ok=True)
+            if not os.path.isdir(path.parent):
+                path.parent.mkdir(exist_ok=True)
             with locked(path, f"the slide of stream {self.stream!r}", self.timeout, self.store.sleep):
                 report = self._slide(time.perf_counter())
                 return replaced(report, **vars(move_after_slide(self.store, self.stream))) if report.moved else report
@@ -143,7 +145,9 @@ class Slide:
             [look.spooled[number].segments for number in sorted(look.spooled)],
             look.segments,
             state.bucket,
-            store.catalog.read(lambda tables: needed(tables, look.followers, look.entry, slot)),
+            store.catalog.read(lambda tables: needed(tables, look.followers, look.entry, slot))
+            if look.followers
+            else None,
         )
         loose = {layout.id for layout in state.layouts if layout.loose}
         update.merges = [task for task in update.merges if task.cell[0] not in loose]

@@ -6,7 +6,7 @@ A pin is a locked file published before the manifest is read, so nothing that th
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -105,11 +105,6 @@ def load_view(store: Store, tables: Tables, name: str) -> StreamView:
     return StreamView(entry, state, load_segments(store, tables, entry.id, state), sources)
 
 
-def pin_path(store: Store, version: int) -> Path:
-    """Where a pin lies. The version is in the name and the file is empty: a full disk can still be read."""
-    return store.catalog.folder / "pins" / f"{version}-{store.unique()}"
-
-
 class Snapshot:
     """A pinned view of some or all streams. Close it, use it in a ``with`` block, or let it be garbage-collected.
 
@@ -127,9 +122,9 @@ class Snapshot:
             self.version, self._views, self.tables = store.catalog.read(lambda tables: self._load(tables, wanted))
         except BaseException:
             if pin is not None:
-                pin.close()
+                store.pins.give(pin)
             raise
-        self._release = weakref.finalize(self, pin.close if pin is not None else _nothing)
+        self._release = _releasing(self, pin)
 
     @classmethod
     def held(cls, store: Store, at: bytes) -> "Snapshot | None":
@@ -140,7 +135,7 @@ class Snapshot:
         made = cls.__new__(cls)
         made.store = store
         pin = cls._pin(store, hold.version)
-        made._release = weakref.finalize(made, pin.close if pin is not None else _nothing)
+        made._release = _releasing(made, pin)
         made.version, made.tables = hold.version, hold.tables
         made._views = {
             name: StreamView(stream.entry, stream.state, Manifest.of(stream.segments), stream.sources)
@@ -156,12 +151,7 @@ class Snapshot:
         if not store.catalog.writable:
             return None
         with disk_errors("pinning a snapshot"):
-            path = pin_path(store, store.catalog.version() if version is None else version)
-            try:
-                return HeldFile(path)
-            except FileNotFoundError:  # the first pin of a warehouse
-                path.parent.mkdir(exist_ok=True)
-                return HeldFile(path)
+            return store.pins.take(store.catalog.version() if version is None else version, store.unique)
 
     def _load(
         self, tables: Tables, wanted: tuple[str, ...] | None
@@ -201,7 +191,8 @@ class Snapshot:
 
     def _rows(self, view: StreamView, selection: Selection, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         # A generator of a method: it holds the snapshot, and so the pin, until it is used up or thrown away.
-        yield from scan_segments(selection, view.entry.definition.model, view.stored_schema, schema, self.store.reader)
+        store, model = self.store, view.entry.definition.model
+        yield from scan_segments(selection, model, view.stored_schema, schema, store.reader, store.copies)
 
     def probe(
         self,
@@ -279,6 +270,13 @@ class Snapshot:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _releasing(snapshot: Snapshot, pin: HeldFile | None) -> "weakref.finalize[[], Snapshot]":
+    """Lets go of a snapshot's pin when it is called, or when the snapshot is collected."""
+    if pin is None:
+        return weakref.finalize(snapshot, _nothing)
+    return weakref.finalize(snapshot, partial(snapshot.store.pins.give, pin))
 
 
 def _nothing() -> None:

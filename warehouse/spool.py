@@ -38,7 +38,7 @@ from windrow.records import (
 )
 from windrow.rejecting import RejectedFile, RejectedRows, classify
 from windrow.retiming import retimed
-from windrow.staged import CHUNK_BYTES, StagedFile, chunks, late_rows, segment_of
+from windrow.staged import CHUNK_BYTES, CHUNK_ROWS, StagedFile, chunks, late_rows, segment_of
 from windrow.store import Store
 
 _MASK = (1 << 64) - 1
@@ -175,10 +175,15 @@ class Append:
         """Write rows that are taken, whose arrival order within the file is `seq`."""
         arranged = arrange(chunk, self.model, self._partitioner, ts, exp, seq)
         events = pack_histogram(*native_rows.histogram(self.model.slots(ts)))
-        # The next chunk is sorted while this one is written; one is enough to keep both busy.
+        # The next chunk is sorted while this one is written; one is enough to keep both busy. A small one is the last.
         self._drain(1)
-        path = self._new_path()
-        self._writing.append((self.store.background(self._write, path, arranged, events), int(ts.max())))
+        path, latest = self._new_path(), int(ts.max())
+        if chunk.nbytes < CHUNK_BYTES // 4 and chunk.num_rows < CHUNK_ROWS // 4:
+            staged = self._write(path, arranged, events)
+            self._drain(0)
+            self.adopt(staged, latest)
+        else:
+            self._writing.append((self.store.background(self._write, path, arranged, events), latest))
 
     def _new_path(self) -> Path:
         self._staged.append(self.store.writer.stage())

@@ -84,7 +84,7 @@ def warehouse_status(store: Store) -> WarehouseStatus:
         return tables.version, tuple(_status(store, tables, load_view(store, tables, name)) for name in names), waiting
 
     version, streams, waiting = store.catalog.read(look)
-    oldest, readers = oldest_pin(store.catalog)
+    oldest, readers = oldest_pin(store)
     return WarehouseStatus(
         path=str(store.root),
         version=version,

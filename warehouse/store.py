@@ -17,9 +17,11 @@ from windrow.catalog import Catalog, Tables, key, named_files
 from windrow.errors import ClosedError, StorageError, WindrowError
 from windrow.files import Files, Writer
 from windrow.indexes.columns import ColumnCache
+from windrow.indexes.copies import Copies
 from windrow.indexes.judging import Judge
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.parquet import FileReader
+from windrow.pins import Pins
 from windrow.usage import WORTH_A_COMMIT, Usage
 
 T = TypeVar("T")
@@ -40,6 +42,7 @@ class Store:
     files: Files
     reader: FileReader
     columns: ColumnCache
+    copies: Copies
     clock: Callable[[], int] = wall_clock
     sleep: Callable[[float], None] = time.sleep
     randomness: random.Random = field(default_factory=random.SystemRandom)
@@ -58,6 +61,9 @@ class Store:
     _pid: int = field(default_factory=os.getpid)
     _names: int = 0
     _closing: list[Callable[[], None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.pins = Pins(self.catalog.folder / "pins")
 
     def unique(self) -> str:
         """A name that nobody else has: process, time and chance."""
@@ -165,6 +171,7 @@ class Store:
         """End the writer and the catalog handle."""
         while self._closing:
             self._closing.pop()()
+        self.pins.close()
         if os.getpid() == self._pid:
             if self._pool is not None:
                 self._pool.shutdown()

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.errors import DamageError, SearchKeyError
+from windrow.indexes import scanning
 from windrow.indexes.model import RowModel, key_bytes
 from windrow.indexes.parquet import FileReader
 from windrow.indexes.rowreading import Spans, read_live_spans, read_spans
@@ -207,7 +208,11 @@ def test_memory_of_long_texts_is_used_again_but_never_while_an_array_looks_at_it
     assert third.column(0).to_pylist() == second.column(0).to_pylist() == rows
 
 
-def test_a_scan_gives_every_live_row_once_whoever_reads_it_and_tells_of_damage(tmp_path: Path) -> None:
+@pytest.mark.parametrize("alone", [0, 1 << 40])
+def test_a_scan_gives_every_live_row_once_whoever_reads_it_and_tells_of_damage(
+    alone: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scanning, "_ALONE_BYTES", alone)
     files = timed_files(tmp_path, [9000, 12_000], 700)
     model, bounds = RowModel("at", (), "gone", None, 0, 10), Bounds(None, 99, 40)
     segments = [segment_over(name, rows, start) for name, rows in files.items() for start in range(0, len(rows), 1000)]

@@ -1,0 +1,146 @@
+"""Pins that rest between two readers: they protect nothing then, and all they should as soon as they are woken."""
+
+import gc
+import itertools
+import os
+import random
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import scenario
+import windrow
+from shapes import BASE, DELTA, SHAPES, when
+from windrow.locks import HeldFile, is_held, locked, remove_unheld
+from windrow.pins import Pins
+
+S = "s"
+
+
+def pins_of(path: Path) -> list[str]:
+    return sorted(os.listdir(path / "catalog" / "pins"))
+
+
+def live_on(wh: windrow.Warehouse, first: int, slides: int) -> None:
+    shape = SHAPES["fixed"]
+    for turn in range(first, first + slides):
+        wh.append(S, shape.table([shape.row(turn, BASE + turn * DELTA + 1, None, random.Random(turn))]))
+        wh.slide(S, to=when(BASE + (turn + 1) * DELTA))
+
+
+@pytest.fixture
+def pins(tmp_path: Path) -> Pins:
+    return Pins(tmp_path / "pins")
+
+
+@pytest.fixture
+def unique() -> Callable[[], str]:
+    numbers = itertools.count()
+    return lambda: f"x-{next(numbers)}"
+
+
+def test_a_pin_that_was_given_back_is_used_again_under_the_new_version(pins: Pins, unique: Callable[[], str]) -> None:
+    first = pins.take(3, unique)
+    assert os.listdir(pins.folder) == ["3-x-0"]
+    assert is_held(Path(first.path))
+    pins.give(first)
+    assert os.listdir(pins.folder) == ["3-x-0"]
+    assert not is_held(Path(first.path))
+    assert pins.resting() == {"3-x-0"}
+    again = pins.take(12, unique)
+    assert again is first
+    assert os.listdir(pins.folder) == ["12-x-0"]
+    assert is_held(Path(again.path))
+    assert not pins.resting()
+    other = pins.take(12, unique)
+    assert sorted(os.listdir(pins.folder)) == ["12-x-0", "12-x-1"]
+    for pin in (again, other):
+        pins.give(pin)
+    pins.clear()
+    assert not os.listdir(pins.folder)
+
+
+def test_a_resting_pin_that_somebody_removed_is_not_taken_for_one(pins: Pins, unique: Callable[[], str]) -> None:
+    first = pins.take(1, unique)
+    assert not remove_unheld(first.path), "it is held"
+    pins.give(first)
+    assert remove_unheld(first.path)
+    again = pins.take(1, unique)
+    assert again is not first
+    assert os.listdir(pins.folder) == ["1-x-1"]
+    assert is_held(Path(again.path))
+
+
+def test_a_resting_pin_that_somebody_looks_at_is_left_to_them(pins: Pins, unique: Callable[[], str]) -> None:
+    """Whoever clears up holds the lock from the look to the removal; a reader who comes between makes a new pin."""
+    first = pins.take(1, unique)
+    pins.give(first)
+    with locked(Path(first.path), "a pin", signed=False):
+        again = pins.take(1, unique)
+        assert again is not first
+    assert is_held(Path(again.path))
+
+
+def test_few_pins_rest_and_none_after_the_end(pins: Pins, unique: Callable[[], str]) -> None:
+    taken = [pins.take(1, unique) for _ in range(20)]
+    for pin in taken[:-1]:
+        pins.give(pin)
+    assert len(pins.resting()) == len(os.listdir(pins.folder)) - 1 == 4
+    pins.close()
+    assert len(os.listdir(pins.folder)) == 1, "the one that is held"
+    pins.give(taken[-1])
+    assert not os.listdir(pins.folder)
+    pins.give(taken[-1])
+
+
+def test_a_closed_pin_neither_rests_nor_wakes(tmp_path: Path) -> None:
+    held = HeldFile(tmp_path / "1-a")
+    held.close()
+    assert not held.rest()
+    assert not held.wake(str(tmp_path / "2-a"))
+    assert not os.listdir(tmp_path)
+
+
+def test_resting_pins_hold_no_space_and_woken_ones_hold_what_they_should(path: Path) -> None:
+    with scenario.open_warehouse(path) as wh, scenario.open_warehouse(path) as other:
+        SHAPES["fixed"].create(wh, S, windrow.Index("round-robin", 2, 2, maintenance="rebuild"))
+        live_on(wh, 0, 3)
+        for handle in (wh, other):
+            handle.scan(S).read_all()
+        assert len(pins_of(path)) == 2
+        assert (wh.status().readers, other.status().readers) == (0, 0)
+        live_on(wh, 3, 6)
+        assert wh.gc().waiting == 0, "pins that rest hold nothing"
+        with other.snapshot() as snapshot:
+            before = snapshot.scan(S).read_all()
+            assert wh.status().readers == 1
+            live_on(wh, 9, 6)
+            assert wh.gc().waiting > 0
+            assert snapshot.scan(S).read_all().equals(before)
+        live_on(wh, 15, 1)
+        assert wh.gc().waiting == 0
+        with other.snapshot():
+            assert wh.status().readers == 1, "a new one was made, since gc removed the one that rested"
+    assert not pins_of(path)
+
+
+def test_a_snapshot_that_outlives_its_handle_leaves_no_pin(path: Path) -> None:
+    with scenario.open_warehouse(path) as wh:
+        SHAPES["fixed"].create(wh, S, windrow.Index("round-robin", 2, 2))
+        snapshot = wh.snapshot()
+    assert len(pins_of(path)) == 1
+    snapshot.close()
+    assert not pins_of(path)
+
+
+def test_a_snapshot_that_nobody_closed_does_not_keep_its_handle_alive(path: Path) -> None:
+    wh = scenario.open_warehouse(path)
+    SHAPES["fixed"].create(wh, S, windrow.Index("round-robin", 2, 2))
+    snapshot, store = wh.snapshot(), weakref.ref(wh._store)
+    assert len(pins_of(path)) == 1
+    del wh, snapshot
+    gc.collect()
+    assert store() is None
+    assert not pins_of(path)
