@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from windrow import times
 from windrow.errors import ClosedError
+from windrow.texts import HUGE
 
-HUGE = {b"windrow.type": b"HUGEINT"}
-"""Marks a column of integers that DuckDB computes with 128 bits, such as a sum; Arrow carries them as decimals."""
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 _CLOSED = "this answer was read or closed already; ask again"
 

@@ -18,7 +18,7 @@ from windrow.catalog import Tables
 from windrow.errors import QueryError, UnknownStreamError
 from windrow.lookups import find_stream
 from windrow.queries import covering, desks, engine, hearing, interrupting, macros, sources, system
-from windrow.queries.answers import HUGE, Answer, Window
+from windrow.queries.answers import Answer, Window
 from windrow.queries.confine import confine
 from windrow.queries.desks import Desk
 from windrow.queries.explaining import Explanation
@@ -35,6 +35,7 @@ from windrow.queries.windows import All
 from windrow.records import TableEntry
 from windrow.snapshot import Snapshot, StreamView
 from windrow.store import Store
+from windrow.texts import BITS, HUGE
 
 BATCH_ROWS = 100_000
 _CATCH_UPS = 5
@@ -315,9 +316,10 @@ def _confine(statement: Statement, found: tuple[bool, ...]) -> None:
 
 
 def marked(schema: pa.Schema, types: Sequence[Any]) -> pa.Schema:
-    """The schema, with a mark on integers that are too wide for Arrow and come as decimals."""
+    """The schema, with a mark on types that Arrow has not: wide integers come as decimals, bit strings as bytes."""
+    marks = {"HUGEINT": HUGE, "UHUGEINT": HUGE, "BIT": BITS}
     fields = [
-        field.with_metadata(HUGE) if str(kind) in ("HUGEINT", "UHUGEINT") else field
+        field.with_metadata(marks[str(kind)]) if str(kind) in marks else field
         for field, kind in zip(schema, types, strict=True)
     ]
     return pa.schema(fields)

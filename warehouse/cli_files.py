@@ -1,18 +1,19 @@
 """Rows out of files: CSV, JSON, Parquet and Arrow, read in pieces and typed by the stream's schema."""
 
 import contextlib
-import itertools
 import json
 import os
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from windrow.cli_values import carrier, restore
+from windrow.cli_cells import carrier
+from windrow.cli_json import array_blocks, first_byte, line_blocks, read_blocks
+from windrow.cli_mistakes import restored
 from windrow.errors import SchemaError, StorageError, WindrowError
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ _SUFFIXES = {
 }
 _PACKED = {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4"}
 _BLOCK = 4 << 20
-_ARRAY_ROWS = 8192
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,15 @@ def read_files(
 
     for path in paths:
         format_of(path, reading.format)
-        if path != STDIN and (not os.path.exists(path) or os.path.isdir(path)):
-            raise StorageError(f"there is no file {path}; nothing was appended")
+        _check_there(path)
     return pa.RecordBatchReader.from_batches(schema, _rows(paths, schema, stream, reading, moved, optional))
+
+
+def _check_there(path: str) -> None:
+    if path != STDIN and os.path.isdir(path):
+        raise StorageError(f"{path} is a folder; name the files in it; nothing was appended")
+    if path != STDIN and not os.path.exists(path):
+        raise StorageError(f"there is no file {path}; nothing was appended")
 
 
 def _rows(
@@ -184,22 +190,62 @@ def _copied(pipe: Any) -> "pa.NativeFile":
 
 
 def _csv(source: _Source, schema: "pa.Schema", reading: Reading) -> "pa.RecordBatchReader":
+    import pyarrow as pa
+
+    kinds = {field.name: carrier(field.type, json=False) for field in schema}
+    try:
+        reader = _open_csv(source, schema, reading, kinds)
+    except pa.ArrowInvalid as error:
+        raise _csv_mistake(source, schema, reading, error) from None
+
+    def batches() -> "Iterator[pa.RecordBatch]":
+        try:
+            yield from reader
+        except pa.ArrowInvalid as error:
+            raise _csv_mistake(source, schema, reading, error) from None
+
+    return _restored(pa.RecordBatchReader.from_batches(reader.schema, batches()), schema)
+
+
+def _open_csv(
+    source: _Source, schema: "pa.Schema", reading: Reading, kinds: "Mapping[str, pa.DataType]"
+) -> "pa.RecordBatchReader":
     import pyarrow.csv as pcsv
 
-    reader = pcsv.open_csv(
+    return pcsv.open_csv(
         source.plain(),
         read_options=pcsv.ReadOptions(
             block_size=_BLOCK, column_names=None if reading.header else schema.names, use_threads=True
         ),
         parse_options=_csv_format(source.path, reading),
         convert_options=pcsv.ConvertOptions(
-            column_types={field.name: carrier(field.type, json=False) for field in schema},
+            column_types=kinds,
             null_values=sorted({"", *reading.nulls}),
             strings_can_be_null=True,
             quoted_strings_can_be_null="" in reading.nulls,
         ),
     )
-    return _restored(reader, schema)
+
+
+def _csv_mistake(source: _Source, schema: "pa.Schema", reading: Reading, error: Exception) -> SchemaError:
+    """Which cell it was that Arrow stumbled over: the file is read again, as text, up to there."""
+    import pyarrow as pa
+
+    why = str(error).splitlines()[0]
+    found = re.match(r"In CSV column #(\d+): (?:Row #\d+: )?(.*)", why)
+    if found is None:
+        return SchemaError(f"{why}; nothing was appended")
+    at, done = int(found[1]), 0
+    reader = _open_csv(source, schema, reading, {field.name: pa.string() for field in schema})
+    name = reader.schema.names[at]
+    if name in schema.names:
+        for batch in reader:
+            try:
+                restored(batch.column(at), schema.field(name), done)
+            except SchemaError as mistake:
+                return mistake
+            done += batch.num_rows
+    return SchemaError(f"column {name!r}: {found[2]}; nothing was appended")
 
 
 def _csv_format(path: str, reading: Reading) -> Any:
@@ -211,42 +257,8 @@ def _csv_format(path: str, reading: Reading) -> Any:
 
 
 def _json(source: _Source, schema: "pa.Schema", reading: Reading) -> "pa.RecordBatchReader":  # noqa: ARG001
-    import pyarrow as pa
-    import pyarrow.json as pj
-
-    wanted = pj.ParseOptions(
-        explicit_schema=pa.schema([pa.field(f.name, carrier(f.type, json=True)) for f in schema]),
-        newlines_in_values=False,
-    )
-    first = _first_byte(source.plain())
-    if not first:
-        return schema.empty_table().to_reader()
-    if first == b"[":
-        pieces = _array_pieces(json.loads(source.plain().read()), wanted)
-        return _restored(pa.RecordBatchReader.from_batches(wanted.explicit_schema, pieces), schema)
-    read = pj.ReadOptions(block_size=_BLOCK)
-    return _restored(pj.open_json(source.plain(), read_options=read, parse_options=wanted), schema)
-
-
-def _first_byte(plain: "pa.NativeFile") -> bytes:
-    """The first byte that is not white space."""
-    while more := bytes(plain.read(4096)):
-        if found := more.strip():
-            return found[:1]
-    return b""
-
-
-def _array_pieces(rows: Any, wanted: Any) -> "Iterator[pa.RecordBatch]":
-    """One JSON array of objects, as some programs write it: it can only be read whole."""
-    import pyarrow as pa
-    import pyarrow.json as pj
-
-    strict = pj.ParseOptions(explicit_schema=wanted.explicit_schema, unexpected_field_behavior="error")
-    objects = iter(rows)
-    while piece := list(itertools.islice(objects, _ARRAY_ROWS)):
-        lines = "\n".join(json.dumps(row, ensure_ascii=False) for row in piece).encode()
-        whole = pj.ReadOptions(block_size=len(lines) + 64)
-        yield from pj.read_json(pa.BufferReader(lines), read_options=whole, parse_options=strict).to_batches()
+    array = first_byte(source.plain()) == b"["
+    return read_blocks((array_blocks if array else line_blocks)(source.plain()), schema)
 
 
 def _parquet(source: _Source, schema: "pa.Schema", reading: Reading) -> "pa.RecordBatchReader":  # noqa: ARG001
@@ -254,7 +266,28 @@ def _parquet(source: _Source, schema: "pa.Schema", reading: Reading) -> "pa.Reco
     import pyarrow.parquet as pq
 
     file = pq.ParquetFile(source.seekable())
-    return pa.RecordBatchReader.from_batches(file.schema_arrow, file.iter_batches(batch_size=1 << 16))
+    reader = pa.RecordBatchReader.from_batches(file.schema_arrow, file.iter_batches(batch_size=1 << 16))
+    return _with_durations(reader, schema)
+
+
+def _with_durations(reader: "pa.RecordBatchReader", schema: "pa.Schema") -> "pa.RecordBatchReader":
+    """Words as the durations that they stand for: `windrow sql` writes them, since Parquet has no intervals."""
+    import pyarrow as pa
+
+    spans = {f.name for f in schema if pa.types.is_duration(f.type)}
+    told = [at for at, f in enumerate(reader.schema) if f.name in spans and pa.types.is_string(f.type)]
+    made: pa.Schema = reader.schema
+    for at in told:
+        made = made.set(at, schema.field(made.names[at]))
+
+    def pieces() -> "Iterator[pa.RecordBatch]":
+        done = 0
+        for batch in reader:
+            columns = [restored(c, made.field(at), done) if at in told else c for at, c in enumerate(batch.columns)]
+            yield pa.RecordBatch.from_arrays(columns, schema=made)
+            done += batch.num_rows
+
+    return pa.RecordBatchReader.from_batches(made, pieces()) if told else reader
 
 
 def _arrow(source: _Source, schema: "pa.Schema", reading: Reading) -> "pa.RecordBatchReader":  # noqa: ARG001
@@ -280,20 +313,13 @@ def _restored(reader: "pa.RecordBatchReader", schema: "pa.Schema") -> "pa.Record
     made = pa.schema(plain)
 
     def pieces() -> "Iterator[pa.RecordBatch]":
+        done = 0
         for batch in reader:
-            columns = [_restore(batch.column(at), field) for at, field in enumerate(made)]
+            columns = [restored(batch.column(at), field, done) for at, field in enumerate(made)]
             yield pa.RecordBatch.from_arrays(columns, schema=made)
+            done += batch.num_rows
 
     return pa.RecordBatchReader.from_batches(made, pieces())
-
-
-def _restore(column: "pa.Array", field: "pa.Field") -> "pa.Array":
-    import pyarrow as pa
-
-    try:
-        return restore(column, field.type)
-    except pa.ArrowException as error:
-        raise SchemaError(f"column {field.name!r}: {str(error).splitlines()[0]}; nothing was appended") from None
 
 
 _READERS = {"csv": _csv, "json": _json, "parquet": _parquet, "arrow": _arrow}
@@ -305,7 +331,9 @@ def schema_of(path: str, reading: Reading, times: Sequence[str]) -> "pa.Schema":
 
     kind = format_of(path, reading.format)
     if not os.path.isfile(path):
-        raise StorageError(f"there is no file {path}; give one whose columns the stream is to have")
+        folder, there = os.path.isdir(path), os.path.exists(path)
+        wrong = f"{path} is a {'folder' if folder else 'pipe'}" if there else f"there is no file {path}"
+        raise StorageError(f"{wrong}; name a file that has the columns")
     with _told_schema(path), _source(path) as source:
         if kind in ("parquet", "arrow"):
             found: pa.Schema = _READERS[kind](source, pa.schema([]), reading).schema

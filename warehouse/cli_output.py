@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from windrow.cli_terminal import Moved, bytes_text, cell, table
+from windrow.cli_terminal import Moved, cell, table
 from windrow.errors import StorageError, WindowError
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 TABLE_ROWS = 20
 """Rows that a table shows if no limit is given."""
-_JSON_ROWS = 8192
 
 Write = Callable[[bytes], Any]
 
@@ -41,129 +40,32 @@ def show_rows(reader: "pa.RecordBatchReader") -> int:
     """Print rows as a table; gives how many."""
     import pyarrow as pa
 
+    from windrow.texts import values
+
     is_ = pa.types
     numbers = [
         f.name for f in reader.schema if is_.is_integer(f.type) or is_.is_floating(f.type) or is_.is_decimal(f.type)
     ]
     rows: list[tuple[str, ...]] = []
     for batch in reader:
-        columns = [_column_cells(batch.column(at)) for at in range(batch.num_columns)]
+        columns = [map(cell, values(*pair)) for pair in zip(batch.columns, batch.schema, strict=True)]
         rows.extend(zip(*columns, strict=True))
     table(reader.schema.names, rows, right=numbers)
     return len(rows)
 
 
-def _column_cells(column: "pa.Array") -> list[str]:
-    return [cell(value) for value in _textual(column).to_pylist()]
+def print_csv(reader: "pa.RecordBatchReader") -> None:
+    """Rows as CSV on stdout."""
+    from windrow.texts import write_csv
+
+    write_csv(reader, reader.schema, to_stdout())
 
 
-def write_csv(reader: "pa.RecordBatchReader", write: Write, moved: Moved = lambda _: None) -> int:
-    """Write rows as CSV with a header; gives how many."""
-    import pyarrow as pa
-    import pyarrow.csv as pcsv
+def print_json(rows: "Iterable[pa.RecordBatch]") -> None:
+    """Rows as JSON on stdout, one object a line."""
+    from windrow.texts import write_json_lines
 
-    done = 0
-    schema = pa.schema([(f.name, _csv_type(f.type)) for f in reader.schema])
-    buffer = pa.BufferOutputStream()
-    pcsv.write_csv(schema.empty_table(), buffer)
-    write(buffer.getvalue().to_pybytes())
-    bare = pcsv.WriteOptions(include_header=False)
-    for batch in reader:
-        buffer = pa.BufferOutputStream()
-        columns = [_csv_column(batch.column(at)).cast(schema.field(at).type) for at in range(batch.num_columns)]
-        pcsv.write_csv(pa.RecordBatch.from_arrays(columns, schema=schema), buffer, bare)
-        write(buffer.getvalue().to_pybytes())
-        done += batch.num_rows
-        moved(done)
-    return done
-
-
-def _is_bytes(kind: "pa.DataType") -> bool:
-    import pyarrow as pa
-
-    is_ = pa.types
-    return bool(
-        is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_fixed_size_binary(kind) or is_.is_binary_view(kind)
-    )
-
-
-def _csv_type(kind: "pa.DataType") -> "pa.DataType":
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(kind):
-        return _csv_type(kind.value_type)
-    if pa.types.is_duration(kind):
-        return pa.int64()
-    if pa.types.is_float16(kind):
-        return pa.float32()
-    if pa.types.is_nested(kind) or _is_bytes(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    return kind
-
-
-def _csv_column(column: "pa.Array") -> "pa.Array":
-    import pyarrow as pa
-
-    if pa.types.is_nested(column.type):
-        return pa.array([None if v is None else _json_line(v).decode() for v in column.to_pylist()], pa.string())
-    return _bytes_as_text(_plain(column))
-
-
-def write_json_lines(reader: "Iterable[pa.RecordBatch]", write: Write, moved: Moved = lambda _: None) -> int:
-    """Write rows as JSON, one object a line; gives how many."""
-    import pyarrow as pa
-
-    done = 0
-    for batch in reader:
-        for start in range(0, batch.num_rows, _JSON_ROWS):
-            piece = batch.slice(start, _JSON_ROWS)
-            columns = [_textual(piece.column(at)) for at in range(piece.num_columns)]
-            rows = pa.RecordBatch.from_arrays(columns, names=piece.schema.names).to_pylist()
-            write(b"\n".join([_json_line(row) for row in rows]) + b"\n")
-            done += len(rows)
-        moved(done)
-    return done
-
-
-def _json_line(row: Any) -> bytes:
-    import msgspec
-
-    return msgspec.json.encode(row, enc_hook=str)
-
-
-def _plain(column: "pa.Array") -> "pa.Array":
-    import pyarrow as pa
-
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-
-
-def _bytes_as_text(column: "pa.Array") -> "pa.Array":
-    import pyarrow as pa
-
-    if not _is_bytes(column.type):
-        return column
-    return pa.array([None if value is None else bytes_text(value) for value in column.to_pylist()], pa.string())
-
-
-def _textual(column: "pa.Array") -> "pa.Array":
-    """Times in ISO form and bytes as text, column by column; the rest as it is."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    column = _bytes_as_text(_plain(column))
-    if not pa.types.is_timestamp(column.type):
-        return column
-    zoned = column.cast(pa.timestamp(column.type.unit, "UTC")) if column.type.tz else column
-    dated = pc.replace_substring(zoned.cast(pa.string()), " ", "T", max_replacements=1)
-    return dated if column.type.unit == "s" else _short(dated)
-
-
-def _short(times: "pa.Array") -> "pa.Array":
-    """Times without the zeros that say nothing: 12:00:00.500000Z is 12:00:00.5Z."""
-    import pyarrow.compute as pc
-
-    trimmed = pc.replace_substring_regex(times, r"(\.\d*?)0+(Z?)$", r"\1\2")
-    return pc.replace_substring_regex(trimmed, r"\.(Z?)$", r"\1")
+    write_json_lines(rows, to_stdout())
 
 
 def to_stdout() -> Write:
@@ -198,38 +100,90 @@ def write_file(reader: "pa.RecordBatchReader", path: str, moved: Moved) -> int:
 
 
 def _to_parquet(reader: "pa.RecordBatchReader", path: Path, moved: Moved) -> int:
+    """A Parquet file; what the format has no type for is written as text."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    done = 0
-    with pq.ParquetWriter(path, reader.schema) as writer:
-        for batch in reader:
-            writer.write_batch(batch)
-            done += batch.num_rows
-            moved(done)
-    return done
+    from windrow.texts import is_opaque
+
+    def strange(kind: pa.DataType) -> bool:
+        return bool(pa.types.is_interval(kind) or pa.types.is_union(kind) or is_opaque(kind))
+
+    return _to_file(_told_in_text(reader, strange), moved, lambda schema: pq.ParquetWriter(path, schema))
 
 
 def _to_arrow(reader: "pa.RecordBatchReader", path: Path, moved: Moved) -> int:
     """An IPC file, which may not change a dictionary on the way: dictionary columns are written plain."""
     import pyarrow as pa
 
+    from windrow.texts import is_opaque
+
+    with pa.OSFile(str(path), "wb") as sink:
+        return _to_file(_decoded(_told_in_text(reader, is_opaque)), moved, lambda schema: pa.ipc.new_file(sink, schema))
+
+
+def _to_file(rows: "pa.RecordBatchReader", moved: Moved, open_: Callable[["pa.Schema"], Any]) -> int:
     done = 0
-    kinds = [f.type.value_type if pa.types.is_dictionary(f.type) else f.type for f in reader.schema]
-    schema = pa.schema([f.with_type(kind) for f, kind in zip(reader.schema, kinds, strict=True)])
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        for batch in reader:
-            writer.write_batch(pa.RecordBatch.from_arrays([_plain(column) for column in batch.columns], schema=schema))
+    with open_(rows.schema) as writer:
+        for batch in rows:
+            writer.write_batch(batch)
             done += batch.num_rows
             moved(done)
     return done
 
 
+def _told_in_text(reader: "pa.RecordBatchReader", strange: Callable[["pa.DataType"], bool]) -> "pa.RecordBatchReader":
+    """Rows with no name twice, and with text instead of types that are strange to the file's format."""
+    import pyarrow as pa
+
+    from windrow.texts import BITS, contains, distinct, text
+
+    given: pa.Schema = reader.schema
+    odd = [contains(field.type, strange) or field.metadata == BITS for field in given]
+    schema = pa.schema(
+        [
+            pa.field(name, pa.string()) if told else field.with_name(name)
+            for name, field, told in zip(distinct(given.names), given, odd, strict=True)
+        ]
+    )
+
+    def pieces() -> "Iterator[pa.RecordBatch]":
+        for batch in reader:
+            columns = [
+                text(column, field) if told else column
+                for column, field, told in zip(batch.columns, given, odd, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, pieces())
+
+
+def _decoded(reader: "pa.RecordBatchReader") -> "pa.RecordBatchReader":
+    import pyarrow as pa
+
+    coded = [pa.types.is_dictionary(field.type) for field in reader.schema]
+    schema = pa.schema(
+        [f.with_type(f.type.value_type) if code else f for f, code in zip(reader.schema, coded, strict=True)]
+    )
+
+    def pieces() -> "Iterator[pa.RecordBatch]":
+        for batch in reader:
+            columns = [c.dictionary_decode() if code else c for c, code in zip(batch.columns, coded, strict=True)]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, pieces())
+
+
 def _to_csv(reader: "pa.RecordBatchReader", path: Path, moved: Moved) -> int:
+    from windrow.texts import write_csv
+
     with path.open("wb") as sink:
-        return write_csv(reader, sink.write, moved)
+        return write_csv(reader, reader.schema, sink.write, moved)
 
 
 def _to_json(reader: "pa.RecordBatchReader", path: Path, moved: Moved) -> int:
+    from windrow.texts import write_json_lines
+
     with path.open("wb") as sink:
         return write_json_lines(reader, sink.write, moved)
 

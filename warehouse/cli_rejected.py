@@ -69,9 +69,9 @@ def _write_rejected(
         else:
             terminal.say(f"{terminal.count(done, 'row')} written to {output}")
     elif as_csv:
-        cli_output.write_csv(reader, cli_output.to_stdout())
+        cli_output.print_csv(reader)
     elif session.json:
-        cli_output.write_json_lines(reader, cli_output.to_stdout())
+        cli_output.print_json(reader)
     else:
         if rows.num_rows:
             cli_output.show_rows(reader)

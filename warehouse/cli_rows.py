@@ -214,9 +214,9 @@ def _write(
     elif as_csv and session.json:
         raise click.UsageError("choose one of --csv and --json")
     elif as_csv:
-        cli_output.write_csv(cli_output.limited(rows(), limit), cli_output.to_stdout())
+        cli_output.print_csv(cli_output.limited(rows(), limit))
     elif session.json:
-        cli_output.write_json_lines(cli_output.limited(rows(), limit), cli_output.to_stdout())
+        cli_output.print_json(cli_output.limited(rows(), limit))
     else:
         shown = cli_output.show_rows(cli_output.limited(rows(), cli_output.TABLE_ROWS if limit is None else limit))
         few = f", {shown:,} shown (--limit, --csv, --json or --output give more)" if shown < total else ""

@@ -166,9 +166,9 @@ def write_answer(answer: "Answer", form: Form) -> None:
             done = cli_output.write_file(rows, form.output, moved)
         terminal.say(f"{terminal.count(done, 'row')} written to {form.output}{_of(answer)}")
     elif form.csv:
-        cli_output.write_csv(rows, cli_output.to_stdout())
+        cli_output.print_csv(rows)
     else:
-        cli_output.write_json_lines(map(narrow, rows), cli_output.to_stdout())
+        cli_output.print_json(map(narrow, rows))
 
 
 def _show(answer: "Answer", limit: int) -> tuple[int, int]:

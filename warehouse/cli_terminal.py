@@ -104,20 +104,9 @@ def cell(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, dt.datetime):
         return value.isoformat().replace("+00:00", "Z")
-    if isinstance(value, bytes):
-        return bytes_text(value)
     if isinstance(value, (list, dict, tuple)):
         return printable(json.dumps(value, ensure_ascii=False, default=cell))
     return printable(str(value))
-
-
-def bytes_text(value: bytes) -> str:
-    r"""Bytes as text if they are printable UTF-8, as \x and hexadecimal digits if not."""
-    try:
-        text = value.decode()
-    except UnicodeDecodeError:
-        text = "\x00"
-    return text if text.isprintable() else "\\x" + value.hex()
 
 
 def size(count: int) -> str:

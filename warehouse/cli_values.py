@@ -1,8 +1,4 @@
-"""Values and types as users write them in text: types in a declaration, search keys, the cells of CSV and JSON files.
-
-Text is read by Arrow's own parsers, column by column; where they are narrower than users are (zones, times, nested CSV
-cells), a column is first read as a `carrier` type and then restored.
-"""
+"""Types and values as users write them on the command line: the columns of a declaration, search keys."""
 
 import re
 from typing import TYPE_CHECKING, Any
@@ -58,8 +54,6 @@ _SIMPLE = {
 }
 _TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|\d+|\"[^\"]*\"|[<>()\[\],:=]|[+-]\d\d:?\d\d|/)")
 _CLOSING = {"<": ">", "(": ")", "[": "]"}
-_ZONED = r"[T ]\d.*(Z|[+-]\d{2}(:?\d{2})?)$"
-_DATE_ONLY = r"^\d{4}-\d{2}-\d{2}$"
 
 
 def parse_column(text: str) -> "pa.Field":
@@ -158,7 +152,7 @@ class _TypeParser:
             while self.peek() == ",":  # "ordered=0", as Arrow prints it
                 self.take(","), self.take(), self.take("="), self.take()
             self.take(closing)
-            return pa.map_(first, second) if word == "map" else pa.dictionary(second, first)
+            return pa.map_(first, second) if word == "map" else self.dictionary(first, second)
         units = {"time": ("us",), "time32": ("s", "ms"), "time64": ("us", "ns"), "duration": ("s", "ms", "us", "ns")}
         if word not in units:
             raise self.unknown()
@@ -170,6 +164,18 @@ class _TypeParser:
         if unit not in units[word]:
             raise self.unknown()
         return pa.duration(unit) if word == "duration" else pa.time32(unit) if unit in ("s", "ms") else pa.time64(unit)
+
+    def dictionary(self, first: "pa.DataType", second: "pa.DataType") -> "pa.DataType":
+        """Values and indices as Arrow prints them, or the other way round as its function takes them."""
+        import pyarrow as pa
+
+        if pa.types.is_integer(second):
+            return pa.dictionary(second, first)
+        if pa.types.is_integer(first):
+            return pa.dictionary(first, second)
+        raise DefinitionError(
+            f"type {self.text!r} has no integer for its indices; write it like dictionary<int32, string>"
+        )
 
     def labelled(self) -> "pa.DataType":
         if self.tokens[1:2] == ["="]:
@@ -223,109 +229,17 @@ class _TypeParser:
                 return pa.struct(fields)
 
 
-def carrier(kind: "pa.DataType", *, json: bool) -> "pa.DataType":
-    """The type that Arrow's CSV or JSON reader is asked for, when the column is to become `kind`."""
-    import pyarrow as pa
-
-    is_ = pa.types
-    if is_.is_dictionary(kind):
-        return carrier(kind.value_type, json=json)
-    if is_.is_map(kind) or is_.is_union(kind) or is_.is_run_end_encoded(kind):
-        raise DefinitionError(f"a column of type {kind} cannot be read from text; use Parquet or Arrow")
-    if is_.is_temporal(kind) and not is_.is_duration(kind):
-        return pa.string()
-    if is_.is_duration(kind):
-        return pa.int64()
-    if is_.is_float16(kind):
-        return pa.float32()
-    if is_.is_string_view(kind) or (is_.is_decimal256(kind) and not json):
-        return pa.string()
-    if is_.is_binary_view(kind):
-        return pa.binary()
-    if not is_.is_nested(kind):
-        return kind
-    return _nested_carrier(kind) if json else pa.string()
-
-
-def _nested_carrier(kind: "pa.DataType") -> "pa.DataType":
-    """Inside nested values Arrow's JSON reader parses timestamps itself; lists of all kinds are read as lists."""
-    import pyarrow as pa
-
-    if pa.types.is_timestamp(kind):
-        return kind
-    if pa.types.is_struct(kind):
-        return pa.struct(
-            [pa.field(kind.field(i).name, _nested_carrier(kind.field(i).type)) for i in range(kind.num_fields)]
-        )
-    if pa.types.is_nested(kind) and not pa.types.is_map(kind):
-        return pa.list_(_nested_carrier(kind.value_type))
-    return carrier(kind, json=True)
-
-
-def restore(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
-    """The column that was read as a `carrier`, as the type it is to have; dictionaries stay plain."""
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(kind):
-        return restore(column, kind.value_type)
-    if column.type.equals(kind):
-        return column
-    text = pa.types.is_string(column.type)
-    if text and pa.types.is_timestamp(kind):
-        return _instants(column, kind)
-    if text and pa.types.is_time(kind):
-        import pyarrow.compute as pc
-
-        return _instants(pc.binary_join_element_wise("1970-01-01T", column, ""), pa.timestamp(kind.unit)).cast(kind)
-    if text and pa.types.is_nested(kind):
-        return _nested_cells(column, kind)
-    return column.cast(kind)
-
-
-def _instants(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
-    """ISO times, with or without a zone; without one they are UTC, as everywhere in windrow. No text is no time."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    column = pc.if_else(pc.equal(column, ""), None, column)
-    dated = pc.if_else(
-        pc.match_substring_regex(column, _DATE_ONLY), pc.binary_join_element_wise(column, "T00:00:00", ""), column
-    )
-    zoned = pc.if_else(pc.match_substring_regex(dated, _ZONED), dated, pc.binary_join_element_wise(dated, "Z", ""))
-    utc = zoned.cast(pa.timestamp(kind.unit, "UTC"))
-    return utc.cast(kind)
-
-
-def _nested_cells(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
-    """CSV cells that hold JSON."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.json as pj
-
-    lines = pc.binary_join_element_wise('{"v":', pc.fill_null(column, "null"), "}", "")
-    text = pc.binary_join(pa.ListArray.from_arrays([0, len(lines)], lines), "\n")[0].as_py()
-    inner = _nested_carrier(kind)
-    read = pj.read_json(
-        pa.BufferReader(text.encode()),
-        read_options=pj.ReadOptions(block_size=len(text.encode()) + 64),
-        parse_options=pj.ParseOptions(explicit_schema=pa.schema([("v", inner)]), newlines_in_values=True),
-    )
-    return read.column("v").combine_chunks().cast(kind)
-
-
 def parse_value(text: str, kind: "pa.DataType", column: str) -> Any:
     r"""A search key's value, by its column's type; ``\N`` is null."""
     import pyarrow as pa
+
+    from windrow.cli_cells import carrier, restore
 
     if text == NULL:
         return None
     plain = kind.value_type if pa.types.is_dictionary(kind) else kind
     try:
-        if pa.types.is_binary(plain) or pa.types.is_large_binary(plain) or pa.types.is_fixed_size_binary(plain):
-            return bytes.fromhex(text[2:]) if text.startswith("\\x") else text.encode()
-        read = pa.array([text], pa.string())
-        middle = carrier(plain, json=False)
-        value = restore(read if middle.equals(pa.string()) else read.cast(middle), plain)[0]
+        value = restore(pa.array([text], pa.string()).cast(carrier(plain, json=False)), plain)[0]
         return value if pa.types.is_timestamp(plain) else value.as_py()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, ValueError):
         raise SearchKeyError(f"search key column {column!r} is of type {kind}, which {text!r} is not") from None

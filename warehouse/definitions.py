@@ -222,17 +222,38 @@ def check_schema(name: str, schema: pa.Schema) -> None:
                 f"stream {name!r}: column {field.name!r} occurs twice (SQL does not tell capitals apart)"
             )
         seen.add(folded)
-        try:
-            sink = pa.BufferOutputStream()
-            empty = pa.schema([field]).empty_table()
-            pq.write_table(empty, sink)
-            empty.take(pa.array([], pa.int64()))  # rows are sorted before they are stored; Arrow's views cannot be
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-            raise DefinitionError(
-                f"stream {name!r}: column {field.name!r} of type {field.type} cannot be stored ({error})"
-            ) from None
+        check_column(field, f"stream {name!r}")
     if not seen:
         raise DefinitionError(f"stream {name!r}: the schema has no columns")
+
+
+def check_column(field: pa.Field, what: str) -> None:
+    """Refuse a column whose type cannot be stored, or whose zone nobody knows; `what` names its stream or table."""
+    zone = unknown_zone(field.type)
+    if zone is not None:
+        raise DefinitionError(
+            f"{what}: column {field.name!r} has the time zone {zone!r}, which is unknown; "
+            "write it like UTC, Europe/Berlin or +01:00"
+        )
+    try:
+        empty = pa.schema([field]).empty_table()
+        pq.write_table(empty, pa.BufferOutputStream())
+        empty.take(pa.array([], pa.int64()))  # rows are sorted before they are stored; Arrow's views cannot be
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise DefinitionError(
+            f"{what}: column {field.name!r} of type {field.type} cannot be stored ({error}); cast it to text, perhaps"
+        ) from None
+
+
+def unknown_zone(kind: pa.DataType) -> str | None:
+    """The time zone in a type that is in no list of zones; None if all are known."""
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        try:
+            pa.array([0], kind).cast(pa.string())
+        except pa.ArrowInvalid:
+            return str(kind.tz)
+    inner = (kind.field(at).type for at in range(kind.num_fields)) if pa.types.is_nested(kind) else ()
+    return next((zone for one in inner if (zone := unknown_zone(one)) is not None), None)
 
 
 def _check_time_column(name: str, schema: pa.Schema, column: str, role: str) -> None:

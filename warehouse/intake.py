@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.errors import SchemaError
+from windrow.spans import as_durations
 
 _WIDER: dict[str, tuple[str, ...]] = {
     "int8": ("int16", "int32", "int64"),
@@ -61,8 +62,12 @@ def open_reader(data: Any, what: str) -> pa.RecordBatchReader:
 
 def _chain(first: pa.RecordBatch | pa.Table, rest: Iterator[Any], what: str) -> Iterator[pa.RecordBatch]:
     for piece in _and_then(first, rest):
-        if not isinstance(piece, (pa.RecordBatch, pa.Table)) or not piece.schema.equals(first.schema):
-            raise SchemaError(f"{what}: the batches of one append have different schemas")
+        if not isinstance(piece, (pa.RecordBatch, pa.Table)):
+            raise SchemaError(
+                f"{what}: among the batches is a {type(piece).__name__}; give only Arrow batches or tables"
+            )
+        if not piece.schema.equals(first.schema):
+            raise SchemaError(f"{what}: the batches of one append have different schemas; give them one by one")
         yield from piece.to_batches() if isinstance(piece, pa.Table) else (piece,)
 
 
@@ -74,7 +79,7 @@ def _and_then(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
 def plan_columns(given: pa.Schema, wanted: pa.Schema, stream: str, optional: Collection[str] = ()) -> list[int]:
     """Where each wanted column is in the given schema (-1: nowhere), or an error that names every difference."""
     wrong = [f"column {name!r} is not in the stream" for name in given.names if name not in wanted.names]
-    places = []
+    places, advice = [], ""
     for field in wanted:
         at = given.names.index(field.name) if given.names.count(field.name) == 1 else -1
         if at < 0 and field.name in optional and field.name not in given.names:
@@ -88,9 +93,10 @@ def plan_columns(given: pa.Schema, wanted: pa.Schema, stream: str, optional: Col
             )
         elif not _fits(given.field(at).type, field.type):
             wrong.append(f"column {field.name!r} is {given.field(at).type}, the stream has {field.type}")
+            advice = "cast it first, since types change by themselves only where no value can be lost; "
         places.append(at)
     if wrong:
-        raise SchemaError(f"stream {stream!r}: {'; '.join(wrong)}; nothing was appended")
+        raise SchemaError(f"stream {stream!r}: {'; '.join(wrong)}; {advice}nothing was appended")
     return places
 
 
@@ -100,6 +106,8 @@ def _fits(given: pa.DataType, wanted: pa.DataType) -> bool:
         return True
     if pa.types.is_dictionary(given) or pa.types.is_dictionary(wanted):
         return _fits(_plain(given), _plain(wanted))
+    if pa.types.is_interval(given) and pa.types.is_duration(wanted):
+        return True
     if pa.types.is_timestamp(given) and pa.types.is_timestamp(wanted):
         return (given.tz is None) == (wanted.tz is None)
     same_family = (_is_text, _is_binary, pa.types.is_decimal, pa.types.is_date, pa.types.is_time, pa.types.is_duration)
@@ -161,6 +169,8 @@ def _cast(column: pa.Array, field: pa.Field, stream: str) -> pa.Array:
         if pa.types.is_dictionary(field.type):
             plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
             return pc.dictionary_encode(plain.cast(field.type.value_type)).cast(field.type)
+        if pa.types.is_interval(column.type):
+            return as_durations(column, field.type)
         return column.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         why = str(error).splitlines()[0]

@@ -1,17 +1,19 @@
 """Tables: small relations that users join streams with, replaced atomically and versioned with the snapshot."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from windrow.catalog import Tables, key
-from windrow.definitions import check_name
-from windrow.errors import DefinitionError, InUseError, UnknownTableError
+from windrow.definitions import check_column, check_name
+from windrow.errors import DefinitionError, InUseError, SchemaError, UnknownTableError
 from windrow.files import disk_errors
 from windrow.indexes.writing import SegmentFileWriter
 from windrow.intake import open_reader
 from windrow.lookups import taken
 from windrow.records import Reclaim, TableEntry
+from windrow.spans import as_durations
 from windrow.store import Store
 
 
@@ -19,10 +21,9 @@ def put_table(store: Store, name: str, data: Any) -> int:
     """Store (or replace) a table; gives its number of rows. Snapshots taken before go on seeing the old one."""
     store.check_writable()
     check_name(name, "table")
-    reader = open_reader(data, f"table {name!r}")
+    reader = _durations(open_reader(data, f"table {name!r}"), name)
     schema: pa.Schema = reader.schema
-    if len({column.lower() for column in schema.names}) != len(schema.names):
-        raise DefinitionError(f"table {name!r}: two columns have the same name (SQL does not tell capitals apart)")
+    _check_schema(name, schema)
     with disk_errors(f"writing table {name!r}"):
         with store.writer.staging() as path:
             with store.files.sink(path) as sink:
@@ -48,6 +49,35 @@ def put_table(store: Store, name: str, data: Any) -> int:
             tables.put("tables", name.encode(), entry)
         store.files.reach("table.committed")
     return output.rows
+
+
+def _check_schema(name: str, schema: pa.Schema) -> None:
+    """Refuse columns that cannot be stored or asked."""
+    if not schema.names:
+        raise DefinitionError(f"table {name!r} has no columns; nothing was stored")
+    if len({column.lower() for column in schema.names}) != len(schema.names):
+        raise DefinitionError(f"table {name!r}: two columns have the same name (SQL does not tell capitals apart)")
+    for field in schema:
+        check_column(field, f"table {name!r}")
+
+
+def _durations(reader: pa.RecordBatchReader, name: str) -> pa.RecordBatchReader:
+    """The rows with durations for intervals, which are what SQL makes of a duration and files cannot hold."""
+    spans = [at for at, field in enumerate(reader.schema) if pa.types.is_interval(field.type)]
+    if not spans:
+        return reader
+    kind = pa.duration("us")
+    schema = pa.schema([f.with_type(kind) if at in spans else f for at, f in enumerate(reader.schema)])
+
+    def pieces() -> Iterator[pa.RecordBatch]:
+        for batch in reader:
+            try:
+                columns = [as_durations(c, kind) if at in spans else c for at, c in enumerate(batch.columns)]
+            except pa.ArrowInvalid as error:
+                raise SchemaError(f"table {name!r}: {error}; nothing was stored") from None
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, pieces())
 
 
 def drop_table(store: Store, name: str) -> None:

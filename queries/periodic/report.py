@@ -15,6 +15,7 @@ from windrow import times
 from windrow.queries.answers import narrow
 from windrow.queries.periodic.definitions import RUN_COLUMNS, own_schema
 from windrow.records import QueryEntry, RunEntry
+from windrow.texts import json, values
 
 MOST_ROWS = 500
 """Rows of the table on the page."""
@@ -75,7 +76,7 @@ def _table(rows: pa.Table) -> str:
     numeric = [_is_number(field.type) for field in rows.schema]
     kinds = [' class="n"' if number else "" for number in numeric]
     head = "".join(f"<th{kind}>{_text(name)}</th>" for kind, name in zip(kinds, rows.schema.names, strict=True))
-    columns = [column.to_pylist() for column in rows.columns]
+    columns = [_values(rows, name) for name in rows.schema.names]
     body = "\n".join(
         "<tr>" + "".join(f"<td{kind}>{_cell(value)}</td>" for kind, value in zip(kinds, row, strict=True)) + "</tr>"
         for row in zip(*columns, strict=True)
@@ -83,9 +84,16 @@ def _table(rows: pa.Table) -> str:
     return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
 
 
+def _values(rows: pa.Table, name: str) -> list[Any]:
+    """A column in the forms that all files have."""
+    return values(rows.column(name).combine_chunks(), rows.schema.field(name))
+
+
 def _cell(value: Any) -> str:
     if value is None:
         return '<span class="null">null</span>'
+    if isinstance(value, (list, dict)):
+        return _text(json(value).decode())
     return _text(_number(value) if isinstance(value, float) else value)
 
 
@@ -109,7 +117,7 @@ def _chart(entry: QueryEntry, rows: pa.Table, history: pa.Table) -> str:
         return _line(value, points)
     labels = [name for name in rows.schema.names if not _is_number(rows.schema.field(name).type)]
     first = rows.slice(0, MOST_BARS)
-    named = first.column(labels[0]).to_pylist() if labels else list(range(1, first.num_rows + 1))
+    named = _values(first, labels[0]) if labels else list(range(1, first.num_rows + 1))
     bars = [
         (str(name), float(number))
         for name, number in zip(named, first.column(value).to_pylist(), strict=True)

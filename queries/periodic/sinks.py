@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 
@@ -17,12 +16,11 @@ from windrow import times
 from windrow.catalog import Tables, key
 from windrow.errors import StorageError
 from windrow.files import disk_errors
-from windrow.queries import engine
-from windrow.queries.answers import HUGE, narrow
+from windrow.queries.answers import narrow
 from windrow.queries.periodic import report, storage
-from windrow.queries.types import quoted, text
 from windrow.records import QueryEntry, QueryState, RunEntry
 from windrow.store import Store
+from windrow.texts import write_csv, write_json_lines
 
 _SUFFIXES = {"parquet": ".parquet", "csv": ".csv", "jsonl": ".jsonl", "html": ".html"}
 
@@ -105,26 +103,21 @@ def _portable(rows: pa.Table) -> pa.Table:
 def _parquet(store: Store, entry: QueryEntry, run: RunEntry, rows: pa.Table) -> bytes:  # noqa: ARG001
     out = pa.BufferOutputStream()
     pq.write_table(_portable(rows), out)
-    return _bytes(out)
+    content: bytes = out.getvalue().to_pybytes()
+    return content
 
 
 def _csv(store: Store, entry: QueryEntry, run: RunEntry, rows: pa.Table) -> bytes:  # noqa: ARG001
-    plain = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_duration)
-    columns = ", ".join(
-        f"{_value(field)} AS {quoted(field.name)}"
-        if any(kind(field.type) for kind in plain)
-        else f"CAST({_value(field)} AS VARCHAR) AS {quoted(field.name)}"
-        for field in narrow(rows).schema
-    )
-    out = pa.BufferOutputStream()
-    pa_csv.write_csv(_selected(store, narrow(rows), columns), out, pa_csv.WriteOptions(quoting_style="needed"))
-    return _bytes(out)
+    pieces: list[bytes] = []
+    portable = _portable(rows)
+    write_csv(portable.to_batches(), portable.schema, pieces.append)
+    return b"".join(pieces)
 
 
 def _jsonl(store: Store, entry: QueryEntry, run: RunEntry, rows: pa.Table) -> bytes:  # noqa: ARG001
-    members = ", ".join(f"{text(field.name)}: {_finite(field)}" for field in rows.schema)
-    lines = _selected(store, rows, f"CAST(to_json({{{members}}}) AS VARCHAR)").column(0).to_pylist()
-    return "".join(f"{line}\n" for line in lines).encode()
+    pieces: list[bytes] = []
+    write_json_lines(_portable(rows).to_batches(), pieces.append)
+    return b"".join(pieces)
 
 
 def _html(store: Store, entry: QueryEntry, run: RunEntry, rows: pa.Table) -> bytes:
@@ -138,30 +131,3 @@ _WRITERS: dict[str, Callable[[Store, QueryEntry, RunEntry, pa.Table], bytes]] = 
     "jsonl": _jsonl,
     "html": _html,
 }
-
-
-def _bytes(out: pa.BufferOutputStream) -> bytes:
-    content: bytes = out.getvalue().to_pybytes()
-    return content
-
-
-def _value(field: pa.Field) -> str:
-    name = quoted(field.name)
-    if field.metadata == HUGE:
-        return f"CAST({name} AS HUGEINT)"
-    return f"epoch({name})" if pa.types.is_duration(field.type) else name
-
-
-def _finite(field: pa.Field) -> str:
-    """JSON has no word for infinities and for what is not a number."""
-    value = _value(field)
-    return f"CASE WHEN isfinite({value}) THEN {value} END" if pa.types.is_floating(field.type) else value
-
-
-def _selected(store: Store, rows: pa.Table, columns: str) -> pa.Table:
-    cursor = engine.cursor(store)
-    try:
-        cursor.register("_rows", rows)
-        return cursor.sql(f"SELECT {columns} FROM _rows").to_arrow_table()
-    finally:
-        cursor.close()

@@ -92,7 +92,9 @@ class Test_appending:
 
     def test_quoted_empty_cells_are_text_unless_they_stand_for_null(self, waiting):
         text = 'ts,src,len\n"2025-01-01T12:00:01Z","","5"\n'
-        assert "invalid value ''" in waiting.error("append", "packets", "-", "--format", "csv", input=text)
+        assert "row 1, column 'src': '' is not a whole number" in waiting.error(
+            "append", "packets", "-", "--format", "csv", input=text
+        )
         waiting("append", "packets", "-", "--format", "csv", "--null", "", input=text)
 
     def test_all_files_of_one_command_are_one_batch(self, waiting, tmp_path):
@@ -101,7 +103,8 @@ class Test_appending:
         (tmp_path / "bad.csv").write_text("ts,src,len\n2025-01-01T12:00:01Z,many,5\n")
         said = waiting.error("append", "packets", tmp_path / "good.csv", tmp_path / "bad.csv")
         assert "bad.csv: " in said
-        assert "invalid value 'many'; nothing was appended" in said
+        assert "row 1, column 'src': 'many' is not a whole number from" in said
+        assert "nothing was appended" in said
         assert waiting.json("stream", "show", "packets")["spooled_rows"] == 0
         assert waiting.json("append", "packets", tmp_path / "good.csv", tmp_path / "good.parquet")["accepted"] == 3
 
@@ -110,9 +113,9 @@ class Test_appending:
         [
             ("a.csv", "ts,src\n2025-01-01T12:00:01Z,1\n", "column 'len' (int32) is missing; nothing was appended"),
             ("a.csv", "ts,src,len,dst\n2025-01-01T12:00:01Z,1,2,3\n", "column 'dst' is not in the stream"),
-            ("a.csv", "ts,src,len\nnoon,1,2\n", "column 'ts': Failed to parse string"),
+            ("a.csv", "ts,src,len\nnoon,1,2\n", "row 1, column 'ts': 'noon' is not a time like 2025-01-01T12:00:00Z"),
             ("a.csv", "", "Empty CSV file"),
-            ("a.jsonl", '{"ts": 1', "JSON parse error"),
+            ("a.jsonl", '{"ts": 1', "row 1 is not a whole JSON object"),
             ("a.jsonl", '{"ts":"2025-01-01T12:00:01Z","dst":1}\n', "column 'dst' is not in the stream"),
             ("a.json", "[{]", "nothing was appended"),
             ("a.parquet", "no parquet", "Parquet magic bytes not found"),

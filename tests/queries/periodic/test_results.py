@@ -261,6 +261,19 @@ def test_wide_integers_are_whole_in_files(wh):
     assert str(expected) in next((wh.path / "results" / "jsonl").glob("*.jsonl")).read_text()
 
 
+def test_files_have_the_forms_of_the_command_line(wh):
+    """Times in ISO form, durations in words, nested values as JSON, and what is no number as text."""
+    for kind in ("csv", "jsonl"):
+        wh.add_query(kind, TYPES, sink=kind)
+    go(wh, 21, 21)
+    found = {k: _read(next((wh.path / "results" / k).glob(f"*.{k}")), k)[0] for k in ("csv", "jsonl")}
+    for row in found.values():
+        assert (row["at"], row["_window_end"]) == ("2025-01-01T12:20:59.1Z", "2025-01-01T12:21:00Z")
+        assert (row["span"], row["raw"], row["day"], row["price"]) == ("36 hours", r"\x00ff", "2026-01-02", "1.50")
+    assert (found["csv"]["list"], found["csv"]["part"], found["csv"]["nan"]) == ("[1,null,3]", '{"a":"x"}', "nan")
+    assert (found["jsonl"]["list"], found["jsonl"]["part"], found["jsonl"]["nan"]) == ([1, None, 3], {"a": "x"}, "NaN")
+
+
 class _Page(html.parser.HTMLParser):
     """Counts tags and remembers attributes that would fetch or run something."""
 
