@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _BLOCK = 4 << 20
 _ARRAY_ROWS = 8192
 _CHANGED = re.compile(r"Column\(/([^/]*)[^)]*\) changed from \w+ to \w+ in row (\d+)")
+_NO_OBJECT = re.compile(r"Column\(\) changed from object to \w+ in row (\d+)")
 _PARSING = re.compile(r"JSON parse error: (.*?)\.? in row (\d+)")
 
 
@@ -86,6 +87,7 @@ class _Block:
         """The lines, with the columns of the schema as their carriers."""
         import pyarrow as pa
 
+        self._check_text()
         wanted = pa.schema([pa.field(f.name, self._carrier(f)) for f in self.schema])
         try:
             found = _parsed(self.lines, wanted, "infer")
@@ -97,6 +99,14 @@ class _Block:
             raise SchemaError(f"{told}; nothing was appended")
         batches: list[pa.RecordBatch] = found.to_batches()
         return batches
+
+    def _check_text(self) -> None:
+        """Arrow's reader takes any bytes for text."""
+        try:
+            self.lines.decode()
+        except UnicodeDecodeError as error:
+            row = self.before + self.lines.count(b"\n", 0, error.start) + 1
+            raise SchemaError(f"row {row:,} is not text in UTF-8; nothing was appended") from None
 
     def _carrier(self, field: "pa.Field") -> "pa.DataType":
         """As for all text, but durations may also be numbers, which count the column's unit."""
@@ -113,6 +123,8 @@ class _Block:
         lines = [line for line in self.lines.splitlines() if line.strip()]
         if found := _CHANGED.search(why):
             return self._mistake(lines, int(found[2]), found[1])
+        if found := _NO_OBJECT.search(why):
+            return SchemaError(f"row {self.before + int(found[1]) + 1:,} is not a JSON object; nothing was appended")
         if found := _PARSING.search(why):
             return SchemaError(f"row {self.before + int(found[2]) + 1:,}: {found[1]}; nothing was appended")
         for field in wanted:

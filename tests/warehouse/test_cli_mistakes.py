@@ -58,6 +58,19 @@ class Test_cells:
             assert said.startswith("windrow: standard input: row 6, column ")
             assert message in said
 
+    @pytest.mark.parametrize(
+        ("line", "message"),
+        [
+            (b"5", "row 2 is not a JSON object"),
+            (b'{"ts":"\xff"}', "row 2 is not text in UTF-8"),
+            (b'{"n":1,"n":2}', "row 2: Column(/n) was specified twice"),
+            (b'{"m":1}', "column 'm' is not in the stream"),
+        ],
+    )
+    def test_lines_that_are_no_rows(self, typed, line, message):
+        said = typed.error("append", "s", "-", "--format", "json", input=f'{{"ts":"{GOOD}"}}\n'.encode() + line)
+        assert f"{message}; nothing was appended" in said
+
     def test_json_may_leave_out_columns_that_may_be_null(self, typed):
         typed("append", "s", "-", "--format", "json", input=f'{{"ts":"{GOOD}"}}\n{{"ts":"{GOOD}","n":1}}\n')
         typed("slide", "s", "--to", at(60).isoformat())
