@@ -8,6 +8,7 @@ import errno
 import itertools
 import mmap
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -59,6 +60,8 @@ DELIVERY_STEPS = (
 """The same, of what periodic queries deliver."""
 
 _OWNER = "owner.lock"
+_WRITER = re.compile(r"[0-9a-f]+_[0-9a-f]+_[0-9a-f]+_[0-9a-f]{12}")
+"""Names of writers, as `Store.unique` makes them."""
 
 
 class Files:
@@ -131,9 +134,16 @@ class Writer:
         self.files = files
         self.folder = root / "staging" / name
         with disk_errors("opening a writer"):
-            self.folder.mkdir(parents=True)
-            self._held = HeldFile(self.folder / _OWNER)
+            self._held = self._claimed()
         self._numbers = itertools.count(1)
+
+    def _claimed(self) -> HeldFile:
+        """The lock on its folder. Until that is held, whoever cleans up may take the folder for a dead writer's."""
+        while True:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            held = HeldFile.claim(self.folder / _OWNER)
+            if held is not None:
+                return held
 
     def stage(self, suffix: str = ".parquet") -> Path:
         """The path of a new staged file."""
@@ -209,15 +219,17 @@ def living_writers(root: Path) -> set[str]:
 
 
 def remove_dead_staging(root: Path) -> int:
-    """Remove the folders of dead writers; gives how many."""
+    """Remove the folders of dead writers; gives how many. Other folders there are Spark's, which has no locks."""
     staging = root / "staging"
     removed = 0
-    if staging.is_dir():
-        for entry in staging.iterdir():
-            # A folder without its lock file is being made or being removed: its owner may live.
-            if (entry / _OWNER).exists() and not is_held(entry / _OWNER):
-                shutil.rmtree(entry, ignore_errors=True)
-                removed += 1
+    for entry in staging.iterdir() if staging.is_dir() else ():
+        if not _WRITER.fullmatch(entry.name):
+            continue
+        held = HeldFile.claim(entry / _OWNER)  # a writer that is just being made will make its folder again
+        if held is not None:
+            shutil.rmtree(entry, ignore_errors=True)
+            held.close()
+            removed += 1
     return removed
 
 

@@ -135,9 +135,31 @@ class HeldFile:
             _held.add(self)
         except BaseException:
             os.close(self._descriptor)
+            self._descriptor = -1
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(hidden)
             raise
+
+    @classmethod
+    def claim(cls, path: Path) -> "HeldFile | None":
+        """Hold a file that may be there already; None if somebody else holds it, or removes it or its folder."""
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except FileNotFoundError:
+            return None
+        try:
+            # Whoever removes it holds it meanwhile: one that is still there now stays.
+            ours = try_lock(descriptor) and os.fstat(descriptor).st_nlink > 0
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if not ours:
+            os.close(descriptor)
+            return None
+        made = cls.__new__(cls)
+        made.path, made._descriptor, made._pid = str(path), descriptor, os.getpid()
+        _held.add(made)
+        return made
 
     def rest(self) -> bool:
         """Let go of the lock but leave the file, which anybody may now remove; False if it is closed."""
@@ -168,3 +190,8 @@ class HeldFile:
                 with contextlib.suppress(OSError):
                     os.unlink(self.path)
             os.close(descriptor)
+
+    def __del__(self) -> None:
+        # Of a warehouse that was dropped unclosed: as long as its locks are held, its leavings count as somebody's.
+        if getattr(self, "_descriptor", -1) >= 0:
+            self.close()

@@ -115,11 +115,12 @@ def begin_removal(store: Store) -> Removal:
     small = [item for item in ready if item not in large]
     store.leaving.update(at for at, _ in large)
     if large:
-        store.background(_let_go, store, large)
+        store.aside(_let_go, store, large)
     return Removal(small, store.background(unlink, store, small) if small else None)
 
 
 def _let_go(store: Store, large: list[tuple[bytes, Reclaim]]) -> None:
+    """Remove files without anybody waiting; what could not be removed is tried again by a later slide, or by `gc`."""
     try:
         unlink(store, large)
     finally:

@@ -57,6 +57,7 @@ class Store:
     _directories: dict[int, bytes] = field(default_factory=dict)
     _directory_bytes: int = 0
     _pool: ThreadPoolExecutor | None = None
+    _slow: ThreadPoolExecutor | None = None
     _guard: threading.Lock = field(default_factory=threading.Lock)
     _pid: int = field(default_factory=os.getpid)
     _names: int = 0
@@ -130,6 +131,13 @@ class Store:
                 self._pool = ThreadPoolExecutor(2, thread_name_prefix="windrow-disk")
             return self._pool.submit(work, *arguments)
 
+    def aside(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Run disk work that takes long and that nobody waits for, out of the way of what somebody waits for."""
+        with self._guard:
+            if self._slow is None:
+                self._slow = ThreadPoolExecutor(1, thread_name_prefix="windrow-removal")
+            self._slow.submit(work, *arguments)
+
     def count_probe(self, stream: int, rows: int, columns: Sequence[str]) -> None:
         """Count a probe by `columns` for the advisor."""
         if not self.read_only and self.catalog.writable:
@@ -173,9 +181,10 @@ class Store:
             self._closing.pop()()
         self.pins.close()
         if os.getpid() == self._pid:
-            if self._pool is not None:
-                self._pool.shutdown()
-                self._pool = None
+            for pool in (self._pool, self._slow):
+                if pool is not None:
+                    pool.shutdown()
+            self._pool = self._slow = None
             if self._writer is not None:
                 self._writer.close()
                 self._writer = None

@@ -6,7 +6,7 @@ partner. Which rows meet is told as in `maintaining.py`, where all other plans g
 """
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -109,13 +109,12 @@ class Matching:
             while start < stretch.stop:
                 places, own, start = matcher.match(columns, start, BATCH_ROWS)
                 if len(own):
-                    found = self._pairs(begun, step, stretch, places, own if rows is None else rows[own], told, which)
-                    if found.rows:
-                        yield found
+                    own = own if rows is None else rows[own]
+                    yield from self._pairs(begun, step, stretch, places, own, told, which)
 
     def _pairs(
         self, begun: Combined, step: Step, stretch: Stretch, places: Int64s, own: Int64s, told: _Told, which: str
-    ) -> Combined:
+    ) -> Iterator[Combined]:
         """Combinations and places of rows that have met, as far as they ever live together."""
         part = self.given.plan.parts[step.number]
         begins = self._begins(part, stretch, places)
@@ -127,9 +126,13 @@ class Matching:
             alive &= counting
         if not alive.all():
             places, own, begins, ends = places[alive], own[alive], begins[alive], ends[alive]
-        columns = {place: taken([begun.columns[place]], own) for place in step.kept}
-        columns |= {(step.number, column): stretch.take(column, places) for column in step.taken}
-        return Combined(begins, ends, columns)
+
+        def gather(rows: slice) -> Combined:
+            columns = {place: taken([begun.columns[place]], own[rows]) for place in step.kept}
+            columns |= {(step.number, column): stretch.take(column, places[rows]) for column in step.taken}
+            return Combined(begins[rows], ends[rows], columns)
+
+        yield from _in_pieces(gather, 0, len(own))
 
     # -- which rows ----------------------------------------------------------------------------------------------------
 
@@ -197,10 +200,17 @@ class Matching:
                 counting = self._counts(seed, stretch, places, begins, told, NEW)
                 if counting is not None:
                     places, begins, ends = places[counting], begins[counting], ends[counting]
-                found = {(seed.number, column): stretch.take(column, places) for column in columns}
-                if len(self.streams) > 2:
-                    self._measure(seed, found)
-                yield Combined(begins, ends, found)
+
+                def gather(
+                    rows: slice, stretch: Stretch = stretch, own: tuple[Int64s, ...] = (places, begins, ends)
+                ) -> Combined:
+                    found = {(seed.number, column): stretch.take(column, own[0][rows]) for column in columns}
+                    return Combined(own[1][rows], own[2][rows], found)
+
+                for fresh in _in_pieces(gather, 0, len(places)):
+                    if len(self.streams) > 2:
+                        self._measure(seed, fresh.columns)
+                    yield fresh
 
     def _measure(self, seed: Part, rows: Mapping[Place, pa.Array]) -> None:
         """Count the values of joined columns, for the next time that an order is chosen."""
@@ -283,12 +293,28 @@ def _gathered(several: Iterable[Combined]) -> Iterator[Combined]:
 
 def _few(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
     """Segments that are looked at together."""
-    own, rows = list[Segment](), 0
+    own, rows, size = list[Segment](), 0, 0
     for segment in segments:
         own.append(segment)
-        rows += segment.rows
-        if rows >= _MOST_HELD:
+        rows, size = rows + segment.rows, size + segment.bytes
+        if rows >= _MOST_HELD or size >= _MOST_BYTES:
             yield own
-            own, rows = [], 0
+            own, rows, size = [], 0, 0
     if own:
         yield own
+
+
+def _in_pieces(gather: Callable[[slice], Combined], start: int, stop: int) -> Iterator[Combined]:
+    """What is gathered of some rows, in as many pieces as it takes: an array of texts holds 2 GB at most."""
+    if start == stop:
+        return
+    try:
+        found = gather(slice(start, stop))
+    except pa.ArrowCapacityError:
+        if stop - start == 1:
+            raise
+        middle = (start + stop) // 2
+        yield from _in_pieces(gather, start, middle)
+        yield from _in_pieces(gather, middle, stop)
+        return
+    yield found

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from decimal import Decimal
 
@@ -18,6 +19,7 @@ import traffic
 import windrow
 from traffic import EACH, LIVE, NOON
 from windrow import ClosedError, QueryError
+from windrow.queries import interrupting
 
 HEAVY = "SELECT sum(a.i * b.i) FROM range(1000000) a(i), range(1000000) b(i)"
 """Hours of work that DuckDB cannot avoid: a test that does not cancel it does not end."""
@@ -324,3 +326,14 @@ class Test_explaining_in_sql:
                 ask("select 1, nowhere from packets")
             shown, caret = str(caught.value).splitlines()[-2:]
             assert shown[caret.index("^") :].startswith("nowhere")
+
+
+def test_a_timer_that_is_cancelled_lets_go_of_its_cursor_at_once():
+    class Cursor:
+        pass
+
+    cursor = Cursor()
+    held, timer = weakref.ref(cursor), interrupting.after(600, cursor)
+    timer.cancel()
+    del cursor
+    assert held() is None

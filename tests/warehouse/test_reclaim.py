@@ -1,6 +1,9 @@
 """Large files that nothing needs any more: nobody waits for their removal, and no record goes before they do."""
 
+import gc
+import os
 import random
+import shutil
 import threading
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import scenario
 import windrow
 from shapes import BASE, DELTA, SHAPES, when
 from windrow import reclaim
+from windrow.locks import HeldFile
 
 S = "s"
 
@@ -46,7 +50,7 @@ def test_a_slide_does_not_wait_for_the_removal_of_large_files(path: Path, monkey
             removed.set()
 
         monkeypatch.setattr(reclaim, "unlink", slowly)
-        live_on(wh, turns, 2)  # neither of these slides waits, and the second does not begin the same removal again
+        live_on(wh, turns, 6)  # none of these slides waits, and the later ones do not begin the same removal again
         assert set(doomed) <= set(waiting(wh)), "what is not gone yet is still on record"
         assert all(file.exists() for file in doomed)
         go_on.set()
@@ -55,7 +59,7 @@ def test_a_slide_does_not_wait_for_the_removal_of_large_files(path: Path, monkey
         while wh._store.leaving:
             threading.Event().wait(0.01)
         assert not any(file.exists() for file in doomed)
-        live_on(wh, turns + 2, 1)
+        live_on(wh, turns + 6, 1)
         assert not set(doomed) & set(waiting(wh)), "found gone, and so settled"
         wh.gc()
         scenario.assert_sound(wh)
@@ -75,3 +79,60 @@ def test_a_process_that_ends_meanwhile_leaves_the_rest_to_the_next(path: Path, m
         live_on(wh, 12, 2)
         assert not any(file.exists() for file in doomed)
         scenario.assert_sound(wh)
+
+
+def staging(path: Path) -> list[str]:
+    return sorted(entry.name for entry in (path / "staging").iterdir())
+
+
+def test_what_writers_left_that_died_at_any_moment_goes(path: Path) -> None:
+    """Killed before the folder was locked, while it was, and while it was being removed; Spark's folders have no lock."""
+    with scenario.open_warehouse(path) as wh:
+        SHAPES["fixed"].create(wh, S, windrow.Index("round-robin", 2, 2))
+        live_on(wh, 0, 1)
+        (alive,) = staging(path)
+        for number, files in enumerate(([], ["owner.lock"], ["some.parquet"], ["owner.lock", "some.parquet"])):
+            folder = path / "staging" / f"1f_{number}_3_0123456789ab"
+            folder.mkdir()
+            for file in files:
+                (folder / file).touch()
+        (path / "staging" / "source-5").mkdir()
+        with scenario.open_warehouse(path):
+            assert staging(path) == sorted([alive, "source-5"])
+        live_on(wh, 1, 1)
+    assert staging(path) == ["source-5"]
+
+
+def test_a_writer_whose_folder_is_cleaned_away_before_it_is_locked_makes_it_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, taken = HeldFile.claim, []
+
+    def robbed(file: Path) -> HeldFile | None:
+        if not taken:
+            taken.append(file)
+            shutil.rmtree(file.parent)
+        return claim(file)
+
+    monkeypatch.setattr(HeldFile, "claim", robbed)
+    with scenario.open_warehouse(path) as wh:
+        SHAPES["fixed"].create(wh, S, windrow.Index("round-robin", 2, 2))
+        live_on(wh, 0, 2)
+        assert taken
+        assert len(staging(path)) == 1
+
+
+def test_a_warehouse_that_is_dropped_unclosed_holds_nothing(path: Path) -> None:
+    with scenario.open_warehouse(path) as wh:
+        SHAPES["fixed"].create(wh, S, windrow.Index("round-robin", 2, 2))
+        live_on(wh, 0, 1)
+    before = len(os.listdir("/proc/self/fd"))
+    for turn in range(1, 6):
+        dropped = scenario.open_warehouse(path)
+        live_on(dropped, turn, 1)
+        dropped.snapshot()
+        del dropped
+        gc.collect()
+    assert len(os.listdir("/proc/self/fd")) < before + 5
+    with scenario.open_warehouse(path):
+        assert staging(path) == []

@@ -2,6 +2,7 @@
 
 import datetime as dt
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import pyarrow as pa
 import pytest
 
 import windrow
-from windrow.queries.views import following, matching
+from windrow.indexes import columns
+from windrow.native import matches as native_matches
+from windrow.queries.views import following, gathering, matching
 from windrow.queries.views.gathering import Stretch, taken
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -161,6 +164,28 @@ def test_combinations_that_do_not_fit_go_on_in_parts(tmp_path: Any, monkeypatch:
         assert sorted(map(repr, held)) == sorted(map(repr, wh.sql(MANY["four"]).fetchall()))
         seen += len(held)
     assert seen > 100
+
+
+def test_texts_that_fit_into_no_array_are_gathered_in_pieces(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An array of texts holds 2 GB; here it holds those of seven rows."""
+    gather, refused = native_matches.gather, []
+
+    def small(chunks: Any, places: Any) -> Any:
+        if pa.types.is_string(chunks[0].type) and len(places) > 7:
+            refused.append(len(places))
+            raise pa.ArrowCapacityError("too many")
+        return gather(chunks, places)
+
+    sql = next(iter(PLAIN.values()))
+    theirs = world(tmp_path / "theirs", sql, FIXED)
+    monkeypatch.setattr(gathering, "native_matches", SimpleNamespace(gather=small, gathers=native_matches.gathers))
+    monkeypatch.setattr(columns, "_SAMPLES", 0)  # no text is taken for one that repeats
+    ours = world(tmp_path / "ours", sql, FIXED)
+    for slot in range(4, 8):
+        step(ours, slot)
+        step(theirs, slot)
+        assert told(ours) == told(theirs)
+    assert refused
 
 
 def test_a_text_that_has_no_place_in_a_chunk_is_found_all_the_same() -> None:
