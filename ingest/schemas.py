@@ -170,7 +170,8 @@ def plan_columns(schema: T.StructType, definition: StreamDefinition) -> Columns:
     """How the columns of a DataFrame become those of the stream, if they can."""
     check_columns(schema, definition)
     targets = [native_type(field.type) for field in definition.schema]
-    native = all(target is not None for target in targets)
+    # Hadoop replaces ${…} by the setting of that name wherever it is told the columns of a file.
+    native = all(target is not None for target in targets) and not any("${" in name for name in definition.schema.names)
     if all(
         _as_it_is(field, target, schema, native=native)
         for field, target in zip(definition.schema, targets, strict=True)

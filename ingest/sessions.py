@@ -21,6 +21,8 @@ WarehouseOrPath = Warehouse | str | os.PathLike[str]
 _GLOB = str.maketrans({character: f"\\{character}" for character in "\\*?[]{},"})
 
 # Timestamps in the form that Arrow and DuckDB read, and days and times as they are, however old.
+_UNSAID = "python3"
+"""What Spark takes where nothing is said."""
 WRITE_SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
@@ -45,7 +47,14 @@ QUIET_SETTINGS = {
 
 def use_this_interpreter() -> None:
     """Let Spark's Python workers run under the interpreter that runs us; what the user has set stays."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if "PYSPARK_PYTHON" in os.environ:
+        return
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark import SparkContext
+
+    running = SparkContext._active_spark_context
+    if running is not None and running.pythonExec == _UNSAID:  # it was started before anybody said which
+        running.pythonExec = sys.executable
 
 
 def session() -> "SparkSession":

@@ -44,7 +44,7 @@ from windrow.ingest.expressions import Limits
 from windrow.ingest.keeper import keep
 from windrow.ingest.pressure import slid
 from windrow.ingest.schemas import arrow_schema, check_columns, read_schema
-from windrow.ingest.sessions import open_warehouse
+from windrow.ingest.sessions import open_warehouse, use_this_interpreter
 from windrow.ingest.staged import take_in
 from windrow.ingest.workers import WorkerPlan
 from windrow.native import keys as native_keys
@@ -62,6 +62,7 @@ _PREFIX = "source-"
 
 def register(spark: "SparkSession") -> None:
     """Make ``format("windrow")`` known to a session, with filters pushed down."""
+    use_this_interpreter()
     spark.dataSource.register(WindrowSource)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 

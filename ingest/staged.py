@@ -68,7 +68,7 @@ def take_in(append: Append, paths: Sequence[Path], horizon: int) -> None:
 
 def _look(append: Append, path: Path, sealing: Future[tuple[int, str]], horizon: int) -> _Looked | None:
     opened = pq.ParquetFile(path, memory_map=True)
-    _check_times(opened, append)
+    _check_columns(opened, append)
     rows = opened.metadata.num_rows
     if not rows:
         sealing.result()
@@ -94,7 +94,14 @@ def _look(append: Append, path: Path, sealing: Future[tuple[int, str]], horizon:
     return _Looked(path, rows, main, ts, exp, codes, keys, known, cuts, sealed)
 
 
-def _check_times(opened: pq.ParquetFile, append: Append) -> None:
+def _check_columns(opened: pq.ParquetFile, append: Append) -> None:
+    """A column that is not there would be read as null, and a time of another form as another time."""
+    missing = [name for name in append.schema.names if name not in opened.schema_arrow.names]
+    if missing:
+        raise StorageError(
+            f"stream {append.definition.name!r}: Spark wrote no column {missing[0]!r}, which it was told to write; "
+            "nothing was appended"
+        )
     columns = [opened.schema.column(at) for at in range(len(opened.schema))]
     wide = [column.path for column in columns if column.physical_type == "INT96"]
     if wide:

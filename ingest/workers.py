@@ -35,6 +35,8 @@ class WorkerPlan:
     layout: Layout
     limits: Limits
     folder: str
+    names: tuple[str, ...] | None = None
+    """Of the columns, if they come under others."""
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
         """Write the rows of one task; gives the names of its files, in arrival order."""
@@ -45,7 +47,8 @@ class WorkerPlan:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """`run`, as Spark's mapInArrow wants it."""
-        for name in self.run(batches):
+        named = batches if self.names is None else (batch.rename_columns(list(self.names)) for batch in batches)
+        for name in self.run(named):
             yield pa.RecordBatch.from_pydict({"file": [name]})
 
     def _eased(self, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatchReader:
@@ -101,11 +104,13 @@ class WorkerPlan:
 def stage_in_workers(rows: Any, job: Append, limits: Limits, folder: Path) -> list[Path]:
     """Stage the rows of a DataFrame under `folder`; only the files of tasks that succeeded are given."""
     folder.mkdir()
-    plan = WorkerPlan(job.definition, job.layout, limits, str(folder))
+    # PySpark 4.3 takes the dots in a column's name for a path when it asks for all of them.
+    numbered = rows.toDF(*(str(number) for number in range(len(rows.columns))))
+    plan = WorkerPlan(job.definition, job.layout, limits, str(folder), tuple(rows.columns))
     with warnings.catch_warnings():
         # PySpark 4.3 warns of pandas 3 wherever it meets Arrow; no row of ours goes through pandas.
         warnings.simplefilter("ignore", FutureWarning)
-        staged = rows.mapInArrow(plan, "file string")
+        staged = numbered.mapInArrow(plan, "file string")
     return [folder / row.file for row in staged.collect()]
 
 

@@ -227,7 +227,7 @@ def check_schema(name: str, schema: pa.Schema) -> None:
         raise DefinitionError(f"stream {name!r}: the schema has no columns")
 
 
-def check_column(field: pa.Field, what: str) -> None:
+def check_column(field: pa.Field, what: str, *, is_sorted: bool = True) -> None:
     """Refuse a column whose type cannot be stored, or whose zone nobody knows; `what` names its stream or table."""
     zone = unknown_zone(field.type)
     if zone is not None:
@@ -238,7 +238,8 @@ def check_column(field: pa.Field, what: str) -> None:
     try:
         empty = pa.schema([field]).empty_table()
         pq.write_table(empty, pa.BufferOutputStream())
-        empty.take(pa.array([], pa.int64()))  # rows are sorted before they are stored; Arrow's views cannot be
+        if is_sorted:
+            empty.take(pa.array([], pa.int64()))  # which Arrow cannot do with its views
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise DefinitionError(
             f"{what}: column {field.name!r} of type {field.type} cannot be stored ({error}); cast it to text, perhaps"

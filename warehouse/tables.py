@@ -58,7 +58,7 @@ def _check_schema(name: str, schema: pa.Schema) -> None:
     if len({column.lower() for column in schema.names}) != len(schema.names):
         raise DefinitionError(f"table {name!r}: two columns have the same name (SQL does not tell capitals apart)")
     for field in schema:
-        check_column(field, f"table {name!r}")
+        check_column(field, f"table {name!r}", is_sorted=False)
 
 
 def _durations(reader: pa.RecordBatchReader, name: str) -> pa.RecordBatchReader:

@@ -402,3 +402,20 @@ class Test_storage_order_in_one_number:
                 wh.slide("s", until)
             same(direct, sparked, "s")
         assert rows(direct.probe("s", 10**9)) == rows(sparked.probe("s", 10**9)) != []
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint8()], ids=["in the JVM", "in workers"])
+def test_a_column_may_have_any_name(spark, path, kind):
+    """Dots are paths to Spark, ${…} is a setting, a backtick ends a name: here they are letters."""
+    start = NOW - dt.timedelta(days=30)
+    names = ["a.b", "${spark.app.name}", "x`y", "it's", 'q"q', "back\\slash"]
+    schema = pa.schema([("ts", UTC), ("k", kind), *((name, pa.string()) for name in names)])
+    rows = [(start + dt.timedelta(seconds=n), n, *(f"{name} {n}" for name in names)) for n in range(1, 6)]
+    fields = ", ".join(f"`{name.replace('`', '``')}` string" for name in names)
+    frame = spark.createDataFrame(rows, f"ts timestamp, k {'bigint' if kind == pa.int64() else 'smallint'}, {fields}")
+    with windrow.open(path) as wh:
+        wh.create_stream("s", schema, time="ts", key="k", slide="1 minute", lifetime="1 hour")
+        assert windrow.spark.append(frame, wh, "s").accepted == 5
+        wh.slide("s", to=start + dt.timedelta(minutes=1))
+        found = wh.scan("s").read_all().sort_by("k")
+    assert found.select(["k", *names]).to_pylist() == [dict(zip(["k", *names], row[1:], strict=True)) for row in rows]

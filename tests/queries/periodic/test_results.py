@@ -326,8 +326,8 @@ def test_a_report_is_a_page_that_fetches_nothing_and_runs_nothing(wh, sql):
 
 def test_a_folder_that_cannot_be_written_is_told_and_tried_again(wh, tmp_path):
     blocked = tmp_path / "file"
-    blocked.write_text("in the way")
     wh.add_query("q", COUNT, sink=f"csv:{blocked}/reports")
+    blocked.write_text("in the way")
     wh.add_query("other", COUNT, sink="csv")
     go(wh, 21, 21)
     told = {query.name: query.error for query in wh.queries()}
