@@ -28,6 +28,8 @@ from windrow.snapshot import Snapshot, StreamView
 
 PROBE_ROWS, PROBE_RANGES = 20_000, 2_000
 """Up to so many rows in so many places are read by page; more are picked out of decoded columns."""
+NEAR_ROWS = 2_000
+"""Up to so many rows are read with all their columns before anybody has looked at their keys."""
 PROBE_SHARE = 0.2
 """Where more than this share of a stream has the wanted keys, whole segments are read."""
 Picking = Callable[[Sequence[Segment]], Picks]
@@ -296,7 +298,8 @@ class Planner:
         def looked_up(schema: pa.Schema) -> pa.Table:
             if whole and (held := store.columns.held_rows(found.places(), schema)) is not None:
                 return pa.Table.from_batches([held])
-            if view.sorted_by is SORTED:  # DuckDB looks at the keys of the few rows that lie beside those that count
+            # DuckDB looks at the keys of the few rows that lie beside those that count; of many, keys are read first.
+            if view.sorted_by is SORTED and (found.rows <= NEAR_ROWS or found.exact.all()):
                 return read_near(found, ready.selection, model, full, schema, store.reader)
             ranges = ready.asked.keys or ()
             return read_found(found.ranges(), ready.selection, ranges, model, full, schema, store.reader)

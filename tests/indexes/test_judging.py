@@ -60,3 +60,13 @@ def test_the_rows_that_are_written_are_judged_and_not_those_beside_them():
     both = pa.concat_tables([rows(repeating=True), rows(repeating=False)])
     assert has_dictionary(Judge().settings(both, np.arange(ROWS), ["k"]))
     assert not has_dictionary(Judge().settings(both, np.arange(ROWS, 2 * ROWS), ["k"]))
+
+
+def test_a_key_that_repeats_does_not_have_all_rows_written_in_another_way():
+    chance = np.random.default_rng(1)
+    key = pa.array(np.arange(ROWS) // 7 * 1_000_003)
+    noise = {name: pa.array(chance.random(ROWS)) for name in "abcdef"}
+    rows = pa.table({"k": key, **noise})
+    assert judging.is_plain(Judge().settings(rows, None, ["k"]))
+    repeating = pa.table({"k": key, **dict.fromkeys("abc", key), "d": noise["d"]})
+    assert not judging.is_plain(Judge().settings(repeating, None, ["k"]))
