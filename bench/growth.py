@@ -75,6 +75,7 @@ def bench(
         Wanted("update time by window, fitted slope", slope(found["window"], "update"), 0.1),
         Wanted("probe time by distinct keys, fitted slope", slope(found["keys"], "probe"), 0.1),
         Wanted("peak memory by window, fitted slope", slope(found["window"], "peak"), 0.1),
+        Wanted("update with most readers / with none", _last_to_first(found["readers"], "update"), 2.0),
         Wanted("update / sorted write, with most readers / with none", _beside_readers(found["readers"]), 1.25),
     ]
     results.write("growth", {"machine": here, "figures": found, "wanted": verdicts(wanted)})
@@ -96,6 +97,10 @@ def slope(points: list[tuple[float, dict[str, float]]], measure: str) -> float:
     x = np.log([at for at, _ in points])
     y = np.log([max(of[measure], LEAST.get(measure, 1e-9)) for _, of in points])
     return float(np.polyfit(x, y, 1)[0])
+
+
+def _last_to_first(points: list[tuple[float, dict[str, float]]], measure: str) -> float:
+    return points[-1][1][measure] / points[0][1][measure]
 
 
 def _beside_readers(points: list[tuple[float, dict[str, float]]]) -> float:
