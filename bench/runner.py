@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.measures import PROBE, SCAN, SQL_SCAN, UPDATE, Measure
 from bench.systems.base import System
-from bench.workload import Batch, SlidingRows
+from bench.workload import SlidingRows
 
 
 class WrongAnswerError(AssertionError):
@@ -97,16 +97,23 @@ def run(case: Case, scratch: Path | None = None, advance: Callable[[str], None] 
     outcome = Outcome(case)
     for repetition in range(case.repetitions):
         with _opened(case, scratch) as systems:
-            for contestant in case.contestants:
-                for slot in range(1, contestant.workload.slots + 1):
-                    advance(f"{case.name}: warming up {contestant.name}")
-                    system, batch = systems[contestant.name], contestant.workload.batch(slot)
-                    system.update(batch, system.prepare(batch))
+            _warm_up(case, systems, advance)
             for step in range(case.steps):
                 _step(case, systems, repetition, step, outcome, advance)
             for name, system in systems.items():
                 outcome.notes[name] = {"space": system.space(), "about": system.about, **system.notes()}
     return outcome
+
+
+def _warm_up(case: Case, systems: dict[str, System], advance: Callable[[str], None]) -> None:
+    """A whole window of updates for each; slot by slot, so that those with one workload share its batches."""
+    for slot in range(1, max(contestant.workload.slots for contestant in case.contestants) + 1):
+        warming = [contestant for contestant in case.contestants if slot <= contestant.workload.slots]
+        batches = {workload: workload.batch(slot) for workload in {contestant.workload for contestant in warming}}
+        for contestant in warming:
+            advance(f"{case.name}: warming up {contestant.name}")
+            system, batch = systems[contestant.name], batches[contestant.workload]
+            system.update(batch, system.prepare(batch))
 
 
 @contextmanager
@@ -126,11 +133,8 @@ def _opened(case: Case, scratch: Path | None) -> Iterator[dict[str, System]]:
 def _step(
     case: Case, systems: dict[str, System], repetition: int, step: int, outcome: Outcome, advance: Callable[[str], None]
 ) -> None:
-    batches: dict[SlidingRows, Batch] = {}
-    for contestant in case.contestants:
-        workload = contestant.workload
-        if workload not in batches:
-            batches[workload] = workload.batch(workload.slots + 1 + step)
+    workloads = {contestant.workload for contestant in case.contestants}
+    batches = {workload: workload.batch(workload.slots + 1 + step) for workload in workloads}
     turn = (step + repetition) % len(case.contestants)
     order = case.contestants[turn:] + case.contestants[:turn]
     given: _Given = {}
