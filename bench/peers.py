@@ -159,6 +159,7 @@ class _Reader:
     def __init__(self, system: System, now: int) -> None:
         self.ask, self.close = system.reader()
         self.now = now
+        self._folder = f"{system.folder}/"
         self.times: list[float] = []
         self.errors: list[str] = []
         self.expired = 0
@@ -183,7 +184,8 @@ class _Reader:
             try:
                 self.times.append(self.read())
             except Exception as error:  # noqa: BLE001 - whatever a store throws at its reader is a finding
-                self.errors.append(f"{type(error).__name__}: {error}".splitlines()[0][:120])
+                told = str(error).replace(self._folder, "")
+                self.errors.append(f"{type(error).__name__}: {told}".splitlines()[0][:120])
                 time.sleep(0.01)
 
 

@@ -4,6 +4,7 @@ import errno
 import multiprocessing
 import os
 import signal
+import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -52,20 +53,27 @@ class Counting(Files):
     def __init__(self) -> None:
         self.steps: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()
+        self._guard = threading.Lock()
 
     def reach(self, step: str) -> None:
         self.steps[step] += 1
 
+    def counted(self, call: str) -> int:
+        """The number of a call among those of its kind; some are made side by side."""
+        with self._guard:
+            self.calls[call] += 1
+            return self.calls[call]
+
     def sink(self, path: Path) -> Any:
-        self.calls["sink"] += 1
+        self.counted("sink")
         return super().sink(path)
 
     def sync(self, path: Path) -> None:
-        self.calls["sync"] += 1
+        self.counted("sync")
         super().sync(path)
 
     def rename(self, source: Path, target: Path) -> None:
-        self.calls["rename"] += 1
+        self.counted("rename")
         super().rename(source, target)
 
 
@@ -111,29 +119,21 @@ class FailAt(Counting):
         self.error = error
         self.failed = False
 
-    def _maybe(self, call: str) -> None:
-        if call == self.call and self.calls[call] == self.nth and not self.failed:
+    def counted(self, call: str) -> int:
+        number = super().counted(call)
+        if call == self.call and number == self.nth and not self.failed:
             self.failed = True
             raise OSError(self.error, os.strerror(self.error))
+        return number
 
     def sink(self, path: Path) -> Any:
-        stream = super().sink(path)
-        self._maybe("sink")
+        stream = Files.sink(self, path)
+        self.counted("sink")
         return stream if self.call != "write" else pa.PythonFile(_Writes(path, self), "w")
-
-    def sync(self, path: Path) -> None:
-        super().sync(path)
-        self._maybe("sync")
-
-    def rename(self, source: Path, target: Path) -> None:
-        self.calls["rename"] += 1
-        self._maybe("rename")
-        Files.rename(self, source, target)
 
     def written(self) -> None:
         """One write to a file."""
-        self.calls["write"] += 1
-        self._maybe("write")
+        self.counted("write")
 
 
 class _Writes:

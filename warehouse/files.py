@@ -1,4 +1,4 @@
-"""The warehouse's files: staged under a living writer's name, synced, renamed into place, then named by a commit.
+"""The warehouse's files: staged under a living writer's name, synced and renamed into place, then named by a commit.
 
 Everything that touches the disk outside LMDB goes through `Files`, so that a test can fail any write and stop at any
 named step.
@@ -136,6 +136,7 @@ class Writer:
         with disk_errors("opening a writer"):
             self._held = self._claimed()
         self._numbers = itertools.count(1)
+        self._unsynced: set[Path] = set()
 
     def _claimed(self) -> HeldFile:
         """The lock on its folder. Until that is held, whoever cleans up may take the folder for a dead writer's."""
@@ -149,35 +150,57 @@ class Writer:
         """The path of a new staged file."""
         return self.folder / f"{self.name}-{next(self._numbers):06d}{suffix}"
 
-    def seal(self, path: Path, digest: str | None = None) -> tuple[int, str]:
-        """Make a staged file durable; gives its size and digest. The disk works while we hash, if that is not done."""
+    def seal(self, path: Path, digest: str | None = None, *, soon: bool = False) -> tuple[int, str]:
+        """Make a staged file durable; gives its size and digest. The disk works while we hash, if that is not done.
+
+        With `soon` it is published at once, and made durable then: the disk does that and the folder in one go.
+        """
         if digest is not None:
-            self.files.sync(path)
+            if soon:
+                self._unsynced.add(path)
+            else:
+                self.files.sync(path)
             return path.stat().st_size, digest
-        failures: list[BaseException] = []
-        syncing = threading.Thread(target=self._sync_into, args=(path, failures))
-        syncing.start()
-        digest = digest_of(path)
-        syncing.join()
-        if failures:
-            raise failures[0]
+        with self._syncing(path):
+            digest = digest_of(path)
         return path.stat().st_size, digest
 
-    def _sync_into(self, path: Path, failures: list[BaseException]) -> None:
+    @contextmanager
+    def _syncing(self, path: Path) -> Iterator[None]:
+        """Make a file or folder durable while the block is run."""
+        failures: list[OSError] = []
+
+        def sync() -> None:
+            try:
+                self.files.sync(path)
+            except OSError as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=sync)
+        thread.start()
         try:
-            self.files.sync(path)
-        except OSError as error:
-            failures.append(error)
+            yield
+        finally:
+            thread.join()
+        if failures:
+            raise failures[0]
 
     def publish(self, staged: list[Path], folder: Path, step: str) -> list[str]:
-        """Move sealed files into `folder` and sync that; give their paths relative to the warehouse."""
+        """Move sealed files into `folder` and make that durable; give their paths relative to the warehouse."""
         self.files.reach(f"{step}.staged")
         if not os.path.isdir(folder):
             folder.mkdir(parents=True, exist_ok=True)
         try:
             for path in staged:
                 self.files.rename(path, folder / path.name)
-            self.files.sync(folder)
+            unsynced = [path for path in staged if path in self._unsynced]
+            if unsynced:
+                with self._syncing(folder):
+                    for path in unsynced:
+                        self.files.sync(folder / path.name)
+                self._unsynced.difference_update(unsynced)
+            else:
+                self.files.sync(folder)
         except OSError:
             self.discard([*staged, *(folder / path.name for path in staged)])
             raise
@@ -196,6 +219,7 @@ class Writer:
 
     def discard(self, paths: list[Path]) -> None:
         """Remove staged files that will not be published."""
+        self._unsynced.difference_update(paths)
         for path in paths:
             self.files.unlink(path)
 

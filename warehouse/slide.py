@@ -288,7 +288,7 @@ class Slide:
             if not merged:
                 store.writer.discard([path])
                 return None, []
-            size, digest = store.writer.seal(path, output.digest)
+            size, digest = store.writer.seal(path, output.digest, soon=True)
         return StagedFile(path, output.rows, size, digest, tuple(cut for _, cut in merged), b""), merged
 
     @staticmethod

@@ -179,7 +179,7 @@ class Append:
         self._drain(1)
         path, latest = self._new_path(), int(ts.max())
         if chunk.nbytes < CHUNK_BYTES // 4 and chunk.num_rows < CHUNK_ROWS // 4:
-            staged = self._write(path, arranged, events)
+            staged = self._write(path, arranged, events, soon=True)
             self._drain(0)
             self.adopt(staged, latest)
         else:
@@ -189,13 +189,13 @@ class Append:
         self._staged.append(self.store.writer.stage())
         return self._staged[-1]
 
-    def _write(self, path: Path, arranged: Arranged, events: Histogram) -> StagedFile:
+    def _write(self, path: Path, arranged: Arranged, events: Histogram, *, soon: bool = False) -> StagedFile:
         with self.store.files.sink(path) as sink:
             grouped, judge = self.layout.index.row_group_bytes, self.store.judges[self.entry.id]
             output = SegmentFileWriter(sink, arranged.table.schema, grouped, self.definition.key, judge)
             arranged.write(output)
             output.close()
-        size, digest = self.store.writer.seal(path, output.digest)
+        size, digest = self.store.writer.seal(path, output.digest, soon=soon)
         return StagedFile(path, output.rows, size, digest, arranged.cuts, events, written_here=True)
 
     def _drain(self, left: int) -> None:

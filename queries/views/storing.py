@@ -147,7 +147,7 @@ class Moved:
                 output = SegmentFileWriter(sink, arranged.table.schema, grouped, definition.key, judge)
                 arranged.write(output)
                 output.close()
-            size, digest = store.writer.seal(path, output.digest)
+            size, digest = store.writer.seal(path, output.digest, soon=True)
         events = pack_histogram(*native_rows.histogram(model.slots(ts)))
         return StagedFile(path, output.rows, size, digest, arranged.cuts, events, written_here=True)
 

@@ -15,26 +15,31 @@ from oracle import SECOND
 from shapes import BASE, DELTA, SHAPES, when
 
 SHAPE = "per-row-rich"
+PLAIN = "per-row"
+"""Its files are written by our own writer, and synced together with their folder."""
 INDEX = windrow.Index("round-robin", 2, 2, maintenance="rebuild")
-OPERATIONS = scenario.operations(SHAPES[SHAPE], seed=4, rounds=3)
-TRUTHS = scenario.truths(SHAPES[SHAPE], OPERATIONS)
+OPERATIONS = {name: scenario.operations(SHAPES[name], seed=4, rounds=3) for name in (SHAPE, PLAIN)}
+TRUTHS = {name: scenario.truths(SHAPES[name], operations) for name, operations in OPERATIONS.items()}
 
 
 @pytest.fixture(scope="module")
-def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("fresh") / "wh"
-    scenario.create(path, SHAPE, INDEX)
-    return path
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    paths = {name: tmp_path_factory.mktemp("fresh") / "wh" for name in OPERATIONS}
+    for name, path in paths.items():
+        scenario.create(path, name, INDEX)
+    return paths
 
 
 @pytest.fixture(scope="module")
-def calls(fresh: Path, tmp_path_factory: pytest.TempPathFactory) -> Counting:
-    """How often the scenario asks something of the disk."""
-    files = FailAt("write", -1)
-    with scenario.open_warehouse(shutil.copytree(fresh, tmp_path_factory.mktemp("c") / "wh"), files=files) as wh:
-        for operation in OPERATIONS:
-            scenario.do(wh, SHAPES[SHAPE], operation)
-    return files
+def calls(fresh: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counting]:
+    """How often each scenario asks something of the disk."""
+    found: dict[str, Counting] = {}
+    for name, path in fresh.items():
+        found[name] = files = FailAt("write", -1)
+        with scenario.open_warehouse(shutil.copytree(path, tmp_path_factory.mktemp("c") / "wh"), files=files) as wh:
+            for operation in OPERATIONS[name]:
+                scenario.do(wh, SHAPES[name], operation)
+    return found
 
 
 def unnamed(wh: windrow.Warehouse) -> list[str]:
@@ -51,32 +56,36 @@ def assert_tells_that_the_disk_is_full(error: windrow.StorageError) -> None:
     assert "the disk is full; free some space" in str(error), error
 
 
-CALLS = ["sink", "write", "sync", "rename"]
+CALLS = [*((SHAPE, call) for call in ("sink", "write", "sync", "rename")), (PLAIN, "sync"), (PLAIN, "rename")]
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(("name", "call"), CALLS)
 def test_an_operation_that_finds_the_disk_full_changes_nothing_and_works_when_there_is_space(
-    call: str, fresh: Path, calls: Counting, tmp_path: Path
+    name: str, call: str, fresh: dict[str, Path], calls: dict[str, Counting], tmp_path: Path
 ) -> None:
     """Every single call is failed once, in an otherwise undisturbed run; of the writes, which are many, some."""
-    assert calls.calls[call] > 5
-    for nth in range(1, calls.calls[call] + 1, max(1, calls.calls[call] // 40)):
-        reached = fail_once(shutil.copytree(fresh, tmp_path / f"wh{nth}"), call, nth)
+    count = calls[name].calls[call]
+    assert count > 5
+    for nth in range(1, count + 1, max(1, count // 40)):
+        reached = fail_once(shutil.copytree(fresh[name], tmp_path / f"wh{nth}"), name, call, nth)
         # How a file falls into writes depends a little on timing, so the last ones may not come.
-        assert reached or (call == "write" and nth > 0.8 * calls.calls[call])
+        assert reached or (call == "write" and nth > 0.8 * count)
 
 
 @pytest.mark.soak
-def test_a_disk_that_is_full_at_any_single_write_changes_nothing(fresh: Path, calls: Counting, tmp_path: Path) -> None:
-    for nth in range(1, calls.calls["write"] + 1):
-        fail_once(shutil.copytree(fresh, tmp_path / f"wh{nth}"), "write", nth)
+def test_a_disk_that_is_full_at_any_single_write_changes_nothing(
+    fresh: dict[str, Path], calls: dict[str, Counting], tmp_path: Path
+) -> None:
+    for name, path in fresh.items():
+        for nth in range(1, calls[name].calls["write"] + 1):
+            fail_once(shutil.copytree(path, tmp_path / f"{name}{nth}"), name, "write", nth)
 
 
-def fail_once(path: Path, call: str, nth: int) -> bool:
+def fail_once(path: Path, name: str, call: str, nth: int) -> bool:
     """Fail the nth call of a kind; gives whether there was one."""
-    shape, files = SHAPES[SHAPE], FailAt(call, nth)
+    shape, truths, files = SHAPES[name], TRUTHS[name], FailAt(call, nth)
     with scenario.open_warehouse(path, files=files) as wh, scenario.open_warehouse(path) as other:
-        for k, operation in enumerate(OPERATIONS):
+        for k, operation in enumerate(OPERATIONS[name]):
             if files.failed:
                 scenario.do(wh, shape, operation)
                 continue
@@ -86,26 +95,26 @@ def fail_once(path: Path, call: str, nth: int) -> bool:
                 assert_tells_that_the_disk_is_full(error)
                 assert files.failed
                 for handle in (wh, other):
-                    assert scenario.state(handle) == scenario.expected(TRUTHS[k], shape), (nth, operation)
+                    assert scenario.state(handle) == scenario.expected(truths[k], shape), (nth, operation)
                 assert unnamed(wh) == [], f"{operation[0]} left files behind on a full disk"
                 scenario.do(wh, shape, operation)
-        assert scenario.state(other) == scenario.expected(TRUTHS[-1], shape)
+        assert scenario.state(other) == scenario.expected(truths[-1], shape)
         scenario.assert_sound(other)
     shutil.rmtree(path)
     return files.failed
 
 
-def test_other_errors_of_the_disk_are_told_in_words(fresh: Path, tmp_path: Path) -> None:
+def test_other_errors_of_the_disk_are_told_in_words(fresh: dict[str, Path], tmp_path: Path) -> None:
     for number, words in (
         (errno.EDQUOT, "quota"),
         (errno.EROFS, "read-only"),
         (errno.EACCES, "permission"),
         (errno.EIO, "Input/output"),
     ):
-        path = shutil.copytree(fresh, tmp_path / f"wh{number}")
+        path = shutil.copytree(fresh[SHAPE], tmp_path / f"wh{number}")
         with scenario.open_warehouse(path, files=FailAt("sync", 1, number)) as wh:
             with pytest.raises(windrow.StorageError, match=words) as error:
-                scenario.do(wh, SHAPES[SHAPE], OPERATIONS[0])
+                scenario.do(wh, SHAPES[SHAPE], OPERATIONS[SHAPE][0])
             assert "nothing was changed" in str(error.value)
             assert error.value.errno == number
 
@@ -150,20 +159,20 @@ def test_a_warehouse_on_a_disk_that_is_really_full_keeps_what_it_has_and_goes_on
             scenario.assert_sound(wh)
 
 
-def test_a_limit_on_the_size_of_files_is_told_and_changes_nothing(fresh: Path, tmp_path: Path) -> None:
-    path = shutil.copytree(fresh, tmp_path / "wh")
+def test_a_limit_on_the_size_of_files_is_told_and_changes_nothing(fresh: dict[str, Path], tmp_path: Path) -> None:
+    path = shutil.copytree(fresh[SHAPE], tmp_path / "wh")
     limits = [4096, (path / "catalog" / "data.mdb").stat().st_size + 8192]
     for limit in limits:
         copy = shutil.copytree(path, tmp_path / f"limit{limit}")
         queue = PROCESSES.SimpleQueue()
-        child = start(children.run_with_small_files, str(copy), SHAPE, OPERATIONS, limit, queue)
+        child = start(children.run_with_small_files, str(copy), SHAPE, OPERATIONS[SHAPE], limit, queue)
         told, same = queue.get()
         assert finish(child) == 0
         assert told.startswith("StorageError"), told
         assert "nothing was changed" in told
         assert same
         with scenario.open_warehouse(copy) as wh:
-            assert scenario.state(wh) == scenario.expected(TRUTHS[-1], SHAPES[SHAPE])
+            assert scenario.state(wh) == scenario.expected(TRUTHS[SHAPE][-1], SHAPES[SHAPE])
             scenario.assert_sound(wh)
 
 
@@ -177,10 +186,10 @@ def test_a_process_that_may_not_reserve_address_space_is_told_so(tmp_path: Path)
     assert "ulimit -v" in message
 
 
-def test_an_append_that_fails_half_way_through_its_input_leaves_nothing(fresh: Path, tmp_path: Path) -> None:
+def test_an_append_that_fails_half_way_through_its_input_leaves_nothing(fresh: dict[str, Path], tmp_path: Path) -> None:
     shape = SHAPES[SHAPE]
-    path = shutil.copytree(fresh, tmp_path / "wh")
-    table = shape.table(OPERATIONS[0][1])
+    path = shutil.copytree(fresh[SHAPE], tmp_path / "wh")
+    table = shape.table(OPERATIONS[SHAPE][0][1])
 
     def batches():
         yield from table.to_batches()
