@@ -11,7 +11,8 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -126,12 +127,14 @@ class Writer:
         root: The warehouse.
         name: Unique for ever.
         files: The disk.
+        beside: Runs disk work beside the caller's.
     """
 
-    def __init__(self, root: Path, name: str, files: Files) -> None:
+    def __init__(self, root: Path, name: str, files: Files, beside: Callable[..., Future[None]]) -> None:
         self.name = name
         self.root = root
         self.files = files
+        self._beside = beside
         self.folder = root / "staging" / name
         with disk_errors("opening a writer"):
             self._held = self._claimed()
@@ -161,29 +164,20 @@ class Writer:
             else:
                 self.files.sync(path)
             return path.stat().st_size, digest
-        with self._syncing(path):
-            digest = digest_of(path)
-        return path.stat().st_size, digest
-
-    @contextmanager
-    def _syncing(self, path: Path) -> Iterator[None]:
-        """Make a file or folder durable while the block is run."""
-        failures: list[OSError] = []
-
-        def sync() -> None:
-            try:
-                self.files.sync(path)
-            except OSError as error:
-                failures.append(error)
-
-        thread = threading.Thread(target=sync)
-        thread.start()
-        try:
-            yield
-        finally:
-            thread.join()
+        failures: list[BaseException] = []
+        syncing = threading.Thread(target=self._sync_into, args=(path, failures))
+        syncing.start()
+        digest = digest_of(path)
+        syncing.join()
         if failures:
             raise failures[0]
+        return path.stat().st_size, digest
+
+    def _sync_into(self, path: Path, failures: list[BaseException]) -> None:
+        try:
+            self.files.sync(path)
+        except OSError as error:
+            failures.append(error)
 
     def publish(self, staged: list[Path], folder: Path, step: str) -> list[str]:
         """Move sealed files into `folder` and make that durable; give their paths relative to the warehouse."""
@@ -195,9 +189,12 @@ class Writer:
                 self.files.rename(path, folder / path.name)
             unsynced = [path for path in staged if path in self._unsynced]
             if unsynced:
-                with self._syncing(folder):
+                syncing = self._beside(self.files.sync, folder)
+                try:
                     for path in unsynced:
                         self.files.sync(folder / path.name)
+                finally:
+                    syncing.result()
                 self._unsynced.difference_update(unsynced)
             else:
                 self.files.sync(folder)

@@ -76,11 +76,12 @@ class Store:
     def writer(self) -> Writer:
         """This process's writer, made when it is first needed."""
         self.check_writable()
-        name = self.unique()
-        with self._guard:
-            if self._writer is None:
-                self._writer = Writer(self.root, name.replace("-", "_"), self.files)
-            return self._writer
+        if self._writer is None:
+            name = self.unique()
+            with self._guard:
+                if self._writer is None:
+                    self._writer = Writer(self.root, name.replace("-", "_"), self.files, self.background)
+        return self._writer
 
     def directories(self, segments: Manifest) -> list[bytes]:
         """The directories of segments, from memory where this process has seen them."""
