@@ -193,8 +193,8 @@ class Writer:
                 try:
                     for path in unsynced:
                         self.files.sync(folder / path.name)
-                finally:
-                    syncing.result()
+                finally:  # if all who help are at something else, nobody waits for them
+                    self.files.sync(folder) if syncing.cancel() else syncing.result()
                 self._unsynced.difference_update(unsynced)
             else:
                 self.files.sync(folder)
