@@ -17,7 +17,7 @@ from windrow import times
 from windrow.catalog import Tables
 from windrow.errors import QueryError, UnknownStreamError
 from windrow.lookups import find_stream
-from windrow.queries import covering, desks, engine, hearing, interrupting, macros, sources, system
+from windrow.queries import covering, desks, engine, interrupting, macros, sources, system, unsteady
 from windrow.queries.answers import Answer, Window
 from windrow.queries.confine import confine
 from windrow.queries.desks import Desk
@@ -338,7 +338,7 @@ def _batches(
         with _telling(prepared, timeout):
             batch = interruptible(prepared.cursor, following)
         if batch is None:
-            prepared.tidy = not hearing.asks_the_clock(prepared.statement)
+            prepared.tidy = not unsteady.asks_the_clock(prepared.statement)
             break
         yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
     for timer in prepared.timers:
