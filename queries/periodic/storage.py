@@ -4,7 +4,7 @@ A run's rows and its record are put down by one commit, so that a hundred small 
 crash leaves a run whole or not at all. Parts are written as all files are: staged, synced, renamed, then named.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -287,6 +287,14 @@ def retire(tables: Tables, files: Sequence[str]) -> None:
     if files:
         record = Reclaim(stream=0, files=tuple(files))
         tables.put("reclaim", key(tables.version, tables.allocate("reclaims")), record)
+
+
+def need_again(tables: Tables, files: Collection[str]) -> None:
+    """Files that are to be removed but will be written anew: a query of the same name was there before."""
+    for at, record in list(tables.items("reclaim")):
+        if not set(files).isdisjoint(record.files):
+            kept = tuple(file for file in record.files if file not in files)
+            tables.put("reclaim", at, replace(record, files=kept))
 
 
 def is_full(state: QueryState) -> bool:
