@@ -100,6 +100,36 @@ class Test_values:
         row = wh.sql("SELECT INTERVAL '1 day 2 seconds', 1.50::DECIMAL(9, 2), [1, NULL], {'a': 'x'}, NULL").fetchone()
         assert row == (dt.timedelta(days=1, seconds=2), Decimal("1.50"), [1, None], {"a": "x"}, None)
 
+    def test_times_that_python_has_not(self, wh):
+        """As DuckDB gives them: the last or first date for what is endless, text for others."""
+        first, last = dt.date.min, dt.date.max
+        start, end = dt.datetime.min, dt.datetime.max
+        cases = {
+            "DATE 'infinity', DATE '-infinity', DATE '2025-01-01', NULL::DATE": (
+                last,
+                first,
+                dt.date(2025, 1, 1),
+                None,
+            ),
+            "TIMESTAMP 'infinity', TIMESTAMP '-infinity'": (end, start),
+            "TIMESTAMPTZ 'infinity'": (end.replace(tzinfo=dt.UTC),),
+            "DATE '0044-03-15 (BC)', DATE '12345-01-01'": ("-0043-03-15", "+12345-01-01"),
+            "TIMESTAMP '12345-01-01 10:00:00'": ("+12345-01-01T10:00:00",),
+            "[DATE 'infinity', NULL], {'a': TIMESTAMP 'infinity', 'b': 1}": ([last, None], {"a": end, "b": 1}),
+            "MAP {'a': DATE '-infinity'}, array_value(DATE 'infinity')": ([("a", first)], [last]),
+        }
+        for listed, values in cases.items():
+            assert wh.sql(f"SELECT {listed}").fetchall() == [values], listed
+            rows = wh.sql(f"SELECT UNNEST([1, 2]) AS n, {listed}").fetchall()
+            assert rows == [(1, *values), (2, *values)]
+
+    def test_a_frame_says_that_it_cannot_hold_them(self, wh):
+        with pytest.raises(QueryError, match=r"pandas cannot hold this answer.*arrow\(\)"):
+            wh.sql("SELECT DATE 'infinity' AS d").df()
+
+    def test_bit_strings_are_text(self, wh):
+        assert wh.sql("SELECT '101'::BIT, NULL::BIT").fetchall() == [("101", None)]
+
 
 class Test_what_it_is_of:
     def test_each_window_with_its_slide_and_bounds(self, wh):
