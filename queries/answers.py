@@ -164,7 +164,13 @@ class Answer:
         """All rows as a polars frame."""
         import polars
 
-        return polars.from_arrow(narrow(self.arrow()))
+        rows = narrow(self.arrow())
+        for field in rows.schema:
+            if pa.types.is_decimal256(field.type):
+                raise QueryError(
+                    f"polars cannot hold column {field.name!r} (of type {field.type}); cast it, or read it with arrow()"
+                )
+        return polars.from_arrow(rows)
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """All rows that are left, as tuples."""

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from windrow.catalog import Tables, key, last_int
 from windrow.errors import DamageError, DefinitionError, QueryError
 from windrow.files import disk_errors
+from windrow.queries.marking import UNSIGNED
 from windrow.queries.periodic.definitions import own_schema, result_schema
 from windrow.records import QueryEntry, QueryState, Reclaim, ResultPart, RunEntry
 from windrow.store import Store
@@ -54,6 +55,8 @@ def storable(schema: pa.Schema) -> pa.Schema:
     )
     for field in kept:
         try:
+            if field.type == UNSIGNED:
+                raise NotImplementedError("DuckDB would read it as another number")
             pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
         except (pa.ArrowException, NotImplementedError):
             raise DefinitionError(

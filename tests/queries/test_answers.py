@@ -2,6 +2,7 @@
 
 import datetime as dt
 import gc
+import hashlib
 import os
 import signal
 import subprocess
@@ -126,6 +127,30 @@ class Test_values:
     def test_a_frame_says_that_it_cannot_hold_them(self, wh):
         with pytest.raises(QueryError, match=r"pandas cannot hold this answer.*arrow\(\)"):
             wh.sql("SELECT DATE 'infinity' AS d").df()
+
+    @pytest.mark.parametrize("isolation", ["snapshot", "latest"])
+    def test_unsigned_integers_of_128_bits(self, wh, isolation):
+        """DuckDB gives them to Arrow as if they were signed."""
+        text = "SELECT md5_number(note) AS m, (max(src) + 5)::UHUGEINT AS n FROM packets GROUP BY note ORDER BY note"
+        notes = sorted({f"m{minute}" for minute in range(traffic.MINUTES - LIVE + 1, traffic.MINUTES + 1)})
+        hashed = [int.from_bytes(hashlib.md5(note.encode()).digest(), "little") for note in notes]
+        assert any(number >= 1 << 127 for number in hashed)
+        assert wh.sql(text, isolation=isolation).fetchall() == [(number, 64) for number in hashed]
+        table = wh.sql(text, isolation=isolation).arrow()
+        table.validate(full=True)
+        assert [int(value) for value in table["m"].to_pylist()] == hashed
+        assert wh.sql(text, isolation=isolation).df()["n"].tolist() == [64] * LIVE
+        with pytest.raises(QueryError, match=r"polars cannot hold column 'm' .*cast it, or read it with arrow\(\)"):
+            wh.sql(text, isolation=isolation).pl()
+        assert wh.sql("SELECT 12::UHUGEINT AS n").pl()["n"].to_list() == [12]
+        missing = wh.sql("SELECT UNNEST([NULL, md5_number('b'), 0::UHUGEINT])", isolation=isolation).fetchall()
+        assert missing == [(None,), (int.from_bytes(hashlib.md5(b"b").digest(), "little"),), (0,)]
+
+    def test_results_and_views_refuse_them(self, wh):
+        with pytest.raises(windrow.DefinitionError, match=r"column 'm' has the type.*cast it"):
+            wh.add_query("q", "SELECT md5_number(note) AS m FROM packets [WINDOW 1 MINUTE SLIDE 1 MINUTE]")
+        with pytest.raises(windrow.ViewError, match="column 'm' is of type UHUGEINT; cast it"):
+            wh.create_view("v", "SELECT md5_number(note) AS m FROM packets")
 
     def test_bit_strings_are_text(self, wh):
         assert wh.sql("SELECT '101'::BIT, NULL::BIT").fetchall() == [("101", None)]
