@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from msgspec.structs import replace
 
-from windrow import times
+from windrow import arguments, times
 from windrow.catalog import Tables, key
 from windrow.definitions import check_name
 from windrow.errors import DefinitionError, QueryError, UnknownQueryError
@@ -89,6 +89,7 @@ def add_query(
     """Check a query by running it once, and register it; it is due at the first slide of its next period."""
     store.check_writable()
     check_name(name, "query")
+    arguments.check_question(sql, params)
     wanted = wishes(sink, priority, missed, output, keep, timeout)
     statement = read_statement(sql)
     if missed == "every" and any(reference.schema for reference in statement.references):
