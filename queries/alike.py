@@ -15,9 +15,6 @@ import duckdb
 from windrow.queries import trees
 from windrow.queries.tokens import Source, Token
 
-CLOCKS = ("now", "today", "current", "localtime", "transaction_timestamp")
-"""Parts of words, also inside strings, by which a statement may depend on when it is run."""
-_CLOCKS = tuple(word.encode() for word in CLOCKS)
 _CONSTANT = re.compile(rb"(?<=[=<>])\s*(?:(0|[1-9][0-9]{0,17})|'([ !#-&(-\[\]-~]*)')(?![\w.'$])")
 """A number of up to 18 digits, or a string without quotes, backslashes and whatever is not printed in ASCII."""
 _KINDS = {"numeric_const": "INTEGER", "string_const": "STRING"}
@@ -38,12 +35,7 @@ def blotted(text: str) -> bytes | None:
 
 def _places(data: bytes) -> list[tuple[int, int]]:
     """Where constants may stand, strings without their quotes."""
-    return [
-        found.span(found.lastindex or 0)
-        for found in _CONSTANT.finditer(data)
-        # A string that names a clock is part of what a statement is.
-        if found.lastindex == 1 or not any(word in found[2].lower() for word in _CLOCKS)
-    ]
+    return [found.span(found.lastindex or 0) for found in _CONSTANT.finditer(data)]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 
 from windrow import times
-from windrow.errors import ClosedError
+from windrow.errors import ClosedError, QueryError
+from windrow.queries import tuples
 from windrow.texts import HUGE
 
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
@@ -153,13 +154,23 @@ class Answer:
 
     def df(self) -> Any:
         """All rows as a pandas frame."""
-        return narrow(self.arrow()).to_pandas()
+        rows = narrow(self.arrow())
+        try:
+            return rows.to_pandas()
+        except (OverflowError, ValueError) as error:
+            raise QueryError(f"pandas cannot hold this answer ({error}); read it with arrow() or pl()") from None
 
     def pl(self) -> Any:
         """All rows as a polars frame."""
         import polars
 
-        return polars.from_arrow(narrow(self.arrow()))
+        rows = narrow(self.arrow())
+        for field in rows.schema:
+            if pa.types.is_decimal256(field.type):
+                raise QueryError(
+                    f"polars cannot hold column {field.name!r} (of type {field.type}); cast it, or read it with arrow()"
+                )
+        return polars.from_arrow(rows)
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """All rows that are left, as tuples."""
@@ -177,7 +188,7 @@ class Answer:
     @staticmethod
     def _tuples(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
         for batch in batches:
-            columns = [_values(column, field) for column, field in zip(batch.columns, batch.schema, strict=True)]
+            columns = [tuples.values(column, field) for column, field in zip(batch.columns, batch.schema, strict=True)]
             yield from zip(*columns, strict=True)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
@@ -205,24 +216,6 @@ def narrow(rows: Rows) -> Rows:
             with contextlib.suppress(pa.ArrowInvalid):
                 rows = rows.set_column(at, field.name, rows.column(at).cast(pa.int64()))
     return rows
-
-
-def _values(column: pa.Array, field: pa.Field) -> list[Any]:
-    """Python values as DuckDB gives them; times in nanoseconds are cut to microseconds, which is what Python has."""
-    kind = column.type
-    if field.metadata == HUGE:
-        return [None if value is None else int(value) for value in column.to_pylist()]
-    if pa.types.is_interval(kind):
-        return [None if value is None else _delta(value) for value in column.to_pylist()]
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        return list(column.cast(pa.timestamp("us", kind.tz), safe=False).to_pylist())
-    if pa.types.is_time64(kind) and kind.unit == "ns":
-        return list(column.cast(pa.time64("us"), safe=False).to_pylist())
-    return list(column.to_pylist())
-
-
-def _delta(value: Any) -> dt.timedelta:
-    return dt.timedelta(days=value.days + 30 * value.months, microseconds=value.nanoseconds // 1000)
 
 
 def show_windows(windows: tuple[Window, ...]) -> str:

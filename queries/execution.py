@@ -17,12 +17,13 @@ from windrow import times
 from windrow.catalog import Tables
 from windrow.errors import QueryError, UnknownStreamError
 from windrow.lookups import find_stream
-from windrow.queries import covering, desks, engine, hearing, interrupting, macros, sources, system
+from windrow.queries import covering, desks, engine, interrupting, macros, sources, system, unsteady
 from windrow.queries.answers import Answer, Window
 from windrow.queries.confine import confine
 from windrow.queries.desks import Desk
 from windrow.queries.explaining import Explanation
 from windrow.queries.interrupting import interruptible
+from windrow.queries.marking import as_marked, marked
 from windrow.queries.periodic import storage
 from windrow.queries.periodic.storage import Stored
 from windrow.queries.planner import Planner, Pruned, bounds_of
@@ -35,7 +36,7 @@ from windrow.queries.windows import All
 from windrow.records import TableEntry
 from windrow.snapshot import Snapshot, StreamView
 from windrow.store import Store
-from windrow.texts import BITS, HUGE
+from windrow.texts import HUGE
 
 BATCH_ROWS = 100_000
 _CATCH_UPS = 5
@@ -315,16 +316,6 @@ def _confine(statement: Statement, found: tuple[bool, ...]) -> None:
     confine(statement, lambda reference: exists[id(reference)])
 
 
-def marked(schema: pa.Schema, types: Sequence[Any]) -> pa.Schema:
-    """The schema, with a mark on types that Arrow has not: wide integers come as decimals, bit strings as bytes."""
-    marks = {"HUGEINT": HUGE, "UHUGEINT": HUGE, "BIT": BITS}
-    fields = [
-        field.with_metadata(marks[str(kind)]) if str(kind) in marks else field
-        for field, kind in zip(schema, types, strict=True)
-    ]
-    return pa.schema(fields)
-
-
 def _batches(
     reader: pa.RecordBatchReader, schema: pa.Schema, prepared: Prepared, timeout: float | None
 ) -> Iterator[pa.RecordBatch]:
@@ -338,9 +329,9 @@ def _batches(
         with _telling(prepared, timeout):
             batch = interruptible(prepared.cursor, following)
         if batch is None:
-            prepared.tidy = not hearing.asks_the_clock(prepared.statement)
+            prepared.tidy = not unsteady.asks_the_clock(prepared.statement)
             break
-        yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        yield pa.RecordBatch.from_arrays(as_marked(batch.columns, schema), schema=schema)
     for timer in prepared.timers:
         timer.cancel()
 

@@ -153,14 +153,21 @@ def _window_macro(snapshot: Snapshot) -> str:
     for name in snapshot.streams():
         view = snapshot.view(name)
         definition = view.entry.definition
-        zoned = view.schema.field(definition.time).type.tz is not None
-        clock = f"make_timestamp({view.now or 0})" + (" AT TIME ZONE 'UTC'" if zoned else "")
-        start = f"SELECT * FROM {quoted(name)} WHERE {quoted(definition.time)} > {clock} - INTERVAL '"
-        cases.append(f"WHEN {text(name.lower())} THEN {_unless_too_long(view)}{text(start)}")
+        kind = view.schema.field(definition.time).type
+        clock = f"make_timestamp({view.now or 0})" + (" AT TIME ZONE 'UTC'" if kind.tz is not None else "")
+        # DuckDB compares times with a zone in nanoseconds only with their like.
+        start, end = ("CAST(", "' AS TIMESTAMPTZ_NS)") if kind.tz is not None and kind.unit == "ns" else ("", "'")
+        first = f"SELECT * FROM {quoted(name)} WHERE {quoted(definition.time)} > {start}{clock} - INTERVAL '"
+        rest = f"CAST(length AS VARCHAR) || {text(end)}"
+        cases.append(f"WHEN {text(name.lower())} THEN {_NOT_SHORT}{_unless_too_long(view)}{text(first)} || {rest}")
     choice = f"CASE lower(stream) {' '.join(cases)} ELSE error('there is no stream ' || stream) END" if cases else "''"
-    return (
-        f"CREATE TEMP MACRO \"window\"(stream, length) AS TABLE FROM query({choice} || CAST(length AS VARCHAR) || '''')"
-    )
+    return f'CREATE TEMP MACRO "window"(stream, length) AS TABLE FROM query({choice})'
+
+
+_NOT_SHORT = (
+    "CASE WHEN CAST(length AS INTERVAL) <= to_microseconds(0) THEN error('a window must be longer than zero') "
+    "ELSE '' END || "
+)
 
 
 def _unless_too_long(view: StreamView) -> str:

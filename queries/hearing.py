@@ -18,12 +18,13 @@ from windrow.indexes.columns import Picks
 from windrow.indexes.model import SEQ
 from windrow.indexes.probing import Directories, Located, Sorting, locate
 from windrow.indexes.segments import Segment
-from windrow.queries import alike, macros, pointing, sources
+from windrow.queries import macros, pointing, sources
 from windrow.queries.desks import Desk
 from windrow.queries.joining import Finder, KeySource
 from windrow.queries.pruning import MOST_POINTS, Asked, asked_of
 from windrow.queries.relations import table_schema
-from windrow.queries.statements import Reference, Statement, by_likeness
+from windrow.queries.statements import Reference, Statement
+from windrow.queries.unsteady import asks_the_clock
 from windrow.records import TableEntry
 from windrow.snapshot import Snapshot, StreamView
 
@@ -91,12 +92,6 @@ def _remember(question: Hashable, heard: Heard) -> None:
         _remembered[question] = heard
         while len(_remembered) > _REMEMBERED:
             _remembered.popitem(last=False)
-
-
-@by_likeness
-def asks_the_clock(statement: Statement) -> bool:
-    """Whether a constant of the statement may depend on when it is run."""
-    return any(word in token.text.lower() for token in statement.source.tokens for word in alike.CLOCKS)
 
 
 def _listening_schema(view: StreamView) -> pa.Schema:

@@ -26,6 +26,7 @@ from windrow.queries import execution, slotwise, states, windows
 from windrow.queries.answers import Answer, Window
 from windrow.queries.desks import Desk
 from windrow.queries.execution import Prepared
+from windrow.queries.marking import as_marked, marked
 from windrow.queries.pieces import CannotCutError
 from windrow.queries.planner import Planner
 from windrow.queries.priorities import GATE, ONE_TIME
@@ -364,9 +365,9 @@ def _describe(prepared: Prepared, parts: states.Parts, params: dict[str, Any]) -
 
 
 def _as_described(rows: pa.Table, described: Described) -> pa.Table:
-    schema = execution.marked(rows.schema, [kind for _, kind in described])
+    schema = marked(rows.schema, [kind for _, kind in described])
     fields = [field.with_name(name) for field, (name, _) in zip(schema, described, strict=True)]
-    return pa.Table.from_arrays(rows.columns, schema=pa.schema(fields))
+    return pa.Table.from_arrays(as_marked(rows.columns, schema), schema=pa.schema(fields))
 
 
 @contextmanager

@@ -17,13 +17,14 @@ from windrow.indexes.selection import Bounds, Selection
 from windrow.queries import desks, macros, naming, pointing, windows
 from windrow.queries.desks import Desk
 from windrow.queries.filters import filtered_columns
-from windrow.queries.hearing import Heard, Listener, asks_the_clock
+from windrow.queries.hearing import Heard, Listener
 from windrow.queries.pool import Found, pool_of
 from windrow.queries.pruning import Asked
 from windrow.queries.relations import absent_columns, edge_condition, ordered_sql, window_sql
 from windrow.queries.statements import Reference, Statement
 from windrow.queries.topk import First, Top, first_of
 from windrow.queries.types import quoted
+from windrow.queries.unsteady import asks_the_clock
 from windrow.snapshot import Snapshot, StreamView
 
 PROBE_ROWS, PROBE_RANGES = 20_000, 2_000

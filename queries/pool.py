@@ -154,6 +154,8 @@ class Pool:
             return None
         places = {place_of(segment): segment for segment in segments}
         with self._lock:
+            if view.entry.id not in self._streams:
+                self._forget_dropped()
             asked = self._streams.setdefault(view.entry.id, _Asked(patience=PATIENCE))
             self._streams.move_to_end(view.entry.id)
             if asked.busy:
@@ -175,6 +177,13 @@ class Pool:
             kept.readers += 1
         columns = ", ".join(column_sql(field, kept) for field in view.schema)
         return Found(f"SELECT {columns} FROM {kept.name}", self._releasing(kept))
+
+    def _forget_dropped(self) -> None:
+        """Drop the tables of streams that are gone."""
+        store = self._owner()
+        known = self._streams.keys() if store is None else store.manifests.keys()
+        for stream in [stream for stream, asked in self._streams.items() if stream not in known and not asked.busy]:
+            self._drop(self._streams.pop(stream))
 
     def _renew(self, asked: _Asked, view: StreamView) -> None:
         """Make a stream's table what was asked for; where that fails there is none."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from windrow.queries import trees
+from windrow.queries import trees, unsteady
 from windrow.queries.pieces import (
     PLACES,
     CannotCutError,
@@ -35,10 +35,6 @@ MERGEABLE = {
 }  # fmt: skip
 """Aggregates whose states, merged, give what one pass over the rows gives (in sums of floats up to rounding)."""
 _TAIL = ("window", "qualify", "order", "limit", "offset")
-_UNSTEADY = {
-    "current_date", "current_time", "current_timestamp", "localtime", "localtimestamp", "current_user", "session_user",
-    "user",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,8 +42,6 @@ class Functions:
     """What the engine knows of functions, by name in lower case."""
 
     aggregates: frozenset[str]
-    unsteady: frozenset[str]
-    """Functions that may differ between two queries: random, now and the like."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +81,8 @@ class Parts:
 
 def known_functions(cursor: Any) -> Functions:
     """Ask the engine what it knows."""
-    rows = cursor.execute("SELECT lower(function_name), function_type, stability FROM duckdb_functions()").fetchall()
-    return Functions(
-        frozenset(name for name, kind, _ in rows if kind == "aggregate"),
-        frozenset(name for name, kind, steady in rows if kind == "scalar" and steady != "CONSISTENT") | _UNSTEADY,
-    )
+    rows = cursor.execute("SELECT lower(function_name), function_type FROM duckdb_functions()").fetchall()
+    return Functions(frozenset(name for name, kind in rows if kind == "aggregate"))
 
 
 @lru_cache(maxsize=256)
@@ -168,8 +159,7 @@ class Cutter:
             raise CannotCutError("it samples, or groups in several ways")
         for visit in trees.walk(tree):
             node = visit.node
-            words = {str(node.get("function_name", "")).lower(), _bare(node)}
-            if words & self.functions.unsteady:
+            if unsteady.called(node) is not None:
                 raise CannotCutError("it calls a function that differs from query to query")
             if node.get("sample") is not None or node.get("column_name_alias"):
                 raise CannotCutError("it samples or renames a relation's columns")

@@ -1,6 +1,6 @@
 """Random standing queries over a random world, and the truth about them: which runs there must be, and what each must say.
 
-A `Standing` registers statements of `worlds.Questions` with periods, moves the world on, makes rounds, restarts, adds and drops
+A `Standing` registers statements of `questions.Questions` with periods, moves the world on, makes rounds, restarts, adds and drops
 queries, and keeps beside it what plain DuckDB says over the oracle's rows at each slide at which a run was due.
 """
 
@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import questions
 import windrow
 import worlds
 from oracle import Row
+from questions import Question, Questions, sql_name
 from shapes import BASE, DELTA, LAYOUTS, when
-from worlds import CLOCK, Question, Questions, Stream, World, sql_name
+from worlds import CLOCK, Stream, World
 
 Slides = dict[str, int]
 
@@ -51,7 +53,7 @@ class Paced(Questions):
                 return stream.newest_first()[:count]
 
         self.looks.append((stream, look))
-        self.references.append(worlds.Reference(stream, text, look()))
+        self.references.append(questions.Reference(stream, text, look()))
         return stream, f"⟨{len(self.references) - 1}⟩"
 
     def next(self) -> tuple[Question, list[tuple[Stream, Callable[[], list[Row]]]], dict[str, int]]:
@@ -87,7 +89,7 @@ class Standing:
         self.world: World = worlds.make_world(path, seed, **size)
         self.questions = Paced(self.world, self.choice)
         self.queries: dict[str, Query] = {}
-        self.plain = worlds.open_plain()
+        self.plain = questions.open_plain()
         self.counter = 0
         self.log: list[str] = []
 
@@ -115,7 +117,7 @@ class Standing:
         tables = {f"t{at}": stream.rows(look()) for at, (stream, look) in enumerate(query.looks)}
         if "hosts" in query.question.tables:
             tables["hosts"] = self.world.hosts
-        return worlds.plain_answer(self.plain, Question(
+        return questions.plain_answer(self.plain, Question(
             query.question.ours, query.question.plain, tables, query.question.parameters, query.question.ordered))  # fmt: skip
 
     # -- what happens
@@ -231,17 +233,17 @@ class Standing:
             )
             assert sorted(row[0] for row in runs.fetchall()) == sorted(query.expected), self.told(query)
             for slide, answer in query.expected.items():
-                assert self._rows(query, slide) == worlds.comparable(answer, ordered=query.question.ordered), (
+                assert self._rows(query, slide) == questions.comparable(answer, ordered=query.question.ordered), (
                     f"slide {slide}\n{self.told(query)}"
                 )
 
     def _rows(self, query: Query, slide: int) -> list[str]:
         if query.question.ordered:
             rows = self.wh.results(query.name, slide=slide).arrow()
-            return worlds.comparable(rows.select(rows.schema.names[5:]), ordered=True)
+            return questions.comparable(rows.select(rows.schema.names[5:]), ordered=True)
         given = f'SELECT * EXCLUDE (_slide, _window_start, _window_end, _complete, _staleness) FROM "{query.name}" WHERE _slide = $1'
         rows = self.wh.sql(given, [slide]).arrow()
-        return worlds.comparable(rows, ordered=False)
+        return questions.comparable(rows, ordered=False)
 
     def close(self) -> None:
         """Let go."""

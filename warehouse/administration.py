@@ -13,6 +13,7 @@ from windrow.indexes.partitioners import Index
 from windrow.layouts import opening_layout
 from windrow.locks import locked
 from windrow.lookups import find_stream, taken
+from windrow.manifests import forget_dropped
 from windrow.records import Layout, Reclaim, StreamEntry, StreamState
 from windrow.store import Store
 
@@ -135,6 +136,7 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
         tables.delete("plans", stream)
         tables.delete("states", stream)
         tables.delete("streams", name.encode())
+        forget_dropped(store, tables)
 
 
 def _refuse_needed(tables: Tables, entry: StreamEntry) -> None:

@@ -22,10 +22,23 @@ def load_segments(store: Store, tables: Tables, stream: int, state: StreamState)
     segments = None if cached is None or known is None else _followed(tables, stream, state, cached[0], known)
     if segments is None:
         segments = _read(tables, stream, known or ())
-    if cached is not None:
+    if cached is None:
+        forget_dropped(store, tables)
+    else:
         _let_go(store, cached[1], segments)
     store.manifests[stream] = state.manifest, segments
     return segments
+
+
+def forget_dropped(store: Store, tables: Tables) -> None:
+    """Let go of all that is held of streams that are gone, whoever dropped them."""
+    there = {last_int(at) for at, _ in tables.raw_items("states")}
+    for stream in store.manifests.keys() - there:
+        known = store.manifests.pop(stream, None)
+        if known is not None:
+            _let_go(store, known[1], Manifest(()))
+    for stream in store.judges.keys() - there:
+        store.judges.pop(stream, None)
 
 
 def _followed(tables: Tables, stream: int, state: StreamState, version: int, known: Manifest) -> Manifest | None:

@@ -7,7 +7,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from windrow.queries import execution
+from windrow.queries.marking import as_marked, marked
 from windrow.queries.periodic import covers, kinds, synopses
 from windrow.queries.periodic.components import Need, done_sql, merges
 from windrow.queries.periodic.kinds import Node
@@ -146,9 +146,9 @@ def finish(
     values = picked(dict(params), whole.final_parameters)
     reader, _ = start(cursor, f"WITH {whole.done} AS ({done}) {whole.final}", values or None, _BATCH_ROWS)
     rows = reader.read_all()
-    schema = execution.marked(rows.schema, [kind for _, kind in planned.asked.columns])
+    schema = marked(rows.schema, [kind for _, kind in planned.asked.columns])
     fields = [f.with_name(name) for f, (name, _) in zip(schema, planned.asked.columns, strict=True)]
-    return pa.Table.from_arrays(rows.columns, schema=pa.schema(fields))
+    return pa.Table.from_arrays(as_marked(rows.columns, schema), schema=pa.schema(fields))
 
 
 def _merged_sql(shelf: Shelf, planned: Planned, number: int) -> str:

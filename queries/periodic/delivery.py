@@ -20,7 +20,7 @@ from windrow.queries.periodic.differences import delivered_rows
 from windrow.queries.periodic.due import Slides, passed_over
 from windrow.queries.periodic.holding import release
 from windrow.queries.periodic.running import Answered
-from windrow.queries.periodic.sinks import file_name, own_folder
+from windrow.queries.periodic.sinks import file_name, latest_name, own_folder
 from windrow.records import QueryEntry, QueryState, ResultPart, RunEntry
 from windrow.store import Store
 
@@ -183,6 +183,8 @@ def _commit(tables: Tables, store: Store, each: _Packed) -> RunEntry | None:
     if due.hold is not None and not release(tables, due.hold, [entry.id]):
         return None
     tables.put("runs", at, run)
+    if not state.runs and run.file:
+        storage.need_again(tables, (run.file, latest_name(entry)))
     state = _advanced(store, state, each, run)
     if before is not None:
         state = replace(state, troubles=state.troubles - 1)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from msgspec.structs import replace
 
-from windrow import times
+from windrow import arguments, times
 from windrow.catalog import Tables, key
 from windrow.definitions import check_name
 from windrow.errors import DefinitionError, QueryError, UnknownQueryError
@@ -29,7 +29,7 @@ from windrow.queries.periodic.definitions import (
 from windrow.queries.periodic.due import Slides, committed_slides, is_due
 from windrow.queries.periodic.holding import keep as keep_watch
 from windrow.queries.periodic.holding import release_all
-from windrow.queries.periodic.sinks import own_folder
+from windrow.queries.periodic.sinks import latest_name, own_folder
 from windrow.records import QueryEntry, QueryState
 from windrow.snapshot import Snapshot
 from windrow.store import Store
@@ -89,6 +89,7 @@ def add_query(
     """Check a query by running it once, and register it; it is due at the first slide of its next period."""
     store.check_writable()
     check_name(name, "query")
+    arguments.check_question(sql, params)
     wanted = wishes(sink, priority, missed, output, keep, timeout)
     statement = read_statement(sql)
     if missed == "every" and any(reference.schema for reference in statement.references):
@@ -165,7 +166,7 @@ def drop_query(store: Store, name: str) -> None:
         own = own_folder(entry)
         files += [run.file for _, run in tables.items("runs", key(entry.id)) if run.file.startswith(own)]
         if entry.sink == "html" and not entry.folder:
-            files.append(f"{own}{entry.name}-latest.html")
+            files.append(latest_name(entry))
         storage.retire(tables, files)
         release_all(tables, entry.id)
         keep_watch(tables, entry, watched=False)

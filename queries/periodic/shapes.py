@@ -10,7 +10,8 @@ import duckdb
 import pyarrow as pa
 
 from windrow.indexes.model import RowModel
-from windrow.queries import engine, execution, states, windows
+from windrow.queries import engine, states, windows
+from windrow.queries.marking import marked
 from windrow.queries.periodic.components import Shape, shape
 from windrow.queries.periodic.decompose import ROW, decompose
 from windrow.queries.periodic.finals import Direct, recognised
@@ -143,7 +144,7 @@ def _direct(cursor: Any, shaped: Shape, columns: Sequence[tuple[str, str]], noth
     final = recognised(shaped)
     if final is None:
         return None
-    schema = execution.marked(run(cursor, nothing, None, 1)[0].schema, [kind for _, kind in columns])
+    schema = marked(run(cursor, nothing, None, 1)[0].schema, [kind for _, kind in columns])
     return Direct(final, pa.schema([f.with_name(name) for f, (name, _) in zip(schema, columns, strict=True)]))
 
 

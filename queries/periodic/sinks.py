@@ -37,6 +37,11 @@ def file_name(entry: QueryEntry, slide: int, end: int | None) -> str:
     return str(Path(entry.folder) / name) if entry.folder else own_folder(entry) + name
 
 
+def latest_name(entry: QueryEntry) -> str:
+    """Where the newest report of a query lies in its folder in the warehouse."""
+    return f"{own_folder(entry)}{entry.name}-latest.html"
+
+
 def place(store: Store, entry: QueryEntry, run: RunEntry) -> None:
     """Put a run's file into its folder."""
     target = store.root / run.file  # an absolute name stays what it is
@@ -45,7 +50,7 @@ def place(store: Store, entry: QueryEntry, run: RunEntry) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         _replace(store, target, _WRITERS[entry.sink](store, entry, run, rows))
         if entry.sink == "html":
-            _replace(store, target.with_name(f"{entry.name}-latest.html"), target.read_bytes())
+            _replace(store, target.with_name(Path(latest_name(entry)).name), target.read_bytes())
     store.files.reach("query.placed")
 
 

@@ -4,7 +4,7 @@ A run's rows and its record are put down by one commit, so that a hundred small 
 crash leaves a run whole or not at all. Parts are written as all files are: staged, synced, renamed, then named.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from windrow.catalog import Tables, key, last_int
 from windrow.errors import DamageError, DefinitionError, QueryError
 from windrow.files import disk_errors
+from windrow.queries.marking import UNSIGNED
 from windrow.queries.periodic.definitions import own_schema, result_schema
 from windrow.records import QueryEntry, QueryState, Reclaim, ResultPart, RunEntry
 from windrow.store import Store
@@ -54,6 +55,8 @@ def storable(schema: pa.Schema) -> pa.Schema:
     )
     for field in kept:
         try:
+            if field.type == UNSIGNED:
+                raise NotImplementedError("DuckDB would read it as another number")
             pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
         except (pa.ArrowException, NotImplementedError):
             raise DefinitionError(
@@ -287,6 +290,14 @@ def retire(tables: Tables, files: Sequence[str]) -> None:
     if files:
         record = Reclaim(stream=0, files=tuple(files))
         tables.put("reclaim", key(tables.version, tables.allocate("reclaims")), record)
+
+
+def need_again(tables: Tables, files: Collection[str]) -> None:
+    """Files that are to be removed but will be written anew: a query of the same name was there before."""
+    for at, record in list(tables.items("reclaim")):
+        if not set(files).isdisjoint(record.files):
+            kept = tuple(file for file in record.files if file not in files)
+            tables.put("reclaim", at, replace(record, files=kept))
 
 
 def is_full(state: QueryState) -> bool:

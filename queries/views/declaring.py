@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from msgspec.structs import replace
 
-from windrow import times
+from windrow import arguments, times
 from windrow.administration import first_layout, make_folders, record_stream
 from windrow.catalog import Tables
 from windrow.catalog import key as catalog_key
@@ -72,6 +72,7 @@ def create_view(
 ) -> View:
     """Declare a view, fill it from what its inputs hold, and give what is known of it."""
     store.check_writable()
+    arguments.check_question(sql)
     with ExitStack() as held:
         plan, snapshot = _planned(store, name, sql, retroactive, held)
         inputs = {part.name: snapshot.view(part.name).entry for part in plan.streams}

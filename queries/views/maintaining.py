@@ -84,9 +84,12 @@ def describe(store: Store, name: str, plan: Plan, tables: Mapping[str, TableEntr
             binder = Binder(store, desk, nothing)
             for part in plan.parts:
                 _offer_nothing(store, desk, binder, plan, part, tables)
-            reader, _ = sources.run(desk.cursor, f"SELECT * FROM ({plan.sql}) LIMIT 0", None, BATCH_ROWS)
+            reader, types = sources.run(desk.cursor, f"SELECT * FROM ({plan.sql}) LIMIT 0", None, BATCH_ROWS)
             schema = reader.schema
             reader.read_all()
+        for column, kind in zip(schema.names, types, strict=True):
+            if str(kind) == "UHUGEINT":
+                raise ViewError(f"view {name!r}: column {column!r} is of type UHUGEINT; cast it to another")
         return schema
     finally:
         desk.leave(tidy=False)

@@ -4,7 +4,7 @@ The rules are those of the thesis's chapter 3 with its errors corrected: a join 
 union is weakest only if its inputs' rows live equally long, and rows with lifetimes of their own are weak at the leaf.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -114,17 +114,12 @@ def told(statement: Statement, snapshot: Snapshot) -> str:
 
 
 @lru_cache(maxsize=1)
-def _functions() -> Mapping[str, frozenset[str]]:
-    """DuckDB's aggregates and window functions, and what does not give the same for the same row."""
+def _gathering() -> frozenset[str]:
+    """DuckDB's aggregates and window functions."""
     with duckdb.connect(":memory:") as known:
-        rows = known.execute("SELECT lower(function_name), function_type, stability FROM duckdb_functions()").fetchall()
-    gathering = {name for name, kind, _ in rows if kind == "aggregate"}
-    scalar = {name for name, kind, _ in rows if kind in ("scalar", "macro")}
-    fickle = {name for name, _, stability in rows if stability not in (None, "CONSISTENT")}
-    return {
-        "gathering": frozenset(gathering - scalar | {"count_star"}),
-        "fickle": frozenset(fickle | {"current_timestamp", "current_time", "localtime", "localtimestamp"}),
-    }
+        rows = known.execute("SELECT lower(function_name), function_type FROM duckdb_functions()").fetchall()
+    gathering = {name for name, kind in rows if kind == "aggregate"}
+    return frozenset(gathering - {name for name, kind in rows if kind in ("scalar", "macro")} | {"count_star"})
 
 
 _AGGREGATING_MACROS = {"prev", "next", "avgw", "maxw", "rangew"}
@@ -143,24 +138,6 @@ def expressions(node: Any) -> Iterator[Node]:
                 yield from expressions(item)
 
 
-def unrepeatable(nodes: Iterable[Node]) -> str | None:
-    """A function that need not give the same for the same row, such as ``now`` or ``random``."""
-    for node in nodes:
-        if node.get("class") in ("FUNCTION", "WINDOW"):
-            name = str(node["function_name"]).lower()
-            if name == "age" and len(node.get("arguments", ())) == 1:  # of a time, that is until today
-                return name
-        elif node.get("class") == "COLUMN_REF" and len(node["column_names"]) == 1:
-            name = str(node["column_names"][0]).lower()
-            if not name.startswith(("current_", "local")):
-                continue
-        else:
-            continue
-        if name in _functions()["fickle"]:
-            return name
-    return None
-
-
 def groups(select: Node) -> bool:
     """Whether a SELECT puts rows into groups, also by ``GROUP BY ALL``, which names none."""
     return bool(
@@ -173,7 +150,7 @@ def gathers(node: Node) -> bool:
     if node.get("class") == "WINDOW":
         return True
     name = str(node.get("function_name", "")).lower()
-    return node.get("class") == "FUNCTION" and (name in _functions()["gathering"] or name in _AGGREGATING_MACROS)
+    return node.get("class") == "FUNCTION" and (name in _gathering() or name in _AGGREGATING_MACROS)
 
 
 def distinct_of(inner: Label) -> Label:

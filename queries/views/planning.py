@@ -11,7 +11,7 @@ import pyarrow as pa
 from windrow import times
 from windrow.definitions import StreamDefinition
 from windrow.errors import ViewError
-from windrow.queries import hearing, macros, trees
+from windrow.queries import macros, trees, unsteady
 from windrow.queries.clauses import SYSTEM_SCHEMA
 from windrow.queries.confine import confine
 from windrow.queries.pieces import free_prefix
@@ -75,10 +75,9 @@ def _check_statement(
         raise ViewError(f"view {name!r}: a view takes no parameters; write the values into its statement")
     if any(node.get("sample") is not None for node in nodes):
         raise ViewError(f"view {name!r}: a sample is another one each time; a view must depend on its rows alone")
-    fickle = patterns.unrepeatable(node for node in nodes if "class" in node)
-    if fickle or hearing.asks_the_clock(statement):
-        what = f"{fickle}()" if fickle else "the wall clock"
-        raise ViewError(f"view {name!r}: {what} gives something else each time; a view must depend on its rows alone")
+    fickle = next(filter(None, map(unsteady.called, nodes)), None)
+    if fickle is not None:
+        raise ViewError(f"view {name!r}: {fickle} gives something else each time; a view must depend on its rows alone")
     if macros.asks_for_order(statement):
         raise ViewError(f"view {name!r}: _seq is not kept in views; leave it and the macros that need it out")
     for reference in statement.references:

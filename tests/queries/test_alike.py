@@ -14,7 +14,6 @@ import windrow
 from windrow.errors import QueryError
 from windrow.queries import statements as reading
 from windrow.queries import trees
-from windrow.queries.hearing import asks_the_clock
 
 VALUES = ("0", "7", "'a'", "'now'", "''", "'0'")
 
@@ -135,11 +134,6 @@ class Test_are_not_taken_for_alike:
             for given in (text, f"{text}{where} AND 2 = 34 AND '' = 'ab'"):
                 for other in (given, re.sub(r"[1-9]", "8", given), re.sub(r"(?<=')\w(?=\w*')", "q", given)):
                     assert outcome(reading.parse, other) == outcome(reading._parsed, other)
-
-    def test_strings_that_name_a_clock(self):
-        """`ts > 'now'` is another instant each time it is asked."""
-        texts = [f"SELECT * FROM packets WHERE ts > '{word}'" for word in ("foo", "now", "bar")]
-        assert [asks_the_clock(reading.parse(text)) for text in texts] == [False, True, False]
 
 
 @pytest.fixture(scope="module")

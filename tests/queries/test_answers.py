@@ -2,6 +2,7 @@
 
 import datetime as dt
 import gc
+import hashlib
 import os
 import signal
 import subprocess
@@ -99,6 +100,60 @@ class Test_values:
     def test_intervals_decimals_and_nested_values(self, wh):
         row = wh.sql("SELECT INTERVAL '1 day 2 seconds', 1.50::DECIMAL(9, 2), [1, NULL], {'a': 'x'}, NULL").fetchone()
         assert row == (dt.timedelta(days=1, seconds=2), Decimal("1.50"), [1, None], {"a": "x"}, None)
+
+    def test_times_that_python_has_not(self, wh):
+        """As DuckDB gives them: the last or first date for what is endless, text for others."""
+        first, last = dt.date.min, dt.date.max
+        start, end = dt.datetime.min, dt.datetime.max
+        cases = {
+            "DATE 'infinity', DATE '-infinity', DATE '2025-01-01', NULL::DATE": (
+                last,
+                first,
+                dt.date(2025, 1, 1),
+                None,
+            ),
+            "TIMESTAMP 'infinity', TIMESTAMP '-infinity'": (end, start),
+            "TIMESTAMPTZ 'infinity'": (end.replace(tzinfo=dt.UTC),),
+            "DATE '0044-03-15 (BC)', DATE '12345-01-01'": ("-0043-03-15", "+12345-01-01"),
+            "TIMESTAMP '12345-01-01 10:00:00'": ("+12345-01-01T10:00:00",),
+            "[DATE 'infinity', NULL], {'a': TIMESTAMP 'infinity', 'b': 1}": ([last, None], {"a": end, "b": 1}),
+            "MAP {'a': DATE '-infinity'}, array_value(DATE 'infinity')": ([("a", first)], [last]),
+        }
+        for listed, values in cases.items():
+            assert wh.sql(f"SELECT {listed}").fetchall() == [values], listed
+            rows = wh.sql(f"SELECT UNNEST([1, 2]) AS n, {listed}").fetchall()
+            assert rows == [(1, *values), (2, *values)]
+
+    def test_a_frame_says_that_it_cannot_hold_them(self, wh):
+        with pytest.raises(QueryError, match=r"pandas cannot hold this answer.*arrow\(\)"):
+            wh.sql("SELECT DATE 'infinity' AS d").df()
+
+    @pytest.mark.parametrize("isolation", ["snapshot", "latest"])
+    def test_unsigned_integers_of_128_bits(self, wh, isolation):
+        """DuckDB gives them to Arrow as if they were signed."""
+        text = "SELECT md5_number(note) AS m, (max(src) + 5)::UHUGEINT AS n FROM packets GROUP BY note ORDER BY note"
+        notes = sorted({f"m{minute}" for minute in range(traffic.MINUTES - LIVE + 1, traffic.MINUTES + 1)})
+        hashed = [int.from_bytes(hashlib.md5(note.encode()).digest(), "little") for note in notes]
+        assert any(number >= 1 << 127 for number in hashed)
+        assert wh.sql(text, isolation=isolation).fetchall() == [(number, 64) for number in hashed]
+        table = wh.sql(text, isolation=isolation).arrow()
+        table.validate(full=True)
+        assert [int(value) for value in table["m"].to_pylist()] == hashed
+        assert wh.sql(text, isolation=isolation).df()["n"].tolist() == [64] * LIVE
+        with pytest.raises(QueryError, match=r"polars cannot hold column 'm' .*cast it, or read it with arrow\(\)"):
+            wh.sql(text, isolation=isolation).pl()
+        assert wh.sql("SELECT 12::UHUGEINT AS n").pl()["n"].to_list() == [12]
+        missing = wh.sql("SELECT UNNEST([NULL, md5_number('b'), 0::UHUGEINT])", isolation=isolation).fetchall()
+        assert missing == [(None,), (int.from_bytes(hashlib.md5(b"b").digest(), "little"),), (0,)]
+
+    def test_results_and_views_refuse_them(self, wh):
+        with pytest.raises(windrow.DefinitionError, match=r"column 'm' has the type.*cast it"):
+            wh.add_query("q", "SELECT md5_number(note) AS m FROM packets [WINDOW 1 MINUTE SLIDE 1 MINUTE]")
+        with pytest.raises(windrow.ViewError, match="column 'm' is of type UHUGEINT; cast it"):
+            wh.create_view("v", "SELECT md5_number(note) AS m FROM packets")
+
+    def test_bit_strings_are_text(self, wh):
+        assert wh.sql("SELECT '101'::BIT, NULL::BIT").fetchall() == [("101", None)]
 
 
 class Test_what_it_is_of:

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import places
-import worlds
+from questions import Question, Questions, comparable, open_plain, our_answer, plain_answer
 from windrow.queries import hearing, naming, planner, pool
 from windrow.queries.statements import parse
-from worlds import Question, Questions, make_world
+from worlds import make_world
 
 WORLDS, EACH = 8, 40
 POINTED = ("i", "small", "u", "s", "big", "kind", "Mixed Case")
@@ -23,7 +23,7 @@ def check(given: object, expected: object, question: Question, told: str) -> Non
         return
     assert given.schema.names == expected.schema.names, about
     assert [str(field.type) for field in given.schema] == [str(field.type) for field in expected.schema], about
-    rows, wanted = (worlds.comparable(table, ordered=question.ordered) for table in (given, expected))
+    rows, wanted = (comparable(table, ordered=question.ordered) for table in (given, expected))
     assert rows == wanted, about
 
 
@@ -31,10 +31,10 @@ def compare(path: Path, seed: int, count: int, **size: int) -> None:
     """Make a world and ask `count` questions of it and of plain DuckDB."""
     world = make_world(path / "w", seed, **size)
     questions = Questions(world, random.Random(seed + 1000))
-    with world.wh as wh, worlds.open_plain() as plain:
+    with world.wh as wh, open_plain() as plain:
         for number in range(count):
             question = questions.ask()
-            expected, given = worlds.plain_answer(plain, question), worlds.our_answer(wh, question)
+            expected, given = plain_answer(plain, question), our_answer(wh, question)
             check(given, expected, question, f"world {seed}, question {number}, {size}")
         assert wh.status().readers == 0
 
@@ -64,10 +64,10 @@ def test_the_same_statement_with_other_constants(seed, monkeypatch):
     with places.folder() as path:
         world = make_world(path / "w", seed, rows=60)
         questions = Questions(world, random.Random(seed + 2000))
-        with world.wh as wh, worlds.open_plain() as plain:
+        with world.wh as wh, open_plain() as plain:
             for number in range(8):
                 for question in questions.ask_alike(10):
-                    expected, given = worlds.plain_answer(plain, question), worlds.our_answer(wh, question)
+                    expected, given = plain_answer(plain, question), our_answer(wh, question)
                     check(given, expected, question, f"world {seed}, question {number}")
                     alike += parse(question.ours).model is not None
             assert wh.status().readers == 0

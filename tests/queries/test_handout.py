@@ -102,6 +102,29 @@ def test_a_window_longer_than_the_stream_keeps_is_refused(filled: tuple[windrow.
                 connection.execute(f"""SELECT count(*) FROM "window"('calls', {length})""")
 
 
+def test_a_window_of_no_length_is_refused(filled: tuple[windrow.Warehouse, pa.Table]) -> None:
+    wh, _ = filled
+    with wh.snapshot() as snap, snap.duckdb() as connection:
+        for length in ("INTERVAL 0 SECOND", "INTERVAL (-1) MINUTE"):
+            with pytest.raises(duckdb.Error, match="a window must be longer than zero"):
+                connection.execute(f"""SELECT count(*) FROM "window"('calls', {length})""")
+
+
+@pytest.mark.parametrize("zone", [None, "UTC", "Asia/Tokyo"])
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_times_of_any_unit_and_zone_have_windows(path: Path, unit: str, zone: str | None) -> None:
+    schema = pa.schema([("ts", pa.timestamp(unit, zone)), ("n", pa.int64())])
+    micros = [int((NOON + dt.timedelta(minutes=n)).timestamp() * 10**6) for n in (1, 2, 3)]
+    times = pa.array(micros, pa.timestamp("us", zone)).cast(schema.field("ts").type)
+    with windrow.open(path) as wh:
+        wh.create_stream("s", schema, time="ts", slide="1 minute", lifetime="10 minutes")
+        wh.append("s", pa.table([times, [1, 2, 3]], schema=schema))
+        wh.slide("s", to=NOON + dt.timedelta(minutes=3))
+        with wh.snapshot() as snap, snap.duckdb() as connection:
+            found = connection.execute("""SELECT n FROM "window"('s', INTERVAL 2 MINUTE) ORDER BY n""").fetchall()
+    assert found == [(2,), (3,)]
+
+
 def test_it_stays_at_its_slide_while_the_stream_goes_on(filled: tuple[windrow.Warehouse, pa.Table]) -> None:
     wh, rows = filled
     with wh.snapshot() as snapshot, snapshot.duckdb() as connection:

@@ -377,6 +377,20 @@ def test_tables_share_the_budget_and_go_with_the_warehouse(tmp_path, eager):
     assert cache.lent == 0
 
 
+def test_tables_of_dropped_streams_go_when_another_is_asked_for(tmp_path, eager):
+    wh, chance = made(tmp_path), random.Random(9)
+    index, life = LAYOUTS["auto"], f"{SLOTS * DELTA} microseconds"
+    for turn in range(1, 4):
+        slid(wh, turn, chance)
+        assert wh.sql("SELECT sum(n) FROM p").fetchall() == wh.sql("SELECT sum(n + 0) FROM p WHERE true").fetchall()
+        tables = pool.pool_of(wh._store)
+        assert len(eager) >= turn
+        assert [asked.kept is not None for asked in tables._streams.values()] == [True]
+        wh.drop_stream("p")
+        wh.create_stream("p", SCHEMA, time="ts", key="k", slide=f"{DELTA} microseconds", lifetime=life, index=index)
+    wh.close()
+
+
 def test_what_does_not_fit_is_read_as_before(tmp_path, eager):
     with made(tmp_path / "w", cache_bytes=8000) as wh:
         for slot in range(1, 8):

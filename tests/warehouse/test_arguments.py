@@ -9,6 +9,7 @@ import windrow
 
 NOON = dt.datetime(2025, 1, 1, 12, tzinfo=dt.UTC)
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("host", pa.string()), ("len", pa.int64())])
+WATCHED = "SELECT count(*) AS n FROM s [WINDOW 2 MINUTES SLIDE 1 MINUTE] WHERE host = ?"
 
 
 @pytest.fixture
@@ -31,6 +32,10 @@ def wh(path):
         (lambda wh: wh.explain(["SELECT 1"]), "a statement is text, not list"),
         (lambda wh: wh.sql("SELECT ?", 5), "params=5 cannot be bound; give a list for ? and $1, or a dict for $name"),
         (lambda wh: wh.sql("SELECT ?", "a"), "params='a' cannot be bound"),
+        (lambda wh: wh.add_query("q", WATCHED, params=5), "params=5 cannot be bound; give a list for ? and $1"),
+        (lambda wh: wh.add_query("q", WATCHED, params="ab"), "params='ab' cannot be bound"),
+        (lambda wh: wh.add_query("q", None), "a statement is text, not None"),
+        (lambda wh: wh.create_view("v", 5), "a statement is text, not int 5"),
         (lambda wh: wh.sql("SELECT 1", timeout="x"), "timeout 'x' is not a duration"),
         (lambda wh: wh.sql("SELECT 1", timeout=-1), "timeout=-1 must be seconds, more than zero"),
         (lambda wh: wh.sql("SELECT 1", timeout=[1]), "timeout=[1] must be seconds"),

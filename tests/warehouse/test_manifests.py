@@ -116,3 +116,22 @@ def test_a_commit_that_moved_a_stream_twice_is_followed_once(path: Path) -> None
             found = manifests._followed(Records(), 1, state, version, known)  # type: ignore[arg-type]
             assert found is not None and list(found) == list(stored)
     assert manifests._followed(Records(), 1, state, 4, Manifest()) is None  # type: ignore[arg-type]
+
+
+def test_nothing_is_held_of_streams_that_were_dropped(path: Path) -> None:
+    """Whoever drops one forgets it at once, others when they look at a stream that they have not seen."""
+    choice = random.Random(5)
+    with scenario.open_warehouse(path) as wh, scenario.open_warehouse(path, read_only=True) as reader:
+        stores = wh._store, reader._store
+        for turn in range(3):
+            SHAPE.create(wh, S, windrow.Index("round-robin", 2, 3))
+            update(wh, turn, choice)
+            for handle in (wh, reader):
+                handle.scan(S).read_all()
+                handle.sql(f"SELECT * FROM {S}").fetchall()
+            old = {segment.file for segment in segments(reader)}
+            assert [len(store.manifests) for store in stores] == [1, 1]
+            assert len(stores[0].judges) == 1
+            assert all(file in old for store in stores for file in store.reader._maps)
+            wh.drop_stream(S)
+            assert (stores[0].manifests, stores[0].judges, stores[0].reader._maps) == ({}, {}, {})

@@ -170,6 +170,25 @@ def test_a_dropped_query_leaves_nothing_behind(wh, monkeypatch, tmp_path):
     assert wh.check().ok
 
 
+@pytest.mark.parametrize(("sink", "placed"), [("csv", 1), ("html", 2)])
+def test_files_of_a_query_outlive_those_of_a_dropped_one_of_its_name(wh, sink, placed):
+    """Both are called by query, window and slide, and the old ones are removed some time after the new ones came."""
+    wh.add_query("q", COUNT, sink=sink)
+    go(wh, 21, 22)
+    with wh.snapshot():
+        wh.drop_query("q")
+        wh.add_query("q", "SELECT 'new' AS kind FROM packets [WINDOW 1 MINUTE SLIDE 1 MINUTE] LIMIT 1", sink=sink)
+        wh.run_due(["q"], now=True)
+    wh.gc()
+    left = [p for p in (wh.path / "results" / "q").iterdir() if p.is_file()]
+    assert len(left) == placed
+    assert all("new" in path.read_text() for path in left)
+    wh.drop_query("q")
+    wh.gc()
+    assert [p for p in (wh.path / "results").rglob("*") if p.is_file()] == []
+    assert wh.check().ok
+
+
 # -- output modes ------------------------------------------------------------------------------------------------------
 
 
