@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from windrow.catalog import Tables, key, last_int
 from windrow.indexes.model import RowModel
-from windrow.queries.periodic import kinds
+from windrow.queries.periodic import kinds, wire
 from windrow.queries.periodic.components import ROWS, Need, as_state, merges
 from windrow.queries.periodic.decompose import ROW
 from windrow.queries.periodic.kinds import Node
@@ -93,13 +93,9 @@ def fetch(tables: Tables, entry: SynopsisEntry, node: Node) -> Kept | None:
 
 def packed(changed: int, rows: pa.Table) -> bytes:
     """A node as bytes: numbers that are one array, as counts are where nothing is null, are written once."""
-    batches = rows.combine_chunks().to_batches()
-    if len(batches) != 1 or any(map(_has_dictionary, rows.schema.types)):
-        out = pa.BufferOutputStream()
-        with pa.ipc.new_stream(out, rows.schema) as sink:
-            sink.write_table(rows)
-        return b"".join((_HEAD.pack(changed), out.getvalue()))
-    written = batches[0]
+    written = wire.single_batch(rows)
+    if written is None:
+        return b"".join((_HEAD.pack(changed), wire.written(rows)))
     schema = written.schema
     places: dict[tuple[Any, ...], int] = {}
     told, firsts = [], []
@@ -118,13 +114,7 @@ def packed(changed: int, rows: pa.Table) -> bytes:
     if len(firsts) < len(told):
         written = written.select(firsts)
         schema = written.schema.with_metadata({_COLUMNS: ",".join(told).encode()})
-    # A schema and a batch, one behind the other, are a whole stream.
-    return b"".join((_HEAD.pack(changed), schema.serialize(), written.serialize()))
-
-
-def _has_dictionary(kind: pa.DataType) -> bool:
-    """Whether a column has values apart from its batch."""
-    return pa.types.is_dictionary(kind) or any(_has_dictionary(kind.field(at).type) for at in range(kind.num_fields))
+    return wire.stream(written, before=_HEAD.pack(changed), schema=schema)
 
 
 def drop(tables: Tables, entry: SynopsisEntry) -> None:
