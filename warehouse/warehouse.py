@@ -16,7 +16,7 @@ from windrow.catalog import Tables
 from windrow.check import CheckReport, check
 from windrow.facade_changes import Changes
 from windrow.files import Files
-from windrow.following import Follow, Follower
+from windrow.following import Follow, Follower, Tally
 from windrow.heartbeats import fail_source, heartbeat
 from windrow.indexes.partitioners import Index
 from windrow.opening import open_store
@@ -51,6 +51,12 @@ def _synopses() -> Follow:
     return follow
 
 
+def _tally() -> Tally:
+    from windrow.queries.periodic.tallying import tally
+
+    return tally
+
+
 def _follow_views() -> Follow:
     from windrow.queries.views.following import follow
 
@@ -66,7 +72,7 @@ def _needed_by_views(tables: Tables, entry: StreamEntry, now: int) -> int | None
 _FOLLOWERS: tuple[Follower, ...] = (
     Follower("views", _follow_views, _needed_by_views),  # first: what keeps a slide keeps that of its views too
     Follower("keepers", _holding),
-    Follower("synopses", _synopses),
+    Follower("synopses", _synopses, tally=_tally),
 )
 """What changes with a slide, each kind loaded when a stream has one."""
 
@@ -244,7 +250,7 @@ class Warehouse(Changes):
             source: Which of the stream's sources the rows come from.
             batch_id: Appending the same (source, batch_id) again changes nothing.
         """
-        return Append(self._store, stream, source, batch_id).run(data)
+        return Append(self._store, stream, source, batch_id, _FOLLOWERS).run(data)
 
     def heartbeat(self, stream: str, *, source: str | None = None, up_to: times.Instant) -> None:
         """Promise that nothing at or before `up_to` will follow from a source."""
@@ -476,7 +482,7 @@ class Warehouse(Changes):
         report = check(self._store, progress)
         if not self._store.catalog.read(lambda tables: next(iter(tables.raw_items("synopses")), None) is not None):
             return report
-        from windrow.queries.periodic.keeping import problems
+        from windrow.queries.periodic.checking import problems
 
         return replace(report, problems=(*report.problems, *problems(self._store)))
 

@@ -28,7 +28,7 @@ def test_results_come_back_as_they_were(monkeypatch, rows, few):
 @pytest.mark.parametrize("rows", SMALL.values(), ids=list(SMALL))
 def test_nodes_come_back_as_they_were(rows):
     raw = synopses.packed(7, rows)
-    assert synopses.Kept(7, raw[8:]).table().to_pylist() == rows.to_pylist()
+    assert synopses.Kept(7, (raw[8:],)).table().to_pylist() == rows.to_pylist()
 
 
 def test_a_batch_with_values_of_its_own_needs_a_writer():
