@@ -201,8 +201,8 @@ class Append:
         if chunk.nbytes < CHUNK_BYTES // 4 and chunk.num_rows < CHUNK_ROWS // 4:
             tallying = self.store.background(tallied) if self._tally else None
             staged = self._write(path, arranged, events)
-            if tallying is not None:
-                staged.tallies = tallying.result()
+            if tallying is not None:  # if all who help are at something else, nobody waits for them
+                staged.tallies = tallied() if tallying.cancel() else tallying.result()
             self._drain(0)
             self.adopt(staged, latest)
         else:

@@ -18,13 +18,13 @@ import windrow
 from oracle import HOUR
 from shapes import BASE, DELTA
 from standing import STREAM, World, append, clause, drop, expected, make_world, put, rows, same, slide
-from windrow import warehouse
 from windrow.catalog import key, last_int
 from windrow.queries.periodic import answering, checking, keeping, kinds, running, synopses, tallying
 from windrow.queries.periodic.passes import Pass
 from windrow.queries.pieces import CannotCutError
 from windrow.snapshot import Snapshot
 from windrow.spool import Append
+from windrow.warehouse_followers import FOLLOWERS
 
 CLOCK = BASE + HOUR
 PLAIN = (
@@ -110,7 +110,7 @@ def begun(world: World, made: list[dict[str, object]]) -> Append:
     """An append that has staged its rows and not yet committed them."""
     columns = [pa.array([row[f.name] for row in made], pa.int64()).view(f.type) if pa.types.is_timestamp(f.type)
                else pa.array([row[f.name] for row in made], f.type) for f in world.schema]  # fmt: skip
-    job = Append(world.wh._store, STREAM, None, None, warehouse._FOLLOWERS)
+    job = Append(world.wh._store, STREAM, None, None, FOLLOWERS)
     job._take(pa.table(columns, schema=world.schema), write=True)
     return job
 
