@@ -81,27 +81,28 @@ def _first(const Total[::1] values, const int64_t[::1] counts, Py_ssize_t most, 
     cdef vector[Total] heap
     cdef vector[int64_t] found
     cdef Py_ssize_t at
-    cdef Total value
+    cdef Total value, least = 0
     cdef int64_t[::1] places
     cdef bint full = False
     with nogil:
         # The heap holds the best `most` values, the worst of them on top; whatever is no worse is remembered, also ties.
         for at in range(values.shape[0]):
-            if counts[at] <= 0:
-                continue
             value = values[at] if descending else -values[at]
-            if full and value < heap.front():
+            # Most groups fall out here: of those, counts are not even read.
+            if (full and value < least) or counts[at] <= 0:
                 continue
             found.push_back(at)
             if not full:
                 heap.push_back(value)
                 push_heap(heap.begin(), heap.end(), &_before[Total])
                 full = <Py_ssize_t>heap.size() >= most
-            elif value > heap.front():
+                least = heap.front()
+            elif value > least:
                 pop_heap(heap.begin(), heap.end(), &_before[Total])
                 heap.pop_back()
                 heap.push_back(value)
                 push_heap(heap.begin(), heap.end(), &_before[Total])
+                least = heap.front()
     result = np.empty(found.size(), np.int64)
     if not found.size():
         return result

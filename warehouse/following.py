@@ -9,7 +9,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+import pyarrow as pa
+
 from windrow.catalog import Tables, key
+from windrow.indexes.model import Int64s
 from windrow.indexes.segments import Segment
 from windrow.records import StreamEntry, StreamState
 from windrow.store import Store
@@ -36,6 +39,8 @@ class Moving:
     """All kinds there are: a view that moves with this slide is itself followed."""
     timeout: float = 60.0
     """Seconds that the slide may wait for whoever holds what it needs."""
+    spooled: tuple[int, ...] | None = None
+    """The numbers of the spooled files that `arrived` is all of; None if the rows come from elsewhere, as a view's."""
 
 
 class Contribution(Protocol):
@@ -53,6 +58,17 @@ Follow = Callable[[Store, Moving], AbstractContextManager[Contribution | None]]
 """Prepares a contribution; what it holds (locks, pins) is let go after the commit."""
 
 
+class Tallies(Protocol):
+    """What an append adds to its transaction, so that the slide has less to do."""
+
+    def commit(self, tables: Tables, stream: int, spool: int) -> None:
+        """Put it down beside a spooled file, which has the number `spool` in its stream."""
+
+
+Tally = Callable[[Store, StreamEntry, pa.Table, Int64s], Tallies | None]
+"""Given a stream, rows that are about to be spooled, and the event slot of each; works on memory only."""
+
+
 @dataclass(frozen=True)
 class Follower:
     """One kind of follower."""
@@ -63,6 +79,8 @@ class Follower:
     """Imports what does the work: most slides need none of it."""
     needs: "Callable[[Tables, StreamEntry, int], int | None] | None" = None
     """Given a stream and where its clock goes: what expires after which time must stay, though it is dead by then."""
+    tally: Callable[[], Tally] | None = None
+    """Imports what appends do for it, if they do anything."""
 
     def concerns(self, tables: Tables, stream: int) -> bool:
         """True if anything of this kind follows the stream."""

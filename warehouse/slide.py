@@ -153,7 +153,10 @@ class Slide:
         update.merges = [task for task in update.merges if task.cell[0] not in loose]
         store.files.reach("slide.planned")
         placed, kinds = tuple(update.placed), tuple(self.followers)
-        moving = Moving(look.entry, state, slot, now, state.ordinal + 1, placed, look.segments, kinds, self.timeout)
+        moving = Moving(
+            look.entry, state, slot, now, state.ordinal + 1, placed, look.segments, kinds, self.timeout,
+            tuple(look.spooled),
+        )  # fmt: skip
         with following(store, look.followers, moving) as contributions:
             record = self._commit(look, update, slot, now, contributions, started)
         return SlideReport(

@@ -5,9 +5,10 @@ Rows that cannot be taken go to the rejected rows in the same transaction; memor
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from windrow.catalog import Tables, key
 from windrow.definitions import check_label
 from windrow.errors import BatchConflictError, BusyError, UnknownStreamError
 from windrow.files import disk_errors
+from windrow.following import Follower, Tallies, Tally
 from windrow.indexes.arrange import Arranged, arrange, arrival
 from windrow.indexes.model import Int64s, RowModel
 from windrow.indexes.segments import Histogram, pack_histogram
@@ -35,6 +37,8 @@ from windrow.records import (
     RejectedEntry,
     SourceEntry,
     SpoolEntry,
+    StreamEntry,
+    StreamState,
 )
 from windrow.rejecting import RejectedFile, RejectedRows, classify
 from windrow.retiming import retimed
@@ -82,12 +86,21 @@ class Append:
         stream: Its name.
         source: Which source the rows come from.
         batch_id: Makes the append idempotent.
+        followers: What may want its rows tallied.
     """
 
-    def __init__(self, store: Store, stream: str, source: str | None, batch_id: str | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        stream: str,
+        source: str | None,
+        batch_id: str | None,
+        followers: Sequence[Follower] = (),
+    ) -> None:
         store.check_writable()
         self.store = store
-        self.entry, self.state = store.catalog.read(lambda tables: find_stream(tables, stream))
+        self._followers = [follower for follower in followers if follower.tally is not None]
+        self.entry, self.state, self._tally = store.catalog.read(lambda tables: self._look(tables, stream))
         refuse_view(self.entry, "appended to")
         self.definition = self.entry.definition
         self.model = self.definition.model
@@ -100,9 +113,15 @@ class Append:
         self.rejected = RejectedRows(store, self.source, self.batch_id)
         self._writing: list[tuple[Future[StagedFile], int]] = []
         self._staged: list[Path] = []
+        self._tallying: list[tuple[StagedFile, Future[tuple[Tallies, ...]], Callable[[], tuple[Tallies, ...]]]] = []
         self._directories: dict[int, bytes] = {}
         self._started = time.perf_counter()
         self._partitioner = self.layout.partitioner()
+
+    def _look(self, tables: Tables, stream: str) -> tuple[StreamEntry, StreamState, list[Tally]]:
+        entry, state = find_stream(tables, stream)
+        concerned = (follower for follower in self._followers if follower.concerns(tables, entry.id))
+        return entry, state, [follower.tally() for follower in concerned if follower.tally is not None]
 
     def run(self, data: Any, replacing: list[int] | None = None) -> AppendReport:
         """Take the rows of `data`; `replacing` names rejected entries that this append replays."""
@@ -174,29 +193,53 @@ class Append:
     def stage(self, chunk: pa.Table, ts: Int64s, exp: Int64s, seq: Int64s) -> None:
         """Write rows that are taken, whose arrival order within the file is `seq`."""
         arranged = arrange(chunk, self.model, self._partitioner, ts, exp, seq)
-        events = pack_histogram(*native_rows.histogram(self.model.slots(ts)))
+        slots = self.model.slots(ts)
+        events = pack_histogram(*native_rows.histogram(slots))
+        tallied = partial(self._tallies, chunk, slots)
         # The next chunk is sorted while this one is written; one is enough to keep both busy. A small one is the last.
         self._drain(1)
         path, latest = self._new_path(), int(ts.max())
         if chunk.nbytes < CHUNK_BYTES // 4 and chunk.num_rows < CHUNK_ROWS // 4:
+            tallying = self.store.background(tallied) if self._tally else None
             staged = self._write(path, arranged, events, soon=True)
+            if tallying is not None:
+                self._tallying.append((staged, tallying, tallied))
             self._drain(0)
             self.adopt(staged, latest)
         else:
-            self._writing.append((self.store.background(self._write, path, arranged, events), latest))
+            self._writing.append((self.store.background(self._write, path, arranged, events, tallied), latest))
 
     def _new_path(self) -> Path:
         self._staged.append(self.store.writer.stage())
         return self._staged[-1]
 
-    def _write(self, path: Path, arranged: Arranged, events: Histogram, *, soon: bool = False) -> StagedFile:
+    def _tallies(self, rows: pa.Table, slots: Int64s) -> tuple[Tallies, ...]:
+        """What those who follow the stream want to know of rows."""
+        found = [tally(self.store, self.entry, rows, slots) for tally in self._tally]
+        return tuple(each for each in found if each is not None)
+
+    def _settle(self) -> None:
+        """Wait for tallies that were made while their file was written and synced."""
+        for staged, tallying, tallied in self._tallying:
+            # If all who help are at something else, nobody waits for them.
+            staged.tallies = tallied() if tallying.cancel() else tallying.result()
+
+    def _write(
+        self,
+        path: Path,
+        arranged: Arranged,
+        events: Histogram,
+        tallied: Callable[[], tuple[Tallies, ...]] = tuple,
+        *,
+        soon: bool = False,
+    ) -> StagedFile:
         with self.store.files.sink(path) as sink:
             grouped, judge = self.layout.index.row_group_bytes, self.store.judges[self.entry.id]
             output = SegmentFileWriter(sink, arranged.table.schema, grouped, self.definition.key, judge)
             arranged.write(output)
             output.close()
         size, digest = self.store.writer.seal(path, output.digest, soon=soon)
-        return StagedFile(path, output.rows, size, digest, arranged.cuts, events, written_here=True)
+        return StagedFile(path, output.rows, size, digest, arranged.cuts, events, written_here=True, tallies=tallied())
 
     def _drain(self, left: int) -> None:
         """Wait until at most `left` files are being written, and count the others in."""
@@ -238,7 +281,8 @@ class Append:
                 names = store.writer.publish([f.path for f in tally.files], folder / "segments", "append")
                 published += names
                 store.reader.trust(f for f, staged in zip(names, tally.files, strict=True) if staged.written_here)
-        except OSError:
+            self._settle()
+        except BaseException:
             store.writer.discard([store.root / name for name in published])
             raise
         store.files.reach("append.committing")
@@ -273,6 +317,8 @@ class Append:
             state = with_layout(state, self.layout if again is None else flattened(self.layout))
         for name, staged in zip(names, tally.files, strict=True):
             self._record_file(tables, stream + key(state.next_spool), name, staged, now, again)
+            for tallies in staged.tallies if again is None else ():
+                tallies.commit(tables, entry.id, state.next_spool)
             state = replace(state, next_spool=state.next_spool + 1)
         if rejected is not None:
             record = RejectedEntry(

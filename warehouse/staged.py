@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from windrow.following import Tallies
 from windrow.indexes.arrange import Cut
 from windrow.indexes.segments import Histogram, Segment, unpack_histogram
 
@@ -25,6 +26,8 @@ class StagedFile:
     events: Histogram
     written_here: bool = False
     """By this process, not by a worker of Spark."""
+    tallies: tuple[Tallies, ...] = ()
+    """What is put down with it for those who follow the stream."""
 
     @property
     def taken(self) -> int:

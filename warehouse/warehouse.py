@@ -12,16 +12,13 @@ import pyarrow as pa
 
 from windrow import administration, arguments, times
 from windrow.advise import follow as follow_advice
-from windrow.catalog import Tables
 from windrow.check import CheckReport, check
 from windrow.facade_changes import Changes
 from windrow.files import Files
-from windrow.following import Follow, Follower
 from windrow.heartbeats import fail_source, heartbeat
 from windrow.indexes.partitioners import Index
 from windrow.opening import open_store
 from windrow.reclaim import GcReport, collect
-from windrow.records import StreamEntry
 from windrow.rejected import discard_rejected, read_rejected, replay_rejected
 from windrow.slide import Slide, SlideReport
 from windrow.snapshot import Snapshot
@@ -29,6 +26,7 @@ from windrow.spool import Append, AppendReport
 from windrow.status import StreamStatus, WarehouseStatus, stream_status, warehouse_status
 from windrow.tables import drop_table, put_table
 from windrow.waiting import wait_for
+from windrow.warehouse_followers import FOLLOWERS
 
 if TYPE_CHECKING:
     from windrow.queries.answers import Answer
@@ -37,38 +35,6 @@ if TYPE_CHECKING:
     from windrow.queries.periodic.registry import QueryStatus
     from windrow.queries.periodic.rounds import RunReport
     from windrow.queries.views.declaring import View
-
-
-def _holding() -> Follow:
-    from windrow.queries.periodic.holding import follow
-
-    return follow
-
-
-def _synopses() -> Follow:
-    from windrow.queries.periodic.keeping import follow
-
-    return follow
-
-
-def _follow_views() -> Follow:
-    from windrow.queries.views.following import follow
-
-    return follow
-
-
-def _needed_by_views(tables: Tables, entry: StreamEntry, now: int) -> int | None:
-    from windrow.queries.views.following import needs
-
-    return needs(tables, entry, now)
-
-
-_FOLLOWERS: tuple[Follower, ...] = (
-    Follower("views", _follow_views, _needed_by_views),  # first: what keeps a slide keeps that of its views too
-    Follower("keepers", _holding),
-    Follower("synopses", _synopses),
-)
-"""What changes with a slide, each kind loaded when a stream has one."""
 
 
 class Warehouse(Changes):
@@ -244,7 +210,7 @@ class Warehouse(Changes):
             source: Which of the stream's sources the rows come from.
             batch_id: Appending the same (source, batch_id) again changes nothing.
         """
-        return Append(self._store, stream, source, batch_id).run(data)
+        return Append(self._store, stream, source, batch_id, FOLLOWERS).run(data)
 
     def heartbeat(self, stream: str, *, source: str | None = None, up_to: times.Instant) -> None:
         """Promise that nothing at or before `up_to` will follow from a source."""
@@ -266,7 +232,7 @@ class Warehouse(Changes):
             timeout: Seconds to wait for another slide of the same stream.
         """
         target = None if to is None else times.instant(to, "to")
-        report = Slide(self._store, stream, target, force, timeout, _FOLLOWERS).run()
+        report = Slide(self._store, stream, target, force, timeout, FOLLOWERS).run()
         if report.moved:
             follow_advice(self._store, stream)
         return report
@@ -476,7 +442,7 @@ class Warehouse(Changes):
         report = check(self._store, progress)
         if not self._store.catalog.read(lambda tables: next(iter(tables.raw_items("synopses")), None) is not None):
             return report
-        from windrow.queries.periodic.keeping import problems
+        from windrow.queries.periodic.checking import problems
 
         return replace(report, problems=(*report.problems, *problems(self._store)))
 

@@ -199,13 +199,16 @@ def _array(values: Numbers, nulls: npt.NDArray[np.bool_] | None) -> pa.Array:
     return pa.array(values) if nulls is None else pa.array(np.where(nulls, 0, values), mask=nulls)
 
 
-def by_slot(rows: pa.Table, slots: Int64s) -> dict[int, Rows]:
-    """New rows, cut by their event slots."""
+def by_slot(rows: pa.Table, slots: Int64s, most: int) -> dict[int, Rows] | None:
+    """New rows, cut by their event slots; None if those are more than `most`."""
     if not len(slots):
         return {}
     if int(slots.min()) == int(slots.max()):
         return {int(slots[0]): Rows(rows)}
-    return {int(slot): Rows(rows.filter(pa.array(slots == slot))) for slot in np.unique(slots)}
+    distinct = np.unique(slots)
+    if len(distinct) > most:
+        return None
+    return {int(slot): Rows(rows.filter(pa.array(slots == slot))) for slot in distinct}
 
 
 def names(recipes: Iterable[Recipe]) -> set[str]:

@@ -70,10 +70,11 @@ def deliver(store: Store, done: Sequence[tuple[Due, Answered]]) -> list[tuple[Qu
     clocks = store.catalog.read(lambda tables: _clocks(tables, [due for due, _ in done]))
     stale = [_staleness(clocks, due) for due, _ in done]
     packed: list[_Packed] = []
+    stamps = _Stamps()
     with disk_errors("delivering results"):
         try:
             for (due, answered), late in zip(done, stale, strict=True):
-                packed.append(_pack(store, due, answered, late))
+                packed.append(_pack(store, stamps, due, answered, late))
         except BaseException:
             _throw_away(store, [file for each in packed for file in each.files])
             raise
@@ -113,7 +114,26 @@ def _staleness(clocks: dict[str, tuple[int, int]], due: Due) -> int:
     return max(0, *behind) if behind else 0
 
 
-def _pack(store: Store, due: Due, answered: Answered, stale: int) -> _Packed:
+class _Stamps:
+    """Columns that say what rows are of; runs that are delivered together have most of them in common."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int | bool | None, int], pa.Array] = {}
+
+    def put_before(self, rows: pa.Table, due: Due, run: RunEntry) -> pa.Table:
+        """The rows with what they are of before them."""
+        values = (run.slide, *due.window, run.complete, run.staleness)
+        lead = [self._column(field, value, rows.num_rows) for field, value in zip(RUN_COLUMNS, values, strict=True)]
+        return pa.table([*lead, *rows.columns], schema=result_schema(due.entry))
+
+    def _column(self, field: pa.Field, value: int | bool | None, count: int) -> pa.Array:
+        at = field.name, value, count
+        if at not in self._known:
+            self._known[at] = pa.repeat(pa.scalar(value, field.type), count)
+        return self._known[at]
+
+
+def _pack(store: Store, stamps: _Stamps, due: Due, answered: Answered, stale: int) -> _Packed:
     entry = due.entry
     run = RunEntry(
         query=entry.name,
@@ -134,19 +154,10 @@ def _pack(store: Store, due: Due, answered: Answered, stale: int) -> _Packed:
         whole = storage.conformed(entry, answered.rows)
         differs = entry.output != "whole"
         before = storage.previous_answer(store, entry) if differs else None
-        rows = _stamped(due, run, delivered_rows(store, entry.output, whole, before))
+        rows = stamps.put_before(delivered_rows(store, entry.output, whole, before), due, run)
         return _stored(store, due, run, rows, whole if differs else None)
     except (WindrowError, pa.ArrowException) as error:
         return _Packed(due, replace(run, outcome="failed", error=str(error)))
-
-
-def _stamped(due: Due, run: RunEntry, rows: pa.Table) -> pa.Table:
-    """The rows with what they are of before them."""
-    values = (run.slide, *due.window, run.complete, run.staleness)
-    lead = [
-        pa.repeat(pa.scalar(value, field.type), rows.num_rows) for value, field in zip(values, RUN_COLUMNS, strict=True)
-    ]
-    return pa.table([*lead, *rows.columns], schema=result_schema(due.entry))
 
 
 def _stored(store: Store, due: Due, run: RunEntry, rows: pa.Table, whole: pa.Table | None) -> _Packed:

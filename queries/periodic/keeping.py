@@ -11,7 +11,6 @@ from functools import cache
 from itertools import takewhile
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 from msgspec.structs import replace
 
@@ -24,7 +23,7 @@ from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Selection, select
 from windrow.locks import locked
 from windrow.queries import engine
-from windrow.queries.periodic import building, kinds, synopses
+from windrow.queries.periodic import building, kinds, synopses, tallying
 from windrow.queries.periodic.kinds import Node
 from windrow.queries.periodic.synopses import EXPIRY, SLOT, Worker, fetched
 from windrow.queries.relations import window_sql
@@ -49,26 +48,30 @@ class Changed:
 
     entry: SynopsisEntry
     nodes: dict[Node, pa.Table | None]
-    behind: list[Node] = field(default_factory=list)
+    behind: list[bytes] = field(default_factory=list)
+    """Keys of what it no longer needs."""
+    named: dict[Node, tuple[int, ...]] = field(default_factory=dict)
+    """Nodes that are made of tallies which appends have put down, by their spooled files."""
 
     def packed(self, ordinal: int) -> Packed:
         """What is put down, before anybody has to wait for it."""
-        return {
+        made = {
             node: synopses.packed(ordinal, rows) if rows is not None and rows.num_rows else None
             for node, rows in self.nodes.items()
         }
+        return made | {node: synopses.naming(ordinal, spools) for node, spools in self.named.items()}
 
     def commit(self, tables: Tables, packed: Packed) -> None:
         """Put it down."""
         stream, number = self.entry.stream, self.entry.number
+        for at in self.behind:
+            tables.delete("synopses", at)
         for node, rows in packed.items():
             at = synopses.node_key(stream, number, node)
             if rows is None:
                 tables.delete("synopses", at)
             else:
                 tables.put_raw("synopses", at, rows)
-        for node in self.behind:
-            tables.delete("synopses", synopses.node_key(stream, number, node))
         tables.put("synopses", synopses.entry_key(stream, number), self.entry)
 
 
@@ -97,20 +100,54 @@ def follow(store: Store, moving: Moving) -> Iterator[Contribution | None]:
         return
     with ExitStack() as stack:
         opened = cache(lambda: stack.enter_context(engine.cursor(store)))
-        after = moving.entry.definition.model.slot_end(moving.slide - max(entry.slots for entry in kept))
-        plain, rest = _plainly(store, moving, kept, after)
-        if rest:
-            _offer_rows(store, opened(), moving, rest, after)
+        adopted, spent = store.catalog.read(lambda tables: _adopted(tables, moving, kept))
+        came = _built(store, opened, moving, [entry for entry in kept if entry.number not in adopted])
+        for entry in kept:
+            if entry.number in adopted:
+                worker = Worker(opened, entry, moving.slide)
+                merged = adopted[entry.number].merged
+                came[entry.number] = {slot: _one(worker, parts) for slot, parts in merged.items()}
+        there = store.catalog.read(
+            lambda tables: [_look(tables, entry, moving.slide, came[entry.number]) for entry in kept]
+        )
+        changed = []
+        for entry, known in zip(kept, there, strict=True):
+            each = _advanced(opened, entry, moving.slide, came[entry.number], *known)
+            if entry.number in adopted:
+                each.named = adopted[entry.number].named
+                each.behind += adopted[entry.number].spent
+            changed.append(each)
+        changed[0].behind += spent
+        yield Followed([(each, each.packed(moving.ordinal)) for each in changed])
+
+
+def _adopted(
+    tables: Tables, moving: Moving, kept: Sequence[SynopsisEntry]
+) -> tuple[dict[int, tallying.Adopted], list[bytes]]:
+    """What appends have tallied, by the synopsis's number, and tallies that no synopsis uses."""
+    found = {entry.number: tallying.adopt(tables, moving, entry) for entry in kept}
+    rest = [entry for entry in kept if found[entry.number] is None]
+    return {at: each for at, each in found.items() if each is not None}, tallying.leftovers(tables, moving, rest)
+
+
+def _one(worker: Worker, parts: list[pa.Table]) -> pa.Table:
+    return parts[0] if len(parts) == 1 else worker.merge(parts)
+
+
+def _built(
+    store: Store, opened: Callable[[], Any], moving: Moving, kept: Sequence[SynopsisEntry]
+) -> dict[int, dict[int, pa.Table]]:
+    """What came in for synopses, out of the rows: by number and slot."""
+    if not kept:
+        return {}
+    after = moving.entry.definition.model.slot_end(moving.slide - max(entry.slots for entry in kept))
+    plain, rest = _plainly(store, moving, kept, after)
+    if rest:
+        _offer_rows(store, opened(), moving, rest, after)
         for entry in rest:
             plain[entry.number] = synopses.by_slot(fetched(opened(), synopses.build_sql(entry, "_came")))
-        if rest:
-            opened().execute("DROP TABLE IF EXISTS _came")
-        came = [(entry, plain[entry.number]) for entry in kept]
-        there = store.catalog.read(lambda tables: [_look(tables, entry, moving.slide, own) for entry, own in came])
-        changed = [
-            _advanced(opened, entry, moving.slide, own, *known) for (entry, own), known in zip(came, there, strict=True)
-        ]
-        yield Followed([(each, each.packed(moving.ordinal)) for each in changed])
+        opened().execute("DROP TABLE IF EXISTS _came")
+    return plain
 
 
 def _plainly(
@@ -125,7 +162,7 @@ def _plainly(
         return {}, list(kept)
     selection = _selection(moving.arrived, after, moving.now)
     slots = _cut_rows(store, selection, model, definition.stored_schema, building.names(recipes.values()))
-    if len(slots) > _MOST_SLOTS:
+    if slots is None:
         return {}, list(kept)
     # A second thread was tried: passing the interpreter's lock between the short kernels took what it gained.
     tables = {
@@ -138,8 +175,11 @@ def _plainly(
 
 def _cut_rows(
     store: Store, selection: Selection, model: RowModel, full: pa.Schema, names: set[str]
-) -> dict[int, building.Rows]:
-    """The rows of a selection by event slot; their times are not even read where all are known to be of one slot."""
+) -> dict[int, building.Rows] | None:
+    """The rows of a selection by event slot, None if those are too many.
+
+    Their times are not even read where all are known to be of one slot.
+    """
     ranges: dict[str, list[tuple[int, int]]] = {}
     for segment in selection.segments:
         ranges.setdefault(segment.file, []).append((segment.start, segment.stop))
@@ -151,7 +191,7 @@ def _cut_rows(
         return {ends.pop(): building.Rows(rows)}
     if selection.edge:
         rows = selection.bounds.filter(rows, model)
-    return building.by_slot(rows, model.slots(model.times(rows)[0]))
+    return building.by_slot(rows, model.slots(model.times(rows)[0]), _MOST_SLOTS)
 
 
 def _offer_rows(store: Store, cursor: Any, moving: Moving, kept: Sequence[SynopsisEntry], after: int) -> None:
@@ -202,8 +242,8 @@ def _columns(schema: pa.Schema, kept: Sequence[SynopsisEntry]) -> list[str]:
     return [name for name in schema.names if name.lower() in text or name.lower().replace('"', '""') in text]
 
 
-Known = tuple[Mapping[Node, pa.Table], list[Node]]
-"""Nodes of a synopsis that a slide may have to read, and those that it leaves behind."""
+Known = tuple[Mapping[Node, pa.Table], list[bytes]]
+"""Nodes of a synopsis that a slide may have to read, and keys of what it leaves behind."""
 
 
 def _look(tables: Tables, entry: SynopsisEntry, slide: int, came: Mapping[int, pa.Table]) -> Known:
@@ -218,7 +258,10 @@ def _look(tables: Tables, entry: SynopsisEntry, slide: int, came: Mapping[int, p
         wanted = [node for node in known if rebase or reads(node)]
         gone = [node for node in known if kinds.is_behind(node, floor)]
     found = {node: synopses.fetch(tables, entry, node) for node in wanted}
-    return {node: kept.table() for node, kept in found.items() if kept is not None}, gone
+    left = [at for node in gone for at in synopses.places_of(tables, entry, node)]
+    if entry.kind == kinds.BASIC:  # what comes into a node is put down in its place, and tallies that it named go
+        left += [at for node in wanted for at in synopses.places_of(tables, entry, node)[1:]]
+    return {node: kept.table() for node, kept in found.items() if kept is not None}, left
 
 
 def _rebases(entry: SynopsisEntry, slide: int) -> bool:
@@ -232,7 +275,7 @@ def _advanced(
     slide: int,
     came: Mapping[int, pa.Table],
     there: Mapping[Node, pa.Table],
-    gone: list[Node],
+    gone: list[bytes],
 ) -> Changed:
     """A synopsis after a slide, with what came in by slot and what is known of it."""
     rebase = _rebases(entry, slide)
@@ -320,6 +363,13 @@ def _filled(
     return _advanced(lambda: cursor, fresh, slide, came, {}, [])
 
 
+def rebuilt(
+    store: Store, cursor: Any, view: StreamView, slide: int, entry: SynopsisEntry
+) -> dict[Node, pa.Table | None]:
+    """The nodes of a synopsis as the stored rows say."""
+    return _filled(store, cursor, view, slide, replace(entry, slide=None), None).nodes
+
+
 def _distinct(cursor: Any, entry: SynopsisEntry, built: pa.Table) -> float:
     """How many groups there are in all slots together."""
     names = synopses.names_of(entry)
@@ -328,49 +378,6 @@ def _distinct(cursor: Any, entry: SynopsisEntry, built: pa.Table) -> float:
     cursor.register("_built", built)
     rows = cursor.execute(f"SELECT count(*) FROM (SELECT DISTINCT {', '.join(names)} FROM _built)").fetchall()
     return float(rows[0][0])
-
-
-def differences(store: Store, snapshot: Snapshot, stream: str, entry: SynopsisEntry) -> Iterator[str]:
-    """How the nodes of a synopsis differ from what the stored rows say, in words; the snapshot is of its slide."""
-    view = snapshot.view(stream)
-    slide = view.state.slide
-    if slide is None or entry.slide != slide:
-        return
-    with engine.cursor(store) as cursor:
-        should = _filled(store, cursor, view, slide, replace(entry, slide=None), None).nodes
-
-        def look(tables: Tables) -> dict[Node, pa.Table] | None:
-            now = tables.get("synopses", synopses.entry_key(entry.stream, entry.number))
-            if now is None or now.slide != slide:
-                return None  # a slide came meanwhile; what it left is another state
-            found = {node: synopses.fetch(tables, entry, node) for node, _ in synopses.nodes(tables, entry)}
-            return {node: kept.table() for node, kept in found.items() if kept is not None}
-
-        there = store.catalog.read(look)
-        if there is None:
-            return
-        base = there.get(kinds.prefix_node(slide - entry.slots))
-        worker = Worker(lambda: cursor, entry, slide)
-        for node in sorted(set(should) | set(there)):
-            kept, right = there.get(node), should.get(node)
-            if kept is not None and node.level < 0 and base is not None:
-                kept = worker.subtract(kept, base)  # counted from further back, which answers do not see
-            if not worker.equal(kept, right):
-                yield f"node {node.level}, {node.left} does not hold what the rows say"
-
-
-def problems(store: Store) -> Iterator[str]:
-    """What is wrong with the synopses of all streams, in words."""
-    with Snapshot(store) as snapshot:
-        for name in snapshot.streams():
-            stream = snapshot.view(name).entry.id
-            for entry in store.catalog.read(lambda tables, stream=stream: synopses.entries(tables, stream)):  # type: ignore[misc]
-                try:
-                    found = list(differences(store, snapshot, name, entry))
-                except (duckdb.Error, pa.ArrowException, OSError) as error:
-                    found = [f"it cannot be compared with its rows ({engine.message_of(error)})"]
-                for problem in found:
-                    yield f"stream {name}: synopsis {entry.number}: {problem}"
 
 
 def commit(store: Store, ordinal: int, new: Sequence[Changed], gone: Sequence[SynopsisEntry]) -> None:

@@ -54,7 +54,7 @@ class _Slot:
     same: list[int]
     """The first column that has the same values as each."""
     largest: list[int]
-    """How far the values of each are from 0."""
+    """How far what a group has of each can be from 0."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,9 @@ class Pass:
             next(first for first in range(at + 1) if self._alike(first, at) and np.array_equal(values[first], own))
             for at, own in enumerate(values)
         ]
-        return _Slot(kept.changed, numbers[order], values, same, list(map(_largest, values)))
+        # A group is once in each of the tallies that a node is made of.
+        largest = [_largest(own) * len(kept.bodies) for own in values]
+        return _Slot(kept.changed, numbers[order], values, same, largest)
 
     def _alike(self, one: int, other: int) -> bool:
         first, second = self.entry.columns[one], self.entry.columns[other]

@@ -120,12 +120,13 @@ def add_query(
             created_slides={},
         )
     with store.catalog.write() as tables:
-        _record(tables, entry)
+        record(tables, entry)
     adjust_all(store, entry.paces)
     return status(store, name)
 
 
-def _record(tables: Tables, entry: QueryEntry) -> None:
+def record(tables: Tables, entry: QueryEntry) -> None:
+    """Put a checked query down under a number of its own, as of the slides that its streams are at."""
     other = taken(tables, entry.name)
     if other is not None:
         raise DefinitionError(

@@ -113,6 +113,8 @@ class Round:
         look = self.store.catalog.read(self._look)
         self._check_names(look)
         with contextlib.ExitStack() as held:
+            if look.queries:
+                self._make_room_for_locks()
             mine = {
                 entry.id: entry
                 for entry, state in look.queries
@@ -158,11 +160,14 @@ class Round:
             return state.seen == slides and is_due(entry.paces, state.reached, slides)
         return is_due(entry.paces, state.reached, slides)
 
+    def _make_room_for_locks(self) -> None:
+        with disk_errors("running queries"):
+            storage.lock_folder(self.store).mkdir(exist_ok=True)
+
     def _lock(self, held: contextlib.ExitStack, entry: QueryEntry) -> bool:
         """Take the query's lock; whoever has it runs the query."""
         path = storage.lock_path(self.store, entry)
         with disk_errors(f"running query {entry.name!r}"):
-            path.parent.mkdir(exist_ok=True)
             try:
                 held.enter_context(locked(path, f"query {entry.name!r}", 0.0, self.store.sleep, signed=False))
             except BusyError:
@@ -226,10 +231,9 @@ class Round:
         states = self.store.catalog.read(lambda tables: [tables.get("paced", key(entry.id)) for entry in entries])
         known = [(entry, state) for entry, state in zip(entries, states, strict=True) if state is not None]
         sinks.place_waiting(self.store, [entry for entry, state in known if state.unplaced])
-        full = (entry for entry, state in known if storage.is_full(state))
-        for entry, _ in zip(full, range(_MOST_ROLLED), strict=False):
-            with contextlib.suppress(StorageError):  # they stay where they are, and the next round tries again
-                storage.roll(self.store, entry)
+        full = [entry for entry, state in known if storage.is_full(state)]
+        with contextlib.suppress(StorageError):  # they stay where they are, and the next round tries again
+            storage.roll(self.store, full[:_MOST_ROLLED])
 
 
 def gathered(answers: Iterator[Answered], stop: threading.Event | None = None) -> Iterator[list[Answered]]:

@@ -4,7 +4,8 @@ A run's rows and its record are put down by one commit, so that a hundred small 
 crash leaves a run whole or not at all. Parts are written as all files are: staged, synced, renamed, then named.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -17,9 +18,10 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from windrow.catalog import Tables, key, last_int
-from windrow.errors import DamageError, DefinitionError, QueryError
+from windrow.errors import DamageError, DefinitionError, QueryError, StorageError
 from windrow.files import disk_errors
 from windrow.queries.marking import UNSIGNED
+from windrow.queries.periodic import wire
 from windrow.queries.periodic.definitions import own_schema, result_schema
 from windrow.records import QueryEntry, QueryState, Reclaim, ResultPart, RunEntry
 from windrow.store import Store
@@ -31,15 +33,16 @@ TAIL_BYTES = 1 << 20
 """When more than this has gathered in the catalog, it is rolled into a part."""
 MOST_TROUBLES = 200
 """Failed and missed runs of a query that stay on record."""
+_FEW_BYTES = 2 << 10
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
 def encode(rows: pa.Table) -> bytes:
-    """Rows as bytes."""
-    out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, rows.schema, options=_OPTIONS) as sink:
-        sink.write_table(rows)
-    packed: bytes = out.getvalue().to_pybytes()
+    """Rows as bytes; a few are not worth compressing."""
+    few = wire.single_batch(rows) if rows.nbytes <= _FEW_BYTES else None
+    if few is not None:
+        return wire.stream(few)
+    packed: bytes = wire.written(rows, _OPTIONS).to_pybytes()
     return packed
 
 
@@ -68,6 +71,8 @@ def storable(schema: pa.Schema) -> pa.Schema:
 def conformed(entry: QueryEntry, rows: pa.Table) -> pa.Table:
     """An answer with the columns that the query had when it was registered."""
     schema = own_schema(entry)
+    if rows.schema.equals(schema):
+        return rows
     if rows.schema.names != schema.names:
         raise QueryError(
             f"the columns are no longer {', '.join(schema.names)} but {', '.join(rows.schema.names)}; "
@@ -222,9 +227,14 @@ def last_runs(store: Store, entry: QueryEntry, count: int) -> pa.Table:
     return pa.Table.from_batches(list(found.batches(store)), found.schema)
 
 
+def lock_folder(store: Store) -> Path:
+    """Where the lock files of queries are."""
+    return store.catalog.folder / "locks"
+
+
 def lock_path(store: Store, entry: QueryEntry) -> Path:
     """The lock file of a query: whoever holds it runs the query, and puts its files in their folder."""
-    return store.catalog.folder / "locks" / f"query-{entry.id}.lock"
+    return lock_folder(store) / f"query-{entry.id}.lock"
 
 
 def previous_answer(store: Store, entry: QueryEntry) -> pa.Table | None:
@@ -305,24 +315,52 @@ def is_full(state: QueryState) -> bool:
     return state.tail_runs > TAIL_RUNS or state.tail_bytes > TAIL_BYTES
 
 
-def roll(store: Store, entry: QueryEntry) -> None:
-    """Move the rows that have gathered in the catalog into a part."""
+@dataclass(frozen=True)
+class _Rolled:
+    """Runs of one query that were written as a part."""
+
+    entry: QueryEntry
+    part: ResultPart
+    raws: dict[bytes, int]
+    """Where their rows are in the catalog, and how many bytes each has."""
+
+
+def roll(store: Store, entries: Iterable[QueryEntry]) -> None:
+    """Move the rows that have gathered in the catalog into a part for each query, and name all parts in one commit.
+
+    What cannot be written stays where it is, and does not keep others from it.
+    """
+    rolled = []
+    for entry in entries:
+        with contextlib.suppress(StorageError):
+            rolled.append(_rolled(store, entry))
+    if not rolled:
+        return
+    with store.publishing([each.part.file for each in rolled]) as tables:
+        unused = [each for each in rolled if not _name_part(tables, each)]
+    for each in unused:
+        store.files.unlink(store.root / each.part.file)
+    store.files.reach("query.rolled")
+
+
+def _rolled(store: Store, entry: QueryEntry) -> _Rolled:
     prefix = key(entry.id) + b"r"
     raws = store.catalog.read(lambda tables: {at: bytes(raw) for at, raw in tables.raw_items("results", prefix)})
     rows = pa.concat_tables([decode(raw) for raw in raws.values()])
     slides = [last_int(at) for at in raws]
     part = stage_part(store, entry, rows, min(slides), max(slides))
-    used = False
-    with store.publishing([part.file]) as tables:
-        known: QueryEntry | None = tables.get("queries", entry.name.encode())
-        now: QueryState | None = tables.get("paced", key(entry.id))
-        if known is not None and now is not None and all(tables.raw("results", at) is not None for at in raws):
-            for at in raws:
-                tables.delete("results", at)
-            tail = sum(map(len, raws.values()))
-            counts = {"tail_runs": now.tail_runs - len(raws), "tail_bytes": now.tail_bytes - tail}
-            tables.put("paced", key(entry.id), replace(now, parts=(*now.parts, part), **counts))
-            used = True
-    if not used:
-        store.files.unlink(store.root / part.file)
-    store.files.reach("query.rolled")
+    return _Rolled(entry, part, {at: len(raw) for at, raw in raws.items()})
+
+
+def _name_part(tables: Tables, each: _Rolled) -> bool:
+    """Put a part in the place of the runs that it holds; false if one of them has gone meanwhile."""
+    entry, raws = each.entry, each.raws
+    known: QueryEntry | None = tables.get("queries", entry.name.encode())
+    now: QueryState | None = tables.get("paced", key(entry.id))
+    if known is None or now is None or any(tables.raw("results", at) is None for at in raws):
+        return False
+    for at in raws:
+        tables.delete("results", at)
+    counts = {"tail_runs": now.tail_runs - len(raws), "tail_bytes": now.tail_bytes - sum(raws.values())}
+    tables.put("paced", key(entry.id), replace(now, parts=(*now.parts, each.part), **counts))
+    return True

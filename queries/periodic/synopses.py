@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from windrow.catalog import Tables, key, last_int
 from windrow.indexes.model import RowModel
-from windrow.queries.periodic import kinds
+from windrow.queries.periodic import kinds, wire
 from windrow.queries.periodic.components import ROWS, Need, as_state, merges
 from windrow.queries.periodic.decompose import ROW
 from windrow.queries.periodic.kinds import Node
@@ -26,6 +26,8 @@ from windrow.records import SynopsisColumn, SynopsisEntry
 
 SLOT, EXPIRY = "_windrow_slot", "_windrow_x"
 _HEAD = struct.Struct("<q")
+_NAMED = b"tallies:"
+"""Before the numbers of the spooled files whose tallies a node is made of; an Arrow stream begins with 255."""
 _COLUMNS = b"columns"
 """Where a node's schema says which of the written columns each of its own is."""
 _BATCH_ROWS = 1 << 17
@@ -39,16 +41,23 @@ class Kept:
 
     changed: int
     """The ordinal of the slide that last changed it."""
-    body: bytes
+    bodies: tuple[bytes, ...]
+    """Usually one; of a node that names several tallies, each of them."""
 
     def table(self) -> pa.Table:
-        """Its rows."""
-        rows = pa.ipc.open_stream(pa.py_buffer(self.body)).read_all()
-        told = (rows.schema.metadata or {}).get(_COLUMNS)
-        if told is None:
-            return rows
-        names, places = zip(*(each.split(":") for each in told.decode().split(",")), strict=True)
-        return pa.table([rows.column(int(place)) for place in places], names=list(names))
+        """Its rows; a group that is in several tallies is there several times."""
+        tables = [table_of(body) for body in self.bodies]
+        return tables[0] if len(tables) == 1 else joined(tables)
+
+
+def table_of(packed: bytes) -> pa.Table:
+    """The rows that `body` was given."""
+    rows = pa.ipc.open_stream(pa.py_buffer(packed)).read_all()
+    told = (rows.schema.metadata or {}).get(_COLUMNS)
+    if told is None:
+        return rows
+    names, places = zip(*(each.split(":") for each in told.decode().split(",")), strict=True)
+    return pa.table([rows.column(int(place)) for place in places], names=list(names))
 
 
 def fetched(cursor: Any, sql: str) -> pa.Table:
@@ -88,18 +97,58 @@ def nodes(tables: Tables, entry: SynopsisEntry) -> Iterator[tuple[Node, int]]:
 def fetch(tables: Tables, entry: SynopsisEntry, node: Node) -> Kept | None:
     """A node."""
     raw = tables.raw("synopses", node_key(entry.stream, entry.number, node))
-    return None if raw is None else Kept(_HEAD.unpack_from(raw)[0], bytes(raw[_HEAD.size :]))
+    if raw is None:
+        return None
+    named = [bytes(tables.raw("synopses", at)) for at in _tallies(entry, node, raw)]
+    return Kept(_HEAD.unpack_from(raw)[0], tuple(named) or (bytes(raw[_HEAD.size :]),))
+
+
+def is_there(tables: Tables, entry: SynopsisEntry, node: Node) -> bool:
+    """Whether anything lies in a node."""
+    return tables.raw("synopses", node_key(entry.stream, entry.number, node)) is not None
+
+
+def tally_key(stream: int, number: int, spool: int, slot: int) -> bytes:
+    """Where the tally of a spooled file's rows of one slot lies, before and after a node names it."""
+    return key(stream, "t", number, spool, slot)
+
+
+def tallied_slots(tables: Tables, entry: SynopsisEntry, spool: int) -> list[int]:
+    """The slots of a spooled file, if an append has tallied its rows for a synopsis."""
+    return [last_int(at) for at, _ in tables.raw_items("synopses", key(entry.stream, "t", entry.number, spool))]
+
+
+def naming(changed: int, spools: Sequence[int]) -> bytes:
+    """A node as bytes that is made of tallies."""
+    return b"".join((_HEAD.pack(changed), _NAMED, *map(_HEAD.pack, spools)))
+
+
+def _tallies(entry: SynopsisEntry, node: Node, raw: Any) -> list[bytes]:
+    """Where the tallies lie that a node is made of."""
+    start = _HEAD.size + len(_NAMED)
+    if bytes(raw[_HEAD.size : start]) != _NAMED:
+        return []
+    spools = [spool for (spool,) in _HEAD.iter_unpack(bytes(raw[start:]))]
+    return [tally_key(entry.stream, entry.number, spool, node.right) for spool in spools]
+
+
+def places_of(tables: Tables, entry: SynopsisEntry, node: Node) -> list[bytes]:
+    """All keys under which a node lies: its own, and those of the tallies that it names."""
+    at = node_key(entry.stream, entry.number, node)
+    raw = tables.raw("synopses", at)
+    return [] if raw is None else [at, *_tallies(entry, node, raw)]
 
 
 def packed(changed: int, rows: pa.Table) -> bytes:
-    """A node as bytes: numbers that are one array, as counts are where nothing is null, are written once."""
-    batches = rows.combine_chunks().to_batches()
-    if len(batches) != 1 or any(map(_has_dictionary, rows.schema.types)):
-        out = pa.BufferOutputStream()
-        with pa.ipc.new_stream(out, rows.schema) as sink:
-            sink.write_table(rows)
-        return b"".join((_HEAD.pack(changed), out.getvalue()))
-    written = batches[0]
+    """A node as bytes."""
+    return body(rows, _HEAD.pack(changed))
+
+
+def body(rows: pa.Table, before: bytes = b"") -> bytes:
+    """Kept values as bytes: numbers that are one array, as counts are where nothing is null, are written once."""
+    written = wire.single_batch(rows)
+    if written is None:
+        return b"".join((before, wire.written(rows)))
     schema = written.schema
     places: dict[tuple[Any, ...], int] = {}
     told, firsts = [], []
@@ -118,19 +167,14 @@ def packed(changed: int, rows: pa.Table) -> bytes:
     if len(firsts) < len(told):
         written = written.select(firsts)
         schema = written.schema.with_metadata({_COLUMNS: ",".join(told).encode()})
-    # A schema and a batch, one behind the other, are a whole stream.
-    return b"".join((_HEAD.pack(changed), schema.serialize(), written.serialize()))
-
-
-def _has_dictionary(kind: pa.DataType) -> bool:
-    """Whether a column has values apart from its batch."""
-    return pa.types.is_dictionary(kind) or any(_has_dictionary(kind.field(at).type) for at in range(kind.num_fields))
+    return wire.stream(written, before=before, schema=schema)
 
 
 def drop(tables: Tables, entry: SynopsisEntry) -> None:
     """Forget a synopsis."""
     tables.delete("synopses", entry_key(entry.stream, entry.number))
-    tables.delete_prefix("synopses", key(entry.stream, "n", entry.number))
+    for what in ("n", "t"):
+        tables.delete_prefix("synopses", key(entry.stream, what, entry.number))
 
 
 # -- what meets a need -----------------------------------------------------------------------------------------------

@@ -359,3 +359,28 @@ def test_a_folder_that_cannot_be_written_is_told_and_tried_again(wh, tmp_path):
     go(wh, 22, 22)
     assert len(list((blocked / "reports").iterdir())) == 2
     assert {query.error for query in wh.queries()} == {None}
+
+
+def test_results_of_several_queries_are_rolled_in_one_commit_and_one_that_cannot_be_harms_no_other(wh, monkeypatch):
+    monkeypatch.setattr(storage, "TAIL_RUNS", 2)
+    for name in ("a", "b", "c"):
+        wh.add_query(name, COUNT)
+    stage, tried = storage.stage_part, []
+
+    def failing(store, entry, rows, first, last):
+        tried.append(entry.name)
+        if entry.name == "b":
+            raise windrow.StorageError("no room for b")
+        return stage(store, entry, rows, first, last)
+
+    monkeypatch.setattr(storage, "stage_part", failing)
+    go(wh, 21, 22)
+    before = wh._store.catalog.version()
+    go(wh, 23, 23)
+    assert tried == ["a", "b", "c"]
+    # An append, a slide, one commit for three deliveries, one for two parts.
+    assert wh._store.catalog.version() == before + 4
+    assert not (wh.path / "results" / "b").exists()
+    for name in ("a", "b", "c"):
+        assert [row[0] for row in wh.results(name).fetchall()] == [slot(at) for at in (21, 22, 23)]
+    assert wh.check().ok

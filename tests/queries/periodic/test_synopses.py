@@ -36,7 +36,7 @@ from standing import (
     statement,
 )  # fmt: skip
 from windrow.catalog import key
-from windrow.queries.periodic import answering, keeping, kinds, running, synopses
+from windrow.queries.periodic import answering, checking, kinds, running, synopses
 from windrow.queries.periodic.scheduling import POLICIES
 from windrow.queries.pieces import CannotCutError
 from windrow.snapshot import Snapshot
@@ -89,7 +89,7 @@ def assert_as_rebuilt(world: World) -> None:
         stream = snapshot.view(STREAM).entry.id
         for entry in store.catalog.read(lambda tables: synopses.entries(tables, stream)):
             assert entry.slide == snapshot.view(STREAM).state.slide
-            assert list(keeping.differences(store, snapshot, STREAM, entry)) == []
+            assert list(checking.differences(store, snapshot, STREAM, entry)) == []
 
 
 @pytest.mark.parametrize("kind", kinds.KINDS)

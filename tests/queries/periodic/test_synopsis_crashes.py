@@ -11,7 +11,9 @@ import scenario
 import windrow
 from faults import finish, start
 from shapes import SHAPES
-from windrow.queries.periodic import synopses
+from windrow.catalog import Tables, key, last_int
+from windrow.queries.periodic import adjusting, answering, synopses
+from windrow.snapshot import Snapshot
 
 SHAPE = "per-row-rich"
 OPERATIONS = scenario.operations(SHAPES[SHAPE], seed=20260202)
@@ -79,3 +81,55 @@ def test_check_tells_of_a_synopsis_whose_rows_are_gone(fresh: Path, tmp_path: Pa
     assert any("is missing" in problem for problem in problems)
     assert any("it cannot be compared with its rows (" in problem for problem in problems)
     assert not any("\n" in problem for problem in problems)
+
+
+# -- tallies that appends put down -----------------------------------------------------------------------------------
+
+FIXED = "fixed"
+FIXED_OPERATIONS = scenario.operations(SHAPES[FIXED], seed=20260303)
+TALLIED = "SELECT n, count(*) AS c FROM s [WINDOW 30 SECONDS SLIDE 10 SECONDS] GROUP BY n ORDER BY n"
+
+
+@pytest.fixture(scope="module")
+def tallied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with lifetimes that are fixed, so that appends tally."""
+    path = tmp_path_factory.mktemp("tallied") / "wh"
+    scenario.create(path, FIXED, windrow.Index("round-robin", 2, 2, maintenance="rebuild"))
+    with scenario.open_warehouse(path) as wh:
+        wh.add_query("q", TALLIED)
+        adjusting.adjust(wh._store, "s", kind="basic")
+    return path
+
+
+def spooled_tallies(wh: windrow.Warehouse) -> int:
+    def look(tables: Tables) -> int:
+        entries = synopses.entries(tables, 1)
+        spooled = [last_int(at) for at, _ in tables.raw_items("spool", key(1))]
+        return sum(bool(synopses.tallied_slots(tables, entry, spool)) for entry in entries for spool in spooled)
+
+    return wh._store.catalog.read(look)
+
+
+def test_appends_of_the_scenario_are_tallied(tallied: Path, tmp_path: Path) -> None:
+    with scenario.open_warehouse(shutil.copytree(tallied, tmp_path / "wh")) as wh:
+        scenario.do(wh, SHAPES[FIXED], FIXED_OPERATIONS[0])
+        assert spooled_tallies(wh) == 1
+
+
+@pytest.mark.parametrize("step", ["append.committing", "append.committed", "slide.committing", "slide.committed"])
+@pytest.mark.parametrize("nth", [1, 3, 5])
+def test_tallies_are_there_with_their_rows_or_not_at_all(step: str, nth: int, tallied: Path, tmp_path: Path) -> None:
+    """A batch that the killed process had committed is appended again, and counts once."""
+    path, progress = shutil.copytree(tallied, tmp_path / "wh"), tmp_path / "progress"
+    child = start(children.run_until_step, str(path), FIXED, FIXED_OPERATIONS, str(progress), step, nth)
+    assert finish(child) == -signal.SIGKILL
+    with scenario.open_warehouse(path) as wh:
+        assert wh.check().problems == ()
+        for operation in FIXED_OPERATIONS[len(progress.read_bytes()) :]:
+            scenario.do(wh, SHAPES[FIXED], operation)
+            assert wh.check().problems == ()
+        window = TALLIED.replace(" SLIDE 10 SECONDS", "")
+        with Snapshot(wh._store) as snapshot:
+            found = answering.answer_one(wh._store, snapshot, window, {}, exact=True)[0]
+        rows = wh.sql("SELECT n FROM s [WINDOW 30 SECONDS]").fetchall()
+        assert found.to_pylist() == [{"n": n, "c": 1} for n in sorted(n for (n,) in rows)]
