@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -127,6 +128,13 @@ def read_within(
         return None
     except ValueError as error:
         raise _damaged(spans.files[getattr(error, "part", None) or 0], error) from None
+
+
+def row_groups(segment: Segment, full: pa.Schema, reader: FileReader) -> list[tuple[int, int]]:
+    """A segment cut at the row groups of its file."""
+    _, layout = reader.mapped(segment.file, full)
+    inner = [first for first in layout.row_groups() if segment.start < first < segment.stop]
+    return list(pairwise([segment.start, *inner, segment.stop]))
 
 
 def read_group(

@@ -9,7 +9,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Self
 
 import pyarrow as pa
@@ -17,7 +16,7 @@ import pyarrow as pa
 from windrow.indexes.copies import Batches, Copies, Of
 from windrow.indexes.model import RowModel
 from windrow.indexes.parquet import FileReader
-from windrow.indexes.rowreading import Spans, read_group, read_live_spans, read_spans
+from windrow.indexes.rowreading import Spans, read_group, read_live_spans, read_spans, row_groups
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection
 from windrow.native import histograms
@@ -83,7 +82,7 @@ def scan_segments(
 
     shared, small = [], []
     for segment in selection.whole:
-        groups = _row_groups(segment, full, reader)
+        groups = row_groups(segment, full, reader)
         if segment.bytes >= _SHARED_BYTES * len(groups):
             shared += [group(segment.file, *rows) for rows in groups]
         else:
@@ -130,13 +129,6 @@ def _dead(segments: Sequence[Segment], slide: int) -> list[int]:
 
 def _batches(rows: pa.Table) -> Batches:
     return [batch for batch in rows.to_batches() if batch.num_rows]
-
-
-def _row_groups(segment: Segment, full: pa.Schema, reader: FileReader) -> list[tuple[int, int]]:
-    """A segment cut at the row groups of its file."""
-    _, layout = reader.mapped(segment.file, full)
-    inner = [first for first in layout.row_groups() if segment.start < first < segment.stop]
-    return list(pairwise([segment.start, *inner, segment.stop]))
 
 
 def _units(segments: Sequence[Segment], dead: Sequence[int]) -> Iterator[_Unit]:
