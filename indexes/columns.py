@@ -17,9 +17,8 @@ import pyarrow.compute as pc
 
 from windrow.indexes.model import Int64s
 from windrow.indexes.parquet import FileReader
-from windrow.indexes.rowreading import read_group, read_ranges, row_groups
+from windrow.indexes.rowreading import own_bytes, read_group, read_ranges, row_groups
 from windrow.indexes.segments import Segment
-from windrow.native import pages
 
 Key = tuple[str, int, int, str, str]
 """A file, the first row and one past the last, a column, and the form in which it is held."""
@@ -258,7 +257,7 @@ class ColumnCache:
         ]
         with self._lock:
             for field, column in zip(fields, columns, strict=True):
-                self._hold(_key(segment, field.name, _form(field)), column, _own_bytes(column, memory))
+                self._hold(_key(segment, field.name, _form(field)), column, own_bytes(column.chunks, memory))
         return columns
 
     def _by_group(self, segment: Segment, names: Sequence[str], full: pa.Schema) -> dict[str, pa.ChunkedArray]:
@@ -379,16 +378,6 @@ def _wanted(schema: pa.Schema) -> Wanted:
 
 def _key(segment: Segment, column: str, form: str) -> Key:
     return segment.file, segment.start, segment.stop, column, form
-
-
-def _own_bytes(column: pa.ChunkedArray, memory: pages.FileMap) -> int:
-    """Bytes of a column without texts that lie in a mapped file."""
-    size = 0
-    for chunk in column.chunks:
-        buffers = chunk.buffers()
-        is_open = len(buffers) == 3 and buffers[2] is not None and memory.holds(buffers[2].address)
-        size += sum(buffer.size for buffer in buffers[:2] if buffer is not None) if is_open else chunk.nbytes
-    return size
 
 
 def _indices(starts: Int64s, stops: Int64s, first: int) -> Int64s:

@@ -133,8 +133,17 @@ def read_within(
 def row_groups(segment: Segment, full: pa.Schema, reader: FileReader) -> list[tuple[int, int]]:
     """A segment cut at the row groups of its file."""
     _, layout = reader.mapped(segment.file, full)
-    inner = [first for first in layout.row_groups() if segment.start < first < segment.stop]
-    return list(pairwise([segment.start, *inner, segment.stop]))
+    return list(pairwise([segment.start, *layout.cuts(segment.start, segment.stop), segment.stop]))
+
+
+def own_bytes(arrays: Iterable[pa.Array], memory: pages.FileMap) -> int:
+    """Bytes of arrays without texts that lie in a mapped file."""
+    size = 0
+    for array in arrays:
+        buffers = array.buffers()
+        is_open = len(buffers) == 3 and buffers[2] is not None and memory.holds(buffers[2].address)
+        size += sum(buffer.size for buffer in buffers[:2] if buffer is not None) if is_open else array.nbytes
+    return size
 
 
 def read_group(

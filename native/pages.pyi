@@ -45,6 +45,8 @@ class Layout:
     def num_row_groups(self) -> int: ...
     def row_groups(self) -> list[int]:
         """The first row of each row group, and the number of rows at the end: for readers by row group."""
+    def cuts(self, start: int, stop: int) -> list[int]:
+        """The rows between `start` and `stop` at which another row group begins."""
     def open_bytes(self, names: Iterable[str], start: int, stop: int) -> int:
         """About how many bytes of columns, in the row groups within [start, stop), can be handed out where they lie.
 

@@ -208,6 +208,21 @@ cdef class Layout:
         """The first row of each row group, and the number of rows at the end: for readers by row group."""
         return [self.first[i] for i in range(<Py_ssize_t>self.first.size())]
 
+    def cuts(self, int64_t start, int64_t stop):
+        """The rows between `start` and `stop` at which another row group begins."""
+        cdef Py_ssize_t lo = 0, hi = <Py_ssize_t>self.first.size(), middle
+        cdef list found = []
+        while lo < hi:  # the first that begins after start
+            middle = (lo + hi) >> 1
+            if self.first[middle] <= start:
+                lo = middle + 1
+            else:
+                hi = middle
+        while lo < <Py_ssize_t>self.first.size() and self.first[lo] < stop:
+            found.append(self.first[lo])
+            lo += 1
+        return found
+
     def open_bytes(self, names, int64_t start, int64_t stop):
         """About how many bytes of columns, in the row groups within [start, stop), can be handed out where they lie."""
         cdef int group

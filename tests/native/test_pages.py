@@ -126,6 +126,9 @@ def test_every_readable_type_is_read(kind, version, use_dictionary):
     result.validate(full=True)
     assert plain(result).equals(plain(by_pyarrow(file, starts, stops)))
     assert layout.row_groups() == [0, 90, 180, 270, 360, 450, 500]
+    for start, stop in [(0, 500), (90, 180), (89, 181), (90, 91), (100, 360), (450, 500), (0, 0), (499, 600)]:
+        inside = [first for first in layout.row_groups()[:-1] if start < first < stop]
+        assert layout.cuts(start, min(stop, 500)) == inside
 
 
 @pytest.mark.parametrize("kind", DECLINED, ids=str)
