@@ -97,7 +97,7 @@ class ColumnCache:
         if picks is not None:
             segments = [segment for segment in segments if len(picks[segment.id][0])]
         missing = self._missing(segments, wanted)
-        if len(missing) <= 1 or sum(segment.bytes for segment in missing) <= _ALONE_BYTES:
+        if len(missing) <= 1 or self._effort(missing, full) <= _ALONE_BYTES:
             for segment in segments:
                 yield from self._rows(segment, schema, wanted, full, picks, noted_as)
             return
@@ -156,9 +156,13 @@ class ColumnCache:
         """Whether nothing of this needs to be decoded."""
         return not self._missing(segments, _wanted(schema))
 
-    def nearly_holds(self, segments: Sequence[Segment], schema: pa.Schema) -> bool:
+    def nearly_holds(self, segments: Sequence[Segment], schema: pa.Schema, full: pa.Schema) -> bool:
         """Whether so little of this needs to be decoded that it had better be waited for."""
-        return sum(segment.bytes for segment in self._missing(segments, _wanted(schema))) <= _SOON_BYTES
+        return self._effort(self._missing(segments, _wanted(schema)), full) <= _SOON_BYTES
+
+    def _effort(self, segments: Sequence[Segment], full: pa.Schema) -> int:
+        """How many bytes to decode segments is worth; texts that lie open are at most looked through for damage."""
+        return sum(segment.bytes - self._open_bytes(segment, full) * 7 // 8 for segment in segments)
 
     def _rows(
         self,

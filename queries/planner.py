@@ -286,7 +286,7 @@ class Planner:
 
         def read(narrow: pa.Schema) -> Iterable[pa.RecordBatch]:
             rows = cache.batches(segments, narrow, full, None if picks is None else picks(segments), noted_as)
-            return list(rows) if cache.nearly_holds(segments, narrow) else rows
+            return list(rows) if cache.nearly_holds(segments, narrow, full) else rows
 
         self.desk.source(name, schema, read, sum(segment.rows for segment in segments))
 
