@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from windrow.indexes.model import Int64s
 from windrow.indexes.parquet import FileReader
-from windrow.indexes.rowreading import read_ranges
+from windrow.indexes.rowreading import own_bytes, read_group, read_ranges, row_groups
 from windrow.indexes.segments import Segment
 
 Key = tuple[str, int, int, str, str]
@@ -36,6 +36,8 @@ _ALONE_BYTES = 4 << 20
 _SOON_BYTES = 64 << 20
 """Where no more than this is to be decoded, a reader had better wait for all of it than take it one by one."""
 _LENT = 64
+_MAPPED = 4
+"""Times the budget: bytes of mapped files that a window in the cache may have, beside the cache's own memory."""
 
 
 def default_budget() -> int:
@@ -63,7 +65,9 @@ class ColumnCache:
     def __init__(self, reader: FileReader, budget: int | None = None) -> None:
         self._reader = reader
         self.budget = default_budget() if budget is None else budget
-        self._held: OrderedDict[Key, Any] = OrderedDict()
+        self._held: OrderedDict[Key, tuple[Any, int]] = OrderedDict()
+        """With the bytes of each that are not a mapped file's."""
+        self._open: dict[tuple[str, int], int] = {}
         self._repeating: dict[tuple[str, int], frozenset[str]] = {}
         self._lent: dict[str, tuple[frozenset[str], int]] = {}
         """By folder: what was found in a large segment, and for how many more it is taken."""
@@ -93,7 +97,7 @@ class ColumnCache:
         if picks is not None:
             segments = [segment for segment in segments if len(picks[segment.id][0])]
         missing = self._missing(segments, wanted)
-        if len(missing) <= 1 or sum(segment.bytes for segment in missing) <= _ALONE_BYTES:
+        if len(missing) <= 1 or self._effort(missing, full) <= _ALONE_BYTES:
             for segment in segments:
                 yield from self._rows(segment, schema, wanted, full, picks, noted_as)
             return
@@ -123,7 +127,7 @@ class ColumnCache:
                     absent.append(at)
                 else:
                     self._held.move_to_end(key)
-                found.append(held)
+                found.append(held and held[0])
         if absent:
             decode = partial(self._decode, fields=[field], full=full)
             missing = [segments[at] for at in absent]
@@ -152,9 +156,13 @@ class ColumnCache:
         """Whether nothing of this needs to be decoded."""
         return not self._missing(segments, _wanted(schema))
 
-    def nearly_holds(self, segments: Sequence[Segment], schema: pa.Schema) -> bool:
+    def nearly_holds(self, segments: Sequence[Segment], schema: pa.Schema, full: pa.Schema) -> bool:
         """Whether so little of this needs to be decoded that it had better be waited for."""
-        return sum(segment.bytes for segment in self._missing(segments, _wanted(schema))) <= _SOON_BYTES
+        return self._effort(self._missing(segments, _wanted(schema)), full) <= _SOON_BYTES
+
+    def _effort(self, segments: Sequence[Segment], full: pa.Schema) -> int:
+        """How many bytes to decode segments is worth; texts that lie open are at most looked through for damage."""
+        return sum(segment.bytes - self._open_bytes(segment, full) * 7 // 8 for segment in segments)
 
     def _rows(
         self,
@@ -181,7 +189,7 @@ class ColumnCache:
                     missing.append(field)
                 else:
                     self._held.move_to_end(key)
-                columns.append(found)
+                columns.append(found and found[0])
         if missing:
             decoded = iter(self._decode(segment, missing, full))
             columns = [next(decoded) if column is None else column for column in columns]
@@ -207,35 +215,76 @@ class ColumnCache:
                     if found is None:
                         return None
                     self._held.move_to_end(key)
-                    own.extend(found.slice(start - segment.start, stop - start).chunks)
+                    own.extend(found[0].slice(start - segment.start, stop - start).chunks)
         arrays = [
             pa.concat_arrays(own) if own else pa.nulls(0, field.type) for own, field in zip(parts, schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
+    def has_room_for(self, segments: Sequence[Segment], full: pa.Schema) -> bool:
+        """Whether all columns of segments can be kept; texts that lie open in their files take hardly any room."""
+        size = sum(segment.bytes for segment in segments)
+        if size <= self.budget:
+            return True
+        if size > (1 + _MAPPED) * self.budget:
+            return False
+        mapped = sum(self._open_bytes(segment, full) for segment in segments)
+        return size - mapped <= self.budget and mapped <= _MAPPED * self.budget
+
+    def _open_bytes(self, segment: Segment, full: pa.Schema) -> int:
+        place = segment.file, segment.start
+        known = self._open.get(place)
+        if known is None:
+            known = self._reader.mapped(segment.file, full)[1].open_bytes(full.names, segment.start, segment.stop)
+            with self._lock:
+                if len(self._open) > _JUDGED:
+                    self._open.clear()
+                self._open[place] = known
+        return known
+
     def _decode(self, segment: Segment, fields: list[pa.Field], full: pa.Schema) -> list[pa.ChunkedArray]:
-        stored = pa.schema([full.field(field.name) for field in fields])
-        rows = read_ranges({segment.file: [(segment.start, segment.stop)]}, stored, full, self._reader)
+        memory, layout = self._reader.mapped(segment.file, full)
+        lie_open = [
+            field.name
+            for field in fields
+            if _form(field) == PLAIN and layout.open_bytes([field.name], segment.start, segment.stop)
+        ]
+        read = self._by_group(segment, lie_open, full) if lie_open else {}
+        stored = pa.schema([full.field(field.name) for field in fields if field.name not in read])
+        if stored.names:
+            rows = read_ranges({segment.file: [(segment.start, segment.stop)]}, stored, full, self._reader)
+            read |= zip(stored.names, rows.columns, strict=True)
         columns = [
             column if column.type.equals(field.type) else column.dictionary_encode().cast(field.type)
-            for column, field in zip(rows.columns, fields, strict=True)
+            for field in fields
+            for column in [read[field.name]]
         ]
         with self._lock:
             for field, column in zip(fields, columns, strict=True):
-                self._hold(_key(segment, field.name, _form(field)), column)
+                self._hold(_key(segment, field.name, _form(field)), column, own_bytes(column.chunks, memory))
         return columns
 
-    def _hold(self, key: Key, value: Sized) -> None:
+    def _by_group(self, segment: Segment, names: Sequence[str], full: pa.Schema) -> dict[str, pa.ChunkedArray]:
+        """Columns of text, a chunk for each row group, so that none is copied; empty if our own reader cannot."""
+        schema, found = pa.schema([full.field(name) for name in names]), []
+        for start, stop in row_groups(segment, full, self._reader):
+            rows = read_group(segment.file, start, stop, schema, full, self._reader)
+            if rows is None:
+                return {}
+            found.append(rows)
+        return dict(zip(names, pa.Table.from_batches(found, schema).columns, strict=True))
+
+    def _hold(self, key: Key, value: Any, size: int) -> None:
         """Keep something, and let go of what was not used for longest until all fits again."""
-        before = self._held.pop(key, None)
-        self._held[key] = value
-        self._bytes += value.nbytes - (0 if before is None else before.nbytes)
+        _, before = self._held.pop(key, (None, 0))
+        self._held[key] = value, size
+        self._bytes += size - before
         self._shrink()
 
     def _shrink(self) -> None:
         while self._bytes + self.lent > self.budget and self._held:
-            _, dropped = self._held.popitem(last=False)
-            self._bytes -= dropped.nbytes
+            _, (_, size) = self._held.popitem(last=False)
+            self._bytes -= size
 
     def noted(self, segment: Segment, column: str, form: str) -> Any:
         """What was noted of a column of a segment; None if nothing was, or if it had to go."""
@@ -244,12 +293,12 @@ class ColumnCache:
             found = self._held.get(key)
             if found is not None:
                 self._held.move_to_end(key)
-            return found
+            return found and found[0]
 
     def note(self, segment: Segment, column: str, form: str, value: Sized) -> None:
         """Keep what somebody found out of a column of a segment, as long as there is room."""
         with self._lock:
-            self._hold(_key(segment, column, form), value)
+            self._hold(_key(segment, column, form), value, value.nbytes)
 
     def lend(self, count: int) -> None:
         """Give bytes of the budget away, or take them back."""
@@ -309,13 +358,13 @@ class ColumnCache:
         """Drop the columns of files below `folder` that are not in `files`."""
         with self._lock:
             for key in [key for key in self._held if key[0].startswith(folder) and key[0] not in files]:
-                self._bytes -= self._held.pop(key).nbytes
+                self._bytes -= self._held.pop(key)[1]
 
     def forget(self, files: Collection[str]) -> None:
         """Drop the columns of files that are gone."""
         with self._lock:
             for key in [key for key in self._held if key[0] in files]:
-                self._bytes -= self._held.pop(key).nbytes
+                self._bytes -= self._held.pop(key)[1]
 
     @property
     def bytes(self) -> int:

@@ -1,12 +1,13 @@
 """Copies of live rows that scans have made, kept for the next scan of the same columns.
 
 Arrow's texts lie side by side, so the live rows of a segment that also has dead ones must be copied to be handed out. A
-slide takes rows from one expiry column only: the copies of the others are still right, and are handed out again.
+slide takes rows from one expiry column only: the copies of the others are still right, and are handed out again. What
+needs no copy is kept too, if next to nothing of it is memory of its own.
 """
 
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable
 
 import pyarrow as pa
 
@@ -31,46 +32,48 @@ class Copies:
 
     def __init__(self, cache: ColumnCache) -> None:
         self._cache = cache
-        self._kept: OrderedDict[Hashable, dict[Of, Batches]] = OrderedDict()
+        self._kept: OrderedDict[Hashable, dict[Of, tuple[Batches, int]]] = OrderedDict()
         self._lock = threading.Lock()
         self.bytes = 0
         """Held now; memory is asked for in large pages, so that it may be some more."""
 
-    def begin(self, scan: Hashable, wanted: Mapping[Of, int]) -> dict[Of, Batches] | None:
+    def has_room_for(self, size: int) -> bool:
+        """Whether copies of so many bytes can all be kept, if nothing else is."""
+        return size <= self._cache.budget // _SHARE
+
+    def begin(self, scan: Hashable, wanted: Collection[Of]) -> dict[Of, Batches] | None:
         """What is kept of the copies that a scan wants; what it no longer wants goes, and its memory is used again.
 
         Args:
             scan: What is scanned: a stream and columns.
-            wanted: Of each copy what it is of, and about how many bytes it has.
+            wanted: Of each copy what it is of.
 
         Returns:
-            None if nothing is to be kept: nobody has made this scan before, or it is too large.
+            None if nothing is to be kept: nobody has made this scan before.
         """
         with self._lock:
             known = self._kept.get(scan)
             if known is None:
                 self._kept[scan] = {}
                 while len(self._kept) > _PLACES:
-                    self._drop(self._kept.popitem(last=False)[1], {})
+                    self._drop(self._kept.popitem(last=False)[1], ())
                 return None
             self._kept.move_to_end(scan)
-            fits = sum(wanted.values()) <= self._cache.budget // _SHARE
-            self._drop(known, wanted if fits else {})
-            return dict(known) if fits else None
+            self._drop(known, wanted)
+            return {of: batches for of, (batches, _) in known.items()}
 
-    def keep(self, scan: Hashable, of: Of, batches: Batches) -> None:
-        """Keep a copy that a scan has made; those of scans that were not made for longest go for it."""
-        size = sum(batch.nbytes for batch in batches)
+    def keep(self, scan: Hashable, of: Of, batches: Batches, size: int) -> None:
+        """Keep a copy of so many bytes; those of scans that were not made for longest go for it."""
         with self._lock:
             known = self._kept.get(scan)
             if known is None or of in known:
                 return
             for other in [other for other in self._kept if other != scan]:
-                if self.bytes + size <= self._cache.budget // _SHARE:
+                if self.has_room_for(self.bytes + size):
                     break
-                self._drop(self._kept[other], {})
-            if self.bytes + size <= self._cache.budget // _SHARE:
-                known[of] = batches
+                self._drop(self._kept[other], ())
+            if self.has_room_for(self.bytes + size):
+                known[of] = batches, size
                 self._count(size)
 
     def forget(self, segments: Collection[int]) -> None:
@@ -78,11 +81,11 @@ class Copies:
         gone = frozenset(segments)
         with self._lock:
             for known in self._kept.values() if self.bytes else ():
-                self._drop(known, {of: 0 for of in known if gone.isdisjoint(part[0] for part in of)})
+                self._drop(known, {of for of in known if gone.isdisjoint(part[0] for part in of)})
 
-    def _drop(self, known: dict[Of, Batches], wanted: Mapping[Of, int]) -> None:
+    def _drop(self, known: dict[Of, tuple[Batches, int]], wanted: Collection[Of]) -> None:
         for of in [of for of in known if of not in wanted]:
-            self._count(-sum(batch.nbytes for batch in known.pop(of)))
+            self._count(-known.pop(of)[1])
 
     def _count(self, size: int) -> None:
         self.bytes += size

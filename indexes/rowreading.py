@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -127,6 +128,22 @@ def read_within(
         return None
     except ValueError as error:
         raise _damaged(spans.files[getattr(error, "part", None) or 0], error) from None
+
+
+def row_groups(segment: Segment, full: pa.Schema, reader: FileReader) -> list[tuple[int, int]]:
+    """A segment cut at the row groups of its file."""
+    _, layout = reader.mapped(segment.file, full)
+    return list(pairwise([segment.start, *layout.cuts(segment.start, segment.stop), segment.stop]))
+
+
+def own_bytes(arrays: Iterable[pa.Array], memory: pages.FileMap) -> int:
+    """Bytes of arrays without texts that lie in a mapped file."""
+    size = 0
+    for array in arrays:
+        buffers = array.buffers()
+        is_open = len(buffers) == 3 and buffers[2] is not None and memory.holds(buffers[2].address)
+        size += sum(buffer.size for buffer in buffers[:2] if buffer is not None) if is_open else array.nbytes
+    return size
 
 
 def read_group(

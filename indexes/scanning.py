@@ -1,26 +1,26 @@
 """Scans: all rows of the selected segments, read ahead of the consumer, filtered only where an edge needs it.
 
 Row groups that are wholly in the window are not copied: their texts are handed out where they lie, in the mapped file.
-The others are read in units of some megabytes, across files, by a few threads if they are many; what a scan has copied
+The others are read in units of some megabytes, across files, by a few threads if they are many; what a scan has made
 is kept for the next one, see `copies`.
 """
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Self
+from functools import partial
+from typing import NamedTuple, Self
 
 import pyarrow as pa
 
 from windrow.indexes.copies import Batches, Copies, Of
 from windrow.indexes.model import RowModel
 from windrow.indexes.parquet import FileReader
-from windrow.indexes.rowreading import Spans, read_group, read_live_spans, read_spans
+from windrow.indexes.rowreading import Spans, own_bytes, read_group, read_live_spans, read_spans, row_groups
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection
-from windrow.native import histograms
+from windrow.native import histograms, pages
 
 _UNIT_BYTES = 4 << 20
 _ALONE_BYTES = 40 << 20
@@ -28,8 +28,23 @@ _ALONE_BYTES = 40 << 20
 _SHARED_BYTES = 256 << 10
 """A segment's row groups from which on each is a batch of its own."""
 _THREADS = min(8, os.cpu_count() or 1)
+_BATCH_BYTES = 2048
+"""What a batch takes beside its buffers, about."""
+_OPEN_SHARE = 8
+"""What needs no copy is kept if at most one byte in so many is memory of its own."""
 
 Work = Callable[[], Batches]
+
+
+class _Task(NamedTuple):
+    """Rows that are read in one go."""
+
+    of: Of
+    bytes: int
+    """About so many are copied."""
+    work: Work
+    own: Callable[[Batches], int | None]
+    """What keeping the result would take; None if it is not worth that."""
 
 
 @dataclass(frozen=True)
@@ -69,57 +84,77 @@ def scan_segments(
     def whole(spans: Spans) -> Work:
         return lambda: _batches(read_spans(spans, schema, full, reader))
 
-    def group(file: str, start: int, stop: int) -> Work:
-        def work() -> Batches:
-            rows = read_group(file, start, stop, schema, full, reader)
-            return whole(Spans.of({file: [(start, stop)]}))() if rows is None else [rows]
+    def groups(segment: Segment, cut: list[tuple[int, int]]) -> Work:
+        def group(start: int, stop: int) -> Batches:
+            rows = read_group(segment.file, start, stop, schema, full, reader)
+            return whole(Spans.of({segment.file: [(start, stop)]}))() if rows is None else [rows]
 
-        return work
+        return lambda: [batch for start, stop in cut for batch in group(start, stop)]
 
     bounds = selection.edge_bounds()
 
     def edge(spans: Spans) -> Work:
         return lambda: _batches(read_live_spans(spans, bounds, model, schema, full, reader))
 
-    shared, small = [], []
+    shared, small = list[_Task](), []
     for segment in selection.whole:
-        groups = _row_groups(segment, full, reader)
-        if segment.bytes >= _SHARED_BYTES * len(groups):
-            shared += [group(segment.file, *rows) for rows in groups]
+        cut = row_groups(segment, full, reader)
+        if segment.bytes >= _SHARED_BYTES * len(cut):
+            of = ((segment.id, segment.start, segment.stop, segment.expiries, 0),)
+            memory, _ = reader.mapped(segment.file, full)
+            shared.append(_Task(of, 0, groups(segment, cut), partial(_own_if_open, memory)))
         else:
             small.append(segment)
     wholes = list(_units(small, [0] * len(small)))
     edges = list(_units(selection.edge, _dead(selection.edge, model.last_slot(bounds.now))))
-    copied = [(unit, whole(unit.spans)) for unit in wholes] + [(unit, edge(unit.spans)) for unit in edges]
-    if copies is not None and bounds.is_of_expiry and model.expires is not None:
-        kept, copied = _kept(copies, schema, copied)
-        shared += kept
-    yield from _ahead(shared, [work for _, work in copied], sum(unit.bytes for unit, _ in copied))
+    copied = [_Task(unit.of, unit.bytes, whole(unit.spans), _size) for unit in wholes]
+    copied += [_Task(unit.of, unit.bytes, edge(unit.spans), _size) for unit in edges]
+    ready = list[Work]()
+    if copies is not None and bounds.is_of_expiry and model.expires is not None and selection.segments:
+        folder = selection.segments[0].file.rpartition("/")[0]
+        scan = folder, tuple(schema.names), tuple(map(str, schema.types))
+        ready, shared, copied = _kept(copies, scan, shared, copied)
+    done = [*ready, *(task.work for task in shared)]
+    yield from _ahead(done, [task.work for task in copied], sum(task.bytes for task in copied))
 
 
 def _kept(
-    copies: Copies, schema: pa.Schema, copied: list[tuple[_Unit, Work]]
-) -> tuple[list[Work], list[tuple[_Unit, Work]]]:
-    """Copies that are there already, and those that must be made, and kept when they are."""
-    folder = next((unit.spans.files[0].rpartition("/")[0] for unit, _ in copied), None)
-    scan = folder, tuple(schema.names), tuple(map(str, schema.types))
-    known = None if folder is None else copies.begin(scan, {unit.of: unit.bytes for unit, _ in copied})
+    copies: Copies, scan: Hashable, shared: list[_Task], copied: list[_Task]
+) -> tuple[list[Work], list[_Task], list[_Task]]:
+    """What is there already, and what must be made, and kept when it is."""
+    lasting = [*shared, *copied] if copies.has_room_for(sum(task.bytes for task in copied)) else shared
+    known = copies.begin(scan, {task.of for task in lasting})
     if known is None:
-        return [], copied
+        return [], shared, copied
 
-    def keeping(of: Of, work: Work) -> Work:
+    def keeping(task: _Task) -> _Task:
         def made() -> Batches:
-            batches = work()
-            copies.keep(scan, of, batches)
+            batches = task.work()
+            size = task.own(batches)
+            if size is not None:
+                copies.keep(scan, task.of, batches, size)
             return batches
 
-        return made
+        return task._replace(work=made)
 
     def there(batches: Batches) -> Work:
         return lambda: batches
 
-    ready = [there(known[unit.of]) for unit, _ in copied if unit.of in known]
-    return ready, [(unit, keeping(unit.of, work)) for unit, work in copied if unit.of not in known]
+    ready = [there(known[task.of]) for task in lasting if task.of in known]
+    missing = [keeping(task) for task in shared if task.of not in known]
+    if lasting is shared:
+        return ready, missing, copied
+    return ready, missing, [keeping(task) for task in copied if task.of not in known]
+
+
+def _size(batches: Batches) -> int:
+    return sum(batch.nbytes for batch in batches)
+
+
+def _own_if_open(memory: pages.FileMap, batches: Batches) -> int | None:
+    """Bytes of batches that are not a mapped file's; None if they are many."""
+    own = sum(own_bytes(batch.columns, memory) + _BATCH_BYTES for batch in batches)
+    return own if own * _OPEN_SHARE <= _size(batches) else None
 
 
 def _dead(segments: Sequence[Segment], slide: int) -> list[int]:
@@ -130,13 +165,6 @@ def _dead(segments: Sequence[Segment], slide: int) -> list[int]:
 
 def _batches(rows: pa.Table) -> Batches:
     return [batch for batch in rows.to_batches() if batch.num_rows]
-
-
-def _row_groups(segment: Segment, full: pa.Schema, reader: FileReader) -> list[tuple[int, int]]:
-    """A segment cut at the row groups of its file."""
-    _, layout = reader.mapped(segment.file, full)
-    inner = [first for first in layout.row_groups() if segment.start < first < segment.stop]
-    return list(pairwise([segment.start, *inner, segment.stop]))
 
 
 def _units(segments: Sequence[Segment], dead: Sequence[int]) -> Iterator[_Unit]:

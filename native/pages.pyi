@@ -23,6 +23,8 @@ class FileMap(Buffer):
     def __init__(self, descriptor: int, size: int) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __len__(self) -> int: ...
+    def holds(self, address: int) -> bool:
+        """Whether an address is in this memory."""
 
 class Layout:
     """Where the columns of one file lie: its row groups and chunks, and (found at the first touch) their pages.
@@ -43,6 +45,13 @@ class Layout:
     def num_row_groups(self) -> int: ...
     def row_groups(self) -> list[int]:
         """The first row of each row group, and the number of rows at the end: for readers by row group."""
+    def cuts(self, start: int, stop: int) -> list[int]:
+        """The rows between `start` and `stop` at which another row group begins."""
+    def open_bytes(self, names: Iterable[str], start: int, stop: int) -> int:
+        """About how many bytes of columns, in the row groups within [start, stop), can be handed out where they lie.
+
+        They are long texts, neither compressed nor in a dictionary, and need no memory but for their offsets.
+        """
 
 def open_layout(file: Buffer, schema: pa.Schema) -> Layout:
     """Parse a file's footer (`file` is the whole file as a buffer) for reading columns of the Arrow schema."""

@@ -208,6 +208,38 @@ cdef class Layout:
         """The first row of each row group, and the number of rows at the end: for readers by row group."""
         return [self.first[i] for i in range(<Py_ssize_t>self.first.size())]
 
+    def cuts(self, int64_t start, int64_t stop):
+        """The rows between `start` and `stop` at which another row group begins."""
+        cdef Py_ssize_t lo = 0, hi = <Py_ssize_t>self.first.size(), middle
+        cdef list found = []
+        while lo < hi:  # the first that begins after start
+            middle = (lo + hi) >> 1
+            if self.first[middle] <= start:
+                lo = middle + 1
+            else:
+                hi = middle
+        while lo < <Py_ssize_t>self.first.size() and self.first[lo] < stop:
+            found.append(self.first[lo])
+            lo += 1
+        return found
+
+    def open_bytes(self, names, int64_t start, int64_t stop):
+        """About how many bytes of columns, in the row groups within [start, stop), can be handed out where they lie."""
+        cdef int group
+        cdef int64_t found = 0
+        cdef const Chunk* chunk
+        for name in names:
+            slot = self.slots.get(name)
+            if slot is None or slot == ABSENT or self.fits[<int>slot].kind != BYTES:
+                continue
+            for group in range(self.num_row_groups):
+                chunk = &self.chunks[<size_t>group * self.width + <int>slot]
+                if start <= self.first[group] and self.first[group + 1] <= stop and chunk.codec == 0 and (
+                        chunk.encodings & (<uint64_t>1 << LENGTHS)) and (
+                        chunk.size >= max(<int64_t>SHARED_BYTES, LONG_TEXT * chunk.rows)):
+                    found += max(<int64_t>0, chunk.size - 8 * chunk.rows)
+        return found
+
     cdef int find_pages(self, const uint8_t* file, int64_t length, size_t chunk, const Fit* fit) except -1:
         cdef vector[Page] pages
         cdef Page dictionary

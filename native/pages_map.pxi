@@ -28,3 +28,7 @@ cdef class FileMap:
 
     def __len__(self):
         return self.size
+
+    def holds(self, uintptr_t address):
+        """Whether an address is in this memory."""
+        return <uintptr_t>self.p <= address < <uintptr_t>self.p + self.size

@@ -312,11 +312,14 @@ cdef class Reader:
         offsets = pa.allocate_buffer((self.rows + 1) * width)
         out = <uint8_t*><uintptr_t>offsets.address
         at = before
-        for i in range(self.rows + 1):
-            end = v.ends[at]
-            memcpy(out + i * width, &end, width)
-            if i < self.rows and (not t.nulls or (t.valid[i >> 3] >> (i & 7)) & 1):
-                at += 1
+        if width == 4 and not t.nulls:
+            memcpy(out, v.ends + at, (self.rows + 1) * sizeof(uint32_t))
+        else:
+            for i in range(self.rows + 1):
+                end = v.ends[at]
+                memcpy(out + i * width, &end, width)
+                if i < self.rows and (not t.nulls or (t.valid[i >> 3] >> (i & 7)) & 1):
+                    at += 1
         data = pa.py_buffer(self.files[v.part]).slice(v.texts - <const uint8_t*>self.views[v.part].buf, v.ends[v.count])
         return pa.Array.from_buffers(wanted, self.rows, [valid if t.nulls else None, offsets, data], t.nulls)
 

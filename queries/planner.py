@@ -184,7 +184,7 @@ class Planner:
                 absent=absent_columns(view, selection, self.snapshot.store.reader),
             )
             self._create_view(name, sql)
-        elif (first := self._first(reference, view)) is not None and self._fits(selection) and selection.segments:
+        elif (first := self._first(reference, view)) is not None and self._fits(view, selection) and selection.segments:
             top = Top(first, selection.whole, self.snapshot.store.columns, view.stored_schema)
             self._register_columns(name, view, selection, top.picks)
             path = "columns"
@@ -192,7 +192,7 @@ class Planner:
             path = "probe"
             if _is_probe(ready):
                 self._register_probe(name, ready, ready.found)
-            elif self._fits(selection):
+            elif self._fits(view, selection):
                 picks, noted_as = self._heard.picks(name, ready.found)
                 self._register_columns(name, view, selection, lambda _: picks, noted_as)
             else:
@@ -214,7 +214,7 @@ class Planner:
 
     def offer(self, name: str, view: StreamView, selection: Selection, torn: Collection[str] = ()) -> str:
         """Make a window readable under a name; gives how it is read. Of `torn` files only its segments' rows are."""
-        if selection.segments and self._fits(selection):
+        if selection.segments and self._fits(view, selection):
             self._register_columns(name, view, selection)
             return "columns"
         model = view.entry.definition.model
@@ -223,9 +223,9 @@ class Planner:
         self._create_view(name, window_sql(self._root, model, view.schema, selection, files, absent))
         return "scan" if selection.segments else "empty"
 
-    def _fits(self, selection: Selection) -> bool:
+    def _fits(self, view: StreamView, selection: Selection) -> bool:
         """Whether the window's columns can be kept in memory between queries."""
-        return sum(segment.bytes for segment in selection.segments) <= self.snapshot.store.columns.budget
+        return self.snapshot.store.columns.has_room_for(selection.segments, view.stored_schema)
 
     def _first(self, reference: Reference, view: StreamView) -> First | None:
         """What the statement orders by first, if it wants only a few rows of all."""
@@ -287,7 +287,7 @@ class Planner:
 
         def read(narrow: pa.Schema) -> Iterable[pa.RecordBatch]:
             rows = cache.batches(segments, narrow, full, None if picks is None else picks(segments), noted_as)
-            return list(rows) if cache.nearly_holds(segments, narrow) else rows
+            return list(rows) if cache.nearly_holds(segments, narrow, full) else rows
 
         self.desk.source(name, schema, read, sum(segment.rows for segment in segments))
 

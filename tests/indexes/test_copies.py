@@ -22,12 +22,12 @@ def cache() -> ColumnCache:
 
 def test_a_scan_is_kept_from_its_second_time_on(cache: ColumnCache) -> None:
     copies = Copies(cache)
-    assert copies.begin("scan", {A: MB}) is None
-    assert copies.begin("scan", {A: MB}) == {}
+    assert copies.begin("scan", {A}) is None
+    assert copies.begin("scan", {A}) == {}
     made = batches(MB)
-    copies.keep("scan", A, made)
-    copies.keep("scan", A, batches(MB))
-    found = copies.begin("scan", {A: MB, B: MB})
+    copies.keep("scan", A, made, MB)
+    copies.keep("scan", A, batches(MB), MB)
+    found = copies.begin("scan", {A, B})
     assert found is not None
     assert list(found) == [A]
     assert found[A] is made
@@ -37,10 +37,10 @@ def test_a_scan_is_kept_from_its_second_time_on(cache: ColumnCache) -> None:
 def test_what_a_scan_no_longer_wants_goes_before_anything_new_is_made(cache: ColumnCache) -> None:
     copies = Copies(cache)
     for _ in range(2):
-        copies.begin("scan", {A: MB, B: MB})
-    copies.keep("scan", A, batches(MB))
-    copies.keep("scan", B, batches(MB))
-    found = copies.begin("scan", {B: MB, C: MB})
+        copies.begin("scan", {A, B})
+    copies.keep("scan", A, batches(MB), MB)
+    copies.keep("scan", B, batches(MB), MB)
+    found = copies.begin("scan", {B, C})
     assert found is not None
     assert list(found) == [B]
     assert copies.bytes == cache.lent == MB
@@ -50,35 +50,48 @@ def test_copies_take_a_quarter_of_the_budget_at_most_and_the_oldest_scan_gives_w
     copies = Copies(cache)
     for scan in ("old", "new"):
         for _ in range(2):
-            copies.begin(scan, {A: 2 * MB, B: 2 * MB})
+            copies.begin(scan, {A, B})
     for part in (A, B):
-        copies.keep("old", part, batches(2 * MB))
+        copies.keep("old", part, batches(2 * MB), 2 * MB)
     assert copies.bytes == 4 * MB
-    copies.keep("new", A, batches(2 * MB))
+    copies.keep("new", A, batches(2 * MB), 2 * MB)
     assert copies.bytes == 2 * MB, "all of the old scan went: some of it alone would be of little use"
-    copies.keep("new", B, batches(2 * MB))
-    copies.keep("new", C, batches(1))
+    copies.keep("new", B, batches(2 * MB), 2 * MB)
+    copies.keep("new", C, batches(1), 1)
     assert copies.bytes == cache.lent == 4 * MB, "what does not fit is not kept"
 
 
-def test_a_scan_that_is_larger_than_the_budget_keeps_nothing_and_drops_what_it_kept(cache: ColumnCache) -> None:
+def test_a_scan_that_wants_no_copies_any_more_drops_what_it_kept(cache: ColumnCache) -> None:
+    copies = Copies(cache)
+    assert copies.has_room_for(4 * MB)
+    assert not copies.has_room_for(4 * MB + 1)
+    for _ in range(2):
+        copies.begin("scan", {A})
+    copies.keep("scan", A, batches(MB), MB)
+    assert copies.begin("scan", ()) == {}
+    assert copies.bytes == cache.lent == 0
+
+
+def test_what_is_counted_of_a_copy_is_what_its_keeper_said(cache: ColumnCache) -> None:
     copies = Copies(cache)
     for _ in range(2):
-        copies.begin("scan", {A: MB})
-    copies.keep("scan", A, batches(MB))
-    assert copies.begin("scan", {A: MB, B: 4 * MB}) is None
-    assert copies.bytes == cache.lent == 0
+        copies.begin("scan", {A, B})
+    copies.keep("scan", A, batches(8 * MB), 1000)
+    copies.keep("scan", B, batches(8 * MB), 500)
+    assert copies.bytes == cache.lent == 1500
+    copies.begin("scan", {B})
+    assert copies.bytes == cache.lent == 500
 
 
 def test_scans_that_were_not_made_for_long_are_forgotten(cache: ColumnCache) -> None:
     copies = Copies(cache)
     for _ in range(2):
-        copies.begin("first", {A: MB})
-    copies.keep("first", A, batches(MB))
+        copies.begin("first", {A})
+    copies.keep("first", A, batches(MB), MB)
     for other in range(100):
-        copies.begin(other, {})
+        copies.begin(other, ())
     assert copies.bytes == cache.lent == 0
-    copies.keep("first", A, batches(MB))
+    copies.keep("first", A, batches(MB), MB)
     assert copies.bytes == 0
 
 
@@ -86,9 +99,9 @@ def test_copies_of_segments_that_are_gone_go_with_them(cache: ColumnCache) -> No
     copies = Copies(cache)
     for scan in ("one", "two"):
         for _ in range(2):
-            copies.begin(scan, {A: MB, B: MB})
-        copies.keep(scan, A, batches(MB))
-        copies.keep(scan, B, batches(MB))
+            copies.begin(scan, {A, B})
+        copies.keep(scan, A, batches(MB), MB)
+        copies.keep(scan, B, batches(MB), MB)
     copies.forget([10, 99])
     assert copies.bytes == cache.lent == 2 * MB
-    assert [list(copies.begin(scan, {A: MB, B: MB}) or {}) for scan in ("one", "two")] == [[B], [B]]
+    assert [list(copies.begin(scan, {A, B}) or {}) for scan in ("one", "two")] == [[B], [B]]

@@ -10,6 +10,7 @@ import io
 import mmap
 import random
 import threading
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -125,6 +126,9 @@ def test_every_readable_type_is_read(kind, version, use_dictionary):
     result.validate(full=True)
     assert plain(result).equals(plain(by_pyarrow(file, starts, stops)))
     assert layout.row_groups() == [0, 90, 180, 270, 360, 450, 500]
+    for start, stop in [(0, 500), (90, 180), (89, 181), (90, 91), (100, 360), (450, 500), (0, 0), (499, 600)]:
+        inside = [first for first in layout.row_groups()[:-1] if start < first < stop]
+        assert layout.cuts(start, min(stop, 500)) == inside
 
 
 @pytest.mark.parametrize("kind", DECLINED, ids=str)
@@ -403,3 +407,31 @@ def test_files_of_spark_are_read_right(spark, tmp_path):
     starts, stops = [0, 2040, 4990], [10, 2300, 5000]
     result = pages.read_ranges([(file, layout, starts, stops)], schema.names, schema)
     assert plain(result).equals(plain(by_pyarrow(file, starts, stops)))
+
+
+def test_only_long_texts_that_are_stored_bare_are_said_to_lie_open() -> None:
+    texts = [f"{n:0500d}" for n in range(2000)]
+    table = pa.table({"n": range(2000), "long": texts, "short": [t[-40:] for t in texts]})
+    ways: list[tuple[dict[str, Any], bool]] = [
+        ({"compression": "none", "column_encoding": "DELTA_LENGTH_BYTE_ARRAY"}, True),
+        ({"compression": "none", "column_encoding": "PLAIN"}, False),
+        ({"compression": "zstd", "column_encoding": "DELTA_LENGTH_BYTE_ARRAY"}, False),
+    ]
+    for options, is_open in ways:
+        chosen = options.pop("column_encoding")
+        encodings = {"long": chosen, "short": chosen}
+        file = written(table, use_dictionary=False, column_encoding=encodings, row_group_size=500, **options)
+        layout = pages.open_layout(file, table.schema)
+        found = [layout.open_bytes([name], 0, 2000) for name in table.column_names]
+        assert found == [0, pytest.approx(2000 * 500, rel=0.05) if is_open else 0, 0]
+        if is_open:
+            assert layout.open_bytes(table.column_names, 500, 1200) == pytest.approx(500 * 500, rel=0.05)
+            assert layout.open_bytes(["absent"], 0, 2000) == 0
+
+
+def test_a_mapped_file_knows_which_memory_is_its_own(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 10_000)
+    with (tmp_path / "file").open("rb") as file:
+        mapped = pages.FileMap(file.fileno(), 10_000)
+    first = pa.py_buffer(mapped).address
+    assert [mapped.holds(at) for at in (first - 1, first, first + 9_999, first + 10_000)] == [False, True, True, False]

@@ -79,6 +79,51 @@ def test_every_scan_of_a_sliding_window_gives_its_live_rows(
         assert kept > 0
 
 
+def test_what_lies_open_in_files_is_kept_for_its_offsets_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of long texts: those of segments that are wholly live are not copied, and are made once."""
+    monkeypatch.setattr(scanning, "_SHARED_BYTES", 8 << 10)
+    monkeypatch.setattr(scanning, "_BATCH_BYTES", 0)
+    choice, rows, made = random.Random(11), list[dict[str, Any]](), list[tuple[str, int]]()
+    read = scanning.read_group
+
+    def counted(file: str, start: int, *rest: Any) -> pa.RecordBatch | None:
+        made.append((file, start))
+        return read(file, start, *rest)
+
+    monkeypatch.setattr(scanning, "read_group", counted)
+    with scenario.open_warehouse(path) as wh:
+        create(wh, windrow.Index("round-robin", 2, 2, row_group_bytes=256 << 10))
+        earlier: list[tuple[pa.Table, list[tuple[Any, ...]]]] = []
+        for turn in range(1, 14):
+            now = BASE + turn * DELTA
+            fresh = [
+                {**row, "text": choice.choice((None, choice.randbytes(3000).hex(), choice.randbytes(2000).hex()))}
+                for row in batch(choice, now, 300)
+                if now - DELTA < row["ts"] <= now and row["exp"] > now
+            ]
+            wh.append(S, table(fresh))
+            wh.slide(S, to=when(now))
+            rows += fresh
+            expected = live(rows, now)
+            before = wh._store.copies.bytes
+            for _ in range(3):
+                found = wh.scan(S).read_all()
+                assert bag(found) == expected
+            earlier.append((found, expected))
+            if turn > 1:
+                assert len(made) == len(set(made)), "what is kept is not made again"
+            else:
+                made.clear()
+                assert before == 0
+                assert 0 < wh._store.copies.bytes < found.nbytes / 8, "only offsets and times are memory of its own"
+        for found, expected in earlier:
+            assert bag(found) == expected, "an answer that was given stays as it is"
+        wh.slide(S, to=when(now + 20 * DELTA))
+        wh.slide(S, to=when(now + 21 * DELTA))
+        assert wh.scan(S).read_all().num_rows == 0
+        assert wh._store.copies.bytes == 0, "nothing holds files that are gone"
+
+
 def test_nothing_is_kept_where_columns_are_not(path: Path) -> None:
     with windrow.open(path, clock=lambda: scenario.CLOCK, cache_bytes=0) as wh:
         create(wh, "auto")
