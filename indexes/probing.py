@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -101,17 +102,26 @@ class Located:
     stop: Int64s
     exact: Bools
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """How many rows."""
         return int((self.stop - self.start).sum())
 
+    @cached_property
+    def touched(self) -> frozenset[int]:
+        """Positions of the segments that have any."""
+        return frozenset(self.segment.tolist())
+
     def holding(self) -> set[int]:
         """Ids of the segments that have any."""
-        return {self.segments[at].id for at in np.unique(self.segment).tolist()}
+        return {self.segments[at].id for at in self.touched}
 
+    @cached_property
     def spans(self) -> Spans:
         """As ranges of files."""
+        if len(self.touched) == len(self.segments):
+            files, part = self.segments.by_file
+            return Spans(files, part[self.segment], self.start, self.stop)
         _, first, part = np.unique(self.segments.figures.file[self.segment], return_index=True, return_inverse=True)
         files = tuple(self.segments[at].file for at in self.segment[first].tolist())
         return Spans(files, part, self.start, self.stop)
@@ -231,7 +241,7 @@ def probe_segments(
         whole = np.array([segment.id in inside for segment in found.segments], bool)
         edge = not bool(whole[found.segment].all())
     inexact = not bool(found.exact.all())
-    return _read(found.spans(), selection, ranges, model, full, schema, reader, edge=edge, inexact=inexact)
+    return _read(found.spans, selection, ranges, model, full, schema, reader, edge=edge, inexact=inexact)
 
 
 def read_near(
@@ -243,7 +253,7 @@ def read_near(
     reader: FileReader,
 ) -> pa.Table:
     """The rows of `found` that are in the window, for one who looks at keys himself: some with others come along."""
-    spans = found.spans()
+    spans = found.spans
     if selection.edge:
         return read_live_spans(spans, selection.edge_bounds(), model, schema, full, reader)
     return read_spans(spans, schema, full, reader)

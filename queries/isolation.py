@@ -139,7 +139,7 @@ def _stream(asked: Asked, isolation: str, release: Callable[[], None]) -> Answer
         release()
 
     return Answer(
-        GATE.batches(reader, asked.priority),
+        reader if prepared.tidy else GATE.batches(reader, asked.priority),
         prepared.windows,
         isolation,
         let_go,

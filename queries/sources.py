@@ -88,6 +88,15 @@ def run(cursor: Any, sql: str, parameters: Any, batch_rows: int) -> tuple[pa.Rec
     return result.arrow_reader(), types
 
 
+def run_whole(cursor: Any, sql: str, parameters: Any, batch_rows: int) -> tuple[pa.Table, list[str]]:
+    """Run a statement that gives few rows, to its end; else as `run`."""
+    if parameters is not None and not isinstance(parameters, dict):
+        parameters = list(parameters)
+    result = cursor._submit(sql, parameters, "arrow", batch_rows)
+    types = [str(column[1]) for column in result.description]
+    return result.arrow_table(), types
+
+
 def listen(cursor: Any, sql: str, parameters: Any, schemas: dict[str, pa.Schema]) -> dict[str, list[nodes.Node]]:
     """Let DuckDB plan a statement over stand-ins, and hear which predicates reach each of them.
 

@@ -4,7 +4,7 @@ A pin is a locked file published before the manifest is read, so nothing that th
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -111,15 +111,20 @@ class Snapshot:
     Args:
         store: The warehouse.
         streams: Names, None for all.
+        alike: Of all, only those whose names in lower case are among these.
     """
 
-    def __init__(self, store: Store, streams: Iterable[str] | None = None) -> None:
+    def __init__(
+        self, store: Store, streams: Iterable[str] | None = None, alike: Collection[str] | None = None
+    ) -> None:
         store.check_process()
         self.store = store
         wanted = None if streams is None else tuple(streams)
         pin = self._pin(store)
         try:
-            self.version, self._views, self.tables = store.catalog.read(lambda tables: self._load(tables, wanted))
+            self.version, self._views, self.tables = store.catalog.read(
+                lambda tables: self._load(tables, wanted, alike)
+            )
         except BaseException:
             if pin is not None:
                 store.pins.give(pin)
@@ -154,9 +159,11 @@ class Snapshot:
             return store.pins.take(store.catalog.version() if version is None else version, store.unique)
 
     def _load(
-        self, tables: Tables, wanted: tuple[str, ...] | None
+        self, tables: Tables, wanted: tuple[str, ...] | None, alike: Collection[str] | None
     ) -> tuple[int, dict[str, StreamView], dict[str, TableEntry]]:
         names = [at.decode() for at, _ in tables.raw_items("streams")] if wanted is None else wanted
+        if alike is not None:
+            names = [name for name in names if name.lower() in alike]
         views = {name: load_view(self.store, tables, name) for name in names}
         return tables.version, views, {at.decode(): record for at, record in tables.items("tables")}
 
