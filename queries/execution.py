@@ -110,7 +110,7 @@ def sql(
         prepared.windows,
         "snapshot",
         prepared.close,
-        lambda: staleness(store, prepared.windows),
+        lambda: staleness(store, prepared.windows, prepared.snapshot.version),
         statement,
         params=params,
     )
@@ -380,10 +380,12 @@ def _explained(prepared: Prepared, params: Params) -> Explanation:
     return Explanation(prepared.pruned, prepared.windows, plan, pattern, kept)
 
 
-def staleness(store: Store, windows: Sequence[Window]) -> dt.timedelta:
-    """How far the streams' clocks are now past the windows' slides."""
+def staleness(store: Store, windows: Sequence[Window], version: int) -> dt.timedelta:
+    """How far the streams' clocks are now past the windows' slides, which are those of commit `version`."""
 
     def look(tables: Tables) -> int:
+        if tables.version == version:
+            return 0
         worst = 0
         for window in windows:
             with contextlib.suppress(UnknownStreamError):  # dropped meanwhile: what we have is the last there was

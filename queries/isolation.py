@@ -143,7 +143,7 @@ def _stream(asked: Asked, isolation: str, release: Callable[[], None]) -> Answer
         prepared.windows,
         isolation,
         let_go,
-        lambda: execution.staleness(store, prepared.windows),
+        lambda: execution.staleness(store, prepared.windows, prepared.snapshot.version),
         asked.text,
         params=asked.params,
     )

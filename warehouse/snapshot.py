@@ -4,8 +4,8 @@ A pin is a locked file published before the manifest is read, so nothing that th
 """
 
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
     from windrow.queries.answers import Answer
+
+
+_LOADED = 16
+"""Questions, each of some of the streams, whose part of the last commit is kept."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,17 @@ def load_view(store: Store, tables: Tables, name: str) -> StreamView:
     return StreamView(entry, state, load_segments(store, tables, entry.id, state), sources)
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """What a snapshot reads of the catalog. A commit never changes, so the next snapshot of the same one shares it."""
+
+    version: int
+    views: dict[str, StreamView]
+    tables: dict[str, TableEntry]
+    notes: dict[Hashable, Any] = field(default_factory=dict)
+    """What else somebody has found out about the commit."""
+
+
 class Snapshot:
     """A pinned view of some or all streams. Close it, use it in a ``with`` block, or let it be garbage-collected.
 
@@ -114,21 +129,18 @@ class Snapshot:
         alike: Of all, only those whose names in lower case are among these.
     """
 
-    def __init__(
-        self, store: Store, streams: Iterable[str] | None = None, alike: Collection[str] | None = None
-    ) -> None:
+    def __init__(self, store: Store, streams: Iterable[str] | None = None, alike: frozenset[str] | None = None) -> None:
         store.check_process()
         self.store = store
         wanted = None if streams is None else tuple(streams)
         pin = self._pin(store)
         try:
-            self.version, self._views, self.tables = store.catalog.read(
-                lambda tables: self._load(tables, wanted, alike)
-            )
+            loaded = _load(store, wanted, alike)
         except BaseException:
             if pin is not None:
                 store.pins.give(pin)
             raise
+        self.version, self._views, self.tables, self.notes = loaded.version, loaded.views, loaded.tables, loaded.notes
         self._release = _releasing(self, pin)
 
     @classmethod
@@ -141,7 +153,7 @@ class Snapshot:
         made.store = store
         pin = cls._pin(store, hold.version)
         made._release = _releasing(made, pin)
-        made.version, made.tables = hold.version, hold.tables
+        made.version, made.tables, made.notes = hold.version, hold.tables, {}
         made._views = {
             name: StreamView(stream.entry, stream.state, Manifest.of(stream.segments), stream.sources)
             for name, stream in hold.streams.items()
@@ -157,15 +169,6 @@ class Snapshot:
             return None
         with disk_errors("pinning a snapshot"):
             return store.pins.take(store.catalog.version() if version is None else version, store.unique)
-
-    def _load(
-        self, tables: Tables, wanted: tuple[str, ...] | None, alike: Collection[str] | None
-    ) -> tuple[int, dict[str, StreamView], dict[str, TableEntry]]:
-        names = [at.decode() for at, _ in tables.raw_items("streams")] if wanted is None else wanted
-        if alike is not None:
-            names = [name for name in names if name.lower() in alike]
-        views = {name: load_view(self.store, tables, name) for name in names}
-        return tables.version, views, {at.decode(): record for at, record in tables.items("tables")}
 
     def view(self, stream: str) -> StreamView:
         """One stream of the snapshot."""
@@ -277,6 +280,28 @@ class Snapshot:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _load(store: Store, wanted: tuple[str, ...] | None, alike: frozenset[str] | None) -> Loaded:
+    """The last commit, of which only what is wanted; from memory if the last snapshot here was of the same."""
+    asked = wanted, alike
+    known: Loaded | None = store.loaded.get(asked)
+
+    def look(tables: Tables) -> Loaded:
+        version = tables.version
+        if known is not None and known.version == version:
+            return known
+        names = [at.decode() for at, _ in tables.raw_items("streams")] if wanted is None else list(wanted)
+        if alike is not None:
+            names = [name for name in names if name.lower() in alike]
+        views = {name: load_view(store, tables, name) for name in names}
+        return Loaded(version, views, {at.decode(): record for at, record in tables.items("tables")})
+
+    found = store.catalog.read(look)
+    if found is not known:
+        same = {other: each for other, each in store.loaded.items() if each.version == found.version}
+        store.loaded = {**same, asked: found} if len(same) < _LOADED else {asked: found}
+    return found
 
 
 def _releasing(snapshot: Snapshot, pin: HeldFile | None) -> "weakref.finalize[[], Snapshot]":

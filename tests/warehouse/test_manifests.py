@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import scenario
@@ -116,3 +117,29 @@ def test_a_commit_that_moved_a_stream_twice_is_followed_once(path: Path) -> None
             found = manifests._followed(Records(), 1, state, version, known)  # type: ignore[arg-type]
             assert found is not None and list(found) == list(stored)
     assert manifests._followed(Records(), 1, state, 4, Manifest()) is None  # type: ignore[arg-type]
+
+
+def test_snapshots_of_one_commit_share_what_was_read_and_those_of_the_next_do_not(path: Path) -> None:
+    """Whoever made the commit: this handle, another one, or one that changes only tables."""
+    choice = random.Random(5)
+    with scenario.open_warehouse(path) as wh, scenario.open_warehouse(path, read_only=True) as reader:
+        SHAPE.create(wh, S, windrow.Index("round-robin", 2, 3))
+        for turn in range(4):
+            update(wh, turn, choice)
+            for asking in (wh, reader):
+                with asking.snapshot([S]) as one, asking.snapshot([S]) as other, asking.snapshot() as every:
+                    assert one.view(S) is other.view(S) and one.tables is other.tables
+                    assert one.version == other.version == every.version
+                    assert sorted(one.view(S).segments, key=lambda s: s.id) == sorted(
+                        newcomer(path), key=lambda s: s.id
+                    )
+                    assert one.view(S).state.slide == every.view(S).state.slide
+            with reader.snapshot([S]) as before:
+                wh.put_table("t", pa.table({"n": [turn]}))
+                with reader.snapshot([S]) as after:
+                    assert after.tables["t"] != before.tables.get("t")
+                    assert after.version == before.version + 1
+            assert reader.sql("FROM t").fetchall() == [(turn,)]
+        wh.drop_stream(S)
+        with pytest.raises(windrow.UnknownStreamError):
+            reader.snapshot([S])
