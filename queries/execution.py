@@ -42,6 +42,8 @@ _CATCH_UPS = 5
 _READ_ERRORS = (duckdb.Error, OSError, pa.ArrowException, RuntimeError)
 """What a failing query raises while its rows are read, depending on who notices first."""
 
+_MARKS = {"HUGEINT": HUGE, "UHUGEINT": HUGE, "BIT": BITS}
+
 Params = Sequence[Any] | dict[str, Any] | None
 
 
@@ -321,10 +323,12 @@ def _confine(statement: Statement, found: tuple[bool, ...]) -> None:
 
 def marked(schema: pa.Schema, types: Sequence[Any]) -> pa.Schema:
     """The schema, with a mark on types that Arrow has not: wide integers come as decimals, bit strings as bytes."""
-    marks = {"HUGEINT": HUGE, "UHUGEINT": HUGE, "BIT": BITS}
+    names = [str(kind) for kind in types]
+    if _MARKS.keys().isdisjoint(names):
+        return schema.remove_metadata()
     fields = [
-        field.with_metadata(marks[str(kind)]) if str(kind) in marks else field
-        for field, kind in zip(schema, types, strict=True)
+        field.with_metadata(_MARKS[name]) if name in _MARKS else field
+        for field, name in zip(schema, names, strict=True)
     ]
     return pa.schema(fields)
 

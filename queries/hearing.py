@@ -131,6 +131,7 @@ class Listener:
     ) -> None:
         self.snapshot, self.desk, self.statement, self.parameters = snapshot, desk, statement, parameters
         self.streams = streams
+        self._views = {relation: snapshot.view(reference.name) for relation, reference in streams.items()}
 
     def listen(self) -> Heard:
         """What the statement asks; nothing of it is restricted where nothing was heard."""
@@ -249,4 +250,4 @@ class Listener:
         return self.snapshot.tables[names[reference.name.lower()]]
 
     def _view(self, relation: str) -> StreamView:
-        return self.snapshot.view(self.streams[relation].name)
+        return self._views[relation]

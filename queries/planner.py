@@ -200,7 +200,7 @@ class Planner:
 
     def _make(self, ready: _Ready) -> Pruned:
         reference, view, selection = ready.reference, ready.view, ready.selection
-        model, name = view.entry.definition.model, reference.relation
+        model, name = view.model, reference.relation
         path = "scan" if selection.segments else "empty"
         newest = reference.window.count if isinstance(reference.window, windows.Rows) else None
         if newest is not None or self._numbered:
@@ -248,7 +248,7 @@ class Planner:
         if selection.segments and self._fits(selection):
             self._register_columns(name, view, selection)
             return "columns"
-        model = view.entry.definition.model
+        model = view.model
         absent = absent_columns(view, selection, self.snapshot.store.reader)
         files = {*view.state.torn, *torn}
         self._create_view(name, window_sql(self._root, model, view.schema, selection, files, absent))
@@ -324,7 +324,7 @@ class Planner:
 
     def _register_probe(self, name: str, ready: _Ready, found: Located) -> None:
         view, store = ready.view, self.snapshot.store
-        model, full = view.entry.definition.model, view.stored_schema
+        model, full = view.model, view.stored_schema
         whole = not ready.selection.edge
 
         def looked_up(schema: pa.Schema) -> pa.Table:

@@ -6,7 +6,7 @@ A pin is a locked file published before the manifest is read, so nothing that th
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from windrow.catalog import Tables, key
 from windrow.errors import ClosedError, UnknownStreamError, WindowError
 from windrow.files import disk_errors
 from windrow.indexes.manifest import Manifest
+from windrow.indexes.model import RowModel
 from windrow.indexes.probing import KeyRange, Sorting, key_ranges, probe_segments, sorting
 from windrow.indexes.scanning import scan_segments
 from windrow.indexes.selection import Bounds, Selection, select
@@ -50,10 +51,15 @@ class StreamView:
         """The stream's name."""
         return self.entry.definition.name
 
-    @property
+    @cached_property
+    def model(self) -> RowModel:
+        """What the index needs to know of its rows."""
+        return self.entry.definition.model
+
+    @cached_property
     def now(self) -> int | None:
         """The stream's clock."""
-        return None if self.state.slide is None else self.entry.definition.model.slot_end(self.state.slide)
+        return None if self.state.slide is None else self.model.slot_end(self.state.slide)
 
     @property
     def schema(self) -> pa.Schema:
@@ -65,7 +71,7 @@ class StreamView:
         """Of its files."""
         return self.entry.definition.stored_schema
 
-    @property
+    @cached_property
     def sorted_by(self) -> Sorting:
         """How its layouts are sorted, seen from its search key."""
         return sorting(self.entry.definition.key, ((layout.id, layout.key) for layout in self.state.layouts))
@@ -201,8 +207,8 @@ class Snapshot:
 
     def _rows(self, view: StreamView, selection: Selection, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         # A generator of a method: it holds the snapshot, and so the pin, until it is used up or thrown away.
-        store, model = self.store, view.entry.definition.model
-        yield from scan_segments(selection, model, view.stored_schema, schema, store.reader, store.copies)
+        store = self.store
+        yield from scan_segments(selection, view.model, view.stored_schema, schema, store.reader, store.copies)
 
     def probe(
         self,
@@ -232,7 +238,7 @@ class Snapshot:
         return probe_segments(
             selection,
             ranges,
-            view.entry.definition.model,
+            view.model,
             view.stored_schema,
             schema,
             self.store.reader,

@@ -173,6 +173,19 @@ class Test_a_plain_probe:
             threads = [c.execute("SELECT current_setting('threads')").fetchone()[0] for c in (quiet, usual)]
         assert threads[0] == 1 <= threads[1]
 
+    def test_is_planned_without_rules_for_what_it_does_not_have(self, wh):
+        """The rules that are left out are DuckDB's own names; those that order and fold conditions stay."""
+        asked = "SELECT current_setting('disabled_optimizers')", "SELECT name FROM duckdb_optimizers()"
+        with engine.cursor(wh._store, alone=True) as quiet, engine.cursor(wh._store) as usual:
+            (left_out,), names = (
+                quiet.execute(asked[0]).fetchone(),
+                {row[0] for row in quiet.execute(asked[1]).fetchall()},
+            )
+            assert usual.execute(asked[0]).fetchone() == ("",)
+        assert {name.strip().lower() for name in left_out.split(",")} == engine._IDLE <= names
+        kept = {"expression_rewriter", "filter_pushdown", "reorder_filter", "unused_columns", "window_self_join"}
+        assert kept <= names - engine._IDLE
+
     def test_leaves_no_desk_behind_when_it_fails(self, wh, monkeypatch):
         monkeypatch.setattr(desks, "_idle", {})
         with pytest.raises(windrow.QueryError):
