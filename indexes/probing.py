@@ -107,19 +107,17 @@ class Located:
         """How many rows."""
         return int((self.stop - self.start).sum())
 
-    @cached_property
-    def touched(self) -> frozenset[int]:
-        """Positions of the segments that have any."""
-        return frozenset(self.segment.tolist())
+    def touches_all(self) -> bool:
+        """Whether every segment has some."""
+        return len(self.segment) >= len(self.segments) == len(set(self.segment.tolist()))
 
     def holding(self) -> set[int]:
         """Ids of the segments that have any."""
-        return {self.segments[at].id for at in self.touched}
+        return {self.segments[at].id for at in set(self.segment.tolist())}
 
-    @cached_property
     def spans(self) -> Spans:
         """As ranges of files."""
-        if len(self.touched) == len(self.segments):
+        if self.touches_all():
             files, part = self.segments.by_file
             return Spans(files, part[self.segment], self.start, self.stop)
         _, first, part = np.unique(self.segments.figures.file[self.segment], return_index=True, return_inverse=True)
@@ -241,19 +239,18 @@ def probe_segments(
         whole = np.array([segment.id in inside for segment in found.segments], bool)
         edge = not bool(whole[found.segment].all())
     inexact = not bool(found.exact.all())
-    return _read(found.spans, selection, ranges, model, full, schema, reader, edge=edge, inexact=inexact)
+    return _read(found.spans(), selection, ranges, model, full, schema, reader, edge=edge, inexact=inexact)
 
 
 def read_near(
-    found: Located,
+    spans: Spans,
     selection: Selection,
     model: RowModel,
     full: pa.Schema,
     schema: pa.Schema,
     reader: FileReader,
 ) -> pa.Table:
-    """The rows of `found` that are in the window, for one who looks at keys himself: some with others come along."""
-    spans = found.spans
+    """The rows of `spans` that are in the window, for one who looks at keys himself: some with others come along."""
     if selection.edge:
         return read_live_spans(spans, selection.edge_bounds(), model, schema, full, reader)
     return read_spans(spans, schema, full, reader)

@@ -192,7 +192,7 @@ class Planner:
             return _Ready(reference, view, selection, wanted, None)
         found = self._heard.located(reference.relation, selection.segments, self.snapshot.directories, view.sorted_by)
         kept = selection
-        if len(found.touched) < len(found.segments):
+        if not found.touches_all():
             holding = found.holding()
             kept = _kept(selection, lambda segment: segment.id in holding)
         few = found.rows <= 1000 or found.rows <= PROBE_SHARE * view.segments.rows
@@ -329,12 +329,13 @@ class Planner:
 
         def looked_up(schema: pa.Schema) -> pa.Table:
             # A few rows are read from plain pages sooner than they are put together out of decoded columns.
-            plain = found.rows <= NEAR_ROWS and not store.reader.unpacks(found.spans.files)
+            spans = found.spans()
+            plain = found.rows <= NEAR_ROWS and not store.reader.unpacks(spans.files)
             if whole and not plain and (held := store.columns.held_rows(found.places(), schema)) is not None:
                 return pa.Table.from_batches([held])
             # DuckDB looks at the keys of the few rows that lie beside those that count; of many, keys are read first.
             if view.sorted_by is SORTED and (found.rows <= NEAR_ROWS or found.exact.all()):
-                return read_near(found, ready.selection, model, full, schema, store.reader)
+                return read_near(spans, ready.selection, model, full, schema, store.reader)
             ranges = ready.asked.keys or ()
             return read_found(found.ranges(), ready.selection, ranges, model, full, schema, store.reader)
 

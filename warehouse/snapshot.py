@@ -6,7 +6,7 @@ A pin is a locked file published before the manifest is read, so nothing that th
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -45,21 +45,24 @@ class StreamView:
     state: StreamState
     segments: Manifest
     sources: dict[str, SourceEntry]
+    model: RowModel = field(init=False, repr=False, compare=False)
+    """What the index needs to know of its rows."""
+    now: int | None = field(init=False, repr=False, compare=False)
+    """The stream's clock."""
+    sorted_by: Sorting = field(init=False, repr=False, compare=False)
+    """How its layouts are sorted, seen from its search key."""
+
+    def __post_init__(self) -> None:
+        definition, slide = self.entry.definition, self.state.slide
+        told = self.__dict__  # frozen for everybody else
+        model = told["model"] = definition.model
+        told["now"] = None if slide is None else model.slot_end(slide)
+        told["sorted_by"] = sorting(definition.key, [(layout.id, layout.key) for layout in self.state.layouts])
 
     @property
     def name(self) -> str:
         """The stream's name."""
         return self.entry.definition.name
-
-    @cached_property
-    def model(self) -> RowModel:
-        """What the index needs to know of its rows."""
-        return self.entry.definition.model
-
-    @cached_property
-    def now(self) -> int | None:
-        """The stream's clock."""
-        return None if self.state.slide is None else self.model.slot_end(self.state.slide)
 
     @property
     def schema(self) -> pa.Schema:
@@ -70,11 +73,6 @@ class StreamView:
     def stored_schema(self) -> pa.Schema:
         """Of its files."""
         return self.entry.definition.stored_schema
-
-    @cached_property
-    def sorted_by(self) -> Sorting:
-        """How its layouts are sorted, seen from its search key."""
-        return sorting(self.entry.definition.key, ((layout.id, layout.key) for layout in self.state.layouts))
 
     def progress(self) -> Progress:
         """How far its sources have come."""
