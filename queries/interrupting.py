@@ -16,8 +16,6 @@ from typing import Any, TypeVar
 import duckdb
 
 T = TypeVar("T")
-_handler: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
-"""Without its way through an enumeration, which takes longer than all the rest here."""
 
 
 def interrupt(cursor: Any) -> None:
@@ -87,7 +85,7 @@ def interruptible(cursor: Any, work: Callable[[], T]) -> T:
     """Do `work` on the cursor, so that Ctrl-C ends it at once."""
     if threading.current_thread() is not threading.main_thread():
         return work()  # only the main thread is told of Ctrl-C
-    handler = _handler(signal.SIGINT)
+    handler = signal.getsignal(signal.SIGINT)
     if handler is not signal.default_int_handler:
         return _beside(cursor, work) if callable(handler) else work()
     if not _watches or _watches[-1].process != os.getpid():
