@@ -70,6 +70,17 @@ class Manifest(tuple[Segment, ...]):  # noqa: SLOT001 - a tuple's subclass canno
         """What windows that were asked for have left of it."""
         return {}
 
+    @cached_property
+    def by_file(self) -> tuple[tuple[str, ...], Int64s]:
+        """The files that have segments here, and of each segment the position of its own among them."""
+        _, first, part = np.unique(self.figures.file, return_index=True, return_inverse=True)
+        return tuple(self[at].file for at in first.tolist()), part
+
+    @cached_property
+    def rows(self) -> int:
+        """Of all segments together."""
+        return int(self.figures.rows.sum())
+
     @classmethod
     def of(cls, segments: Iterable[Segment]) -> "Manifest":
         """The segments as a manifest, which they may be already."""
@@ -134,8 +145,7 @@ class Manifest(tuple[Segment, ...]):  # noqa: SLOT001 - a tuple's subclass canno
 
     def files(self) -> set[str]:
         """The files that have segments here."""
-        _, first = np.unique(self.figures.file, return_index=True)
-        return {self[at].file for at in first.tolist()}
+        return set(self.by_file[0])
 
     def layouts(self) -> set[int]:
         """The numbers of the layouts that have segments here."""

@@ -22,7 +22,15 @@ SEQ = "_seq"
 """The hidden column that keeps arrival order."""
 NEVER = (1 << 63) - 1
 _ABSURD = NEVER - 1
-_INT64, _HALF = pa.int64(), 1 << 63
+_HALF = 1 << 63
+_INTEGERS = {
+    pa.int8().id: (-(1 << 7), (1 << 7) - 1), pa.int16().id: (-(1 << 15), (1 << 15) - 1),
+    pa.int32().id: (-(1 << 31), (1 << 31) - 1), pa.int64().id: (-_HALF, _HALF - 1),
+    pa.uint8().id: (0, (1 << 8) - 1), pa.uint16().id: (0, (1 << 16) - 1),
+    pa.uint32().id: (0, (1 << 32) - 1), pa.uint64().id: (0, (1 << 64) - 1),
+}  # fmt: skip
+"""Integer types by Arrow's number for them, with the least and the greatest value."""
+_TEXTS = frozenset((pa.string().id, pa.large_string().id))
 _SCALE = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 
@@ -122,14 +130,29 @@ def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column
 
 
+def value_bytes(value: Any, kind: pa.DataType) -> bytes | None:
+    """One integer or text as the kernel encodes it, without an array of one value; None for what is not so plain."""
+    if type(value) is int:
+        limits = _INTEGERS.get(kind.id)
+        if limits is None or not limits[0] <= value <= limits[1]:
+            return None
+        return b"\x01" + (value + _HALF if limits[0] else value).to_bytes(8, "big")
+    if type(value) is str and kind.id in _TEXTS:
+        try:
+            return b"\x01" + value.encode().replace(b"\0", b"\0\xff") + b"\0\0"
+        except UnicodeEncodeError:
+            return None
+    return None
+
+
 def key_bytes(values: Sequence[Any], types: Sequence[pa.DataType], names: Sequence[str]) -> bytes:
     """The encoded prefix of a search key given by the values of its first columns."""
     if len(values) > len(types):
         raise SearchKeyError(
             f"the search key has {len(types)} column(s) {', '.join(names)}, but {len(values)} values were given"
         )
-    if len(types) == len(values) == 1 and type(values[0]) is int and types[0] == _INT64 and -_HALF <= values[0] < _HALF:
-        return b"\x01" + (values[0] + _HALF).to_bytes(8, "big")  # as the kernel does, without an array of one value
+    if len(types) == len(values) == 1 and (plain_one := value_bytes(values[0], types[0])) is not None:
+        return plain_one
     arrays = []
     for value, kind, name in zip(values, types, names, strict=False):
         try:

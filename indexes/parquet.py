@@ -29,6 +29,7 @@ class FileReader:
         self._footers: OrderedDict[str, tuple[pq.FileMetaData, np.ndarray[Any, Any]]] = OrderedDict()
         self._maps: OrderedDict[str, tuple[pa.Schema, pages.FileMap, pages.Layout]] = OrderedDict()
         self._columns: dict[str, frozenset[str]] = {}
+        self._packed: set[str] = set()
         self._written: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -80,6 +81,8 @@ class FileReader:
             raise DamageError(f"segment file {file} is damaged ({_first_line(error)}); run 'windrow check'") from None
         with self._lock:
             self._maps[file] = (schema, memory, layout)
+            if layout.packed or layout.declined:
+                self._packed.add(file)
             while len(self._maps) > _CACHED_MAPS:
                 self._maps.popitem(last=False)
         return memory, layout
@@ -92,6 +95,10 @@ class FileReader:
             (each[1], each[2]) if each is not None and each[0] is schema else self.mapped(file, schema)
             for file, each in zip(files, known, strict=True)
         ]
+
+    def unpacks(self, files: Iterable[str]) -> bool:
+        """Whether some of these files that were read before have pages that are compressed, or not ours to read."""
+        return not self._packed.isdisjoint(files)
 
     def columns(self, file: str) -> frozenset[str]:
         """The names of a file's columns: one that was written before a column was added lacks it."""
@@ -117,6 +124,7 @@ class FileReader:
             for file in files:
                 self._footers.pop(file, None)
                 self._maps.pop(file, None)
+                self._packed.discard(file)
                 self._columns.pop(file, None)
 
     def retain(self, folder: str, files: set[str]) -> None:
@@ -124,6 +132,7 @@ class FileReader:
         with self._lock:
             for file in [file for file in self._maps if file.startswith(folder) and file not in files]:
                 del self._maps[file]
+                self._packed.discard(file)
 
     def batches(
         self, file: str, start: int, stop: int, columns: Sequence[str], chunk_bytes: int = 8 << 20

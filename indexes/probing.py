@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -101,17 +102,24 @@ class Located:
     stop: Int64s
     exact: Bools
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """How many rows."""
         return int((self.stop - self.start).sum())
 
+    def touches_all(self) -> bool:
+        """Whether every segment has some."""
+        return len(self.segment) >= len(self.segments) == len(set(self.segment.tolist()))
+
     def holding(self) -> set[int]:
         """Ids of the segments that have any."""
-        return {self.segments[at].id for at in np.unique(self.segment).tolist()}
+        return {self.segments[at].id for at in set(self.segment.tolist())}
 
     def spans(self) -> Spans:
         """As ranges of files."""
+        if self.touches_all():
+            files, part = self.segments.by_file
+            return Spans(files, part[self.segment], self.start, self.stop)
         _, first, part = np.unique(self.segments.figures.file[self.segment], return_index=True, return_inverse=True)
         files = tuple(self.segments[at].file for at in self.segment[first].tolist())
         return Spans(files, part, self.start, self.stop)
@@ -235,15 +243,14 @@ def probe_segments(
 
 
 def read_near(
-    found: Located,
+    spans: Spans,
     selection: Selection,
     model: RowModel,
     full: pa.Schema,
     schema: pa.Schema,
     reader: FileReader,
 ) -> pa.Table:
-    """The rows of `found` that are in the window, for one who looks at keys himself: some with others come along."""
-    spans = found.spans()
+    """The rows of `spans` that are in the window, for one who looks at keys himself: some with others come along."""
     if selection.edge:
         return read_live_spans(spans, selection.edge_bounds(), model, schema, full, reader)
     return read_spans(spans, schema, full, reader)

@@ -36,6 +36,10 @@ class Layout:
     """Checksums of pages need not be compared: this very process wrote them."""
 
     @property
+    def packed(self) -> bool:
+        """Whether a column that can be read is compressed."""
+
+    @property
     def schema(self) -> pa.Schema: ...
     @property
     def declined(self) -> dict[str, str]: ...

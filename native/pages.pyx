@@ -184,6 +184,7 @@ cdef class Layout:
     """
 
     cdef public bint trusted         # checksums need not be compared
+    cdef readonly bint packed        # whether a column that can be read is compressed
     cdef readonly object schema
     cdef readonly dict declined
     cdef readonly int64_t num_rows
@@ -365,6 +366,7 @@ cdef arrange(Layout layout, list elements, vector[Chunk]& chunks, int leaves, by
         for leaf in kept:
             chunk = chunks[<size_t>(group * leaves + <int>leaf)]
             chunk.rows = layout.first[group + 1] - layout.first[group]
+            layout.packed |= chunk.codec != 0
             layout.chunks.push_back(chunk)
     layout.pages.resize(layout.chunks.size())
     layout.dictionaries.resize(layout.chunks.size())

@@ -7,7 +7,7 @@ of the constants, and DuckDB's own tokenizer must cut both texts alike; so their
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import duckdb
@@ -63,7 +63,7 @@ class Model:
         data, tokens = text.encode(), list(self.source.tokens)
         for constant in self.constants:
             token = tokens[constant.token]
-            tokens[constant.token] = replace(token, text=data[token.start : token.stop].decode())
+            tokens[constant.token] = Token(token.kind, data[token.start : token.stop].decode(), token.start, token.stop)
         return Source(text, data, tuple(tokens))
 
     def tree_of(self, source: Source) -> trees.Node:

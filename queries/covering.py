@@ -1,6 +1,7 @@
 """The door from one-time queries to synopses: a statement that standing queries' synopses cover is answered from them.
 
-Streams without synopses pay one look into the catalog for it; everything behind the door is loaded when there are some.
+Streams without synopses pay one look into the catalog for it, once for each commit; everything behind the door is
+loaded when there are some.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,9 +58,12 @@ def _kept(snapshot: Snapshot, statement: Statement) -> bool:
 
 def _kept_of_any(snapshot: Snapshot, statement: Statement) -> bool:
     wanted = {reference.name.lower() for reference in statement.references if not reference.schema}
-    numbers = [snapshot.view(name).entry.id for name in snapshot.streams() if name.lower() in wanted]
+    numbers = tuple([snapshot.view(name).entry.id for name in snapshot.streams() if name.lower() in wanted])
 
     def look(tables: Tables) -> bool:
         return any(next(iter(tables.raw_items("synopses", key(number))), None) is not None for number in numbers)
 
-    return bool(numbers) and snapshot.store.catalog.read(look)
+    asked = _kept_of_any, numbers
+    if numbers and asked not in snapshot.notes:
+        snapshot.notes[asked] = snapshot.store.catalog.read(look)
+    return bool(numbers) and bool(snapshot.notes[asked])

@@ -55,6 +55,8 @@ class Prepared:
     desk: Desk
     pruned: tuple[Pruned, ...]
     windows: tuple[Window, ...]
+    brief: bool = False
+    """Whether so little is read and given that the answer need not be streamed."""
     borrowed: bool = False
     """Whether the snapshot is somebody else's to close."""
     tidy: bool = False
@@ -109,7 +111,7 @@ def sql(
         prepared.windows,
         "snapshot",
         prepared.close,
-        lambda: staleness(store, prepared.windows),
+        lambda: staleness(store, prepared.windows, prepared.snapshot.version),
         statement,
         params=params,
     )
@@ -138,24 +140,28 @@ def prepare(
     With `alone`, a statement over a few rows gets a cursor without threads: nothing else will be asked there.
     """
     statement = parse(text_)
-    with contextlib.ExitStack() as undo:
-        pinned, held = (snapshot, None) if snapshot is not None else _pin(store, statement)
-        if snapshot is None:
-            undo.callback(pinned.close)
+    pinned, held = (snapshot, None) if snapshot is not None else _pin(store, statement)
+    planner: Planner | None = None
+    try:
         planner = Planner(pinned, statement, params, desks.take(store, memory_limit), alone=alone)
-        undo.callback(lambda: planner.desk.leave(tidy=False))
         streams = _offer(statement, pinned, held, planner.desk)
         pruned = planner.prepare(streams)
-        windows = tuple(window_of(pinned.view(reference.name), reference) for reference in streams)
-        undo.pop_all()
-        return Prepared(statement, pinned, planner.desk, tuple(pruned), windows, borrowed=snapshot is not None)
+        windows = tuple([window_of(pinned.view(reference.name), reference) for reference in streams])
+    except BaseException:
+        if planner is not None:
+            planner.desk.leave(tidy=False)
+        if snapshot is None:
+            pinned.close()
+        raise
+    lent = snapshot is not None
+    return Prepared(statement, pinned, planner.desk, tuple(pruned), windows, brief=planner.brief, borrowed=lent)
 
 
 def _pin(store: Store, statement: Statement) -> tuple[Snapshot, system.Records | None]:
     """A new snapshot of what the statement names, and what system tables show beside it, of the same commit."""
-    names = _named(store, statement)
-    if names is not None:
-        return Snapshot(store, names), None
+    references = statement.references
+    if not any(reference.schema for reference in references):
+        return Snapshot(store, alike=frozenset([reference.name.lower() for reference in references])), None
     for _ in range(_CATCH_UPS):
         pinned = Snapshot(store)
         held = system.records(pinned)
@@ -235,18 +241,6 @@ def _refuse_window(statement: Statement, reference: Reference) -> None:
         raise statement.error(offset, f"{reference.name} is a table, which has no windows; leave the clause out")
 
 
-def _named(store: Store, statement: Statement) -> list[str] | None:
-    """The streams that a statement names; None (all) if it asks a system table."""
-    if any(reference.schema for reference in statement.references):
-        return None
-    wanted = {reference.name.lower() for reference in statement.references}
-
-    def look(tables: Tables) -> list[str]:
-        return [at.decode() for at, _ in tables.raw_items("streams") if at.decode().lower() in wanted]
-
-    return store.catalog.read(look)
-
-
 def window_of(view: StreamView, reference: Reference) -> Window:
     """Which window of a stream a reference means."""
     bounds = bounds_of(view, reference.window)
@@ -278,6 +272,8 @@ def run(prepared: Prepared, params: Params, timeout: float | None = None) -> pa.
         if statement.explain:
             lines = str(interruptible(cursor, lambda: _explained(prepared, params))).splitlines()
             return pa.table({"explain": pa.array(lines, pa.string())}).to_reader()
+        if prepared.brief and timeout is None:
+            return _whole(prepared, params)
         reader, types = interruptible(cursor, lambda: _started(cursor, statement, params))
     schema = marked(reader.schema, types)
     unseen = macros.hidden(statement, schema.names)
@@ -287,6 +283,15 @@ def run(prepared: Prepared, params: Params, timeout: float | None = None) -> pa.
         schema = pa.schema([schema.field(at) for at in shown])
         rows = (batch.select(shown) for batch in rows)
     return pa.RecordBatchReader.from_batches(schema, rows)
+
+
+def _whole(prepared: Prepared, params: Params) -> pa.RecordBatchReader:
+    """The answer, all of it."""
+    cursor, sql = prepared.cursor, prepared.statement.sql
+    rows, types = interruptible(cursor, lambda: sources.run_whole(cursor, sql, params, BATCH_ROWS))
+    prepared.tidy = not unsteady.asks_the_clock(prepared.statement)
+    schema = marked(rows.schema, types)
+    return pa.Table.from_arrays(as_marked(rows.columns, schema), schema=schema).to_reader()
 
 
 def _started(cursor: Any, statement: Statement, params: Params) -> tuple[pa.RecordBatchReader, Sequence[Any]]:
@@ -367,10 +372,12 @@ def _explained(prepared: Prepared, params: Params) -> Explanation:
     return Explanation(prepared.pruned, prepared.windows, plan, pattern, kept)
 
 
-def staleness(store: Store, windows: Sequence[Window]) -> dt.timedelta:
-    """How far the streams' clocks are now past the windows' slides."""
+def staleness(store: Store, windows: Sequence[Window], version: int) -> dt.timedelta:
+    """How far the streams' clocks are now past the windows' slides, which are those of commit `version`."""
 
     def look(tables: Tables) -> int:
+        if tables.version == version:
+            return 0
         worst = 0
         for window in windows:
             with contextlib.suppress(UnknownStreamError):  # dropped meanwhile: what we have is the last there was

@@ -23,7 +23,7 @@ from windrow.queries.desks import Desk
 from windrow.queries.joining import Finder, KeySource
 from windrow.queries.pruning import MOST_POINTS, Asked, asked_of
 from windrow.queries.relations import table_schema
-from windrow.queries.statements import Reference, Statement
+from windrow.queries.statements import Reference, Statement, by_likeness
 from windrow.queries.unsteady import asks_the_clock
 from windrow.records import TableEntry
 from windrow.snapshot import Snapshot, StreamView
@@ -94,6 +94,12 @@ def _remember(question: Hashable, heard: Heard) -> None:
             _remembered.popitem(last=False)
 
 
+@by_likeness
+def _words(statement: Statement) -> frozenset[str]:
+    """The names in a statement."""
+    return frozenset(token.name.lower() for token in statement.source.tokens if token.named)
+
+
 def _listening_schema(view: StreamView) -> pa.Schema:
     """What a stand-in shows: times in nanoseconds as microseconds, since DuckDB keeps predicates on the former."""
     definition, schema = view.entry.definition, view.schema
@@ -120,42 +126,43 @@ class Listener:
     ) -> None:
         self.snapshot, self.desk, self.statement, self.parameters = snapshot, desk, statement, parameters
         self.streams = streams
+        self._views = {relation: snapshot.view(reference.name) for relation, reference in streams.items()}
 
     def listen(self) -> Heard:
         """What the statement asks; nothing of it is restricted where nothing was heard."""
         if not self._worth_listening():
             return Heard()
-        schemas = {name: _listening_schema(self._view(name)) for name in self.streams}
-        if macros.asks_for_order(self.statement):
-            schemas = {name: schema.append(pa.field(SEQ, macros.KIND)) for name, schema in schemas.items()}
         clocked = asks_the_clock(self.statement)
-        question = None if clocked else self._question(schemas)
+        question = None if clocked else self._question()
         known = _remembered.get(question)
         if known is not None:
             known.again = True
             return known
-        heard = None if clocked else self._pointed(schemas)
+        heard = None if clocked else self._pointed()
         if heard is None:
-            heard = self._listened(schemas, clocked=clocked)
+            heard = self._listened(clocked=clocked)
         if question is not None and heard is not None:
             _remember(question, heard)
         return heard or Heard()
 
-    def _pointed(self, schemas: dict[str, pa.Schema]) -> Heard | None:
+    def _schemas(self) -> dict[str, pa.Schema]:
+        """What the stand-ins show."""
+        schemas = {name: _listening_schema(self._view(name)) for name in self.streams}
+        if macros.asks_for_order(self.statement):
+            schemas = {name: schema.append(pa.field(SEQ, macros.KIND)) for name, schema in schemas.items()}
+        return schemas
+
+    def _pointed(self) -> Heard | None:
         """What a statement asks that says it so plainly that DuckDB need not be asked."""
         if len(self.streams) != 1 or len(self.statement.references) != 1:
             return None
         (relation,) = self.streams
-        definition = self._view(relation).entry.definition
-        found = pointing.predicates(self.statement, self.parameters, definition)
-        if found is None:
-            return None
-        asked = asked_of(found, definition.model, schemas[relation])
-        return None if asked.keys is None else Heard({relation: asked})
+        asked = pointing.asked(self.statement, self.parameters, self._view(relation).entry.definition)
+        return None if asked is None else Heard({relation: asked})
 
-    def _listened(self, schemas: dict[str, pa.Schema], *, clocked: bool) -> Heard | None:
+    def _listened(self, *, clocked: bool) -> Heard | None:
         """What DuckDB's planner says that the statement asks; None if it has something to say against it."""
-        cursor = self.desk.cursor
+        cursor, schemas = self.desk.cursor, self._schemas()
         if clocked:  # now() is one instant within a transaction: what was planned with is what will be run with
             cursor.execute("BEGIN TRANSACTION")
         try:
@@ -168,25 +175,27 @@ class Listener:
 
     def _worth_listening(self) -> bool:
         """Whether the statement names a search key or time column at all, so that a predicate on one is possible."""
-        words = {token.name.lower() for token in self.statement.source.tokens if token.named}
+        words = _words(self.statement)
         for name in self.streams:
             definition = self._view(name).entry.definition
             if any(column.lower() in words for column in (definition.time, *definition.key)):
                 return True
         return False
 
-    def _question(self, schemas: dict[str, pa.Schema]) -> Hashable | None:
+    def _question(self) -> Hashable | None:
         """All that decides what is heard; None if it cannot be compared."""
         if self._reads_results():
             return None  # the query that wrote them may be dropped, and another one be added under its name
         given = self.parameters
         values = tuple(given.items()) if isinstance(given, dict) else tuple(given or ())
-        entries = [self._view(name).entry for name in schemas]
-        keys = tuple((entry.id, entry.definition.time, tuple(entry.definition.key)) for entry in entries)
-        relations = tuple((name, schema.serialize().to_pybytes()) for name, schema in schemas.items())
-        tables = tuple(sorted(entry.file for entry in self.snapshot.tables.values()))
+        streams = []
+        for relation in self.streams:
+            entry = self._view(relation).entry
+            definition = entry.definition
+            streams.append((relation, entry.id, definition.time, definition.key, definition.schema_bytes))
+        tables = tuple(sorted([entry.file for entry in self.snapshot.tables.values()]))
         root = str(self.snapshot.store.root)
-        question = root, self.statement.sql, tuple(map(type, values)), values, keys, relations, tables
+        question = root, self.statement.sql, tuple(map(type, values)), values, tuple(streams), tables
         try:
             hash(question)
         except TypeError:
@@ -236,4 +245,4 @@ class Listener:
         return self.snapshot.tables[names[reference.name.lower()]]
 
     def _view(self, relation: str) -> StreamView:
-        return self.snapshot.view(self.streams[relation].name)
+        return self._views[relation]

@@ -140,11 +140,11 @@ def _stream(asked: Asked, isolation: str, release: Callable[[], None]) -> Answer
         release()
 
     return Answer(
-        GATE.batches(reader, asked.priority),
+        reader if prepared.tidy else GATE.batches(reader, asked.priority),
         prepared.windows,
         isolation,
         let_go,
-        lambda: execution.staleness(store, prepared.windows),
+        lambda: execution.staleness(store, prepared.windows, prepared.snapshot.version),
         asked.text,
         params=asked.params,
     )

@@ -20,8 +20,11 @@ def marked(schema: pa.Schema, types: Sequence[Any]) -> pa.Schema:
         schema: As DuckDB gives it in Arrow.
         types: DuckDB's own, one for each column.
     """
+    names = [str(kind) for kind in types]
+    if _MARKS.keys().isdisjoint(names):
+        return schema.remove_metadata()
     fields = []
-    for field, kind in zip(schema, map(str, types), strict=True):
+    for field, kind in zip(schema, names, strict=True):
         own = field.with_type(UNSIGNED) if kind == "UHUGEINT" else field
         fields.append(own.with_metadata(_MARKS[kind]) if kind in _MARKS else own)
     return pa.schema(fields)

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from windrow.errors import WindowError
 from windrow.indexes.columns import Picks
+from windrow.indexes.manifest import Manifest
 from windrow.indexes.probing import SORTED, KeyRange, Located, read_found, read_near
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Selection
@@ -45,15 +46,42 @@ class Pruned:
     bounds: Bounds | None
     path: str
     """How it is read: ``columns`` (kept in memory), ``scan`` (files), ``probe`` (rows by key), ``empty``."""
-    cells: tuple[int, int]
-    segments: tuple[int, int]
-    rows: tuple[int, int]
-    bytes: tuple[int, int]
-    """Each: what is read, and what the stream has."""
-    keys: str
-    """What the search key was found to be restricted to, in words."""
     selection: Selection
     """The segments that are read."""
+    stored: Manifest
+    """Those that the stream has."""
+    picked: int | None
+    """Rows that are read if they are found by key; None: all of the segments."""
+    asked: Asked
+    origin: str = ""
+    """Where keys come from that the statement does not name itself, in words."""
+
+    @property
+    def cells(self) -> tuple[int, int]:
+        """How many are read, and how many the stream has; likewise the following three."""
+        read, stored = ({segment.cell for segment in each} for each in (self.selection.segments, self.stored))
+        return len(read), len(stored)
+
+    @property
+    def segments(self) -> tuple[int, int]:
+        """Segments."""
+        return len(self.selection.segments), len(self.stored)
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """Rows."""
+        return self.selection.segments.rows if self.picked is None else self.picked, self.stored.rows
+
+    @property
+    def bytes(self) -> tuple[int, int]:
+        """Bytes; of rows that are found by key, their share."""
+        read, stored = (sum(segment.bytes for segment in each) for each in (self.selection.segments, self.stored))
+        return read if self.picked is None else read * self.picked // max(1, self.selection.segments.rows), stored
+
+    @property
+    def keys(self) -> str:
+        """What the search key was found to be restricted to, in words."""
+        return _in_words(self.asked.keys) + (self.origin if self.asked.keys else "")
 
 
 @dataclass(frozen=True)
@@ -82,10 +110,9 @@ def _narrowed(selection: Selection, wanted: Asked) -> Selection:
     )
 
 
-def _is_probe(ready: _Ready) -> bool:
+def _is_probe(found: Located) -> bool:
     """Whether the rows are so few, and in so few places, that they are read by page."""
-    found = ready.found
-    return found is not None and len(found.start) <= PROBE_RANGES and found.rows <= PROBE_ROWS
+    return len(found.start) <= PROBE_RANGES and found.rows <= PROBE_ROWS
 
 
 def _in_words(ranges: Sequence[KeyRange] | None) -> str:
@@ -132,22 +159,25 @@ class Planner:
         self._root = snapshot.store.root
         self._heard = Heard()
         self._numbered = macros.asks_for_order(statement)
+        self.brief = False
+        """Whether so few rows are read, and given, that the answer need not be streamed."""
 
     def prepare(self, references: Sequence[Reference]) -> list[Pruned]:
         """Make every stream of the statement readable under its relation's name; gives what was pruned."""
         streams = {reference.relation: reference for reference in references}
         self._heard = Listener(self.snapshot, self.desk, self.statement, self.parameters, streams).listen()
         ready = [self._select(reference) for reference in streams.values()]
-        if self._alone and len(ready) == 1 and _is_probe(ready[0]) and not self._numbered:
-            self._go_aside()
+        if self._alone and len(ready) == 1 and not self._numbered and (found := ready[0].found) and _is_probe(found):
+            self._go_aside(found.rows)
         return [self._make(each) for each in ready]
 
-    def _go_aside(self) -> None:
+    def _go_aside(self, rows: int) -> None:
         """Run where there are no threads: with little to do, waiting for one takes longer than the work itself."""
         # One that asks the clock has begun a transaction here.
         if pointing.reads_only(self.statement) and not asks_the_clock(self.statement):
             crowded, self.desk = self.desk, desks.take(self.snapshot.store, alone=True)
             crowded.leave(tidy=True)
+            self.brief = rows <= NEAR_ROWS and pointing.gives_few(self.statement)
 
     def _view(self, reference: Reference) -> StreamView:
         return self.snapshot.view(reference.name)
@@ -162,14 +192,16 @@ class Planner:
         if wanted.keys is None or not selection.segments:
             return _Ready(reference, view, selection, wanted, None)
         found = self._heard.located(reference.relation, selection.segments, self.snapshot.directories, view.sorted_by)
-        holding = found.holding()
-        kept = _kept(selection, lambda segment: segment.id in holding)
-        few = found.rows <= max(1000, PROBE_SHARE * sum(segment.rows for segment in view.segments))
+        kept = selection
+        if not found.touches_all():
+            holding = found.holding()
+            kept = _kept(selection, lambda segment: segment.id in holding)
+        few = found.rows <= 1000 or found.rows <= PROBE_SHARE * view.segments.rows
         return _Ready(reference, view, kept, wanted, found if few else None)
 
     def _make(self, ready: _Ready) -> Pruned:
         reference, view, selection = ready.reference, ready.view, ready.selection
-        model, name = view.entry.definition.model, reference.relation
+        model, name = view.model, reference.relation
         path = "scan" if selection.segments else "empty"
         newest = reference.window.count if isinstance(reference.window, windows.Rows) else None
         if newest is not None or self._numbered:
@@ -184,13 +216,13 @@ class Planner:
                 absent=absent_columns(view, selection, self.snapshot.store.reader),
             )
             self._create_view(name, sql)
-        elif (first := self._first(reference, view)) is not None and self._fits(view, selection) and selection.segments:
+        elif (first := self._first(reference, view)) is not None and selection.segments and self._fits(view, selection):
             top = Top(first, selection.whole, self.snapshot.store.columns, view.stored_schema)
             self._register_columns(name, view, selection, top.picks)
             path = "columns"
         elif ready.found is not None and selection.segments:
             path = "probe"
-            if _is_probe(ready):
+            if _is_probe(ready.found):
                 self._register_probe(name, ready, ready.found)
             elif self._fits(view, selection):
                 picks, noted_as = self._heard.picks(name, ready.found)
@@ -217,7 +249,7 @@ class Planner:
         if selection.segments and self._fits(view, selection):
             self._register_columns(name, view, selection)
             return "columns"
-        model = view.entry.definition.model
+        model = view.model
         absent = absent_columns(view, selection, self.snapshot.store.reader)
         files = {*view.state.torn, *torn}
         self._create_view(name, window_sql(self._root, model, view.schema, selection, files, absent))
@@ -293,15 +325,18 @@ class Planner:
 
     def _register_probe(self, name: str, ready: _Ready, found: Located) -> None:
         view, store = ready.view, self.snapshot.store
-        model, full = view.entry.definition.model, view.stored_schema
+        model, full = view.model, view.stored_schema
         whole = not ready.selection.edge
 
         def looked_up(schema: pa.Schema) -> pa.Table:
-            if whole and (held := store.columns.held_rows(found.places(), schema)) is not None:
+            # A few rows are read from plain pages sooner than they are put together out of decoded columns.
+            spans = found.spans()
+            plain = found.rows <= NEAR_ROWS and not store.reader.unpacks(spans.files)
+            if whole and not plain and (held := store.columns.held_rows(found.places(), schema)) is not None:
                 return pa.Table.from_batches([held])
             # DuckDB looks at the keys of the few rows that lie beside those that count; of many, keys are read first.
             if view.sorted_by is SORTED and (found.rows <= NEAR_ROWS or found.exact.all()):
-                return read_near(found, ready.selection, model, full, schema, store.reader)
+                return read_near(spans, ready.selection, model, full, schema, store.reader)
             ranges = ready.asked.keys or ()
             return read_found(found.ranges(), ready.selection, ranges, model, full, schema, store.reader)
 
@@ -316,23 +351,13 @@ class Planner:
         self.desk.view(name, sql)
 
     def _pruned(self, ready: _Ready, path: str) -> Pruned:
-        kept, stored = ready.selection.segments, ready.view.segments
-        read_rows = sum(s.rows for s in kept)
-        read_bytes = sum(s.bytes for s in kept)
-        if path == "probe" and ready.found is not None:
-            read_rows = ready.found.rows
-            read_bytes = read_bytes * read_rows // max(1, sum(s.rows for s in kept))
-        keys = _in_words(ready.asked.keys) + (
-            self._heard.origins.get(ready.reference.relation, "") if ready.asked.keys else ""
-        )
         return Pruned(
             reference=ready.reference,
-            bounds=ready.selection.bounds if ready.view.now is not None else None,
+            bounds=None if ready.view.state.slide is None else ready.selection.bounds,
             path=path,
-            cells=(len({s.cell for s in kept}), len({s.cell for s in stored})),
-            segments=(len(kept), len(stored)),
-            rows=(read_rows, sum(s.rows for s in stored)),
-            bytes=(read_bytes, sum(s.bytes for s in stored)),
-            keys=keys,
             selection=ready.selection,
+            stored=ready.view.segments,
+            picked=ready.found.rows if path == "probe" and ready.found is not None else None,
+            asked=ready.asked,
+            origin=self._heard.origins.get(ready.reference.relation, ""),
         )

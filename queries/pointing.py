@@ -12,25 +12,44 @@ from typing import Any
 import pyarrow as pa
 from duckdb._sources import nodes
 
-from windrow.definitions import StreamDefinition
+from windrow.definitions import StreamDefinition, schema_of
+from windrow.indexes.model import value_bytes
+from windrow.indexes.probing import KeyRange
 from windrow.queries import trees
 from windrow.queries.alike import Path
+from windrow.queries.pruning import Asked, asked_of
 from windrow.queries.statements import Statement, by_likeness
 
 _INTEGER = re.compile(r"-?[0-9]{1,20}")
 _UNCLEAR = {"STAR", "POSITIONAL_REFERENCE", "SUBQUERY", "LAMBDA", "LAMBDA_REF"}
 """What may mean a column without naming it, or another one than it names."""
+_ROW_BY_ROW = {
+    "BETWEEN", "CASE", "CAST", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "OPERATOR", "PARAMETER", "STAR",
+    "TYPE",
+}  # fmt: skip
+_AGGREGATES = {"avg", "count", "count_star", "max", "median", "min", "stddev", "sum", "variance"}
+_ARITHMETIC = {"+", "-", "*", "/", "//", "%", "abs", "ceil", "floor", "round"}
+"""What gives one value for a row, or for a group of them."""
 
 
-def predicates(statement: Statement, parameters: Any, definition: StreamDefinition) -> list[nodes.Node] | None:
+def asked(statement: Statement, parameters: Any, definition: StreamDefinition) -> Asked | None:
     """What a statement asks of the search key of the only stream that it reads; None if that is not plain."""
-    found: list[nodes.Node] = []
-    for column, path in _points(statement, definition.key, definition.time, tuple(definition.schema.names)) or ():
-        value = _value(_at(statement.tree, path), parameters)
-        if not _compares_exactly(value, definition.schema.field(column).type):
-            return None
-        found.append(nodes.Binary("=", nodes.Col((column,)), nodes.Lit(value, "")))
-    return found or None
+    points, schema = _points(statement, definition.key, definition.time, definition.schema_bytes), definition.schema
+    if points is None:
+        return None
+    values = [(column, _value(_at(statement.tree, path), parameters)) for column, path in points]
+    if not all(_compares_exactly(value, schema.field(column).type) for column, value in values):
+        return None
+    if len(values) == len(definition.key) == 1:
+        whole = value_bytes(values[0][1], schema.field(values[0][0]).type)
+        if whole is not None:
+            return Asked((KeyRange(whole, whole),), None, None)
+    found = asked_of(
+        [nodes.Binary("=", nodes.Col((column,)), nodes.Lit(value, "")) for column, value in values],
+        definition.model,
+        schema,
+    )
+    return None if found.keys is None else found
 
 
 @by_likeness
@@ -42,14 +61,26 @@ def reads_only(statement: Statement) -> bool:
 
 
 @by_likeness
+def gives_few(statement: Statement) -> bool:
+    """Whether the answer to a statement that `reads_only` plainly has no more rows than it reads, nor longer ones."""
+    if len(statement.tree.get("group_sets") or ()) > 1 or any("pivot" in t.word for t in statement.source.tokens):
+        return False
+    roles = [(visit.node["class"], visit.node) for visit in trees.walk(statement.tree) if "class" in visit.node]
+    return all(
+        role in _ROW_BY_ROW or (role == "FUNCTION" and node["function_name"] in _AGGREGATES | _ARITHMETIC)
+        for role, node in roles
+    )
+
+
+@by_likeness
 def _points(
-    statement: Statement, key: tuple[str, ...], time: str, columns: tuple[str, ...]
+    statement: Statement, key: tuple[str, ...], time: str, schema_bytes: bytes
 ) -> tuple[tuple[str, Path], ...] | None:
     """The key columns that must equal something, and where that stands in the tree.
 
     None if the key's first column is not among them, or if another condition may say something of key or time.
     """
-    tree = statement.tree
+    tree, columns = statement.tree, schema_of(schema_bytes).names
     if not key or len(statement.references) != 1 or not _reads_one(tree):
         return None
     if not all(name.isascii() for name in columns) or len({name.lower() for name in columns}) < len(columns):

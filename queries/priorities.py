@@ -4,9 +4,7 @@ The gate is the process's own; other processes are the operating system's to sch
 """
 
 import threading
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pyarrow as pa
 
@@ -20,28 +18,36 @@ class Gate:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._running: Counter[int] = Counter()
+        self._running: dict[int, int] = {}
+        """How many, by priority; none is not there."""
 
-    @contextmanager
-    def running(self, priority: int) -> Iterator[None]:
+    def running(self, priority: int) -> "_Running":
         """Whatever has a lower priority pauses meanwhile, as soon as it comes to its next read."""
+        return _Running(self, priority)
+
+    def begin(self, priority: int) -> None:
+        """Count one more."""
         with self._changed:
-            self._running[priority] += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._running[priority] -= 1
-                self._changed.notify_all()
+            self._running[priority] = self._running.get(priority, 0) + 1
+
+    def end(self, priority: int) -> None:
+        """Count one less."""
+        with self._changed:
+            left = self._running.pop(priority) - 1
+            if left:
+                self._running[priority] = left
+            self._changed.notify_all()
 
     def pause(self, priority: int, timeout: float | None = None) -> bool:
         """Wait until nothing of a higher priority is running; gives whether it came about within `timeout` seconds."""
         with self._changed:
+            if not self._running:
+                return True
             return self._changed.wait_for(lambda: not self.held(priority), timeout)
 
     def held(self, priority: int) -> bool:
         """Whether something of a higher priority is running."""
-        return any(count and other > priority for other, count in self._running.items())
+        return any(other > priority for other in self._running)
 
     def batches(self, reader: pa.RecordBatchReader, priority: int) -> pa.RecordBatchReader:
         """The same rows, fetched at a priority: a slow consumer holds nobody up between two batches."""
@@ -56,6 +62,19 @@ class Gate:
                 except StopIteration:
                     return
             yield batch
+
+
+class _Running:
+    """Something that runs at a priority, as long as its block lasts."""
+
+    def __init__(self, gate: Gate, priority: int) -> None:
+        self._gate, self._priority = gate, priority
+
+    def __enter__(self) -> None:
+        self._gate.begin(self._priority)
+
+    def __exit__(self, *_: object) -> None:
+        self._gate.end(self._priority)
 
 
 GATE = Gate()

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from duckdb._sources import nodes
 
-from windrow.indexes.model import RowModel
+from windrow.indexes.model import RowModel, value_bytes
 from windrow.indexes.probing import KeyRange
 from windrow.native import keys as native_keys
 
@@ -96,6 +96,9 @@ def _encoder(kind: pa.DataType) -> Encode:
     is_time = pa.types.is_timestamp(plain)
 
     def encode(value: Any) -> bytes | None:
+        at_once = value_bytes(value, plain)
+        if at_once is not None:
+            return at_once
         try:
             if is_time and isinstance(value, int):
                 array = pa.array([value], pa.timestamp("us", plain.tz)).cast(plain)

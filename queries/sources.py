@@ -19,6 +19,7 @@ Read = Callable[[pa.Schema], Iterable[pa.RecordBatch]]
 
 _SCAN = "PYTHON_ARROW_SCAN"
 _FIRST_NUMBER = 1_000_003
+_NARROWED = 64
 _FEW = 20_000
 """Rows that need not be shared among DuckDB's threads."""
 
@@ -41,6 +42,7 @@ class ListeningSource(ArrowScanSource):
         self.read = read
         self.told = rows
         self.predicates: list[nodes.Node] = []
+        self._narrowed: dict[tuple[int, ...], tuple[pa.Schema, pa.Schema, bool]] = {}
 
     def rows(self) -> int | None:
         """What the planner is told."""
@@ -53,17 +55,25 @@ class ListeningSource(ArrowScanSource):
 
     def stream(self, columns: Sequence[int] | None, filters: Sequence[nodes.Node]) -> tuple[object, bool]:  # noqa: ARG002
         """The rows, with just the columns that the statement needs; DuckDB asks for at least one."""
-        wanted = range(len(self.schema)) if columns is None else columns
-        narrow = pa.schema([self.schema.field(at) for at in wanted])
-        shown = pa.schema([self.shown.field(at) for at in wanted])
+        narrow, shown, alike = self._of(tuple(range(len(self.schema)) if columns is None else columns))
         rows = () if self.read is None else self.read(narrow)
-        if isinstance(rows, list) and len(rows) == 1 and rows[0].num_rows <= _FEW and narrow.equals(shown):
+        if alike and isinstance(rows, list) and len(rows) == 1 and rows[0].num_rows <= _FEW:
             return rows[0].__arrow_c_array__(), True
         if isinstance(rows, list):  # all there: DuckDB's threads take them without waiting for each other in Python
             return cross(pa.Table.from_batches(rows, narrow), shown).to_reader().__arrow_c_stream__(), True
-        if not narrow.equals(shown):
+        if not alike:
             rows = (crossed for batch in rows for crossed in cross(pa.Table.from_batches([batch]), shown).to_batches())
         return pa.RecordBatchReader.from_batches(shown, rows).__arrow_c_stream__(), True
+
+    def _of(self, wanted: tuple[int, ...]) -> tuple[pa.Schema, pa.Schema, bool]:
+        """Some of the columns as they are read and as they are shown, and whether that is the same."""
+        known = self._narrowed.get(wanted)
+        if known is None:
+            narrow, shown = (pa.schema([each.field(at) for at in wanted]) for each in (self.schema, self.shown))
+            if len(self._narrowed) >= _NARROWED:
+                self._narrowed.clear()
+            known = self._narrowed[wanted] = narrow, shown, narrow.equals(shown)
+        return known
 
     def __arrow_c_schema__(self) -> object:
         return self.shown.__arrow_c_schema__()
@@ -86,6 +96,15 @@ def run(cursor: Any, sql: str, parameters: Any, batch_rows: int) -> tuple[pa.Rec
     result = cursor._submit(sql, parameters, "stream", batch_rows)
     types = [str(column[1]) for column in result.description]
     return result.arrow_reader(), types
+
+
+def run_whole(cursor: Any, sql: str, parameters: Any, batch_rows: int) -> tuple[pa.Table, list[str]]:
+    """Run a statement that gives few rows, to its end; else as `run`."""
+    if parameters is not None and not isinstance(parameters, dict):
+        parameters = list(parameters)
+    result = cursor._submit(sql, parameters, "arrow", batch_rows)
+    types = [str(column[1]) for column in result.description]
+    return result.arrow_table(), types
 
 
 def listen(cursor: Any, sql: str, parameters: Any, schemas: dict[str, pa.Schema]) -> dict[str, list[nodes.Node]]:

@@ -7,10 +7,10 @@ names is a place in the text as written.
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from windrow.errors import ConfinementError, QueryError
 from windrow.queries import alike, clauses, pivots, trees
@@ -67,6 +67,8 @@ class Statement:
     source: Source = field(repr=False, compare=False)
     tree: trees.Node = field(repr=False, compare=False)
     model: "Statement | None" = field(default=None, repr=False, compare=False)
+    notes: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What was found out about it and all that are alike; see `by_likeness`."""
 
     def __hash__(self) -> int:
         return hash(self.text)  # asked for again and again, and nearly all that tells statements apart
@@ -91,11 +93,17 @@ class Statement:
 
 def by_likeness(find: Callable[Concatenate[Statement, P], T]) -> Callable[Concatenate[Statement, P], T]:
     """Find something once for all statements that are alike; it must not depend on the constants they differ in."""
-    remembered = lru_cache(maxsize=_REMEMBERED)(find)
 
     @wraps(find)
     def found(statement: Statement, /, *rest: P.args, **named: P.kwargs) -> T:
-        return remembered(statement.like, *rest, **named)  # type: ignore[arg-type]
+        like, asked = statement.like, (find, rest, tuple(named.items()))
+        try:
+            known: T = like.notes[asked]
+        except KeyError:
+            if len(like.notes) >= _REMEMBERED:
+                like.notes.clear()
+            known = like.notes[asked] = find(like, *rest, **named)
+        return known
 
     return found
 

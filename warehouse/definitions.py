@@ -63,7 +63,7 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the stream's rows."""
-        return _schema(self.schema_bytes)
+        return schema_of(self.schema_bytes)
 
     @property
     def stored_schema(self) -> pa.Schema:
@@ -101,14 +101,15 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @lru_cache(maxsize=1024)
-def _schema(serialized: bytes) -> pa.Schema:
+def schema_of(serialized: bytes) -> pa.Schema:
+    """The schema that a definition keeps as bytes."""
     # One object per stream: readers keep what they learn about files by the schema's identity.
     return pa.ipc.read_schema(pa.py_buffer(serialized))
 
 
 @lru_cache(maxsize=1024)
 def _stored_schema(serialized: bytes) -> pa.Schema:
-    return _schema(serialized).append(pa.field(SEQ, pa.int64()))
+    return schema_of(serialized).append(pa.field(SEQ, pa.int64()))
 
 
 def check_name(name: str, what: str) -> str:

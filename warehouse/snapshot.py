@@ -4,8 +4,8 @@ A pin is a locked file published before the manifest is read, so nothing that th
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,6 +16,7 @@ from windrow.catalog import Tables, key
 from windrow.errors import ClosedError, UnknownStreamError, WindowError
 from windrow.files import disk_errors
 from windrow.indexes.manifest import Manifest
+from windrow.indexes.model import RowModel
 from windrow.indexes.probing import KeyRange, Sorting, key_ranges, probe_segments, sorting
 from windrow.indexes.scanning import scan_segments
 from windrow.indexes.selection import Bounds, Selection, select
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from windrow.queries.answers import Answer
 
 
+_LOADED = 16
+"""Questions, each of some of the streams, whose part of the last commit is kept."""
+
+
 @dataclass(frozen=True)
 class StreamView:
     """One stream as a snapshot sees it."""
@@ -40,16 +45,24 @@ class StreamView:
     state: StreamState
     segments: Manifest
     sources: dict[str, SourceEntry]
+    model: RowModel = field(init=False, repr=False, compare=False)
+    """What the index needs to know of its rows."""
+    now: int | None = field(init=False, repr=False, compare=False)
+    """The stream's clock."""
+    sorted_by: Sorting = field(init=False, repr=False, compare=False)
+    """How its layouts are sorted, seen from its search key."""
+
+    def __post_init__(self) -> None:
+        definition, slide = self.entry.definition, self.state.slide
+        told = self.__dict__  # frozen for everybody else
+        model = told["model"] = definition.model
+        told["now"] = None if slide is None else model.slot_end(slide)
+        told["sorted_by"] = sorting(definition.key, [(layout.id, layout.key) for layout in self.state.layouts])
 
     @property
     def name(self) -> str:
         """The stream's name."""
         return self.entry.definition.name
-
-    @property
-    def now(self) -> int | None:
-        """The stream's clock."""
-        return None if self.state.slide is None else self.entry.definition.model.slot_end(self.state.slide)
 
     @property
     def schema(self) -> pa.Schema:
@@ -60,11 +73,6 @@ class StreamView:
     def stored_schema(self) -> pa.Schema:
         """Of its files."""
         return self.entry.definition.stored_schema
-
-    @property
-    def sorted_by(self) -> Sorting:
-        """How its layouts are sorted, seen from its search key."""
-        return sorting(self.entry.definition.key, ((layout.id, layout.key) for layout in self.state.layouts))
 
     def progress(self) -> Progress:
         """How far its sources have come."""
@@ -105,25 +113,38 @@ def load_view(store: Store, tables: Tables, name: str) -> StreamView:
     return StreamView(entry, state, load_segments(store, tables, entry.id, state), sources)
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """What a snapshot reads of the catalog. A commit never changes, so the next snapshot of the same one shares it."""
+
+    version: int
+    views: dict[str, StreamView]
+    tables: dict[str, TableEntry]
+    notes: dict[Hashable, Any] = field(default_factory=dict)
+    """What else somebody has found out about the commit."""
+
+
 class Snapshot:
     """A pinned view of some or all streams. Close it, use it in a ``with`` block, or let it be garbage-collected.
 
     Args:
         store: The warehouse.
         streams: Names, None for all.
+        alike: Of all, only those whose names in lower case are among these.
     """
 
-    def __init__(self, store: Store, streams: Iterable[str] | None = None) -> None:
+    def __init__(self, store: Store, streams: Iterable[str] | None = None, alike: frozenset[str] | None = None) -> None:
         store.check_process()
         self.store = store
         wanted = None if streams is None else tuple(streams)
         pin = self._pin(store)
         try:
-            self.version, self._views, self.tables = store.catalog.read(lambda tables: self._load(tables, wanted))
+            loaded = _load(store, wanted, alike)
         except BaseException:
             if pin is not None:
                 store.pins.give(pin)
             raise
+        self.version, self._views, self.tables, self.notes = loaded.version, loaded.views, loaded.tables, loaded.notes
         self._release = _releasing(self, pin)
 
     @classmethod
@@ -136,7 +157,7 @@ class Snapshot:
         made.store = store
         pin = cls._pin(store, hold.version)
         made._release = _releasing(made, pin)
-        made.version, made.tables = hold.version, hold.tables
+        made.version, made.tables, made.notes = hold.version, hold.tables, {}
         made._views = {
             name: StreamView(stream.entry, stream.state, Manifest.of(stream.segments), stream.sources)
             for name, stream in hold.streams.items()
@@ -152,13 +173,6 @@ class Snapshot:
             return None
         with disk_errors("pinning a snapshot"):
             return store.pins.take(store.catalog.version() if version is None else version, store.unique)
-
-    def _load(
-        self, tables: Tables, wanted: tuple[str, ...] | None
-    ) -> tuple[int, dict[str, StreamView], dict[str, TableEntry]]:
-        names = [at.decode() for at, _ in tables.raw_items("streams")] if wanted is None else wanted
-        views = {name: load_view(self.store, tables, name) for name in names}
-        return tables.version, views, {at.decode(): record for at, record in tables.items("tables")}
 
     def view(self, stream: str) -> StreamView:
         """One stream of the snapshot."""
@@ -191,8 +205,8 @@ class Snapshot:
 
     def _rows(self, view: StreamView, selection: Selection, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         # A generator of a method: it holds the snapshot, and so the pin, until it is used up or thrown away.
-        store, model = self.store, view.entry.definition.model
-        yield from scan_segments(selection, model, view.stored_schema, schema, store.reader, store.copies)
+        store = self.store
+        yield from scan_segments(selection, view.model, view.stored_schema, schema, store.reader, store.copies)
 
     def probe(
         self,
@@ -222,7 +236,7 @@ class Snapshot:
         return probe_segments(
             selection,
             ranges,
-            view.entry.definition.model,
+            view.model,
             view.stored_schema,
             schema,
             self.store.reader,
@@ -270,6 +284,28 @@ class Snapshot:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _load(store: Store, wanted: tuple[str, ...] | None, alike: frozenset[str] | None) -> Loaded:
+    """The last commit, of which only what is wanted; from memory if the last snapshot here was of the same."""
+    asked = wanted, alike
+    known: Loaded | None = store.loaded.get(asked)
+
+    def look(tables: Tables) -> Loaded:
+        version = tables.version
+        if known is not None and known.version == version:
+            return known
+        names = [at.decode() for at, _ in tables.raw_items("streams")] if wanted is None else list(wanted)
+        if alike is not None:
+            names = [name for name in names if name.lower() in alike]
+        views = {name: load_view(store, tables, name) for name in names}
+        return Loaded(version, views, {at.decode(): record for at, record in tables.items("tables")})
+
+    found = store.catalog.read(look)
+    if found is not known:
+        same = {other: each for other, each in store.loaded.items() if each.version == found.version}
+        store.loaded = {**same, asked: found} if len(same) < _LOADED else {asked: found}
+    return found
 
 
 def _releasing(snapshot: Snapshot, pin: HeldFile | None) -> "weakref.finalize[[], Snapshot]":

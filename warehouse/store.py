@@ -48,6 +48,8 @@ class Store:
     randomness: random.Random = field(default_factory=random.SystemRandom)
     read_only: bool = False
     manifests: dict[int, tuple[int, Manifest]] = field(default_factory=dict)
+    loaded: dict[Any, Any] = field(default_factory=dict)
+    """What snapshots of the last commit share; see `snapshot.Loaded`."""
     usage: Usage = field(default_factory=Usage)
     judges: defaultdict[int, Judge] = field(default_factory=lambda: defaultdict(Judge))
     """By stream: how its files are written."""

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from windrow.errors import DamageError, SearchKeyError
 from windrow.indexes import scanning
-from windrow.indexes.model import RowModel, key_bytes
+from windrow.indexes.model import RowModel, key_bytes, value_bytes
 from windrow.indexes.parquet import FileReader
 from windrow.indexes.rowreading import Spans, read_live_spans, read_spans
 from windrow.indexes.scanning import scan_segments
@@ -55,6 +55,34 @@ def test_a_mask_leaves_those_rows_for_which_it_is_true(
 def test_a_key_that_is_a_whole_number_is_encoded_as_in_the_directories(number: int) -> None:
     encoded = keys.encode([pa.array([number], pa.int64())])[0].as_py()
     assert key_bytes([number], [pa.int64()], ["n"]) == encoded
+
+
+NUMBERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
+
+
+@given(st.sampled_from(NUMBERS), st.one_of(st.integers(-(1 << 64), 1 << 64), st.integers(-300, 300)))
+def test_a_whole_number_is_encoded_as_in_the_directories_if_its_type_can_hold_it(
+    kind: pa.DataType, number: int
+) -> None:
+    try:
+        encoded = keys.encode([pa.array([number], kind)])[0].as_py()
+    except (pa.ArrowInvalid, OverflowError):
+        encoded = None
+    assert value_bytes(number, kind) == encoded
+
+
+@given(st.sampled_from((pa.string(), pa.large_string())), st.text(st.sampled_from("a\0\x01\xffé\u2028𝄞"), max_size=6))
+def test_a_text_is_encoded_as_in_the_directories(kind: pa.DataType, text: str) -> None:
+    assert value_bytes(text, kind) == keys.encode([pa.array([text], kind)])[0].as_py()
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [(True, pa.int64()), (1.0, pa.int64()), (1, pa.float64()), (1, pa.timestamp("us")), ("1", pa.int64()),
+     (1, pa.string()), ("\ud800", pa.string()), (None, pa.int64()), (b"a", pa.string()), ("a", pa.binary())],
+)  # fmt: skip
+def test_what_is_not_plainly_of_its_type_is_left_to_the_kernel(value: object, kind: pa.DataType) -> None:
+    assert value_bytes(value, kind) is None
 
 
 @pytest.mark.parametrize("value", [1 << 63, -(1 << 63) - 1, "1"])

@@ -56,10 +56,8 @@ def test_answers_equal_plain_duckdb(seed, monkeypatch):
 def test_the_same_statement_with_other_constants(seed, monkeypatch):
     """Statements that were read once for all that are alike, and whose keys were read off their tree."""
     heard: list[bool] = []
-    real = hearing.pointing.predicates
-    monkeypatch.setattr(
-        hearing.pointing, "predicates", lambda *of: (found := real(*of), heard.append(found is not None))[0]
-    )
+    real = hearing.pointing.asked
+    monkeypatch.setattr(hearing.pointing, "asked", lambda *of: (found := real(*of), heard.append(found is not None))[0])
     alike = 0
     with places.folder() as path:
         world = make_world(path / "w", seed, rows=60)

@@ -6,6 +6,7 @@ The oracle is the planner itself: it plans the statement over a stand-in that li
 import datetime as dt
 from collections.abc import Iterator
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -13,7 +14,7 @@ import places
 import traffic
 import windrow
 from windrow.indexes.probing import KeyRange
-from windrow.queries import desks, engine, hearing, planner, sources
+from windrow.queries import desks, engine, planner, sources
 from windrow.queries.hearing import Listener
 from windrow.queries.statements import parse
 
@@ -50,8 +51,7 @@ def heard(wh: windrow.Warehouse, text: str, params: object) -> tuple[object, obj
         streams = {r.relation: r for r in statement.references}
         desk = desks.take(wh._store)
         listener = Listener(snapshot, desk, statement, params, streams)
-        schemas = {name: hearing._listening_schema(listener._view(name)) for name in streams}
-        plain, told = listener._pointed(schemas), listener._listened(schemas, clocked=False)
+        plain, told = listener._pointed(), listener._listened(clocked=False)
         desk.leave(tidy=True)
     return plain and plain.asked, told and told.asked
 
@@ -71,6 +71,7 @@ class Test_the_tree_says_what_duckdb_would_say:
             ("SELECT * FROM pairs WHERE host = 'a' AND port = 80", None),
             ("SELECT * FROM pairs WHERE port = $1 AND host = $2", [80, "ä'"]),
             ("SELECT * FROM pairs WHERE host = ''", None),
+            ("SELECT * FROM packets WHERE src = 7 AND src = 7", None),
             ("SELECT * FROM words WHERE word = 'yes'", None),
             ("SELECT * FROM words WHERE word = E'a\\nb' AND n = 5", None),
             ("SELECT * FROM numbers WHERE n = 18446744073709551615", None),
@@ -172,6 +173,19 @@ class Test_a_plain_probe:
             threads = [c.execute("SELECT current_setting('threads')").fetchone()[0] for c in (quiet, usual)]
         assert threads[0] == 1 <= threads[1]
 
+    def test_is_planned_without_rules_for_what_it_does_not_have(self, wh):
+        """The rules that are left out are DuckDB's own names; those that order and fold conditions stay."""
+        asked = "SELECT current_setting('disabled_optimizers')", "SELECT name FROM duckdb_optimizers()"
+        with engine.cursor(wh._store, alone=True) as quiet, engine.cursor(wh._store) as usual:
+            (left_out,), names = (
+                quiet.execute(asked[0]).fetchone(),
+                {row[0] for row in quiet.execute(asked[1]).fetchall()},
+            )
+            assert usual.execute(asked[0]).fetchone() == ("",)
+        assert {name.strip().lower() for name in left_out.split(",")} == engine._IDLE <= names
+        kept = {"expression_rewriter", "filter_pushdown", "reorder_filter", "unused_columns", "window_self_join"}
+        assert kept <= names - engine._IDLE
+
     def test_leaves_no_desk_behind_when_it_fails(self, wh, monkeypatch):
         monkeypatch.setattr(desks, "_idle", {})
         with pytest.raises(windrow.QueryError):
@@ -189,6 +203,85 @@ class Test_a_plain_probe:
                 for key in (7, 8, 7):
                     text = f"SELECT count(*) FROM packets WHERE src = {key}"
                     assert (old.sql(text).fetchone(), own.sql(text).fetchone()) == ((10,), (20,))
+
+
+FEW = [
+    "SELECT * FROM many WHERE src = {key}",
+    "SELECT ts, len, 'x' AS y FROM many WHERE src = {key} AND len % 2 = 0 ORDER BY len DESC LIMIT 3",
+    "SELECT count(*), sum(len), max(ts), avg(len), sum(len::HUGEINT) AS s FROM many WHERE src = {key}",
+    "SELECT note, count(*) FILTER (len > 5000) AS c, median(len) FROM many WHERE src = {key} GROUP BY note",
+    "SELECT CASE WHEN len > 9 THEN 1 END AS c, min(len) FROM many WHERE src = {key} GROUP BY 1 HAVING count(*) > 0",
+    "SELECT DISTINCT len BETWEEN 1 AND 9000 AS b, note IS NULL, -len FROM many WHERE src = {key}",
+    "SELECT len FROM many WHERE src = {key} AND len < 0",
+    "SELECT count(*) FROM many WHERE src = {key} AND src = 3",
+]
+
+
+class Test_an_answer_of_few_rows:
+    """It is given as a whole. Oracles: DuckDB over all the rows, and the same answer as a stream."""
+
+    @pytest.mark.parametrize("text", FEW)
+    def test_is_what_duckdb_says_of_the_rows(self, wh, text):
+        rows = pa.concat_tables([minute(1), minute(2)])
+        with duckdb.connect() as plain:
+            plain.execute("SET TimeZone = 'UTC'")
+            plain.register("many", rows)
+            for key in (3, 4999, 5000):
+                told = plain.sql(text.format(key=key))
+                given = wh.sql(text.format(key=key))
+                wanted = sorted(map(repr, told.to_arrow_table().to_pylist()))
+                assert given.columns == told.columns
+                assert sorted(map(repr, given.arrow().to_pylist())) == wanted
+
+    @pytest.mark.parametrize("text", FEW)
+    def test_is_the_one_that_would_have_been_streamed(self, wh, text, monkeypatch):
+        whole, streamed = [], []
+        real = sources.run_whole, sources.run
+        monkeypatch.setattr(sources, "run_whole", lambda *given: (whole.append(1), real[0](*given))[1])
+        monkeypatch.setattr(sources, "run", lambda *given: (streamed.append(1), real[1](*given))[1])
+        for key in (3, 4999, 5000):
+            given = wh.sql(text.format(key=key))
+            stream = wh.sql(text.format(key=key), timeout=600)
+            assert given.schema.equals(stream.schema, check_metadata=True)
+            one, other = given.arrow(), stream.arrow()
+            order = [(name, "ascending") for name in one.column_names]
+            assert one.sort_by(order).equals(other.sort_by(order), check_metadata=True)
+        assert len(whole) == len(streamed) == 3
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "SELECT unnest(range(5)) FROM many WHERE src = 7",
+            "SELECT generate_subscripts([1, 2, 3], 1) FROM many WHERE src = 7",
+            "SELECT note, src, count(*) FROM many WHERE src = 7 GROUP BY CUBE (note, src)",
+            "SELECT note, src, count(*) FROM many WHERE src = 7 GROUP BY GROUPING SETS ((note), (src))",
+            "SELECT repeat('x', 9) FROM many WHERE src = 7",
+            "SELECT string_agg(note) FROM many WHERE src = 7",
+            "SELECT list(len) FROM many WHERE src = 7",
+            "SELECT rank() OVER (ORDER BY len) FROM many WHERE src = 7",
+            "SELECT [x + 1 FOR x IN [len]] FROM many WHERE src = 7",
+            "SELECT COLUMNS(lambda c: c = 'len') FROM many WHERE src = 7",
+        ],
+    )
+    def test_is_streamed_if_it_may_be_longer_than_what_is_read(self, wh, text, monkeypatch):
+        monkeypatch.setattr(sources, "run_whole", lambda *_: pytest.fail("not streamed"))
+        assert wh.sql(text).arrow().num_rows
+
+    def test_says_what_is_wrong_where_a_stream_would(self, wh):
+        for text in ("SELECT CAST(note AS INT) FROM many WHERE src = 7", "SELECT absent FROM many WHERE src = 7"):
+            told = []
+            for timeout in (None, 600):
+                with pytest.raises(windrow.QueryError) as raised:
+                    wh.sql(text, timeout=timeout)
+                told.append(str(raised.value))
+            assert told[0] == told[1]
+        assert wh.status().readers == 0
+
+    def test_holds_its_pin_until_it_is_read(self, wh):
+        answer = wh.sql("SELECT * FROM many WHERE src = 7")
+        assert wh.status().readers == 1
+        assert answer.arrow().num_rows == 8
+        assert wh.status().readers == 0
 
 
 def test_rows_beside_the_key_do_not_count(wh, monkeypatch):

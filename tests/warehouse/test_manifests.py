@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import scenario
@@ -135,3 +136,29 @@ def test_nothing_is_held_of_streams_that_were_dropped(path: Path) -> None:
             assert all(file in old for store in stores for file in store.reader._maps)
             wh.drop_stream(S)
             assert (stores[0].manifests, stores[0].judges, stores[0].reader._maps) == ({}, {}, {})
+
+
+def test_snapshots_of_one_commit_share_what_was_read_and_those_of_the_next_do_not(path: Path) -> None:
+    """Whoever made the commit: this handle, another one, or one that changes only tables."""
+    choice = random.Random(5)
+    with scenario.open_warehouse(path) as wh, scenario.open_warehouse(path, read_only=True) as reader:
+        SHAPE.create(wh, S, windrow.Index("round-robin", 2, 3))
+        for turn in range(4):
+            update(wh, turn, choice)
+            for asking in (wh, reader):
+                with asking.snapshot([S]) as one, asking.snapshot([S]) as other, asking.snapshot() as every:
+                    assert one.view(S) is other.view(S) and one.tables is other.tables
+                    assert one.version == other.version == every.version
+                    assert sorted(one.view(S).segments, key=lambda s: s.id) == sorted(
+                        newcomer(path), key=lambda s: s.id
+                    )
+                    assert one.view(S).state.slide == every.view(S).state.slide
+            with reader.snapshot([S]) as before:
+                wh.put_table("t", pa.table({"n": [turn]}))
+                with reader.snapshot([S]) as after:
+                    assert after.tables["t"] != before.tables.get("t")
+                    assert after.version == before.version + 1
+            assert reader.sql("FROM t").fetchall() == [(turn,)]
+        wh.drop_stream(S)
+        with pytest.raises(windrow.UnknownStreamError):
+            reader.snapshot([S])
