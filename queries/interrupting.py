@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 import duckdb
 
 T = TypeVar("T")
+_LOOK = 0.1
+"""Seconds."""
 
 
 def interrupt(cursor: Any) -> None:
@@ -99,7 +101,8 @@ def _beside(cursor: Any, work: Callable[[], T]) -> T:
     thread = threading.Thread(target=_settle, args=[outcome, work], name="windrow-call", daemon=True)
     thread.start()
     try:
-        wait([outcome])
+        while not outcome.done():  # a signal that another thread was woken for is handled when this one looks again
+            wait([outcome], _LOOK)
     except BaseException:
         while thread.is_alive():  # again and again: what has not begun yet does not hear it
             interrupt(cursor)
