@@ -37,7 +37,7 @@ class Size:
 
 
 QUICK = Size(window_rows=6_000, steps=10, large_rows=60_000, large_steps=6)
-FULL = Size(window_rows=500_000, steps=18, large_rows=5_000_000, large_steps=9)
+FULL = Size(window_rows=500_000, steps=12, large_rows=5_000_000, large_steps=6)
 """The thesis's sizes. Before its first measured step each layout lives through a whole window, 36 updates or more."""
 
 
