@@ -201,7 +201,7 @@ def _report(here: dict[str, Any], outcome: Outcome, seen: dict[str, Seen], wante
             f"{of.longest:.1f}",
             str(of.reads),
             f"{of.expired:,}",
-            "; ".join(of.errors).replace("|", "/") or "none",
+            _told(of.errors),
         ]
         for name, of in seen.items()
     ]
@@ -222,6 +222,14 @@ def _report(here: dict[str, Any], outcome: Outcome, seen: dict[str, Seen], wante
         report.table(header, rows),
     ]
     return "\n\n".join(parts)
+
+
+def _told(errors: list[str]) -> str:
+    """The first of them, and how many there are."""
+    if not errors:
+        return "none"
+    more = f" and {len(errors) - 1} like it" if len(errors) > 1 else ""
+    return errors[0].replace("|", "/") + more
 
 
 def _plot(outcome: Outcome) -> str:

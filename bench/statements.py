@@ -99,7 +99,8 @@ def _best(found: Found, labels: Iterable[str]) -> float:
 
 def _large_gain(even: Found, uneven: Found, large: Found) -> float:
     del even, uneven
-    return _best(large, ("R-ins4", "R-ins9")) / _best(large, ("R-rr4x4", "N-rr4x4"))
+    waves = [label for label in large if label.startswith("R-ins")]
+    return _best(large, waves) / _best(large, ("R-rr4x4", "N-rr4x4"))
 
 
 def _gap(even: Found, uneven: Found, large: Found) -> float:
