@@ -91,20 +91,21 @@ def unregister(cursor: Any, name: str) -> None:
 
 def run(cursor: Any, sql: str, parameters: Any, batch_rows: int) -> tuple[pa.RecordBatchReader, list[str]]:
     """Start a statement whose rows are streamed; gives them and the names of DuckDB's types."""
-    if parameters is not None and not isinstance(parameters, dict):
-        parameters = list(parameters)
-    result = cursor._submit(sql, parameters, "stream", batch_rows)
-    types = [str(column[1]) for column in result.description]
+    result, types = _submitted(cursor, sql, parameters, "stream", batch_rows)
     return result.arrow_reader(), types
 
 
 def run_whole(cursor: Any, sql: str, parameters: Any, batch_rows: int) -> tuple[pa.Table, list[str]]:
     """Run a statement that gives few rows, to its end; else as `run`."""
+    result, types = _submitted(cursor, sql, parameters, "arrow", batch_rows)
+    return result.arrow_table(), types
+
+
+def _submitted(cursor: Any, sql: str, parameters: Any, how: str, batch_rows: int) -> tuple[Any, list[str]]:
     if parameters is not None and not isinstance(parameters, dict):
         parameters = list(parameters)
-    result = cursor._submit(sql, parameters, "arrow", batch_rows)
-    types = [str(column[1]) for column in result.description]
-    return result.arrow_table(), types
+    result = cursor._submit(sql, parameters, how, batch_rows)
+    return result, [str(column[1]) for column in result.description]
 
 
 def listen(cursor: Any, sql: str, parameters: Any, schemas: dict[str, pa.Schema]) -> dict[str, list[nodes.Node]]:

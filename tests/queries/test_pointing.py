@@ -267,6 +267,12 @@ class Test_an_answer_of_few_rows:
         monkeypatch.setattr(sources, "run_whole", lambda *_: pytest.fail("not streamed"))
         assert wh.sql(text).arrow().num_rows
 
+    def test_has_unsigned_integers_of_128_bits_as_they_are(self, wh, monkeypatch):
+        monkeypatch.setattr(sources, "run", lambda *_: pytest.fail("not given as a whole"))
+        great = (1 << 128) - 1
+        text = f"SELECT max('{great}'::UHUGEINT - len::UHUGEINT) AS n FROM many WHERE src = 7"
+        assert wh.sql(text).fetchall() == [(great - 7,)]
+
     def test_says_what_is_wrong_where_a_stream_would(self, wh):
         for text in ("SELECT CAST(note AS INT) FROM many WHERE src = 7", "SELECT absent FROM many WHERE src = 7"):
             told = []
