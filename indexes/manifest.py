@@ -46,7 +46,16 @@ class Figures(NamedTuple):
 
     def where(self, mask: Bools) -> "Figures":
         """Those of some segments."""
-        columns = self.all[:, np.flatnonzero(mask)]
+        return self.at(np.flatnonzero(mask))
+
+    def at(self, places: Int64s) -> "Figures":
+        """Those of the segments at some places."""
+        columns = self.all[:, places]
+        return Figures._make((*columns, columns))
+
+    def between(self, start: int, stop: int) -> "Figures":
+        """Those of some segments that follow one another; nothing is copied."""
+        columns = self.all[:, start:stop]
         return Figures._make((*columns, columns))
 
     def then(self, others: "Figures") -> "Figures":
@@ -97,12 +106,19 @@ class Manifest(tuple[Segment, ...]):  # noqa: SLOT001 - a tuple's subclass canno
         """The segments for which `mask` is true."""
         return list(compress(self, mask.tolist()))
 
-    def pick(self, mask: Bools) -> "Manifest":
-        """The segments for which `mask` is true, with their figures, which are picked when they are asked for."""
+    def at(self, places: Int64s) -> "Manifest":
+        """The segments at some places, in their order, with their figures, which are picked when they are asked for."""
         figures = self.figures
-        made = Manifest(compress(self, mask.tolist()))
-        made._later = lambda: figures.where(mask)
+        made = Manifest(map(self.__getitem__, places.tolist()))
+        made._later = lambda: figures.at(places)
         return made
+
+    def cut(self, at: int) -> "tuple[Manifest, Manifest]":
+        """Those before a place, and the others."""
+        before, after = Manifest(self[:at]), Manifest(self[at:])
+        before._later = lambda: self.figures.between(0, at)
+        after._later = lambda: self.figures.between(at, len(self))
+        return before, after
 
     def then(self, others: "Manifest") -> "Manifest":
         """With others behind."""

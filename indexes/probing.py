@@ -18,6 +18,7 @@ from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection
 from windrow.native import directory as native_directory
 from windrow.native import keys as native_keys
+from windrow.native import rows as native_rows
 
 UseDirectories = Callable[[list[Any]], Any]
 Directories = Callable[[Manifest, UseDirectories], Any]
@@ -117,12 +118,9 @@ class Located:
 
     def spans(self) -> Spans:
         """As ranges of files."""
-        if self.touches_all():
-            files, part = self.segments.by_file
-            return Spans(files, part[self.segment], self.start, self.stop)
-        _, first, part = np.unique(self.segments.figures.file[self.segment], return_index=True, return_inverse=True)
-        files = tuple(self.segments[at].file for at in self.segment[first].tolist())
-        return Spans(files, part, self.start, self.stop)
+        first, part = native_rows.numbered(self.segments.figures.file[self.segment])
+        segment = self.segment
+        return Spans(tuple([self.segments[segment[at]].file for at in first]), part, self.start, self.stop)
 
     def ranges(self) -> list[RowRange]:
         """One by one."""

@@ -114,4 +114,8 @@ def _select(manifest: Manifest, bounds: Bounds) -> Selection:
     if bounds.after is not None:
         needed &= figures.max_ts > bounds.after
         holds &= figures.min_ts > bounds.after
-    return Selection(bounds, manifest.pick(holds), manifest.pick(needed & ~holds))
+    whole, edge = np.flatnonzero(holds), np.flatnonzero(needed & ~holds)
+    segments = manifest.at(np.concatenate((whole, edge)))
+    selection = Selection(bounds, *segments.cut(len(whole)))
+    selection.__dict__["segments"] = segments  # as they would be put together again
+    return selection

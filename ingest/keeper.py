@@ -20,10 +20,12 @@ _LOOK_EVERY = 0.5
 
 def keep(snapshot: "Snapshot", micros: int) -> None:
     """Let another process pin what `snapshot` pins; the caller may then let go."""
+    from windrow import pins
+
     store = snapshot.store
     if not store.catalog.writable:
         return
-    pin = store.pins.path(snapshot.version, store.unique())
+    pin = pins.path(store.pins.folder, snapshot.version, store.unique())
     # -P: the folder of this file must not stand before the standard library.
     command = [sys.executable, "-P", str(Path(__file__)), str(pin), str(os.getppid()), str(micros / 1e6)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)

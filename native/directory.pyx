@@ -181,6 +181,7 @@ def lookup(blobs, lows, highs):
         for at in range(count):
             PyObject_GetBuffer(blobs[at], &buffers[at], PyBUF_SIMPLE)
             opened += 1
+            prefetch(buffers[at].buf)
         with nogil:
             for at in range(count):
                 wrong = open_blob(<const uint8_t*>buffers[at].buf, buffers[at].len, &blob)

@@ -114,6 +114,10 @@ cdef class Reader:
                     unpacked = v.page
                 if v.kind == BYTES and v.page.encoding == PLAIN:
                     layout.mark(chunk, at, &v)
+                elif v.kind == BYTES and v.page.encoding == LENGTHS:
+                    __builtin_prefetch(v.ends + v.lo)
+                else:
+                    __builtin_prefetch(v.values + <int64_t>v.lo * v.stored)
                 visits.push_back(v)
                 span.lo += v.hi - v.lo
                 at += 1

@@ -51,6 +51,9 @@ def boundaries(column: npt.NDArray[np.uint16]) -> tuple[npt.NDArray[np.uint16], 
 def members(values: npt.NDArray[np.int64], low: int, known: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     """Gives the positions of values that a table of flags, the first of which stands for `low`, knows."""
 
+def numbered(values: npt.NDArray[np.int64]) -> tuple[list[int], npt.NDArray[np.int64]]:
+    """Gives the position at which each distinct value comes first, and of every value which of those it is."""
+
 def digest(
     ts: npt.NDArray[np.int64],
     exp: npt.NDArray[np.int64] | None = None,

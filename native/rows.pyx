@@ -4,7 +4,10 @@
 Times are int64 microseconds, and INT64_MAX as an expiry means that a row never expires; every function is one pass or one sort.
 """
 
+from cython.operator cimport dereference
 from libc.stdlib cimport calloc, free, malloc
+from libcpp.unordered_map cimport unordered_map
+from libcpp.vector cimport vector
 
 include "common.pxi"
 include "encoded.pxi"
@@ -259,6 +262,27 @@ def members(values, int64_t low, known):
             if place < span:
                 count += flags[place]
     return found[:count]
+
+
+def numbered(const int64_t[::1] values):
+    """Gives the position at which each distinct value comes first, and of every value which of those it is."""
+    cdef unordered_map[int64_t, int64_t] known
+    cdef unordered_map[int64_t, int64_t].iterator found
+    cdef vector[int64_t] first
+    cdef int64_t at, count = values.shape[0]
+    which = np.empty(count, np.int64)
+    cdef int64_t[::1] out = which
+    for at in range(count):
+        if at and values[at] == values[at - 1]:
+            out[at] = out[at - 1]
+            continue
+        found = known.find(values[at])
+        if found != known.end():
+            out[at] = dereference(found).second
+            continue
+        known[values[at]] = out[at] = <int64_t>first.size()
+        first.push_back(at)
+    return first, which
 
 
 cdef inline uint64_t mix(uint64_t value) noexcept nogil:

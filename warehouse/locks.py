@@ -168,19 +168,17 @@ class HeldFile:
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         return True
 
-    def wake(self, path: str) -> bool:
-        """Hold a resting file again, under another name; False if it was removed, or is just being looked at."""
-        if self._descriptor < 0:
-            return False
+    def wake(self) -> bool:
+        """Hold a resting file again; False if it was removed, or is just being looked at."""
         try:
-            if not try_lock(self._descriptor) or os.fstat(self._descriptor).st_nlink == 0:
-                return False
-            if path != self.path:
-                os.rename(self.path, path)  # nobody removes it while we hold it
-                self.path = path
+            return self._descriptor >= 0 and try_lock(self._descriptor) and os.fstat(self._descriptor).st_nlink > 0
         except OSError:
             return False
-        return True
+
+    def rename(self, path: Path) -> None:
+        """Give it another name."""
+        os.rename(self.path, path)
+        self.path = str(path)
 
     def close(self) -> None:
         """Remove the file and let go. In a forked child, only the descriptor is closed: the lock is the parent's."""

@@ -2,7 +2,8 @@
 
 A reader that has ended leaves its pin resting, unlocked, for the next one: to make and remove a file takes longer than
 to lock it again. A resting pin protects nothing and may be removed by whoever finds it, under its lock; so one that is
-woken is looked at before it counts.
+woken is looked at before it counts. It may keep the name of an earlier commit: it then protects a little more than it
+must, and a reader neither asks for the last commit first nor changes a folder, which waits for the disk's journal.
 """
 
 import os
@@ -15,6 +16,43 @@ from windrow.locks import HeldFile
 
 _RESTING = 4
 """That are kept: as many readers as a process usually has at a time."""
+_EARLIER = 8
+"""Commits that a woken pin may be behind its reader."""
+
+
+def path(folder: Path, version: int, name: str) -> Path:
+    """Where a pin lies: its name says the commit, and it is empty, so a full disk can still be read.
+
+    Args:
+        folder: Of the pins.
+        version: The commit.
+        name: What else is in its name, unlike all others.
+    """
+    return folder / f"{version}-{name}"
+
+
+class Pin(HeldFile):
+    """One pin.
+
+    Args:
+        folder: Of the pins.
+        version: The commit.
+        name: What else is in its name, unlike all others.
+    """
+
+    def __init__(self, folder: Path, version: int, name: str) -> None:
+        self.version, self._name = version, name
+        super().__init__(path(folder, version, name))
+
+    def moved(self, version: int) -> bool:
+        """Whether it could be made to pin what commits after `version` replace; it must be held."""
+        if version != self.version:
+            try:
+                self.rename(path(Path(self.path).parent, version, self._name))  # nobody removes it while it is held
+            except OSError:
+                return False
+            self.version = version
+        return True
 
 
 class Pins:
@@ -28,33 +66,53 @@ class Pins:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._resting: deque[HeldFile] = deque()
+        self._resting: deque[Pin] = deque()
         self._ended = False
+        self.seen = 0
+        """The last commit that a reader of this handle has read."""
         weakref.finalize(self, _end, self._resting)
 
-    def path(self, version: int, name: str) -> Path:
-        """Where a new pin lies. The version is in the name and the file is empty: a full disk can still be read."""
-        return self.folder / f"{version}-{name}"
+    def take(self, version: Callable[[], int], unique: Callable[[], str]) -> Pin:
+        """A pin, held when this returns, for one who then reads the last commit.
 
-    def take(self, version: int, unique: Callable[[], str]) -> HeldFile:
-        """A pin of what commits after `version` replace, published when this returns; a new one needs a unique name."""
+        It is of the commit that `version` gives, or of an earlier one, if one rests. It is renamed only here, before
+        anything is read: who looks through the folder meanwhile may find neither name.
+        """
+        held = self._woken()
+        if held is not None and (self.seen - held.version <= _EARLIER or held.moved(self.seen)):
+            return held
+        if held is not None:
+            held.close()
+        return self._new(version(), unique())
+
+    def exact(self, version: int, unique: Callable[[], str]) -> Pin:
+        """A pin of what commits after `version` replace, held when this returns."""
+        held = self._woken()
+        if held is not None and held.moved(version):
+            return held
+        if held is not None:
+            held.close()
+        return self._new(version, unique())
+
+    def _woken(self) -> Pin | None:
         while self._resting:
             try:
                 held = self._resting.pop()
             except IndexError:  # another thread was quicker
-                break
-            tag = os.path.basename(held.path).split("-", 1)[1]
-            if held.wake(os.path.join(self.folder, f"{version}-{tag}")):
+                return None
+            if held.wake():
                 return held
             held.close()
-        path = self.path(version, unique())
-        try:
-            return HeldFile(path)
-        except FileNotFoundError:  # the first pin of a warehouse
-            path.parent.mkdir(exist_ok=True)
-            return HeldFile(path)
+        return None
 
-    def give(self, held: HeldFile) -> None:
+    def _new(self, version: int, name: str) -> Pin:
+        try:
+            return Pin(self.folder, version, name)
+        except FileNotFoundError:  # the first pin of a warehouse
+            self.folder.mkdir(exist_ok=True)
+            return Pin(self.folder, version, name)
+
+    def give(self, held: Pin) -> None:
         """Let a pin rest, or go."""
         if self._ended or len(self._resting) >= _RESTING or not held.rest():
             held.close()
@@ -77,7 +135,7 @@ class Pins:
         _end(self._resting)
 
 
-def _end(resting: deque[HeldFile]) -> None:
+def _end(resting: deque[Pin]) -> None:
     while resting:
         try:
             held = resting.pop()

@@ -20,9 +20,9 @@ from windrow.indexes.model import RowModel
 from windrow.indexes.probing import KeyRange, Sorting, key_ranges, probe_segments, sorting
 from windrow.indexes.scanning import scan_segments
 from windrow.indexes.selection import Bounds, Selection, select
-from windrow.locks import HeldFile
 from windrow.lookups import find_stream
 from windrow.manifests import load_segments
+from windrow.pins import Pin
 from windrow.records import HoldEntry, SourceEntry, StreamEntry, StreamState, TableEntry
 from windrow.sources import Progress, progress_of
 from windrow.store import Store
@@ -168,11 +168,13 @@ class Snapshot:
         return made
 
     @staticmethod
-    def _pin(store: Store, version: int | None = None) -> HeldFile | None:
+    def _pin(store: Store, version: int | None = None) -> Pin | None:
         if not store.catalog.writable:
             return None
         with disk_errors("pinning a snapshot"):
-            return store.pins.take(store.catalog.version() if version is None else version, store.unique)
+            if version is not None:
+                return store.pins.exact(version, store.unique)
+            return store.pins.take(store.catalog.version, store.unique)
 
     def view(self, stream: str) -> StreamView:
         """One stream of the snapshot."""
@@ -305,10 +307,11 @@ def _load(store: Store, wanted: tuple[str, ...] | None, alike: frozenset[str] | 
     if found is not known:
         same = {other: each for other, each in store.loaded.items() if each.version == found.version}
         store.loaded = {**same, asked: found} if len(same) < _LOADED else {asked: found}
+        store.pins.seen = found.version
     return found
 
 
-def _releasing(snapshot: Snapshot, pin: HeldFile | None) -> "weakref.finalize[[], Snapshot]":
+def _releasing(snapshot: Snapshot, pin: Pin | None) -> "weakref.finalize[[], Snapshot]":
     """Lets go of a snapshot's pin when it is called, or when the snapshot is collected."""
     if pin is None:
         return weakref.finalize(snapshot, _nothing)

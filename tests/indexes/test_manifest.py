@@ -1,5 +1,7 @@
 """A manifest's columns say what its segments say, however many commits it was carried through."""
 
+import random
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,3 +51,17 @@ def test_rows_that_a_slide_lets_go_are_added_to_the_dead_ones(
     gone = manifest.expire(previous, slide, np.array(losing, np.int64))
     assert gone.tolist() == [manifest[at].expired_between(previous, slide) for at in losing]
     assert manifest.dead(slide).tolist() == [one.dead(slide) for one in manifest]
+
+
+@given(given=MADE, chance=st.randoms(use_true_random=False), cut=st.integers(0, 8))
+def test_some_of_the_segments_bring_their_columns_along(
+    given: list[tuple[int, list[int]]], chance: random.Random, cut: int
+) -> None:
+    manifest = Manifest(made_of(given, 0))
+    places = chance.sample(range(len(manifest)), chance.randint(0, len(manifest)))
+    picked = manifest.at(np.array(places, np.int64))
+    assert list(picked) == [manifest[at] for at in places]
+    cut = min(cut, len(places))
+    for part, wanted in ((picked, places), *zip(picked.cut(cut), (places[:cut], places[cut:]), strict=True)):
+        assert [one.id for one in part] == [manifest[at].id for at in wanted] == part.figures.id.tolist()
+        assert np.array_equal(part.figures.all, manifest.figures.all[:, wanted])

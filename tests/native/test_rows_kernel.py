@@ -212,6 +212,13 @@ def test_members_are_the_values_that_the_table_knows(values: list[int], low: int
     assert rows.members(int64(values), low, np.array(known, bool)).tolist() == wanted
 
 
+@given(st.lists(st.integers(-5, 5) | st.integers(-(1 << 63), (1 << 63) - 1)))
+def test_numbered_values_are_told_apart_in_the_order_of_their_first_appearance(values: list[int]) -> None:
+    first, which = rows.numbered(int64(values))
+    assert [values[at] for at in first] == list(dict.fromkeys(values))
+    assert [values[first[number]] for number in which.tolist()] == values
+
+
 ROW = st.tuples(INT64, INT64, st.binary(max_size=20))
 
 

@@ -41,33 +41,61 @@ def unique() -> Callable[[], str]:
     return lambda: f"x-{next(numbers)}"
 
 
-def test_a_pin_that_was_given_back_is_used_again_under_the_new_version(pins: Pins, unique: Callable[[], str]) -> None:
-    first = pins.take(3, unique)
+def asked(version: int) -> Callable[[], int]:
+    return lambda: version
+
+
+def unasked() -> int:
+    raise AssertionError("a pin that rests needs no look into the catalog")
+
+
+def test_a_pin_that_was_given_back_is_used_again(pins: Pins, unique: Callable[[], str]) -> None:
+    first = pins.take(asked(3), unique)
     assert os.listdir(pins.folder) == ["3-x-0"]
     assert is_held(Path(first.path))
     pins.give(first)
     assert os.listdir(pins.folder) == ["3-x-0"]
     assert not is_held(Path(first.path))
     assert pins.resting() == {"3-x-0"}
-    again = pins.take(12, unique)
+    again = pins.take(unasked, unique)
     assert again is first
-    assert os.listdir(pins.folder) == ["12-x-0"]
+    assert os.listdir(pins.folder) == ["3-x-0"]
     assert is_held(Path(again.path))
     assert not pins.resting()
-    other = pins.take(12, unique)
-    assert sorted(os.listdir(pins.folder)) == ["12-x-0", "12-x-1"]
+    other = pins.take(asked(12), unique)
+    assert sorted(os.listdir(pins.folder)) == ["12-x-1", "3-x-0"]
     for pin in (again, other):
         pins.give(pin)
     pins.clear()
     assert not os.listdir(pins.folder)
 
 
+def test_a_pin_stays_behind_its_readers_by_a_few_commits_only(pins: Pins, unique: Callable[[], str]) -> None:
+    for seen in range(3, 40):
+        pin = pins.take(asked(seen), unique)
+        [name] = os.listdir(pins.folder)
+        named = int(name.split("-")[0])
+        assert pin.version == named
+        assert seen - 10 < named <= seen
+        pins.seen = seen
+        pins.give(pin)
+
+
+def test_an_exact_pin_is_of_the_commit_that_was_asked_for(pins: Pins, unique: Callable[[], str]) -> None:
+    pins.give(pins.take(asked(7), unique))
+    earlier = pins.exact(5, unique)
+    later = pins.exact(8, unique)
+    assert sorted(os.listdir(pins.folder)) == ["5-x-0", "8-x-1"]
+    assert is_held(Path(earlier.path))
+    assert is_held(Path(later.path))
+
+
 def test_a_resting_pin_that_somebody_removed_is_not_taken_for_one(pins: Pins, unique: Callable[[], str]) -> None:
-    first = pins.take(1, unique)
+    first = pins.take(asked(1), unique)
     assert not remove_unheld(first.path), "it is held"
     pins.give(first)
     assert remove_unheld(first.path)
-    again = pins.take(1, unique)
+    again = pins.take(asked(1), unique)
     assert again is not first
     assert os.listdir(pins.folder) == ["1-x-1"]
     assert is_held(Path(again.path))
@@ -75,16 +103,16 @@ def test_a_resting_pin_that_somebody_removed_is_not_taken_for_one(pins: Pins, un
 
 def test_a_resting_pin_that_somebody_looks_at_is_left_to_them(pins: Pins, unique: Callable[[], str]) -> None:
     """Whoever clears up holds the lock from the look to the removal; a reader who comes between makes a new pin."""
-    first = pins.take(1, unique)
+    first = pins.take(asked(1), unique)
     pins.give(first)
     with locked(Path(first.path), "a pin", signed=False):
-        again = pins.take(1, unique)
+        again = pins.take(asked(1), unique)
         assert again is not first
     assert is_held(Path(again.path))
 
 
 def test_few_pins_rest_and_none_after_the_end(pins: Pins, unique: Callable[[], str]) -> None:
-    taken = [pins.take(1, unique) for _ in range(20)]
+    taken = [pins.take(asked(1), unique) for _ in range(20)]
     for pin in taken[:-1]:
         pins.give(pin)
     assert len(pins.resting()) == len(os.listdir(pins.folder)) - 1 == 4
@@ -99,7 +127,7 @@ def test_a_closed_pin_neither_rests_nor_wakes(tmp_path: Path) -> None:
     held = HeldFile(tmp_path / "1-a")
     held.close()
     assert not held.rest()
-    assert not held.wake(str(tmp_path / "2-a"))
+    assert not held.wake()
     assert not os.listdir(tmp_path)
 
 
