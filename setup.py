@@ -65,6 +65,8 @@ EXTENSIONS: list[Extension] = [
             "native/pages_decode.pxi",
             "native/pages_types.pxi",
             "native/pages_rooms.pxi",
+            "native/pages_texts.pxi",
+            "native/pages_choose.pxi",
             "native/pages_map.pxi",
             "native/pages_read.pxi",
             "native/pages_calls.pxi",

@@ -8,11 +8,13 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.errors import DamageError
+from windrow.indexes.manifest import Manifest
 from windrow.indexes.model import Bools, Int64s, RowModel
 from windrow.indexes.parquet import FileReader, conform
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Limits
 from windrow.native import pages
+from windrow.native import rows as native_rows
 
 Parts = Mapping[str, Sequence[tuple[int, int]]]
 
@@ -38,11 +40,10 @@ class Spans:
     @classmethod
     def of_segments(cls, segments: Iterable[Segment]) -> "Spans":
         """Whole segments, in their order."""
-        rows = [(segment.file, segment.start, segment.stop) for segment in segments]
-        files = dict.fromkeys(file for file, _, _ in rows)
-        places = {file: at for at, file in enumerate(files)}
-        bounds = np.array([(places[file], start, stop) for file, start, stop in rows], np.int64).reshape(-1, 3)
-        return cls(tuple(files), *(bounds[:, at].copy() for at in range(3)))
+        manifest = Manifest.of(segments)
+        file, start, rows = manifest.figures.file, manifest.figures.start, manifest.figures.rows
+        first, part = native_rows.numbered(np.ascontiguousarray(file))
+        return cls(tuple([manifest[at].file for at in first]), part, np.ascontiguousarray(start), start + rows)
 
     def where(self, mask: Bools) -> "Spans":
         """Those of the rows (in their order) for which `mask` is true."""

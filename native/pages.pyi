@@ -121,7 +121,7 @@ def read_live(
         start: first row of each range.
         stop: one past the last row of each range.
         limits: (name, after, upto): columns of 64-bit numbers or times, and which values are kept: after < v <= upto.
-        wanted: the schema of the wanted columns, all of them of `schema`.
+        wanted: the schema of the wanted columns, all of them of `schema`; texts may be wanted as views of the files.
         schema: the schema that the layouts were opened with (the same object, if time matters).
 
     Raises:

@@ -16,7 +16,7 @@ shortened bytes raise `Damaged`, or give other rows, but are never read past the
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy, memmove, memset
 from libcpp.vector cimport vector
 
 import base64
@@ -388,5 +388,7 @@ cdef object refuse(vector[Chunk]& chunks, int leaf, int leaves):
     return None
 
 
+include "pages_texts.pxi"
+include "pages_choose.pxi"
 include "pages_read.pxi"
 include "pages_calls.pxi"

@@ -40,7 +40,8 @@ cdef enum:
 
 cdef struct Piece:
     const uint8_t* p
-    uint64_t size
+    uint32_t size
+    int32_t part
 
 
 cdef struct Page:
@@ -270,7 +271,7 @@ cdef int plain_bytes(Visit* v, const uint8_t* p, const uint8_t* end, Piece* out,
             return BAD_VALUES
         p += 4
         if i >= before:
-            out.p, out.size = p, size
+            out.p, out.size, out.part = p, size, v.part
             out += 1
         p += size
         __builtin_prefetch(p + 4 * (<int64_t>size + 4))
@@ -338,6 +339,7 @@ cdef inline int by_lengths(Visit* v, Piece* out, int64_t before, int64_t inside)
     for i in range(inside):
         out[i].p = v.texts + v.ends[before + i]
         out[i].size = v.ends[before + i + 1] - v.ends[before + i]
+        out[i].part = v.part
     return OK
 
 
@@ -366,6 +368,7 @@ cdef int by_dictionary(Visit* v, const uint8_t* p, const uint8_t* end, Target* t
                 piece = <Piece*>out
                 piece.p = v.dictionary + v.offsets[k] + 4
                 piece.size = v.offsets[k + 1] - v.offsets[k] - 4
+                piece.part = v.part
             else:
                 convert(v.kind, v.dictionary + <uint64_t>k * v.stored, v.stored, out, t.width, 1)
             out += t.width

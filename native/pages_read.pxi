@@ -1,17 +1,6 @@
 # From row ranges of many files to columns: ranges are cut at row groups (spans) and pages (visits), then each column
 # is decoded in one go without the GIL.
 
-cdef enum:
-    AHEAD = 4  # pieces whose first bytes are asked for before they are copied
-
-
-cdef struct Span:
-    int part
-    int group
-    int64_t lo  # rows within the row group
-    int64_t hi
-
-
 cdef class Reader:
     """The buffers, layouts and spans of one call; buffers are released with it."""
 
@@ -20,7 +9,10 @@ cdef class Reader:
     cdef list layouts
     cdef vector[vector[uint32_t]] ends   # of the texts of pages that have their lengths in front
     cdef vector[Span] spans
-    cdef int64_t rows
+    cdef int64_t looked                  # rows of the spans
+    cdef int64_t rows                    # that are given: all of those, or the chosen ones
+    cdef bint choosing
+    cdef vector[uint32_t] chosen
     cdef object schema
     cdef dict codecs
 
@@ -49,7 +41,8 @@ cdef class Reader:
             error.part = part
             raise error
         self.cut(layout, part, start, stop)
-        self.rows += stop - start
+        self.looked += stop - start
+        self.rows = self.looked
         return 0
 
     cdef int cut(self, Layout layout, int part, int64_t start, int64_t stop) except -1:
@@ -231,10 +224,14 @@ cdef class Reader:
         """The rows with the columns of a schema, as one batch."""
         if not self.rows:
             return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in wanted.types], schema=wanted)
-        return pa.RecordBatch.from_arrays([self.column(name) for name in wanted.names], schema=wanted)
+        arrays = [self.column(name, kind) for name, kind in zip(wanted.names, wanted.types)]
+        return pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
     cdef int keep(self, str name, int64_t after, int64_t upto) except -1:
-        """Of the wanted rows, keep those whose value in a column of 64-bit numbers is above `after`, up to `upto`."""
+        """Of the wanted rows, keep those whose value in a column of 64-bit numbers is above `after`, up to `upto`.
+
+        They become spans of their own, or, if that would be many short ones, are chosen after all have been read.
+        """
         cdef vector[Span] kept
         cdef const int64_t* values
         if not self.rows:
@@ -244,12 +241,19 @@ cdef class Reader:
             raise Declined(f"column {name!r} has no bounds to compare")
         values = <const int64_t*><uintptr_t>found.buffers()[1].address
         with nogil:
-            self.rows = runs_between(self.spans, values, after, upto, kept)
-        self.spans.swap(kept)
+            if not self.choosing:
+                self.rows = runs_between(self.spans, values, after, upto, kept)
+                self.choosing = kept.size() > 2 * self.spans.size() and self.looked >> 32 == 0
+                if not self.choosing:
+                    self.looked = self.rows
+                    self.spans.swap(kept)
+                    return 0
+                all_rows(self.chosen, self.looked)
+            self.rows = choose_between(self.chosen, values, after, upto)
         return 0
 
-    cdef object column(self, str name):
-        """One column of all spans, in order, as one Arrow array."""
+    cdef object column(self, str name, object shown=None):
+        """One column of all spans, in order, as one Arrow array; its texts may be shown as views of the files."""
         cdef list held = []
         cdef vector[Visit] visits
         cdef vector[Piece] pieces
@@ -262,21 +266,35 @@ cdef class Reader:
         kind = self.prepare(name, wanted, &t, held)
         valid = held[0] if held else None
         if kind == NOTHING:
-            return pa.nulls(self.rows, wanted)
+            return pa.nulls(self.rows, shown or wanted)
         self.visit(name, held, visits)
-        if kind == BYTES and visits.size() == 1 and self.is_worth_sharing(&visits[0], wanted):
+        as_views = shown is not None and shown.id in (arrow.Type_STRING_VIEW, arrow.Type_BINARY_VIEW)
+        if (kind == BYTES and not as_views and not self.choosing and visits.size() == 1
+                and self.is_worth_sharing(&visits[0], wanted)):
             return self.shared(&visits[0], wanted, &t, valid, name)
         if kind == BYTES:
-            pieces.resize(self.rows)
+            pieces.resize(self.looked)
             t.data = <uint8_t*>pieces.data()
         else:
-            data = pa.allocate_buffer(self.rows * t.width)
+            data = pa.allocate_buffer(self.looked * t.width)
             t.data = <uint8_t*><uintptr_t>data.address
         with nogil:
             rc = read_visits(visits, &t, &i)
         if rc:
             raise problem(rc, visits[i].part, f"part {visits[i].part}, column {name!r}")
+        if self.choosing:
+            with nogil:
+                choose_values(self.chosen, t.data, t.width)
+                if t.nulls:
+                    t.nulls = choose_bits(self.chosen, t.valid)
+            if kind == BYTES:
+                pieces.resize(self.rows)
+            else:
+                data = data.slice(0, self.rows * t.width)
         buffers = [valid if t.nulls else None]
+        if kind == BYTES and as_views:
+            buffers += self.view(pieces, name)
+            return pa.Array.from_buffers(shown, self.rows, buffers, t.nulls)
         if kind == BYTES:
             buffers += gather(pieces, wanted, name)
         elif kind == BITS:
@@ -287,6 +305,27 @@ cdef class Reader:
         else:
             buffers.append(data)
         return finish(wanted, self.rows, buffers, t.nulls)
+
+    cdef list view(self, vector[Piece]& pieces, str name):
+        """The views of an Arrow array of views, and the files that they are of; short texts are in the views."""
+        cdef vector[const uint8_t*] bases
+        cdef vector[int64_t] sizes
+        cdef vector[int32_t] numbers
+        cdef size_t i
+        cdef bint inside
+        cdef uint8_t* out
+        for i in range(self.views.size()):
+            bases.push_back(<const uint8_t*>self.views[i].buf)
+            sizes.push_back(self.views[i].len)
+        numbers.resize(bases.size(), -1)
+        views = pa.allocate_buffer(self.rows * VIEW_BYTES)
+        out = <uint8_t*><uintptr_t>views.address
+        with nogil:
+            inside = view_pieces(pieces, bases, sizes, numbers, out)
+        if not inside:
+            raise Declined(f"column {name!r} has texts that do not lie open in the first 2 GB of their file")
+        used = sorted((number, part) for part, number in enumerate(numbers) if number >= 0)
+        return [views, *(pa.py_buffer(self.files[part]) for _, part in used)]
 
     cdef bint is_worth_sharing(self, const Visit* v, object wanted):
         """Whether the texts of a visit are best left where they lie, in the file's own memory."""
@@ -352,10 +391,10 @@ cdef class Reader:
         if kind == UNKNOWN:
             return NOTHING
         if optional:
-            valid = pa.allocate_buffer((self.rows + 7) // 8)
+            valid = pa.allocate_buffer((self.looked + 7) // 8)
             held.append(valid)
             t.valid = <uint8_t*><uintptr_t>valid.address
-            memset(t.valid, 0xFF, (self.rows + 7) // 8)
+            memset(t.valid, 0xFF, (self.looked + 7) // 8)
         return kind
 
 
@@ -399,62 +438,3 @@ cdef void pack_bits(const uint8_t* bytes_, uint8_t* bits, int64_t rows) noexcept
     memset(bits, 0, (rows + 7) // 8)
     for i in range(rows):
         bits[i >> 3] |= bytes_[i] << (i & 7)
-
-
-cdef int64_t runs_between(const vector[Span]& spans, const int64_t* values, int64_t after, int64_t upto,
-                          vector[Span]& kept) except -1 nogil:
-    """The runs of rows in spans whose values (one for each row) are in bounds; returns how many rows they have."""
-    cdef Span run
-    cdef size_t i
-    cdef int64_t row, rows = 0, stop
-    for i in range(spans.size()):
-        run = spans[i]
-        row = 0
-        stop = run.hi - run.lo
-        while row < stop:
-            while row < stop and not (after < values[row] <= upto):
-                row += 1
-            run.lo = spans[i].lo + row
-            while row < stop and after < values[row] <= upto:
-                row += 1
-            run.hi = spans[i].lo + row
-            if run.hi > run.lo:
-                kept.push_back(run)
-                rows += run.hi - run.lo
-        values += stop
-    return rows
-
-
-cdef uint64_t join_pieces(vector[Piece]& pieces, uint8_t* ends, int width, uint8_t* data) noexcept nogil:
-    """Write where each piece ends (and the pieces themselves, if there is room for them yet); returns their bytes."""
-    cdef uint64_t total = 0
-    cdef size_t i
-    memset(ends, 0, width)
-    for i in range(pieces.size()):
-        if data != NULL and pieces[i].size:  # a null row's piece has no address
-            if i + AHEAD < pieces.size():
-                __builtin_prefetch(pieces[i + AHEAD].p)
-            memcpy(data + total, pieces[i].p, pieces[i].size)
-        total += pieces[i].size
-        ends += width
-        memcpy(ends, &total, width)  # little-endian, as Arrow is here
-    return total
-
-
-cdef list gather(vector[Piece]& pieces, object wanted, str name):
-    """The offsets and bytes of an Arrow string or binary array."""
-    cdef uint64_t total
-    cdef uint8_t* ends
-    cdef uint8_t* data
-    plain = wanted.value_type if wanted.id == arrow.Type_DICTIONARY else wanted
-    cdef int width = 8 if plain.id in (arrow.Type_LARGE_STRING, arrow.Type_LARGE_BINARY) else 4
-    offsets = pa.allocate_buffer((pieces.size() + 1) * width)
-    ends = <uint8_t*><uintptr_t>offsets.address
-    with nogil:
-        total = join_pieces(pieces, ends, width, NULL)
-    if width == 4 and total > 0x7FFFFFFF:
-        raise Declined(f"column {name!r} has more than 2 GB in these rows: read fewer at a time, or as large_string")
-    joined = text_memory(total, &data)
-    with nogil:
-        join_pieces(pieces, ends, width, data)
-    return [offsets, joined]

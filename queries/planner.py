@@ -15,7 +15,7 @@ from windrow.indexes.manifest import Manifest
 from windrow.indexes.probing import SORTED, KeyRange, Located, read_found, read_near
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Selection
-from windrow.queries import desks, macros, naming, pointing, windows
+from windrow.queries import desks, edges, macros, naming, pointing, windows
 from windrow.queries.desks import Desk
 from windrow.queries.filters import filtered_columns
 from windrow.queries.hearing import Heard, Listener
@@ -278,19 +278,30 @@ class Planner:
             self.desk.borrow(held.release)
             self._create_view(name, held.sql)
             return
-        parts = []
+        store, parts = self.snapshot.store, list[str]()
         # Of all segments together: those that are wholly live are often only the newest, of which nothing is known yet.
-        repeating = self.snapshot.store.columns.repeating(selection.segments, view.stored_schema)
+        repeating = store.columns.repeating(selection.segments, view.stored_schema)
+        picked = picks is None and bool(selection.edge) and edges.is_small(view, selection, store.reader)
         for suffix, segments in (("whole", selection.whole), ("edge", selection.edge)):
             if not segments:
                 continue
-            alone = suffix == "whole" and not selection.edge
+            ready = suffix == "whole" or picked
+            alone = ready and len(segments) == len(selection.segments)
             own = name if alone else f"{name} {suffix}"
-            self._offer_columns(own, view, segments, repeating, picks, noted_as)
-            condition = f" WHERE {edge_condition(view, selection)}" if suffix == "edge" else ""
+            if suffix == "edge" and picked:
+                self._offer_edge(own, view, selection)
+            else:
+                self._offer_columns(own, view, segments, repeating, picks, noted_as)
+            condition = "" if ready else f" WHERE {edge_condition(view, selection)}"
             parts.append(f"SELECT * FROM {quoted(own)}{condition}")
-        if selection.edge:
+        if not alone:
             self._create_view(name, " UNION ALL ".join(parts))
+
+    def _offer_edge(self, name: str, view: StreamView, selection: Selection) -> None:
+        reader, count = self.snapshot.store.reader, sum(segment.rows for segment in selection.edge)
+        self.desk.source(
+            name, edges.shown(view.schema), lambda schema: edges.rows(view, selection, schema, reader), count
+        )
 
     def _held(self, view: StreamView, whole: Sequence[Segment]) -> Found | None:
         """A window that is in a table of DuckDB's own."""

@@ -7,7 +7,7 @@ import pytest
 
 import places
 from questions import Question, Questions, comparable, open_plain, our_answer, plain_answer
-from windrow.queries import hearing, naming, planner, pool
+from windrow.queries import edges, hearing, naming, planner, pool
 from windrow.queries.statements import parse
 from worlds import make_world
 
@@ -48,6 +48,8 @@ def test_answers_equal_plain_duckdb(seed, monkeypatch):
         monkeypatch.setattr(pool, "WORTH_ROWS", 1)
         monkeypatch.setattr(pool, "PATIENCE", 0)
         monkeypatch.setattr(pool, "PAYS", 0)
+    if seed % 8 > 3:  # DuckDB filters the edges of windows, as if they were long
+        monkeypatch.setattr(edges, "_FEW", 0)
     with places.folder() as path:
         compare(path, seed, EACH)
 
