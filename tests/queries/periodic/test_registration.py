@@ -164,6 +164,21 @@ def test_a_one_time_answer_is_promoted(path):
         assert wh.queries()[-1].period == "2 minutes"
 
 
+def test_a_period_beside_the_text_must_not_contradict_it(path):
+    text = "SELECT count(*) AS n FROM packets [WINDOW 4 MINUTES SLIDE 2 MINUTES]"
+    with traffic.warehouse() as wh:
+        for add in (wh.add_query, lambda name, sql, **more: wh.promote(sql, name, **more)):
+            with pytest.raises(
+                QueryError, match=r"slide='5 minutes' is given.*says SLIDE 2 MINUTES; leave one of them out"
+            ):
+                add("q", text, slide="5 minutes")
+        assert wh.queries() == []
+        assert wh.add_query("same", text, slide="120 seconds").period == "2 minutes"
+        for at, clause in enumerate(("[WINDOW 3 MINUTES]", "[ROWS 5]", "")):
+            joined = f"{text} AS a, quiet {clause} AS b"
+            assert wh.add_query(f"q{at}", joined, slide="5 minutes").period == "packets 2 minutes, quiet 5 minutes"
+
+
 def test_a_read_only_handle_lists_and_reads_but_changes_nothing(path):
     with traffic.warehouse() as wh:
         wh.add_query("top", TOP)
