@@ -7,6 +7,7 @@ import io
 import json
 import re
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -348,11 +349,17 @@ def test_a_folder_that_cannot_be_written_is_told_and_tried_again(wh, tmp_path):
     wh.add_query("q", COUNT, sink=f"csv:{blocked}/reports")
     blocked.write_text("in the way")
     wh.add_query("other", COUNT, sink="csv")
-    go(wh, 21, 21)
+    traffic.advance(wh, 21)
+    ran = {run.query: run for run in wh.run_due()}
+    assert (ran["q"].outcome, ran["q"].file, ran["q"].rows) == ("unplaced", None, 1)
+    assert (ran["other"].outcome, ran["other"].error) == ("delivered", None)
+    assert Path(ran["other"].file).exists(), "a file that is reported is there"
     told = {query.name: query.error for query in wh.queries()}
     assert "writing" in (told["q"] or "")
+    assert ran["q"].error == told["q"]
     assert told["other"] is None
     assert wh.results("q").arrow().num_rows == 1, "the run is delivered; only its file is missing"
+    assert wh.run_due() == [], "nothing is due, and the file cannot be written still"
     blocked.unlink()
     wh.run_due()
     assert len(list((blocked / "reports").iterdir())) == 1
