@@ -304,6 +304,8 @@ def retire(tables: Tables, files: Sequence[str]) -> None:
 
 def need_again(tables: Tables, files: Collection[str]) -> None:
     """Files that are to be removed but will be written anew: a query of the same name was there before."""
+    if not files:
+        return
     for at, record in list(tables.items("reclaim")):
         if not set(files).isdisjoint(record.files):
             kept = tuple(file for file in record.files if file not in files)
