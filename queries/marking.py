@@ -54,6 +54,11 @@ def arriving(column: str, kind: Any) -> str:
     return name
 
 
+def comes_back(name: str) -> bool:
+    """Whether values of a type surely come back from Arrow as they went; marks stay with answers."""
+    return _MAY_BE_LOST.search(name) is None
+
+
 def may_be_lost(name: str) -> bool:
     """Whether a type by this name can have parts that do not arrive: what it says may also be the name of a field."""
     return name not in _MARKS and _MAY_BE_LOST.search(name) is not None

@@ -242,6 +242,10 @@ def check_column(field: pa.Field, what: str, *, is_sorted: bool = True) -> None:
             f"{what}: column {field.name!r} of type {field.type} has more digits than the {_MOST_DIGITS} "
             f"that SQL counts with; make it a decimal of at most {_MOST_DIGITS} digits, or text"
         )
+    if field.metadata == texts.BITS or texts.contains(field.type, texts.is_opaque):
+        raise DefinitionError(
+            f"{what}: column {field.name!r} of type {texts.type_name(field)} would come back as bytes; cast it to text"
+        )
     try:
         empty = pa.schema([field]).empty_table()
         pq.write_table(empty, pa.BufferOutputStream())

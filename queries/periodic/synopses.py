@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from windrow.catalog import Tables, key, last_int
 from windrow.indexes.model import RowModel
+from windrow.queries import tuples
 from windrow.queries.periodic import kinds, wire
 from windrow.queries.periodic.components import ROWS, Need, as_state, merges
 from windrow.queries.periodic.decompose import ROW
@@ -311,7 +312,9 @@ class Worker:
         grouped = f" GROUP BY {', '.join(by)}" if by else " HAVING count(*) > 0"
         source = f"SELECT {columns_sql(self.entry)} FROM _parts"
         found = fetched(self.cursor, f"SELECT {', '.join([*by, *kept])} FROM ({source}){where}{grouped}")
-        told = list(zip(*(column.to_pylist() for column in found.columns), strict=True))
+        columns = zip(found.columns, found.schema, strict=True)
+        values = (tuples.values(column.combine_chunks(), field) for column, field in columns)
+        told = list(zip(*values, strict=True))
         return sorted(told, key=lambda row: repr(row[: len(by)]))
 
     def work(self, there: Mapping[Node, pa.Table]) -> kinds.Work[pa.Table]:
