@@ -137,3 +137,18 @@ def test_frames_that_cannot_hold_a_type_say_so(wh, value):
     if "union" in value:
         with pytest.raises(windrow.QueryError, match=r"pandas cannot hold this answer .*arrow\(\)"):
             wh.sql(f"SELECT {value} AS x").df()
+
+
+@pytest.mark.parametrize("by", ["", "i % 2", "f", "{'a': f, 'b': i % 2}"])
+@pytest.mark.parametrize("counted", ["f", "f::FLOAT", "[f]", "i", "f > 1"])
+def test_values_of_every_type_are_counted_once(wh, counted, by):
+    grouped = f" GROUP BY {by}" if by else ""
+    sql = f"SELECT count(DISTINCT {counted}) AS d FROM s @{grouped}"
+    for name, window in (("a", 4), ("b", 3), ("c", 8)):
+        wh.add_query(name, sql.replace("@", f"[WINDOW {window} MINUTES SLIDE 1 MINUTE]"))
+    live = rows(1) + move(wh, 2, 9)
+    assert {run.outcome for run in wh.run_due()} == {"delivered"}
+    for name, window in (("a", 4), ("b", 3), ("c", 8)):
+        within = [row for row in live if row["ts"] > NOON + dt.timedelta(minutes=9 - window)]
+        assert told([row[-1:] for row in wh.results(name).fetchall()]) == plain(sql.replace("@", ""), within)
+    assert wh.check().ok
