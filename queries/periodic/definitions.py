@@ -132,6 +132,8 @@ def paces_of(
     Raises:
         QueryError: nothing paces it, a period does not fit its stream, or `period` would be for none.
     """
+    if not found:
+        raise QueryError("a periodic query runs when a stream slides, and this one reads no stream; name one in FROM")
     paces: dict[str, Pace] = {}
     _check_period(statement, found, period)
     for reference, view in found:
