@@ -17,7 +17,7 @@ import pyarrow as pa
 from windrow import times
 from windrow.errors import ClosedError, QueryError
 from windrow.queries import tuples
-from windrow.texts import HUGE
+from windrow.texts import HUGE, contains
 
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 _CLOSED = "this answer was read or closed already; ask again"
@@ -157,7 +157,7 @@ class Answer:
         rows = narrow(self.arrow())
         try:
             return rows.to_pandas()
-        except (OverflowError, ValueError) as error:
+        except (OverflowError, ValueError, pa.ArrowNotImplementedError) as error:
             raise QueryError(f"pandas cannot hold this answer ({error}); read it with arrow() or pl()") from None
 
     def pl(self) -> Any:
@@ -166,7 +166,7 @@ class Answer:
 
         rows = narrow(self.arrow())
         for field in rows.schema:
-            if pa.types.is_decimal256(field.type):
+            if contains(field.type, _unknown_to_polars):
                 raise QueryError(
                     f"polars cannot hold column {field.name!r} (of type {field.type}); cast it, or read it with arrow()"
                 )
@@ -207,6 +207,10 @@ class Answer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _unknown_to_polars(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_decimal256(kind) or pa.types.is_interval(kind) or pa.types.is_union(kind))
 
 
 def narrow(rows: Rows) -> Rows:

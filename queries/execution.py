@@ -23,7 +23,7 @@ from windrow.queries.confine import confine
 from windrow.queries.desks import Desk
 from windrow.queries.explaining import Explanation
 from windrow.queries.interrupting import interruptible
-from windrow.queries.marking import as_marked, marked
+from windrow.queries.marking import arriving, as_marked, marked
 from windrow.queries.periodic import storage
 from windrow.queries.periodic.storage import Stored
 from windrow.queries.planner import Planner, Pruned, bounds_of
@@ -294,10 +294,11 @@ def _whole(prepared: Prepared, params: Params) -> pa.RecordBatchReader:
     return pa.Table.from_arrays(as_marked(rows.columns, schema), schema=schema).to_reader()
 
 
-def _started(cursor: Any, statement: Statement, params: Params) -> tuple[pa.RecordBatchReader, Sequence[Any]]:
+def _started(cursor: Any, statement: Statement, params: Params) -> tuple[pa.RecordBatchReader, list[str]]:
     if _pivots(statement):  # DuckDB runs several statements for it
         relation = cursor.sql(statement.sql, params=params)
-        return relation.to_arrow_reader(BATCH_ROWS), relation.types
+        types = [arriving(name, kind) for name, kind in zip(relation.columns, relation.types, strict=True)]
+        return relation.to_arrow_reader(BATCH_ROWS), types
     return sources.run(cursor, statement.sql, params, BATCH_ROWS)
 
 

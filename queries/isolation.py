@@ -26,7 +26,7 @@ from windrow.queries import execution, slotwise, states, windows
 from windrow.queries.answers import Answer, Window
 from windrow.queries.desks import Desk
 from windrow.queries.execution import Prepared
-from windrow.queries.marking import as_marked, marked
+from windrow.queries.marking import as_marked, marked, may_be_lost
 from windrow.queries.pieces import CannotCutError
 from windrow.queries.planner import Planner
 from windrow.queries.priorities import GATE, ONE_TIME
@@ -361,6 +361,8 @@ def _describe(prepared: Prepared, parts: states.Parts, params: dict[str, Any]) -
     given = cursor.execute(f"DESCRIBE {parts.final}", picked(params, parts.final_parameters)).fetchall()
     if [row[1] for row in asked] != [row[1] for row in given]:
         raise CannotCutError("its pieces have other types")
+    if any(may_be_lost(str(row[1])) for row in asked):
+        raise CannotCutError("not all of its values may arrive as they are")
     return [(str(row[0]), str(row[1])) for row in asked]
 
 

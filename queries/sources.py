@@ -13,6 +13,7 @@ import duckdb
 import pyarrow as pa
 from duckdb._sources import ArrowScanSource, nodes
 
+from windrow.queries.marking import arriving
 from windrow.queries.types import bridge, cross
 
 Read = Callable[[pa.Schema], Iterable[pa.RecordBatch]]
@@ -105,7 +106,7 @@ def _submitted(cursor: Any, sql: str, parameters: Any, how: str, batch_rows: int
     if parameters is not None and not isinstance(parameters, dict):
         parameters = list(parameters)
     result = cursor._submit(sql, parameters, how, batch_rows)
-    return result, [str(column[1]) for column in result.description]
+    return result, [arriving(column[0], column[1]) for column in result.description]
 
 
 def listen(cursor: Any, sql: str, parameters: Any, schemas: dict[str, pa.Schema]) -> dict[str, list[nodes.Node]]:

@@ -172,6 +172,9 @@ def run(session: Session, names: tuple[str, ...], now: bool, policy: str) -> Non
     failed = [report.query for report in reports if report.outcome == "failed"]
     if failed:
         raise Failure(f"{terminal.names(failed)} failed; 'windrow query list' says why and when it is tried again")
+    unplaced = [report.query for report in reports if report.outcome == "unplaced"]
+    if unplaced:
+        raise Failure(f"{terminal.names(unplaced)}: results are kept, but their files could not be written yet")
 
 
 def _run_row(report: "RunReport") -> tuple[Any, ...]:

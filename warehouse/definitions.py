@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from windrow import arguments, times
+from windrow import arguments, texts, times
 from windrow.errors import DefinitionError, InvalidNameError
 from windrow.indexes.model import SEQ, RowModel
 from windrow.indexes.partitioners import Index
@@ -22,6 +22,7 @@ FAILURE_POLICIES = ("block", "exclude")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
 _DEVICE = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)")
 DEFAULT_SOURCE = "default"
+_MOST_DIGITS = 38
 
 
 class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,12 +230,21 @@ def check_schema(name: str, schema: pa.Schema) -> None:
 
 
 def check_column(field: pa.Field, what: str, *, is_sorted: bool = True) -> None:
-    """Refuse a column whose type cannot be stored, or whose zone nobody knows; `what` names its stream or table."""
+    """Refuse a column whose type cannot be stored or asked for, or whose zone nobody knows; `what` has it."""
     zone = unknown_zone(field.type)
     if zone is not None:
         raise DefinitionError(
             f"{what}: column {field.name!r} has the time zone {zone!r}, which is unknown; "
             "write it like UTC, Europe/Berlin or +01:00"
+        )
+    if texts.contains(field.type, _is_too_wide):
+        raise DefinitionError(
+            f"{what}: column {field.name!r} of type {field.type} has more digits than the {_MOST_DIGITS} "
+            f"that SQL counts with; make it a decimal of at most {_MOST_DIGITS} digits, or text"
+        )
+    if field.metadata == texts.BITS or texts.contains(field.type, texts.is_opaque):
+        raise DefinitionError(
+            f"{what}: column {field.name!r} of type {texts.type_name(field)} would come back as bytes; cast it to text"
         )
     try:
         empty = pa.schema([field]).empty_table()
@@ -245,6 +255,12 @@ def check_column(field: pa.Field, what: str, *, is_sorted: bool = True) -> None:
         raise DefinitionError(
             f"{what}: column {field.name!r} of type {field.type} cannot be stored ({error}); cast it to text, perhaps"
         ) from None
+
+
+def _is_too_wide(kind: pa.DataType) -> bool:
+    """Whether SQL would round the decimals of a type: DuckDB reads those that it cannot hold as floating numbers."""
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_decimal(plain)) and plain.precision > _MOST_DIGITS
 
 
 def unknown_zone(kind: pa.DataType) -> str | None:

@@ -123,7 +123,7 @@ def move(store: Store, stream: str, budget: int) -> int:
     with store.publishing([name] if name else []) as tables:
         placed = _place(tables, stock, written, name)
         _record(tables, stock, chosen, placed)
-        settle(tables, ready)
+        settle(store, tables, ready)
     store.files.reach("relayout.committed")
     return sum(segment.bytes for segment in chosen)
 

@@ -74,8 +74,13 @@ def oldest_hold(tables: Tables) -> int | None:
     return next((_version(at) for at, _ in tables.raw_items("holds")), None)
 
 
+def _has_a_lasting_name(file: str) -> bool:
+    """Whether no other file will ever have the name: reports are named by their run, and a query may be added anew."""
+    return not file.startswith("results/") or "/parts/" in file
+
+
 def unlink(store: Store, ready: list[tuple[bytes, Reclaim]]) -> None:
-    """Remove the files of things that are ready to go.
+    """Remove the files of things that are ready to go; `settle` removes those whose names may be needed again.
 
     This may run before, after or while their records are settled: a record without files does no harm, and files
     without a record are orphans.
@@ -84,7 +89,7 @@ def unlink(store: Store, ready: list[tuple[bytes, Reclaim]]) -> None:
         store.reader.forget(record.files)
         store.columns.forget(record.files)
         store.copies.forget(record.segments)
-        for file in record.files:
+        for file in filter(_has_a_lasting_name, record.files):
             store.files.unlink(store.root / file)
     if ready:
         store.files.reach("reclaim.unlinked")
@@ -130,7 +135,7 @@ def _let_go(store: Store, large: list[tuple[bytes, Reclaim]]) -> None:
 def _bytes(store: Store, record: Reclaim) -> int:
     """How much there is to remove still; another process may be at it too."""
     size = 0
-    for file in record.files:
+    for file in filter(_has_a_lasting_name, record.files):
         with contextlib.suppress(FileNotFoundError):
             size += (store.root / file).stat().st_size
     return size
@@ -144,12 +149,27 @@ def _version(at: bytes) -> int:
     return int.from_bytes(at[:8], "big") - (1 << 63)
 
 
-def settle(tables: Tables, ready: list[tuple[bytes, Reclaim]]) -> None:
-    """Forget things whose files are gone."""
+def settle(store: Store, tables: Tables, ready: list[tuple[bytes, Reclaim]]) -> int:
+    """Forget things whose files are gone; gives how many.
+
+    Reports go only here, where nobody else commits: a run that is to write one of the same name takes it out of the
+    record in the commit that comes before the file. What cannot be removed stays on record, and keeps nobody from the
+    commit.
+    """
+    settled = 0
     for at, record in ready:
+        now: Reclaim | None = tables.get("reclaim", at)
+        reports = () if now is None else [file for file in now.files if not _has_a_lasting_name(file)]
+        try:
+            for file in reports:
+                store.files.unlink(store.root / file)
+        except OSError:
+            continue
         for segment in record.segments:
             tables.delete("directories", key(segment))
         tables.delete("reclaim", at)
+        settled += 1
+    return settled
 
 
 def collect(store: Store) -> GcReport:
@@ -163,12 +183,14 @@ def collect(store: Store) -> GcReport:
         if not ready:
             break
         unlink(store, ready)
-        gone = [file for _, record in ready for file in record.files]
+        with store.catalog.write() as tables:
+            settled = settle(store, tables, ready)
+        gone = [file for _, record in ready for file in record.files if not (store.root / file).exists()]
         removed += len(gone)
         size += sum(before.get(file, 0) for file in gone)
-        with store.catalog.write() as tables:
-            settle(tables, ready)
         store.files.reach("reclaim.committed")
+        if not settled:
+            break
     orphans = remove_orphans(store)
     forgotten = _forget_batches(store)
     waiting = store.catalog.read(lambda tables: sum(len(record.files) for _, record in tables.items("reclaim")))

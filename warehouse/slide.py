@@ -215,7 +215,7 @@ class Slide:
             left = self.record(tables, look, update, record, placed)
             for contribution in contributions:
                 contribution.commit(tables)
-            settle(tables, removal.ready)
+            settle(store, tables, removal.ready)
             version = tables.version
         store.manifests[look.entry.id] = version, left
         removal.finish()

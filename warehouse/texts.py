@@ -49,6 +49,13 @@ def is_opaque(kind: pa.DataType) -> bool:
     return isinstance(kind, pa.OpaqueType)
 
 
+def type_name(field: pa.Field) -> str:
+    """A column's type as Arrow calls it, but for those that only DuckDB has."""
+    if is_opaque(field.type):
+        return str(field.type.type_name).upper()
+    return "BIT" if field.metadata == BITS else str(field.type)
+
+
 def contains(kind: pa.DataType, wanted: Callable[[pa.DataType], bool]) -> bool:
     """Whether a type, or one nested in it, is `wanted`."""
     inner = (kind.field(at).type for at in range(kind.num_fields)) if pa.types.is_nested(kind) else ()

@@ -11,6 +11,7 @@ from typing import Any
 
 import duckdb
 
+from windrow.queries.marking import comes_back
 from windrow.queries.periodic.decompose import Call, Decomposed, Expression
 from windrow.queries.pieces import CannotCutError
 from windrow.queries.states import MERGEABLE
@@ -145,7 +146,11 @@ def _types(cursor: Any, texts: Sequence[str], rows: str, tail: str) -> list[str]
         return []
     columns = ", ".join(f"{text}\n AS t{at}" for at, text in enumerate(texts))
     described = cursor.execute(f"DESCRIBE SELECT {columns} FROM {rows}{tail}").fetchall()
-    return [str(row[1]) for row in described]
+    found = [str(row[1]) for row in described]
+    for kind in found:
+        if not comes_back(kind):
+            raise CannotCutError(f"values of type {kind} cannot be kept")
+    return found
 
 
 def _filtered(call: Call) -> str:

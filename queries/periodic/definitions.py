@@ -128,11 +128,17 @@ def paces_of(
         statement: As parsed.
         found: Its references to streams.
         period: In microseconds, for streams whose clause names none; None: those do not pace it.
+
+    Raises:
+        QueryError: nothing paces it, a period does not fit its stream, or `period` would be for none.
     """
+    if not found:
+        raise QueryError("a periodic query runs when a stream slides, and this one reads no stream; name one in FROM")
     paces: dict[str, Pace] = {}
+    _check_period(statement, found, period)
     for reference, view in found:
         window = reference.window.length if isinstance(reference.window, Range) else None
-        own = reference.window.slide if isinstance(reference.window, Range) else None
+        own = _own_period(reference)
         wanted = own if own is not None else period
         if wanted is None:
             continue
@@ -148,6 +154,23 @@ def paces_of(
             "or give slide='2 minutes'"
         )
     return tuple(paces.values())
+
+
+def _check_period(statement: Statement, found: Sequence[tuple[Reference, StreamView]], period: int | None) -> None:
+    """Refuse a period that would be passed over because every clause in the text has its own."""
+    named = [(reference, own) for reference, _ in found if (own := _own_period(reference)) is not None]
+    if period is None or len(named) < len(found):
+        return
+    for reference, own in named:
+        if own != period:
+            given, told = times.show_duration(period), times.show_duration(own).upper()
+            message = f"slide={given!r} is given, and the clause says SLIDE {told}; leave one of them out"
+            raise _at(statement, reference, message)
+
+
+def _own_period(reference: Reference) -> int | None:
+    """The period that a clause names."""
+    return reference.window.slide if isinstance(reference.window, Range) else None
 
 
 def _slots(statement: Statement, reference: Reference, view: StreamView, period: int) -> int:

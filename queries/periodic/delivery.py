@@ -82,10 +82,16 @@ def deliver(store: Store, done: Sequence[tuple[Due, Answered]]) -> list[tuple[Qu
         store.files.reach("query.committing")
         with store.publishing(files) as tables:
             kept = [(each, run) for each in packed if (run := _commit(tables, store, each)) is not None]
+            storage.need_again(tables, _reports([(each.due.entry, run) for each, run in kept]))
     store.files.reach("query.committed")
     named = {file for each, _ in kept for file in each.files}
     _throw_away(store, [file for file in files if file not in named])
     return [(each.due.entry, run) for each, run in kept]
+
+
+def _reports(runs: Sequence[tuple[QueryEntry, RunEntry]]) -> set[str]:
+    """The files that will be written for runs, once they are committed."""
+    return {file for entry, run in runs if run.file for file in (run.file, latest_name(entry))}
 
 
 def _throw_away(store: Store, files: Sequence[str]) -> None:
@@ -194,8 +200,6 @@ def _commit(tables: Tables, store: Store, each: _Packed) -> RunEntry | None:
     if due.hold is not None and not release(tables, due.hold, [entry.id]):
         return None
     tables.put("runs", at, run)
-    if not state.runs and run.file:
-        storage.need_again(tables, (run.file, latest_name(entry)))
     state = _advanced(store, state, each, run)
     if before is not None:
         state = replace(state, troubles=state.troubles - 1)

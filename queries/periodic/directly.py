@@ -86,6 +86,8 @@ class _Answer:
         places, names = synopses.group_places(entry, need), synopses.column_names(entry)
         assert places is not None
         self.places = places
+        if need.counted and not window.passed.rankable(places[-1]):
+            raise _NotHereError
         self.columns = [int(names[column.key][1:]) for column in need.columns]
         self.ranking = window.passed.ranked(places[-1]) if need.counted else None
         self.counts = window.counts(self.ranking)

@@ -17,7 +17,7 @@ _LEAST_BITS = 4
 
 
 class TooLargeError(Exception):
-    """Numbers do not fit here; DuckDB must merge them."""
+    """Numbers do not fit here, or only DuckDB can tell values apart; DuckDB must merge them."""
 
 
 class Numbering:
@@ -62,6 +62,7 @@ class Numbering:
             self.known.append(column.slice(0, 0))
         if column.type != self.known[at].type:
             column = column.cast(self.known[at].type)
+        column = _comparable(column)
         codes = pc.index_in(column, value_set=self.known[at])
         if codes.null_count:
             fresh = pc.unique(column.filter(codes.is_null()))
@@ -133,6 +134,22 @@ class Numbering:
             known = None if ordered is None else (len(values), ordered, values.is_null().to_numpy(zero_copy_only=False))
             self._ranks[at] = known
         return None if known is None else known[1:]
+
+
+def _comparable(column: pa.Array) -> pa.Array:
+    """The values such that those are the same bits that SQL puts into one group.
+
+    Raises:
+        TooLargeError: Arrow compares them otherwise than DuckDB, or not at all: nested values, intervals (a month is 30
+            days), enumerations, types of DuckDB's own.
+    """
+    kind, is_ = column.type, pa.types
+    if is_.is_floating(kind):  # 0 and -0 are one group, and so are all that are no numbers
+        return pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), kind), pc.add(column, pa.scalar(0.0, kind)))
+    texts = is_.is_string(kind) or is_.is_large_string(kind) or is_.is_binary(kind) or is_.is_large_binary(kind)
+    if texts or is_.is_decimal(kind) or is_.is_null(kind) or (is_.is_primitive(kind) and not is_.is_interval(kind)):
+        return column
+    raise TooLargeError
 
 
 def _ordered(values: pa.Array) -> npt.NDArray[np.int64] | None:

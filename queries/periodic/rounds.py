@@ -41,7 +41,8 @@ class RunReport:
     query: str
     slide: int
     outcome: str
-    """``delivered``, or ``failed``: then it is tried again after a while."""
+    """``delivered``; ``unplaced`` if only its file could not be written, which a later round does; or ``failed``: then
+    it is tried again after a while."""
     rows: int
     seconds: float
     staleness: float
@@ -51,7 +52,7 @@ class RunReport:
     """What answered: the snapshot's rows, or a synopsis."""
     error: str | None
     file: str | None
-    """Where a file sink put it."""
+    """Where a file sink put it; None if it could not, or if there is none."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,8 @@ class Round:
         self.now = now
         self.stop = stop or threading.Event()
         self._failed: set[int] = set()
+        self._placed: set[int] = set()
+        """Queries whose files were put in their folders in this round, or could not be."""
 
     def run(self) -> Iterator[RunReport]:
         """Make the round; reports come as runs are delivered."""
@@ -202,10 +205,12 @@ class Round:
         for batch in gathered(running.answer(self.store, snapshot, ordered, self.policy, late), self.stop):
             stopped = self.stop.is_set()
             done = [(due[answered.query], answered) for answered in batch if not (stopped and answered.error)]
-            for entry, run in deliver(self.store, done):
+            delivered = deliver(self.store, done)
+            waiting = self._place([entry for entry, run in delivered if run.file])
+            for entry, run in delivered:
                 if run.outcome == "failed":
                     self._failed.add(entry.id)
-                yield _report(self.store, run)
+                yield _report(self.store, run, waiting.get(entry.id))
             if stopped:
                 return
 
@@ -226,11 +231,16 @@ class Round:
             missing = [name for name in entry.reads if snapshot.view(name).state.missing]
             yield Due(entry, state, slides, (start, end), not missing, hold)
 
+    def _place(self, entries: Sequence[QueryEntry]) -> dict[int, str]:
+        """Put files in their folders; gives why some could not be, by their queries."""
+        self._placed.update(entry.id for entry in entries)
+        return sinks.place_waiting(self.store, entries)
+
     def _settle(self, entries: Sequence[QueryEntry]) -> None:
-        """Put files in their folders, and roll what has gathered in the catalog into parts."""
+        """Put files in their folders that earlier rounds left, and roll what has gathered in the catalog into parts."""
         states = self.store.catalog.read(lambda tables: [tables.get("paced", key(entry.id)) for entry in entries])
         known = [(entry, state) for entry, state in zip(entries, states, strict=True) if state is not None]
-        sinks.place_waiting(self.store, [entry for entry, state in known if state.unplaced])
+        self._place([entry for entry, state in known if state.unplaced and entry.id not in self._placed])
         full = [entry for entry, state in known if storage.is_full(state)]
         with contextlib.suppress(StorageError):  # they stay where they are, and the next round tries again
             storage.roll(self.store, full[:_MOST_ROLLED])
@@ -293,16 +303,17 @@ def _batches(ready: "_Ready", stop: threading.Event) -> Iterator[list[Answered]]
         yield batch
 
 
-def _report(store: Store, run: RunEntry) -> RunReport:
+def _report(store: Store, run: RunEntry, unplaced: str | None) -> RunReport:
+    """What is told of a run, and why its file is still waiting."""
     return RunReport(
         query=run.query,
         slide=run.slide,
-        outcome=run.outcome,
+        outcome=run.outcome if unplaced is None else "unplaced",
         rows=run.rows,
         seconds=run.seconds,
         staleness=run.staleness / times.SECOND,
         complete=run.complete,
         how=run.how,
-        error=run.error,
-        file=str(store.root / run.file) if run.file else None,
+        error=run.error or unplaced,
+        file=str(store.root / run.file) if run.file and unplaced is None else None,
     )

@@ -63,10 +63,14 @@ def _replace(store: Store, target: Path, content: bytes) -> None:
     store.files.sync(target.parent)
 
 
-def place_waiting(store: Store, entries: Sequence[QueryEntry]) -> None:
+def place_waiting(store: Store, entries: Sequence[QueryEntry]) -> dict[int, str]:
     """Put the files of delivered runs that are still waiting for it into their folders, and note it in one commit.
 
     The caller holds the queries' locks. A folder that cannot be written is kept as the query's error and tried again.
+
+    Returns:
+        Why the newest file of a query is still waiting, by the query's number; those whose files are all there are not
+        in it.
     """
     done: dict[int, tuple[list[int], str | None]] = {}
     waiting = store.catalog.read(lambda tables: [_waiting(tables, entry) for entry in entries])
@@ -81,7 +85,7 @@ def place_waiting(store: Store, entries: Sequence[QueryEntry]) -> None:
                 break
             placed.append(run.slide)
     if not done:
-        return
+        return {}
     with store.catalog.write() as tables:
         for query, (placed, error) in done.items():
             state: QueryState | None = tables.get("paced", key(query))
@@ -90,6 +94,7 @@ def place_waiting(store: Store, entries: Sequence[QueryEntry]) -> None:
                 told = error or (state.error if state.failures else None)
                 tables.put("paced", key(query), replace(state, unplaced=left, error=told))
     store.files.reach("query.settled")
+    return {query: error for query, (_, error) in done.items() if error is not None}
 
 
 def _waiting(tables: Tables, entry: QueryEntry) -> list[RunEntry]:

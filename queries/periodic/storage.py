@@ -24,7 +24,9 @@ from windrow.queries.marking import UNSIGNED
 from windrow.queries.periodic import wire
 from windrow.queries.periodic.definitions import own_schema, result_schema
 from windrow.records import QueryEntry, QueryState, Reclaim, ResultPart, RunEntry
+from windrow.spans import in_words
 from windrow.store import Store
+from windrow.texts import BITS, contains, is_opaque, type_name
 
 INLINE_BYTES = 128 << 10
 """Up to this size a run's rows are kept in the catalog."""
@@ -34,6 +36,8 @@ TAIL_BYTES = 1 << 20
 MOST_TROUBLES = 200
 """Failed and missed runs of a query that stay on record."""
 _FEW_BYTES = 2 << 10
+_MOST_DAYS = 106_000_000
+"""Of an interval; a little less than what 64 bits hold in microseconds, so that its hours fit too."""
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
@@ -58,12 +62,13 @@ def storable(schema: pa.Schema) -> pa.Schema:
     )
     for field in kept:
         try:
-            if field.type == UNSIGNED:
-                raise NotImplementedError("DuckDB would read it as another number")
+            if field.type == UNSIGNED or field.metadata == BITS or contains(field.type, is_opaque):
+                raise NotImplementedError("DuckDB would read it as something else")
             pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
         except (pa.ArrowException, NotImplementedError):
             raise DefinitionError(
-                f"column {field.name!r} has the type {field.type}, which results cannot be kept in; cast it to another"
+                f"column {field.name!r} has the type {type_name(field)}, which results cannot be kept in; "
+                "cast it to another"
             ) from None
     return kept
 
@@ -92,12 +97,19 @@ def conformed(entry: QueryEntry, rows: pa.Table) -> pa.Table:
 
 
 def _microseconds(intervals: pa.Array) -> pa.Array:
-    """Months (of 30 days), days and nanoseconds as one number, as Python's timedelta has it."""
+    """Months (of 30 days), days and nanoseconds as one number, as Python's timedelta has it.
+
+    Raises:
+        QueryError: one is too long to be counted in microseconds.
+    """
     kind = np.dtype([("months", "<i4"), ("days", "<i4"), ("nanos", "<i8")])
     raw = np.frombuffer(intervals.buffers()[1], kind)[intervals.offset : intervals.offset + len(intervals)]
     days = raw["days"].astype(np.int64) + 30 * raw["months"].astype(np.int64)
-    micros = days * 86_400_000_000 + raw["nanos"] // 1000
     empty = np.asarray(intervals.is_null())
+    if (long := (np.abs(days) > _MOST_DAYS) & ~empty).any():
+        worst = in_words(intervals.slice(int(np.argmax(long)), 1))[0]
+        raise QueryError(f"the interval '{worst}' is longer than results can keep; cast it to text")
+    micros = days * 86_400_000_000 + raw["nanos"] // 1000
     return pa.array(np.where(empty, 0, micros), pa.int64(), mask=empty).cast(pa.duration("us"))
 
 
@@ -304,6 +316,8 @@ def retire(tables: Tables, files: Sequence[str]) -> None:
 
 def need_again(tables: Tables, files: Collection[str]) -> None:
     """Files that are to be removed but will be written anew: a query of the same name was there before."""
+    if not files:
+        return
     for at, record in list(tables.items("reclaim")):
         if not set(files).isdisjoint(record.files):
             kept = tuple(file for file in record.files if file not in files)

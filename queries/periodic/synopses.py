@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from windrow.catalog import Tables, key, last_int
 from windrow.indexes.model import RowModel
+from windrow.queries import tuples
 from windrow.queries.periodic import kinds, wire
 from windrow.queries.periodic.components import ROWS, Need, as_state, merges
 from windrow.queries.periodic.decompose import ROW
@@ -311,12 +312,23 @@ class Worker:
         grouped = f" GROUP BY {', '.join(by)}" if by else " HAVING count(*) > 0"
         source = f"SELECT {columns_sql(self.entry)} FROM _parts"
         found = fetched(self.cursor, f"SELECT {', '.join([*by, *kept])} FROM ({source}){where}{grouped}")
-        told = list(zip(*(column.to_pylist() for column in found.columns), strict=True))
-        return sorted(told, key=lambda row: repr(row[: len(by)]))
+        columns = zip(found.columns, found.schema, strict=True)
+        values = (tuples.values(column.combine_chunks(), field) for column, field in columns)
+        told = list(zip(*values, strict=True))
+        return sorted(told, key=lambda row: repr(_unsigned(row[: len(by)])))
 
     def work(self, there: Mapping[Node, pa.Table]) -> kinds.Work[pa.Table]:
         """For `kinds.advance`, over nodes that were fetched."""
         return kinds.Work(there.get, self.merge, self.subtract)
+
+
+def _unsigned(value: Any) -> Any:
+    """A value in which nothing has no sign, since a group may be known by either."""
+    if isinstance(value, dict):
+        return {key: _unsigned(inner) for key, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return [_unsigned(inner) for inner in value]
+    return value + 0.0 if isinstance(value, float) else value
 
 
 def _nearly(one: Any, other: Any) -> bool:
@@ -325,6 +337,8 @@ def _nearly(one: Any, other: Any) -> bool:
         return same or math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
     if isinstance(one, tuple | list) and isinstance(other, tuple | list):
         return len(one) == len(other) and all(map(_nearly, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_nearly(one[key], other[key]) for key in one)
     return bool(one == other)
 
 

@@ -36,6 +36,8 @@ the values need not be counted."""
 _MANY = 4
 """A partner with so many times more rows is thinned before it is joined."""
 _RESULTS = "_v results"
+_UNKEPT = {"UHUGEINT", "BIT", "BIGNUM"}
+"""Types that would be others when they are read back from a file."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,8 @@ def describe(store: Store, name: str, plan: Plan, tables: Mapping[str, TableEntr
             schema = reader.schema
             reader.read_all()
         for column, kind in zip(schema.names, types, strict=True):
-            if str(kind) == "UHUGEINT":
-                raise ViewError(f"view {name!r}: column {column!r} is of type UHUGEINT; cast it to another")
+            if kind in _UNKEPT:
+                raise ViewError(f"view {name!r}: column {column!r} is of type {kind}; cast it to another")
         return schema
     finally:
         desk.leave(tidy=False)

@@ -1,5 +1,7 @@
 """Tables: put whole, replaced whole, joined by name, seen by a snapshot as they were."""
 
+from decimal import Decimal
+
 import pyarrow as pa
 import pytest
 
@@ -92,6 +94,19 @@ def test_types_come_back_as_duckdb_reads_arrow(wh):
         "INTERVAL", "INTEGER", "FLOAT",
     )  # fmt: skip
     assert wh.sql("SELECT count(*) FROM odd WHERE nan > 5").fetchall() == [(1,)]
+
+
+def test_no_digit_of_a_decimal_is_lost(wh):
+    """DuckDB counts with 38 digits, and reads wider decimals as floating numbers."""
+    digits = [Decimal("9" * 35 + ".999"), Decimal("-0.001"), None]
+    wh.put_table("exact", pa.table({"d": pa.array(digits, pa.decimal256(38, 3))}))
+    assert [value for (value,) in wh.sql("SELECT d FROM exact").fetchall()] == digits
+    for kind in (pa.decimal256(60, 3), pa.struct([("x", pa.decimal256(60, 3))])):
+        with pytest.raises(
+            DefinitionError, match=r"table 'wide': column 'd' of type .*60, 3.* more digits than the 38"
+        ):
+            wh.put_table("wide", pa.table({"d": pa.array([None], kind)}))
+    assert "wide" not in wh.tables()
 
 
 def test_an_empty_table_has_its_columns(wh):

@@ -219,7 +219,7 @@ class Test_times:
 
 
 def test_decimals_keep_their_digits(empty, tmp_path):
-    schema = pa.schema([("ts", UTC), ("d", pa.decimal128(30, 8)), ("w", pa.decimal256(60, 2))])
+    schema = pa.schema([("ts", UTC), ("d", pa.decimal128(30, 8)), ("w", pa.decimal256(38, 2))])
     rows = [{"ts": at(1), "d": Decimal("1234567890123456789012.00000001"), "w": Decimal("-0.05")}]
     fill(empty, schema, *rows)
     empty("scan", "s", "--output", tmp_path / "x.csv")

@@ -90,6 +90,11 @@ def test_a_definition_that_cannot_work_says_what_is_wrong_and_creates_nothing(wh
         ),
         (pa.schema([("ts", US), ("x", pa.string_view())]), "'x' of type string_view cannot be stored"),
         (pa.schema([("ts", US), ("x", pa.list_(pa.binary_view()))]), "'x' of type list.* cannot be stored"),
+        (
+            pa.schema([("ts", US), ("x", pa.decimal256(39, 0))]),
+            "'x' of type decimal256.39, 0. has more digits than the 38",
+        ),
+        (pa.schema([("ts", US), ("x", pa.list_(pa.decimal256(60, 3)))]), "'x' of type list.*60, 3.* or text"),
         ([("ts", US)], "must be a pyarrow.Schema, not list"),
     ],
 )

@@ -61,7 +61,7 @@ def test_a_period_that_is_no_multiple_of_the_slide(wh, period, nearest):
         ("SELECT nothing FROM packets [WINDOW 5 MINUTES SLIDE 1 MINUTE]", "nothing"),
         ("SELECT 1 FROM nowhere [WINDOW 5 MINUTES SLIDE 1 MINUTE]", "no stream, table or view 'nowhere'"),
         ("SELECT 1 FROM packets [WINDOW 5 MINUTES]", "how often it is due"),
-        ("SELECT 1 FROM hosts", "how often it is due"),
+        ("SELECT 1 FROM hosts", "reads no stream"),
         ("EXPLAIN SELECT 1 FROM packets [WINDOW 5 MINUTES SLIDE 1 MINUTE]", "EXPLAIN is asked once"),
         ("SELECT src, src FROM packets [WINDOW 5 MINUTES SLIDE 1 MINUTE]", "two columns"),
         ("SELECT src AS _Slide FROM packets [WINDOW 5 MINUTES SLIDE 1 MINUTE]", "two columns"),
@@ -162,6 +162,28 @@ def test_a_one_time_answer_is_promoted(path):
             wh.promote(wh.sql("SELECT 1 FROM packets"), "never")
         wh.promote("SELECT count(*) AS n FROM packets", "whole", slide="2 minutes")
         assert wh.queries()[-1].period == "2 minutes"
+
+
+def test_a_period_beside_the_text_must_not_contradict_it(path):
+    text = "SELECT count(*) AS n FROM packets [WINDOW 4 MINUTES SLIDE 2 MINUTES]"
+    with traffic.warehouse() as wh:
+        for add in (wh.add_query, lambda name, sql, **more: wh.promote(sql, name, **more)):
+            with pytest.raises(
+                QueryError, match=r"slide='5 minutes' is given.*says SLIDE 2 MINUTES; leave one of them out"
+            ):
+                add("q", text, slide="5 minutes")
+        assert wh.queries() == []
+        assert wh.add_query("same", text, slide="120 seconds").period == "2 minutes"
+        for at, clause in enumerate(("[WINDOW 3 MINUTES]", "[ROWS 5]", "")):
+            joined = f"{text} AS a, quiet {clause} AS b"
+            assert wh.add_query(f"q{at}", joined, slide="5 minutes").period == "packets 2 minutes, quiet 5 minutes"
+
+
+def test_a_query_without_a_stream_has_nothing_to_wait_for(path):
+    with traffic.warehouse() as wh:
+        for text in ("SELECT 1 AS x", "SELECT * FROM hosts"):
+            with pytest.raises(QueryError, match="reads no stream; name one in FROM"):
+                wh.add_query("q", text, slide="1 minute")
 
 
 def test_a_read_only_handle_lists_and_reads_but_changes_nothing(path):

@@ -7,6 +7,7 @@ import io
 import json
 import re
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +16,7 @@ import pytest
 import traffic
 import windrow
 from traffic import NOON
+from windrow import reclaim
 from windrow.queries.periodic import storage
 from windrow.queries.periodic.differences import difference
 
@@ -348,11 +350,17 @@ def test_a_folder_that_cannot_be_written_is_told_and_tried_again(wh, tmp_path):
     wh.add_query("q", COUNT, sink=f"csv:{blocked}/reports")
     blocked.write_text("in the way")
     wh.add_query("other", COUNT, sink="csv")
-    go(wh, 21, 21)
+    traffic.advance(wh, 21)
+    ran = {run.query: run for run in wh.run_due()}
+    assert (ran["q"].outcome, ran["q"].file, ran["q"].rows) == ("unplaced", None, 1)
+    assert (ran["other"].outcome, ran["other"].error) == ("delivered", None)
+    assert Path(ran["other"].file).exists(), "a file that is reported is there"
     told = {query.name: query.error for query in wh.queries()}
     assert "writing" in (told["q"] or "")
+    assert ran["q"].error == told["q"]
     assert told["other"] is None
     assert wh.results("q").arrow().num_rows == 1, "the run is delivered; only its file is missing"
+    assert wh.run_due() == [], "nothing is due, and the file cannot be written still"
     blocked.unlink()
     wh.run_due()
     assert len(list((blocked / "reports").iterdir())) == 1
@@ -384,3 +392,78 @@ def test_results_of_several_queries_are_rolled_in_one_commit_and_one_that_cannot
     for name in ("a", "b", "c"):
         assert [row[0] for row in wh.results(name).fetchall()] == [slot(at) for at in (21, 22, 23)]
     assert wh.check().ok
+
+
+# -- a query that is dropped and added anew ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sink", ["csv", "html"])
+@pytest.mark.parametrize("clean_up", ["gc", "slide"])
+def test_a_file_that_is_written_anew_while_the_old_one_is_being_removed_stays(wh, monkeypatch, sink, clean_up):
+    """The clean-up has looked up what is to go; before it removes that, the query is there again and has run."""
+    wh.add_query("q", COUNT, sink=sink)
+    go(wh, 21, 21)
+    before = {file.name for file in (wh.path / "results" / "q").iterdir() if file.is_file()}
+    wh.drop_query("q")
+    plain, written = reclaim.reclaim_ready, []
+
+    def early(store, *more):
+        found = plain(store, *more)
+        if not written:
+            wh.add_query("q", COUNT, sink=sink)
+            written.extend(wh.run_due(["q"], now=True))
+        return found
+
+    monkeypatch.setattr(reclaim, "reclaim_ready", early)
+    wh.gc() if clean_up == "gc" else wh.slide("quiet", to=NOON)
+    assert [run.outcome for run in written] == ["delivered"]
+    assert Path(written[0].file).name in before, "the test is about files of one name"
+    assert {file.name for file in (wh.path / "results" / "q").iterdir() if file.is_file()} == before
+    wh.drop_query("q")
+    wh.gc()
+    assert not [file for file in (wh.path / "results" / "q").iterdir() if file.is_file()]
+
+
+def test_a_stream_that_is_filled_anew_writes_all_its_files_again(wh):
+    """The old files are still to be removed, since a reader was there, when runs of the same slides write theirs."""
+
+    def fill() -> list[str]:
+        wh.create_stream("again", traffic.SCHEMA, time="ts", key="src", slide="1 minute", lifetime="16 minutes")
+        rows = pa.table({"ts": [NOON], "src": [1], "len": [1], "note": ["x"]}).select(traffic.SCHEMA.names)
+        wh.append("again", rows.cast(traffic.SCHEMA))
+        wh.slide("again", to=NOON)
+        wh.add_query("q", COUNT.replace("packets", "again"), sink="csv")
+        files = []
+        for number in (1, 2, 3):
+            wh.slide("again", to=NOON + dt.timedelta(minutes=number))
+            files += [run.file for run in wh.run_due(["q"])]
+        return files
+
+    first = fill()
+    with wh.snapshot():
+        wh.drop_query("q")
+        wh.drop_stream("again")
+        assert fill() == first
+    wh.gc()
+    assert [Path(file).exists() for file in first] == [True] * 3
+
+
+def test_a_file_that_cannot_be_removed_stops_no_clean_up_and_goes_later(wh, monkeypatch):
+    wh.add_query("q", COUNT, sink="csv")
+    go(wh, 21, 22)
+    wh.drop_query("q")
+    files = wh._store.files
+    plain = type(files).unlink
+
+    def refuse(self, path):
+        if path.suffix == ".csv":
+            raise PermissionError(13, "not yours", str(path))
+        plain(self, path)
+
+    monkeypatch.setattr(type(files), "unlink", refuse)
+    traffic.advance(wh, 23)
+    assert wh.gc().waiting == 2
+    monkeypatch.setattr(type(files), "unlink", plain)
+    report = wh.gc()
+    assert (report.files, report.waiting) == (2, 0)
+    assert not list((wh.path / "results").rglob("*.csv"))
