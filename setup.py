@@ -67,6 +67,7 @@ EXTENSIONS: list[Extension] = [
             "native/pages_rooms.pxi",
             "native/pages_texts.pxi",
             "native/pages_choose.pxi",
+            "native/pages_cold.pxi",
             "native/pages_map.pxi",
             "native/pages_read.pxi",
             "native/pages_calls.pxi",

@@ -297,6 +297,7 @@ def open_layout(file, schema):
     try:
         return read_footer(<const uint8_t*>view.buf, view.len, schema)
     finally:
+        scatter_all([file], False)
         PyBuffer_Release(&view)
 
 
@@ -314,6 +315,8 @@ cdef Layout read_footer(const uint8_t* file, int64_t length, object schema):
     if file[length - 1] == b"E":
         raise Declined("the footer is encrypted")
     c.p, c.end, c.bad = file + length - 8 - size, file + length - 8, False
+    if size > MEMORY_PAGE and not is_resident(c.p):
+        ask_for(c.p, size)
     layout.first.push_back(0)
     while field(&c, &ident, &kind):
         if ident == 2 and kind == T_LIST and not elements:
@@ -391,4 +394,5 @@ cdef object refuse(vector[Chunk]& chunks, int leaf, int leaves):
 include "pages_texts.pxi"
 include "pages_choose.pxi"
 include "pages_read.pxi"
+include "pages_cold.pxi"
 include "pages_calls.pxi"

@@ -57,6 +57,7 @@ def read_spans(files, const int64_t[::1] part, const int64_t[::1] start, const i
         Damaged: the file is not what its writer wrote.
     """
     cdef Reader reader = reader_of(files, part, start, stop, schema)
+    ask_ahead(reader, list(columns))
     return reader.table(columns)
 
 
@@ -77,6 +78,7 @@ def read_live(files, const int64_t[::1] part, const int64_t[::1] start, const in
         Damaged: the file is not what its writer wrote.
     """
     cdef Reader reader = reader_of(files, part, start, stop, schema)
+    ask_ahead(reader, [*(limit[0] for limit in limits), *wanted.names])
     for name, after, upto in limits:
         reader.keep(name, after, upto)
     return reader.batch(wanted)

@@ -13,6 +13,7 @@ cdef class Reader:
     cdef int64_t rows                    # that are given: all of those, or the chosen ones
     cdef bint choosing
     cdef vector[uint32_t] chosen
+    cdef bint is_cold                    # the rows are few among others and not in memory: all are asked for at once
     cdef object schema
     cdef dict codecs
 
@@ -21,6 +22,8 @@ cdef class Reader:
 
     def __dealloc__(self):
         cdef size_t i
+        if self.is_cold:
+            scatter_all(self.files, False)
         for i in range(self.views.size()):
             PyBuffer_Release(&self.views[i])
 
@@ -279,6 +282,8 @@ cdef class Reader:
             data = pa.allocate_buffer(self.looked * t.width)
             t.data = <uint8_t*><uintptr_t>data.address
         with nogil:
+            if self.is_cold:
+                ask_for_visits(visits)
             rc = read_visits(visits, &t, &i)
         if rc:
             raise problem(rc, visits[i].part, f"part {visits[i].part}, column {name!r}")
