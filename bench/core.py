@@ -19,7 +19,7 @@ SMALL = SlidingRows(150_000)
 LARGE = SlidingRows(1_500_000)
 LONG = SlidingRows(1_500_000, slots=360)
 """The large window, in batches as large as those of the small one."""
-STEPS = 36
+STEPS, QUICK_STEPS = 36, 24
 UNIQUE = {
     quick: SlidingRows(rows, keys=1 << 40, row_bytes=100) for quick, rows in ((True, 300_000), (False, 3_000_000))
 }
@@ -30,7 +30,7 @@ MAINTENANCE = (Windrow, WindrowNoRebuild, WindrowRebuild)
 
 def cases(*, quick: bool) -> dict[str, Case]:
     """The comparisons, by what they are for."""
-    times = 1 if quick else 3
+    times, steps = (1, min(QUICK_STEPS, STEPS)) if quick else (3, STEPS)
     growth = tuple(
         Contestant(f"{system.name} {size}", system, workload)
         for system in (Windrow, WindrowNoRebuild, SortedParquet)
@@ -39,11 +39,11 @@ def cases(*, quick: bool) -> dict[str, Case]:
     )
     found = {
         "small": Case(
-            "Window of 150 MB", contestants([*MAINTENANCE, *PEERS, *FLOORS], SMALL), repetitions=times, steps=STEPS
+            "Window of 150 MB", contestants([*MAINTENANCE, *PEERS, *FLOORS], SMALL), repetitions=times, steps=steps
         ),
-        "growth": Case("Constant batch", growth, repetitions=times, measures=(UPDATE,), steps=STEPS),
+        "growth": Case("Constant batch", growth, repetitions=times, measures=(UPDATE,), steps=steps),
         "unique": Case(
-            "Near-unique key", contestants([Windrow, DuckTable], UNIQUE[quick]), measures=(UPDATE, PROBE), steps=STEPS
+            "Near-unique key", contestants([Windrow, DuckTable], UNIQUE[quick]), measures=(UPDATE, PROBE), steps=steps
         ),
     }
     if not quick:
