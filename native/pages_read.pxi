@@ -22,7 +22,7 @@ cdef class Reader:
 
     def __dealloc__(self):
         cdef size_t i
-        if self.is_cold:
+        if self.is_cold and self.files is not None:
             scatter_all(self.files, False)
         for i in range(self.views.size()):
             PyBuffer_Release(&self.views[i])
@@ -279,7 +279,7 @@ cdef class Reader:
             pieces.resize(self.looked)
             t.data = <uint8_t*>pieces.data()
         else:
-            data = pa.allocate_buffer(self.looked * t.width)
+            data = pa.allocate_buffer(self.looked * t.width, resizable=self.choosing)
             t.data = <uint8_t*><uintptr_t>data.address
         with nogil:
             if self.is_cold:
@@ -294,8 +294,9 @@ cdef class Reader:
                     t.nulls = choose_bits(self.chosen, t.valid)
             if kind == BYTES:
                 pieces.resize(self.rows)
-            else:
-                data = data.slice(0, self.rows * t.width)
+            else:  # an array that is kept must not hold on to much more memory than it says
+                data.resize(self.rows * t.width, shrink_to_fit=2 * self.rows < self.looked)
+                t.data = <uint8_t*><uintptr_t>data.address
         buffers = [valid if t.nulls else None]
         if kind == BYTES and as_views:
             buffers += self.view(pieces, name)

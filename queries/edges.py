@@ -6,6 +6,7 @@ is made anew at each slide, and every segment is a batch, which costs more than 
 
 import pyarrow as pa
 
+from windrow.indexes.manifest import Manifest
 from windrow.indexes.parquet import FileReader
 from windrow.indexes.rowreading import Spans, read_live_spans, read_within
 from windrow.indexes.selection import Selection
@@ -17,10 +18,11 @@ _FEW = 100_000
 
 def is_small(view: StreamView, selection: Selection, reader: FileReader) -> bool:
     """Whether the edge of a window is worth picking here: it has few rows, and its pages need not be unpacked."""
-    if sum(segment.rows for segment in selection.edge) > _FEW:
+    edge = Manifest.of(selection.edge)
+    if edge.rows > _FEW:
         return False
-    files = {segment.file for segment in selection.edge}
-    reader.mapped_all(tuple(files), view.stored_schema)
+    files = edge.files()
+    reader.mapped_all(tuple(files), view.stored_schema)  # what is not known yet says nothing
     return not reader.unpacks(files)
 
 

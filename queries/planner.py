@@ -298,7 +298,7 @@ class Planner:
             self._create_view(name, " UNION ALL ".join(parts))
 
     def _offer_edge(self, name: str, view: StreamView, selection: Selection) -> None:
-        reader, count = self.snapshot.store.reader, sum(segment.rows for segment in selection.edge)
+        reader, count = self.snapshot.store.reader, Manifest.of(selection.edge).rows
         self.desk.source(
             name, edges.shown(view.schema), lambda schema: edges.rows(view, selection, schema, reader), count
         )

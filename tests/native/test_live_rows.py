@@ -95,3 +95,17 @@ def test_texts_in_a_file_beyond_what_a_view_can_say_are_declined() -> None:
     whole = [np.array([at], np.int64) for at in (0, 0, 3)]
     with pytest.raises(pages.Declined, match="'t' has texts that do not lie open"):
         pages.read_live([(file, layout)], *whole, [("a", 0, 1)], pa.schema([("t", pa.string_view())]), table.schema)
+
+
+@pytest.mark.parametrize("every", [2, 3, 50])
+def test_what_is_kept_of_chosen_rows_is_about_as_large_as_it_says(every: int) -> None:
+    rows = 200_000
+    table = pa.table({"n": pa.array(range(rows)), "a": pa.array([int(n % every == 0) for n in range(rows)])})
+    file = written(table, **OPEN)
+    layout = pages.open_layout(file, table.schema)
+    whole = [np.array([at], np.int64) for at in (0, 0, rows)]
+    pages.read_live([(file, layout)], *whole, [("a", 0, 1)], table.schema, table.schema)
+    before = pa.total_allocated_bytes()
+    found = pages.read_live([(file, layout)], *whole, [("a", 0, 1)], pa.schema([table.schema.field("n")]), table.schema)
+    assert found.column(0).to_pylist() == list(range(0, rows, every))
+    assert pa.total_allocated_bytes() - before <= 2 * found.nbytes + rows // 8 + 4096
