@@ -66,7 +66,7 @@ def _run(name: str, *, quick: bool, resume: bool, write: bool, results: Path | N
     from rich.markdown import Markdown
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from bench import report
+    from bench import plots, report
     from bench.results import Results
     from bench.runner import WrongAnswerError
 
@@ -76,7 +76,7 @@ def _run(name: str, *, quick: bool, resume: bool, write: bool, results: Path | N
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
         console=Console(stderr=True), transient=True,
     )  # fmt: skip
-    with bar:
+    with bar, plots.into(plots.FOLDER if write else kept.folder):
         task = bar.add_task("starting", total=measured.work(quick=quick))
         try:
             text, wanted = measured.bench(

@@ -1,9 +1,11 @@
-"""Plots for docs/benchmarks.md: SVG files in docs/plots/, drawn by matplotlib, which the extra `peers` brings.
+"""Plots: SVG files in docs/plots/ for its page, or beside the figures; by matplotlib, which the extra `peers` brings.
 
 A bench without matplotlib still measures and writes its tables; it only says that no plot was drawn.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,17 @@ _WIDTH, _HEIGHT = 7.0, 3.8
 _COLOURS = ("#1f5f8b", "#d1603d", "#4a8f4a", "#8a5fa0", "#b0892c", "#5c6770", "#c04f86", "#3aa0a0")
 
 Points = Sequence[tuple[float, float]]
+_place: ContextVar[Path] = ContextVar("place", default=FOLDER)
+
+
+@contextmanager
+def into(folder: Path) -> Iterator[None]:
+    """Have plots drawn into a folder: only a bench that writes its tables into the page changes the page's plots."""
+    before = _place.set(folder)
+    try:
+        yield
+    finally:
+        _place.reset(before)
 
 
 def lines(
@@ -23,7 +36,7 @@ def lines(
     y: str,
     log_x: bool = False,
     log_y: bool = False,
-    folder: Path = FOLDER,
+    folder: Path | None = None,
 ) -> str:
     """A line a series, with its points marked.
 
@@ -35,7 +48,7 @@ def lines(
         y: Likewise.
         log_x: Logarithmic axis.
         log_y: Likewise.
-        folder: Where the file goes.
+        folder: Where the file goes; by default where `into` says, else into docs/.
 
     Returns:
         The Markdown that shows it on a page in docs/, or a sentence if it could not be drawn.
@@ -52,7 +65,7 @@ def lines(
         elif all(value >= 0 for points in series.values() for _, value in points):
             axes.set_ylim(bottom=0)
 
-    return _drawn(name, title, draw, x, y, folder)
+    return _drawn(name, title, draw, x, y, folder or _place.get())
 
 
 def bars(
@@ -64,7 +77,7 @@ def bars(
     y: str,
     x: str = "",
     log_y: bool = False,
-    folder: Path = FOLDER,
+    folder: Path | None = None,
 ) -> str:
     """Bars side by side: one colour a series, one place a group; see `lines`."""
 
@@ -78,7 +91,7 @@ def bars(
         if log_y:
             axes.set_yscale("log")
 
-    return _drawn(name, title, draw, x, y, folder)
+    return _drawn(name, title, draw, x, y, folder or _place.get())
 
 
 def _colours(count: int) -> list[str]:

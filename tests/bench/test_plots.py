@@ -2,6 +2,7 @@
 
 import sys
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 
@@ -32,3 +33,12 @@ def test_without_matplotlib_a_sentence_stands_in_its_place(tmp_path, monkeypatch
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "matplotlib is not installed" in plots.lines("x", "X", SERIES, x="", y="", folder=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_only_a_bench_that_writes_its_page_changes_the_pages_plots(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    drawn = plots.FOLDER / "no such plot.svg"
+    with plots.into(tmp_path):
+        plots.lines("no such plot", "Growth", SERIES, x="MB", y="ms")
+    assert (tmp_path / drawn.name).exists()
+    assert not drawn.exists()
