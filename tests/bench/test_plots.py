@@ -5,8 +5,9 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from bench import plots
+from bench import cli, core, plots, report
 
 SERIES = {"ours": [(1.0, 2.0), (10.0, 2.1)], "theirs <&>": [(1.0, 3.0), (10.0, 30.0)]}
 
@@ -42,3 +43,15 @@ def test_only_a_bench_that_writes_its_page_changes_the_pages_plots(tmp_path: Pat
         plots.lines("no such plot", "Growth", SERIES, x="MB", y="ms")
     assert (tmp_path / drawn.name).exists()
     assert not drawn.exists()
+
+
+def test_the_command_has_plots_drawn_beside_the_figures_unless_it_writes_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path] = []
+    monkeypatch.setattr(core, "bench", lambda **_: (asked.append(plots._place.get()), ("", []))[1])
+    monkeypatch.setattr(report, "insert", lambda *_: None)
+    for more in ([], ["--write"]):
+        done = CliRunner().invoke(cli.bench, ["core", "--quick", "--results", str(tmp_path), *more])
+        assert done.exit_code == 0, done.output
+    assert asked == [tmp_path, plots.FOLDER]
