@@ -5,7 +5,7 @@ What is already there under the same name and with the same columns is only told
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -38,16 +38,11 @@ class Desk:
         self._home = home
         self._sources: dict[str, ListeningSource] = {}
         self._views: dict[str, str] = {}
-        self._borrowed: list[Callable[[], None]] = []
 
     @property
     def lasting(self) -> bool:
         """Whether it is of the warehouse's own instance, not of one that is made for a statement."""
         return self._home is not None
-
-    def borrow(self, release: Callable[[], None]) -> None:
-        """Have something given back when the statement is over."""
-        self._borrowed.append(release)
 
     def source(self, name: str, schema: pa.Schema, read: Read, rows: int | None = None) -> None:
         """Let DuckDB find rows under a name; they are read when a statement wants them."""
@@ -89,8 +84,6 @@ class Desk:
         for source in self._sources.values():
             source.read = None
             source.predicates.clear()
-        while self._borrowed:
-            self._borrowed.pop()()
         if tidy and self._home is not None and self._home[0] == os.getpid():
             with _guard:
                 waiting = _idle.setdefault(self._home, [])

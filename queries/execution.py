@@ -27,13 +27,11 @@ from windrow.queries.marking import arriving, as_marked, marked
 from windrow.queries.periodic import storage
 from windrow.queries.periodic.storage import Stored
 from windrow.queries.planner import Planner, Pruned, bounds_of
-from windrow.queries.pool import pool_of
 from windrow.queries.relations import table_sql
 from windrow.queries.statements import Reference, Statement, by_likeness, parse
 from windrow.queries.types import quoted
 from windrow.queries.views import patterns
 from windrow.queries.windows import All
-from windrow.records import TableEntry
 from windrow.snapshot import Snapshot, StreamView
 from windrow.store import Store
 from windrow.texts import HUGE
@@ -198,7 +196,7 @@ def _offer(statement: Statement, snapshot: Snapshot, held: system.Records | None
         elif folded in streams:
             own.append(replace(reference, name=streams[folded]))
         elif folded in tables:
-            _offer_table(desk, reference.relation, snapshot.tables[tables[folded]], snapshot.store)
+            desk.view(reference.relation, table_sql(snapshot.store.root, snapshot.tables[tables[folded]]))
         else:
             _offer_results(desk, reference.relation, delivered[folded], snapshot.store)
     return own
@@ -213,14 +211,6 @@ def _delivered(statement: Statement, snapshot: Snapshot, known: set[str]) -> dic
         return {n.lower(): storage.stored(tables, tables.get("queries", at), snapshot.version) for n, at in named}
 
     return snapshot.store.catalog.read(look) if wanted else {}
-
-
-def _offer_table(desk: Desk, relation: str, entry: TableEntry, store: Store) -> None:
-    """Make a table readable, out of memory if it is small and was asked for before."""
-    held = pool_of(store).table(entry) if desk.lasting else None
-    if held is not None:
-        desk.borrow(held.release)
-    desk.view(relation, table_sql(store.root, entry) if held is None else held.sql)
 
 
 def _offer_results(desk: Desk, relation: str, results: Stored, store: Store) -> None:

@@ -15,11 +15,10 @@ from windrow.indexes.manifest import Manifest
 from windrow.indexes.probing import SORTED, KeyRange, Located, read_found, read_near
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Selection
-from windrow.queries import desks, edges, macros, naming, pointing, windows
+from windrow.queries import desks, edges, macros, pointing, windows
 from windrow.queries.desks import Desk
 from windrow.queries.filters import filtered_columns
 from windrow.queries.hearing import Heard, Listener
-from windrow.queries.pool import Found, pool_of
 from windrow.queries.pruning import Asked
 from windrow.queries.relations import absent_columns, edge_condition, ordered_sql, window_sql
 from windrow.queries.statements import Reference, Statement
@@ -273,11 +272,6 @@ class Planner:
         noted_as: str | None = None,
     ) -> None:
         """Offer the window out of the column cache; only segments at its edge are filtered."""
-        held = None if picks is not None or selection.edge else self._held(view, selection.whole)
-        if held is not None:
-            self.desk.borrow(held.release)
-            self._create_view(name, held.sql)
-            return
         store, parts = self.snapshot.store, list[str]()
         # Of all segments together: those that are wholly live are often only the newest, of which nothing is known yet.
         repeating = store.columns.repeating(selection.segments, view.stored_schema)
@@ -302,14 +296,6 @@ class Planner:
         self.desk.source(
             name, edges.shown(view.schema), lambda schema: edges.rows(view, selection, schema, reader), count
         )
-
-    def _held(self, view: StreamView, whole: Sequence[Segment]) -> Found | None:
-        """A window that is in a table of DuckDB's own."""
-        if not self.desk.lasting or asks_the_clock(self.statement):
-            return None  # a transaction that has begun does not see what is put into a table now
-        names = tuple(view.schema.names)
-        named = naming.columns_named(self.statement, names) if naming.adds_up(self.statement, names) else None
-        return None if named is None else pool_of(self.snapshot.store).find(view, whole, named)
 
     def _offer_columns(
         self,
