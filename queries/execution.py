@@ -53,8 +53,6 @@ class Prepared:
     desk: Desk
     pruned: tuple[Pruned, ...]
     windows: tuple[Window, ...]
-    brief: bool = False
-    """Whether so little is read and given that the answer need not be streamed."""
     borrowed: bool = False
     """Whether the snapshot is somebody else's to close."""
     tidy: bool = False
@@ -98,7 +96,7 @@ def sql(
         snapshot: Ask an open snapshot instead of a new one; it stays open.
         memory_limit: Such as ``"500MB"``; what needs more is spilled to disk, or refused.
     """
-    prepared = prepare(store, statement, params, snapshot, memory_limit, alone=True)
+    prepared = prepare(store, statement, params, snapshot, memory_limit)
     try:
         reader = run(prepared, params, timeout)
     except BaseException:
@@ -130,29 +128,23 @@ def prepare(
     params: Params,
     snapshot: Snapshot | None = None,
     memory_limit: str | None = None,
-    *,
-    alone: bool = False,
 ) -> Prepared:
-    """Parse and confine a statement, pin what it reads and make that readable on a new cursor.
-
-    With `alone`, a statement over a few rows gets a cursor without threads: nothing else will be asked there.
-    """
+    """Parse and confine a statement, pin what it reads and make that readable on a new cursor."""
     statement = parse(text_)
     pinned, held = (snapshot, None) if snapshot is not None else _pin(store, statement)
-    planner: Planner | None = None
+    desk: Desk | None = None
     try:
-        planner = Planner(pinned, statement, params, desks.take(store, memory_limit), alone=alone)
-        streams = _offer(statement, pinned, held, planner.desk)
-        pruned = planner.prepare(streams)
+        desk = desks.take(store, memory_limit)
+        streams = _offer(statement, pinned, held, desk)
+        pruned = Planner(pinned, statement, params, desk).prepare(streams)
         windows = tuple([window_of(pinned.view(reference.name), reference) for reference in streams])
     except BaseException:
-        if planner is not None:
-            planner.desk.leave(tidy=False)
+        if desk is not None:
+            desk.leave(tidy=False)
         if snapshot is None:
             pinned.close()
         raise
-    lent = snapshot is not None
-    return Prepared(statement, pinned, planner.desk, tuple(pruned), windows, brief=planner.brief, borrowed=lent)
+    return Prepared(statement, pinned, desk, tuple(pruned), windows, borrowed=snapshot is not None)
 
 
 def _pin(store: Store, statement: Statement) -> tuple[Snapshot, system.Records | None]:
@@ -262,8 +254,6 @@ def run(prepared: Prepared, params: Params, timeout: float | None = None) -> pa.
         if statement.explain:
             lines = str(interruptible(cursor, lambda: _explained(prepared, params))).splitlines()
             return pa.table({"explain": pa.array(lines, pa.string())}).to_reader()
-        if prepared.brief and timeout is None:
-            return _whole(prepared, params)
         reader, types = interruptible(cursor, lambda: _started(cursor, statement, params))
     schema = marked(reader.schema, types)
     unseen = macros.hidden(statement, schema.names)
@@ -273,15 +263,6 @@ def run(prepared: Prepared, params: Params, timeout: float | None = None) -> pa.
         schema = pa.schema([schema.field(at) for at in shown])
         rows = (batch.select(shown) for batch in rows)
     return pa.RecordBatchReader.from_batches(schema, rows)
-
-
-def _whole(prepared: Prepared, params: Params) -> pa.RecordBatchReader:
-    """The answer, all of it."""
-    cursor, sql = prepared.cursor, prepared.statement.sql
-    rows, types = interruptible(cursor, lambda: sources.run_whole(cursor, sql, params, BATCH_ROWS))
-    prepared.tidy = not unsteady.asks_the_clock(prepared.statement)
-    schema = marked(rows.schema, types)
-    return pa.Table.from_arrays(as_marked(rows.columns, schema), schema=schema).to_reader()
 
 
 def _started(cursor: Any, statement: Statement, params: Params) -> tuple[pa.RecordBatchReader, list[str]]:

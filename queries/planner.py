@@ -15,7 +15,7 @@ from windrow.indexes.manifest import Manifest
 from windrow.indexes.probing import SORTED, KeyRange, Located, read_found, read_near
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Selection
-from windrow.queries import desks, edges, macros, pointing, windows
+from windrow.queries import edges, macros, windows
 from windrow.queries.desks import Desk
 from windrow.queries.filters import filtered_columns
 from windrow.queries.hearing import Heard, Listener
@@ -24,7 +24,6 @@ from windrow.queries.relations import absent_columns, edge_condition, ordered_sq
 from windrow.queries.statements import Reference, Statement
 from windrow.queries.topk import First, Top, first_of
 from windrow.queries.types import quoted
-from windrow.queries.unsteady import asks_the_clock
 from windrow.snapshot import Snapshot, StreamView
 
 PROBE_ROWS, PROBE_RANGES = 20_000, 2_000
@@ -144,39 +143,23 @@ class Planner:
         statement: As parsed and confined.
         parameters: Of the statement.
         desk: Where the statement will run.
-        alone: Whether the desk may be exchanged for one without threads, if there is little to do.
     """
 
-    def __init__(
-        self, snapshot: Snapshot, statement: Statement, parameters: Any, desk: Desk, *, alone: bool = False
-    ) -> None:
+    def __init__(self, snapshot: Snapshot, statement: Statement, parameters: Any, desk: Desk) -> None:
         self.desk = desk
         self.snapshot = snapshot
-        self._alone = alone and desk.lasting
         self.statement = statement
         self.parameters = parameters
         self._root = snapshot.store.root
         self._heard = Heard()
         self._numbered = macros.asks_for_order(statement)
-        self.brief = False
-        """Whether so few rows are read, and given, that the answer need not be streamed."""
 
     def prepare(self, references: Sequence[Reference]) -> list[Pruned]:
         """Make every stream of the statement readable under its relation's name; gives what was pruned."""
         streams = {reference.relation: reference for reference in references}
         self._heard = Listener(self.snapshot, self.desk, self.statement, self.parameters, streams).listen()
         ready = [self._select(reference) for reference in streams.values()]
-        if self._alone and len(ready) == 1 and not self._numbered and (found := ready[0].found) and _is_probe(found):
-            self._go_aside(found.rows)
         return [self._make(each) for each in ready]
-
-    def _go_aside(self, rows: int) -> None:
-        """Run where there are no threads: with little to do, waiting for one takes longer than the work itself."""
-        # One that asks the clock has begun a transaction here.
-        if pointing.reads_only(self.statement) and not asks_the_clock(self.statement):
-            crowded, self.desk = self.desk, desks.take(self.snapshot.store, alone=True)
-            crowded.leave(tidy=True)
-            self.brief = rows <= NEAR_ROWS and pointing.gives_few(self.statement)
 
     def _view(self, reference: Reference) -> StreamView:
         return self.snapshot.view(reference.name)
