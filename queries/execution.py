@@ -17,7 +17,7 @@ from windrow import times
 from windrow.catalog import Tables
 from windrow.errors import QueryError, UnknownStreamError
 from windrow.lookups import find_stream
-from windrow.queries import covering, desks, engine, interrupting, macros, sources, system, unsteady
+from windrow.queries import desks, engine, interrupting, macros, sources, system, unsteady
 from windrow.queries.answers import Answer, Window
 from windrow.queries.confine import confine
 from windrow.queries.desks import Desk
@@ -246,10 +246,6 @@ def run(prepared: Prepared, params: Params, timeout: float | None = None) -> pa.
     cursor, statement = prepared.cursor, prepared.statement
     if timeout is not None:
         prepared.timers.append(interrupting.after(timeout, cursor))
-    covered = None if statement.explain else covering.answer(prepared.snapshot, statement, params)
-    if covered is not None:
-        prepared.tidy = True
-        return covered.to_reader()
     with _telling(prepared, timeout):
         if statement.explain:
             lines = str(interruptible(cursor, lambda: _explained(prepared, params))).splitlines()
@@ -340,8 +336,7 @@ def _explained(prepared: Prepared, params: Params) -> Explanation:
         raise engine.explain_error(prepared.statement, error, before=len(word) + 1) from None
     plan = "\n".join(str(row[1]) for row in rows)
     pattern = patterns.told(prepared.statement, prepared.snapshot)
-    kept = covering.explain(prepared.snapshot, prepared.statement)
-    return Explanation(prepared.pruned, prepared.windows, plan, pattern, kept)
+    return Explanation(prepared.pruned, prepared.windows, plan, pattern)
 
 
 def staleness(store: Store, windows: Sequence[Window], version: int) -> dt.timedelta:

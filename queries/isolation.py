@@ -140,7 +140,7 @@ def _stream(asked: Asked, isolation: str, release: Callable[[], None]) -> Answer
         release()
 
     return Answer(
-        reader if prepared.tidy else GATE.batches(reader, asked.priority),
+        GATE.batches(reader, asked.priority),
         prepared.windows,
         isolation,
         let_go,
