@@ -28,9 +28,9 @@ import windrow
 from oracle import Oracle
 from scenario import STREAM, Operation
 from shapes import BASE, DELTA, LAYOUTS, SHAPES, Shape, plain
-from system_calls import Child, watched, work_in_turn
+from system_calls import Child, normalised, watched, work_in_turn
 from windrow import Index
-from windrow.catalog import named_files
+from windrow.catalog import Tables, named_files
 from windrow.reclaim import data_files
 
 State = dict[str, Any]
@@ -82,9 +82,9 @@ def trace(child: Child, name: str, path: str, log: str) -> None:
     _operate(child, name, path, in_turn=True, log=log)
 
 
-def operate(child: Child, name: str, path: str, nth: int, before: bool, in_turn: bool) -> None:
-    """Do the operation and die after, or before, the nth call."""
-    _operate(child, name, path, in_turn=in_turn, nth=nth, before=before)
+def operate(child: Child, name: str, path: str, log: str, nth: int, before: bool, in_turn: bool) -> None:
+    """Do the operation, write down every call, and die after, or before, the nth."""
+    _operate(child, name, path, in_turn=in_turn, log=log, nth=nth, before=before)
 
 
 def _operate(child: Child, name: str, path: str, *, in_turn: bool, **watching: Any) -> None:
@@ -100,11 +100,15 @@ def _operate(child: Child, name: str, path: str, *, in_turn: bool, **watching: A
         wh.close()
 
 
-def succeed(child: Child, name: str, path: str) -> None:
-    """Come after a process that died: do the same again, go on, clean up. Gives what was wrong."""
+def succeed(child: Child, name: str, path: str, acknowledged: bool) -> None:
+    """Come after a process that died: commit, do the same again, go on, clean up. Gives what was wrong."""
     case, wrong = CASES[name], []
     case.in_child()
     with case.open(path) as wh:
+        with wh._store.catalog.write():  # what a process committed that died before it could tell is seen from now on
+            pass
+        when = "after another commit"
+        wrong += neither(case, when, case.see(wh), acknowledged=acknowledged) + missing_files(when, wh)
         case.do(wh)
         wrong += differences("after the retry", case.see(wh), case.after())
         case.go_on(wh)
@@ -142,6 +146,27 @@ def differences(when: str, found: State, wanted: State) -> list[str]:
         for name in {**wanted, **found}
         if found.get(name) != wanted.get(name)
     ]
+
+
+def neither(case: Case, when: str, found: State, *, acknowledged: bool) -> list[str]:
+    """What is neither as before the operation nor as after it, which it must be if it was acknowledged; in words."""
+    sides = [case.after()] if acknowledged else [case.before(), case.after()]
+    if found in sides:
+        return []
+    if not case.at_once and all(any(found[name] == side[name] for side in sides) for name in found):
+        return []
+    return min((differences(when, found, side) for side in sides), key=len)
+
+
+def missing_files(when: str, wh: windrow.Warehouse) -> list[str]:
+    """Files that a record names and that are not there; what was replaced goes before its record does."""
+
+    def replaced(tables: Tables) -> set[str]:
+        return {file for _, record in tables.items("reclaim") for file in record.files}
+
+    needed = wh._store.catalog.read(lambda tables: named_files(tables) - replaced(tables))
+    missing = [file for file in sorted(needed) if not (wh.path / file).exists()]
+    return [f"{when}: {normalised(file)} is named by a record and missing" for file in missing]
 
 
 def _short(value: Any) -> str:

@@ -92,6 +92,24 @@ class Call:
         return f"{name} {self.path}{what}{' -> ' + self.target if self.target else ''}"
 
 
+def read_log(log: Path) -> list[Call]:
+    """The calls that a process wrote down; the log is gone then."""
+    if not log.exists():
+        return []
+    calls = [Call.parse(line) for line in log.read_text().splitlines()]
+    log.unlink()
+    return calls
+
+
+def place(calls: Sequence[Call], nth: int) -> tuple[str, int]:
+    """What the nth call is, and how many such calls there were up to it: the same in every run, unlike its number.
+
+    How many pages LMDB writes depends on the length of names.
+    """
+    what = str(calls[nth - 1])
+    return what, sum(str(call) == what for call in calls[:nth])
+
+
 def normalised(path: str) -> str:
     """A path without what is unique in it: process, time and chance."""
     for pattern, word in _UNIQUE:
@@ -242,9 +260,7 @@ class Server:
         """The calls of an operation, done in turn; the warehouse must be as it was prepared."""
         outcome = self.call("trace", case, str(path), str(log))
         assert outcome.status == 0 and outcome.acknowledged, outcome.value
-        calls = [Call.parse(line) for line in log.read_text().splitlines()]
-        log.unlink()
-        return calls
+        return read_log(log)
 
     def close(self) -> None:
         """End it."""
