@@ -59,11 +59,13 @@ class Case:
     in_child: Callable[[], None] = lambda: None
     """Settings of processes that write."""
     meanwhile: Callable[[Path], None] = lambda _: None
-    """What happens to the folder after the process has opened it and before the operation begins."""
+    """What happens to the folder after the process has opened it and before the operation begins,"""
+    later: int = 0
+    """and how long that takes."""
 
-    def open(self, path: Path | str, later: int = 0) -> windrow.Warehouse:
+    def open(self, path: Path | str, later: Callable[[], int] = lambda: 0) -> windrow.Warehouse:
         """The warehouse, at its wall time or `later`."""
-        return windrow.open(path, clock=lambda: self.clock + later)
+        return windrow.open(path, clock=lambda: self.clock + later())
 
 
 # -- what is done in processes of their own ----------------------------------------------------------------------------
@@ -92,8 +94,10 @@ def _operate(child: Child, name: str, path: str, *, in_turn: bool, **watching: A
     case.in_child()
     if in_turn:
         work_in_turn()
-    wh = case.open(path)
+    passed = 0
+    wh = case.open(path, lambda: passed)
     case.meanwhile(Path(path))
+    passed = case.later
     with watched(path, **watching):
         case.do(wh)
         child.acknowledge()
@@ -124,10 +128,10 @@ def clean_up(child: Child, name: str, path: str) -> None:
     case.in_child()
     for left in Path(path, "catalog", "pins").iterdir():  # of which the file itself says how old it is
         os.utime(left, (left.stat().st_mtime - 7200,) * 2)
-    for later in (2 * HOUR, 4 * HOUR):
-        with case.open(path, later) as wh:
+    for hours in (4, 6):
+        with case.open(path, lambda hours=hours: hours * HOUR) as wh:
             wh.gc()
-    with case.open(path, 6 * HOUR) as wh:
+    with case.open(path, lambda: 8 * HOUR) as wh:
         wrong += differences("hours later", case.see(wh), case.last())
         wrong += [f"check: {problem}" for problem in wh.check().problems]
         named = wh._store.catalog.read(named_files)
@@ -251,11 +255,16 @@ def rows_case(
     index: Index | str = REBUILT,
     spooled: bool = False,
     tidy: bool = True,
+    then_prepare: Callable[[Path], None] = lambda _: None,
     **more: Any,
 ) -> Case:
     """An operation on a stream or a table."""
     made = SHAPES[shape]
     past = [*history(made), *([batch(made, 4, NOW)] if spooled else [])]
+
+    def start(path: Path) -> None:
+        prepare_rows(made, index, past, tidy, path)
+        then_prepare(path)
 
     @cache
     def truths() -> list[State]:
@@ -267,7 +276,7 @@ def rows_case(
             scenario.do(wh, made, operation)
 
     return Case(
-        prepare=partial(prepare_rows, made, index, past, tidy),
+        prepare=start,
         do=lambda wh: scenario.do(wh, made, killed),
         go_on=go_on,
         see=partial(see_rows, made),
@@ -281,9 +290,9 @@ def rows_case(
     )
 
 
-def leave_orphans(path: Path) -> None:
-    """What a process leaves that dies before its commit: a file in its folder, one in place, and one in staging."""
-    name = "1_1_1_00000000dead"
+def leave_orphans(chance: str, path: Path) -> None:
+    """What a process leaves that dies before its commit: a file in place, and one in staging."""
+    name = f"1_1_1_{chance}"
     some = next((path / "streams" / STREAM / "segments").glob("*.parquet"))
     shutil.copy(some, some.with_name(f"{name}-000001.parquet"))
     (path / "staging" / name).mkdir()
@@ -457,7 +466,14 @@ CASES: dict[str, Case] = {
     "relayout": rows_case(
         ("relayout", ("chronological", 3, 2), SHAPES["per-row"].key, "now", 2000), _LATER, spooled=True
     ),
-    "gc": rows_case(("gc",), _LATER, tidy=False, meanwhile=leave_orphans),
+    "gc": rows_case(
+        ("gc",),
+        _LATER,
+        tidy=False,
+        then_prepare=partial(leave_orphans, "00000000dead"),
+        meanwhile=partial(leave_orphans, "00000000beef"),
+        later=2 * HOUR,
+    ),
     "delivery-tables": delivery_case(("newest", "gone")),
     "delivery-files": delivery_case(("each", "come")),
     "view-slide": view_case(),
