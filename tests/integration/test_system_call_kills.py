@@ -108,9 +108,10 @@ def found_after(stage: Stage, kill: Kill) -> list[str]:
     nth = kill.nth
     for _ in range(4):
         more, made = _attempt(stage, replace(kill, nth=nth))
-        wrong += more
         if wanted is None or kill.before or (made and system_calls.place(made, len(made)) == wanted):
+            wrong += more
             break
+        wrong += [f"after {made[-1] if made else 'nothing'}: {line}" for line in more]
         # Now and then LMDB writes a page more or less.
         earlier = [at for at in range(1, len(made) + 1) if system_calls.place(made, at) == wanted]
         nth = earlier[0] if earlier else nth + 1
