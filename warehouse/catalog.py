@@ -53,7 +53,10 @@ DATABASES = (
     "results",
     "views",
     "plans",
+    "orphans",
 )
+_LATER = frozenset(("orphans",))
+"""Databases that a catalog of format 1 may lack, until somebody who may write opens it."""
 
 T = TypeVar("T")
 _U64 = struct.Struct(">Q")
@@ -77,6 +80,7 @@ _KINDS: dict[str, Any] = {
     "holds": records.HoldEntry,
     "views": records.ViewInput,
     "plans": records.ViewEntry,
+    "orphans": int,
 }
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODERS = {name: msgspec.msgpack.Decoder(kind) for name, kind in _KINDS.items()}
@@ -175,7 +179,7 @@ class Tables:
         """The record that `raw` bytes of a table hold."""
         try:
             return _decoded(table, bytes(raw)) if table in _ASKED_AGAIN else _DECODERS[table].decode(raw)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise FormatError(
                 f"a record of the catalog's {table} cannot be read ({error}); "
                 "another release wrote it, or it is damaged"
@@ -200,6 +204,8 @@ class Tables:
 
     def raw_items(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, Any]]:
         """Bytes whose key begins with `prefix`, in key order."""
+        if table in _LATER and table not in self._databases:
+            return
         with self._txn.cursor(db=self._databases[table]) as cursor:
             if not cursor.set_range(prefix):
                 return
@@ -235,17 +241,6 @@ class Tables:
         return self.number("version")
 
 
-def named_files(tables: Tables) -> set[str]:
-    """Every file that a committed record names."""
-    names = {at.decode() for at, _ in tables.raw_items("files")}
-    names |= {record.file for _, record in tables.items("rejected")}
-    names |= {record.file for _, record in tables.items("tables")}
-    names |= {file for _, record in tables.items("reclaim") for file in record.files}
-    for _, state in tables.items("paced"):
-        names |= {part.file for part in (*state.parts, state.previous) if part is not None}
-    return names
-
-
 class Catalog:
     """A handle to a warehouse's catalog.
 
@@ -265,6 +260,8 @@ class Catalog:
                 raise FormatError(
                     f"{folder} holds no catalog; create a warehouse with 'windrow init' or check the path"
                 )
+            elif not (folder / "data.mdb").stat().st_size:
+                raise _emptied(folder)
             self.writable = os.access(folder, os.W_OK)
             status = folder.stat()
         self._identity = (status.st_dev, status.st_ino)
@@ -273,12 +270,12 @@ class Catalog:
             shared = _process.open.get(self._identity)
             if shared is None:
                 with self._opening():
-                    shared = _open_environment(folder, self.writable)
+                    shared = _open_environment(folder, self.writable, create)
                 _process.open[self._identity] = shared
             shared.users += 1
             self._shared = shared
         try:
-            self._check_format()
+            self._check_format(create)
         except BaseException:
             self.close()
             raise
@@ -290,13 +287,15 @@ class Catalog:
             else contextlib.nullcontext()
         )
 
-    def _check_format(self) -> None:
+    def _check_format(self, create: bool) -> None:
         found = self.read(
             lambda tables: (tables.number("format"), bytes(tables.raw("meta", b"engine") or b"").decode())
         )
         if found == (FORMAT, ENGINE):
             return
-        if found[0] == 0 and not found[1] and self.writable:
+        if found == (0, ""):
+            if not create or not self.writable:
+                raise _emptied(self.folder)
             with self.write() as tables:
                 if not tables.number("format"):
                     tables.set_number("format", FORMAT)
@@ -356,6 +355,17 @@ class Catalog:
     @contextlib.contextmanager
     def write(self) -> Iterator[Tables]:
         """One write transaction: committed and durable when the block ends, undone if it raises."""
+        with self.exclusive() as tables:
+            tables.set_number("version", tables.version + 1)
+            yield tables
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[Tables]:
+        """As `write`, but no new version, and no commit at all if nothing is changed: for a look while nobody writes.
+
+        An ordinary read may miss the last commit: its writer was killed after LMDB had written it and before readers
+        were told. Whoever takes LMDB's lock next learns that the holder died, and sees that commit.
+        """
         shared = self._live()
         if not self.writable:
             raise StorageError(f"the catalog in {self.folder} is read-only; it cannot be changed from here")
@@ -366,9 +376,7 @@ class Catalog:
         ):
             try:
                 with shared.env.begin(write=True, buffers=False) as txn:
-                    tables = Tables(txn, shared.databases)
-                    tables.set_number("version", tables.version + 1)
-                    yield tables
+                    yield Tables(txn, shared.databases)
             except (lmdb.MapFullError, lmdb.DiskError) as error:
                 raise StorageError(
                     f"the catalog in {self.folder} cannot grow ({error}); free some disk space, nothing was changed"
@@ -383,6 +391,13 @@ class Catalog:
     def last_transaction(self) -> int:
         """LMDB's own number of the last commit: a cheap way to see that something changed."""
         return int(self._live().env.info()["last_txnid"])
+
+    def copy_to(self, folder: Path) -> None:
+        """Write a compact copy of the last commit into an existing folder that holds no catalog."""
+        try:
+            self._live().env.copy(str(folder), compact=True)
+        except lmdb.Error as error:
+            raise _disk_error(error, self.folder) from error
 
     def size(self) -> int:
         """Bytes of the catalog on disk."""
@@ -417,7 +432,7 @@ def _beside_inherited() -> Iterator[None]:
         identity.env_keys = known
 
 
-def _open_environment(folder: Path, writable: bool) -> _Shared:
+def _open_environment(folder: Path, writable: bool, create: bool) -> _Shared:
     try:
         with _beside_inherited():
             env = lmdb.open(
@@ -446,10 +461,30 @@ def _open_environment(folder: Path, writable: bool) -> _Shared:
             raise _address_space(folder) from error
         raise _disk_error(error, folder) from error
     try:
-        return _Shared(env, {name: env.open_db(name.encode(), create=writable) for name in DATABASES})
+        if not create and not _is_begun(env):
+            raise _emptied(folder)
+        databases = {name: env.open_db(name.encode(), create=writable) for name in DATABASES if name not in _LATER}
+        for name in _LATER:
+            with contextlib.suppress(lmdb.NotFoundError):
+                databases[name] = env.open_db(name.encode(), create=writable)
+        return _Shared(env, databases)
     except BaseException:
         env.close()
         raise
+
+
+def _is_begun(env: lmdb.Environment) -> bool:
+    """Whether anything was ever committed to a catalog."""
+    try:
+        meta = env.open_db(b"meta", create=False)
+    except lmdb.NotFoundError:
+        return False
+    with env.begin(db=meta) as txn:
+        return txn.get(b"format") is not None or txn.get(b"engine") is not None
+
+
+def _emptied(folder: Path) -> FormatError:
+    return FormatError(f"the catalog in {folder} is empty; restore it from a copy, the rows are untouched")
 
 
 def _address_space(folder: Path) -> StorageError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from windrow.catalog import Tables, named_files
+from windrow.catalog import Tables
 from windrow.errors import DamageError
 from windrow.files import digest_of, living_writers, writer_of
 from windrow.indexes.model import SEQ
@@ -15,7 +15,7 @@ from windrow.indexes.parquet import conform
 from windrow.indexes.segments import Segment, pack_histogram
 from windrow.native import directory as native_directory
 from windrow.native import rows as native_rows
-from windrow.reclaim import data_files
+from windrow.orphans import data_files, distrust, marks, named_files
 from windrow.records import FileEntry, RejectedEntry, ResultPart, SpoolEntry, TableEntry
 from windrow.snapshot import Snapshot, StreamView
 from windrow.store import Store
@@ -30,6 +30,8 @@ class CheckReport:
     segments: int
     files: int
     rows: int
+    orphans: int = 0
+    """Files that no record names and that are marked, to be removed by 'windrow gc' an hour later: no problem."""
 
     @property
     def ok(self) -> bool:
@@ -88,14 +90,34 @@ def check(store: Store, progress: Callable[[str], None] | None = None) -> CheckR
             f"a held slide needs file {file}, which no record names" for file in sorted(named.held - named.named)
         ]
         problems += [f"directory {number} belongs to no segment" for number in sorted(set(named.directories) - in_use)]
-        problems += [
-            f"file {file} is named by no record and its writer is dead; 'windrow gc' removes it"
-            for file in sorted(present)
-            if file not in named.named
-            and writer_of(file.rsplit("/", 1)[1]) not in alive
-            and (store.root / file).exists()
-        ]
-    return CheckReport(tuple(problems), len(views), segments, len(named.files), rows)
+        unnamed = [file for file in sorted(present - named.named) if writer_of(file.rsplit("/", 1)[1]) not in alive]
+        wrong, orphans = _unnamed(store, unnamed) if unnamed else ([], 0)
+        problems += wrong
+    return CheckReport(tuple(problems), len(views), segments, len(named.files), rows, orphans)
+
+
+def _unnamed(store: Store, files: list[str]) -> tuple[list[str], int]:
+    """What is wrong with files of dead writers that no record seems to name, and how many of them are marked.
+
+    They are looked at again while nobody writes, if we may: an ordinary read can miss the commit of a writer that died.
+    """
+
+    def look(tables: Tables) -> tuple[set[str], set[str], str | None]:
+        return named_files(tables), set(marks(tables)), distrust(tables, store.root)
+
+    if store.catalog.writable:
+        with store.catalog.exclusive() as tables:
+            named, marked, why = look(tables)
+    else:
+        named, marked, why = store.catalog.read(look)
+    left = [file for file in files if file not in named and (store.root / file).exists()]
+    if why is not None and left:
+        return [f"{len(left)} files, such as {left[0]}, are named by no record: {why}"], 0
+    return [
+        f"file {file} is named by no record and its writer is dead; 'windrow gc' marks it, and removes it an hour later"
+        for file in left
+        if file not in marked
+    ], len(marked.intersection(left))
 
 
 def _records(tables: Tables) -> _Named:

@@ -144,6 +144,10 @@ def gc(session: Session) -> None:
     if report.waiting:
         readers = terminal.count(report.pins, "living reader")
         terminal.say(f"{terminal.count(report.waiting, 'replaced file')} must wait for {readers}")
+    if report.marked:
+        terminal.say(f"{terminal.count(report.marked, 'orphan')} marked, to be removed an hour after it was first seen")
+    if report.refused:
+        terminal.say(report.refused)
 
 
 @click.command()

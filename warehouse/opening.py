@@ -1,5 +1,6 @@
 """Opening a warehouse: its marker file, its catalog, whether the disk can carry it, and clearing up after the dead."""
 
+import contextlib
 import json
 import os
 import random
@@ -8,11 +9,11 @@ from pathlib import Path
 
 from windrow.catalog import FORMAT, Catalog
 from windrow.errors import FormatError, StorageError
-from windrow.files import Files, disk_errors
+from windrow.files import Files, disk_errors, remove_dead_staging
 from windrow.indexes.columns import ColumnCache
 from windrow.indexes.copies import Copies
 from windrow.indexes.parquet import FileReader
-from windrow.reclaim import data_files, remove_orphans
+from windrow.orphans import clear_orphans, data_files
 from windrow.store import Store, wall_clock
 
 MARKER = "windrow.json"
@@ -62,8 +63,9 @@ def open_store(
                 f"the catalog in {folder} would be on a network file system ({kind}), where LMDB is not safe; "
                 "put it on a local disk with windrow.open(path, catalog='/local/folder')"
             )
-        _check_catalog(root, folder, marked)
-        opened = Catalog(folder, create=create and not read_only and not marked)
+        begun = marked or bool(data_files(root))
+        _check_catalog(root, folder, begun)
+        opened = Catalog(folder, create=create and not read_only and not begun)
         if not marked:
             # Last, so that a marker always stands for a whole warehouse, and a catalog that is missing later was lost.
             _mark(root, catalog)
@@ -83,7 +85,9 @@ def open_store(
     )
     try:
         if not read_only and opened.writable and os.access(root, os.W_OK):
-            remove_orphans(store)
+            remove_dead_staging(root)
+            with contextlib.suppress(StorageError):  # a full disk keeps nobody from opening what may free it
+                clear_orphans(store)
     except BaseException:
         store.close()
         raise
@@ -112,9 +116,9 @@ def _mark(root: Path, given: Path | None) -> None:
     hidden.rename(root / MARKER)
 
 
-def _check_catalog(root: Path, folder: Path, marked: bool) -> None:
-    """Refuse to begin a new catalog over rows that a lost one names: they would be taken for orphans."""
-    if (folder / "data.mdb").exists() or (not marked and not data_files(root)):
+def _check_catalog(root: Path, folder: Path, begun: bool) -> None:
+    """Refuse to begin a new catalog over rows that a lost one names."""
+    if (folder / "data.mdb").exists() or not begun:
         return
     raise FormatError(
         f"the catalog of {root} is missing from {folder}; mount its disk or restore it from a copy, "

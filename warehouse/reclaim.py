@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
 
-from windrow.catalog import Tables, key, named_files
-from windrow.files import living_writers, remove_dead_staging, writer_of
+from windrow.catalog import Tables, key
+from windrow.files import remove_dead_staging
 from windrow.locks import remove_unheld
+from windrow.orphans import clear_orphans
 from windrow.records import Reclaim, StreamEntry
 from windrow.store import Store
 
@@ -27,12 +27,17 @@ class GcReport:
     files: int
     bytes: int
     orphans: int
+    """Files that no record named and that were marked for long enough, and folders of dead writers; all removed."""
     pins: int
     """Living readers that were found."""
     waiting: int
     """Replaced files that a living reader may still need."""
     batches: int
     """Batch ids that were forgotten, being older than the stream's lifetime."""
+    marked: int = 0
+    """Files that no record names and that go when they have been marked for an hour."""
+    refused: str = ""
+    """Why no file without a record was marked or removed, in one sentence; empty if nothing kept it from that."""
 
 
 def oldest_pin(store: Store) -> tuple[int | None, int]:
@@ -191,36 +196,27 @@ def collect(store: Store) -> GcReport:
         store.files.reach("reclaim.committed")
         if not settled:
             break
-    orphans = remove_orphans(store)
+    cleared = clear_orphans(store)
+    folders = remove_dead_staging(store.root)
     forgotten = _forget_batches(store)
     waiting = store.catalog.read(lambda tables: sum(len(record.files) for _, record in tables.items("reclaim")))
     _, pins = oldest_pin(store)
-    return GcReport(files=removed, bytes=size, orphans=orphans, pins=pins, waiting=waiting, batches=forgotten)
+    return GcReport(
+        files=removed,
+        bytes=size,
+        orphans=cleared.removed + folders,
+        pins=pins,
+        waiting=waiting,
+        batches=forgotten,
+        marked=cleared.marked,
+        refused=cleared.refused,
+    )
 
 
 def _sizes(store: Store) -> dict[str, int]:
     names = store.catalog.read(lambda tables: [file for _, record in tables.items("reclaim") for file in record.files])
     paths = {name: store.root / name for name in names}
     return {name: path.stat().st_size for name, path in paths.items() if path.exists()}
-
-
-def data_files(root: Path) -> list[str]:
-    """Every data file in the warehouse's folders, relative to it."""
-    found = [*(root / "streams").glob("*/*/*.parquet"), *(root / "tables").glob("*/*.parquet")]
-    found += (root / "results").glob("*/parts/*.parquet")
-    return [str(path.relative_to(root)) for path in found]
-
-
-def remove_orphans(store: Store) -> int:
-    """Remove files that no record names and no living writer may still name; gives how many."""
-    present = data_files(store.root)
-    # In this order: a writer that is dead now has made all its commits, so the records read next name them.
-    alive = living_writers(store.root)
-    named = store.catalog.read(named_files)
-    orphans = [file for file in present if file not in named and writer_of(Path(file).name) not in alive]
-    for file in orphans:
-        store.files.unlink(store.root / file)
-    return len(orphans) + remove_dead_staging(store.root)
 
 
 def _forget_batches(store: Store) -> int:

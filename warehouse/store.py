@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from windrow.catalog import Catalog, Tables, key, named_files
+from windrow.catalog import Catalog, Tables, key
 from windrow.errors import ClosedError, StorageError, WindrowError
 from windrow.files import Files, Writer
 from windrow.indexes.columns import ColumnCache
@@ -21,6 +21,7 @@ from windrow.indexes.copies import Copies
 from windrow.indexes.judging import Judge
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.parquet import FileReader
+from windrow.orphans import named_files
 from windrow.pins import Pins
 from windrow.usage import WORTH_A_COMMIT, Usage
 
@@ -120,12 +121,19 @@ class Store:
             with self.catalog.write() as tables:
                 yield tables
         except Exception:
-            # Only what no record names: a commit that failed late may have happened.
-            named = self.catalog.read(named_files)
+            self._withdraw(names)
+            raise
+
+    def _withdraw(self, names: Sequence[str]) -> None:
+        """Remove published files, but only what no record names: a commit that failed late may have happened.
+
+        Where even that cannot be found out, they stay, and become orphans when this process ends.
+        """
+        with contextlib.suppress(WindrowError), self.catalog.exclusive() as tables:
+            named = named_files(tables)
             for name in names:
                 if name not in named:
                     self.files.unlink(self.root / name)
-            raise
 
     def background(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
         """Run disk work beside the caller's."""

@@ -23,6 +23,7 @@ import windrow
 from faults import Counting, Recording, finish, start
 from shapes import SHAPES
 from windrow.files import STEPS
+from windrow.orphans import data_files, named_files
 
 SHAPE = "per-row-rich"
 INDEX = windrow.Index("round-robin", 2, 2, maintenance="rebuild")
@@ -70,6 +71,9 @@ def assert_recovers(path: Path, progress: Path) -> None:
         scenario.assert_sound(wh)
     assert not any((path / "staging").iterdir())
     assert not any((path / "catalog" / "pins").iterdir())
+    with windrow.open(path, clock=lambda: scenario.CLOCK + 3600 * 1_000_000) as wh:
+        assert wh._store.catalog.read(named_files) >= set(data_files(path)), "an hour later nothing is left unnamed"
+        assert scenario.state(wh) == scenario.expected(TRUTHS[-1], shape)
 
 
 def test_the_scenario_reaches_every_named_step(reached: dict[str, int]) -> None:

@@ -44,7 +44,7 @@ def calls(fresh: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> d
 
 def unnamed(wh: windrow.Warehouse) -> list[str]:
     """Data files and staged files that no record names."""
-    from windrow.reclaim import data_files, named_files
+    from windrow.orphans import data_files, named_files
 
     named = wh._store.catalog.read(named_files)
     staged = [str(path) for path in (wh.path / "staging").glob("*/*") if path.name != "owner.lock"]

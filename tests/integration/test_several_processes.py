@@ -296,6 +296,10 @@ def test_a_read_only_visitor_removes_nothing_not_even_what_the_dead_left(tmp_pat
     assert sorted(str(p) for p in (path / "staging").rglob("*")) == staging
     with scenario.open_warehouse(path) as wh:
         scenario.assert_sound(wh)
+    assert not list((path / "staging").iterdir())
+    assert sorted(str(p) for p in path.rglob("*.parquet")) == files, "marked, and not removed yet"
+    with windrow.open(path, clock=lambda: scenario.CLOCK + 3600 * 1_000_000) as wh:
+        scenario.assert_sound(wh)
     assert not list(path.rglob("*.parquet"))
 
 

@@ -182,8 +182,9 @@ def test_damaged_rejected_rows_are_told(path: Path) -> None:
         scenario.assert_sound(wh)
 
 
-def test_check_tells_in_words_what_lies_around_and_gc_removes_it(filled: Path) -> None:
-    with scenario.open_warehouse(filled) as wh:
+def test_check_tells_in_words_what_lies_around_and_gc_removes_it_an_hour_later(filled: Path) -> None:
+    now = scenario.CLOCK
+    with windrow.open(filled, clock=lambda: now) as wh:
         stray = segment_files(filled)[0].with_name("1_2_3_4-000001.parquet")
         shutil.copy(segment_files(filled)[0], stray)
         problems = wh.check().problems
@@ -191,6 +192,9 @@ def test_check_tells_in_words_what_lies_around_and_gc_removes_it(filled: Path) -
         assert stray.name in problems[0]
         assert "gc" in problems[0]
         assert stray.exists(), "check changes nothing"
+        assert wh.gc().marked == 1
+        scenario.assert_sound(wh)
+        now += 3600 * 1_000_000
         assert wh.gc().orphans == 1
         assert not stray.exists()
         scenario.assert_sound(wh)

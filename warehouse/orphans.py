@@ -1,0 +1,167 @@
+"""Orphans: data files that no record names and whose writer is dead. They are marked first, and removed an hour later.
+
+A file that is removed by mistake is lost for ever, and one that stays for an hour costs nothing. So a file is judged
+only while nobody writes (see `Catalog.exclusive`), and not at all where the catalog itself seems to have lost a name.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from windrow.catalog import Tables
+from windrow.errors import FormatError
+from windrow.files import living_writers, writer_of
+from windrow.indexes.segments import Segment
+
+if TYPE_CHECKING:
+    from windrow.store import Store
+
+PATIENCE = 3600 * 1_000_000
+"""Microseconds of wall time between the mark of an orphan and its removal."""
+_AT_ONCE = 64
+"""Files that one transaction removes; writers wait for it."""
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """What became of the orphans."""
+
+    removed: int
+    marked: int
+    """How many are marked and wait."""
+    refused: str = ""
+    """Why none was marked or removed; empty if nothing kept us from it."""
+
+
+def data_files(root: Path) -> list[str]:
+    """Every data file in the warehouse's folders, relative to it."""
+    found = [*(root / "streams").glob("*/*/*.parquet"), *(root / "tables").glob("*/*.parquet")]
+    found += (root / "results").glob("*/parts/*.parquet")
+    return [str(path.relative_to(root)) for path in found]
+
+
+def needed_files(tables: Tables) -> dict[str, int]:
+    """Files that answers are read from, with their sizes: all that are named, but for those that commits replaced."""
+    needed = {at.decode(errors="replace"): record.bytes for at, record in tables.items("files")}
+    for kind in ("rejected", "tables"):
+        needed |= {record.file: record.bytes for _, record in tables.items(kind)}
+    for _, state in tables.items("paced"):
+        needed |= {part.file: part.bytes for part in (*state.parts, state.previous) if part is not None}
+    return needed
+
+
+def named_files(tables: Tables) -> set[str]:
+    """Every file that a committed record names."""
+    replaced = {file for _, record in tables.items("reclaim") for file in record.files}
+    return replaced | needed_files(tables).keys()
+
+
+def marks(tables: Tables) -> dict[str, int]:
+    """The files that are marked, and the wall time at which they were."""
+    return {at.decode(): since for at, since in tables.items("orphans")}
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the records of one transaction make of the files on disk."""
+
+    unnamed: list[str]
+    """Orphans."""
+    new: list[str]
+    """Those to be marked. A mark from the future was made by a clock that was wrong, and is made again."""
+    due: list[str]
+    """Those to be removed."""
+    cleared: list[str]
+    """Files that lose their mark: they were named meanwhile, or are gone."""
+    now: int
+
+
+def _judge(tables: Tables, present: set[str], alive: set[str], now: int) -> _Found:
+    named, marked = named_files(tables), marks(tables)
+    unnamed = sorted(file for file in present - named if writer_of(file.rsplit("/", 1)[1]) not in alive)
+    return _Found(
+        unnamed,
+        [file for file in unnamed if marked.get(file, now + 1) > now],
+        [file for file in unnamed if marked.get(file, now) <= now - PATIENCE],
+        [file for file in marked if file in named or file not in present],
+        now,
+    )
+
+
+def clear_orphans(store: "Store") -> Cleared:
+    """Mark new orphans, remove those that have been marked for an hour, take back the marks of files that got a name.
+
+    Whether there is anything to do is seen in an ordinary read, so that nobody waits for writers without need.
+    """
+    present = set(data_files(store.root))
+    alive = living_writers(store.root)
+    removed = 0
+    try:
+        while True:
+            judge = partial(_judge, present=present, alive=alive, now=store.clock())
+            found = store.catalog.read(judge)
+            if not (found.new or found.due or found.cleared):
+                return Cleared(removed, len(found.unnamed))
+            with store.catalog.exclusive() as tables:
+                found = judge(tables)
+                why = distrust(tables, store.root) if found.unnamed else None
+                gone = _apply(store, tables, found) if why is None else set()
+            removed += len(gone)
+            present -= gone
+            if len(gone) < _AT_ONCE:
+                return Cleared(removed, 0 if why else len(found.unnamed) - len(gone), why or "")
+    except FormatError as error:
+        return Cleared(removed, 0, str(error))
+
+
+def _apply(store: "Store", tables: Tables, found: _Found) -> set[str]:
+    """Mark, unmark and remove; gives what is removed. A file goes before its mark: one without a file does no harm."""
+    for file in found.new:
+        tables.put("orphans", file.encode(), found.now)
+    for file in found.cleared:
+        tables.delete("orphans", file.encode())
+    gone: set[str] = set()
+    for file in found.due[:_AT_ONCE]:
+        try:
+            store.files.unlink(store.root / file)
+        except OSError:
+            continue
+        tables.delete("orphans", file.encode())
+        gone.add(file)
+    return gone
+
+
+def distrust(tables: Tables, root: Path) -> str | None:
+    """Why the catalog cannot say which files are orphans: it has lost some names, or all. None if it can."""
+    if not any(True for kind in ("streams", "tables", "queries") for _ in tables.raw_items(kind)):
+        return (
+            f"the catalog of {root} has no stream, table or query, so files without a record are left alone; "
+            "restore the catalog from a copy, or remove the files by hand"
+        )
+    listed = {at.decode(errors="replace") for at, _ in tables.raw_items("files")}
+    for segment in _segments(tables):
+        if segment.file not in listed:
+            return (
+                f"segment {segment.id} is in file {segment.file}, which the catalog does not list; "
+                "files without a record are left alone, run 'windrow check'"
+            )
+    missing = next((file for file in needed_files(tables) if not (root / file).exists()), None)
+    named = named_files(tables)
+    held = (s.file for _, hold in tables.items("holds") for view in hold.streams.values() for s in view.segments)
+    missing = missing or next((file for file in held if file not in named), None)
+    if missing is None:
+        return None
+    return (
+        f"the catalog needs file {missing}, which is not there; files without a record are left alone, "
+        "run 'windrow check'"
+    )
+
+
+def _segments(tables: Tables) -> Iterator[Segment]:
+    """All segments, in cells and spooled."""
+    for _, segment in tables.items("segments"):
+        yield segment
+    for _, entry in tables.items("spool"):
+        yield from entry.segments
