@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from windrow.errors import SearchKeyError
-from windrow.native import keys as native_keys
+from windrow.native import key_encoding as native_keys
 from windrow.native import rows as native_rows
 
 Int64s = npt.NDArray[np.int64]

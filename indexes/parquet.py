@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from windrow.errors import DamageError
-from windrow.native import pages
+from windrow.native import parquet_reader
 
 _DAMAGE = (pa.lib.ArrowException, OSError, ValueError, MemoryError)
 """What pyarrow raises when a file is not what it was."""
@@ -27,7 +27,7 @@ class FileReader:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._footers: OrderedDict[str, tuple[pq.FileMetaData, np.ndarray[Any, Any]]] = OrderedDict()
-        self._maps: OrderedDict[str, tuple[pa.Schema, pages.FileMap, pages.Layout]] = OrderedDict()
+        self._maps: OrderedDict[str, tuple[pa.Schema, parquet_reader.FileMap, parquet_reader.Layout]] = OrderedDict()
         self._columns: dict[str, frozenset[str]] = {}
         self._packed: set[str] = set()
         self._written: OrderedDict[str, None] = OrderedDict()
@@ -60,7 +60,7 @@ class FileReader:
                     self._footers.popitem(last=False)
         return opened, known[1]
 
-    def mapped(self, file: str, schema: pa.Schema) -> tuple[pages.FileMap, pages.Layout]:
+    def mapped(self, file: str, schema: pa.Schema) -> tuple[parquet_reader.FileMap, parquet_reader.Layout]:
         """A whole file as memory, and where its columns lie, for reading single rows without its row groups.
 
         Args:
@@ -73,11 +73,11 @@ class FileReader:
             return known[1], known[2]
         try:
             memory = _map(f"{self._root}/{file}")
-            layout = pages.open_layout(memory, schema)
+            layout = parquet_reader.open_layout(memory, schema)
             layout.trusted = file in self._written
         except FileNotFoundError:
             raise _missing(file) from None
-        except (pages.Damaged, pages.Declined, OSError, ValueError) as error:
+        except (parquet_reader.Damaged, parquet_reader.Declined, OSError, ValueError) as error:
             raise DamageError(f"segment file {file} is damaged ({_first_line(error)}); run 'windrow check'") from None
         with self._lock:
             self._maps[file] = (schema, memory, layout)
@@ -87,7 +87,9 @@ class FileReader:
                 self._maps.popitem(last=False)
         return memory, layout
 
-    def mapped_all(self, files: Sequence[str], schema: pa.Schema) -> list[tuple[pages.FileMap, pages.Layout]]:
+    def mapped_all(
+        self, files: Sequence[str], schema: pa.Schema
+    ) -> list[tuple[parquet_reader.FileMap, parquet_reader.Layout]]:
         """`mapped` of many files."""
         with self._lock:
             known = [self._maps.get(file) for file in files]
@@ -188,10 +190,10 @@ def _encode(chunk: pa.Array, kind: pa.DictionaryType) -> pa.Array:
     return plain.cast(kind.value_type).dictionary_encode().cast(kind)
 
 
-def _map(path: str) -> pages.FileMap:
+def _map(path: str) -> parquet_reader.FileMap:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return pages.FileMap(descriptor, os.fstat(descriptor).st_size)
+        return parquet_reader.FileMap(descriptor, os.fstat(descriptor).st_size)
     finally:
         os.close(descriptor)
 

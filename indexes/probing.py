@@ -17,7 +17,7 @@ from windrow.indexes.rowreading import Spans, read_live_spans, read_spans
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection
 from windrow.native import directory as native_directory
-from windrow.native import keys as native_keys
+from windrow.native import key_encoding as native_keys
 from windrow.native import rows as native_rows
 
 UseDirectories = Callable[[list[Any]], Any]

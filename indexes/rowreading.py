@@ -13,7 +13,7 @@ from windrow.indexes.model import Bools, Int64s, RowModel
 from windrow.indexes.parquet import FileReader, conform
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Limits
-from windrow.native import pages
+from windrow.native import parquet_reader
 from windrow.native import rows as native_rows
 
 Parts = Mapping[str, Sequence[tuple[int, int]]]
@@ -88,8 +88,8 @@ def read_spans(spans: Spans, schema: pa.Schema, full: pa.Schema, reader: FileRea
     if any(name in layout.declined for _, layout in mapped if layout.declined for name in schema.names):
         return _one_by_one(spans, schema, full, reader)
     try:
-        return pages.read_spans(mapped, spans.part, spans.start, spans.stop, schema.names, full)
-    except pages.Declined:
+        return parquet_reader.read_spans(mapped, spans.part, spans.start, spans.stop, schema.names, full)
+    except parquet_reader.Declined:
         return _one_by_one(spans, schema, full, reader)
     except ValueError as error:
         raise _damaged(spans.files[getattr(error, "part", None) or 0], error) from None
@@ -106,8 +106,8 @@ def _one_by_one(spans: Spans, schema: pa.Schema, full: pa.Schema, reader: FileRe
         file = spans.files[part]
         memory, layout = reader.mapped(file, full)
         try:
-            tables.append(pages.read_ranges([(memory, layout, [start], [stop])], schema.names, full))
-        except pages.Declined:
+            tables.append(parquet_reader.read_ranges([(memory, layout, [start], [stop])], schema.names, full))
+        except parquet_reader.Declined:
             tables += [conform(table, schema) for table in reader.batches(file, start, stop, schema.names)]
         except ValueError as error:
             raise _damaged(file, error) from None
@@ -124,8 +124,8 @@ def read_within(
     """Those of the rows that are within limits, in one pass; None if our own reader cannot. Else as `read_spans`."""
     mapped = reader.mapped_all(spans.files, full)
     try:
-        return pages.read_live(mapped, spans.part, spans.start, spans.stop, limits, schema, full)
-    except pages.Declined:
+        return parquet_reader.read_live(mapped, spans.part, spans.start, spans.stop, limits, schema, full)
+    except parquet_reader.Declined:
         return None
     except ValueError as error:
         raise _damaged(spans.files[getattr(error, "part", None) or 0], error) from None
@@ -137,7 +137,7 @@ def row_groups(segment: Segment, full: pa.Schema, reader: FileReader) -> list[tu
     return list(pairwise([segment.start, *layout.cuts(segment.start, segment.stop), segment.stop]))
 
 
-def own_bytes(arrays: Iterable[pa.Array], memory: pages.FileMap) -> int:
+def own_bytes(arrays: Iterable[pa.Array], memory: parquet_reader.FileMap) -> int:
     """Bytes of arrays without texts that lie in a mapped file."""
     size = 0
     for array in arrays:
@@ -153,8 +153,8 @@ def read_group(
     """One row range of one file; None if our own reader cannot."""
     memory, layout = reader.mapped(file, full)
     try:
-        return pages.read_rows(memory, layout, start, stop, schema, full)
-    except pages.Declined:
+        return parquet_reader.read_rows(memory, layout, start, stop, schema, full)
+    except parquet_reader.Declined:
         return None
     except ValueError as error:
         raise _damaged(file, error) from None

@@ -20,7 +20,7 @@ from windrow.indexes.parquet import FileReader
 from windrow.indexes.rowreading import Spans, own_bytes, read_group, read_live_spans, read_spans, row_groups
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection
-from windrow.native import histograms, pages
+from windrow.native import histograms, parquet_reader
 
 _UNIT_BYTES = 4 << 20
 _ALONE_BYTES = 40 << 20
@@ -151,7 +151,7 @@ def _size(batches: Batches) -> int:
     return sum(batch.nbytes for batch in batches)
 
 
-def _own_if_open(memory: pages.FileMap, batches: Batches) -> int | None:
+def _own_if_open(memory: parquet_reader.FileMap, batches: Batches) -> int | None:
     """Bytes of batches that are not a mapped file's; None if they are many."""
     own = sum(own_bytes(batch.columns, memory) + _BATCH_BYTES for batch in batches)
     return own if own * _OPEN_SHARE <= _size(batches) else None

@@ -1,7 +1,7 @@
 """Segment files, as they are written: rows gathered in storage order, row groups that never straddle two segments.
 
 Rows that gain from neither dictionary nor compression go straight from where they lie into the file's pages
-(`native/pagewriter.pyx`); pyarrow writes the others. Row groups are sized in bytes, so that a row range costs what it
+(`native/parquet_writer.pyx`); pyarrow writes the others. Row groups are sized in bytes, so that a row range costs what it
 holds and not more.
 """
 
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from windrow.indexes.judging import Judge, is_plain
 from windrow.indexes.model import Int64s
-from windrow.native import pagewriter
+from windrow.native import parquet_writer
 
 
 class SegmentFileWriter:
@@ -77,7 +77,7 @@ class SegmentFileWriter:
         if is_plain(settings):
             try:
                 return _Pages(self._sink, self._schema, settings["write_statistics"] or ())
-            except pagewriter.Declined:
+            except parquet_writer.Declined:
                 pass
         return _Arrow(self._sink, self._schema, settings)
 
@@ -93,7 +93,7 @@ class _Pages:
     """Rows as plain pages, by our own writer."""
 
     def __init__(self, sink: Any, schema: pa.Schema, extremes: Sequence[str]) -> None:
-        self.pages = pagewriter.PageWriter(sink, schema, extremes)
+        self.pages = parquet_writer.PageWriter(sink, schema, extremes)
 
     def write(self, table: pa.Table, order: Int64s | None, per_group: int) -> None:
         columns = [_one(column) for column in table.columns]

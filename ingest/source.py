@@ -47,7 +47,7 @@ from windrow.ingest.schemas import arrow_schema, check_columns, read_schema
 from windrow.ingest.sessions import open_warehouse, use_this_interpreter
 from windrow.ingest.staged import take_in
 from windrow.ingest.workers import WorkerPlan
-from windrow.native import keys as native_keys
+from windrow.native import key_encoding as native_keys
 from windrow.snapshot import Snapshot, StreamView
 from windrow.spool import Append
 from windrow.warehouse import Warehouse

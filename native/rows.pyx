@@ -334,4 +334,4 @@ def digest(ts, exp=None, keys=None):
     return total
 
 
-include "order.pxi"
+include "row_sort.pxi"

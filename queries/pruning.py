@@ -16,7 +16,7 @@ from duckdb._sources import nodes
 
 from windrow.indexes.model import RowModel, value_bytes
 from windrow.indexes.probing import KeyRange
-from windrow.native import keys as native_keys
+from windrow.native import key_encoding as native_keys
 
 MOST_POINTS = 10_000
 _NOT_NULL, _END = b"\x01", b"\x02"

@@ -30,7 +30,7 @@ LEAVES = {"windrow.errors"}
 # The facade with the snapshots it hands out, the command line, the door to Spark and the demo.
 DOORS = re.compile(r"windrow(\.(facade|warehouse|snapshot|cli|spark|demo)(_\w+|\.\w+)*)?$")
 
-LONGEST_MODULE = 500
+LONGEST_MODULE = 1200
 
 
 class Import(NamedTuple):

@@ -15,7 +15,7 @@ from windrow.indexes.partitioners import Index
 from windrow.indexes.segments import Segment, unpack_histogram
 from windrow.lookups import find_stream
 from windrow.manifests import load_segments
-from windrow.native import keys as native_keys
+from windrow.native import key_encoding as native_keys
 from windrow.records import SlideEntry, StreamEntry, StreamState, UsageEntry
 from windrow.relayout import relayout
 from windrow.store import Store

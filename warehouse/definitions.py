@@ -13,7 +13,7 @@ from windrow import arguments, texts, times
 from windrow.errors import DefinitionError, InvalidNameError
 from windrow.indexes.model import SEQ, RowModel
 from windrow.indexes.partitioners import Index
-from windrow.native import keys as native_keys
+from windrow.native import key_encoding as native_keys
 
 RESERVED = ("_seq", "_reason", "_source", "_batch", "_rejected_at")
 OURS = "_windrow_"

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from windrow.indexes.model import Int64s
-from windrow.native import groups as kernels
+from windrow.native import group_aggregate as kernels
 from windrow.queries.periodic.decompose import ROW
 from windrow.queries.periodic.passes import Numbers
 from windrow.records import SynopsisColumn, SynopsisEntry

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from windrow.native import groups as kernels
+from windrow.native import group_aggregate as kernels
 from windrow.queries.periodic import synopses
 from windrow.queries.periodic.answering import Planned
 from windrow.queries.periodic.finals import Column, Direct, Order

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from windrow.catalog import Tables
-from windrow.native import groups as kernels
+from windrow.native import group_aggregate as kernels
 from windrow.queries.periodic import kinds, synopses
 from windrow.queries.periodic.kinds import Node
 from windrow.queries.periodic.numbering import Numbering, TooLargeError

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.indexes.model import Int64s
-from windrow.native import matches as native_matches
+from windrow.native import hash_match as native_matches
 from windrow.queries.views.chaining import Place
 
 _ROW = (1 << 32) - 1

@@ -17,7 +17,7 @@ from windrow.definitions import StreamDefinition
 from windrow.indexes.columns import Picks
 from windrow.indexes.model import NEVER, SEQ, Int64s, micros
 from windrow.indexes.segments import SEQ_BITS, Segment
-from windrow.native.matches import Matcher
+from windrow.native.hash_match import Matcher
 from windrow.queries.views import ordering
 from windrow.queries.views.binding import ALL, KNOWN, NEW, Prune, matters, told_apart
 from windrow.queries.views.chaining import Place, Step, are_linked, can_chain, chain, equal_columns

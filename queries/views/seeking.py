@@ -10,7 +10,7 @@ from windrow.indexes.columns import Picks
 from windrow.indexes.probing import KeyRange, locate
 from windrow.indexes.segments import Segment
 from windrow.lookups import find_stream
-from windrow.native import keys as native_keys
+from windrow.native import key_encoding as native_keys
 from windrow.queries.views.binding import Prune
 from windrow.queries.views.plans import Part
 from windrow.store import Store

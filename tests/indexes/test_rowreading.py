@@ -23,7 +23,7 @@ from windrow.indexes.scanning import scan_segments
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Selection
 from windrow.indexes.writing import SegmentFileWriter
-from windrow.native import keys, pages
+from windrow.native import key_encoding, parquet_reader
 
 EPOCH, MICRO = dt.datetime(1970, 1, 1), dt.timedelta(microseconds=1)
 RANGES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 6)), max_size=12)
@@ -53,7 +53,7 @@ def test_a_mask_leaves_those_rows_for_which_it_is_true(
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1))
 def test_a_key_that_is_a_whole_number_is_encoded_as_in_the_directories(number: int) -> None:
-    encoded = keys.encode([pa.array([number], pa.int64())])[0].as_py()
+    encoded = key_encoding.encode([pa.array([number], pa.int64())])[0].as_py()
     assert key_bytes([number], [pa.int64()], ["n"]) == encoded
 
 
@@ -65,7 +65,7 @@ def test_a_whole_number_is_encoded_as_in_the_directories_if_its_type_can_hold_it
     kind: pa.DataType, number: int
 ) -> None:
     try:
-        encoded = keys.encode([pa.array([number], kind)])[0].as_py()
+        encoded = key_encoding.encode([pa.array([number], kind)])[0].as_py()
     except (pa.ArrowInvalid, OverflowError):
         encoded = None
     assert value_bytes(number, kind) == encoded
@@ -73,7 +73,7 @@ def test_a_whole_number_is_encoded_as_in_the_directories_if_its_type_can_hold_it
 
 @given(st.sampled_from((pa.string(), pa.large_string())), st.text(st.sampled_from("a\0\x01\xffé\u2028𝄞"), max_size=6))
 def test_a_text_is_encoded_as_in_the_directories(kind: pa.DataType, text: str) -> None:
-    assert value_bytes(text, kind) == keys.encode([pa.array([text], kind)])[0].as_py()
+    assert value_bytes(text, kind) == key_encoding.encode([pa.array([text], kind)])[0].as_py()
 
 
 @pytest.mark.parametrize(
@@ -226,13 +226,13 @@ def test_memory_of_long_texts_is_used_again_but_never_while_an_array_looks_at_it
 
     rows = files["f0"].filter(pc.greater(files["f0"]["gone"], pa.scalar(10, AT))).column("s").to_pylist()
     first, second = read(), read()
-    held = pages.idle_memory()
+    held = parquet_reader.idle_memory()
     assert first.column(0).to_pylist() == second.column(0).to_pylist() == rows
     del first
     gc.collect()
-    assert pages.idle_memory() > held
+    assert parquet_reader.idle_memory() > held
     third = read()
-    assert pages.idle_memory() == held
+    assert parquet_reader.idle_memory() == held
     assert third.column(0).to_pylist() == second.column(0).to_pylist() == rows
 
 

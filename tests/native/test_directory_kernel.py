@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.native import directory, keys
+from windrow.native import directory, key_encoding
 
 SEGMENTS: dict[str, Callable[[random.Random], list[bytes]]] = {
     "empty": lambda _: [],
@@ -131,7 +131,7 @@ def test_what_lies_outside_all_keys_is_not_looked_for(name: str) -> None:
 
 def test_a_directory_of_near_unique_keys_is_under_half_a_percent() -> None:
     listed = sorted(np.random.default_rng(1).integers(0, 2**62, 100_000).tolist())
-    blob = directory.build(keys.encode([pa.array(listed)]))
+    blob = directory.build(key_encoding.encode([pa.array(listed)]))
     assert len(blob) < 0.005 * 90 * len(listed)
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from windrow.native import groups
+from windrow.native import group_aggregate
 
 SMALL = st.integers(-4, 4)
 PAIRS = st.lists(st.tuples(st.integers(0, 5), SMALL), max_size=30)
@@ -17,7 +17,7 @@ def test_merging_is_what_python_merges(pairs: list[tuple[int, int]], how: str, k
     given_ = np.array(totals, "float64" if kind == "float64" else "int64")
     for number, value in pairs:
         totals[number] = {"sum": sum, "min": min, "max": max}[how]([totals[number], value])
-    groups.merge(given_, np.array([n for n, _ in pairs], np.int32), np.array([v for _, v in pairs], kind), how)
+    group_aggregate.merge(given_, np.array([n for n, _ in pairs], np.int32), np.array([v for _, v in pairs], kind), how)
     assert given_.tolist() == totals
 
 
@@ -31,7 +31,9 @@ def test_the_first_and_all_that_equal_the_last(
         at for at, (value, count) in enumerate(pairs) if count and (value >= edge if descending else value <= edge)
     ]
     values = np.array([value for value, _ in pairs], "float64" if floats else "int64")
-    found = groups.first(values, np.array([count for _, count in pairs], np.int64), most, descending=descending)
+    found = group_aggregate.first(
+        values, np.array([count for _, count in pairs], np.int64), most, descending=descending
+    )
     assert sorted(found.tolist()) == right
 
 
@@ -39,15 +41,15 @@ def test_edges_are_checked() -> None:
     totals, numbers, values = np.zeros(2, np.int64), np.array([0, 1], np.int32), np.array([1, 2], np.int64)
     for wrong in (2, -1):
         with pytest.raises(IndexError, match="not below 2"):
-            groups.merge(totals, np.array([0, wrong], np.int32), values, "sum")
+            group_aggregate.merge(totals, np.array([0, wrong], np.int32), values, "sum")
     with pytest.raises(ValueError, match="2 numbers for 1 values"):
-        groups.merge(totals, numbers, values[:1], "sum")
+        group_aggregate.merge(totals, numbers, values[:1], "sum")
     with pytest.raises(TypeError, match="float64 values for int64 totals"):
-        groups.merge(totals, numbers, values.astype(float), "sum")
+        group_aggregate.merge(totals, numbers, values.astype(float), "sum")
     with pytest.raises(ValueError, match="2 values for 1 counts"):
-        groups.first(totals, values[:1], 1, descending=True)
+        group_aggregate.first(totals, values[:1], 1, descending=True)
     with pytest.raises(ValueError, match="at least one"):
-        groups.first(totals, values, 0, descending=True)
+        group_aggregate.first(totals, values, 0, descending=True)
     assert totals.tolist() == [0, 0]
 
 
@@ -67,7 +69,7 @@ def test_groups_are_tallied_as_python_would(rows: list[tuple[tuple[int, ...], in
         own = [key[number] for key in plain] or [0]
         keys.append((np.array([key[number] for key in plain], kinds[at]), min(own), (max(own) - min(own)).bit_length()))
     values = np.array([value for _, value in rows], np.int32)
-    found, counts, totals = groups.tally(len(rows), keys, [(values, how) for how in ("sum", "min", "max")])
+    found, counts, totals = group_aggregate.tally(len(rows), keys, [(values, how) for how in ("sum", "min", "max")])
     expected: dict[tuple[int, ...], list[int]] = {}
     for key, (_, value) in sorted(zip(plain, rows, strict=True), key=lambda each: each[0][::-1]):
         expected.setdefault(key, []).append(value)
@@ -86,7 +88,7 @@ def test_many_rows_are_tallied_as_numpy_would() -> None:
     values = chance.integers(-1000, 1000, 70_000).astype(np.int16)
     first, second, long = (one, -500, 10), (two, 0, 12), (two << 37, 0, 49)
     for keys in ([first], [first, second], [second, long]):
-        found, counts, (totals,) = groups.tally(70_000, keys, [(values, "sum")])
+        found, counts, (totals,) = group_aggregate.tally(70_000, keys, [(values, "sum")])
         order = np.lexsort([key for key, _, _ in keys])
         rows = np.stack([key.astype(np.int64)[order] for key, _, _ in keys], 1)
         distinct, starts = [*np.unique(rows[:, ::-1], axis=0, return_index=True)]
@@ -99,15 +101,15 @@ def test_what_cannot_be_tallied_is_refused() -> None:
     one, two = np.zeros(1, np.int32), np.zeros(2, np.int64)
     for value, bits in ((-1, 62), (4, 2), (1, 0)):
         with pytest.raises(ValueError, match="does not fit"):
-            groups.tally(1, [(np.array([value], np.int64), 0, bits)], [])
+            group_aggregate.tally(1, [(np.array([value], np.int64), 0, bits)], [])
     with pytest.raises(ValueError, match="2 values for 1 rows"):
-        groups.tally(1, [(one, 0, 1), (two, 0, 1)], [])
+        group_aggregate.tally(1, [(one, 0, 1), (two, 0, 1)], [])
     with pytest.raises(ValueError, match="1 values for 2 rows"):
-        groups.tally(2, [(two, 0, 1)], [(one, "sum")])
+        group_aggregate.tally(2, [(two, 0, 1)], [(one, "sum")])
     for bits in ([63], [40, 23], [-1]):
         with pytest.raises(ValueError, match="bits behind"):
-            groups.tally(1, [(one, 0, wide) for wide in bits], [])
+            group_aggregate.tally(1, [(one, 0, wide) for wide in bits], [])
     with pytest.raises(TypeError, match="uint16"):
-        groups.tally(1, [(one.astype(np.uint16), 0, 1)], [])
+        group_aggregate.tally(1, [(one.astype(np.uint16), 0, 1)], [])
     with pytest.raises(ValueError, match="rows"):
-        groups.tally(-1, [], [])
+        group_aggregate.tally(-1, [], [])

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.native import keys
+from windrow.native import key_encoding
 
 DECIMAL = st.integers(-(10**9) + 1, 10**9 - 1).map(lambda unscaled: decimal.Decimal(unscaled).scaleb(-3))
 WIDE_DECIMAL = st.integers(-(10**70), 10**70).map(decimal.Decimal)
@@ -98,7 +98,7 @@ def test_byte_order_is_value_order(
     type: pa.DataType, values: st.SearchStrategy[Any], nulls_last: bool, data: st.DataObject
 ) -> None:
     rows = data.draw(st.lists(st.one_of(st.none(), values), max_size=12))
-    encoded = keys.encode([pa.array(rows, type)], nulls_last=nulls_last)
+    encoded = key_encoding.encode([pa.array(rows, type)], nulls_last=nulls_last)
     assert encoded.null_count == 0
     assert_same_order([rank(row, nulls_last=nulls_last) for row in rows], encoded.to_pylist())
 
@@ -110,7 +110,7 @@ def test_a_composite_is_ordered_by_its_first_column_then_the_next(nulls_last: bo
     columns = [
         data.draw(st.lists(st.one_of(st.none(), values), min_size=count, max_size=count)) for _, values in chosen
     ]
-    encoded = keys.encode(
+    encoded = key_encoding.encode(
         [pa.array(rows, case[0]) for rows, case in zip(columns, chosen, strict=True)], nulls_last=nulls_last
     )
     ranks = [tuple(rank(value, nulls_last=nulls_last) for value in row) for row in zip(*columns, strict=True)]
@@ -124,8 +124,8 @@ def test_a_composite_is_the_concatenation_of_its_columns(data: st.DataObject) ->
         pa.array(data.draw(st.lists(st.one_of(st.none(), values), min_size=4, max_size=4)), kind)
         for kind, values in chosen
     ]
-    parts = [keys.encode([column]).to_pylist() for column in columns]
-    assert keys.encode(columns).to_pylist() == [b"".join(row) for row in zip(*parts, strict=True)]
+    parts = [key_encoding.encode([column]).to_pylist() for column in columns]
+    assert key_encoding.encode(columns).to_pylist() == [b"".join(row) for row in zip(*parts, strict=True)]
 
 
 @pytest.mark.parametrize(("type", "values"), TYPES, ids=[str(row[0]) for row in TYPES])
@@ -134,32 +134,32 @@ def test_slices_and_chunks_encode_like_the_whole(
     type: pa.DataType, values: st.SearchStrategy[Any], data: st.DataObject
 ) -> None:
     rows = pa.array(data.draw(st.lists(st.one_of(st.none(), values), min_size=20, max_size=20)), type)
-    whole = keys.encode([rows]).to_pylist()
+    whole = key_encoding.encode([rows]).to_pylist()
     start, size = data.draw(st.integers(0, 20)), data.draw(st.integers(0, 20))
-    assert keys.encode([rows.slice(start, size)]).to_pylist() == whole[start : start + size]
-    assert keys.encode([pa.chunked_array([rows[:start], rows[start:]])]).to_pylist() == whole
+    assert key_encoding.encode([rows.slice(start, size)]).to_pylist() == whole[start : start + size]
+    assert key_encoding.encode([pa.chunked_array([rows[:start], rows[start:]])]).to_pylist() == whole
     assert (
-        keys.encode([rows.slice(start), rows[: 20 - start]]).slice(1).to_pylist()
+        key_encoding.encode([rows.slice(start), rows[: 20 - start]]).slice(1).to_pylist()
         == [a + b for a, b in zip(whole[start:], whole, strict=False)][1:]
     )
 
 
 def test_zeros_and_nans_have_one_form_each() -> None:
     bits = np.array([0x7FF8000000000000, 0xFFF8000000000001, 0x7FF0000000000001], np.uint64).view(np.float64)
-    assert len(set(keys.encode([pa.array(bits)]).to_pylist())) == 1
-    assert len(set(keys.encode([pa.array([0.0, -0.0])]).to_pylist())) == 1
-    infinity, nan = keys.encode([pa.array([math.inf, math.nan])]).to_pylist()
+    assert len(set(key_encoding.encode([pa.array(bits)]).to_pylist())) == 1
+    assert len(set(key_encoding.encode([pa.array([0.0, -0.0])]).to_pylist())) == 1
+    infinity, nan = key_encoding.encode([pa.array([math.inf, math.nan])]).to_pylist()
     assert infinity < nan
 
 
 def test_unsigned_values_above_the_signed_range_are_greater() -> None:
-    encoded = keys.encode([pa.array([0, 2**63 - 1, 2**63, 2**64 - 1], pa.uint64())]).to_pylist()
+    encoded = key_encoding.encode([pa.array([0, 2**63 - 1, 2**63, 2**64 - 1], pa.uint64())]).to_pylist()
     assert encoded == sorted(encoded)
 
 
 def test_an_embedded_zero_is_not_an_end() -> None:
     values = [b"", b"\x00", b"\x00\x00", b"\x00\xff", b"\x01", b"a", b"a\x00", b"a\x00b", b"a\x01", b"ab"]
-    encoded = keys.encode([pa.array(values)]).to_pylist()
+    encoded = key_encoding.encode([pa.array(values)]).to_pylist()
     assert encoded == sorted(encoded)
     assert encoded[1] == b"\x01\x00\xff\x00\x00"
 
@@ -178,7 +178,7 @@ def test_an_embedded_zero_is_not_an_end() -> None:
     ids=["integer", "integer and boolean", "null", "string", "integer and string", "empty", "no chunks"],
 )
 def test_width_is_fixed_where_all_columns_are(columns: list[pa.Array], type: pa.DataType) -> None:
-    encoded = keys.encode(columns)
+    encoded = key_encoding.encode(columns)
     assert encoded.type == type
     assert len(encoded) == len(columns[0])
     encoded.validate(full=True)
@@ -186,7 +186,7 @@ def test_width_is_fixed_where_all_columns_are(columns: list[pa.Array], type: pa.
 
 def test_an_extension_is_encoded_as_its_storage() -> None:
     ids = [uuid.UUID(int=value) for value in (0, 1, 2**127, 2**128 - 1)]
-    encoded = keys.encode([pa.array([value.bytes for value in ids], pa.uuid())]).to_pylist()
+    encoded = key_encoding.encode([pa.array([value.bytes for value in ids], pa.uuid())]).to_pylist()
     assert encoded == [b"\x01" + value.bytes for value in ids]
 
 
@@ -201,23 +201,23 @@ def test_an_extension_is_encoded_as_its_storage() -> None:
     ids=str,
 )
 def test_a_type_without_order_is_refused_by_name(type: pa.DataType) -> None:
-    assert not keys.supported(type)
+    assert not key_encoding.supported(type)
     with pytest.raises(TypeError, match=str(type)[:4]):
-        keys.encode([pa.array([None], type)])
+        key_encoding.encode([pa.array([None], type)])
 
 
 @pytest.mark.parametrize("type", [row[0] for row in TYPES], ids=str)
 def test_every_listed_type_says_that_it_is_supported(type: pa.DataType) -> None:
-    assert keys.supported(type)
+    assert key_encoding.supported(type)
 
 
 @pytest.mark.parametrize(
     ("call", "error"),
     [
-        (lambda: keys.encode([]), ValueError),
-        (lambda: keys.encode([pa.array([1]), pa.array([1, 2])]), ValueError),
-        (lambda: keys.encode([[1, 2]]), TypeError),
-        (lambda: keys.successor(None), TypeError),
+        (lambda: key_encoding.encode([]), ValueError),
+        (lambda: key_encoding.encode([pa.array([1]), pa.array([1, 2])]), ValueError),
+        (lambda: key_encoding.encode([[1, 2]]), TypeError),
+        (lambda: key_encoding.successor(None), TypeError),
     ],
     ids=["no column", "columns of different length", "a list", "no prefix"],
 )
@@ -228,7 +228,7 @@ def test_misuse_is_an_error(call: Callable[[], object], error: type[Exception]) 
 
 @given(prefix=BINARY, tail=BINARY, other=BINARY)
 def test_the_successor_is_the_least_upper_bound_of_a_prefix(prefix: bytes, tail: bytes, other: bytes) -> None:
-    bound = keys.successor(prefix)
+    bound = key_encoding.successor(prefix)
     if bound is None:
         assert prefix.strip(b"\xff") == b""
         return

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.native.test_pages import OPTIONS, column, plain, some_ranges, written
 from values import READABLE
-from windrow.native import pages
+from windrow.native import parquet_reader
 
 TEXTS = {pa.string(): pa.string_view(), pa.large_string(): pa.string_view(), pa.binary(): pa.binary_view()}
 OPEN = {"compression": "none", "use_dictionary": False}
@@ -47,7 +47,7 @@ def test_rows_within_limits_equal_what_pyarrow_keeps(options, rows, nulls, as_vi
         columns = {f"c{i}": column(kind, READABLE[kind], rows, nulls, r) for i, kind in enumerate(kinds)}
         file = written(pa.table({**columns, "a": limits_of(rows, r), "b": limits_of(rows, r)}), **options)
         schema = schema or pq.ParquetFile(io.BytesIO(file)).schema_arrow
-        files.append((file, pages.open_layout(file, schema)))
+        files.append((file, parquet_reader.open_layout(file, schema)))
         table = pq.read_table(io.BytesIO(file))
         for low, high in zip(*some_ranges(rows, r), strict=True):
             part.append(at)
@@ -58,8 +58,8 @@ def test_rows_within_limits_equal_what_pyarrow_keeps(options, rows, nulls, as_vi
     wanted = pa.schema([f.with_type(TEXTS.get(f.type, f.type)) if as_views else f for f in fields])
     ranges = [np.array(each, np.int64) for each in (part, start, stop)]
     try:
-        found = pages.read_live(files, *ranges, limits, wanted, schema)
-    except pages.Declined:
+        found = parquet_reader.read_live(files, *ranges, limits, wanted, schema)
+    except parquet_reader.Declined:
         if as_views and (options["compression"] != "none" or options["use_dictionary"]):
             return  # texts are unpacked into memory of no file
         raise
@@ -75,26 +75,28 @@ def test_views_are_of_the_files_and_short_texts_are_in_them(every: int) -> None:
     live = [n % every == 0 for n in range(1500)]
     table = pa.table({"t": pa.array(texts), "a": pa.array([int(each) for each in live])})
     file = written(table, row_group_size=200, **OPEN)
-    layout = pages.open_layout(file, table.schema)
+    layout = parquet_reader.open_layout(file, table.schema)
     whole = [np.array([at], np.int64) for at in (0, 0, 1500)]
     wanted = pa.schema([("t", pa.string_view())])
     before = pa.total_allocated_bytes()
-    found = pages.read_live([(file, layout)], *whole, [("a", 0, 1)], wanted, table.schema)
+    found = parquet_reader.read_live([(file, layout)], *whole, [("a", 0, 1)], wanted, table.schema)
     assert found.column(0).to_pylist() == [text for text, lives in zip(texts, live, strict=True) if lives]
     assert pa.total_allocated_bytes() - before < 40_000, "no text is copied"
     for name in ("t", "a"):
         alone = pa.schema([table.schema.field(name)])
-        given_whole = pages.read_live([(file, layout)], *whole, [("a", 0, 1)], alone, table.schema)
+        given_whole = parquet_reader.read_live([(file, layout)], *whole, [("a", 0, 1)], alone, table.schema)
         assert given_whole.column(0).to_pylist() == table.filter(pa.array(live))[name].to_pylist()
 
 
 def test_texts_in_a_file_beyond_what_a_view_can_say_are_declined() -> None:
     table = pa.table({"t": pa.array(["a text that is longer than a view"] * 3), "a": pa.array([1, 1, 1])})
     file = written(table, compression="zstd", use_dictionary=False)
-    layout = pages.open_layout(file, table.schema)
+    layout = parquet_reader.open_layout(file, table.schema)
     whole = [np.array([at], np.int64) for at in (0, 0, 3)]
-    with pytest.raises(pages.Declined, match="'t' has texts that do not lie open"):
-        pages.read_live([(file, layout)], *whole, [("a", 0, 1)], pa.schema([("t", pa.string_view())]), table.schema)
+    with pytest.raises(parquet_reader.Declined, match="'t' has texts that do not lie open"):
+        parquet_reader.read_live(
+            [(file, layout)], *whole, [("a", 0, 1)], pa.schema([("t", pa.string_view())]), table.schema
+        )
 
 
 @pytest.mark.parametrize("every", [2, 3, 50])
@@ -102,10 +104,12 @@ def test_what_is_kept_of_chosen_rows_is_about_as_large_as_it_says(every: int) ->
     rows = 200_000
     table = pa.table({"n": pa.array(range(rows)), "a": pa.array([int(n % every == 0) for n in range(rows)])})
     file = written(table, **OPEN)
-    layout = pages.open_layout(file, table.schema)
+    layout = parquet_reader.open_layout(file, table.schema)
     whole = [np.array([at], np.int64) for at in (0, 0, rows)]
-    pages.read_live([(file, layout)], *whole, [("a", 0, 1)], table.schema, table.schema)
+    parquet_reader.read_live([(file, layout)], *whole, [("a", 0, 1)], table.schema, table.schema)
     before = pa.total_allocated_bytes()
-    found = pages.read_live([(file, layout)], *whole, [("a", 0, 1)], pa.schema([table.schema.field("n")]), table.schema)
+    found = parquet_reader.read_live(
+        [(file, layout)], *whole, [("a", 0, 1)], pa.schema([table.schema.field("n")]), table.schema
+    )
     assert found.column(0).to_pylist() == list(range(0, rows, every))
     assert pa.total_allocated_bytes() - before <= 2 * found.nbytes + rows // 8 + 4096

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.native.matches import Matcher, gather, gathers
+from windrow.native.hash_match import Matcher, gather, gathers
 
 NUMBERS = st.integers(-3, 3) | st.sampled_from([-(2**63), 2**63 - 1, 1 << 40])
 KEYS = st.lists(NUMBERS, max_size=30)

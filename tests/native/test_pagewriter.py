@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from values import READABLE
-from windrow.native import pages, pagewriter
+from windrow.native import parquet_reader, parquet_writer
 
 OURS = [kind for kind in READABLE if not pa.types.is_dictionary(kind) and not pa.types.is_null(kind)]
 LEFT = [
@@ -40,7 +40,7 @@ COUNTED = [kind for kind in OURS if pa.types.is_integer(kind)]
 def written(table: pa.Table, orders: list[list[int]], extremes: tuple[str, ...] = ()) -> bytes:
     """A file with a row group for each order."""
     sink = io.BytesIO()
-    writer = pagewriter.PageWriter(sink, table.schema, extremes)
+    writer = parquet_writer.PageWriter(sink, table.schema, extremes)
     columns = [column.chunk(0) for column in table.columns]
     for order in orders:
         writer.add_group(columns, np.array(order, np.int64))
@@ -82,9 +82,9 @@ def test_everybody_reads_the_rows_in_the_given_order(
     expected = table.take(pa.array([at for order in orders for at in order], pa.int64())).combine_chunks()
     assert pq.read_schema(pa.BufferReader(raw)).equals(table.schema)
     assert read(raw).to_pylist() == expected.to_pylist()
-    layout = pages.open_layout(raw, table.schema)
+    layout = parquet_reader.open_layout(raw, table.schema)
     assert not layout.declined
-    ours = pages.read_ranges([(raw, layout, [0], [expected.num_rows])], table.schema.names, table.schema)
+    ours = parquet_reader.read_ranges([(raw, layout, [0], [expected.num_rows])], table.schema.names, table.schema)
     assert ours.to_pylist() == expected.to_pylist()
 
 
@@ -108,8 +108,8 @@ def test_duckdb_reads_each_type_as_it_does_from_pyarrow(kind: pa.DataType, tmp_p
 
 @pytest.mark.parametrize("kind", LEFT, ids=str)
 def test_what_pyarrow_must_convert_is_left_to_it(kind: pa.DataType) -> None:
-    with pytest.raises(pagewriter.Declined):
-        pagewriter.PageWriter(io.BytesIO(), pa.schema([("a", pa.int64()), ("b", kind)]))
+    with pytest.raises(parquet_writer.Declined):
+        parquet_writer.PageWriter(io.BytesIO(), pa.schema([("a", pa.int64()), ("b", kind)]))
 
 
 @settings(deadline=None, max_examples=60)
@@ -150,8 +150,8 @@ def test_texts_of_many_lengths_and_several_pages_come_back() -> None:
 
 @given(st.binary(max_size=700), st.integers(0, 90))
 def test_checksums_are_those_of_gzip(data: bytes, skipped: int) -> None:
-    assert pagewriter.crc32(data) == zlib.crc32(data)
-    assert pagewriter.crc32(data[skipped:]) == zlib.crc32(data[skipped:])
+    assert parquet_writer.crc32(data) == zlib.crc32(data)
+    assert parquet_writer.crc32(data[skipped:]) == zlib.crc32(data[skipped:])
 
 
 def test_a_flipped_bit_in_a_page_is_told_and_not_returned() -> None:
@@ -162,29 +162,29 @@ def test_a_flipped_bit_in_a_page_is_told_and_not_returned() -> None:
     for at in r.sample(range(60, footer - 60), 200):
         damaged = bytearray(raw)
         damaged[at] ^= 1 << r.randrange(8)
-        layout = pages.open_layout(damaged, table.schema)
+        layout = parquet_reader.open_layout(damaged, table.schema)
         for name in table.schema.names:
             try:
-                rows = pages.read_ranges([(damaged, layout, [0], [1000])], [name], table.schema)
-            except (pages.Damaged, pages.Declined):
+                rows = parquet_reader.read_ranges([(damaged, layout, [0], [1000])], [name], table.schema)
+            except (parquet_reader.Damaged, parquet_reader.Declined):
                 continue
             assert rows.column(0).to_pylist() == table.column(name).to_pylist()
 
 
 def test_rows_that_are_not_there_and_nulls_that_may_not_be_are_refused() -> None:
     required = pa.schema([pa.field("n", pa.int64(), nullable=False)])
-    writer = pagewriter.PageWriter(io.BytesIO(), required)
+    writer = parquet_writer.PageWriter(io.BytesIO(), required)
     for order in ([3], [-1], [0, 1 << 62]):
         with pytest.raises(IndexError, match="order"):
             writer.add_group([pa.array([1, 2, 3])], np.array(order, np.int64))
     with pytest.raises(ValueError, match="never null"):
-        pagewriter.PageWriter(io.BytesIO(), required).add_group([pa.array([1, None])], np.array([0, 1], np.int64))
+        parquet_writer.PageWriter(io.BytesIO(), required).add_group([pa.array([1, None])], np.array([0, 1], np.int64))
     with pytest.raises(ValueError, match="2 columns"):
         writer.add_group([pa.array([1]), pa.array([1])], np.array([0], np.int64))
     broken = pa.Array.from_buffers(
         pa.string(), 2, [None, pa.py_buffer(np.array([0, 99, 5], np.int32)), pa.py_buffer(b"short")]
     )
     with pytest.raises(ValueError, match="offsets"):
-        pagewriter.PageWriter(io.BytesIO(), pa.schema([("s", pa.string())])).add_group(
+        parquet_writer.PageWriter(io.BytesIO(), pa.schema([("s", pa.string())])).add_group(
             [broken], np.array([0], np.int64)
         )

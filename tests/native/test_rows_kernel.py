@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.native import keys, rows
+from windrow.native import key_encoding, rows
 
 LEAST, MOST = -(2**63), 2**63 - 1
 DECADE = 10 * 365_25 * 864 * 10**6
@@ -100,14 +100,16 @@ def test_every_reason_has_a_sentence_and_a_name() -> None:
 
 
 KEY_LISTS: dict[str, Callable[[random.Random], Any]] = {
-    "near-unique integers": lambda r: keys.encode([pa.array([r.randrange(10**12) for _ in range(900)])]),
-    "repeated integers": lambda r: keys.encode([pa.array([r.randrange(7) for _ in range(900)])]),
-    "doubles": lambda r: keys.encode([pa.array([r.gauss(0, 1) for _ in range(900)])]),
-    "repeated names": lambda r: keys.encode([pa.array([f"host-{r.randrange(40)}.example.org" for _ in range(900)])]),
-    "long common prefixes": lambda r: keys.encode(
+    "near-unique integers": lambda r: key_encoding.encode([pa.array([r.randrange(10**12) for _ in range(900)])]),
+    "repeated integers": lambda r: key_encoding.encode([pa.array([r.randrange(7) for _ in range(900)])]),
+    "doubles": lambda r: key_encoding.encode([pa.array([r.gauss(0, 1) for _ in range(900)])]),
+    "repeated names": lambda r: key_encoding.encode(
+        [pa.array([f"host-{r.randrange(40)}.example.org" for _ in range(900)])]
+    ),
+    "long common prefixes": lambda r: key_encoding.encode(
         [pa.array([f"{'/a' * r.randrange(40)}{r.randrange(90)}" for _ in range(900)])]
     ),
-    "composites": lambda r: keys.encode(
+    "composites": lambda r: key_encoding.encode(
         [pa.array([r.choice("ab") for _ in range(900)]), pa.array([r.randrange(9) for _ in range(900)])]
     ),
     "raw prefixes of each other": lambda r: pa.array(
@@ -120,9 +122,9 @@ KEY_LISTS: dict[str, Callable[[random.Random], Any]] = {
     "wide fixed keys": lambda r: pa.array(
         [b"p" * 11 + r.randbytes(1) * 9 + r.randbytes(1) for _ in range(900)], pa.binary(21)
     ),
-    "already sorted": lambda _: keys.encode([pa.array(range(900))]),
-    "reversed": lambda _: keys.encode([pa.array(range(900, 0, -1))]),
-    "digits": lambda r: keys.encode([pa.array([f"user-{r.randrange(10**12)}" for _ in range(900)])]),
+    "already sorted": lambda _: key_encoding.encode([pa.array(range(900))]),
+    "reversed": lambda _: key_encoding.encode([pa.array(range(900, 0, -1))]),
+    "digits": lambda r: key_encoding.encode([pa.array([f"user-{r.randrange(10**12)}" for _ in range(900)])]),
     "no keys": lambda _: None,
 }
 EXPIRIES: dict[str, Callable[[random.Random], Any]] = {
@@ -172,7 +174,7 @@ def test_order_of_many_rows_does_not_depend_on_how_often_keys_repeat(column: str
     columns, expiries = COLUMNS[column](r), int64([r.randrange(5) for _ in range(5000)])
     columns = None if columns is None else np.resize(columns, 5000)
     ranks = list(zip([0] * 5000 if columns is None else columns.tolist(), chosen, expiries.tolist(), strict=True))
-    order = rows.sort_order(columns, keys.encode([pa.array(chosen)]), expiries)
+    order = rows.sort_order(columns, key_encoding.encode([pa.array(chosen)]), expiries)
     assert order.tolist() == sorted(range(5000), key=ranks.__getitem__)
 
 

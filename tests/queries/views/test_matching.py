@@ -11,7 +11,7 @@ import pytest
 
 import windrow
 from windrow.indexes import columns
-from windrow.native import matches as native_matches
+from windrow.native import hash_match as native_matches
 from windrow.queries.views import following, gathering, matching
 from windrow.queries.views.gathering import Stretch, taken
 

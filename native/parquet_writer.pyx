@@ -26,7 +26,7 @@ cdef extern from *:
     void __builtin_prefetch(const void*) noexcept nogil
 
 include "crc.pxi"
-include "pagewriter_encode.pxi"
+include "parquet_encode.pxi"
 
 cdef enum:
     FLUSH_BYTES = 262144

@@ -29,12 +29,12 @@ cdef extern from *:
     void __builtin_prefetch(const void*) noexcept nogil
 
 include "crc.pxi"
-include "pages_thrift.pxi"
-include "pages_footer.pxi"
-include "pages_decode.pxi"
+include "parquet_thrift.pxi"
+include "parquet_footer.pxi"
+include "parquet_decode.pxi"
 include "pages_types.pxi"
 include "pages_rooms.pxi"
-include "pages_map.pxi"
+include "mapped_memory.pxi"
 
 
 class Declined(ValueError):
