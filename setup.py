@@ -8,81 +8,32 @@ import os
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-EXTENSIONS: list[Extension] = [
+KERNELS = {
+    "directory": ("common.pxi",),
+    "group_aggregate": ("common.pxi",),
+    "hash_match": ("common.pxi",),
+    "key_encoding": ("common.pxi",),
+    "parquet_reader": (
+        "crc.pxi",
+        "mapped_memory.pxi",
+        "parquet_decode.pxi",
+        "parquet_footer.pxi",
+        "parquet_thrift.pxi",
+    ),
+    "parquet_writer": ("crc.pxi", "parquet_encode.pxi"),
+    "rows": ("common.pxi", "row_sort.pxi"),
+}
+"""Each compiled module of ``native/``, with what it includes."""
+
+EXTENSIONS = [
     Extension(
-        "windrow.native.key_encoding",
-        ["native/key_encoding.pyx"],
-        depends=["native/common.pxi"],
+        f"windrow.native.{name}",
+        [f"native/{name}.pyx"],
+        depends=[f"native/{part}" for part in parts],
         language="c++",
         extra_compile_args=["-O3"],
-    ),
-    Extension(
-        "windrow.native.rows",
-        ["native/rows.pyx"],
-        depends=["native/common.pxi", "native/encoded.pxi", "native/row_sort.pxi"],
-        language="c++",
-        extra_compile_args=["-O3"],
-    ),
-    Extension(
-        "windrow.native.group_aggregate",
-        ["native/group_aggregate.pyx"],
-        depends=["native/common.pxi", "native/groups_tally.pxi"],
-        language="c++",
-        extra_compile_args=["-O3"],
-    ),
-    Extension(
-        "windrow.native.hash_match",
-        ["native/hash_match.pyx"],
-        depends=["native/common.pxi", "native/matches_open.pxi", "native/matches_gather.pxi"],
-        language="c++",
-        extra_compile_args=["-O3"],
-    ),
-    Extension(
-        "windrow.native.histograms",
-        ["native/histograms.pyx"],
-        depends=["native/common.pxi"],
-        language="c++",
-        extra_compile_args=["-O3"],
-    ),
-    Extension(
-        "windrow.native.directory",
-        ["native/directory.pyx"],
-        depends=[
-            "native/common.pxi",
-            "native/encoded.pxi",
-            "native/directory_build.pxi",
-            "native/directory_search.pxi",
-        ],
-        language="c++",
-        extra_compile_args=["-O3"],
-    ),
-    Extension(
-        "windrow.native.parquet_reader",
-        ["native/parquet_reader.pyx"],
-        depends=[
-            "native/parquet_thrift.pxi",
-            "native/parquet_footer.pxi",
-            "native/parquet_decode.pxi",
-            "native/pages_types.pxi",
-            "native/pages_rooms.pxi",
-            "native/pages_texts.pxi",
-            "native/pages_choose.pxi",
-            "native/pages_cold.pxi",
-            "native/mapped_memory.pxi",
-            "native/pages_read.pxi",
-            "native/pages_calls.pxi",
-            "native/crc.pxi",
-        ],
-        language="c++",
-        extra_compile_args=["-O3"],
-    ),
-    Extension(
-        "windrow.native.parquet_writer",
-        ["native/parquet_writer.pyx"],
-        depends=["native/parquet_encode.pxi", "native/crc.pxi"],
-        language="c++",
-        extra_compile_args=["-O3"],
-    ),
+    )
+    for name, parts in KERNELS.items()
 ]
 
 setup(

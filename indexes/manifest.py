@@ -14,7 +14,7 @@ import numpy as np
 
 from windrow.indexes.model import Bools, Int64s
 from windrow.indexes.segments import Segment
-from windrow.native import histograms
+from windrow.native import rows as native_rows
 
 
 class Figures(NamedTuple):
@@ -138,7 +138,7 @@ class Manifest(tuple[Segment, ...]):  # noqa: SLOT001 - a tuple's subclass canno
         made._figures = (figures.where(kept) if gone else figures).then(Figures.of(come))
         if self._dead is not None:
             slide, dead = self._dead
-            fresh = histograms.rows_between([segment.expiries for segment in come], None, slide)
+            fresh = native_rows.rows_between([segment.expiries for segment in come], None, slide)
             made._dead = slide, np.concatenate((dead[kept], fresh))
         return made
 
@@ -147,13 +147,13 @@ class Manifest(tuple[Segment, ...]):  # noqa: SLOT001 - a tuple's subclass canno
         known = self._dead
         if known is not None and known[0] == slide:
             return known[1]
-        found = histograms.rows_between([segment.expiries for segment in self], None, slide)
+        found = native_rows.rows_between([segment.expiries for segment in self], None, slide)
         self._dead = slide, found
         return found
 
     def expire(self, previous: int, slide: int, places: Int64s) -> Int64s:
         """How many rows of the segments at `places` die in the slots (previous, slide], if none of the others' do."""
-        gone = histograms.rows_between([self[at].expiries for at in places.tolist()], previous, slide)
+        gone = native_rows.rows_between([self[at].expiries for at in places.tolist()], previous, slide)
         dead = self.dead(previous).copy()
         dead[places] += gone
         self._dead = slide, dead

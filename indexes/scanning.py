@@ -20,7 +20,8 @@ from windrow.indexes.parquet import FileReader
 from windrow.indexes.rowreading import Spans, own_bytes, read_group, read_live_spans, read_spans, row_groups
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection
-from windrow.native import histograms, parquet_reader
+from windrow.native import parquet_reader
+from windrow.native import rows as native_rows
 
 _UNIT_BYTES = 4 << 20
 _ALONE_BYTES = 40 << 20
@@ -159,7 +160,7 @@ def _own_if_open(memory: parquet_reader.FileMap, batches: Batches) -> int | None
 
 def _dead(segments: Sequence[Segment], slide: int) -> list[int]:
     """How many rows of each segment are dead."""
-    counted: list[int] = histograms.rows_between([segment.expiries for segment in segments], None, slide).tolist()
+    counted: list[int] = native_rows.rows_between([segment.expiries for segment in segments], None, slide).tolist()
     return counted
 
 

@@ -60,3 +60,6 @@ def digest(
     keys: pa.Array | pa.ChunkedArray | None = None,
 ) -> int:
     """Gives a 64-bit digest of a multiset of rows; digests of its parts add up to it modulo 2**64."""
+
+def rows_between(packed: list[bytes], after: int | None, upto: int) -> npt.NDArray[np.int64]:
+    """How many rows of each histogram lie in the slots (after, upto]; `after` None: in all up to `upto`."""
