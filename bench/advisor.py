@@ -24,7 +24,7 @@ from bench.results import Results, verdicts
 from bench.statistics import Wanted
 from bench.workload import ORIGIN, payload
 from windrow import Index, times
-from windrow.indexes.advisor import Costs, play
+from windrow.indexes.cost_model import Costs, play
 
 STREAM = "rows"
 NEAR = 1.2
@@ -331,7 +331,7 @@ def fit(measured: dict[str, Any]) -> Costs:
 
 def workload_of(workload: Asked) -> Any:
     """A workload as the advisor would measure it, from its own rows."""
-    from windrow.indexes.advisor import Workload
+    from windrow.indexes.cost_model import Workload
 
     lives: dict[int, float] = {}
     slot = 100

@@ -29,7 +29,7 @@ from bench import machine, report
 from bench.results import Results, verdicts
 from bench.runner import WrongAnswerError
 from bench.statistics import Wanted
-from windrow.ingest.sessions import use_this_interpreter
+from windrow.ingest.session import use_this_interpreter
 
 LIFETIME = 16 * 60_000_000
 SCHEMA = pa.schema(

@@ -22,10 +22,10 @@ import windrow
 from bench import machine, plots, report
 from bench.results import Results, verdicts
 from bench.runner import WrongAnswerError
+from bench.schedulers import POLICIES, Executor, Finished, Task
 from bench.statistics import Wanted
 from bench.workload import ORIGIN
 from windrow.queries import execution
-from windrow.queries.policies import POLICIES, Executor, Finished, Task
 from windrow.times import to_datetime
 
 DELTA = 10_000_000

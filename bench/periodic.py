@@ -24,9 +24,10 @@ from bench.results import Results, verdicts
 from bench.runner import WrongAnswerError
 from bench.statistics import Wanted
 from bench.workload import ORIGIN
-from windrow.queries.periodic import adjusting, registry, running, scheduling, storage
-from windrow.queries.periodic.definitions import KEEP_RUNS, RUN_COLUMNS
-from windrow.records import Pace, QueryEntry
+from windrow.catalog.records import Pace, QueryEntry
+from windrow.queries.periodic import evaluation, registry, result_store, scheduler
+from windrow.queries.periodic.definition import KEEP_RUNS, RUN_COLUMNS
+from windrow.queries.synopses import reconcile
 from windrow.snapshot import Snapshot
 from windrow.times import to_datetime
 
@@ -109,7 +110,7 @@ def register(world: World, asked: Sequence[Query]) -> list[QueryEntry]:
     store = world.wh._store
     firsts = {query.group: query.sql for query in reversed(asked)}
     columns = {
-        group: storage.storable(world.wh.sql(sql).arrow().schema).serialize().to_pybytes()
+        group: result_store.storable(world.wh.sql(sql).arrow().schema).serialize().to_pybytes()
         for group, sql in firsts.items()
     }
     with store.catalog.write() as tables:
@@ -121,7 +122,7 @@ def register(world: World, asked: Sequence[Query]) -> list[QueryEntry]:
                 schema_bytes=columns[query.group], created=0, created_slides={},
             )  # fmt: skip
             registry.record(tables, entry)
-    adjusting.adjust(store, "packets")
+    reconcile.adjust(store, "packets")
     return store.catalog.read(lambda tables: [entry for _, entry in tables.items("queries")])
 
 
@@ -130,7 +131,7 @@ def answers(world: World, entries: Sequence[QueryEntry]) -> tuple[float, dict[st
     store = world.wh._store
     with Snapshot(store, ["packets"]) as snapshot:
         started = time.perf_counter()
-        found = {each.query: each for each in running.answer(store, snapshot, entries)}
+        found = {each.query: each for each in evaluation.answer(store, snapshot, entries)}
         seconds = time.perf_counter() - started
     if any("synopsis" not in each.how for each in found.values()):
         raise WrongAnswerError("a query was not answered from a synopsis")
@@ -351,8 +352,8 @@ def _tables(schedules: dict[tuple[int, int], dict[str, Outcome]]) -> list[str]:
     ):
         rows = []
         for (rate, count), of in schedules.items():
-            rows.append([f"{rate}", f"{count}", *(f"{getattr(of[p], value):,.1f}" for p in scheduling.POLICIES)])
-        found += [f"**{title}**", report.table(["rows a slide", "queries", *scheduling.POLICIES], rows)]
+            rows.append([f"{rate}", f"{count}", *(f"{getattr(of[p], value):,.1f}" for p in scheduler.POLICIES)])
+        found += [f"**{title}**", report.table(["rows a slide", "queries", *scheduler.POLICIES], rows)]
     return found
 
 
@@ -362,7 +363,7 @@ def _plots(schedules: dict[tuple[int, int], dict[str, Outcome]]) -> list[str]:
         for value, unit in (("throughput", "queries per slide"), ("latency", "slides")):
             series = {
                 policy: [(float(count), float(getattr(schedules[rate, count][policy], value))) for count in COUNTS]
-                for policy in scheduling.POLICIES
+                for policy in scheduler.POLICIES
             }
             title = f"{value.capitalize()} of six policies, {rate} rows a slide"
             drawn.append(plots.lines(f"periodic-{value}-{rate}", title, series, x="standing queries", y=unit))

@@ -8,8 +8,8 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from windrow.queries.periodic.costs import execution_cost
-from windrow.queries.periodic.scheduling import CONSERVATIVE, HYBRID, POLICIES, Group, Member, Scheduler, Task
+from windrow.queries.periodic.scheduler import CONSERVATIVE, HYBRID, POLICIES, Group, Member, Scheduler, Task
+from windrow.queries.synopses.cost_model import execution_cost
 
 GROUPS = ("src", "dst", "src, dst", "proto", "port", "proto, port", "len by proto", "len")
 COUNTS = (40, 80, 160, 240)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Hashable
 
 import pyarrow as pa
 
-from windrow.indexes.columns import ColumnCache
+from windrow.indexes.column_cache import ColumnCache
 
 Batches = list[pa.RecordBatch]
 Of = tuple[tuple[int, int, int, bytes, int], ...]

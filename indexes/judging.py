@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.indexes.model import Int64s
+from windrow.indexes.row_model import Int64s
 
 Settings = dict[str, Any]
 """How columns are written, in pyarrow's words."""

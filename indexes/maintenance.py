@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.indexes.manifest import Figures
-from windrow.indexes.model import Int64s
 from windrow.indexes.partitioners import Index
+from windrow.indexes.row_model import Int64s
 from windrow.indexes.segments import Segment
 
 _SMALL_BYTES = 1 << 20

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from windrow.indexes.model import Bools, Int64s
+from windrow.indexes.row_model import Bools, Int64s
 from windrow.indexes.segments import Segment
 from windrow.native import rows as native_rows
 

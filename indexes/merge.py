@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from windrow.indexes.arrange import Cut, directory_of
-from windrow.indexes.model import NEVER, SEQ, Int64s, RowModel
-from windrow.indexes.parquet import FileReader
+from windrow.indexes.row_model import NEVER, SEQ, Int64s, RowModel
 from windrow.indexes.rowreading import read_live, read_ranges
+from windrow.indexes.segment_builder import Cut, directory_of
+from windrow.indexes.segment_reader import FileReader
+from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.indexes.segments import Segment, pack_histogram
 from windrow.indexes.selection import Bounds
-from windrow.indexes.writing import SegmentFileWriter
 from windrow.native import rows as native_rows
 
 _MEMORY = 32 << 20

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from windrow.errors import DamageError
 from windrow.indexes.manifest import Manifest
-from windrow.indexes.model import Bools, Int64s, RowModel
-from windrow.indexes.parquet import FileReader, conform
+from windrow.indexes.row_model import Bools, Int64s, RowModel
+from windrow.indexes.segment_reader import FileReader, conform
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Limits
 from windrow.native import parquet_reader

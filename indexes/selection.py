@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.indexes.manifest import Manifest
-from windrow.indexes.model import Bools, RowModel
+from windrow.indexes.row_model import Bools, RowModel
 from windrow.indexes.segments import Segment
 
 Limits = list[tuple[str, int, int]]

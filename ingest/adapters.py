@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from windrow import times
+from windrow.append import Append, AppendReport
 from windrow.errors import DefinitionError, WindrowError
-from windrow.ingest.pressure import log, slid, wait_for_room
-from windrow.ingest.sessions import WarehouseOrPath, opened
+from windrow.ingest.backpressure import log, slid, wait_for_room
+from windrow.ingest.session import WarehouseOrPath, opened
 from windrow.ingest.totals import Totals
-from windrow.spool import Append, AppendReport
 from windrow.warehouse import Warehouse
 
 

@@ -7,19 +7,19 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from windrow.append import Append, AppendReport
+from windrow.catalog.lookups import find_stream, source_name
 from windrow.errors import BatchConflictError, DefinitionError
 from windrow.files import disk_errors
-from windrow.indexes.model import SEQ
+from windrow.indexes.row_model import SEQ
+from windrow.ingest.backpressure import wait_for_room
+from windrow.ingest.errors import SPARK_ERRORS, translated
 from windrow.ingest.expressions import Limits, arranged, can_place, latest
-from windrow.ingest.failures import SPARK_ERRORS, translated
-from windrow.ingest.packing import learned
-from windrow.ingest.pressure import wait_for_room
 from windrow.ingest.schemas import Columns, plan_columns
-from windrow.ingest.sessions import WRITE_SETTINGS, WarehouseOrPath, address, opened, settings, use_this_interpreter
-from windrow.ingest.staged import take_in
+from windrow.ingest.session import WRITE_SETTINGS, WarehouseOrPath, address, opened, settings, use_this_interpreter
+from windrow.ingest.sort_key import learned
 from windrow.ingest.syncing import synced_meanwhile
-from windrow.lookups import find_stream, source_name
-from windrow.spool import Append, AppendReport
+from windrow.ingest.verify import take_in
 from windrow.store import Store
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _written(df: "DataFrame", job: Append, columns: Columns, limits: Limits, fol
         rows = rows.select(*columns.changed)
     try:
         if not columns.native or not can_place(job):
-            from windrow.ingest.workers import stage_in_workers
+            from windrow.ingest.worker_writer import stage_in_workers
 
             return stage_in_workers(rows, job, limits, folder)
         with settings(df.sparkSession, WRITE_SETTINGS):

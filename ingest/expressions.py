@@ -14,11 +14,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.column import Column
 
-from windrow.indexes.model import SEQ
+from windrow.append import Append
 from windrow.indexes.partitioners import NEVER, Partitioner
-from windrow.ingest.packing import Numbers, big, pack, quoted
-from windrow.rejecting import EARLIEST
-from windrow.spool import Append
+from windrow.indexes.row_model import SEQ
+from windrow.ingest.sort_key import Numbers, big, pack, quoted
+from windrow.rejection import EARLIEST
 
 TS, EXP, PLACE = "_windrow_ts", "_windrow_exp", "_windrow_place"
 _EPOCH = "timestamp_ntz'1970-01-01 00:00:00'"

@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from windrow.definitions import StreamDefinition
 from windrow.errors import DefinitionError
 from windrow.ingest.append import append
-from windrow.ingest.failures import told
-from windrow.ingest.pressure import slid
+from windrow.ingest.backpressure import slid
+from windrow.ingest.errors import told
 from windrow.ingest.schemas import read_schema
-from windrow.ingest.sessions import use_this_interpreter
-from windrow.ingest.streaming import MAX_SPOOL_BYTES, stop, totals, write_stream
+from windrow.ingest.session import use_this_interpreter
+from windrow.ingest.stream import MAX_SPOOL_BYTES, stop, totals, write_stream
 from windrow.ingest.totals import Totals
 from windrow.warehouse import Warehouse
 
@@ -143,6 +143,6 @@ def spark_session(master: str | None, packages: str | None, settings: dict[str, 
 
 
 if __name__ == "__main__":
-    from windrow.cli_support import TopGroup
+    from windrow.cli.session import TopGroup
 
-    TopGroup(homes={"ingest": "windrow.cli_ingest:ingest"}, name="windrow")(["ingest", *sys.argv[1:]])
+    TopGroup(homes={"ingest": "windrow.cli.ingest:ingest"}, name="windrow")(["ingest", *sys.argv[1:]])

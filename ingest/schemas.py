@@ -12,10 +12,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.column import Column
 
-from windrow import intake
+from windrow import arrow_input
 from windrow.definitions import StreamDefinition
 from windrow.errors import SchemaError
-from windrow.ingest.packing import quoted
+from windrow.ingest.sort_key import quoted
 
 _SIMPLE: dict[Any, T.DataType] = {
     pa.bool_(): T.BooleanType(),
@@ -154,7 +154,7 @@ def check_columns(schema: T.StructType, definition: StreamDefinition) -> None:
             for field in wanted
         ]
     )
-    intake.plan_columns(given, eased, definition.name, definition.added)
+    arrow_input.plan_columns(given, eased, definition.name, definition.added)
     wrong = [
         f"column {field.name!r} is {schema[field.name].dataType.simpleString()}, the stream has {field.type}"
         for field in wanted

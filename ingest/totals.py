@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from windrow.spool import AppendReport
+from windrow.append import AppendReport
 
 
 @dataclass

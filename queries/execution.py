@@ -14,27 +14,29 @@ import duckdb
 import pyarrow as pa
 
 from windrow import times
-from windrow.catalog import Tables
+from windrow.catalog.environment import Tables
+from windrow.catalog.lookups import find_stream
 from windrow.errors import QueryError, UnknownStreamError
-from windrow.lookups import find_stream
-from windrow.queries import desks, engine, interrupting, macros, sources, system, unsteady
-from windrow.queries.answers import Answer, Window
-from windrow.queries.confine import confine
-from windrow.queries.desks import Desk
+from windrow.formats.text import HUGE
+from windrow.queries import system_tables
+from windrow.queries.answer import Answer, Window
+from windrow.queries.engine import arrow_source, cursor_pool, instance, interrupt
+from windrow.queries.engine.cursor_pool import Desk
+from windrow.queries.engine.interrupt import interruptible
+from windrow.queries.engine.marking import arriving, as_marked, marked
+from windrow.queries.engine.types import quoted
 from windrow.queries.explaining import Explanation
-from windrow.queries.interrupting import interruptible
-from windrow.queries.marking import arriving, as_marked, marked
-from windrow.queries.periodic import storage
-from windrow.queries.periodic.storage import Stored
-from windrow.queries.planner import Planner, Pruned, bounds_of
-from windrow.queries.relations import table_sql
-from windrow.queries.statements import Reference, Statement, by_likeness, parse
-from windrow.queries.types import quoted
-from windrow.queries.views import patterns
-from windrow.queries.windows import All
+from windrow.queries.periodic import result_store
+from windrow.queries.periodic.result_store import Stored
+from windrow.queries.planner.planner import Planner, Pruned, bounds_of
+from windrow.queries.planner.scan_sql import table_sql
+from windrow.queries.sql import macros, volatility
+from windrow.queries.sql.confinement import confine
+from windrow.queries.sql.statement import Reference, Statement, by_likeness, parse
+from windrow.queries.sql.window_spec import All
+from windrow.queries.views import update_patterns
 from windrow.snapshot import Snapshot, StreamView
 from windrow.store import Store
-from windrow.texts import HUGE
 
 BATCH_ROWS = 100_000
 _CATCH_UPS = 5
@@ -134,7 +136,7 @@ def prepare(
     pinned, held = (snapshot, None) if snapshot is not None else _pin(store, statement)
     desk: Desk | None = None
     try:
-        desk = desks.take(store, memory_limit)
+        desk = cursor_pool.take(store, memory_limit)
         streams = _offer(statement, pinned, held, desk)
         pruned = Planner(pinned, statement, params, desk).prepare(streams)
         windows = tuple([window_of(pinned.view(reference.name), reference) for reference in streams])
@@ -147,14 +149,14 @@ def prepare(
     return Prepared(statement, pinned, desk, tuple(pruned), windows, borrowed=snapshot is not None)
 
 
-def _pin(store: Store, statement: Statement) -> tuple[Snapshot, system.Records | None]:
+def _pin(store: Store, statement: Statement) -> tuple[Snapshot, system_tables.Records | None]:
     """A new snapshot of what the statement names, and what system tables show beside it, of the same commit."""
     references = statement.references
     if not any(reference.schema for reference in references):
         return Snapshot(store, alike=frozenset([reference.name.lower() for reference in references])), None
     for _ in range(_CATCH_UPS):
         pinned = Snapshot(store)
-        held = system.records(pinned)
+        held = system_tables.records(pinned)
         if held.version == pinned.version:
             break
         pinned.close()
@@ -163,7 +165,7 @@ def _pin(store: Store, statement: Statement) -> tuple[Snapshot, system.Records |
     return pinned, held
 
 
-def _offer(statement: Statement, snapshot: Snapshot, held: system.Records | None, desk: Desk) -> list[Reference]:
+def _offer(statement: Statement, snapshot: Snapshot, held: system_tables.Records | None, desk: Desk) -> list[Reference]:
     """Confine the statement, make its tables readable, and give its references to streams, each relation once."""
     streams = {name.lower(): name for name in snapshot.streams()}
     tables = {name.lower(): name for name in snapshot.tables}
@@ -171,7 +173,7 @@ def _offer(statement: Statement, snapshot: Snapshot, held: system.Records | None
 
     def exists(reference: Reference) -> bool:
         if reference.schema:
-            return reference.schema.lower() == "windrow" and reference.name.lower() in system.TABLES
+            return reference.schema.lower() == "windrow" and reference.name.lower() in system_tables.TABLES
         return any(reference.name.lower() in known for known in (streams, tables, delivered))
 
     found = tuple(map(exists, statement.references))
@@ -183,8 +185,8 @@ def _offer(statement: Statement, snapshot: Snapshot, held: system.Records | None
         if folded not in streams or reference.schema:
             _refuse_window(statement, reference)
         if reference.schema:
-            held = held or system.records(snapshot)
-            desk.rows(reference.relation, system.table(snapshot, held, folded))
+            held = held or system_tables.records(snapshot)
+            desk.rows(reference.relation, system_tables.table(snapshot, held, folded))
         elif folded in streams:
             own.append(replace(reference, name=streams[folded]))
         elif folded in tables:
@@ -200,7 +202,7 @@ def _delivered(statement: Statement, snapshot: Snapshot, known: set[str]) -> dic
 
     def look(tables: Tables) -> dict[str, Stored]:
         named = [(at.decode(), at) for at, _ in tables.raw_items("queries") if at.decode().lower() in wanted]
-        return {n.lower(): storage.stored(tables, tables.get("queries", at), snapshot.version) for n, at in named}
+        return {n.lower(): result_store.stored(tables, tables.get("queries", at), snapshot.version) for n, at in named}
 
     return snapshot.store.catalog.read(look) if wanted else {}
 
@@ -245,7 +247,7 @@ def run(prepared: Prepared, params: Params, timeout: float | None = None) -> pa.
     """Start the statement; rows come as they are read. Errors show their place in the user's text."""
     cursor, statement = prepared.cursor, prepared.statement
     if timeout is not None:
-        prepared.timers.append(interrupting.after(timeout, cursor))
+        prepared.timers.append(interrupt.after(timeout, cursor))
     with _telling(prepared, timeout):
         if statement.explain:
             lines = str(interruptible(cursor, lambda: _explained(prepared, params))).splitlines()
@@ -266,7 +268,7 @@ def _started(cursor: Any, statement: Statement, params: Params) -> tuple[pa.Reco
         relation = cursor.sql(statement.sql, params=params)
         types = [arriving(name, kind) for name, kind in zip(relation.columns, relation.types, strict=True)]
         return relation.to_arrow_reader(BATCH_ROWS), types
-    return sources.run(cursor, statement.sql, params, BATCH_ROWS)
+    return arrow_source.run(cursor, statement.sql, params, BATCH_ROWS)
 
 
 @by_likeness
@@ -302,7 +304,7 @@ def _batches(
         with _telling(prepared, timeout):
             batch = interruptible(prepared.cursor, following)
         if batch is None:
-            prepared.tidy = not unsteady.asks_the_clock(prepared.statement)
+            prepared.tidy = not volatility.asks_the_clock(prepared.statement)
             break
         yield pa.RecordBatch.from_arrays(as_marked(batch.columns, schema), schema=schema)
     for timer in prepared.timers:
@@ -325,7 +327,7 @@ def told(statement: Statement, error: BaseException, timeout: float | None = Non
     message = str(error)
     if timeout is not None and "INTERRUPT" in message.upper():
         return QueryError(f"the query was cancelled: it took longer than {timeout:g} s")
-    return engine.explain_error(statement, error)
+    return instance.explain_error(statement, error)
 
 
 def _explained(prepared: Prepared, params: Params) -> Explanation:
@@ -333,9 +335,9 @@ def _explained(prepared: Prepared, params: Params) -> Explanation:
     try:
         rows = prepared.cursor.execute(f"{word} {prepared.statement.sql}", params).fetchall()
     except duckdb.Error as error:
-        raise engine.explain_error(prepared.statement, error, before=len(word) + 1) from None
+        raise instance.explain_error(prepared.statement, error, before=len(word) + 1) from None
     plan = "\n".join(str(row[1]) for row in rows)
-    pattern = patterns.told(prepared.statement, prepared.snapshot)
+    pattern = update_patterns.told(prepared.statement, prepared.snapshot)
     return Explanation(prepared.pruned, prepared.windows, plan, pattern)
 
 

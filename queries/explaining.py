@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from windrow.queries.answers import Window
-from windrow.queries.planner import Pruned
+from windrow.queries.answer import Window
+from windrow.queries.planner.planner import Pruned
 
 
 @dataclass(frozen=True)

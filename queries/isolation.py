@@ -17,21 +17,22 @@ import duckdb
 import pyarrow as pa
 
 from windrow import times
-from windrow.catalog import Tables
+from windrow.catalog.environment import Tables
+from windrow.catalog.lookups import find_stream
 from windrow.errors import QueryError, UnknownStreamError
 from windrow.files import disk_errors
 from windrow.locks import locked
-from windrow.lookups import find_stream
-from windrow.queries import execution, slotwise, states, windows
-from windrow.queries.answers import Answer, Window
-from windrow.queries.desks import Desk
+from windrow.queries import execution, incremental
+from windrow.queries.answer import Answer, Window
+from windrow.queries.engine.cursor_pool import Desk
+from windrow.queries.engine.marking import as_marked, marked, may_be_lost
 from windrow.queries.execution import Prepared
-from windrow.queries.marking import as_marked, marked, may_be_lost
-from windrow.queries.pieces import CannotCutError
-from windrow.queries.planner import Planner
+from windrow.queries.incremental import Between, OvertakenError, Slotwise, picked
+from windrow.queries.planner.planner import Planner
 from windrow.queries.priorities import GATE, ONE_TIME
-from windrow.queries.slotwise import Between, OvertakenError, Slotwise, picked
-from windrow.queries.statements import Reference, parse
+from windrow.queries.sql import states, window_spec
+from windrow.queries.sql.split_aggregate import CannotCutError
+from windrow.queries.sql.statement import Reference, parse
 from windrow.store import Store
 
 LEVELS = ("snapshot", "latest", "serial")
@@ -319,7 +320,7 @@ def _parts(prepared: Prepared) -> tuple[Reference, states.Parts]:
     if len(prepared.pruned) != 1 or prepared.statement.explain:
         raise CannotCutError("it does not read exactly one stream")
     stream = prepared.pruned[0].reference
-    if isinstance(stream.window, windows.Rows) or prepared.snapshot.now(stream.name) is None:
+    if isinstance(stream.window, window_spec.Rows) or prepared.snapshot.now(stream.name) is None:
         raise CannotCutError("its window is a count, or the stream has no clock yet")
     if sum(reference.relation == stream.relation for reference in prepared.statement.references) != 1:
         raise CannotCutError("it reads the stream more than once")
@@ -397,4 +398,4 @@ def _answer(
     )  # fmt: skip
 
 
-__all__ = ["LEVELS", "RERUNS", "slotwise", "sql"]
+__all__ = ["LEVELS", "RERUNS", "incremental", "sql"]

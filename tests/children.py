@@ -372,10 +372,10 @@ def add_standing(path: str) -> None:
 
 def small_tails() -> None:
     """Let even the smallest results take every way there is: into files at once, or gathered and rolled."""
-    from windrow.queries.periodic import storage
+    from windrow.queries.periodic import result_store
 
-    storage.INLINE_BYTES = 1800
-    storage.TAIL_RUNS = 2
+    result_store.INLINE_BYTES = 1800
+    result_store.TAIL_RUNS = 2
 
 
 def slide_and_run(wh: Any, slot: int) -> list[Any]:

@@ -215,7 +215,7 @@ def answer_at(text: str, slide: int) -> list[tuple[Any, ...]]:
 
 def write_numbered(path: str, stop: str, log: str) -> None:
     """Slide on until told to stop; writes down which commit each slide was."""
-    from windrow.spool import find_stream
+    from windrow.append import find_stream
 
     schema = pa.schema([("ts", US), ("exp", US), ("k", pa.int64()), ("n", pa.int64())])
     slot = 0
@@ -256,12 +256,12 @@ class Asked(NamedTuple):
 
 def read_numbered(path: str, rounds: int, queue: Any) -> None:
     """Ask at every level again and again; tells an `Asked` of each."""
-    from windrow.queries import slotwise
+    from windrow.queries import incremental
 
-    slotwise.READ_BYTES = 1
+    incremental.READ_BYTES = 1
     told, works = [], []
-    real = slotwise.Slotwise.run
-    slotwise.Slotwise.run = lambda self: (works.append(self), real(self))[1]
+    real = incremental.Slotwise.run
+    incremental.Slotwise.run = lambda self: (works.append(self), real(self))[1]
     base = BASE // DELTA
     with windrow.open(path, clock=lambda: CLOCK + 10**12) as wh:
         while wh.stream("numbered").slide is None:

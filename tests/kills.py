@@ -30,7 +30,7 @@ from scenario import STREAM, Operation
 from shapes import BASE, DELTA, LAYOUTS, SHAPES, Shape, plain
 from system_calls import Child, normalised, watched, work_in_turn
 from windrow import Index
-from windrow.catalog import Tables, named_files
+from windrow.catalog.environment import Tables, named_files
 from windrow.reclaim import data_files
 
 State = dict[str, Any]

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import windrow
 from oracle import Oracle
 from shapes import BASE, DELTA, SHAPES, Shape, plain, when
-from windrow.tables import find_table
+from windrow.reference_tables import find_table
 
 Operation = tuple[Any, ...]
 STREAM = "s"

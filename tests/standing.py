@@ -12,9 +12,9 @@ import pyarrow as pa
 import windrow
 from oracle import Oracle
 from shapes import BASE, DELTA, when
-from windrow.queries.periodic import adjusting, answering
-from windrow.queries.periodic.shelf import cursor_of, shelf_of
-from windrow.records import Pace, QueryEntry
+from windrow.catalog.records import Pace, QueryEntry
+from windrow.queries.synopses import evaluate, reconcile
+from windrow.queries.synopses.node_cache import cursor_of, shelf_of
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 
@@ -181,7 +181,7 @@ def put(world: World, name: str, text: str, slots: int, kind: str | None, period
         )  # fmt: skip
         tables.put("queries", name.encode(), entry)
     world.queries[name] = text, slots
-    adjusting.adjust(store, STREAM, kind=kind)
+    reconcile.adjust(store, STREAM, kind=kind)
 
 
 def drop(world: World, name: str, kind: str | None) -> None:
@@ -189,13 +189,13 @@ def drop(world: World, name: str, kind: str | None) -> None:
     with world.wh._store.catalog.write() as tables:
         tables.delete("queries", name.encode())
     del world.queries[name]
-    adjusting.adjust(world.wh._store, STREAM, kind=kind)
+    reconcile.adjust(world.wh._store, STREAM, kind=kind)
 
 
 def from_synopses(store: Store, snapshot: Snapshot, text: str) -> pa.Table:
     """A statement's answer without any row being read: DuckDB merges the nodes of its synopses."""
-    planned, shelf = answering.plan(store, snapshot, text, {}), shelf_of(store)
+    planned, shelf = evaluate.plan(store, snapshot, text, {}), shelf_of(store)
     with shelf.lock:
-        answering.load(store, shelf, [planned])
+        evaluate.load(store, shelf, [planned])
         with cursor_of(shelf) as cursor:
-            return answering.finished(shelf, cursor, planned)
+            return evaluate.finished(shelf, cursor, planned)

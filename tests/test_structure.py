@@ -21,8 +21,11 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FOLDERS = {"windrow": "warehouse"} | {f"windrow.{name}": name for name in ("indexes", "ingest", "native", "queries")}
-FOLDERS["windrow.queries.periodic"] = "queries/periodic"
-FOLDERS["windrow.queries.views"] = "queries/views"
+FOLDERS |= {f"windrow.{name}": f"warehouse/{name}" for name in ("catalog", "cli", "demo", "formats")}
+FOLDERS |= {
+    f"windrow.queries.{name}": f"queries/{name}"
+    for name in ("engine", "periodic", "planner", "sql", "synopses", "views")
+}
 LAYER = {"native": 0, "indexes": 1, "warehouse": 2, "ingest": 3, "queries": 3}
 
 # Errors are everybody's words. The module imports nothing of ours, so it stands below all layers.
@@ -52,7 +55,7 @@ def relative(path: Path) -> str:
 
 
 def module_name(path: Path) -> str:
-    """The import name of a file: warehouse/cli.py is windrow.cli, indexes/__init__.py is windrow.indexes."""
+    """The import name of a file: warehouse/cli/__init__.py is windrow.cli, indexes/__init__.py is windrow.indexes."""
     parts = list(path.relative_to(ROOT).with_suffix("").parts)
     parts = ["windrow", *parts[1:]] if parts[0] == "warehouse" else ["windrow", *parts]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

@@ -34,15 +34,15 @@ from windrow.errors import (
 )
 
 if TYPE_CHECKING:
+    from windrow.append import AppendReport
     from windrow.indexes.partitioners import Index
     from windrow.relayout import RelayoutReport
     from windrow.slide import SlideReport
     from windrow.snapshot import Snapshot
-    from windrow.spool import AppendReport
     from windrow.warehouse import Warehouse
 else:
     _HOMES = {
-        "AppendReport": "windrow.spool",
+        "AppendReport": "windrow.append",
         "RelayoutReport": "windrow.relayout",
         "Index": "windrow.indexes.partitioners",
         "SlideReport": "windrow.slide",

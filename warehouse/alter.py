@@ -8,16 +8,16 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from windrow import times
-from windrow.catalog import Tables, key
+from windrow.catalog.environment import Tables, key
+from windrow.catalog.lookups import find_stream, refuse_view
+from windrow.catalog.records import SpoolEntry, StreamState
 from windrow.definitions import StreamDefinition, check_schema, choose_index
 from windrow.errors import DefinitionError
 from windrow.files import disk_errors
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.segments import Segment
 from windrow.layouts import flattened, settled, turn_to
-from windrow.lookups import find_stream, refuse_view
 from windrow.moving import Stock, take_stock
-from windrow.records import SpoolEntry, StreamState
 from windrow.relayout import holding
 from windrow.retiming import retimed
 from windrow.store import Store

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from windrow.catalog import Tables
+from windrow.catalog.environment import Tables
+from windrow.catalog.records import FileEntry, RejectedEntry, ResultPart, SpoolEntry, TableEntry
 from windrow.errors import DamageError
 from windrow.files import digest_of, living_writers, writer_of
-from windrow.indexes.model import SEQ
-from windrow.indexes.parquet import conform
+from windrow.indexes.row_model import SEQ
+from windrow.indexes.segment_reader import conform
 from windrow.indexes.segments import Segment, pack_histogram
 from windrow.native import directory as native_directory
 from windrow.native import rows as native_rows
 from windrow.orphans import data_files, distrust, marks, named_files
-from windrow.records import FileEntry, RejectedEntry, ResultPart, SpoolEntry, TableEntry
 from windrow.snapshot import Snapshot, StreamView
 from windrow.store import Store
 

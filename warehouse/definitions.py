@@ -9,10 +9,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from windrow import arguments, texts, times
+from windrow import arguments, times
 from windrow.errors import DefinitionError, InvalidNameError
-from windrow.indexes.model import SEQ, RowModel
+from windrow.formats import text
 from windrow.indexes.partitioners import Index
+from windrow.indexes.row_model import SEQ, RowModel
 from windrow.native import key_encoding as native_keys
 
 RESERVED = ("_seq", "_reason", "_source", "_batch", "_rejected_at")
@@ -237,14 +238,14 @@ def check_column(field: pa.Field, what: str, *, is_sorted: bool = True) -> None:
             f"{what}: column {field.name!r} has the time zone {zone!r}, which is unknown; "
             "write it like UTC, Europe/Berlin or +01:00"
         )
-    if texts.contains(field.type, _is_too_wide):
+    if text.contains(field.type, _is_too_wide):
         raise DefinitionError(
             f"{what}: column {field.name!r} of type {field.type} has more digits than the {_MOST_DIGITS} "
             f"that SQL counts with; make it a decimal of at most {_MOST_DIGITS} digits, or text"
         )
-    if field.metadata == texts.BITS or texts.contains(field.type, texts.is_opaque):
+    if field.metadata == text.BITS or text.contains(field.type, text.is_opaque):
         raise DefinitionError(
-            f"{what}: column {field.name!r} of type {texts.type_name(field)} would come back as bytes; cast it to text"
+            f"{what}: column {field.name!r} of type {text.type_name(field)} would come back as bytes; cast it to text"
         )
     try:
         empty = pa.schema([field]).empty_table()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from windrow import times
-from windrow.advise import Advice, advise
+from windrow.advisor import Advice, advise
 from windrow.alter import alter_stream
 from windrow.indexes.partitioners import Index
 from windrow.moving import STEP_BYTES

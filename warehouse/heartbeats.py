@@ -2,10 +2,10 @@
 
 from msgspec.structs import replace
 
-from windrow.catalog import key
+from windrow.catalog.environment import key
+from windrow.catalog.lookups import find_stream, refuse_view, source_name
+from windrow.catalog.records import SourceEntry
 from windrow.errors import ClockError, UnknownSourceError
-from windrow.lookups import find_stream, refuse_view, source_name
-from windrow.records import SourceEntry
 from windrow.store import Store
 from windrow.times import show, show_duration
 

@@ -4,11 +4,11 @@ from dataclasses import replace as changed
 
 from msgspec.structs import replace
 
-from windrow.catalog import Tables, key
+from windrow.catalog.environment import Tables, key
+from windrow.catalog.records import Layout, Relayout, StreamState
 from windrow.definitions import StreamDefinition
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.partitioners import Index
-from windrow.records import Layout, Relayout, StreamState
 
 
 def opening_layout(definition: StreamDefinition, index: Index, why: str) -> Layout:

@@ -11,22 +11,22 @@ from itertools import groupby
 import pyarrow as pa
 from msgspec.structs import replace
 
-from windrow.catalog import Tables, key
+from windrow.catalog.environment import Tables, key
+from windrow.catalog.lookups import find_stream
+from windrow.catalog.records import FileEntry, StreamEntry, StreamState
+from windrow.catalog.replacing import noted, retire, torn_files
+from windrow.catalog.segment_log import load_segments
 from windrow.errors import WindrowError
 from windrow.files import disk_errors
-from windrow.indexes.arrange import Cut, arrange
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.merge import live_rows
-from windrow.indexes.model import SEQ
+from windrow.indexes.row_model import SEQ
+from windrow.indexes.segment_builder import Cut, arrange
+from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.indexes.segments import Segment
-from windrow.indexes.writing import SegmentFileWriter
 from windrow.layouts import settled
-from windrow.lookups import find_stream
-from windrow.manifests import load_segments
 from windrow.reclaim import reclaim_ready, settle, unlink
-from windrow.records import FileEntry, StreamEntry, StreamState
-from windrow.replacing import noted, retire, torn_files
-from windrow.staged import CHUNK_BYTES, StagedFile, segment_of
+from windrow.segment_files import CHUNK_BYTES, StagedFile, segment_of
 from windrow.store import Store
 
 STEP_BYTES = 64 << 20

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from windrow.catalog import Tables
+from windrow.catalog.environment import Tables
 from windrow.errors import FormatError
 from windrow.files import living_writers, writer_of
 from windrow.indexes.segments import Segment

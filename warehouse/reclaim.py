@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from windrow.catalog import Tables, key
+from windrow.catalog.environment import Tables, key
+from windrow.catalog.records import Reclaim, StreamEntry
 from windrow.files import remove_dead_staging
 from windrow.locks import remove_unheld
 from windrow.orphans import clear_orphans
-from windrow.records import Reclaim, StreamEntry
 from windrow.store import Store
 
 _PER_SLIDE = 256

@@ -6,12 +6,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 
-from windrow.catalog import Tables, key, last_int
+from windrow.append import Append, AppendReport
+from windrow.catalog.environment import Tables, key, last_int
+from windrow.catalog.lookups import find_stream
+from windrow.catalog.records import Reclaim, RejectedEntry, StreamEntry
 from windrow.errors import DamageError
-from windrow.lookups import find_stream
-from windrow.records import Reclaim, RejectedEntry, StreamEntry
-from windrow.rejecting import EXTRA
-from windrow.spool import Append, AppendReport
+from windrow.rejection import EXTRA
 from windrow.store import Store
 
 
@@ -28,7 +28,7 @@ def read_rejected(store: Store, stream: str) -> pa.Table:
 
 
 def _read(store: Store, record: RejectedEntry, schema: pa.Schema) -> pa.Table:
-    from windrow.indexes.parquet import conform
+    from windrow.indexes.segment_reader import conform
 
     try:
         return conform(pq.ParquetFile(store.root / record.file).read(), schema)

@@ -12,17 +12,17 @@ from dataclasses import replace as changed
 
 from msgspec.structs import replace
 
-from windrow.catalog import Tables
-from windrow.catalog import key as catalog_key
+from windrow.catalog.environment import Tables
+from windrow.catalog.environment import key as catalog_key
+from windrow.catalog.lookups import find_stream, refuse_view
+from windrow.catalog.records import StreamState
 from windrow.definitions import StreamDefinition, check_key, choose_index
 from windrow.errors import DefinitionError
 from windrow.files import disk_errors
 from windrow.indexes.partitioners import Index
 from windrow.layouts import settled, turn_to
 from windrow.locks import locked
-from windrow.lookups import find_stream, refuse_view
 from windrow.moving import STEP_BYTES, Stock, move, take_stock
-from windrow.records import StreamState
 from windrow.store import Store
 
 MOVES = (False, "steps", "now")

@@ -3,9 +3,9 @@
 import pyarrow as pa
 from msgspec.structs import replace
 
-from windrow.indexes.model import RowModel
-from windrow.indexes.parquet import FileReader
+from windrow.indexes.row_model import RowModel
 from windrow.indexes.rowreading import read_ranges
+from windrow.indexes.segment_reader import FileReader
 from windrow.indexes.segments import Segment, pack_histogram
 from windrow.native import rows as native_rows
 

@@ -13,28 +13,28 @@ from dataclasses import replace as replaced
 
 from msgspec.structs import replace
 
-from windrow.catalog import Tables, key, last_int
+from windrow.catalog.environment import Tables, key, last_int
+from windrow.catalog.lookups import find_stream, refuse_view
+from windrow.catalog.records import FileEntry, SlideEntry, SpoolEntry, StreamEntry, StreamState
+from windrow.catalog.replacing import noted, retire, torn_files
+from windrow.catalog.segment_log import load_segments
 from windrow.definitions import choose_index
 from windrow.errors import ClockError
 from windrow.files import disk_errors
-from windrow.following import Contribution, Follower, Moving, following, needed
-from windrow.indexes.arrange import Cut
 from windrow.indexes.maintenance import Merge
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.merge import merge
+from windrow.indexes.segment_builder import Cut
+from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.indexes.segments import Segment
-from windrow.indexes.update import Update, plan_update
-from windrow.indexes.writing import SegmentFileWriter
+from windrow.indexes.update_plan import Update, plan_update
 from windrow.layouts import settled, turn_to
 from windrow.locks import locked
-from windrow.lookups import find_stream, refuse_view
-from windrow.manifests import load_segments
 from windrow.moving import move_after_slide
 from windrow.reclaim import begin_removal, settle
-from windrow.records import FileEntry, SlideEntry, SpoolEntry, StreamEntry, StreamState
-from windrow.replacing import noted, retire, torn_files
+from windrow.segment_files import StagedFile, late_rows, segment_of
+from windrow.slide_hooks import Contribution, Follower, Moving, following, needed
 from windrow.sources import Progress, behind_error, progress_of
-from windrow.staged import StagedFile, late_rows, segment_of
 from windrow.store import Store
 from windrow.times import show, show_duration, to_datetime
 

@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from windrow import arguments, times
-from windrow.catalog import Tables, key
+from windrow.catalog.environment import Tables, key
+from windrow.catalog.lookups import find_stream
+from windrow.catalog.records import HoldEntry, SourceEntry, StreamEntry, StreamState, TableEntry
+from windrow.catalog.segment_log import load_segments
 from windrow.errors import ClosedError, UnknownStreamError, WindowError
 from windrow.files import disk_errors
 from windrow.indexes.manifest import Manifest
-from windrow.indexes.model import RowModel
-from windrow.indexes.probing import KeyRange, Sorting, key_ranges, probe_segments, sorting
-from windrow.indexes.scanning import scan_segments
+from windrow.indexes.probe import KeyRange, Sorting, key_ranges, probe_segments, sorting
+from windrow.indexes.row_model import RowModel
+from windrow.indexes.scan import scan_segments
 from windrow.indexes.selection import Bounds, Selection, select
-from windrow.lookups import find_stream
-from windrow.manifests import load_segments
 from windrow.pins import Pin
-from windrow.records import HoldEntry, SourceEntry, StreamEntry, StreamState, TableEntry
 from windrow.sources import Progress, progress_of
 from windrow.store import Store
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-    from windrow.queries.answers import Answer
+    from windrow.queries.answer import Answer
 
 
 _LOADED = 16
@@ -271,7 +271,7 @@ class Snapshot:
             memory: Such as ``"2GB"``; there is no folder to spill to.
             threads: Worker threads; all cores by default.
         """
-        from windrow.queries.handout import connection
+        from windrow.queries.external_connection import connection
 
         return connection(self, memory, threads)
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from windrow.catalog.records import SourceEntry, StreamState
 from windrow.definitions import StreamDefinition
 from windrow.errors import SourceBehindError
-from windrow.records import SourceEntry, StreamState
 from windrow.times import show
 
 

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from windrow.ingest.append import append
-    from windrow.ingest.reading import read, release, window
-    from windrow.ingest.source import register
-    from windrow.ingest.streaming import stop, totals, write_stream
+    from windrow.ingest.data_source import register
+    from windrow.ingest.read import read, release, window
+    from windrow.ingest.stream import stop, totals, write_stream
 
 _HOMES = {
     "append": "windrow.ingest.append",
-    "read": "windrow.ingest.reading",
-    "register": "windrow.ingest.source",
-    "release": "windrow.ingest.reading",
-    "stop": "windrow.ingest.streaming",
-    "totals": "windrow.ingest.streaming",
-    "window": "windrow.ingest.reading",
-    "write_stream": "windrow.ingest.streaming",
+    "read": "windrow.ingest.read",
+    "register": "windrow.ingest.data_source",
+    "release": "windrow.ingest.read",
+    "stop": "windrow.ingest.stream",
+    "totals": "windrow.ingest.stream",
+    "window": "windrow.ingest.read",
+    "write_stream": "windrow.ingest.stream",
 }
 
 __all__ = ["append", "read", "register", "release", "stop", "totals", "window", "write_stream"]

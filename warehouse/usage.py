@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from windrow.catalog import Catalog, Tables, key
-from windrow.records import UsageEntry
+from windrow.catalog.environment import Catalog, Tables, key
+from windrow.catalog.records import UsageEntry
 
 PUT_DOWN_EVERY = 1000
 """Queries that one process asks before it puts them down by itself."""

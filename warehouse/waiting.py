@@ -1,7 +1,7 @@
 """Waiting for a stream's clock, whoever moves it."""
 
+from windrow.catalog.lookups import find_stream
 from windrow.errors import BusyError
-from windrow.lookups import find_stream
 from windrow.snapshot import load_view
 from windrow.store import Store
 from windrow.times import show

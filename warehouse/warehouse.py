@@ -10,31 +10,31 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from windrow import administration, arguments, times
-from windrow.advise import follow as follow_advice
+from windrow import arguments, ddl, times
+from windrow.advisor import follow as follow_advice
+from windrow.append import Append, AppendReport
 from windrow.check import CheckReport, check
 from windrow.facade_changes import Changes
 from windrow.files import Files
 from windrow.heartbeats import fail_source, heartbeat
 from windrow.indexes.partitioners import Index
-from windrow.opening import open_store
+from windrow.open_store import open_store
 from windrow.reclaim import GcReport, collect
+from windrow.reference_tables import drop_table, put_table
 from windrow.rejected import discard_rejected, read_rejected, replay_rejected
 from windrow.slide import Slide, SlideReport
 from windrow.snapshot import Snapshot
-from windrow.spool import Append, AppendReport
 from windrow.status import StreamStatus, WarehouseStatus, stream_status, warehouse_status
-from windrow.tables import drop_table, put_table
 from windrow.waiting import wait_for
 from windrow.warehouse_followers import FOLLOWERS
 
 if TYPE_CHECKING:
-    from windrow.queries.answers import Answer
+    from windrow.queries.answer import Answer
     from windrow.queries.explaining import Explanation
-    from windrow.queries.periodic.planning import Group
+    from windrow.queries.periodic.query_plan import Group
     from windrow.queries.periodic.registry import QueryStatus
-    from windrow.queries.periodic.rounds import RunReport
-    from windrow.queries.views.declaring import View
+    from windrow.queries.periodic.runner import RunReport
+    from windrow.queries.views.ddl import View
 
 
 class Warehouse(Changes):
@@ -123,7 +123,7 @@ class Warehouse(Changes):
             origin: τ₀, where slots are aligned; by default the Unix epoch.
             on_source_failure: ``"block"`` or ``"exclude"`` a source that is declared failed.
         """
-        administration.create_stream(
+        ddl.create_stream(
             self._store,
             name,
             schema,
@@ -144,7 +144,7 @@ class Warehouse(Changes):
 
     def drop_stream(self, name: str) -> None:
         """Remove a stream and its rows; readers that have pinned it go on reading."""
-        administration.drop_stream(self._store, name)
+        ddl.drop_stream(self._store, name)
 
     def streams(self) -> list[str]:
         """Names of the streams."""
@@ -176,9 +176,9 @@ class Warehouse(Changes):
             time: What to call the column with the time of a result, the latest of its parts' times.
             expires: What to call the column with its expiry, the earliest of its parts'.
         """
-        from windrow.queries.views import declaring
+        from windrow.queries.views import ddl
 
-        return declaring.create_view(
+        return ddl.create_view(
             self._store,
             name,
             sql,
@@ -193,13 +193,13 @@ class Warehouse(Changes):
 
     def drop_view(self, name: str) -> None:
         """Remove a view and its rows; readers that have pinned it go on reading."""
-        administration.drop_stream(self._store, name, view=True)
+        ddl.drop_stream(self._store, name, view=True)
 
     def views(self) -> "list[View]":
         """What is known of each view: its statement, inputs, update pattern and why, clock and whom it waits for."""
-        from windrow.queries.views import declaring
+        from windrow.queries.views import ddl
 
-        return declaring.views(self._store)
+        return ddl.views(self._store)
 
     def append(self, stream: str, data: Any, *, source: str | None = None, batch_id: str | None = None) -> AppendReport:
         """Spool rows: durable when this returns, in the window after the next slide.
@@ -383,16 +383,16 @@ class Warehouse(Changes):
             policy: Which of them are answered together, and in which order: ``no-sharing``, ``aggressive``,
                 ``conservative``, ``hybrid``, ``hybrid+late`` or ``hybrid+late-pending``.
         """
-        from windrow.queries.periodic import rounds
+        from windrow.queries.periodic import runner
 
         wanted = None if names is None else arguments.names(names, "names")
-        return rounds.run_due(self._store, wanted, now=now, policy=policy)
+        return runner.run_due(self._store, wanted, now=now, policy=policy)
 
     def query_plan(self) -> "list[Group]":
         """Which periodic queries are answered together, what they share and why."""
-        from windrow.queries.periodic import planning
+        from windrow.queries.periodic import query_plan
 
-        return planning.plan(self._store)
+        return query_plan.plan(self._store)
 
     def results(self, name: str, *, slide: int | None = None) -> "Answer":
         """What a periodic query has delivered, oldest run first; also to be had in SQL, under the query's name.
@@ -442,7 +442,7 @@ class Warehouse(Changes):
         report = check(self._store, progress)
         if not self._store.catalog.read(lambda tables: next(iter(tables.raw_items("synopses")), None) is not None):
             return report
-        from windrow.queries.periodic.checking import problems
+        from windrow.queries.synopses.check import problems
 
         return replace(report, problems=(*report.problems, *problems(self._store)))
 

@@ -1,36 +1,36 @@
 """What follows streams: synopses, views and periodic queries, each kind loaded when a stream has one."""
 
-from windrow.catalog import Tables
-from windrow.following import Follow, Follower, Tally
-from windrow.records import StreamEntry
+from windrow.catalog.environment import Tables
+from windrow.catalog.records import StreamEntry
+from windrow.slide_hooks import Follow, Follower, Tally
 
 
 def _holding() -> Follow:
-    from windrow.queries.periodic.holding import follow
+    from windrow.queries.periodic.retained_slides import follow
 
     return follow
 
 
 def _synopses() -> Follow:
-    from windrow.queries.periodic.keeping import follow
+    from windrow.queries.synopses.maintenance import follow
 
     return follow
 
 
 def _tally() -> Tally:
-    from windrow.queries.periodic.tallying import tally
+    from windrow.queries.synopses.tally import tally
 
     return tally
 
 
 def _follow_views() -> Follow:
-    from windrow.queries.views.following import follow
+    from windrow.queries.views.slide_hook import follow
 
     return follow
 
 
 def _needed_by_views(tables: Tables, entry: StreamEntry, now: int) -> int | None:
-    from windrow.queries.views.following import needs
+    from windrow.queries.views.slide_hook import needs
 
     return needs(tables, entry, now)
 

@@ -11,17 +11,17 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from windrow import times
-from windrow.catalog import Tables, key
+from windrow.catalog.environment import Tables, key
+from windrow.catalog.records import QueryEntry, QueryState, ResultPart, RunEntry
 from windrow.errors import QueryError, WindrowError
 from windrow.files import disk_errors
-from windrow.queries.periodic import storage
-from windrow.queries.periodic.definitions import RUN_COLUMNS, result_schema
+from windrow.queries.periodic import result_store
+from windrow.queries.periodic.definition import RUN_COLUMNS, result_schema
 from windrow.queries.periodic.differences import delivered_rows
 from windrow.queries.periodic.due import Slides, passed_over
-from windrow.queries.periodic.holding import release
-from windrow.queries.periodic.running import Answered
+from windrow.queries.periodic.evaluation import Answered
+from windrow.queries.periodic.retained_slides import release
 from windrow.queries.periodic.sinks import file_name, latest_name, own_folder
-from windrow.records import QueryEntry, QueryState, ResultPart, RunEntry
 from windrow.store import Store
 
 LONGEST_BACK_OFF = 3600 * times.SECOND
@@ -82,7 +82,7 @@ def deliver(store: Store, done: Sequence[tuple[Due, Answered]]) -> list[tuple[Qu
         store.files.reach("query.committing")
         with store.publishing(files) as tables:
             kept = [(each, run) for each in packed if (run := _commit(tables, store, each)) is not None]
-            storage.need_again(tables, _reports([(each.due.entry, run) for each, run in kept]))
+            result_store.need_again(tables, _reports([(each.due.entry, run) for each, run in kept]))
     store.files.reach("query.committed")
     named = {file for each, _ in kept for file in each.files}
     _throw_away(store, [file for file in files if file not in named])
@@ -157,9 +157,9 @@ def _pack(store: Store, stamps: _Stamps, due: Due, answered: Answered, stale: in
     try:
         if answered.rows is None:
             raise answered.error or QueryError("the query gave no answer")
-        whole = storage.conformed(entry, answered.rows)
+        whole = result_store.conformed(entry, answered.rows)
         differs = entry.output != "whole"
-        before = storage.previous_answer(store, entry) if differs else None
+        before = result_store.previous_answer(store, entry) if differs else None
         rows = stamps.put_before(delivered_rows(store, entry.output, whole, before), due, run)
         return _stored(store, due, run, rows, whole if differs else None)
     except (WindrowError, pa.ArrowException) as error:
@@ -168,14 +168,14 @@ def _pack(store: Store, stamps: _Stamps, due: Due, answered: Answered, stale: in
 
 def _stored(store: Store, due: Due, run: RunEntry, rows: pa.Table, whole: pa.Table | None) -> _Packed:
     entry = due.entry
-    raw: bytes | None = storage.encode(rows)
+    raw: bytes | None = result_store.encode(rows)
     run = replace(run, rows=rows.num_rows, bytes=len(raw or b""), file=_file(due))
-    kept = None if whole is None else storage.encode(whole)
+    kept = None if whole is None else result_store.encode(whole)
     part = whole_part = None
-    if raw is not None and len(raw) > storage.INLINE_BYTES:
-        raw, part = None, storage.stage_part(store, entry, rows, run.slide, run.slide)
-    if whole is not None and kept is not None and len(kept) > storage.INLINE_BYTES:
-        kept, whole_part = None, storage.stage_part(store, entry, whole, run.slide, run.slide)
+    if raw is not None and len(raw) > result_store.INLINE_BYTES:
+        raw, part = None, result_store.stage_part(store, entry, rows, run.slide, run.slide)
+    if whole is not None and kept is not None and len(kept) > result_store.INLINE_BYTES:
+        kept, whole_part = None, result_store.stage_part(store, entry, whole, run.slide, run.slide)
     return _Packed(due, run, raw, part, kept, whole_part)
 
 
@@ -194,7 +194,7 @@ def _commit(tables: Tables, store: Store, each: _Packed) -> RunEntry | None:
     before: RunEntry | None = tables.get("runs", at)
     run = replace(each.run, version=tables.version, attempts=1 if before is None else before.attempts + 1)
     if run.outcome == "failed":
-        state = storage.note_trouble(tables, entry, state, run)
+        state = result_store.note_trouble(tables, entry, state, run)
         tables.put("paced", key(entry.id), _failed(store, state, run))
         return run
     if due.hold is not None and not release(tables, due.hold, [entry.id]):
@@ -204,10 +204,10 @@ def _commit(tables: Tables, store: Store, each: _Packed) -> RunEntry | None:
     if before is not None:
         state = replace(state, troubles=state.troubles - 1)
     if each.raw is not None:
-        tables.put_raw("results", storage.row_key(entry.id, run.slide), each.raw)
+        tables.put_raw("results", result_store.row_key(entry.id, run.slide), each.raw)
     if entry.output != "whole":
         state = _with_whole(tables, entry, state, each)
-    state = storage.trim(tables, entry, state, due.window[1], own_folder(entry))
+    state = result_store.trim(tables, entry, state, due.window[1], own_folder(entry))
     tables.put("paced", key(entry.id), state)
     return run
 
@@ -247,9 +247,9 @@ def _advanced(store: Store, state: QueryState, each: _Packed, run: RunEntry) -> 
 def _with_whole(tables: Tables, entry: QueryEntry, state: QueryState, each: _Packed) -> QueryState:
     """Keep the whole answer that the next run's difference is taken from."""
     if state.previous is not None:
-        storage.retire(tables, [state.previous.file])
+        result_store.retire(tables, [state.previous.file])
     if each.whole is None:
-        tables.delete("results", storage.whole_key(entry.id))
+        tables.delete("results", result_store.whole_key(entry.id))
     else:
-        tables.put_raw("results", storage.whole_key(entry.id), each.whole)
+        tables.put_raw("results", result_store.whole_key(entry.id), each.whole)
     return replace(state, previous=each.whole_part)

@@ -5,7 +5,7 @@ Rows are compared as SQL's EXCEPT ALL does: nulls are equal to each other, and a
 
 import pyarrow as pa
 
-from windrow.queries import engine
+from windrow.queries.engine import instance
 from windrow.store import Store
 
 
@@ -14,7 +14,7 @@ def difference(store: Store, left: pa.Table, right: pa.Table | None) -> pa.Table
     if right is None or not right.num_rows or not left.num_rows:
         return left
     names = [f"c{at}" for at in range(left.num_columns)]
-    cursor = engine.cursor(store)
+    cursor = instance.cursor(store)
     try:
         cursor.register("_left", left.rename_columns(names))
         cursor.register("_right", right.rename_columns(names))

@@ -7,8 +7,8 @@ the slowest has moved on.
 
 from collections.abc import Mapping, Sequence
 
-from windrow.catalog import Tables, key
-from windrow.records import Pace, QueryEntry, StreamState
+from windrow.catalog.environment import Tables, key
+from windrow.catalog.records import Pace, QueryEntry, StreamState
 from windrow.snapshot import Snapshot
 
 Slides = dict[str, int]

@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from windrow import times
-from windrow.catalog import Tables, key
+from windrow.catalog.environment import Tables, key
 from windrow.queries.periodic.registry import QueryStatus, queries
-from windrow.queries.periodic.rounds import RunReport
+from windrow.queries.periodic.runner import RunReport
 from windrow.store import Store
 
 ADDRESS = "127.0.0.1"

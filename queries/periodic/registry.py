@@ -7,15 +7,15 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from windrow import arguments, times
-from windrow.catalog import Tables, key
+from windrow.catalog.environment import Tables, key
+from windrow.catalog.lookups import taken
+from windrow.catalog.records import QueryEntry, QueryState
 from windrow.definitions import check_name
 from windrow.errors import DefinitionError, QueryError, UnknownQueryError
-from windrow.lookups import taken
 from windrow.queries import execution
-from windrow.queries.answers import Answer
-from windrow.queries.periodic import storage
-from windrow.queries.periodic.adjusting import adjust_all
-from windrow.queries.periodic.definitions import (
+from windrow.queries.answer import Answer
+from windrow.queries.periodic import result_store
+from windrow.queries.periodic.definition import (
     Params,
     columns_of,
     paces_of,
@@ -27,10 +27,10 @@ from windrow.queries.periodic.definitions import (
     wishes,
 )
 from windrow.queries.periodic.due import Slides, committed_slides, is_due
-from windrow.queries.periodic.holding import keep as keep_watch
-from windrow.queries.periodic.holding import release_all
+from windrow.queries.periodic.retained_slides import keep as keep_watch
+from windrow.queries.periodic.retained_slides import release_all
 from windrow.queries.periodic.sinks import latest_name, own_folder
-from windrow.records import QueryEntry, QueryState
+from windrow.queries.synopses.reconcile import adjust_all
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 
@@ -107,7 +107,7 @@ def add_query(
             params=pack_params(params),
             paces=paces,
             reads=tuple(dict.fromkeys(view.name for _, view in found)),
-            schema_bytes=storage.storable(columns_of(rows.schema)).serialize().to_pybytes(),
+            schema_bytes=result_store.storable(columns_of(rows.schema)).serialize().to_pybytes(),
             sink=wanted.sink,
             folder=wanted.folder,
             priority=wanted.priority,
@@ -168,14 +168,14 @@ def drop_query(store: Store, name: str) -> None:
         files += [run.file for _, run in tables.items("runs", key(entry.id)) if run.file.startswith(own)]
         if entry.sink == "html" and not entry.folder:
             files.append(latest_name(entry))
-        storage.retire(tables, files)
+        result_store.retire(tables, files)
         release_all(tables, entry.id)
         keep_watch(tables, entry, watched=False)
         tables.delete("queries", entry.name.encode())
         tables.delete("paced", key(entry.id))
         tables.delete_prefix("runs", key(entry.id))
         tables.delete_prefix("results", key(entry.id))
-    storage.lock_path(store, entry).unlink(missing_ok=True)
+    result_store.lock_path(store, entry).unlink(missing_ok=True)
     adjust_all(store, entry.paces)
 
 
@@ -229,8 +229,8 @@ def results(store: Store, name: str, slide: int | None = None) -> Answer:
     """What a query has delivered and still keeps, in the order of the slides."""
     found = store.catalog.read(lambda tables: find_query(tables, name))
     snapshot = Snapshot(store, ())
-    stored = store.catalog.read(lambda tables: storage.stored(tables, found))
-    shown = stored if slide is None else storage.replace_bounds(stored, slide)
+    stored = store.catalog.read(lambda tables: result_store.stored(tables, found))
+    shown = stored if slide is None else result_store.replace_bounds(stored, slide)
     reader = pa.RecordBatchReader.from_batches(shown.schema, shown.batches(store))
     return Answer(reader, (), "snapshot", snapshot.close, lambda: dt.timedelta(0), f'FROM "{found.name}"')
 

@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from windrow import times
-from windrow.catalog import Tables, key
+from windrow.catalog.environment import Tables, key
+from windrow.catalog.records import QueryEntry, QueryState, RunEntry
 from windrow.errors import StorageError
 from windrow.files import disk_errors
-from windrow.queries.answers import narrow
-from windrow.queries.periodic import report, storage
-from windrow.records import QueryEntry, QueryState, RunEntry
+from windrow.formats.text import write_csv, write_json_lines
+from windrow.queries.answer import narrow
+from windrow.queries.periodic import html_report, result_store
 from windrow.store import Store
-from windrow.texts import write_csv, write_json_lines
 
 _SUFFIXES = {"parquet": ".parquet", "csv": ".csv", "jsonl": ".jsonl", "html": ".html"}
 
@@ -45,7 +45,7 @@ def latest_name(entry: QueryEntry) -> str:
 def place(store: Store, entry: QueryEntry, run: RunEntry) -> None:
     """Put a run's file into its folder."""
     target = store.root / run.file  # an absolute name stays what it is
-    rows = storage.run_rows(store, entry, run.slide)
+    rows = result_store.run_rows(store, entry, run.slide)
     with disk_errors(f"writing {target}"):
         target.parent.mkdir(parents=True, exist_ok=True)
         _replace(store, target, _WRITERS[entry.sink](store, entry, run, rows))
@@ -131,8 +131,8 @@ def _jsonl(store: Store, entry: QueryEntry, run: RunEntry, rows: pa.Table) -> by
 
 
 def _html(store: Store, entry: QueryEntry, run: RunEntry, rows: pa.Table) -> bytes:
-    history = storage.last_runs(store, entry, report.MOST_POINTS) if rows.num_rows == 1 else rows
-    return report.page(entry, run, rows, history).encode()
+    history = result_store.last_runs(store, entry, html_report.MOST_POINTS) if rows.num_rows == 1 else rows
+    return html_report.page(entry, run, rows, history).encode()
 
 
 _WRITERS: dict[str, Callable[[Store, QueryEntry, RunEntry, pa.Table], bytes]] = {

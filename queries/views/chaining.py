@@ -6,7 +6,7 @@ Columns that a result has equal are compared with the first of them that is reac
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from windrow.queries.views.plans import Branch
+from windrow.queries.views.plan import Branch
 
 Place = tuple[int, str]
 """A part, by number, and a column of it."""

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from windrow.errors import ViewError
-from windrow.queries import trees
-from windrow.queries.pieces import plain
-from windrow.queries.statements import Statement
-from windrow.queries.trees import Node
-from windrow.queries.types import quoted
-from windrow.queries.views.plans import Branch, Plan, base_tables, selects_of
+from windrow.queries.engine.types import quoted
+from windrow.queries.sql import parse_tree
+from windrow.queries.sql.parse_tree import Node
+from windrow.queries.sql.split_aggregate import plain
+from windrow.queries.sql.statement import Statement
+from windrow.queries.views.plan import Branch, Plan, base_tables, selects_of
 
 
 def edited(name: str, plan: Plan) -> str:
@@ -91,7 +91,7 @@ def _union_edits(statement: Statement) -> Iterator[tuple[int, int, str]]:
 
 def confirm(name: str, before: Sequence[Node], sql: str) -> None:
     """The edited text must read as the statement did, with two columns more in each SELECT."""
-    answer = trees.statements(sql)
+    answer = parse_tree.statements(sql)
     after = list(selects_of(answer[0])) if isinstance(answer, list) and len(answer) == 1 else []
     same = len(after) == len(before)
     for old, new in zip(before, after, strict=False):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from windrow.indexes.model import Int64s
+from windrow.indexes.row_model import Int64s
 from windrow.native import hash_match as native_matches
 from windrow.queries.views.chaining import Place
 

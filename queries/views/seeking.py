@@ -5,14 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from windrow.catalog.lookups import find_stream
 from windrow.definitions import StreamDefinition
-from windrow.indexes.columns import Picks
-from windrow.indexes.probing import KeyRange, locate
+from windrow.indexes.column_cache import Picks
+from windrow.indexes.probe import KeyRange, locate
 from windrow.indexes.segments import Segment
-from windrow.lookups import find_stream
 from windrow.native import key_encoding as native_keys
-from windrow.queries.views.binding import Prune
-from windrow.queries.views.plans import Part
+from windrow.queries.views.plan import Part, Prune
 from windrow.store import Store
 
 MOST_KEYS = 4_000

@@ -9,7 +9,7 @@ import pytest
 import windrow
 from shapes import BASE, DELTA, US, when
 from windrow import Index
-from windrow.indexes.advisor import Costs, Workload, alternatives, compare, estimate, play
+from windrow.indexes.cost_model import Costs, Workload, alternatives, compare, estimate, play
 
 UNIFORM = dict.fromkeys(range(1, 17), 1 / 16)
 

@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from windrow.indexes import columns
-from windrow.indexes.columns import ColumnCache
+from windrow.indexes import column_cache
+from windrow.indexes.column_cache import ColumnCache
 
 FULL = pa.schema([("n", pa.int64()), ("who", pa.string()), ("text", pa.string())])
 
@@ -26,12 +26,12 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         values = {"who": ["a"] * 100, "text": [str(n) for n in range(100)]}
         return pa.table({name: values[name] for name in schema.names})
 
-    monkeypatch.setattr(columns, "read_ranges", read)
+    monkeypatch.setattr(column_cache, "read_ranges", read)
     return seen
 
 
 def test_one_large_segment_is_looked_into_for_many(looks: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "_LENT", 3)
+    monkeypatch.setattr(column_cache, "_LENT", 3)
     cache = ColumnCache(None, 0)  # type: ignore[arg-type]
     assert [cache.repeating([segment(f"s/{n}")], FULL) for n in range(6)] == [frozenset({"who"})] * 6
     assert looks == ["s/0", "s/4"]

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from windrow.indexes.columns import ColumnCache
+from windrow.indexes.column_cache import ColumnCache
 from windrow.indexes.copies import Copies
 
 MB = 1 << 20

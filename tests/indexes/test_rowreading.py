@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.errors import DamageError, SearchKeyError
-from windrow.indexes import scanning
-from windrow.indexes.model import RowModel, key_bytes, value_bytes
-from windrow.indexes.parquet import FileReader
+from windrow.indexes import scan
+from windrow.indexes.row_model import RowModel, key_bytes, value_bytes
 from windrow.indexes.rowreading import Spans, read_live_spans, read_spans
-from windrow.indexes.scanning import scan_segments
+from windrow.indexes.scan import scan_segments
+from windrow.indexes.segment_reader import FileReader
+from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Selection
-from windrow.indexes.writing import SegmentFileWriter
 from windrow.native import key_encoding, parquet_reader
 
 EPOCH, MICRO = dt.datetime(1970, 1, 1), dt.timedelta(microseconds=1)
@@ -240,7 +240,7 @@ def test_memory_of_long_texts_is_used_again_but_never_while_an_array_looks_at_it
 def test_a_scan_gives_every_live_row_once_whoever_reads_it_and_tells_of_damage(
     alone: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scanning, "_ALONE_BYTES", alone)
+    monkeypatch.setattr(scan, "_ALONE_BYTES", alone)
     files = timed_files(tmp_path, [9000, 12_000], 700)
     model, bounds = RowModel("at", (), "gone", None, 0, 10), Bounds(None, 99, 40)
     segments = [segment_over(name, rows, start) for name, rows in files.items() for start in range(0, len(rows), 1000)]

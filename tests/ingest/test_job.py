@@ -20,7 +20,7 @@ from click.testing import CliRunner
 import windrow
 from windrow import cli
 from windrow.ingest import job
-from windrow.ingest.failures import told
+from windrow.ingest.errors import told
 
 NOW = dt.datetime.now(dt.UTC).replace(second=0, microsecond=0)
 UTC = pa.timestamp("us", "UTC")

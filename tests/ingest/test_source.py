@@ -70,8 +70,8 @@ class Test_reading:
     def test_conditions_on_the_key_read_only_what_the_directory_names(self, wh):
         from pyspark.sql.datasource import EqualTo, In, LessThan
 
+        from windrow.ingest.data_source import WindrowReader
         from windrow.ingest.schemas import read_schema
-        from windrow.ingest.source import WindrowReader
 
         wh.append("s", table(0, 20_000))
         wh.slide("s", NOW)
@@ -86,8 +86,8 @@ class Test_reading:
         assert 2000 <= read[3] < 4000
 
     def test_the_files_stay_until_the_driver_is_gone_or_the_time_is_over(self, wh):
+        from windrow.ingest.data_source import WindrowReader
         from windrow.ingest.schemas import read_schema
-        from windrow.ingest.source import WindrowReader
 
         wh.append("s", table(0, 10))
         wh.slide("s", NOW)

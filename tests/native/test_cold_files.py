@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from windrow.indexes.model import RowModel
-from windrow.indexes.parquet import FileReader
+from windrow.indexes.row_model import RowModel
 from windrow.indexes.rowreading import Spans, read_live_spans, read_spans
+from windrow.indexes.segment_reader import FileReader
+from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.indexes.selection import Bounds
-from windrow.indexes.writing import SegmentFileWriter
 
 ROWS, WIDTH = 12_000, 1000
 AT = pa.timestamp("us")

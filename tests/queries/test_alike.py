@@ -12,8 +12,8 @@ import pytest
 import traffic
 import windrow
 from windrow.errors import QueryError
-from windrow.queries import statements as reading
-from windrow.queries import trees
+from windrow.queries.sql import parse_tree
+from windrow.queries.sql import statement as reading
 
 VALUES = ("0", "7", "'a'", "'now'", "''", "'0'")
 
@@ -46,8 +46,8 @@ def nothing_is_remembered() -> None:
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What DuckDB's parser was asked for."""
     asked: list[str] = []
-    real = trees.statements
-    monkeypatch.setattr(trees, "statements", lambda sql: (asked.append(sql), real(sql))[1])
+    real = parse_tree.statements
+    monkeypatch.setattr(parse_tree, "statements", lambda sql: (asked.append(sql), real(sql))[1])
     return asked
 
 

@@ -21,7 +21,7 @@ import traffic
 import windrow
 from traffic import EACH, LIVE, NOON
 from windrow import ClosedError, QueryError
-from windrow.queries import interrupting, tuples
+from windrow.queries.engine import interrupt, python_values
 
 HEAVY = "SELECT sum(a.i * b.i) FROM range(1000000) a(i), range(1000000) b(i)"
 """Hours of work that DuckDB cannot avoid: a test that does not cancel it does not end."""
@@ -160,7 +160,7 @@ class Test_values:
     def test_a_map_with_a_key_twice_keeps_the_last(self):
         kind = pa.map_(pa.string(), pa.int64())
         twice = pa.MapArray.from_arrays([0, 2, 3], ["a", "a", "b"], pa.array([1, 2, 3], pa.int64()))
-        assert tuples.values(twice, pa.field("m", kind)) == [{"a": 2}, {"b": 3}]
+        assert python_values.values(twice, pa.field("m", kind)) == [{"a": 2}, {"b": 3}]
 
     @pytest.mark.parametrize("isolation", ["snapshot", "latest"])
     @pytest.mark.parametrize(
@@ -453,7 +453,7 @@ def test_a_timer_that_is_cancelled_lets_go_of_its_cursor_at_once():
         pass
 
     cursor = Cursor()
-    held, timer = weakref.ref(cursor), interrupting.after(600, cursor)
+    held, timer = weakref.ref(cursor), interrupt.after(600, cursor)
     timer.cancel()
     del cursor
     assert held() is None

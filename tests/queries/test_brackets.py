@@ -8,9 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from windrow.errors import QueryError
-from windrow.queries import tokens
-from windrow.queries.statements import parse
-from windrow.queries.windows import All, Between, Range, Rows, Since
+from windrow.queries.sql import tokens
+from windrow.queries.sql.statement import parse
+from windrow.queries.sql.window_spec import All, Between, Range, Rows, Since
 
 MINUTE = 60_000_000
 DAY = 1440 * MINUTE

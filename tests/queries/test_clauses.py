@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from windrow.errors import QueryError
-from windrow.queries.statements import Statement, parse
-from windrow.queries.windows import All, Between, Range, Rows, Since
+from windrow.queries.sql.statement import Statement, parse
+from windrow.queries.sql.window_spec import All, Between, Range, Rows, Since
 
 SECOND = 1_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86400 * SECOND

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from windrow.errors import ConfinementError, QueryError
-from windrow.queries import confine as rules
-from windrow.queries import engine
-from windrow.queries.confine import confine
-from windrow.queries.connections import CHANGEABLE, open_connection
-from windrow.queries.statements import Reference, parse
+from windrow.queries.engine import instance as duckdb_instance
+from windrow.queries.engine.connections import CHANGEABLE, open_connection
+from windrow.queries.sql import confinement as rules
+from windrow.queries.sql.confinement import confine
+from windrow.queries.sql.statement import Reference, parse
 
 STREAMS = {"packets", "leases", "my-stream"}
 
@@ -152,25 +152,25 @@ class Test_the_engine_is_locked:
     def test_it_leads_nowhere(self, folders, text):
         inside, outside = folders
         before = everything_in(outside)
-        cursor = engine.locked_instance(inside.parent).cursor()
+        cursor = duckdb_instance.locked_instance(inside.parent).cursor()
         with pytest.raises(duckdb.Error):
             cursor.execute(text.format(inside=inside, outside=outside)).fetchall()
         assert everything_in(outside) == before
         assert "evil" not in "".join(os.listdir(inside.parent.parent))
 
     def test_it_counts_time_in_utc_whatever_the_process_does(self, folders):
-        cursor = engine.locked_instance(folders[0].parent).cursor()
+        cursor = duckdb_instance.locked_instance(folders[0].parent).cursor()
         assert cursor.execute("SELECT current_setting('TimeZone')").fetchall() == [("UTC",)]
 
     def test_python_variables_are_no_relations(self, folders):
         secret = pa.table({"x": [1]})
-        cursor = engine.locked_instance(folders[0].parent).cursor()
+        cursor = duckdb_instance.locked_instance(folders[0].parent).cursor()
         with pytest.raises(duckdb.Error):
             cursor.execute("SELECT * FROM secret").fetchall()
         assert secret.num_rows == 1
 
     def test_sessions_do_not_see_each_other(self, folders):
-        instance = engine.locked_instance(folders[0].parent)
+        instance = duckdb_instance.locked_instance(folders[0].parent)
         mine, yours = instance.cursor(), instance.cursor()
         mine.register("packets", pa.table({"x": [1]}))
         with pytest.raises(duckdb.Error):

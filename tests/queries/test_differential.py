@@ -7,8 +7,8 @@ import pytest
 
 import places
 from questions import Question, Questions, comparable, open_plain, our_answer, plain_answer
-from windrow.queries import edges, hearing, planner
-from windrow.queries.statements import parse
+from windrow.queries.planner import edges, planner, predicates
+from windrow.queries.sql.statement import parse
 from worlds import make_world
 
 WORLDS, EACH = 8, 40
@@ -53,8 +53,10 @@ def test_answers_equal_plain_duckdb(seed, monkeypatch):
 def test_the_same_statement_with_other_constants(seed, monkeypatch):
     """Statements that were read once for all that are alike, and whose keys were read off their tree."""
     heard: list[bool] = []
-    real = hearing.pointing.asked
-    monkeypatch.setattr(hearing.pointing, "asked", lambda *of: (found := real(*of), heard.append(found is not None))[0])
+    real = predicates.pointing.asked
+    monkeypatch.setattr(
+        predicates.pointing, "asked", lambda *of: (found := real(*of), heard.append(found is not None))[0]
+    )
     alike = 0
     with places.folder() as path:
         world = make_world(path / "w", seed, rows=60)

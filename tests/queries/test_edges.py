@@ -10,7 +10,8 @@ import pytest
 
 import windrow
 from shapes import BASE, DELTA, US, when
-from windrow.queries import desks, edges
+from windrow.queries.engine import cursor_pool
+from windrow.queries.planner import edges
 
 S = "s"
 SLOT = dt.timedelta(microseconds=DELTA)
@@ -78,14 +79,14 @@ def test_answers_of_a_window_with_an_edge_are_those_of_a_loop(
 
 def test_no_view_is_made_anew_at_a_slide(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    real = desks.Desk.view
+    real = cursor_pool.Desk.view
 
-    def noted(desk: desks.Desk, name: str, sql: str) -> None:
+    def noted(desk: cursor_pool.Desk, name: str, sql: str) -> None:
         if desk._views.get(name.lower()) != sql:
             made.append(sql)
         real(desk, name, sql)
 
-    monkeypatch.setattr(desks.Desk, "view", noted)
+    monkeypatch.setattr(cursor_pool.Desk, "view", noted)
     choice = random.Random(3)
     with opened(path, US) as wh:
         for turn in range(1, 12):

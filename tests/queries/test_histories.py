@@ -15,10 +15,11 @@ import pyarrow as pa
 import pytest
 
 import windrow
+from bench import histories
+from bench.histories import parse
+from bench.schedulers import APART, LWS, POLICIES, SERIAL, TTU, WS, Executor, Task
 from shapes import BASE, DELTA, when
-from windrow.queries import execution, histories
-from windrow.queries.histories import parse
-from windrow.queries.policies import APART, LWS, POLICIES, SERIAL, TTU, WS, Executor, Task
+from windrow.queries import execution
 
 WINDOW = 5
 

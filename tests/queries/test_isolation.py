@@ -24,7 +24,7 @@ from faults import PROCESSES, finish, start
 from isolated import KINDS, STREAM, UNCUT, History, assert_same, hosts, statement
 from shapes import BASE, DELTA, LAYOUTS, when
 from windrow.errors import BusyError, QueryError
-from windrow.queries import isolation, slotwise
+from windrow.queries import incremental, isolation
 from windrow.queries.priorities import BACKGROUND, GATE, Gate
 
 pytestmark = pytest.mark.usefixtures("small_reads")
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("small_reads")
 @pytest.fixture
 def small_reads(monkeypatch):
     """Every file is a read of its own, so that slides can come between."""
-    monkeypatch.setattr(slotwise, "READ_BYTES", 1)
+    monkeypatch.setattr(incremental, "READ_BYTES", 1)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def cut(monkeypatch) -> list[str]:
     return done
 
 
-def ask(history: History, text: str, params: Any = None, between: Any = None) -> windrow.queries.answers.Answer:
+def ask(history: History, text: str, params: Any = None, between: Any = None) -> windrow.queries.answer.Answer:
     return isolation.sql(history.wh._store, text, params, isolation="latest", between=between)
 
 
@@ -69,7 +69,7 @@ def disturb(path, kind: str, seed: int, cut: list[str], questions: int) -> int:
             nonlocal budget
             if budget and chance.random() < 0.5:
                 budget -= 1
-                history.move(chance.choice((1, 1, 1, 2, slotwise.APART + 1)))
+                history.move(chance.choice((1, 1, 1, 2, incremental.APART + 1)))
 
         clause, live = history.window()
         text, params = statement(chance)
@@ -146,7 +146,7 @@ def test_what_slides_overtake_too_often_says_how_stale_it_is(path):
 
 
 def test_slides_at_every_check_are_absorbed_until_that_would_never_end(path, monkeypatch):
-    monkeypatch.setattr(slotwise, "ROUNDS", 5)
+    monkeypatch.setattr(incremental, "ROUNDS", 5)
     history = History(path, "fixed", random.Random(3))
     history.move(rows=5)
 
@@ -190,14 +190,14 @@ def test_rows_that_were_ahead_of_the_clock_are_counted_when_it_reaches_them(path
 @pytest.fixture
 def works(monkeypatch):
     """The queries that were computed slot by slot."""
-    found: list[slotwise.Slotwise] = []
-    real = slotwise.Slotwise.run
-    monkeypatch.setattr(slotwise.Slotwise, "run", lambda self: (found.append(self), real(self))[1])
+    found: list[incremental.Slotwise] = []
+    real = incremental.Slotwise.run
+    monkeypatch.setattr(incremental.Slotwise, "run", lambda self: (found.append(self), real(self))[1])
     return found
 
 
 def test_more_slides_than_were_kept_apart_are_absorbed_by_reading_again(path, works, monkeypatch):
-    monkeypatch.setattr(slotwise, "APART", 1)
+    monkeypatch.setattr(incremental, "APART", 1)
     history = History(path, "per-row", random.Random(11))
     for _ in range(6):
         history.move(rows=12)
@@ -226,7 +226,7 @@ def test_slides_that_come_faster_than_they_are_absorbed_do_not_make_it_read_all_
         begun += step == "read"
         if step == "check" and left:
             left -= 1
-            for _ in range(slotwise.APART + 2):
+            for _ in range(incremental.APART + 2):
                 history.move(rows=6)
 
     text = f"SELECT k, sum(n), count(*) FROM {STREAM} [WINDOW {5 * DELTA} MICROSECONDS] GROUP BY k"
@@ -470,7 +470,7 @@ def crowd(path, layout: str, readers: int, rounds: int) -> None:
         if asked.level == "latest":
             last = max(slot for slot, commit in committed if commit <= asked.version)
             assert asked.slide + asked.stale == last, f"{asked.text}: slide {asked.slide} of {last}"
-            assert asked.stale == 0 or asked.text == isolated.WHOLE or asked.rounds == slotwise.ROUNDS
+            assert asked.stale == 0 or asked.text == isolated.WHOLE or asked.rounds == incremental.ROUNDS
     assert {asked.slide for asked in answers} <= {slot for slot, _ in committed}
 
 

@@ -15,7 +15,7 @@ import traffic
 import windrow
 from traffic import EACH, LIVE, MINUTES, NOON
 from windrow.queries.explaining import Explanation
-from windrow.queries.planner import Pruned
+from windrow.queries.planner.planner import Pruned
 
 LAST = NOON + dt.timedelta(minutes=MINUTES)
 

@@ -13,10 +13,11 @@ import pytest
 import places
 import traffic
 import windrow
-from windrow.indexes.probing import KeyRange
-from windrow.queries import desks, planner, sources
-from windrow.queries.hearing import Listener
-from windrow.queries.statements import parse
+from windrow.indexes.probe import KeyRange
+from windrow.queries.engine import arrow_source, cursor_pool
+from windrow.queries.planner import planner
+from windrow.queries.planner.predicates import Listener
+from windrow.queries.sql.statement import parse
 
 KEYED = pa.schema([
     ("ts", traffic.STAMP), ("host", pa.string()), ("port", pa.int16()), ("word", pa.dictionary(pa.int32(), pa.string())),
@@ -49,7 +50,7 @@ def heard(wh: windrow.Warehouse, text: str, params: object) -> tuple[object, obj
     statement = parse(text)
     with wh.snapshot() as snapshot:
         streams = {r.relation: r for r in statement.references}
-        desk = desks.take(wh._store)
+        desk = cursor_pool.take(wh._store)
         listener = Listener(snapshot, desk, statement, params, streams)
         plain, told = listener._pointed(), listener._listened(clocked=False)
         desk.leave(tidy=True)
@@ -125,7 +126,7 @@ class Test_the_tree_says_what_duckdb_would_say:
 
 class Test_a_plain_probe:
     def test_is_planned_once(self, wh, monkeypatch):
-        monkeypatch.setattr(sources, "listen", lambda *_: pytest.fail("planned twice"))
+        monkeypatch.setattr(arrow_source, "listen", lambda *_: pytest.fail("planned twice"))
         for key in (11, 12, 13):
             answer = wh.sql(f"SELECT DISTINCT src FROM many WHERE src = {key} AND len >= 0").fetchall()
             assert answer == wh.sql("SELECT DISTINCT src FROM many WHERE src = $1", [key]).fetchall() == [(key,)]
@@ -144,10 +145,10 @@ class Test_a_plain_probe:
         assert plain.keys == "1 key"
 
     def test_leaves_no_desk_behind_when_it_fails(self, wh, monkeypatch):
-        monkeypatch.setattr(desks, "_idle", {})
+        monkeypatch.setattr(cursor_pool, "_idle", {})
         with pytest.raises(windrow.QueryError):
             wh.sql("SELECT absent FROM many WHERE src = 7")
-        assert not desks._idle
+        assert not cursor_pool._idle
         assert wh.status().readers == 0
 
     def test_sees_its_snapshot(self, wh):

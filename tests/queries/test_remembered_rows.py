@@ -12,8 +12,8 @@ import pytest
 
 import windrow
 from shapes import BASE, DELTA, LAYOUTS, when
-from windrow.indexes import columns
-from windrow.queries import planner
+from windrow.indexes import column_cache as columns
+from windrow.queries.planner import planner
 
 KINDS = {
     "i8": pa.int8(), "u64": pa.uint64(), "i64": pa.int64(), "f": pa.float64(), "g": pa.float32(), "b": pa.bool_(),

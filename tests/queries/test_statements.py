@@ -4,9 +4,9 @@ import duckdb
 import pytest
 
 from windrow.errors import ConfinementError, QueryError
-from windrow.queries import tokens, trees
-from windrow.queries.statements import parse
-from windrow.queries.windows import All
+from windrow.queries.sql import parse_tree, tokens
+from windrow.queries.sql.statement import parse
+from windrow.queries.sql.window_spec import All
 
 
 def names(text: str) -> list[str]:
@@ -112,7 +112,7 @@ class Test_what_reaches_duckdb:
     def test_spaces_are_those_of_duckdbs_parser(self, space):
         text = f"SELECT{space}1"
         assert parse(text).sql == "SELECT" + " " * len(space.encode()) + "1"
-        assert isinstance(trees.statements(text), list)
+        assert isinstance(parse_tree.statements(text), list)
 
     def test_is_blank_where_explain_stood(self):
         statement = parse("EXPLAIN FROM packets")

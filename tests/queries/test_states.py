@@ -5,7 +5,7 @@ import pytest
 
 import windrow
 from shapes import BASE, DELTA, when
-from windrow.queries import isolation, slotwise
+from windrow.queries import incremental, isolation
 
 CUT = {
     "plain": "SELECT count(*), sum(len) FROM p",
@@ -99,7 +99,7 @@ def wh(tmp_path_factory):
 
 def ask(wh, monkeypatch, text: str, params=None):
     """The answers at `latest` and `snapshot`, and whether the first was computed slot by slot."""
-    monkeypatch.setattr(slotwise, "READ_BYTES", 1)
+    monkeypatch.setattr(incremental, "READ_BYTES", 1)
     cut = []
     real = isolation._slot_by_slot
     monkeypatch.setattr(isolation, "_slot_by_slot", lambda *a: (answer := real(*a), cut.append(answer))[0])

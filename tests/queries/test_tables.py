@@ -117,4 +117,4 @@ def test_an_empty_table_has_its_columns(wh):
 def test_windows_of_tables_are_none(wh):
     with wh.sql("SELECT * FROM hosts") as answer:
         assert answer.windows == ()
-        assert isinstance(answer, windrow.queries.answers.Answer)
+        assert isinstance(answer, windrow.queries.answer.Answer)

@@ -9,7 +9,7 @@ import pytest
 
 import windrow
 from shapes import BASE, DELTA, when
-from windrow.queries.topk import Top, extremes
+from windrow.queries.planner.top_k import Top, extremes
 
 SCHEMA = pa.schema(
     [("ts", pa.timestamp("us")), ("k", pa.int64()), ("v", pa.int32()), ("d", pa.date32()), ("f", pa.float64()),

@@ -9,11 +9,11 @@ import pytest
 
 import places
 import windrow
-from windrow.queries import hearing
-from windrow.queries.periodic.shapes import asked
-from windrow.queries.pieces import CannotCutError
-from windrow.queries.statements import parse
-from windrow.queries.unsteady import asks_the_clock
+from windrow.queries.planner import predicates
+from windrow.queries.sql.split_aggregate import CannotCutError
+from windrow.queries.sql.statement import parse
+from windrow.queries.sql.volatility import asks_the_clock
+from windrow.queries.synopses.query_shape import asked
 from windrow.snapshot import Snapshot
 
 HOUR = dt.timedelta(hours=1)
@@ -71,7 +71,7 @@ def test_what_was_heard_of_the_clock_is_not_remembered(wh):
     """The clock moves on, so a bound that was heard before would leave out rows."""
     own = ("SELECT count(*) FROM s WHERE ts <= ago(INTERVAL 0 HOUR)", "SELECT count(*) FROM s WHERE ts <= now()")
     assert wh.sql(own[0]).fetchall() == wh.sql(own[1]).fetchall()
-    assert not [statement for _, statement, *_ in hearing._remembered if statement in own]
+    assert not [statement for _, statement, *_ in predicates._remembered if statement in own]
     assert [relation.segments[0] < relation.segments[1] for relation in wh.explain(own[0]).relations] == [True]
 
 

@@ -116,7 +116,7 @@ def test_there_is_no_advice_before_there_are_rows(wh):
 
 
 def test_a_stream_that_chooses_for_itself_follows_clear_advice_and_no_other(wh, monkeypatch):
-    from windrow import advise as module
+    from windrow import advisor as module
 
     better = Index("wave-insertion", 4)
     real = module.advise

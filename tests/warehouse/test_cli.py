@@ -13,7 +13,8 @@ from click.testing import CliRunner
 
 import windrow
 from commands import UTC, Windrow, at, table
-from windrow import cli, cli_terminal
+from windrow import cli
+from windrow.cli import terminal
 
 
 class Test_where_the_warehouse_is:
@@ -95,16 +96,16 @@ class Test_looks:
         [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (1234567, "1.23 MB"), (999_900_000, "1 GB"), (5 * 10**12, "5 TB")],
     )
     def test_sizes(self, count, text):
-        assert cli_terminal.size(count) == text
+        assert terminal.size(count) == text
 
     def test_progress_is_silent_where_nobody_looks(self, capsys):
-        with cli_terminal.progress("work", 10) as moved:
+        with terminal.progress("work", 10) as moved:
             moved(5)
         assert capsys.readouterr() == ("", "")
 
     def test_progress_on_a_terminal_goes_to_stderr(self, monkeypatch, capsys):
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-        with cli_terminal.progress("work", 10, in_bytes=True) as moved:
+        with terminal.progress("work", 10, in_bytes=True) as moved:
             moved(5)
         assert capsys.readouterr().out == ""
 

@@ -8,7 +8,7 @@ import pytest
 
 import windrow
 from commands import COLUMNS, NOON, PACKETS, UTC, table, write
-from windrow.cli_values import parse_column, parse_type, parse_value
+from windrow.cli.literals import parse_column, parse_type, parse_value
 
 
 class Test_types:

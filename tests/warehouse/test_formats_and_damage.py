@@ -201,7 +201,7 @@ def test_check_tells_in_words_what_lies_around_and_gc_removes_it_an_hour_later(f
 
 
 def test_check_finds_a_directory_that_does_not_match_its_segment(filled: Path) -> None:
-    from windrow.catalog import key
+    from windrow.catalog.environment import key
 
     with scenario.open_warehouse(filled) as wh:
         first, second = wh.snapshot().view("s").segments[:2]

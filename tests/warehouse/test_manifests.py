@@ -11,10 +11,10 @@ import pytest
 import scenario
 import windrow
 from shapes import BASE, DELTA, SHAPES, when
-from windrow import manifests
-from windrow.catalog import key
+from windrow.catalog import segment_log
+from windrow.catalog.environment import key
+from windrow.catalog.records import Change, StreamState
 from windrow.indexes.manifest import Figures, Manifest
-from windrow.records import Change, StreamState
 
 S = "s"
 SHAPE = SHAPES["per-row"]
@@ -59,7 +59,7 @@ def test_a_reader_follows_slides_without_going_through_all_records(path: Path, m
         SHAPE.create(wh, S, windrow.Index("round-robin", 2, 3))
         update(wh, 0, choice)
         segments(reader)
-        monkeypatch.setattr(manifests, "_read", lambda *_: pytest.fail("all records were gone through"))
+        monkeypatch.setattr(segment_log, "_read", lambda *_: pytest.fail("all records were gone through"))
         for turn in range(1, 20):
             update(wh, turn, choice)
             if turn % 3 == 0:
@@ -114,9 +114,9 @@ def test_a_commit_that_moved_a_stream_twice_is_followed_once(path: Path) -> None
     for noted in (changes, twice):
         state = StreamState(layouts=(), manifest=9, changes=noted)
         for version, known in ((1, Manifest()), (5, Manifest([first]))):
-            found = manifests._followed(Records(), 1, state, version, known)  # type: ignore[arg-type]
+            found = segment_log._followed(Records(), 1, state, version, known)  # type: ignore[arg-type]
             assert found is not None and list(found) == list(stored)
-    assert manifests._followed(Records(), 1, state, 4, Manifest()) is None  # type: ignore[arg-type]
+    assert segment_log._followed(Records(), 1, state, 4, Manifest()) is None  # type: ignore[arg-type]
 
 
 def test_nothing_is_held_of_streams_that_were_dropped(path: Path) -> None:

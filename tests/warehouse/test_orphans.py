@@ -21,7 +21,7 @@ import windrow
 from children import PER_SLOT
 from scenario import CLOCK
 from windrow import orphans
-from windrow.catalog import Catalog
+from windrow.catalog.environment import Catalog
 
 INDEX = windrow.Index("round-robin", 2, 2, maintenance="norebuild")
 HOUR = 3600 * 1_000_000

@@ -12,7 +12,7 @@ import pytest
 import windrow
 from shapes import BASE, DELTA, US, when
 from windrow import Index
-from windrow.spool import Append
+from windrow.append import Append
 
 SCHEMA = pa.schema([("ts", US), ("k", pa.int64()), ("host", pa.string()), ("n", pa.int64())])
 PER_SLOT = 20

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from windrow.queries.periodic import building
-from windrow.queries.periodic.components import ROWS
-from windrow.records import SynopsisColumn, SynopsisEntry
+from windrow.catalog.records import SynopsisColumn, SynopsisEntry
+from windrow.queries.synopses import building
+from windrow.queries.synopses.partial_aggregates import ROWS
 
 SCHEMA = pa.schema(
     [("ts", pa.timestamp("us")), ("k", pa.int64()), ("p", pa.uint8()), ("v", pa.int32()), ("t", pa.string())]

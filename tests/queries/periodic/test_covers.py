@@ -4,31 +4,37 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from windrow.queries.periodic import covers
+from windrow.queries.synopses import predicate_cover
 
 SCHEMA = pa.schema([("k", pa.int32()), ("s", pa.string()), ("d", pa.decimal128(6, 2)), ("f", pa.float64())])
-READ = covers.literal_reader(SCHEMA)
+READ = predicate_cover.literal_reader(SCHEMA)
 TCP, UDP, ICMP = (("s", "=", "STRING", name) for name in ("tcp", "udp", "icmp"))
 USER = ("k", "=", "INTEGER", "1")
 
 
 def test_the_six_queries_of_the_text() -> None:
     """Q3 is Q1 and Q2; Q6 (a maximum) is Q4 and Q5 although their rows overlap, a sum would not be."""
-    assert covers.find((TCP, UDP), {1: (TCP,), 2: (UDP,)}, ["sum"], subtractable=True, read=READ) == [(1, 1), (2, 1)]
-    assert covers.find((TCP, USER), {4: (TCP,), 5: (USER,)}, ["max"], subtractable=False, read=READ) == [(4, 1), (5, 1)]
-    assert covers.find((TCP, USER), {4: (TCP,), 5: (USER,)}, ["sum"], subtractable=True, read=READ) is None
+    assert predicate_cover.find((TCP, UDP), {1: (TCP,), 2: (UDP,)}, ["sum"], subtractable=True, read=READ) == [
+        (1, 1),
+        (2, 1),
+    ]
+    assert predicate_cover.find((TCP, USER), {4: (TCP,), 5: (USER,)}, ["max"], subtractable=False, read=READ) == [
+        (4, 1),
+        (5, 1),
+    ]
+    assert predicate_cover.find((TCP, USER), {4: (TCP,), 5: (USER,)}, ["sum"], subtractable=True, read=READ) is None
 
 
 def test_a_supercover_is_subtracted_from() -> None:
     known = {2: (UDP,), 3: (TCP, UDP)}
-    assert covers.find((TCP,), known, ["sum"], subtractable=True, read=READ) == [(3, 1), (2, -1)]
-    assert covers.find((TCP,), known, ["max"], subtractable=False, read=READ) is None
-    assert covers.find((TCP,), {3: (TCP, UDP, ICMP), 2: (UDP,)}, ["sum"], subtractable=True, read=READ) is None
+    assert predicate_cover.find((TCP,), known, ["sum"], subtractable=True, read=READ) == [(3, 1), (2, -1)]
+    assert predicate_cover.find((TCP,), known, ["max"], subtractable=False, read=READ) is None
+    assert predicate_cover.find((TCP,), {3: (TCP, UDP, ICMP), 2: (UDP,)}, ["sum"], subtractable=True, read=READ) is None
 
 
 def test_a_subcover_alone_is_no_cover() -> None:
-    assert covers.find((TCP, UDP), {1: (TCP,)}, ["max"], subtractable=True, read=READ) is None
-    assert covers.find((), {1: (TCP,)}, ["sum"], subtractable=True, read=READ) is None
+    assert predicate_cover.find((TCP, UDP), {1: (TCP,)}, ["max"], subtractable=True, read=READ) is None
+    assert predicate_cover.find((), {1: (TCP,)}, ["sum"], subtractable=True, read=READ) is None
 
 
 ATOMS = [
@@ -56,7 +62,7 @@ def test_what_is_called_disjoint_shares_no_row() -> None:
     with duckdb.connect() as plain:
         plain.register("t", rows)
 
-        def having(atom: covers.Term) -> set[int]:
+        def having(atom: predicate_cover.Term) -> set[int]:
             column, operator, kind, text = atom
             constant = f"'{text}'" if kind == "STRING" else text
             try:
@@ -71,7 +77,7 @@ def test_what_is_called_disjoint_shares_no_row() -> None:
     claimed = 0
     for one in ATOMS:
         for other in ATOMS:
-            if covers.disjoint(one, other, READ):
+            if predicate_cover.disjoint(one, other, READ):
                 claimed += 1
                 assert not hits[one] & hits[other], (one, other)
     assert claimed > 100
@@ -85,7 +91,7 @@ def test_what_is_called_disjoint_shares_no_row() -> None:
         (("k", "<", "INTEGER", "3"), ("k", ">", "INTEGER", "2")),  # no whole number between, but that is not looked at
     ],
 )
-def test_what_may_be_the_same_is_not_called_disjoint(one: covers.Term, other: covers.Term) -> None:
+def test_what_may_be_the_same_is_not_called_disjoint(one: predicate_cover.Term, other: predicate_cover.Term) -> None:
     if one[1] == "=":
-        assert not covers.disjoint(one, other, READ)
-    assert not covers.disjoint(one, one, READ)
+        assert not predicate_cover.disjoint(one, other, READ)
+    assert not predicate_cover.disjoint(one, one, READ)

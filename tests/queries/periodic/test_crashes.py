@@ -74,8 +74,8 @@ def _read(path: Path) -> list[tuple[int, int]]:
 def reached():
     """How often each step is reached when nothing goes wrong."""
     with places.folder() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("windrow.queries.periodic.storage.INLINE_BYTES", 1800)
-        patch.setattr("windrow.queries.periodic.storage.TAIL_RUNS", 2)
+        patch.setattr("windrow.queries.periodic.result_store.INLINE_BYTES", 1800)
+        patch.setattr("windrow.queries.periodic.result_store.TAIL_RUNS", 2)
         files = Counting()
         children.add_standing(str(folder / "w"))
         with scenario.open_warehouse(folder / "w", files=files) as wh:

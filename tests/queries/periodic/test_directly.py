@@ -15,7 +15,8 @@ import windrow
 from oracle import HOUR
 from shapes import BASE, DELTA
 from standing import STREAM, World, append, drop, expected, make_world, put, rows, same, slide
-from windrow.queries.periodic import directly, running
+from windrow.queries.periodic import evaluation
+from windrow.queries.synopses import array_answers
 from windrow.snapshot import Snapshot
 
 CLOCK = BASE + HOUR
@@ -57,7 +58,7 @@ def check(world: World) -> None:
     store = world.wh._store
     entries = store.catalog.read(lambda tables: [entry for _, entry in tables.items("queries")])
     with Snapshot(store, [STREAM]) as snapshot:
-        for answered in running.answer(store, snapshot, entries):
+        for answered in evaluation.answer(store, snapshot, entries):
             assert answered.rows is not None, answered.error
             text, slots = world.queries[answered.query]
             wanted = expected(world, text, slots)
@@ -91,14 +92,14 @@ def test_every_common_form_equals_plain_duckdb(lifetimes: str, huge: bool, seed:
 def answered_directly(monkeypatch: pytest.MonkeyPatch, texts: list[str]) -> list[bool]:
     """Which of some statements arrays answered; all are compared with plain DuckDB."""
     told: dict[str, bool] = {}
-    real = directly.answer
+    real = array_answers.answer
 
     def answer(window, planned, direct) -> pa.Table | None:
         found = real(window, planned, direct)
         told[planned.asked.statement.text] = found is not None
         return found
 
-    monkeypatch.setattr(directly, "answer", answer)
+    monkeypatch.setattr(array_answers, "answer", answer)
     chance = random.Random(3)
     with places.folder() as path:
         world = make_world(windrow.open(path / "w", clock=lambda: CLOCK), 3, lifetime=6, expiring=False)

@@ -9,15 +9,15 @@ import windrow
 from children import PER_SLOT
 from faults import Counting, FailAt
 from shapes import BASE, DELTA
-from windrow.queries.periodic import storage
+from windrow.queries.periodic import result_store
 
 FIRST = BASE // DELTA
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    monkeypatch.setattr(storage, "INLINE_BYTES", 1800)
-    monkeypatch.setattr(storage, "TAIL_RUNS", 2)
+    monkeypatch.setattr(result_store, "INLINE_BYTES", 1800)
+    monkeypatch.setattr(result_store, "TAIL_RUNS", 2)
 
 
 def made(folder, files) -> windrow.Warehouse:

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from windrow.queries.periodic.kinds import KINDS, RUNNING, Node, Work, advance, cover, is_behind
+from windrow.queries.synopses.kinds import KINDS, RUNNING, Node, Work, advance, cover, is_behind
 
 
 class Plain:

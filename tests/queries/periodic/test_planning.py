@@ -1,7 +1,7 @@
 """`query plan` says which queries go together, by which rules, and why others cannot."""
 
 import traffic
-from windrow.queries.periodic.running import SNAPSHOT
+from windrow.queries.periodic.evaluation import SNAPSHOT
 
 
 def test_queries_that_share_a_synopsis_are_one_group():

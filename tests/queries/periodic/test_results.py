@@ -17,7 +17,7 @@ import traffic
 import windrow
 from traffic import NOON
 from windrow import reclaim
-from windrow.queries.periodic import storage
+from windrow.queries.periodic import result_store
 from windrow.queries.periodic.differences import difference
 
 COUNT = "SELECT count(*) AS n FROM packets [WINDOW 2 MINUTES SLIDE 1 MINUTE]"
@@ -98,7 +98,7 @@ TYPES = """SELECT sum(len) AS huge, 1.5::DECIMAL(9, 2) AS price, max(ts) AS at, 
 
 @pytest.mark.parametrize("inline", [0, 1 << 20])
 def test_every_type_comes_back_as_it_was_asked_for(wh, monkeypatch, inline):
-    monkeypatch.setattr(storage, "INLINE_BYTES", inline)
+    monkeypatch.setattr(result_store, "INLINE_BYTES", inline)
     wh.add_query("types", TYPES)
     go(wh, 21, 21)
     expected = wh.sql(TYPES)
@@ -120,13 +120,13 @@ def test_an_empty_answer_is_a_run_without_rows(wh):
 
 def test_the_order_of_an_answer_is_kept_in_its_run(wh, monkeypatch):
     """Some runs lie in the catalog, some in a part of their own, some were rolled: the order is the same."""
-    monkeypatch.setattr(storage, "TAIL_RUNS", 3)
+    monkeypatch.setattr(result_store, "TAIL_RUNS", 3)
     wh.add_query(
         "top", "SELECT src, len FROM packets [WINDOW 1 MINUTE SLIDE 1 MINUTE] WHERE src < 5 ORDER BY len DESC LIMIT 7"
     )
     expected = []
     for number in range(21, 35):
-        monkeypatch.setattr(storage, "INLINE_BYTES", 0 if number % 3 == 0 else 1 << 20)
+        monkeypatch.setattr(result_store, "INLINE_BYTES", 0 if number % 3 == 0 else 1 << 20)
         go(wh, number, number)
         expected += [(slot(number), *row) for row in wh.sql(
             "SELECT src, len FROM packets [WINDOW 1 MINUTE] WHERE src < 5 ORDER BY len DESC LIMIT 7").fetchall()]  # fmt: skip
@@ -142,8 +142,8 @@ def test_the_order_of_an_answer_is_kept_in_its_run(wh, monkeypatch):
 @pytest.mark.parametrize("inline", [0, 1 << 20])
 @pytest.mark.parametrize(("keep", "kept"), [(3, 3), ("5 minutes", 5), (1, 1)])
 def test_retention_lets_old_runs_go(wh, monkeypatch, keep, kept, inline):
-    monkeypatch.setattr(storage, "INLINE_BYTES", inline)
-    monkeypatch.setattr(storage, "TAIL_RUNS", 2)
+    monkeypatch.setattr(result_store, "INLINE_BYTES", inline)
+    monkeypatch.setattr(result_store, "TAIL_RUNS", 2)
     wh.add_query("q", COUNT, keep=keep, sink="csv")
     go(wh, 21, 32)
     assert [row[0] - slot(0) for row in wh.results("q").fetchall()] == list(range(33 - kept, 33))
@@ -156,7 +156,7 @@ def test_retention_lets_old_runs_go(wh, monkeypatch, keep, kept, inline):
 
 
 def test_a_dropped_query_leaves_nothing_behind(wh, monkeypatch, tmp_path):
-    monkeypatch.setattr(storage, "INLINE_BYTES", 0)
+    monkeypatch.setattr(result_store, "INLINE_BYTES", 0)
     wh.add_query("q", COUNT, sink="html", output="inserts", missed="every")
     wh.add_query("mine", COUNT, sink=f"jsonl:{tmp_path}")
     go(wh, 21, 22)
@@ -196,7 +196,7 @@ def test_files_of_a_query_outlive_those_of_a_dropped_one_of_its_name(wh, sink, p
 
 @pytest.mark.parametrize("inline", [0, 1 << 20])
 def test_inserts_and_deletes_add_up_to_the_whole_answer(wh, monkeypatch, inline):
-    monkeypatch.setattr(storage, "INLINE_BYTES", inline)
+    monkeypatch.setattr(result_store, "INLINE_BYTES", inline)
     sql = "SELECT note, len % 7 AS k FROM packets [WINDOW 2 MINUTES SLIDE 1 MINUTE] WHERE src < 3"
     for output in ("whole", "inserts", "deletes"):
         wh.add_query(output, sql, output=output)
@@ -370,10 +370,10 @@ def test_a_folder_that_cannot_be_written_is_told_and_tried_again(wh, tmp_path):
 
 
 def test_results_of_several_queries_are_rolled_in_one_commit_and_one_that_cannot_be_harms_no_other(wh, monkeypatch):
-    monkeypatch.setattr(storage, "TAIL_RUNS", 2)
+    monkeypatch.setattr(result_store, "TAIL_RUNS", 2)
     for name in ("a", "b", "c"):
         wh.add_query(name, COUNT)
-    stage, tried = storage.stage_part, []
+    stage, tried = result_store.stage_part, []
 
     def failing(store, entry, rows, first, last):
         tried.append(entry.name)
@@ -381,7 +381,7 @@ def test_results_of_several_queries_are_rolled_in_one_commit_and_one_that_cannot
             raise windrow.StorageError("no room for b")
         return stage(store, entry, rows, first, last)
 
-    monkeypatch.setattr(storage, "stage_part", failing)
+    monkeypatch.setattr(result_store, "stage_part", failing)
     go(wh, 21, 22)
     before = wh._store.catalog.version()
     go(wh, 23, 23)

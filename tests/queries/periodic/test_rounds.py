@@ -9,10 +9,10 @@ import pytest
 import traffic
 import windrow
 from traffic import NOON, minute
-from windrow.queries.periodic import rounds, running
+from windrow.catalog.records import Pace
+from windrow.queries.periodic import evaluation, runner
 from windrow.queries.periodic.due import is_due, late_by, passed_over
-from windrow.queries.periodic.scheduling import POLICIES
-from windrow.records import Pace
+from windrow.queries.periodic.scheduler import POLICIES
 
 COUNT = "SELECT count(*) AS n FROM packets [WINDOW {window} MINUTES SLIDE {period} MINUTES]"
 
@@ -129,7 +129,7 @@ def test_a_missed_run_is_of_its_own_window_though_its_rows_have_expired(wh):
 
 
 def test_too_many_waiting_runs_give_the_oldest_up(wh, monkeypatch):
-    monkeypatch.setattr("windrow.queries.periodic.holding.MOST_HELD", 3)
+    monkeypatch.setattr("windrow.queries.periodic.retained_slides.MOST_HELD", 3)
     wh.add_query("every", COUNT.format(window=1, period=1), missed="every")
     for number in range(21, 28):
         traffic.advance(wh, number)
@@ -244,13 +244,13 @@ def test_answers_that_are_ready_do_not_wait_for_one_that_takes_long():
     let_go = threading.Event()
 
     def answers():
-        yield running.Answered("a", None)
-        yield running.Answered("b", None)
+        yield evaluation.Answered("a", None)
+        yield evaluation.Answered("b", None)
         assert let_go.wait(60)
-        yield running.Answered("c", None)
+        yield evaluation.Answered("c", None)
 
     got = []
-    for batch in rounds.gathered(answers()):
+    for batch in runner.gathered(answers()):
         got += [answered.query for answered in batch]
         if len(got) == 2:
             let_go.set()
@@ -264,9 +264,9 @@ def test_priorities_decide_who_is_answered_first(wh, monkeypatch):
 
     def answer(store, snapshot, queries, *_):
         asked.extend(query.name for query in queries)
-        return running.answer_plainly(store, snapshot, queries)
+        return evaluation.answer_plainly(store, snapshot, queries)
 
-    monkeypatch.setattr(running, "answer", answer)
+    monkeypatch.setattr(evaluation, "answer", answer)
     traffic.advance(wh, 21)
     assert len(wh.run_due()) == 4
     assert asked == ["highest", "high", "middle", "low"]
@@ -277,13 +277,13 @@ def test_a_query_that_was_dropped_while_it_ran_delivers_nothing(wh, monkeypatch)
     wh.add_query("other", COUNT.format(window=1, period=1))
 
     def answer(store, snapshot, queries, *_):
-        for done in running.answer_plainly(store, snapshot, queries):
+        for done in evaluation.answer_plainly(store, snapshot, queries):
             if done.query == "q":
                 wh.drop_query("q")
                 wh.add_query("q", COUNT.format(window=2, period=1))
             yield done
 
-    monkeypatch.setattr(running, "answer", answer)
+    monkeypatch.setattr(evaluation, "answer", answer)
     traffic.advance(wh, 21)
     assert [run.query for run in wh.run_due()] == ["other"]
     assert wh.results("q").arrow().num_rows == 0

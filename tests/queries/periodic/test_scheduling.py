@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 
 import windrow
-from windrow.queries.periodic.costs import Load, SubGroup, align, choose_kind, execution_cost, schedule_cost
-from windrow.queries.periodic.scheduling import POLICIES, Group, Member, Scheduler, batches, tasks_of
+from windrow.queries.periodic.scheduler import POLICIES, Group, Member, Scheduler, batches, tasks_of
+from windrow.queries.synopses.cost_model import Load, SubGroup, align, choose_kind, execution_cost, schedule_cost
 
 # Q1 … Q7: MAX over windows of one synopsis, in minutes.
 SEVEN = (

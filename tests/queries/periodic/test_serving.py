@@ -19,8 +19,8 @@ import places
 import scenario
 from children import PER_SLOT
 from shapes import BASE, DELTA
-from windrow.queries.periodic import metrics, running
-from windrow.queries.periodic.serving import Server
+from windrow.queries.periodic import evaluation, metrics
+from windrow.queries.periodic.server import Server
 
 PATIENCE = 60
 FIRST = BASE // DELTA
@@ -183,7 +183,7 @@ def test_stopping_ends_a_long_statement_and_leaves_its_run_due(path, monkeypatch
             wh.drop_query(name)
         sql = f"SELECT count(*) AS n FROM s [WINDOW {DELTA} MICROSECONDS SLIDE {DELTA} MICROSECONDS]"
         wh.add_query("long", sql)
-        real = running._rows
+        real = evaluation._rows
 
         def slow(store, snapshot, entry):
             started.set()
@@ -192,8 +192,8 @@ def test_stopping_ends_a_long_statement_and_leaves_its_run_due(path, monkeypatch
                 store, snapshot, type(entry)(**{f: getattr(entry, f) for f in entry.__struct_fields__} | {"sql": long})
             )
 
-        monkeypatch.setattr(running, "answer", lambda *what: running.answer_plainly(*what[:3]))
-        monkeypatch.setattr(running, "_rows", slow)
+        monkeypatch.setattr(evaluation, "answer", lambda *what: evaluation.answer_plainly(*what[:3]))
+        monkeypatch.setattr(evaluation, "_rows", slow)
         children.slide_numbered(wh, 2)
         server = Server(wh._store, port=None, poll=0.01)
         thread = threading.Thread(target=server.run)
@@ -204,7 +204,7 @@ def test_stopping_ends_a_long_statement_and_leaves_its_run_due(path, monkeypatch
         assert not thread.is_alive()
         (long,) = wh.queries()
         assert (long.runs, long.failures, long.error, long.due) == (0, 0, None, True)
-        monkeypatch.setattr(running, "_rows", real)
+        monkeypatch.setattr(evaluation, "_rows", real)
         assert [run.outcome for run in wh.run_due()] == ["delivered"]
 
 

@@ -36,10 +36,12 @@ from standing import (
     slide,
     statement,
 )  # fmt: skip
-from windrow.catalog import key
-from windrow.queries.periodic import answering, checking, kinds, running, synopses
-from windrow.queries.periodic.scheduling import POLICIES
-from windrow.queries.pieces import CannotCutError
+from windrow.catalog.environment import key
+from windrow.queries.periodic import evaluation
+from windrow.queries.periodic.scheduler import POLICIES
+from windrow.queries.sql.split_aggregate import CannotCutError
+from windrow.queries.synopses import check as synopsis_check
+from windrow.queries.synopses import evaluate, kinds, node_store
 from windrow.snapshot import Snapshot
 
 CLOCK = BASE + HOUR
@@ -65,7 +67,7 @@ def check_together(world: World, snapshot: Snapshot) -> None:
     """All standing queries in one go, as a round answers them."""
     entries = world.wh._store.catalog.read(lambda tables: [entry for _, entry in tables.items("queries")])
     policy = world.chance.choice(POLICIES)
-    for answered in running.answer(world.wh._store, snapshot, entries, policy):
+    for answered in evaluation.answer(world.wh._store, snapshot, entries, policy):
         assert answered.rows is not None, answered.error
         text, slots = world.queries[answered.query]
         assert same(answered.rows.to_pylist(), expected(world, text, slots).to_pylist()), f"{text}, {answered.how}"
@@ -89,9 +91,9 @@ def assert_as_rebuilt(world: World) -> None:
     store = world.wh._store
     with Snapshot(store, [STREAM]) as snapshot:
         stream = snapshot.view(STREAM).entry.id
-        for entry in store.catalog.read(lambda tables: synopses.entries(tables, stream)):
+        for entry in store.catalog.read(lambda tables: node_store.entries(tables, stream)):
             assert entry.slide == snapshot.view(STREAM).state.slide
-            assert list(checking.differences(store, snapshot, STREAM, entry)) == []
+            assert list(synopsis_check.differences(store, snapshot, STREAM, entry)) == []
 
 
 @pytest.mark.parametrize("kind", kinds.KINDS)
@@ -164,7 +166,7 @@ def test_a_statement_that_rows_must_answer_says_why(path: Path, text: str, why: 
     world.wh.put_table("hosts", pa.table({"name": ["one"]}))
     put(world, "sums", "SELECT sum(v) FROM s{}", 4, None)
     with Snapshot(world.wh._store) as snapshot, pytest.raises(CannotCutError, match=why):
-        answering.plan(world.wh._store, snapshot, text, {})
+        evaluate.plan(world.wh._store, snapshot, text, {})
 
 
 def test_a_statement_over_several_windows_and_kinds_of_counts_is_joined_from_its_synopses(path: Path) -> None:
@@ -203,11 +205,11 @@ def test_a_sketch_is_merged_for_standing_queries_and_not_for_one_time_ones(path:
     assert same(world.wh.sql(text).arrow().to_pylist(), expected(world, text.replace(clause(3), "{}"), 3).to_pylist())
 
 
-def _entries(world: World) -> list[synopses.SynopsisEntry]:
+def _entries(world: World) -> list[node_store.SynopsisEntry]:
     store = world.wh._store
     with Snapshot(store, [STREAM]) as snapshot:
         stream = snapshot.view(STREAM).entry.id
-    return store.catalog.read(lambda tables: synopses.entries(tables, stream))
+    return store.catalog.read(lambda tables: node_store.entries(tables, stream))
 
 
 def test_queries_share_a_synopsis_and_leave_none_behind(path: Path) -> None:

@@ -12,8 +12,8 @@ import windrow
 from faults import finish, start
 from shapes import SHAPES
 from standing import from_synopses
-from windrow.catalog import Tables, key, last_int
-from windrow.queries.periodic import adjusting, synopses
+from windrow.catalog.environment import Tables, key, last_int
+from windrow.queries.synopses import node_store, reconcile
 from windrow.snapshot import Snapshot
 
 SHAPE = "per-row-rich"
@@ -64,9 +64,9 @@ def test_check_finds_a_synopsis_that_lies(fresh: Path, tmp_path: Path) -> None:
             scenario.do(wh, SHAPES[SHAPE], operation)
         store = wh._store
         with store.catalog.write() as tables:
-            entry = next(e for e in synopses.entries(tables, 1) if not e.groups)
-            node = next(node for node, _ in synopses.nodes(tables, entry) if node.right <= (entry.slide or 0))
-            tables.delete("synopses", synopses.node_key(entry.stream, entry.number, node))
+            entry = next(e for e in node_store.entries(tables, 1) if not e.groups)
+            node = next(node for node, _ in node_store.nodes(tables, entry) if node.right <= (entry.slide or 0))
+            tables.delete("synopses", node_store.node_key(entry.stream, entry.number, node))
         assert any("does not hold what the rows say" in problem for problem in wh.check().problems)
 
 
@@ -98,15 +98,15 @@ def tallied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scenario.create(path, FIXED, windrow.Index("round-robin", 2, 2, maintenance="rebuild"))
     with scenario.open_warehouse(path) as wh:
         wh.add_query("q", TALLIED)
-        adjusting.adjust(wh._store, "s", kind="basic")
+        reconcile.adjust(wh._store, "s", kind="basic")
     return path
 
 
 def spooled_tallies(wh: windrow.Warehouse) -> int:
     def look(tables: Tables) -> int:
-        entries = synopses.entries(tables, 1)
+        entries = node_store.entries(tables, 1)
         spooled = [last_int(at) for at, _ in tables.raw_items("spool", key(1))]
-        return sum(bool(synopses.tallied_slots(tables, entry, spool)) for entry in entries for spool in spooled)
+        return sum(bool(node_store.tallied_slots(tables, entry, spool)) for entry in entries for spool in spooled)
 
     return wh._store.catalog.read(look)
 

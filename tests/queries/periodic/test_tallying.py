@@ -18,12 +18,14 @@ import windrow
 from oracle import HOUR
 from shapes import BASE, DELTA
 from standing import STREAM, World, append, clause, drop, expected, from_synopses, make_world, put, rows, same, slide
-from windrow.catalog import key, last_int
-from windrow.queries.periodic import checking, keeping, kinds, running, synopses, tallying
-from windrow.queries.periodic.passes import Pass
-from windrow.queries.pieces import CannotCutError
+from windrow.append import Append
+from windrow.catalog.environment import key, last_int
+from windrow.queries.periodic import evaluation
+from windrow.queries.sql.split_aggregate import CannotCutError
+from windrow.queries.synopses import check as synopsis_check
+from windrow.queries.synopses import kinds, maintenance, node_store, tally
+from windrow.queries.synopses.array_engine import Pass
 from windrow.snapshot import Snapshot
-from windrow.spool import Append
 from windrow.warehouse_followers import FOLLOWERS
 
 CLOCK = BASE + HOUR
@@ -62,8 +64,8 @@ def check(world: World) -> None:
             wanted = expected(world, text, slots)
             assert found.schema.types == wanted.schema.types
             assert same(found.to_pylist(), wanted.to_pylist()), f"{text}, {slots} slots"
-        for entry in store.catalog.read(lambda tables: synopses.entries(tables, stream)):
-            assert list(checking.differences(store, snapshot, STREAM, entry)) == []
+        for entry in store.catalog.read(lambda tables: node_store.entries(tables, stream)):
+            assert list(synopsis_check.differences(store, snapshot, STREAM, entry)) == []
     assert tallies(world) == named(world) | waiting(world)
     assert world.wh.check().problems == ()
 
@@ -85,9 +87,9 @@ def named(world: World) -> set[tuple[int, int]]:
 
     def look(tables):
         stream = tables.get("streams", STREAM.encode()).id
-        for entry in synopses.entries(tables, stream):
-            for node, _ in synopses.nodes(tables, entry):
-                places_ = synopses.places_of(tables, entry, node)[1:]
+        for entry in node_store.entries(tables, stream):
+            for node, _ in node_store.nodes(tables, entry):
+                places_ = node_store.places_of(tables, entry, node)[1:]
                 found.update((entry.number, last_int(at[:-8])) for at in places_)
                 assert all(tables.raw("synopses", at) is not None for at in places_)
 
@@ -116,13 +118,13 @@ def begun(world: World, made: list[dict[str, object]]) -> Append:
 
 
 @settings(max_examples=max(12, settings().max_examples // 2))
-@given(st.integers(0, 1 << 30), st.sampled_from([1, 2, tallying.MOST_NAMED]), st.sampled_from([kinds.BASIC, None]))
+@given(st.integers(0, 1 << 30), st.sampled_from([1, 2, tally.MOST_NAMED]), st.sampled_from([kinds.BASIC, None]))
 def test_answers_equal_plain_duckdb_whoever_tallied(seed: int, most: int, kind: str | None) -> None:
     """Several appends a slot and slots an append, late and early rows, jumps, queries and slides between the two."""
     chance = random.Random(seed)
     with places.folder() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tallying, "MOST_NAMED", most)
-        patch.setattr(tallying, "_MOST_SLOTS", chance.choice((2, 8, 8)))
+        patch.setattr(tally, "MOST_NAMED", most)
+        patch.setattr(tally, "_MOST_SLOTS", chance.choice((2, 8, 8)))
         world = world_at(folder / "w", seed)
         pending: list[tuple[Append, list[dict[str, object]]]] = []
         for turn in range(7):
@@ -152,7 +154,7 @@ def test_a_slide_names_what_appends_have_tallied_and_reads_no_row(path, monkeypa
     world = world_at(path)
     put(world, "q", PLAIN[0], 4, kinds.BASIC)
     slide(world, 1, CLOCK)
-    monkeypatch.setattr(keeping, "read_ranges", None)
+    monkeypatch.setattr(maintenance, "read_ranges", None)
     for count in (1, 3):
         for _ in range(count):
             append(world, [row | {"ts": world.now + DELTA // 2} for row in rows(world, 20, (1, DELTA), 0)], CLOCK)
@@ -167,10 +169,10 @@ def test_a_slide_names_what_appends_have_tallied_and_reads_no_row(path, monkeypa
     world.wh.close()
 
 
-@pytest.mark.parametrize("most", [1, tallying.MOST_NAMED])
+@pytest.mark.parametrize("most", [1, tally.MOST_NAMED])
 def test_late_rows_go_into_a_node_of_tallies_whose_tallies_go(path, monkeypatch, most):
     """Two appends for a slot, or more than a node may name; then a late one, and one that is ahead and comes twice."""
-    monkeypatch.setattr(tallying, "MOST_NAMED", most)
+    monkeypatch.setattr(tally, "MOST_NAMED", most)
     world = world_at(path)
     put(world, "q", PLAIN[0], 4, kinds.BASIC)
     slide(world, 1, CLOCK)
@@ -277,7 +279,7 @@ def test_a_node_of_several_tallies_is_not_taken_for_smaller_than_it_is(path, mon
     store = world.wh._store
     entries = store.catalog.read(lambda tables: [entry for _, entry in tables.items("queries")])
     with Snapshot(store, [STREAM]) as snapshot:
-        (answered,) = running.answer(store, snapshot, entries)
+        (answered,) = evaluation.answer(store, snapshot, entries)
     assert answered.rows.column("sum(v)").to_pylist() == [300]
     assert [slot.largest[:2] for slot in seen] == [[6, 300]]
     world.wh.close()

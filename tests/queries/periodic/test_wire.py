@@ -3,7 +3,9 @@
 import pyarrow as pa
 import pytest
 
-from windrow.queries.periodic import storage, synopses, wire
+from windrow.queries.engine import arrow_ipc
+from windrow.queries.periodic import result_store
+from windrow.queries.synopses import node_store
 
 SMALL = {
     "numbers": pa.table({"a": pa.array([1, None, 3], pa.int32()), "b": ["x", None, ""]}),
@@ -19,19 +21,19 @@ SMALL = {
 @pytest.mark.parametrize("rows", SMALL.values(), ids=list(SMALL))
 @pytest.mark.parametrize("few", [0, 1 << 20])
 def test_results_come_back_as_they_were(monkeypatch, rows, few):
-    monkeypatch.setattr(storage, "_FEW_BYTES", few)
-    back = storage.decode(storage.encode(rows))
+    monkeypatch.setattr(result_store, "_FEW_BYTES", few)
+    back = result_store.decode(result_store.encode(rows))
     assert back.schema.equals(rows.schema)
     assert back.to_pylist() == rows.to_pylist()
 
 
 @pytest.mark.parametrize("rows", SMALL.values(), ids=list(SMALL))
 def test_nodes_come_back_as_they_were(rows):
-    raw = synopses.packed(7, rows)
-    assert synopses.Kept(7, (raw[8:],)).table().to_pylist() == rows.to_pylist()
+    raw = node_store.packed(7, rows)
+    assert node_store.Kept(7, (raw[8:],)).table().to_pylist() == rows.to_pylist()
 
 
 def test_a_batch_with_values_of_its_own_needs_a_writer():
-    assert wire.single_batch(SMALL["an enumeration"]) is None
-    assert wire.single_batch(SMALL["one inside a struct"]) is None
-    assert wire.single_batch(SMALL["several chunks"]).num_rows == 3
+    assert arrow_ipc.single_batch(SMALL["an enumeration"]) is None
+    assert arrow_ipc.single_batch(SMALL["one inside a struct"]) is None
+    assert arrow_ipc.single_batch(SMALL["several chunks"]).num_rows == 3

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from windrow.queries.views.chaining import Chain, Step, are_linked, can_chain, chain, equal_columns
-from windrow.queries.views.plans import Link
+from windrow.queries.views.plan import Link
 
 A, B, C = 0, 1, 2
 K, M = "k", "m"

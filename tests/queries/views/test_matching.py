@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 import windrow
-from windrow.indexes import columns
+from windrow.indexes import column_cache
 from windrow.native import hash_match as native_matches
-from windrow.queries.views import following, gathering, matching
+from windrow.queries.views import delta_join, gathering, slide_hook
 from windrow.queries.views.gathering import Stretch, taken
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -131,19 +131,19 @@ def test_matched_rows_are_those_that_duckdb_joins(
     options, restore = life
 
     def noted(*given: Any) -> bool:
-        used.append(matching.is_plain(*given))
+        used.append(delta_join.is_plain(*given))
         return used[-1]
 
-    monkeypatch.setattr(following, "is_plain", noted)
+    monkeypatch.setattr(slide_hook, "is_plain", noted)
     ours = world(tmp_path / "ours", sql, options, count, restore=restore)
-    monkeypatch.setattr(following, "is_plain", lambda *_: False)
+    monkeypatch.setattr(slide_hook, "is_plain", lambda *_: False)
     theirs = world(tmp_path / "theirs", sql, options, count, restore=restore)
     assert told(ours) == told(theirs)
     seen = 0
     for slot in range(4, 10 if name in PLAIN else 8):
-        monkeypatch.setattr(following, "is_plain", noted)
+        monkeypatch.setattr(slide_hook, "is_plain", noted)
         step(ours, slot, count)
-        monkeypatch.setattr(following, "is_plain", lambda *_: False)
+        monkeypatch.setattr(slide_hook, "is_plain", lambda *_: False)
         step(theirs, slot, count)
         assert told(ours) == told(theirs)
         seen += len(told(ours))
@@ -155,8 +155,8 @@ def test_matched_rows_are_those_that_duckdb_joins(
 
 def test_combinations_that_do_not_fit_go_on_in_parts(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few pairs at a time, few rows of a stream together: a result is neither lost nor doubled where it is cut."""
-    monkeypatch.setattr(matching, "BATCH_ROWS", 7)
-    monkeypatch.setattr(matching, "_MOST_HELD", 25)
+    monkeypatch.setattr(delta_join, "BATCH_ROWS", 7)
+    monkeypatch.setattr(delta_join, "_MOST_HELD", 25)
     wh, seen = world(tmp_path, MANY["four"], FIXED, 12), 0
     for slot in range(4, 8):
         step(wh, slot, 12)
@@ -179,7 +179,7 @@ def test_texts_that_fit_into_no_array_are_gathered_in_pieces(tmp_path: Any, monk
     sql = next(iter(PLAIN.values()))
     theirs = world(tmp_path / "theirs", sql, FIXED)
     monkeypatch.setattr(gathering, "native_matches", SimpleNamespace(gather=small, gathers=native_matches.gathers))
-    monkeypatch.setattr(columns, "_SAMPLES", 0)  # no text is taken for one that repeats
+    monkeypatch.setattr(column_cache, "_SAMPLES", 0)  # no text is taken for one that repeats
     ours = world(tmp_path / "ours", sql, FIXED)
     for slot in range(4, 8):
         step(ours, slot)
@@ -219,7 +219,7 @@ def test_few_new_rows_find_their_partners_by_directory(
     for name in "ab":
         wh.append(name, batch(5, 1, 20_000, keys=4000))
         wh.slide(name, to=NOON + dt.timedelta(minutes=7))
-    monkeypatch.setattr(matching, "Stretch", Counted)
+    monkeypatch.setattr(delta_join, "Stretch", Counted)
     wh.append("a", batch(8, 2, 3, keys=4000))
     for name in "ab":
         wh.slide(name, to=NOON + dt.timedelta(minutes=10))
@@ -232,7 +232,7 @@ def test_few_new_rows_find_their_partners_by_directory(
 def test_what_is_not_plain_is_left_to_duckdb(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, sql: str) -> None:
     found: list[bool] = []
     monkeypatch.setattr(
-        following, "is_plain", lambda *given: found.append(matching.is_plain(*given)) or matching.is_plain(*given)
+        slide_hook, "is_plain", lambda *given: found.append(delta_join.is_plain(*given)) or delta_join.is_plain(*given)
     )
     wh = world(tmp_path, sql, FIXED)
     step(wh, 4)

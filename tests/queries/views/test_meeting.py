@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.queries.views.meeting import mask_of, meeting
+from windrow.queries.views.partner_filter import mask_of, meeting
 
 NEAR = st.integers(-50, 50)
 FAR = st.integers(-(2**63), 2**63 - 1)

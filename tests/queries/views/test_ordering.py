@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from windrow.queries.views.ordering import Rate, choose, cost, expected, greedy, probes
+from windrow.queries.views.join_order import Rate, choose, cost, expected, greedy, probes
 
 TABLE_5_3 = [Rate(10, 100, 500), Rate(1, 100, 50), Rate(1, 200, 40), Rate(3, 100, 5)]
 TABLE_5_5 = [Rate(10, 100, 40), Rate(1, 100, 100), Rate(1, 100, 8), Rate(1, 100, 5)]  # E4: λ1 is 10, not 100

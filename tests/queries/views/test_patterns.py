@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 import windrow
-from windrow.queries.views.patterns import KEPT, Pattern
+from windrow.queries.views.update_patterns import KEPT, Pattern
 
 STAMP = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema([("ts", STAMP), ("exp", STAMP), ("k", pa.int64()), ("x", pa.int64())])

@@ -1,0 +1,315 @@
+"""The advisor: what each layout would cost for what was measured of a stream, by playing its slides through.
+
+The alternatives are not estimated by a formula: the very code that plans a slide (`update.plan_update`) is run over
+segments that exist only as figures, until their number is steady. What it reads and writes then becomes time by the
+constants of `Costs`, which `windrow bench advisor` measures.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from windrow.indexes.maintenance import Merge
+from windrow.indexes.partitioners import Index, Partitioner
+from windrow.indexes.segments import Segment, pack_histogram, unpack_histogram
+from windrow.indexes.update_plan import Update, plan_update
+
+MOST_SLOTS = 48
+"""A longer lifetime is played with wider slots: the shape of the result is the same, and the advice is quick."""
+_BAND_BYTES = 1 << 20
+_MOST_BANDS = 4
+_SETTLED = 16
+"""Slides that are counted after the lifetime has passed once."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What was measured of a stream.
+
+    Args:
+        rows: Rows that a slide takes in, on average.
+        row_bytes: Bytes of a stored row.
+        lives: Slots that a row lives from the slide that took it in, each with its share of the rows; late rows and
+            rows with little life left are in here. None: rows never expire.
+        spread: How much the batches differ: standard deviation over mean.
+        files: Files that a slide takes in.
+        probes: Probes by the search key between two slides.
+        scans: Scans between two slides.
+        probe_rows: Rows that a probe finds.
+    """
+
+    rows: float
+    row_bytes: float
+    lives: Mapping[int, float] | None
+    spread: float = 0.0
+    files: float = 1.0
+    probes: float = 0.0
+    scans: float = 0.0
+    probe_rows: float = 1.0
+
+    @property
+    def batch_bytes(self) -> float:
+        """Bytes that a slide takes in."""
+        return self.rows * self.row_bytes
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Milliseconds of processor time, fitted to ``windrow bench advisor`` (docs/benchmarks.md has the machine)."""
+
+    append: float = 3.5
+    """An append and its commit."""
+    append_mb: float = 1.5
+    """Sorting and writing a megabyte."""
+    append_segment: float = 0.09
+    """Each segment of the batch: its directory and record."""
+    slide: float = 1.5
+    """A slide that merges nothing."""
+    slide_segment: float = 0.0005
+    """Each segment that the plan looks at."""
+    merge: float = 3.5
+    """A slide that merges anything: one file more."""
+    merge_mb: float = 1.75
+    """Reading, merging and writing a megabyte."""
+    merge_segment: float = 0.67
+    """Each segment that is merged."""
+    probe: float = 0.71
+    probe_segment: float = 0.0143
+    probe_row: float = 0.0005
+    scan: float = 0.49
+    scan_segment: float = 0.0445
+    scan_mb: float = 0.047
+    scan_mixed_mb: float = 0.276
+    """A megabyte in which live and dead rows alternate: they are picked one by one."""
+    scan_dead_mb: float = 0.123
+    """A megabyte of segments in which rows are dead: their times are read first."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What one layout is expected to cost; times in milliseconds of the processor."""
+
+    index: Index
+    update: float
+    probe: float
+    scan: float
+    total: float
+    """Of one slide and the questions before the next."""
+    space: float
+    """Bytes on disk, dead rows included."""
+    segments: float
+    written: float
+    """Bytes that a slide writes anew, besides what was appended."""
+
+
+@dataclass
+class _Played:
+    """Figures of the slides after a layout has settled."""
+
+    segments: list[int] = field(default_factory=list)
+    live: list[float] = field(default_factory=list)
+    edge: list[float] = field(default_factory=list)
+    mixed: list[float] = field(default_factory=list)
+    stored: list[float] = field(default_factory=list)
+    merged_bytes: list[float] = field(default_factory=list)
+    merged_segments: list[int] = field(default_factory=list)
+    merges: list[int] = field(default_factory=list)
+    arrived: list[int] = field(default_factory=list)
+
+
+def alternatives(workload: Workload, slots: int | None) -> list[Index]:
+    """The layouts worth looking at."""
+    if slots is None or workload.lives is None:
+        return [Index("append-only"), Index("append-only", max_segments=16, merge_budget=1.0)]
+    sides = [side for side in (2, 4, 8) if side <= max(2, slots)]
+    found = [
+        Index("round-robin", side, side, maintenance=how) for side in sides[:2] for how in ("rebuild", "norebuild")
+    ]
+    found += [Index("round-robin", side, side) for side in sides]
+    found.append(Index("round-robin", 4, 4, max_segments=16, merge_budget=1.0))
+    found += [Index("wave-insertion", side, maintenance=how) for side in sides[:2] for how in ("norebuild", "adaptive")]
+    found += [Index("wave-insertion", 4, max_segments=16, merge_budget=1.0), Index("wave-expiry", 4)]
+    return found
+
+
+def compare(
+    workload: Workload, slots: int | None, indexes: Iterable[Index], costs: Costs | None = None
+) -> list[Estimate]:
+    """Estimates of layouts for a workload, the cheapest first.
+
+    Args:
+        workload: What was measured.
+        slots: The longest lifetime in slots, None if rows never expire.
+        indexes: The layouts.
+        costs: Constants of the machine.
+    """
+    found = [estimate(workload, slots, index, costs or Costs()) for index in indexes]
+    return sorted(found, key=lambda each: each.total)
+
+
+def estimate(workload: Workload, slots: int | None, index: Index, costs: Costs) -> Estimate:
+    """What one layout costs."""
+    played, wide = play(workload, slots, index)
+    mean = {name: float(np.mean(values)) for name, values in vars(played).items()}
+    crowd = mean["segments"] * (wide if index.maintenance == "norebuild" else 1)
+    merged = mean["merged_bytes"] / wide / 1e6
+    update = (
+        costs.append * workload.files
+        + costs.append_mb * workload.batch_bytes / 1e6
+        + costs.append_segment * mean["arrived"]
+        + costs.slide
+        + costs.slide_segment * crowd
+        + costs.merge * mean["merges"]
+        + costs.merge_mb * merged
+        + costs.merge_segment * mean["merged_segments"]
+    )
+    probe = costs.probe + costs.probe_segment * crowd + costs.probe_row * workload.probe_rows
+    scan = (
+        costs.scan
+        + costs.scan_segment * crowd
+        + costs.scan_mb * mean["live"] / 1e6
+        + costs.scan_mixed_mb * mean["mixed"] / 1e6
+        + costs.scan_dead_mb * mean["edge"] / 1e6
+    )
+    return Estimate(
+        index=index,
+        update=update,
+        probe=probe,
+        scan=scan,
+        total=update + workload.probes * probe + workload.scans * scan,
+        space=mean["stored"],
+        segments=crowd,
+        written=mean["merged_bytes"] / wide,
+    )
+
+
+def play(workload: Workload, slots: int | None, index: Index) -> tuple[_Played, int]:
+    """Slide until the layout is steady, and count; gives also how many slots one slide of the play stands for."""
+    longest = MOST_SLOTS if slots is None else slots
+    wide = max(1, -(-longest // MOST_SLOTS))
+    partitioner = Partitioner(index, None if slots is None else max(1, -(-slots // wide)))
+    span = min(MOST_SLOTS, -(-longest // wide))
+    segments: list[Segment] = []
+    played, bucket, number = _Played(), 0, 0
+    settled = span + span // 2
+    for slide in range(1, settled + _SETTLED + 1):
+        arrivals, number = _arrivals(workload, partitioner, slide, wide, number)
+        update = plan_update(slide, slide - 1, slide, slide, {0: partitioner}, arrivals, segments, bucket)
+        bucket = update.bucket
+        gone = {segment.id for segment in update.replaced()}
+        merged, number = _merged(update, slide, number)
+        segments = [*(s for s in segments if s.id not in gone), *update.kept(), *merged]
+        if slide > settled:
+            _count(played, update, arrivals, segments, slide)
+    return played, wide
+
+
+def _count(
+    played: _Played, update: Update, arrivals: Sequence[Sequence[Segment]], segments: list[Segment], slide: int
+) -> None:
+    live = [segment.live_bytes(slide) for segment in segments]
+    played.segments.append(len(segments))
+    played.live.append(sum(live))
+    played.edge.append(sum(s.bytes for s in segments if s.min_exp <= slide))
+    played.mixed.append(sum(2 * min(size, s.bytes - size) for s, size in zip(segments, live, strict=True)))
+    played.stored.append(sum(segment.bytes for segment in segments))
+    played.merges.append(bool(update.merges))
+    played.merged_bytes.append(sum(merge.cost for merge in update.merges))
+    played.merged_segments.append(sum(len(merge.segments) for merge in update.merges))
+    played.arrived.append(sum(len(file) for file in arrivals))
+
+
+def _arrivals(
+    workload: Workload, partitioner: Partitioner, slide: int, wide: int, number: int
+) -> tuple[list[list[Segment]], int]:
+    """The segments of the files that a slide takes in, as an append would cut them."""
+    files = max(1, round(workload.files))
+    swing = 1 + min(0.9, workload.spread) * (1 if slide % 2 else -1)
+    rows = workload.rows * wide * swing / files
+    made = []
+    for file in range(files):
+        own = []
+        for slots, counts, column in _cuts(workload, partitioner, slide, wide, rows):
+            number += 1
+            own.append(_segment(number, f"a{slide}.{file}", column, slots, counts, workload.row_bytes, slide))
+        made.append(own)
+    return made, number
+
+
+def _cuts(
+    workload: Workload, partitioner: Partitioner, slide: int, wide: int, rows: float
+) -> Iterable[tuple[list[int], list[int], int]]:
+    """Expiry slots and row counts of each segment of a file, and its column."""
+    if workload.lives is None:
+        yield [(1 << 62)], [max(1, int(rows))], 0
+        return
+    columns: dict[int, dict[int, float]] = {}
+    for life, share in sorted(workload.lives.items()):
+        slot = slide + max(1, -(-life // wide))
+        own = columns.setdefault(partitioner.column(slot), {})
+        own[slot] = own.get(slot, 0.0) + share * rows
+    for column, counts in sorted(columns.items()):
+        total = sum(counts.values())
+        if total < 0.5:
+            continue
+        bands = int(min(_MOST_BANDS, max(1, round(total * workload.row_bytes / _BAND_BYTES))))
+        for band in _banded(counts, total, bands):
+            yield list(band), [max(1, round(count)) for count in band.values()], column
+
+
+def _banded(counts: Mapping[int, float], total: float, bands: int) -> list[dict[int, float]]:
+    found: list[dict[int, float]] = [{} for _ in range(bands)]
+    before = 0.0
+    for slot, count in counts.items():
+        found[min(bands - 1, int(before * bands / total))][slot] = count
+        before += count
+    return [band for band in found if band]
+
+
+def _segment(
+    number: int, file: str, column: int, slots: list[int], counts: list[int], row_bytes: float, slide: int, row: int = 0
+) -> Segment:
+    rows = sum(counts)
+    return Segment(
+        id=number,
+        file=file,
+        start=0,
+        rows=rows,
+        file_rows=rows,
+        bytes=int(rows * row_bytes),
+        layout=0,
+        row=row,
+        column=column,
+        first_slide=slide,
+        last_slide=slide,
+        seq_base=0,
+        min_ts=0,
+        max_ts=0,
+        min_exp=slots[0],
+        max_exp=slots[-1],
+        expiries=pack_histogram(np.array(slots, np.int64), np.array(counts, np.int64)),
+    )
+
+
+def _merged(update: Update, slide: int, number: int) -> tuple[list[Segment], int]:
+    """The segments that the merges of a slide write."""
+    made = []
+    for merge in update.merges:
+        slots, counts = _histogram(merge, slide)
+        if len(slots):
+            number += 1
+            size = sum(s.bytes for s in merge.segments) / max(1, sum(s.rows for s in merge.segments))
+            _, row, column = merge.cell
+            made.append(_segment(number, f"m{slide}", column, slots, counts, size, slide, row))
+    return made, number
+
+
+def _histogram(merge: Merge, slide: int) -> tuple[list[int], list[int]]:
+    totals: dict[int, int] = {}
+    for segment in merge.segments:
+        slots, counts = unpack_histogram(segment.expiries)
+        for slot, count in zip(slots.tolist(), counts.tolist(), strict=True):
+            if slot > slide:
+                totals[slot] = totals.get(slot, 0) + count
+    return sorted(totals), [totals[slot] for slot in sorted(totals)]

@@ -1,0 +1,324 @@
+"""Probes: from a search key, through the directories, straight to the rows."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.errors import SearchKeyError
+from windrow.indexes.manifest import Manifest
+from windrow.indexes.row_model import Bools, Int64s, RowModel, key_bytes
+from windrow.indexes.rowreading import Spans, read_live_spans, read_spans
+from windrow.indexes.segment_reader import FileReader
+from windrow.indexes.segments import Segment
+from windrow.indexes.selection import Selection
+from windrow.native import directory as native_directory
+from windrow.native import key_encoding as native_keys
+from windrow.native import rows as native_rows
+
+UseDirectories = Callable[[list[Any]], Any]
+Directories = Callable[[Manifest, UseDirectories], Any]
+
+
+@dataclass(frozen=True)
+class KeyRange:
+    """Encoded keys from `low` to `high`; `high` is None for no upper bound, and itself left out if `open_ended`."""
+
+    low: bytes
+    high: bytes | None
+    open_ended: bool = False
+
+    @property
+    def is_point(self) -> bool:
+        """Whether it is one key."""
+        return self.low == self.high
+
+
+def key_ranges(
+    stream: str,
+    names: Sequence[str],
+    types: Sequence[pa.DataType],
+    key: Any,
+    keys: Sequence[Any] | None,
+    between: tuple[Any, Any] | None,
+) -> list[KeyRange]:
+    """The encoded ranges of a probe, from what the user gave."""
+    if not names:
+        raise SearchKeyError(f"stream {stream!r} has no search key; use a scan, or create the stream with key=…")
+    given = [key is not None, keys is not None, between is not None]
+    if sum(given) != 1:
+        raise SearchKeyError(
+            f"a probe of stream {stream!r} takes one of key, keys or between (use keys=[None] for null), "
+            f"not {sum(given)} of them"
+        )
+    if keys is not None and isinstance(keys, (str, bytes, int, float)):
+        raise SearchKeyError(f"keys={keys!r} must be a list of keys; for one, give key={keys!r}")
+    if between is not None:
+        if not isinstance(between, (tuple, list)) or len(between) != 2:
+            raise SearchKeyError(f"between takes a pair (low, high), not {between!r}")
+        low = key_bytes(_parts(between[0], names), types, names)
+        upper = _parts(between[1], names)
+        high = key_bytes(upper, types, names)
+        if len(upper) == len(names):
+            return [KeyRange(low, high)]
+        return [KeyRange(low, native_keys.successor(high), open_ended=True)]
+    values = [key] if keys is None else list(keys)
+    return sorted({_point(_parts(value, names), types, names) for value in values}, key=lambda r: r.low)
+
+
+def _parts(value: Any, names: Sequence[str]) -> tuple[Any, ...]:
+    if len(names) == 1:
+        return (value[0],) if isinstance(value, (tuple, list)) and len(value) == 1 else (value,)
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def _point(parts: tuple[Any, ...], types: Sequence[pa.DataType], names: Sequence[str]) -> KeyRange:
+    low = key_bytes(parts, types, names)
+    if len(parts) == len(names):
+        return KeyRange(low, low)
+    return KeyRange(low, native_keys.successor(low), open_ended=True)
+
+
+@dataclass(frozen=True)
+class RowRange:
+    """Rows [start, stop) of a segment's file that may match; `exact` if all of them have a matching key."""
+
+    segment: Segment
+    start: int
+    stop: int
+    exact: bool
+
+
+@dataclass(frozen=True)
+class Located:
+    """Row ranges, as directories give them: which of the segments, first rows, one past the last rows."""
+
+    segments: Manifest
+    segment: Int64s
+    start: Int64s
+    stop: Int64s
+    exact: Bools
+
+    @cached_property
+    def rows(self) -> int:
+        """How many rows."""
+        return int((self.stop - self.start).sum())
+
+    def touches_all(self) -> bool:
+        """Whether every segment has some."""
+        return len(self.segment) >= len(self.segments) == len(set(self.segment.tolist()))
+
+    def holding(self) -> set[int]:
+        """Ids of the segments that have any."""
+        return {self.segments[at].id for at in set(self.segment.tolist())}
+
+    def spans(self) -> Spans:
+        """As ranges of files."""
+        first, part = native_rows.numbered(self.segments.figures.file[self.segment])
+        segment = self.segment
+        return Spans(tuple([self.segments[segment[at]].file for at in first]), part, self.start, self.stop)
+
+    def ranges(self) -> list[RowRange]:
+        """One by one."""
+        return [
+            RowRange(self.segments[at], start, stop, exact)
+            for at, start, stop, exact in zip(
+                self.segment.tolist(), self.start.tolist(), self.stop.tolist(), self.exact.tolist(), strict=True
+            )
+        ]
+
+    def places(self) -> list[tuple[Segment, int, int]]:
+        """Segments with the first row and one past the last, range by range."""
+        own = (self.segments[at] for at in self.segment.tolist())
+        return list(zip(own, self.start.tolist(), self.stop.tolist(), strict=True))
+
+    def by_segment(self) -> dict[int, tuple[Int64s, Int64s]]:
+        """First and past the last rows by segment id."""
+        found = {}
+        for at in np.unique(self.segment).tolist():
+            own = self.segment == at
+            found[self.segments[at].id] = self.start[own], self.stop[own]
+        return found
+
+
+@dataclass(frozen=True)
+class Sorting:
+    """How the layouts of a stream are sorted, seen from its search key; those that are not named, by exactly that."""
+
+    longer: frozenset[int] = frozenset()
+    """By the search key and then by more: a key is a range in their directories."""
+    other: frozenset[int] = frozenset()
+    """By something else: their directories say nothing, so every row is looked at."""
+
+
+SORTED = Sorting()
+
+
+def sorting(key: tuple[str, ...], layouts: Iterable[tuple[int, tuple[str, ...]]]) -> Sorting:
+    """What the directories of layouts (number and sorting columns) tell of a search key."""
+    unlike = {number: columns for number, columns in layouts if columns != key}
+    if not unlike:
+        return SORTED
+    longer = frozenset(number for number, columns in unlike.items() if key and columns[: len(key)] == key)
+    return Sorting(longer, frozenset(unlike) - longer)
+
+
+def locate(
+    segments: Sequence[Segment],
+    ranges: Sequence[KeyRange],
+    directories: Directories,
+    sorted_by: Sorting = SORTED,
+) -> Located:
+    """Where rows with a key in `ranges` may be: by directory, or all rows where the directory is of another key."""
+    if not segments or not ranges:
+        none = np.zeros(0, np.int64)
+        return Located(Manifest.of(segments), none, none, none, np.zeros(0, bool))
+    if sorted_by is not SORTED:
+        return _locate_in_layouts(segments, ranges, directories, sorted_by)
+    lows, highs = [r.low for r in ranges], [r.high for r in ranges]
+    manifest = Manifest.of(segments)
+    found = directories(manifest, lambda blobs: native_directory.lookup(blobs, lows, highs))
+    first = manifest.figures.start[found.blob]
+    exact = found.exact & (not any(r.open_ended for r in ranges))
+    return Located(manifest, found.blob, first + found.start, first + found.stop, exact)
+
+
+def _locate_in_layouts(
+    segments: Sequence[Segment], ranges: Sequence[KeyRange], directories: Directories, sorted_by: Sorting
+) -> Located:
+    """`locate` among segments that are not all sorted alike."""
+    longer = [s for s in segments if s.layout in sorted_by.longer]
+    other = Manifest(s for s in segments if s.layout in sorted_by.other)
+    alike = [s for s in segments if s.layout not in sorted_by.longer and s.layout not in sorted_by.other]
+    wider = [
+        KeyRange(r.low, None if r.high is None else native_keys.successor(r.high), open_ended=True) for r in ranges
+    ]
+    parts = [locate(alike, ranges, directories), locate(longer, wider, directories)]
+    starts, stops = (np.array([getattr(s, end) for s in other], np.int64) for end in ("start", "stop"))
+    everything = np.arange(len(other), dtype=np.int64)
+    parts.append(Located(other, everything, starts, stops, np.zeros(len(other), bool)))
+    offsets = np.cumsum([0, *(len(part.segments) for part in parts[:-1])])
+    return Located(
+        Manifest(segment for part in parts for segment in part.segments),
+        np.concatenate([part.segment + offset for part, offset in zip(parts, offsets, strict=True)]),
+        np.concatenate([part.start for part in parts]),
+        np.concatenate([part.stop for part in parts]),
+        np.concatenate([part.exact for part in parts]),
+    )
+
+
+def find_rows(
+    segments: Sequence[Segment], ranges: Sequence[KeyRange], directories: Directories, sorted_by: Sorting = SORTED
+) -> list[RowRange]:
+    """Where rows with a key in `ranges` may be, range by range."""
+    return locate(segments, ranges, directories, sorted_by).ranges()
+
+
+def probe_segments(
+    selection: Selection,
+    ranges: Sequence[KeyRange],
+    model: RowModel,
+    full: pa.Schema,
+    schema: pa.Schema,
+    reader: FileReader,
+    directories: Directories,
+    sorted_by: Sorting = SORTED,
+) -> pa.Table:
+    """The rows of the selected segments whose key lies in `ranges`, with the columns of `schema`."""
+    found = locate(selection.segments, ranges, directories, sorted_by)
+    if sorted_by is SORTED:  # segments were looked through in their order: first those that are whole
+        edge = bool((found.segment >= len(selection.whole)).any())
+    else:
+        inside = {segment.id for segment in selection.whole}
+        whole = np.array([segment.id in inside for segment in found.segments], bool)
+        edge = not bool(whole[found.segment].all())
+    inexact = not bool(found.exact.all())
+    return _read(found.spans(), selection, ranges, model, full, schema, reader, edge=edge, inexact=inexact)
+
+
+def read_near(
+    spans: Spans,
+    selection: Selection,
+    model: RowModel,
+    full: pa.Schema,
+    schema: pa.Schema,
+    reader: FileReader,
+) -> pa.Table:
+    """The rows of `spans` that are in the window, for one who looks at keys himself: some with others come along."""
+    if selection.edge:
+        return read_live_spans(spans, selection.edge_bounds(), model, schema, full, reader)
+    return read_spans(spans, schema, full, reader)
+
+
+def read_found(
+    found: Sequence[RowRange],
+    selection: Selection,
+    ranges: Sequence[KeyRange],
+    model: RowModel,
+    full: pa.Schema,
+    schema: pa.Schema,
+    reader: FileReader,
+) -> pa.Table:
+    """The rows of `found` that are in the window and whose key lies in `ranges`, with the columns of `schema`."""
+    whole = {segment.id for segment in selection.whole}
+    edge = any(part.segment.id not in whole for part in found)
+    inexact = any(not part.exact for part in found)
+    spans = Spans.of(_by_file(found))
+    return _read(spans, selection, ranges, model, full, schema, reader, edge=edge, inexact=inexact)
+
+
+def _read(
+    spans: Spans,
+    selection: Selection,
+    ranges: Sequence[KeyRange],
+    model: RowModel,
+    full: pa.Schema,
+    schema: pa.Schema,
+    reader: FileReader,
+    *,
+    edge: bool,
+    inexact: bool,
+) -> pa.Table:
+    if edge and not inexact:
+        return read_live_spans(spans, selection.edge_bounds(), model, schema, full, reader)
+    if edge or inexact:
+        # First the few bytes that decide, then only rows that count: the rest of a row may be long.
+        names = [name for name in (model.time, model.expires) if name is not None] if edge else []
+        names += [name for name in model.key if inexact and name not in names]
+        looked = read_spans(spans, pa.schema([full.field(name) for name in names]), full, reader)
+        mask = selection.bounds.mask(looked, model) if edge else np.ones(looked.num_rows, bool)
+        if inexact:
+            mask &= _in_ranges(model.encoded_keys(looked), ranges)
+        spans = spans.where(mask)
+    return read_spans(spans, schema, full, reader)
+
+
+def _by_file(rows: Sequence[RowRange]) -> dict[str, list[tuple[int, int]]]:
+    files: dict[str, list[tuple[int, int]]] = {}
+    for part in rows:
+        files.setdefault(part.segment.file, []).append((part.start, part.stop))
+    return files
+
+
+def _in_ranges(keys: pa.Array, ranges: Sequence[KeyRange]) -> Bools:
+    encoded = keys.cast(pa.large_binary()) if not pa.types.is_large_binary(keys.type) else keys
+    points = [r.low for r in ranges if r.is_point]
+    mask = (
+        pc.is_in(encoded, value_set=pa.array(points, pa.large_binary()))
+        if points
+        else pa.array(np.zeros(len(keys), bool))
+    )
+    for item in ranges:
+        if item.is_point:
+            continue
+        inside = pc.greater_equal(encoded, pa.scalar(item.low, pa.large_binary()))
+        if item.high is not None:
+            compare = pc.less if item.open_ended else pc.less_equal
+            inside = pc.and_(inside, compare(encoded, pa.scalar(item.high, pa.large_binary())))
+        mask = pc.or_(mask, inside)
+    found: Bools = mask.to_numpy(zero_copy_only=False)
+    return found

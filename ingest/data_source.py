@@ -1,0 +1,374 @@
+"""`format("windrow")`: the warehouse as a Spark data source in Python, for reading, writing and streaming writes.
+
+It gives the same guarantees as `append`, `write_stream` and `read`; rows go through Python workers.
+"""
+
+import datetime as dt
+import shutil
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from windrow import times
+from windrow.append import Append
+from windrow.definitions import StreamDefinition
+from windrow.errors import DefinitionError, SearchKeyError
+from windrow.files import disk_errors
+from windrow.indexes.probe import KeyRange, find_rows
+from windrow.indexes.row_model import RowModel, key_bytes
+from windrow.indexes.segment_reader import FileReader, conform
+from windrow.indexes.selection import Bounds
+from windrow.ingest.backpressure import slid
+from windrow.ingest.expressions import Limits
+from windrow.ingest.pin_keeper import keep
+from windrow.ingest.schemas import arrow_schema, check_columns, read_schema
+from windrow.ingest.session import open_warehouse, use_this_interpreter
+from windrow.ingest.verify import take_in
+from windrow.ingest.worker_writer import WorkerPlan
+from windrow.native import key_encoding as native_keys
+from windrow.snapshot import Snapshot, StreamView
+from windrow.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PARTITION_BYTES = 32 << 20
+_ABANDONED_SECONDS = 7 * 86400
+_PREFIX = "source-"
+
+
+def register(spark: "SparkSession") -> None:
+    """Make ``format("windrow")`` known to a session, with filters pushed down."""
+    use_this_interpreter()
+    spark.dataSource.register(WindrowSource)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+class WindrowSource(DataSource):
+    """The data source; see `docs/spark.md` for its options."""
+
+    @classmethod
+    def name(cls) -> str:
+        """As in ``format("windrow")``."""
+        return "windrow"
+
+    def _option(self, name: str) -> str:
+        value = self.options.get(name)
+        if not value:
+            raise DefinitionError(f'format("windrow") needs the option {name!r}')
+        return str(value)
+
+    def schema(self) -> StructType:
+        """Of the columns that are read."""
+        with Warehouse(self._option("path"), create=False, read_only=True) as wh:
+            definition = wh.stream(self._option("stream")).definition
+        columns = self.options.get("columns")
+        names = [name.strip() for name in columns.split(",")] if columns else definition.schema.names
+        return read_schema(definition, names)
+
+    def reader(self, schema: StructType) -> "WindrowReader":
+        """Reads a window."""
+        path, stream = self._option("path"), self._option("stream")
+        with Warehouse(path, create=False, read_only=True) as wh:
+            definition = wh.stream(stream).definition
+        return WindrowReader(path, definition, self.options.get("window"), schema, self.options.get("pin"))
+
+    def writer(self, schema: StructType, overwrite: bool) -> "WindrowWriter":
+        """Appends a batch."""
+        return WindrowWriter(self._target(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "WindrowStreamWriter":  # noqa: N802
+        """Appends micro-batches."""
+        return WindrowStreamWriter(self._target(schema, overwrite), self._query())
+
+    def _target(self, schema: StructType, overwrite: bool) -> "_Target":
+        if overwrite:
+            raise DefinitionError('a stream is append-only: write with mode("append"), or outputMode("append")')
+        path, stream = self._option("path"), self._option("stream")
+        with open_warehouse(path) as wh:
+            job = Append(wh._store, stream, self.options.get("source"), self.options.get("batch_id"))
+            check_columns(schema, job.definition)
+            folder = wh.path / "staging" / f"{_PREFIX}{uuid.uuid4().hex}"
+            _remove_abandoned(folder.parent)
+            plan = WorkerPlan(job.definition, job.layout, Limits(job.now, job.horizon()), str(folder))
+        return _Target(path, stream, job.source, job.batch_id, plan, self.options.get("slide"))
+
+    def _query(self) -> str:
+        """What tells this query from others, and is the same after a restart."""
+        given = self.options.get("query") or self.options.get("checkpointLocation")
+        if not given:
+            raise DefinitionError(
+                'writeStream.format("windrow") needs the option "query", a name that stays the same over restarts, '
+                'or "checkpointLocation"'
+            )
+        return str(given)
+
+
+@dataclass(frozen=True)
+class _Target:
+    path: str
+    stream: str
+    source: str
+    batch_id: str | None
+    plan: WorkerPlan
+    slide: str | None
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What one task wrote."""
+
+    partition: int
+    files: tuple[str, ...]
+
+
+class WindrowWriter(DataSourceArrowWriter):
+    """Stages in the workers, commits on the driver.
+
+    Args:
+        target: Where to.
+    """
+
+    def __init__(self, target: _Target) -> None:
+        self.target = target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Runs in a worker."""
+        return _stage(self.target.plan, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Runs on the driver's machine, in a process of its own."""
+        _commit(self.target, messages, self.target.batch_id, self.target.plan.limits)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
+        """Forget what was staged."""
+        shutil.rmtree(self.target.plan.folder, ignore_errors=True)
+
+
+class WindrowStreamWriter(DataSourceStreamArrowWriter):
+    """As `WindrowWriter`, for micro-batches.
+
+    Args:
+        target: Where to.
+        query: Names the query over restarts.
+    """
+
+    def __init__(self, target: _Target, query: str) -> None:
+        self.target = target
+        self.query = query
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Runs in a worker, which does not know the clock: the driver judges what is dead."""
+        horizon = time.time_ns() // 1000 + self.target.plan.definition.max_ahead
+        return _stage(replace(self.target.plan, limits=Limits(None, horizon)), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Runs on the driver's machine, in a process of its own."""
+        _commit(self.target, messages, f"{self.query}:{batchId}", None)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+        """Forget what was staged."""
+        for path in _files(messages):
+            path.unlink(missing_ok=True)
+
+
+def _stage(plan: WorkerPlan, batches: Iterable[pa.RecordBatch]) -> Staged:
+    Path(plan.folder).mkdir(parents=True, exist_ok=True)
+    context = TaskContext.get()
+    return Staged(context.partitionId() if context else 0, tuple(f"{plan.folder}/{name}" for name in plan.run(batches)))
+
+
+def _files(messages: Sequence[WriterCommitMessage | None]) -> list[Path]:
+    staged = sorted((m for m in messages if isinstance(m, Staged)), key=lambda message: message.partition)
+    return [Path(file) for message in staged for file in message.files]
+
+
+def _commit(
+    target: _Target, messages: Sequence[WriterCommitMessage | None], batch_id: str | None, limits: Limits | None
+) -> None:
+    paths = _files(messages)
+    with open_warehouse(target.path) as wh:
+        job = Append(wh._store, target.stream, target.source, batch_id)
+        if job.known_batch() is None:
+            with disk_errors(f"appending to stream {target.stream!r}"):
+                try:
+                    take_in(job, paths, job.horizon() if limits is None else limits.horizon)
+                    job.commit()
+                except BaseException:
+                    job.discard()
+                    raise
+        if target.slide == "auto":
+            slid(wh, target.stream)
+    for folder in {path.parent for path in paths} | {Path(target.plan.folder)}:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_abandoned(staging: Path) -> None:
+    """Staging of this kind has no living owner whose lock could be asked, so it goes by age."""
+    for folder in staging.glob(f"{_PREFIX}*"):
+        if time.time() - folder.stat().st_mtime > _ABANDONED_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass
+class Ranges(InputPartition):
+    """Row ranges of segment files: (file, start, stop, whether rows must be filtered by the window)."""
+
+    parts: list[tuple[str, int, int, bool]]
+    bounds: Bounds
+    model: RowModel
+    """How rows last by the definition that the bounds are of; the stream may have been altered since the analysis."""
+
+
+class WindrowReader(DataSourceReader):
+    """Reads a window, from the directory where conditions on the search key allow it.
+
+    Args:
+        path: The warehouse.
+        definition: The stream.
+        window: Its length, None for all live rows.
+        schema: What is read.
+        pin: How long the files stay pinned.
+    """
+
+    def __init__(
+        self, path: str, definition: StreamDefinition, window: str | None, schema: StructType, pin: str | None
+    ) -> None:
+        self.path = path
+        self.definition = definition
+        self.window = window
+        self.wanted = arrow_schema(schema, definition.name)
+        self.pin = times.duration(pin, "pin") if pin else 3600 * times.SECOND
+        self.filters: list[Filter] = []
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Note the conditions; Spark still checks them all, since the directory may give more rows than match."""
+        self.filters = list(filters)
+        yield from filters
+
+    def partitions(self) -> Sequence[Ranges]:
+        """The pruned segments, cut into parts of similar size."""
+        stream = self.definition.name
+        with Warehouse(self.path, create=False, read_only=True) as wh, Snapshot(wh._store, [stream]) as snapshot:
+            view = snapshot.view(stream)
+            bounds = view.bounds() if self.window is None else view.last(times.duration(self.window, "window"))
+            if bounds is None:
+                return []
+            keep(snapshot, self.pin)
+            return _binned(self._found(snapshot, view, bounds), bounds, view.entry.definition.model)
+
+    def _found(self, snapshot: Snapshot, view: StreamView, bounds: Bounds) -> list[tuple[str, int, int, bool, int]]:
+        selection = view.select(bounds)
+        edge = {segment.id for segment in selection.edge}
+        ranges = key_conditions(self.filters, view)
+        if ranges is None:
+            return [(s.file, s.start, s.stop, s.id in edge, s.bytes) for s in selection.segments]
+        rows = find_rows(selection.segments, ranges, snapshot.directories, view.sorted_by)
+        return [
+            (
+                r.segment.file,
+                r.start,
+                r.stop,
+                r.segment.id in edge,
+                r.segment.bytes * (r.stop - r.start) // r.segment.rows,
+            )
+            for r in rows
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Runs in a worker."""
+        assert isinstance(partition, Ranges)
+        model, full = partition.model, self.definition.schema
+        stored = pa.schema([full.field(name) for name in self.wanted.names])
+        timed = [name for name in (model.time, model.expires) if name is not None and name not in stored.names]
+        edged = pa.schema([*stored, *(full.field(name) for name in timed)])
+        reader = FileReader(Path(self.path).absolute())
+        for file, start, stop, edge in partition.parts:
+            schema = edged if edge else stored
+            for table in reader.batches(file, start, stop, schema.names):
+                rows = conform(table, schema)
+                if edge:
+                    rows = partition.bounds.filter(rows, model).select(stored.names)
+                yield from conform(rows, self.wanted).to_batches()
+
+
+def _binned(found: list[tuple[str, int, int, bool, int]], bounds: Bounds, model: RowModel) -> list[Ranges]:
+    bins: list[Ranges] = []
+    size = 0
+    for file, start, stop, edge, weight in found:
+        if not bins or size + weight > _PARTITION_BYTES:
+            bins.append(Ranges([], bounds, model))
+            size = 0
+        bins[-1].parts.append((file, start, stop, edge))
+        size += weight
+    return bins
+
+
+def key_conditions(filters: Sequence[Filter], view: StreamView) -> list[KeyRange] | None:
+    """The encoded keys that conditions on the first key column leave; None if they leave all."""
+    definition = view.entry.definition
+    if not definition.key:
+        return None
+    name, kind = definition.key[0], definition.key_types()[0]
+    low: bytes | None = None
+    high: bytes | None = None
+    points: set[bytes] | None = None
+    for condition in filters:
+        if getattr(condition, "attribute", None) != (name,):
+            continue
+        try:
+            if isinstance(condition, EqualTo | EqualNullSafe):
+                found = {_encoded(condition.value, kind, name)}
+            elif isinstance(condition, In):
+                found = {_encoded(value, kind, name) for value in condition.value}
+            else:
+                low, high = _narrowed(condition, kind, name, low, high)
+                continue
+        except SearchKeyError:
+            continue
+        points = found if points is None else points & found
+    if points is not None:
+        return [KeyRange(p, native_keys.successor(p), open_ended=True) for p in sorted(points)]
+    return None if low is None and high is None else [KeyRange(low or b"", high, open_ended=high is not None)]
+
+
+def _encoded(value: Any, kind: pa.DataType, name: str) -> bytes:
+    if isinstance(value, dt.datetime) and value.tzinfo is None and getattr(kind, "tz", None) is not None:
+        value = value.astimezone(dt.UTC)
+    return key_bytes((value,), (kind,), (name,))
+
+
+def _narrowed(
+    condition: Filter, kind: pa.DataType, name: str, low: bytes | None, high: bytes | None
+) -> tuple[bytes | None, bytes | None]:
+    """The range that one more comparison leaves, ends included; Spark checks the ends."""
+    if isinstance(condition, GreaterThan | GreaterThanOrEqual):
+        edge = _encoded(condition.value, kind, name)
+        low = edge if low is None else max(low, edge)
+    elif isinstance(condition, LessThan | LessThanOrEqual):
+        edge = native_keys.successor(_encoded(condition.value, kind, name)) or b"\xff"
+        high = edge if high is None else min(high, edge)
+    return low, high

@@ -1,0 +1,270 @@
+"""A Structured Streaming query into a stream: each micro-batch is in once, and the stream slides by itself.
+
+The query's id and the batch's number are kept with the rows, in one transaction, so what Spark runs again after a
+crash changes nothing. A thread of ours watches the query: it sends heartbeats while the source is silent, and ends it.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from windrow import times
+from windrow.catalog.lookups import find_stream, source_name
+from windrow.errors import BusyError, DefinitionError, WindrowError
+from windrow.heartbeats import heartbeat as send_heartbeat
+from windrow.ingest.append import append_rows
+from windrow.ingest.backpressure import slid, wait_for_room
+from windrow.ingest.errors import told
+from windrow.ingest.schemas import check_columns
+from windrow.ingest.session import WarehouseOrPath, open_warehouse, use_this_interpreter
+from windrow.ingest.totals import Totals
+from windrow.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.column import Column
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger("windrow.ingest")
+MAX_SPOOL_BYTES = 4 << 30
+_LOOK_EVERY = 0.5
+
+
+def write_stream(
+    df: "DataFrame",
+    warehouse: WarehouseOrPath,
+    stream: str,
+    *,
+    checkpoint: str,
+    slide: str | None = "auto",
+    source: str | None = None,
+    where: "Column | str | None" = None,
+    trigger: str | None = None,
+    heartbeat: times.Duration | None = None,
+    lag: times.Duration | None = None,
+    max_spool_bytes: int | None = MAX_SPOOL_BYTES,
+    name: str | None = None,
+    stop_on_sigterm: bool = True,
+) -> "StreamingQuery":
+    """Start a query that appends a streaming DataFrame to a stream, exactly once.
+
+    Args:
+        df: A streaming DataFrame with the stream's columns.
+        warehouse: An open warehouse, or its path.
+        stream: Its name.
+        checkpoint: Where Spark keeps what it has read. The same folder again goes on where the query stopped.
+        slide: ``"auto"`` slides whenever the sources have passed a slot, None leaves that to others.
+        source: Which of the stream's sources this query is.
+        where: Only rows that meet this condition are appended. The others still tell how far the source has come, which
+            rows that were filtered out of the DataFrame do not.
+        trigger: ``"available now"`` to stop when all is read, or an interval like ``"5 seconds"``; by default at once.
+        heartbeat: While the source is silent, promise so often that nothing older than the wall clock less `lag` will
+            follow. For live sources only: a replay's rows would be dead on arrival.
+        lag: By default the stream's slack.
+        max_spool_bytes: While more is spooled than this, the query waits.
+        name: Of the query.
+        stop_on_sigterm: End the query after the batch under way when the process is asked to end.
+
+    Returns:
+        Spark's query. `totals(query)` says what it brought in.
+    """
+    if not df.isStreaming:
+        raise DefinitionError("this DataFrame is not a stream; use windrow.spark.append")
+    if slide not in ("auto", None):
+        raise DefinitionError(f"slide={slide!r} is unknown; use 'auto', or None to slide yourself")
+    use_this_interpreter()
+    given = isinstance(warehouse, Warehouse)
+    wh = warehouse if isinstance(warehouse, Warehouse) else open_warehouse(warehouse)
+    try:
+        entry, _ = wh._store.catalog.read(lambda tables: find_stream(tables, stream))
+        check_columns(df.schema, entry.definition)
+        interval = None if heartbeat is None else times.duration(heartbeat, "heartbeat")
+        behind = entry.definition.slack if lag is None else times.slack(lag, "lag")
+        job = _Job(
+            warehouse=wh,
+            own=not given,
+            stream=stream,
+            source=source_name(entry, source),
+            slide=slide == "auto",
+            where=where,
+            interval=interval,
+            lag=behind,
+            limit=max_spool_bytes,
+            stop_on_sigterm=stop_on_sigterm,
+        )
+        writer = df.writeStream.foreachBatch(job.on_batch).option("checkpointLocation", str(checkpoint))
+        if name is not None:
+            writer = writer.queryName(name)
+        if trigger is not None:
+            now = trigger.replace(" ", "").lower() == "availablenow"
+            writer = writer.trigger(availableNow=True) if now else writer.trigger(processingTime=trigger)
+        query = writer.start()
+    except BaseException:
+        if not given:
+            wh.close()
+        raise
+    job.begin(query)
+    if stop_on_sigterm:
+        _stop_on_sigterm()
+    return query
+
+
+def totals(query: "StreamingQuery") -> Totals:
+    """What a query that `write_stream` started has brought in."""
+    return _job_of(query).totals
+
+
+def stop(query: "StreamingQuery") -> None:
+    """End a query that `write_stream` started, after the batch under way."""
+    _job_of(query).stop()
+
+
+@dataclass(eq=False)
+class _Job:
+    """One running query."""
+
+    warehouse: Warehouse
+    own: bool
+    """Whether the handle is ours to close."""
+    stream: str
+    source: str
+    slide: bool
+    where: "Column | str | None"
+    interval: int | None
+    """Of heartbeats, in microseconds; None for none."""
+    lag: int
+    """How far behind the wall clock a silent source is promised to be."""
+    limit: int | None
+    """Of the spool, in bytes."""
+    stop_on_sigterm: bool
+    totals: Totals = field(default_factory=Totals)
+    stopping: threading.Event = field(default_factory=threading.Event)
+    running: bool = True
+    _query: Any = None
+    _begun: threading.Event = field(default_factory=threading.Event)
+    _busy: threading.Lock = field(default_factory=threading.Lock)
+    _beaten: float = 0.0
+
+    def begin(self, query: Any) -> None:
+        """The query is there; batches have waited for it."""
+        self._query = query
+        _jobs[str(query.runId)] = self
+        self._begun.set()
+        threading.Thread(target=self._watch, name=f"windrow-{self.stream}", daemon=True).start()
+
+    def on_batch(self, batch: "DataFrame", number: int) -> None:
+        """Take one micro-batch in."""
+        self._begun.wait()
+        with self._busy:
+            store = self.warehouse._store
+            room = wait_for_room(
+                self.warehouse, self.stream, self.source, self.limit, slide=self.slide, stopping=self.stopping.is_set
+            )
+            if not room:
+                # To return would tell Spark that the batch is in.
+                raise BusyError(
+                    f"stream {self.stream!r}: stopped while waiting for room in the spool; nothing was lost"
+                )
+            report = append_rows(
+                batch,
+                store,
+                self.stream,
+                self.source,
+                f"spark:{self._query.id}:{number}",
+                self.where,
+                trusted=True,
+            )
+            self.totals.add(report)
+            self._slide()
+
+    def _slide(self) -> None:
+        while self.slide and slid(self.warehouse, self.stream):
+            self.totals.slides += 1
+
+    def _watch(self) -> None:
+        """Runs beside the query until it ends."""
+        while self._active():
+            time.sleep(_LOOK_EVERY if self.interval is None else min(_LOOK_EVERY, self.interval / times.SECOND))
+            with contextlib.suppress(WindrowError):
+                self._beat()
+        failure = None
+        with contextlib.suppress(Exception):
+            failure = self._query.exception()
+        if failure is not None and not self.stopping.is_set():
+            why = told(failure)
+            self.totals.failure = why
+            log.error("stream %r: the query of source %r failed: %s", self.stream, self.source, why)
+            with contextlib.suppress(WindrowError):
+                self.warehouse.fail_source(self.stream, self.source, why[:200])
+        self.running = False
+        if self.own:
+            with self._busy:
+                self.warehouse.close()
+
+    def _active(self) -> bool:
+        try:
+            return bool(self._query.isActive)
+        except Exception:  # noqa: BLE001 - a session that has ended has many ways to say so
+            return False
+
+    def _beat(self) -> None:
+        """Between batches: a heartbeat if the source is silent, and a slide if another source has moved."""
+        if not self._busy.acquire(blocking=False):
+            return
+        try:
+            status = self._query.status
+            if self.stopping.is_set() or not self._active() or status["isDataAvailable"] or status["isTriggerActive"]:
+                return
+            if self.interval is not None and time.monotonic() - self._beaten >= self.interval / times.SECOND:
+                self._beaten = time.monotonic()
+                store = self.warehouse._store
+                send_heartbeat(store, self.stream, self.source, store.clock() - self.lag)
+                self.totals.heartbeats += 1
+            self._slide()
+        finally:
+            self._busy.release()
+
+    def stop(self) -> None:
+        """End the query after the batch under way."""
+        self.stopping.set()
+        with self._busy:
+            pass
+        self._query.stop()
+
+
+_jobs: dict[str, _Job] = {}
+
+
+def _job_of(query: Any) -> _Job:
+    job = _jobs.get(str(query.runId))
+    if job is None:
+        raise DefinitionError("this query was not started by windrow.spark.write_stream in this process")
+    return job
+
+
+def _stop_on_sigterm() -> None:
+    """From now on SIGTERM ends the queries that run, and what it did before is done too.
+
+    Only the main thread may set handlers; in another one, ending is the caller's business.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or getattr(before, "stops_queries", False):
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        running = [job for job in _jobs.values() if job.stop_on_sigterm and job.running]
+        for job in running:
+            threading.Thread(target=job.stop, name="windrow-stop", daemon=True).start()
+        if callable(before):
+            before(number, frame)
+        elif before == signal.SIG_DFL and not running:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    stop.stops_queries = True  # type: ignore[attr-defined]
+    signal.signal(signal.SIGTERM, stop)

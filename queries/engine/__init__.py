@@ -1,0 +1,1 @@
+"""DuckDB as Windrow uses it: instances, pooled cursors, Arrow sources, interrupts, types."""

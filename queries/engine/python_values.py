@@ -1,0 +1,125 @@
+"""Values of an answer as Python has them, in the forms that DuckDB gives: for tuples.
+
+Python's dates reach from year 1 to 9999, its times end before 24:00, its durations at a thousand million days. What is
+endless is the last or first date, as in DuckDB; all else outside is text, in the forms of `windrow.instants` and
+`windrow.spans`.
+"""
+
+import datetime as dt
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.formats import text as text_format
+from windrow.formats.text import BITS, HUGE
+
+_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_ENDLESS = (1 << 63) - 1
+_OUTSIDE = (OverflowError, ValueError, KeyError)
+"""How Arrow says that Python has no such value; the last is of a map that has a key twice."""
+
+
+def values(column: pa.Array, field: pa.Field) -> list[Any]:
+    """The values of a column; times in nanoseconds are cut to microseconds, which is what Python has."""
+    kind = column.type
+    if field.metadata == HUGE:
+        return [None if value is None else int(value) for value in column.to_pylist()]
+    if field.metadata == BITS:
+        return list(text_format.text(column, field).to_pylist())
+    if _in_nanoseconds(kind) and not pc.any(_endless(column)).as_py():
+        column = column.cast(pa.timestamp("us", kind.tz), safe=False)
+    if not _is_plain(column):
+        return [_value(scalar) for scalar in column]
+    try:
+        return list(column.to_pylist(maps_as_pydicts="strict"))
+    except _OUTSIDE:
+        return [_value(scalar) for scalar in column]
+
+
+def _is_plain(column: pa.Array) -> bool:
+    """Whether Arrow itself gives the values that are wanted, or says that it cannot."""
+    kind = column.type
+    if pa.types.is_time(kind) and kind.unit != "ns":
+        return not pc.any(_beyond(column)).as_py()
+    return not text_format.contains(kind, _has_own_form)
+
+
+def _has_own_form(kind: pa.DataType) -> bool:
+    is_ = pa.types
+    if is_.is_map(kind):
+        return bool(is_.is_nested(kind.key_type))
+    return bool(is_.is_interval(kind) or is_.is_time(kind) or _in_nanoseconds(kind) or text_format.is_opaque(kind))
+
+
+def _in_nanoseconds(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) and kind.unit == "ns")
+
+
+def _endless(instants: pa.Array) -> pa.Array:
+    """Which times in nanoseconds are infinity, or the one before all."""
+    return pc.is_in(instants.view(pa.int64()), pa.array([-_ENDLESS, _ENDLESS]))
+
+
+def _beyond(times: pa.Array) -> pa.Array:
+    """Which times are 24:00, which SQL has and Python has not."""
+    counted = times.view(pa.int32() if pa.types.is_time32(times.type) else pa.int64())
+    return pc.greater_equal(counted, _DAY[times.type.unit])
+
+
+def _value(scalar: Any) -> Any:
+    """One value, in which anything may have a form of its own or lie outside of what Python has."""
+    kind = scalar.type
+    if not scalar.is_valid:
+        return None
+    if pa.types.is_dictionary(kind) or pa.types.is_union(kind):
+        return _value(scalar.value)
+    if pa.types.is_map(kind):
+        return _map(scalar)
+    if pa.types.is_struct(kind):
+        return {name: _value(inner) for name, inner in scalar.items()}
+    if pa.types.is_nested(kind):
+        return [_value(inner) for inner in scalar.values]
+    return _single(scalar)
+
+
+def _map(scalar: Any) -> dict[Any, Any]:
+    """A map as a dict, or as two lists if Python cannot look its keys up."""
+    pairs = [(_value(pair[0]), _value(pair[1])) for pair in scalar.values or ()]
+    if pa.types.is_nested(scalar.type.key_type):
+        return {"key": [key for key, _ in pairs], "value": [value for _, value in pairs]}
+    return dict(pairs)
+
+
+def _single(scalar: Any) -> Any:
+    kind = scalar.type
+    alone = pa.array([scalar], kind)
+    if text_format.is_opaque(kind) or (pa.types.is_time(kind) and _beyond(alone)[0].as_py()):
+        return _text(alone)
+    if pa.types.is_time64(kind):
+        return alone.cast(pa.time64("us"), safe=False)[0].as_py()
+    if _in_nanoseconds(kind):
+        cut = alone.cast(pa.timestamp("us", kind.tz), safe=False)[0]
+        return _outside(alone) if _endless(alone)[0].as_py() else cut.as_py()
+    try:
+        return _delta(scalar.as_py()) if pa.types.is_interval(kind) else scalar.as_py()
+    except _OUTSIDE:
+        return _outside(alone)
+
+
+def _delta(value: Any) -> dt.timedelta:
+    return dt.timedelta(days=value.days + 30 * value.months, microseconds=value.nanoseconds // 1000)
+
+
+def _outside(alone: pa.Array) -> Any:
+    text, kind = _text(alone), alone.type
+    if "infinity" not in text.lower():
+        return text
+    if pa.types.is_date(kind):
+        return dt.date.min if text.startswith("-") else dt.date.max
+    end = dt.datetime.min if text.startswith("-") else dt.datetime.max  # noqa: DTZ901, it has the column's zone or none
+    return end.replace(tzinfo=dt.UTC) if kind.tz else end
+
+
+def _text(alone: pa.Array) -> str:
+    return str(text_format.text(alone, pa.field("", alone.type))[0])

@@ -1,0 +1,373 @@
+"""Aggregates computed slot by slot, so that a slide that comes meanwhile is absorbed and nothing begins again.
+
+Partial states are kept apart by the slide at which their rows leave the window. At the end those that left are dropped,
+the rows that came in (or that the clock has reached) are added, and the answer is that of the last committed slide.
+"""
+
+import datetime as dt
+import itertools
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from dataclasses import replace as changed
+from typing import Any
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from windrow import times
+from windrow.catalog.environment import Tables
+from windrow.catalog.lookups import find_stream
+from windrow.errors import UnknownStreamError
+from windrow.indexes.row_model import SEQ
+from windrow.indexes.segments import SEQ_BITS, Segment
+from windrow.indexes.selection import Bounds, Selection, select
+from windrow.queries.engine.types import quoted
+from windrow.queries.planner.planner import bounds_of
+from windrow.queries.planner.scan_sql import absent_columns, empty_sql, stamp, window_sql
+from windrow.queries.sql import window_spec
+from windrow.queries.sql.statement import Reference
+from windrow.queries.sql.states import Parts
+from windrow.snapshot import Snapshot, StreamView
+from windrow.store import Store
+
+APART = 4
+"""How many of the next slides have states of their own at first; what leaves later is one state for each read."""
+MOST_APART = 64
+READ_BYTES = 64 << 20
+"""Files are read together up to this size; between two reads a query can be suspended and looks at the clock."""
+_NEVER = 1 << 62
+ROUNDS = 64
+"""How often slides are absorbed before the answer is given as it is, with its staleness."""
+
+Offer = Callable[[str, StreamView, Selection, Collection[str]], Any]
+"""Makes exactly the segments of a selection readable under a name; files of which it has only some are named."""
+Between = Callable[[str], None]
+"""Called before each step with its name: ``read``, ``absorb``, ``check``."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was committed at one instant."""
+
+    at: dt.datetime
+    version: int
+    """The number of the last commit."""
+    slide: int | None
+    """The stream's last slide, None if it is gone."""
+    beside: tuple[Any, ...]
+    """What else the answer depends on: the stream's definition, and the versions of the statement's tables."""
+
+
+@dataclass
+class Read:
+    """Rows of one snapshot that are read together, and how far their states can be trusted."""
+
+    number: int
+    view: StreamView
+    upto: int
+    """Rows after this time were ahead of the clock, and are not part of the read."""
+    segments: tuple[Segment, ...]
+    beyond: tuple[StreamView, int] | None = None
+    """Only rows that this older view had not taken in, or that were after this time in it."""
+    until: int = 0
+    """From this slide on the states may hold rows that have left."""
+
+
+class OvertakenError(Exception):
+    """Something other than a slide changed below the query, so its states are of no use; only seen by our own code."""
+
+
+class Slotwise:
+    """One statement, computed in reads from youngest to oldest.
+
+    Args:
+        store: The warehouse.
+        snapshot: Where it begins; it stays open until the end.
+        offer: Makes a window of it readable under a name.
+        cursor: With the statement's tables.
+        stream: The reference to the stream.
+        segments: Of the stream, that can matter.
+        tables: Names of the tables that the statement reads.
+        parts: The statement, cut.
+        params: Its parameters, by name.
+        between: Called before each step.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        snapshot: Snapshot,
+        offer: Offer,
+        cursor: Any,
+        stream: Reference,
+        segments: Iterable[Segment],
+        tables: tuple[str, ...],
+        parts: Parts,
+        params: dict[str, Any],
+        between: Between,
+    ) -> None:
+        self.store, self.cursor, self.stream, self.tables = store, cursor, stream, tables
+        self.offer = offer
+        self.parts, self.params, self.between = parts, params, between
+        self._near = picked(params, parts.near_parameters)
+        self.view = snapshot.view(stream.name)
+        self.model = self.view.entry.definition.model
+        self.length = stream.window.length if isinstance(stream.window, window_spec.Range) else None
+        self.first = self._look(snapshot.tables)
+        if len(self.first.beside) > len(tables):
+            raise OvertakenError
+        self.pinned: list[Snapshot] = []
+        self.reads: list[Read] = []
+        self.apart = APART
+        """As `APART`; grows with the slides that have come, so that nothing is read again many times."""
+        self.rounds = 0
+        """How often it was looked whether a slide has come."""
+        self.absorbed = 0
+        """How often slides were absorbed, one or several at once."""
+        self.reread = 0
+        """Reads that were repeated because more slides came than were kept apart."""
+        self._states = f"{parts.prefix}states"
+        self._segments = tuple(segments)
+        self._made = False
+        self._numbers = itertools.count()
+
+    def run(self) -> tuple[pa.Table, StreamView, Check]:
+        """The answer, the view of the stream that it is of, and the check after which nothing newer was known."""
+        try:
+            for read in self._plan():
+                self.between("read")
+                self._take(read, self._clock())
+                self.reads.append(read)
+            return self._settle()
+        finally:
+            for snapshot in self.pinned:
+                snapshot.close()
+
+    # -- what is committed -----------------------------------------------------------------------------------------
+
+    def _look(self, tables_of: Any = None) -> Check:
+        def look(tables: Tables) -> Check:
+            at = times.to_datetime(self.store.clock())
+            try:
+                entry, state = find_stream(tables, self.stream.name)
+            except UnknownStreamError:
+                return Check(at, tables.version, None, ())
+            own = entry.id == self.view.entry.id
+            files: tuple[Any, ...] = tuple(_file_of(tables, tables_of, name) for name in self.tables)
+            if own and entry.definition != self.view.entry.definition:
+                files += ("the stream was altered",)  # other columns, another key or lifetime: begin again
+            return Check(at, tables.version, state.slide if own else None, files)
+
+        return self.store.catalog.read(look)
+
+    def _clock(self) -> int:
+        """The slide that the stream has reached by now."""
+        begun, slide = _slide(self.view), self._look().slide
+        return begun if slide is None else max(begun, slide)
+
+    def _settle(self) -> tuple[pa.Table, StreamView, Check]:
+        """Absorb, finish and check until nothing new has arrived."""
+        covered = self.view
+        while True:
+            self.rounds += 1
+            check = self._look()
+            if check.beside != self.first.beside and check.slide is not None:
+                raise OvertakenError
+            if check.slide is not None and check.slide > _slide(covered) and self.rounds < ROUNDS:
+                self.between("absorb")
+                covered = self._absorb(covered)
+                continue
+            rows = self._finish(_slide(covered))
+            self.between("check")
+            check = self._look()
+            current = check.slide in (None, covered.state.slide) and check.beside == self.first.beside
+            if current or check.slide is None or self.rounds >= ROUNDS:
+                return rows, covered, check
+
+    def _absorb(self, covered: StreamView) -> StreamView:
+        """Take in what a later slide added to `covered`, and read again what was read too long ago."""
+        snapshot = Snapshot(self.store, [self.stream.name])
+        self.pinned.append(snapshot)
+        view = snapshot.view(self.stream.name)
+        if view.entry != covered.entry:
+            raise OvertakenError
+        slide, upto = _slide(view), self._bounds(covered, _slide(covered)).upto
+        came = tuple(s for s in view.segments if s.last_slide > _slide(covered) or s.max_ts > upto)
+        fresh = Read(next(self._numbers), view, self._bounds(view, slide).upto, came, (covered, upto))
+        self.apart = min(max(self.apart, 2 * (slide - _slide(self.view))), MOST_APART)
+        self._take(fresh, slide)
+        self.reads.append(fresh)
+        for read in [read for read in self.reads if read.until <= slide]:
+            self.cursor.execute(f"DELETE FROM {self._states} WHERE {self.parts.prefix}read = {read.number}")
+            if all(self._left(segment) < slide for segment in read.segments):
+                self.reads.remove(read)
+            else:
+                self.reread += 1
+                self._take(read, slide)
+        self.absorbed += 1
+        return view
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def _plan(self) -> Iterator[Read]:
+        """The snapshot's files, those that leave last first."""
+        upto = self._bounds(self.view, _slide(self.view)).upto
+        by_file: dict[str, list[Segment]] = {}
+        for segment in self._segments:
+            by_file.setdefault(segment.file, []).append(segment)
+        files = sorted(by_file.values(), key=lambda own: -min(map(self._leaves, own)))
+        together, size = list[Segment](), 0
+        for own in files:
+            near = min(map(self._leaves, own)) <= _slide(self.view) + APART
+            far = bool(together) and min(map(self._leaves, together)) > _slide(self.view) + APART
+            if together and (size >= READ_BYTES or (near and far)):
+                yield Read(next(self._numbers), self.view, upto, tuple(together))
+                together, size = [], 0
+            together += own
+            size += sum(segment.bytes for segment in own)
+        yield Read(next(self._numbers), self.view, upto, tuple(together))
+
+    def _leaves(self, segment: Segment) -> int:
+        """The slide at which the first row of a segment leaves the window."""
+        if self.length is None:
+            return self.model.slot_of(segment.min_exp)
+        return self.model.slot_of(min(segment.min_exp, segment.min_ts + self.length))
+
+    def _left(self, segment: Segment) -> int:
+        """The slide at which its last row has left the window."""
+        if self.length is None:
+            return self.model.slot_of(segment.max_exp)
+        return self.model.slot_of(min(segment.max_exp, segment.max_ts + self.length))
+
+    def _take(self, read: Read, slide: int) -> None:
+        """Read the states of what is still in the window at `slide`."""
+        parts, prefix = self.parts, self.parts.prefix
+        first = min(map(self._leaves, read.segments), default=_NEVER)
+        last = max(map(self._left, read.segments), default=_NEVER)
+        apart = max(1, min(self.apart, last - slide))
+        far = first > slide + apart
+        # States are good until a row leaves that has none of its own: for far ones the first, else the next behind.
+        read.until = first if far else _NEVER if last <= slide + apart else slide + apart + 1
+        states = f"SELECT {_whole(read.until)} AS {parts.leave}, * FROM ({parts.far})" if far else parts.near
+        self._store_states(
+            self._rows(read, slide, 0 if far else apart),
+            f"SELECT {_whole(read.number)} AS {prefix}read, * FROM ({states})",
+        )
+
+    def _store_states(self, rows: str, states: str) -> None:
+        """Keep the states of `rows`, which stand in for the stream; as a view they would be bound twice."""
+        source = f"WITH {quoted(self.stream.relation)} AS ({rows}) {states}"
+        if self._made:
+            self.cursor.execute(f"INSERT INTO {self._states} {source}", self._near)
+            return
+        self.cursor.execute(f"CREATE TEMP TABLE {self._states} AS {source}", self._near)
+        self._made = True
+        if not self.parts.groups:
+            # Without groups there is an answer even if no row is left: the state of nothing.
+            self._store_states(empty_sql(self.view.schema), f"SELECT -1, {_NEVER}, * FROM ({self.parts.far})")
+
+    def _rows(self, read: Read, slide: int, apart: int) -> str:
+        """The rows of a read that are in the window at `slide`, with which of the next `apart` slides they leave at."""
+        view, now = read.view, self._bounds(read.view, slide)
+        bounds = Bounds(now.after, read.upto, now.now)
+        names = ", ".join(quoted(name) for name in view.schema.names)
+        if apart:
+            names += f", {self._leave_case(slide, apart)} AS {self.parts.leave}"
+        return " UNION ALL ".join(f"SELECT {names} FROM ({part})" for part in self._parts_of(read, bounds))
+
+    def _parts_of(self, read: Read, bounds: Bounds) -> Iterator[str]:
+        view = read.view
+        if read.beyond is None:
+            yield self._offered("read", view, select(read.segments, bounds))
+            return
+        covered, upto = read.beyond
+        slide = _slide(covered)
+        fresh = [s for s in read.segments if s.first_slide > slide]
+        known = [s for s in read.segments if s.last_slide <= slide]
+        ahead = changed(bounds, after=upto if bounds.after is None else max(bounds.after, upto))
+        yield self._offered("fresh", view, select(fresh, bounds))
+        if known:
+            yield self._offered("ahead", view, select(known, ahead))
+        # Merged from rows of both kinds: each row's sequence tells which slide took it in.
+        mixed = [s for s in read.segments if s.first_slide <= slide < s.last_slide]
+        limit, stored = (covered.state.ordinal + 1) << SEQ_BITS, pa.schema([*view.schema, pa.field(SEQ, pa.int64())])
+        after = f"{quoted(self.model.time)} > {stamp(upto, view.schema.field(self.model.time).type)}"
+        for base in {segment.seq_base for segment in mixed}:
+            own = [s for s in mixed if s.seq_base == base]
+            chosen = select(own, bounds)
+            absent = absent_columns(view, chosen, self.store.reader)
+            rows = window_sql(self.store.root, self.model, stored, chosen, _shared(chosen), absent)
+            yield f"SELECT * FROM ({rows}) WHERE {quoted(SEQ)} + {base} >= {limit} OR {after}"
+
+    def _offered(self, what: str, view: StreamView, selection: Selection) -> str:
+        """A query for the rows of a selection."""
+        name = f"{self.parts.prefix}{what}"
+        self.offer(name, view, selection, _shared(selection))
+        return f"SELECT * FROM {name}"
+
+    def _leave_case(self, slide: int, apart: int) -> str:
+        """When a row leaves, as SQL: one of the next slides, or later."""
+        lifetime = self.model.lifetime if self.model.expires is None else None
+        lives = [length for length in (self.length, lifetime) if length is not None]
+        schema, cases = self.view.schema, []
+        for leave in range(slide + 1, slide + apart + 1):
+            end, terms = self.model.slot_end(leave), []
+            if lives:
+                terms.append(
+                    f"{quoted(self.model.time)} <= {stamp(end - min(lives), schema.field(self.model.time).type)}"
+                )
+            if self.model.expires is not None:
+                terms.append(f"{quoted(self.model.expires)} <= {stamp(end, schema.field(self.model.expires).type)}")
+            if terms:
+                cases.append(f"WHEN {' OR '.join(terms)} THEN {_whole(leave)}")
+        later = _whole(slide + apart + 1)
+        return f"CASE {' '.join(cases)} ELSE {later} END" if cases else later
+
+    def _bounds(self, view: StreamView, slide: int) -> Bounds:
+        bounds = bounds_of(changed(view, state=replace(view.state, slide=slide)), self.stream.window)
+        assert bounds is not None
+        return bounds
+
+    # -- finishing -------------------------------------------------------------------------------------------------
+
+    def _finish(self, slide: int) -> pa.Table:
+        """The user's rows out of the states of all rows that are in the window at `slide`."""
+        groups, aggregates = self.parts.columns
+        columns = [*groups, *(f"finalize(combine_aggr({name})) AS {name}" for name in aggregates)]
+        grouped = f" GROUP BY {', '.join(groups)}" if groups else ""
+        source = f"SELECT {', '.join(columns)} FROM {self._states} WHERE {self.parts.leave} > {slide}{grouped}"
+        self.cursor.execute(f"CREATE OR REPLACE TEMP VIEW {self.parts.finished} AS {source}")
+        rows: pa.Table = self.cursor.sql(
+            self.parts.final, params=picked(self.params, self.parts.final_parameters)
+        ).to_arrow_table()
+        return rows
+
+
+def picked(params: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    """Those of the parameters that a piece of the statement takes; DuckDB wants no others."""
+    return {name: value for name, value in params.items() if name in names}
+
+
+def _shared(selection: Selection) -> set[str]:
+    """Files of which only some rows are selected: the others are read elsewhere, or not at all."""
+    rows = Counter[str]()
+    for segment in selection.segments:
+        rows[segment.file] += segment.rows
+    return {segment.file for segment in selection.segments if rows[segment.file] != segment.file_rows}
+
+
+def _whole(number: int) -> str:
+    """A number of one type, however small it is."""
+    return f"CAST({number} AS BIGINT)"
+
+
+def _slide(view: StreamView) -> int:
+    assert view.state.slide is not None
+    return view.state.slide
+
+
+def _file_of(tables: Tables, known: Any, name: str) -> str | None:
+    """Which version of a table there is, in a snapshot or in the catalog."""
+    entry = known.get(name) if known is not None else tables.get("tables", name.encode())
+    return None if entry is None else str(entry.file)

@@ -1,0 +1,266 @@
+"""What a user asks for when registering a periodic query, read out of its text and checked against its streams.
+
+The statement stays as it was written; only what paces it (streams, windows, periods) is taken out of it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from windrow import times
+from windrow.catalog.records import Pace, QueryEntry
+from windrow.errors import DefinitionError, QueryError
+from windrow.queries.sql.statement import Reference, Statement, parse
+from windrow.queries.sql.window_spec import Range
+from windrow.snapshot import Snapshot, StreamView
+
+MISSED = ("latest", "every", "skip")
+OUTPUTS = ("whole", "inserts", "deletes")
+SINKS = ("table", "parquet", "csv", "jsonl", "html")
+KEEP_RUNS = 1000
+"""Runs of a results table that are kept unless its query says otherwise."""
+TIMEOUT = 600.0
+"""Seconds after which a run is cancelled unless its query says otherwise."""
+RUN_COLUMNS = pa.schema([
+    ("_slide", pa.int64()), ("_window_start", pa.timestamp("us", "UTC")), ("_window_end", pa.timestamp("us", "UTC")),
+    ("_complete", pa.bool_()), ("_staleness", pa.duration("us")),
+])  # fmt: skip
+"""What stands before a query's own columns: which window a row is of."""
+_MOST_PRIORITY = 1_000_000
+
+Params = Sequence[Any] | dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """How a query's runs are to be made and delivered, checked."""
+
+    sink: str
+    folder: str
+    priority: int
+    missed: str
+    output: str
+    keep_runs: int | None
+    keep_time: int | None
+    timeout: float | None
+
+
+def wishes(
+    sink: str | None,
+    priority: int,
+    missed: str,
+    output: str,
+    keep: int | times.Duration | None,
+    timeout: float | times.Duration | None,
+) -> Wishes:
+    """Check everything that is not the statement."""
+    if missed not in MISSED:
+        raise DefinitionError(f"missed={missed!r} is not a policy; choose one of {', '.join(MISSED)}")
+    if output not in OUTPUTS:
+        raise DefinitionError(f"output={output!r} is not an output mode; choose one of {', '.join(OUTPUTS)}")
+    if not isinstance(priority, int) or abs(priority) > _MOST_PRIORITY:
+        raise DefinitionError(f"priority={priority!r} must be a whole number of at most {_MOST_PRIORITY}")
+    kind, folder = _sink(sink)
+    runs, time = _keep(keep)
+    return Wishes(kind, folder, priority, missed, output, runs, time, _timeout(timeout))
+
+
+def _sink(sink: str | None) -> tuple[str, str]:
+    """``csv`` writes beside the results table, ``csv:/some/folder`` where the user says."""
+    if sink is None:
+        return "table", ""
+    kind, _, folder = str(sink).partition(":")
+    if kind not in SINKS or (kind == "table" and folder):
+        raise DefinitionError(
+            f"sink={sink!r} is not a sink; choose one of {', '.join(SINKS)}, and for files a folder: 'csv:/reports'"
+        )
+    if not folder:
+        return kind, ""
+    path = Path(folder).expanduser().absolute()
+    nearest = next(each for each in (path, *path.parents) if each.exists())
+    if not nearest.is_dir():
+        raise DefinitionError(f"sink={sink!r}: {nearest} is a file; name a folder, which is made if it is not there")
+    return kind, str(path)
+
+
+def _keep(keep: int | times.Duration | None) -> tuple[int | None, int | None]:
+    if keep is None:
+        return KEEP_RUNS, None
+    if isinstance(keep, int):
+        if keep < 1:
+            raise DefinitionError(f"keep={keep} must be at least one run, or a duration such as '7 days'")
+        return keep, None
+    return None, times.duration(keep, "keep")
+
+
+def _timeout(timeout: float | times.Duration | None) -> float | None:
+    return TIMEOUT if timeout is None else times.seconds(timeout, "timeout")
+
+
+def read_statement(sql: str) -> Statement:
+    """The parsed text, if it can be asked again and again."""
+    statement = parse(sql)
+    if statement.explain:
+        raise QueryError("EXPLAIN is asked once, with wh.explain or 'windrow explain'; register the query itself")
+    return statement
+
+
+def streams_of(statement: Statement, snapshot: Snapshot) -> list[tuple[Reference, StreamView]]:
+    """The references to streams, with what the snapshot knows of each, in the order of the text."""
+    known = {name.lower(): name for name in snapshot.streams()}
+    return [
+        (reference, snapshot.view(known[reference.name.lower()]))
+        for reference in statement.references
+        if not reference.schema and reference.name.lower() in known
+    ]
+
+
+def paces_of(
+    statement: Statement, found: Sequence[tuple[Reference, StreamView]], period: int | None
+) -> tuple[Pace, ...]:
+    """How each stream paces the query.
+
+    Args:
+        statement: As parsed.
+        found: Its references to streams.
+        period: In microseconds, for streams whose clause names none; None: those do not pace it.
+
+    Raises:
+        QueryError: nothing paces it, a period does not fit its stream, or `period` would be for none.
+    """
+    if not found:
+        raise QueryError("a periodic query runs when a stream slides, and this one reads no stream; name one in FROM")
+    paces: dict[str, Pace] = {}
+    _check_period(statement, found, period)
+    for reference, view in found:
+        window = reference.window.length if isinstance(reference.window, Range) else None
+        own = _own_period(reference)
+        wanted = own if own is not None else period
+        if wanted is None:
+            continue
+        slots = _slots(statement, reference, view, wanted)
+        known = paces.get(view.name)
+        if known is not None and known.period != slots:
+            raise _at(statement, reference, f"stream {view.name!r} has two periods in this query; give it one SLIDE")
+        longest = window if known is None or known.window is None or window is None else max(known.window, window)
+        paces[view.name] = Pace(stream=view.name, stream_id=view.entry.id, window=longest, period=slots)
+    if not paces:
+        raise QueryError(
+            "a periodic query says how often it is due: write [WINDOW 10 MINUTES SLIDE 2 MINUTES] behind a stream, "
+            "or give slide='2 minutes'"
+        )
+    return tuple(paces.values())
+
+
+def _check_period(statement: Statement, found: Sequence[tuple[Reference, StreamView]], period: int | None) -> None:
+    """Refuse a period that would be passed over because every clause in the text has its own."""
+    named = [(reference, own) for reference, _ in found if (own := _own_period(reference)) is not None]
+    if period is None or len(named) < len(found):
+        return
+    for reference, own in named:
+        if own != period:
+            given, told = times.show_duration(period), times.show_duration(own).upper()
+            message = f"slide={given!r} is given, and the clause says SLIDE {told}; leave one of them out"
+            raise _at(statement, reference, message)
+
+
+def _own_period(reference: Reference) -> int | None:
+    """The period that a clause names."""
+    return reference.window.slide if isinstance(reference.window, Range) else None
+
+
+def _slots(statement: Statement, reference: Reference, view: StreamView, period: int) -> int:
+    delta = view.entry.definition.slide
+    if period % delta:
+        nearest = max(1, (2 * period + delta) // (2 * delta)) * delta
+        raise _at(
+            statement,
+            reference,
+            f"stream {view.name!r} slides every {times.show_duration(delta)}, and a period of "
+            f"{times.show_duration(period)} is no multiple of that; the nearest is {times.show_duration(nearest)}",
+        )
+    return period // delta
+
+
+def _at(statement: Statement, reference: Reference, message: str) -> QueryError:
+    offset = None if reference.span is None else len(statement.text[: reference.span[0]].encode())
+    return statement.error(offset, message)
+
+
+def columns_of(schema: pa.Schema) -> pa.Schema:
+    """The query's own columns, if they can stand in a results table."""
+    taken = {name.lower() for name in RUN_COLUMNS.names}
+    for name in schema.names:
+        if name.lower() in taken:
+            raise QueryError(
+                f"two columns of the results would be called {name!r} (SQL does not tell capitals apart); "
+                "give one another name with AS"
+            )
+        taken.add(name.lower())
+    return schema
+
+
+def pack_params(params: Params) -> bytes:
+    """Parameters as one row of Arrow, which keeps their types; empty for none."""
+    if not params:
+        return b""
+    named = isinstance(params, Mapping)
+    values = dict(params) if isinstance(params, Mapping) else {str(at): value for at, value in enumerate(params)}
+    # Arrow has no integers of more than 64 bits, SQL has.
+    wide = [name for name, value in values.items() if _is_wide(value)]
+    try:
+        row = pa.Table.from_pylist([values | {name: str(values[name]) for name in wide}])
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise DefinitionError(
+            f"these parameters cannot be kept with the query ({error}); use numbers, texts and times"
+        ) from None
+    row = row.replace_schema_metadata({b"named": b"1" if named else b"0", b"wide": "\0".join(wide).encode()})
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, row.schema) as sink:
+        sink.write_table(row)
+    packed: bytes = out.getvalue().to_pybytes()
+    return packed
+
+
+def _is_wide(value: Any) -> bool:
+    return isinstance(value, int) and not -(1 << 63) <= value < 1 << 63
+
+
+def unpack_params(packed: bytes) -> Params:
+    """What `pack_params` was given."""
+    if not packed:
+        return None
+    row = pa.ipc.open_stream(pa.py_buffer(packed)).read_all()
+    values: dict[str, Any] = row.to_pylist()[0]
+    for name in filter(None, row.schema.metadata.get(b"wide", b"").decode().split("\0")):
+        values[name] = int(values[name])
+    return values if row.schema.metadata[b"named"] == b"1" else list(values.values())
+
+
+def own_schema(entry: QueryEntry) -> pa.Schema:
+    """The query's own columns."""
+    return _schemas(entry.schema_bytes)[0]
+
+
+def result_schema(entry: QueryEntry) -> pa.Schema:
+    """The columns of its results table."""
+    return _schemas(entry.schema_bytes)[1]
+
+
+@lru_cache(maxsize=1024)
+def _schemas(packed: bytes) -> tuple[pa.Schema, pa.Schema]:
+    """The columns of a query and of its results: the same from run to run."""
+    own = pa.ipc.read_schema(pa.py_buffer(packed))
+    return own, pa.schema([*RUN_COLUMNS, *own])
+
+
+def show_period(entry: QueryEntry, slides: Mapping[str, int]) -> str:
+    """How often it is due, in words; `slides` gives each stream's Δ."""
+    parts = {p.stream: times.show_duration(p.period * slides[p.stream]) for p in entry.paces if p.stream in slides}
+    if len(set(parts.values())) == 1:
+        return next(iter(parts.values()))
+    return ", ".join(f"{name} {text}" for name, text in parts.items())

@@ -1,0 +1,380 @@
+"""The rows of runs at rest: small ones in the catalog, beside the record of their run, large or many in Parquet parts.
+
+A run's rows and its record are put down by one commit, so that a hundred small runs cost one write to the disk, and a
+crash leaves a run whole or not at all. Parts are written as all files are: staged, synced, renamed, then named.
+"""
+
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from msgspec.structs import replace
+
+from windrow.catalog.environment import Tables, key, last_int
+from windrow.catalog.records import QueryEntry, QueryState, Reclaim, ResultPart, RunEntry
+from windrow.errors import DamageError, DefinitionError, QueryError, StorageError
+from windrow.files import disk_errors
+from windrow.formats.durations import in_words
+from windrow.formats.text import BITS, contains, is_opaque, type_name
+from windrow.queries.engine import arrow_ipc
+from windrow.queries.engine.marking import UNSIGNED
+from windrow.queries.periodic.definition import own_schema, result_schema
+from windrow.store import Store
+
+INLINE_BYTES = 128 << 10
+"""Up to this size a run's rows are kept in the catalog."""
+TAIL_RUNS = 64
+TAIL_BYTES = 1 << 20
+"""When more than this has gathered in the catalog, it is rolled into a part."""
+MOST_TROUBLES = 200
+"""Failed and missed runs of a query that stay on record."""
+_FEW_BYTES = 2 << 10
+_MOST_DAYS = 106_000_000
+"""Of an interval; a little less than what 64 bits hold in microseconds, so that its hours fit too."""
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+
+
+def encode(rows: pa.Table) -> bytes:
+    """Rows as bytes; a few are not worth compressing."""
+    few = arrow_ipc.single_batch(rows) if rows.nbytes <= _FEW_BYTES else None
+    if few is not None:
+        return arrow_ipc.stream(few)
+    packed: bytes = arrow_ipc.written(rows, _OPTIONS).to_pybytes()
+    return packed
+
+
+def decode(raw: bytes) -> pa.Table:
+    """Rows of bytes."""
+    return pa.ipc.open_stream(pa.py_buffer(raw)).read_all()
+
+
+def storable(schema: pa.Schema) -> pa.Schema:
+    """The columns as a results table keeps them; refuses what Parquet has no place for."""
+    kept = pa.schema(
+        [field.with_type(pa.duration("us")) if pa.types.is_interval(field.type) else field for field in schema]
+    )
+    for field in kept:
+        try:
+            if field.type == UNSIGNED or field.metadata == BITS or contains(field.type, is_opaque):
+                raise NotImplementedError("DuckDB would read it as something else")
+            pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
+        except (pa.ArrowException, NotImplementedError):
+            raise DefinitionError(
+                f"column {field.name!r} has the type {type_name(field)}, which results cannot be kept in; "
+                "cast it to another"
+            ) from None
+    return kept
+
+
+def conformed(entry: QueryEntry, rows: pa.Table) -> pa.Table:
+    """An answer with the columns that the query had when it was registered."""
+    schema = own_schema(entry)
+    if rows.schema.equals(schema):
+        return rows
+    if rows.schema.names != schema.names:
+        raise QueryError(
+            f"the columns are no longer {', '.join(schema.names)} but {', '.join(rows.schema.names)}; "
+            "drop the query and add it again"
+        )
+    columns = []
+    for column, field in zip(rows.columns, schema, strict=True):
+        if pa.types.is_interval(column.type):
+            column = pa.chunked_array([_microseconds(chunk) for chunk in column.chunks], pa.duration("us"))  # noqa: PLW2901
+        try:
+            columns.append(column if column.type.equals(field.type) else column.cast(field.type))
+        except pa.ArrowException:
+            raise QueryError(
+                f"column {field.name!r} is no longer {field.type} but {column.type}; drop the query and add it again"
+            ) from None
+    return pa.table(columns, schema=schema)
+
+
+def _microseconds(intervals: pa.Array) -> pa.Array:
+    """Months (of 30 days), days and nanoseconds as one number, as Python's timedelta has it.
+
+    Raises:
+        QueryError: one is too long to be counted in microseconds.
+    """
+    kind = np.dtype([("months", "<i4"), ("days", "<i4"), ("nanos", "<i8")])
+    raw = np.frombuffer(intervals.buffers()[1], kind)[intervals.offset : intervals.offset + len(intervals)]
+    days = raw["days"].astype(np.int64) + 30 * raw["months"].astype(np.int64)
+    empty = np.asarray(intervals.is_null())
+    if (long := (np.abs(days) > _MOST_DAYS) & ~empty).any():
+        worst = in_words(intervals.slice(int(np.argmax(long)), 1))[0]
+        raise QueryError(f"the interval '{worst}' is longer than results can keep; cast it to text")
+    micros = days * 86_400_000_000 + raw["nanos"] // 1000
+    return pa.array(np.where(empty, 0, micros), pa.int64(), mask=empty).cast(pa.duration("us"))
+
+
+def stage_part(store: Store, entry: QueryEntry, rows: pa.Table, first: int, last: int) -> ResultPart:
+    """Write rows as a part and publish it; a commit must name it."""
+    writer = store.writer
+    with disk_errors(f"writing results of query {entry.name!r}"), writer.staging() as path:
+        with store.files.sink(path) as sink:
+            pq.write_table(rows, sink, compression="zstd")
+        size, digest = writer.seal(path)
+        (file,) = writer.publish([path], store.root / "results" / entry.name / "parts", "query")
+    return ResultPart(file=file, first=first, last=last, rows=rows.num_rows, bytes=size, digest=digest)
+
+
+def row_key(query: int, slide: int) -> bytes:
+    """Where a run's rows are in the catalog."""
+    return key(query) + b"r" + key(slide)
+
+
+def whole_key(query: int) -> bytes:
+    """Where the last whole answer is, of a query that delivers differences."""
+    return key(query) + b"w"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The results table of a query as one commit has it."""
+
+    entry: QueryEntry
+    parts: tuple[ResultPart, ...]
+    tail: tuple[tuple[int, bytes], ...]
+    first: int
+    """The oldest slide that is still kept: parts may hold older ones."""
+    last: int
+    """The newest slide that is to be seen: a snapshot may be older than the last run."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns."""
+        return result_schema(self.entry)
+
+    def batches(self, store: Store, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Its rows in the order of the slides, those of one run as the query gave them."""
+        names = list(columns) if columns is not None else self.schema.names
+        wanted = names if "_slide" in names else [*names, "_slide"]
+        parts = sorted((p for p in self.parts if p.first <= self.last and p.last >= self.first), key=lambda p: p.first)
+        pieces: list[tuple[int, int, Callable[[], Iterator[pa.RecordBatch]]]] = [
+            (part.first, part.last, partial(_read, store, part, wanted)) for part in parts
+        ]
+        pieces += [(at, at, partial(_decoded, raw)) for at, raw in self.tail if self.first <= at <= self.last]
+        pieces.sort(key=lambda piece: piece[:2])
+        rows = (batch for *_, read in pieces for batch in read())
+        if any(before[1] >= after[0] for before, after in pairwise(pieces)):
+            # A large run went into a part of its own while smaller ones gathered: their slides are interleaved.
+            whole = pa.Table.from_batches(list(rows), pa.schema([self.schema.field(name) for name in wanted]))
+            rows = iter(whole.take(pc.sort_indices(whole, [("_slide", "ascending")])).to_batches())
+        for batch in rows:
+            yield from self._seen(pa.Table.from_batches([batch]), names)
+
+    def _seen(self, rows: pa.Table, names: list[str]) -> list[pa.RecordBatch]:
+        slides = rows.column("_slide")
+        inside = pc.and_(pc.greater_equal(slides, self.first), pc.less_equal(slides, self.last))
+        shown: list[pa.RecordBatch] = rows.filter(inside).select(names).to_batches()
+        return shown
+
+
+def _decoded(raw: bytes) -> Iterator[pa.RecordBatch]:
+    yield from decode(raw).to_batches()
+
+
+def _read(store: Store, part: ResultPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    try:
+        with pq.ParquetFile(store.root / part.file) as file:
+            yield from file.iter_batches(columns=list(columns))
+    except (OSError, pa.ArrowException) as error:
+        raise DamageError(
+            f"results in {part.file} cannot be read ({error}); 'windrow check' says what is damaged"
+        ) from None
+
+
+def stored(tables: Tables, entry: QueryEntry, version: int | None = None) -> Stored:
+    """A query's results in a transaction, with the runs that were delivered up to a commit."""
+    state: QueryState = tables.get("paced", key(entry.id))
+    first = next((last_int(at) for at, _ in tables.raw_items("runs", key(entry.id))), 0)
+    last = state.delivered
+    if last is not None and version is not None:
+        run: RunEntry | None = tables.get("runs", key(entry.id, last))
+        if run is None or run.version > version:
+            seen = [r.slide for _, r in tables.items("runs", key(entry.id)) if _delivered(r) and r.version <= version]
+            last = max(seen, default=None)
+    if last is None:
+        return Stored(entry, (), (), 0, -1)
+    tail = tuple((last_int(at), bytes(raw)) for at, raw in tables.raw_items("results", key(entry.id) + b"r"))
+    return Stored(entry, state.parts, tail, first, last)
+
+
+def all_stored(tables: Tables, version: int | None = None) -> dict[str, Stored]:
+    """Every results table in a transaction, by the query's name."""
+    return {entry.name: stored(tables, entry, version) for _, entry in tables.items("queries")}
+
+
+def _delivered(run: RunEntry) -> bool:
+    return run.outcome == "delivered"
+
+
+def run_rows(store: Store, entry: QueryEntry, slide: int) -> pa.Table:
+    """The rows of one delivered run."""
+    found = store.catalog.read(lambda tables: stored(tables, entry))
+    one = replace_bounds(found, slide)
+    return pa.Table.from_batches(list(one.batches(store)), one.schema)
+
+
+def replace_bounds(found: Stored, slide: int) -> Stored:
+    """The same results, of one slide."""
+    return Stored(found.entry, found.parts, found.tail, slide, slide)
+
+
+def last_runs(store: Store, entry: QueryEntry, count: int) -> pa.Table:
+    """The rows of the last `count` runs."""
+
+    def look(tables: Tables) -> Stored:
+        slides = [last_int(at) for at, _ in tables.raw_items("runs", key(entry.id))]
+        found = stored(tables, entry)
+        return Stored(entry, found.parts, found.tail, max([found.first, *slides[-count:][:1]]), found.last)
+
+    found = store.catalog.read(look)
+    return pa.Table.from_batches(list(found.batches(store)), found.schema)
+
+
+def lock_folder(store: Store) -> Path:
+    """Where the lock files of queries are."""
+    return store.catalog.folder / "locks"
+
+
+def lock_path(store: Store, entry: QueryEntry) -> Path:
+    """The lock file of a query: whoever holds it runs the query, and puts its files in their folder."""
+    return lock_folder(store) / f"query-{entry.id}.lock"
+
+
+def previous_answer(store: Store, entry: QueryEntry) -> pa.Table | None:
+    """The last whole answer of a query that delivers differences; None before its first run."""
+
+    def look(tables: Tables) -> tuple[bytes | None, ResultPart | None]:
+        raw = tables.raw("results", whole_key(entry.id))
+        state: QueryState | None = tables.get("paced", key(entry.id))
+        return None if raw is None else bytes(raw), None if state is None else state.previous
+
+    raw, part = store.catalog.read(look)
+    if raw is not None:
+        return decode(raw)
+    if part is None:
+        return None
+    schema = own_schema(entry)
+    return pa.Table.from_batches(list(_read(store, part, schema.names)), None if part.rows else schema)
+
+
+def trim(tables: Tables, entry: QueryEntry, state: QueryState, end: int | None, own_files: str) -> QueryState:
+    """Let the runs go that a query's retention no longer keeps; their files go when no reader needs them."""
+    if entry.keep_time is None and entry.keep_runs is not None and state.stored_runs <= entry.keep_runs:
+        return state
+    gone: list[str] = []
+    tail_runs, tail_bytes, kept, troubles = state.tail_runs, state.tail_bytes, state.stored_runs, state.troubles
+    for at, run in tables.items("runs", key(entry.id)):
+        too_many = entry.keep_runs is not None and kept > entry.keep_runs
+        too_old = entry.keep_time is not None and end is not None and (run.window_end or end) <= end - entry.keep_time
+        if not (too_many or too_old) or run.slide == state.delivered:
+            break
+        raw = tables.raw("results", row_key(entry.id, run.slide))
+        if raw is not None:
+            tail_runs, tail_bytes = tail_runs - 1, tail_bytes - len(raw)
+            tables.delete("results", row_key(entry.id, run.slide))
+        if run.file.startswith(own_files):
+            gone.append(run.file)
+        tables.delete("runs", at)
+        kept -= _delivered(run)
+        troubles -= not _delivered(run)
+    first = next((last_int(at) for at, _ in tables.raw_items("runs", key(entry.id))), 0)
+    parts = tuple(part for part in state.parts if part.last >= first)
+    gone += [part.file for part in state.parts if part.last < first]
+    retire(tables, gone)
+    counts = {"tail_runs": tail_runs, "tail_bytes": tail_bytes, "stored_runs": kept, "troubles": troubles}
+    return replace(state, parts=parts, **counts)
+
+
+def note_trouble(tables: Tables, entry: QueryEntry, state: QueryState, run: RunEntry) -> QueryState:
+    """Record a run that was not delivered; of those, only the newest are kept."""
+    at = key(entry.id, run.slide)
+    count = state.troubles + (tables.raw("runs", at) is None)
+    tables.put("runs", at, run)
+    if count > MOST_TROUBLES:
+        oldest = next((at for at, known in tables.items("runs", key(entry.id)) if not _delivered(known)), None)
+        if oldest is not None:
+            tables.delete("runs", oldest)
+            count -= 1
+    return replace(state, troubles=count)
+
+
+def retire(tables: Tables, files: Sequence[str]) -> None:
+    """Files that no record names any more; readers may still be at them."""
+    if files:
+        record = Reclaim(stream=0, files=tuple(files))
+        tables.put("reclaim", key(tables.version, tables.allocate("reclaims")), record)
+
+
+def need_again(tables: Tables, files: Collection[str]) -> None:
+    """Files that are to be removed but will be written anew: a query of the same name was there before."""
+    if not files:
+        return
+    for at, record in list(tables.items("reclaim")):
+        if not set(files).isdisjoint(record.files):
+            kept = tuple(file for file in record.files if file not in files)
+            tables.put("reclaim", at, replace(record, files=kept))
+
+
+def is_full(state: QueryState) -> bool:
+    """Whether enough rows have gathered in the catalog to be rolled into a part."""
+    return state.tail_runs > TAIL_RUNS or state.tail_bytes > TAIL_BYTES
+
+
+@dataclass(frozen=True)
+class _Rolled:
+    """Runs of one query that were written as a part."""
+
+    entry: QueryEntry
+    part: ResultPart
+    raws: dict[bytes, int]
+    """Where their rows are in the catalog, and how many bytes each has."""
+
+
+def roll(store: Store, entries: Iterable[QueryEntry]) -> None:
+    """Move the rows that have gathered in the catalog into a part for each query, and name all parts in one commit.
+
+    What cannot be written stays where it is, and does not keep others from it.
+    """
+    rolled = []
+    for entry in entries:
+        with contextlib.suppress(StorageError):
+            rolled.append(_rolled(store, entry))
+    if not rolled:
+        return
+    with store.publishing([each.part.file for each in rolled]) as tables:
+        unused = [each for each in rolled if not _name_part(tables, each)]
+    for each in unused:
+        store.files.unlink(store.root / each.part.file)
+    store.files.reach("query.rolled")
+
+
+def _rolled(store: Store, entry: QueryEntry) -> _Rolled:
+    prefix = key(entry.id) + b"r"
+    raws = store.catalog.read(lambda tables: {at: bytes(raw) for at, raw in tables.raw_items("results", prefix)})
+    rows = pa.concat_tables([decode(raw) for raw in raws.values()])
+    slides = [last_int(at) for at in raws]
+    part = stage_part(store, entry, rows, min(slides), max(slides))
+    return _Rolled(entry, part, {at: len(raw) for at, raw in raws.items()})
+
+
+def _name_part(tables: Tables, each: _Rolled) -> bool:
+    """Put a part in the place of the runs that it holds; false if one of them has gone meanwhile."""
+    entry, raws = each.entry, each.raws
+    known: QueryEntry | None = tables.get("queries", entry.name.encode())
+    now: QueryState | None = tables.get("paced", key(entry.id))
+    if known is None or now is None or any(tables.raw("results", at) is None for at in raws):
+        return False
+    for at in raws:
+        tables.delete("results", at)
+    counts = {"tail_runs": now.tail_runs - len(raws), "tail_bytes": now.tail_bytes - sum(raws.values())}
+    tables.put("paced", key(entry.id), replace(now, parts=(*now.parts, each.part), **counts))
+    return True

@@ -1,0 +1,135 @@
+"""Slides that are kept readable until their runs are made: how `missed="every"` stays exact when rows expire meanwhile.
+
+The slide's own transaction decides that a run is due and writes down what the stream was made of; files that later
+slides replace are not reclaimed while such a hold is older. Queries that skip missed runs only have the slide noted.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from msgspec.structs import replace
+
+from windrow.catalog.environment import Tables, key
+from windrow.catalog.lookups import find_stream
+from windrow.catalog.records import HeldStream, HoldEntry, QueryEntry, QueryState, RunEntry
+from windrow.queries.periodic.due import committed_slides, is_due
+from windrow.queries.periodic.result_store import note_trouble
+from windrow.slide_hooks import Contribution, Moving
+from windrow.store import Store
+
+MOST_HELD = 256
+"""Runs of one query that wait for a held slide; beyond that the oldest is given up."""
+
+
+@contextmanager
+def follow(store: Store, moving: Moving) -> Iterator[Contribution]:
+    """Note which queries are due at a slide, and keep it for those that want every run."""
+    yield _Keeping(moving.entry.id, store.clock())
+
+
+class _Keeping:
+    """What a slide does for the queries that its stream paces."""
+
+    def __init__(self, stream: int, at: int) -> None:
+        self._stream = stream
+        self._at = at
+
+    @property
+    def files(self) -> Sequence[str]:
+        """None: a hold names files that are there."""
+        return ()
+
+    def commit(self, tables: Tables) -> None:
+        """Find the queries that are due at the slide that is being committed."""
+        waiting: list[QueryEntry] = []
+        prefix = key(self._stream)
+        for name in [at[len(prefix) :] for at, _ in tables.raw_items("keepers", prefix)]:
+            entry: QueryEntry = tables.get("queries", name)
+            state: QueryState = tables.get("paced", key(entry.id))
+            slides = committed_slides(tables, entry)
+            if not is_due(entry.paces, state.seen, slides):
+                continue
+            state = replace(state, seen=slides)
+            if entry.missed == "every":
+                waiting.append(entry)
+                state = replace(self._with_room(tables, entry, state), waiting=min(state.waiting + 1, MOST_HELD))
+            tables.put("paced", key(entry.id), state)
+        if waiting:
+            hold, before = _hold(tables, waiting), tables.get("holds", key(tables.version))
+            if before is not None:  # views move in the transaction of their input's slide, each with queries of its own
+                hold = replace(hold, queries=before.queries + hold.queries, streams=before.streams | hold.streams)
+            tables.put("holds", key(tables.version), hold)
+
+    def _with_room(self, tables: Tables, entry: QueryEntry, state: QueryState) -> QueryState:
+        """Give the oldest waiting run up if there are too many: the disk cannot keep every slide for ever."""
+        if state.waiting < MOST_HELD:
+            return state
+        at, hold = next((at, hold) for at, hold in tables.items("holds") if entry.id in hold.queries)
+        slides = {pace.stream: hold.streams[pace.stream].state.slide or 0 for pace in entry.paces}
+        run = RunEntry(
+            query=entry.name,
+            slide=slides[entry.paces[0].stream],
+            slides=slides,
+            outcome="missed",
+            version=tables.version,
+            at=self._at,
+            error=f"{MOST_HELD} later runs were waiting; run them more often, or use missed='latest'",
+        )
+        release(tables, at, [entry.id])
+        return replace(note_trouble(tables, entry, state, run), reached=slides, missed=state.missed + 1)
+
+
+def _hold(tables: Tables, waiting: Iterable[QueryEntry]) -> HoldEntry:
+    waiting = tuple(waiting)
+    return HoldEntry(
+        version=tables.version,
+        queries=tuple(entry.id for entry in waiting),
+        streams={name: _stream(tables, name) for name in sorted({name for entry in waiting for name in entry.reads})},
+        tables={at.decode(): record for at, record in tables.items("tables")},
+    )
+
+
+def _stream(tables: Tables, name: str) -> HeldStream:
+    entry, state = find_stream(tables, name)
+    stream = key(entry.id)
+    return HeldStream(
+        entry=entry,
+        state=state,
+        segments=tuple(segment for _, segment in tables.items("segments", stream)),
+        sources={at[len(stream) :].decode(): record for at, record in tables.items("sources", stream)},
+    )
+
+
+def release(tables: Tables, at: bytes, queries: Iterable[int]) -> bool:
+    """Let a hold go for some queries; gives whether it was there for all of them."""
+    hold: HoldEntry | None = tables.get("holds", at)
+    gone = set(queries)
+    if hold is None or not gone <= set(hold.queries):
+        return False
+    left = tuple(number for number in hold.queries if number not in gone)
+    if left:
+        tables.put("holds", at, replace(hold, queries=left))
+    else:
+        tables.delete("holds", at)
+    return True
+
+
+def release_all(tables: Tables, query: int) -> None:
+    """Let every hold of a query go."""
+    for at in [at for at, hold in tables.items("holds") if query in hold.queries]:
+        release(tables, at, [query])
+
+
+def keep(tables: Tables, entry: QueryEntry, *, watched: bool) -> None:
+    """Let the slides of a query's streams look at it, or no longer."""
+    for pace in entry.paces:
+        at = key(pace.stream_id) + entry.name.encode()
+        if watched:
+            tables.put_raw("keepers", at, b"")
+        else:
+            tables.delete("keepers", at)
+
+
+def waiting_holds(tables: Tables) -> list[tuple[bytes, tuple[int, ...]]]:
+    """All holds, oldest first, with the queries that wait for them."""
+    return [(at, hold.queries) for at, hold in tables.items("holds")]

@@ -1,0 +1,139 @@
+"""The process that keeps periodic queries running: it watches for slides, whoever makes them, and runs what is due.
+
+Any number may be started; the one that holds the lock leads, the others wait and take over when it ends, however it
+ends. Nothing but delay depends on it: rounds of several processes do not harm each other.
+"""
+
+import contextlib
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from windrow.errors import WindrowError
+from windrow.files import disk_errors
+from windrow.locks import holder, try_lock
+from windrow.queries.periodic import evaluation
+from windrow.queries.periodic.metrics import ADDRESS, Counts, Window
+from windrow.queries.periodic.runner import Round, RunReport
+from windrow.queries.periodic.scheduler import HYBRID_LATE_PENDING, check_policy
+from windrow.store import Store
+
+PORT = 9464
+_ANYWAY = 1.0
+"""Seconds after which a round is made though nothing was committed: a failed query's time may have come."""
+
+Say = Callable[[str], None]
+
+
+class Server:
+    """Runs what is due until it is stopped.
+
+    Args:
+        store: The warehouse.
+        port: Of the metrics and the status; 0 for any that is free, None for none.
+        poll: Seconds between two looks at the catalog.
+        policy: Which due queries are answered together, and in which order.
+        ran: Called with each run.
+        say: Called with each sentence about the process itself.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        port: int | None = PORT,
+        poll: float = 0.2,
+        policy: str = HYBRID_LATE_PENDING,
+        ran: Callable[[RunReport], None] = lambda _: None,
+        say: Say = lambda _: None,
+    ) -> None:
+        store.check_writable()
+        check_policy(policy)
+        self._policy = policy
+        self.store = store
+        self.counts = Counts(store.clock())
+        self._port = port
+        self._poll = poll
+        self._ran = ran
+        self._say = say
+        self._stop = threading.Event()
+        self._window: Window | None = None
+
+    def stop(self) -> None:
+        """End: what is answered is still delivered, statements that are running are ended."""
+        self._stop.set()
+        evaluation.interrupt()
+
+    def run(self) -> None:
+        """Lead as soon as nobody else does, and serve."""
+        with self._leading() as leads:
+            if not leads:
+                return
+            self.counts.leading = True
+            self._say(f"serving {self.store.root}")
+            try:
+                self._serve()
+            finally:
+                self.counts.leading = False
+                if self._window is not None:
+                    self._window.close()
+        self._say("stopped")
+
+    @contextlib.contextmanager
+    def _leading(self) -> Iterator[bool]:
+        """Hold the leader's lock; False if we were stopped before we had it."""
+        path = self.store.catalog.folder / "locks" / "serve.lock"
+        with disk_errors("serving"):
+            path.parent.mkdir(exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            told = False
+            while not (leads := try_lock(descriptor)) and not self._stop.wait(self._poll):
+                if not told:
+                    self._say(f"{holder(path)} is serving; waiting to take over")
+                    told = True
+            if leads:
+                os.pwrite(descriptor, f"process {os.getpid()}".ljust(128).encode(), 0)
+            yield leads
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+    def _serve(self) -> None:
+        seen, last = -1, 0.0
+        while not self._stop.is_set():
+            self._listen()
+            now = self.store.catalog.last_transaction()
+            if now != seen or time.monotonic() - last >= _ANYWAY:
+                seen, last = now, time.monotonic()
+                self._round()
+            self._stop.wait(self._poll)
+
+    def _round(self) -> None:
+        try:
+            for report in Round(self.store, stop=self._stop, policy=self._policy).run():
+                self.counts.add(report)
+                self._ran(report)
+        except WindrowError as error:
+            # A full disk, a catalog that cannot grow: it is tried again, and whoever watches is told.
+            if str(error) != self.counts.last_error:
+                self._say(f"a round failed: {error}")
+            self.counts.errors += 1
+            self.counts.last_error = str(error)
+        self.counts.rounds += 1
+
+    def _listen(self) -> None:
+        """Open the port, if it is not open; the leader before us may still be letting go of it."""
+        if self._port is None or self._window is not None:
+            return
+        try:
+            self._window = Window(self.store, self.counts, self._port)
+        except OSError as error:
+            told = f"port {self._port} cannot be used ({error.strerror}); queries run all the same"
+            if told != self.counts.last_error:
+                self._say(told)
+            self.counts.last_error = told
+        else:
+            self._say(f"status and metrics on http://{ADDRESS}:{self._window.port}")

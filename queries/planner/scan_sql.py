@@ -1,0 +1,214 @@
+"""A window as SQL over segment files: wholly live files are read as they are, edges filtered, torn files by row range.
+
+Expired rows that still lie in a file never pass: where a segment may hold some, its rows are filtered one by one.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from windrow.catalog.records import TableEntry
+from windrow.indexes.row_model import SEQ, RowModel
+from windrow.indexes.segment_reader import FileReader
+from windrow.indexes.segments import Segment
+from windrow.indexes.selection import Bounds, Selection
+from windrow.queries.engine.types import duckdb_type, quoted, stored, text
+from windrow.snapshot import StreamView
+
+
+@dataclass(frozen=True)
+class _File:
+    """The segments of one file that a window needs."""
+
+    path: str
+    segments: tuple[Segment, ...]
+    edge: bool
+    """Whether rows must be filtered; also where some rows are in no segment because they died."""
+    torn: bool
+    """Whether live rows of the file are in no segment, so that only the ranges of its segments may be read."""
+    absent: frozenset[str] = frozenset()
+    """Columns that were added after it was written."""
+
+
+Absent = Mapping[str, frozenset[str]]
+"""Columns that files lack, by file."""
+
+
+def absent_columns(view: StreamView, selection: Selection, reader: FileReader) -> Absent:
+    """What the files of a selection lack because it was added to the stream after they were written."""
+    added = frozenset(view.entry.definition.added)
+    if not added:
+        return {}
+    lacking = {file: added - reader.columns(file) for file in {segment.file for segment in selection.segments}}
+    return {file: names for file, names in lacking.items() if names}
+
+
+def window_sql(
+    root: Path,
+    model: RowModel,
+    schema: pa.Schema,
+    selection: Selection,
+    torn: Collection[str] = (),
+    absent: Absent | None = None,
+) -> str:
+    """A SELECT that gives the rows of a window, with the stream's columns."""
+    files = _files(root, selection, torn, absent or {})
+    parts = list(_parts(files, _columns(schema), _condition(model, schema, selection.bounds)))
+    return " UNION ALL ".join(parts) if parts else empty_sql(schema)
+
+
+def ordered_sql(
+    root: Path,
+    model: RowModel,
+    schema: pa.Schema,
+    selection: Selection,
+    torn: Collection[str] = (),
+    *,
+    newest: int | None = None,
+    numbered: bool = False,
+    absent: Absent | None = None,
+) -> str:
+    """A SELECT that knows the order of (time, arrival).
+
+    Args:
+        root: Of the warehouse.
+        model: Of the stream.
+        schema: Its columns.
+        selection: What to read.
+        torn: Files of which only the segments' own rows may be read.
+        newest: Only so many rows, those that come last.
+        numbered: Give the order as a further column.
+        absent: Columns that files lack.
+    """
+    by_base: dict[int, list[Segment]] = {}
+    for segment in selection.segments if newest is None else _newest_first(selection, newest):
+        by_base.setdefault(segment.seq_base, []).append(segment)
+    inner: list[str] = []
+    for base, segments in by_base.items():
+        kept = Selection(
+            selection.bounds,
+            tuple(s for s in segments if selection.bounds.holds(s)),
+            tuple(s for s in segments if not selection.bounds.holds(s)),
+        )
+        columns = _columns(schema, _sequence(schema.field(model.time), base))
+        inner += _parts(_files(root, kept, torn, absent or {}), columns, _condition(model, schema, selection.bounds))
+    if not inner:
+        return empty_sql(schema, numbered=numbered)
+    names = ", ".join(quoted(name) for name in (*schema.names, *([SEQ] if numbered else ())))
+    last = "" if newest is None else f" ORDER BY {quoted(SEQ)} DESC LIMIT {newest}"
+    return f"SELECT {names} FROM ({' UNION ALL '.join(inner)}){last}"
+
+
+def _sequence(time: pa.Field, base: int) -> str:
+    """Time in the high bits, arrival in the low ones: one number that orders rows."""
+    epoch = "epoch_ns" if time.type.unit == "ns" else "epoch_us"
+    return f"CAST({epoch}({quoted(time.name)}) AS HUGEINT) * {1 << 63} + {quoted(SEQ)} + {base} AS {quoted(SEQ)}"
+
+
+def table_sql(root: Path, entry: TableEntry) -> str:
+    """A SELECT that gives the rows of a table."""
+    columns = ", ".join(stored(field) for field in table_schema(entry))
+    return f"SELECT {columns} FROM read_parquet({text(str(root / entry.file))})"
+
+
+def table_schema(entry: TableEntry) -> pa.Schema:
+    """Columns of a table."""
+    return pa.ipc.read_schema(pa.py_buffer(entry.schema_bytes))
+
+
+def empty_sql(schema: pa.Schema, *, numbered: bool = False) -> str:
+    """A SELECT with the stream's columns and no rows."""
+    columns = [_null(field) for field in schema]
+    if numbered:
+        columns.append(f"CAST(NULL AS HUGEINT) AS {quoted(SEQ)}")
+    return f"SELECT {', '.join(columns)} WHERE false"
+
+
+def _columns(schema: pa.Schema, *more: str) -> Callable[[frozenset[str]], str]:
+    """The columns of a SELECT over files that lack some."""
+
+    def columns(absent: frozenset[str]) -> str:
+        return ", ".join([*(_null(field) if field.name in absent else stored(field) for field in schema), *more])
+
+    return columns
+
+
+def _null(field: pa.Field) -> str:
+    return f"CAST(NULL AS {duckdb_type(field.type)}) AS {quoted(field.name)}"
+
+
+def _files(root: Path, selection: Selection, torn: Collection[str], absent: Absent) -> list[_File]:
+    whole = {segment.id for segment in selection.whole}
+    by_file: dict[str, list[Segment]] = {}
+    for segment in selection.segments:
+        by_file.setdefault(segment.file, []).append(segment)
+    files = []
+    for file, own in by_file.items():
+        covered = sum(segment.rows for segment in own) == own[0].file_rows
+        wholly = all(segment.id in whole for segment in own) and (covered or file in torn)
+        lacks = absent.get(file, frozenset())
+        files.append(_File(str(root / file), tuple(own), edge=not wholly, torn=file in torn, absent=lacks))
+    return files
+
+
+def _parts(files: Sequence[_File], columns: Callable[[frozenset[str]], str], condition: str) -> Iterable[str]:
+    together: dict[tuple[bool, frozenset[str]], list[str]] = {}
+    for file in files:
+        if not file.torn:
+            together.setdefault((file.edge, file.absent), []).append(file.path)
+    for (edge, absent), paths in together.items():
+        where = f" WHERE {condition}" if edge else ""
+        yield f"SELECT {columns(absent)} FROM read_parquet([{', '.join(map(text, paths))}]){where}"
+    for file in files:
+        if file.torn:
+            ranges = " OR ".join(f"file_row_number BETWEEN {s.start} AND {s.stop - 1}" for s in file.segments)
+            where = f"({ranges})" + (f" AND {condition}" if file.edge else "")
+            source = f"read_parquet({text(file.path)}, file_row_number = true)"
+            yield f"SELECT {columns(file.absent)} FROM {source} WHERE {where}"
+
+
+def edge_condition(view: StreamView, selection: Selection) -> str:
+    """What rows at the edge of a window must fulfil, without what is known of all their segments."""
+    ended = all(segment.max_ts <= selection.bounds.upto for segment in selection.edge)
+    return _condition(view.entry.definition.model, view.schema, selection.bounds, ended=ended)
+
+
+def _condition(model: RowModel, schema: pa.Schema, bounds: Bounds, *, ended: bool = False) -> str:
+    """``after < ts <= upto and exp > now`` in SQL; a fixed lifetime's expiry is a bound on the time column.
+
+    With `ended`, all rows are known to be at or before `upto`.
+    """
+    kind, name = schema.field(model.time).type, quoted(model.time)
+    after = bounds.after
+    if (oldest := model.oldest(bounds.now)) is not None:
+        after = oldest if after is None else max(after, oldest)
+    terms = [] if ended and (after is not None or model.expires) else [f"{name} <= {stamp(bounds.upto, kind)}"]
+    if after is not None:
+        terms.append(f"{name} > {stamp(after, kind)}")
+    if model.expires is not None:
+        terms.append(f"{quoted(model.expires)} > {stamp(bounds.now, schema.field(model.expires).type)}")
+    return "(" + " AND ".join(terms) + ")"
+
+
+def stamp(micros: int, kind: pa.TimestampType) -> str:
+    """An instant as an SQL constant of a column's type; DuckDB compares times in nanoseconds only with their like."""
+    if kind.unit == "ns":
+        return f"CAST(make_timestamp_ns({micros * 1000}) AS {duckdb_type(kind)})"
+    plain = f"make_timestamp({micros})"
+    return plain if kind.tz is None else f"{plain} AT TIME ZONE 'UTC'"
+
+
+def _newest_first(selection: Selection, count: int) -> list[Segment]:
+    """The segments that can hold one of the `count` newest rows."""
+    found: list[Segment] = []
+    certain, floor = 0, 0
+    for segment in sorted(selection.segments, key=lambda s: -s.max_ts):
+        if certain >= count and segment.max_ts < floor:
+            break  # the rows found so far are enough, and all newer than any row from here on
+        found.append(segment)
+        if selection.bounds.holds(segment):
+            floor = segment.min_ts if not certain else min(floor, segment.min_ts)
+            certain += segment.rows
+    return found

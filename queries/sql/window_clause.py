@@ -1,0 +1,364 @@
+"""Window clauses in a token list: where they stand, which relation they follow, and what they mean.
+
+Nothing here decides that a clause is well placed; it only proposes `Candidate`s, which DuckDB's parser confirms or not.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+
+from windrow import times
+from windrow.errors import DefinitionError, QueryError
+from windrow.queries.sql.tokens import Source, Token
+from windrow.queries.sql.window_spec import All, Between, Range, Rows, Since, WindowSpec
+
+SYSTEM_SCHEMA = "windrow"
+FORMS = (
+    "[WINDOW 10 MINUTES], [WINDOW 10 MINUTES SLIDE 2 MINUTES], [ROWS 100], [SINCE TIMESTAMP '…'] "
+    "or [FROM TIMESTAMP '…' TO TIMESTAMP '…']"
+)
+_INSTANT_TYPES = ("timestamp", "timestamptz", "datetime", "date")
+_UNITS = "microseconds, milliseconds, seconds, minutes, hours, days or weeks"
+_MOST = times.NEVER // 4
+
+Instants = Callable[[str, str], int | None]
+"""(type, text) to microseconds, None if DuckDB cannot read the text as that type."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A place in the text that reads like a relation with a window.
+
+    Args:
+        start: First byte of the relation's name.
+        stop: One past the clause, or past the name if there is none.
+        clause: First byte of the clause itself, for messages.
+        path: The relation's name, with its schema before it.
+        written: The last part of the name as written, to stand as an alias.
+        window: What the clause means.
+        required: Whether it is an error if DuckDB does not see a relation here.
+        before: Position of the token before the candidate, -1 for none.
+        after: Position of the token behind it.
+    """
+
+    start: int
+    stop: int
+    clause: int
+    path: tuple[str, ...]
+    written: str
+    window: WindowSpec
+    required: bool
+    before: int
+    after: int
+
+
+def find(source: Source, instants: Instants) -> list[Candidate]:
+    """Everything in the text that may be a relation with a window, and the system tables, in order."""
+    tokens = source.tokens
+    found: list[Candidate] = []
+    at = 0
+    while at < len(tokens):
+        candidate = None
+        if _opens(tokens, at):
+            candidate = _after_name(source, at, instants)
+        elif _is(tokens, at + 1, "(") and tokens[at].named and tokens[at].name.lower() == "window":
+            candidate = _function(source, at, instants)
+        elif tokens[at].named and tokens[at].name.lower() == SYSTEM_SCHEMA:
+            candidate = _system_table(tokens, at)
+        if candidate is not None:
+            found.append(candidate)
+        at = max(at + 1, candidate.after if candidate else 0)
+    return found
+
+
+def misread(source: Source, offset: int) -> QueryError | None:
+    """A better message for a syntax error at a bracket that was probably meant as a window clause."""
+    for at, token in enumerate(source.tokens):
+        if token.text == "[" and token.start <= offset and at + 1 < len(source.tokens):
+            inner = source.tokens[at + 1]
+            near = offset <= (source.tokens[at + 2].start if at + 2 < len(source.tokens) else inner.stop)
+            if near and inner.word in ("rows", "range", "since", "last", "slide", "now", "unbounded"):
+                return source.error(token.start, f"this is not a window clause; write {FORMS}")
+    return None
+
+
+def _is(tokens: Sequence[Token], at: int, text: str) -> bool:
+    return 0 <= at < len(tokens) and tokens[at].text == text
+
+
+def _word(tokens: Sequence[Token], at: int) -> str:
+    return tokens[at].word if 0 <= at < len(tokens) else ""
+
+
+def _opens(tokens: Sequence[Token], at: int) -> bool:
+    """Whether a bracket opens a window clause: never where it could open a list or a subscript in valid SQL."""
+    if not _is(tokens, at, "["):
+        return False
+    first, second = _word(tokens, at + 1), tokens[at + 2] if at + 2 < len(tokens) else None
+    if first in ("window", "from"):
+        return True  # reserved words: no expression begins with them
+    if second is None:
+        return False
+    if first in ("rows", "range"):
+        number = second.kind == "numeric_const" and second.text[0] != "."
+        return number or (first == "range" and second.word == "interval")
+    return first == "since" and second.word in _INSTANT_TYPES and at + 3 < len(tokens)
+
+
+def _after_name(source: Source, at: int, instants: Instants) -> Candidate:
+    tokens = source.tokens
+    first = at - 1
+    if first < 0 or not tokens[first].named:
+        raise source.error(tokens[at].start, "a window clause stands directly after the name of a stream")
+    while _is(tokens, first - 1, ".") and first >= 2 and tokens[first - 2].named:
+        first -= 2
+    reader = _Reader(source, at + 1, instants)
+    window = reader.clause()
+    reader.expect("]", f"the window clause must end here with ]; write {FORMS}")
+    return Candidate(
+        start=tokens[first].start,
+        stop=tokens[reader.at - 1].stop,
+        clause=tokens[at].start,
+        path=tuple(token.name for token in tokens[first:at:2]),
+        written=tokens[at - 1].text,
+        window=window,
+        required=True,
+        before=first - 1,
+        after=reader.at,
+    )
+
+
+def _function(source: Source, at: int, instants: Instants) -> Candidate:
+    tokens = source.tokens
+    reader = _Reader(source, at + 2, instants)
+    name = reader.string("window('stream', INTERVAL 10 MINUTES) begins with the stream's name as a string")
+    window = reader.arguments()
+    reader.expect(")", "window('stream', …) must end here with )")
+    quoted = '"' + name.replace('"', '""') + '"'
+    return Candidate(
+        start=tokens[at].start,
+        stop=tokens[reader.at - 1].stop,
+        clause=tokens[at].start,
+        path=(name,),
+        written=name if name.isidentifier() and name.isascii() else quoted,
+        window=window,
+        required=True,
+        before=at - 1,
+        after=reader.at,
+    )
+
+
+def _system_table(tokens: Sequence[Token], at: int) -> Candidate | None:
+    """``windrow.streams`` and the like; ``windrow.x`` may also be a column of something called windrow."""
+    if _is(tokens, at - 1, ".") or not _is(tokens, at + 1, ".") or at + 2 >= len(tokens) or not tokens[at + 2].named:
+        return None
+    if any(_is(tokens, at + 3, after) for after in (".", "(", "[")):
+        return None
+    table = tokens[at + 2]
+    return Candidate(
+        start=tokens[at].start,
+        stop=table.stop,
+        clause=tokens[at].start,
+        path=(SYSTEM_SCHEMA, table.name),
+        written=table.text,
+        window=All(),
+        required=False,
+        before=at - 1,
+        after=at + 3,
+    )
+
+
+class _Reader:
+    """Reads the inside of a clause, token by token; every refusal names its place."""
+
+    def __init__(self, source: Source, at: int, instants: Instants) -> None:
+        self._source = source
+        self._instants = instants
+        self.at = at
+
+    def _error(self, message: str, back: int = 0) -> QueryError:
+        at = self.at - back
+        tokens = self._source.tokens
+        return self._source.error(tokens[at].start if at < len(tokens) else len(self._source.data), message)
+
+    def _peek(self) -> Token | None:
+        return self._source.tokens[self.at] if self.at < len(self._source.tokens) else None
+
+    def _take(self, message: str) -> Token:
+        token = self._peek()
+        if token is None:
+            raise self._error(message)
+        if token.text in ("?", "$", ":") and self.at > 0:
+            raise self._error("a window is part of the statement, not a parameter; write its length here")
+        self.at += 1
+        return token
+
+    def _word(self, *words: str) -> bool:
+        token = self._peek()
+        if token is not None and token.word in words:
+            self.at += 1
+            return True
+        return False
+
+    def _symbol(self, *symbols: str) -> bool:
+        token = self._peek()
+        if token is not None and token.text in symbols:
+            self.at += 1
+            return True
+        return False
+
+    def expect(self, symbol: str, message: str) -> None:
+        """The next token must be `symbol`."""
+        if not self._symbol(symbol):
+            raise self._error(message)
+
+    def string(self, message: str) -> str:
+        """A plain quoted string."""
+        token = self._take(message)
+        if token.kind != "string_const" or token.text[0] != "'" or len(token.text) < 2:
+            raise self._error(message, back=1)
+        return token.text[1:-1].replace("''", "'")
+
+    def clause(self) -> WindowSpec:
+        """What stands between the brackets."""
+        kind = self._take("").word
+        if kind in ("window", "range"):
+            length = self._duration()
+            return Range(length, self._duration() if self._word("slide") else None)
+        if kind == "rows":
+            return Rows(self._count())
+        start = self._instant()
+        if kind == "since":
+            return Since(start)
+        if not self._word("to"):
+            raise self._error("[FROM TIMESTAMP '…' goes on with TO TIMESTAMP '…']")
+        return self._between(start, self._instant())
+
+    def arguments(self) -> WindowSpec:
+        """What stands behind the stream's name in the function form."""
+        window: WindowSpec = All()
+        while self._symbol(","):
+            window = self._argument(window)
+        return window
+
+    def _argument(self, window: WindowSpec) -> WindowSpec:
+        given = self.at
+        following = self._source.tokens[self.at + 1] if self.at + 1 < len(self._source.tokens) else None
+        if following is not None and following.text in (":=", "=>"):
+            word = self._take("").word
+            self.at += 1
+            if word == "rows" and isinstance(window, All):
+                return Rows(self._count())
+            if word == "since" and isinstance(window, All):
+                return Since(self._instant())
+            if word == "slide" and isinstance(window, Range) and window.slide is None:
+                return Range(window.length, self._duration())
+        elif self._is_instant() and isinstance(window, All):
+            start = self._instant()
+            both = (
+                "window('stream', TIMESTAMP '…', TIMESTAMP '…') needs both ends; for one, write since := TIMESTAMP '…'"
+            )
+            self.expect(",", both)
+            return self._between(start, self._instant())
+        elif isinstance(window, All):
+            return Range(self._duration())
+        self.at = given
+        raise self._error(
+            "window('stream', …) takes INTERVAL n unit [, slide := INTERVAL n unit], rows := n, since := TIMESTAMP '…' "
+            "or TIMESTAMP '…', TIMESTAMP '…'"
+        )
+
+    def _between(self, start: int, stop: int) -> Between:
+        if start >= stop:
+            raise self._error(f"the window ends at {times.show(stop)}, not after it begins", back=1)
+        return Between(start, stop)
+
+    def _number(self) -> Decimal:
+        message = f"a number is expected here; write {FORMS}"
+        token = self._take(message)
+        try:
+            return Decimal(token.text if token.kind == "numeric_const" else "")
+        except InvalidOperation:
+            raise self._error(message, back=1) from None
+
+    def _count(self) -> int:
+        number = self._number()
+        if number < 1 or number != int(number) or number > _MOST:
+            raise self._error(f"[ROWS n] takes a whole number of rows, at least 1, not {number}", back=1)
+        return int(number)
+
+    def _duration(self) -> int:
+        started = self.at
+        interval = self._word("interval")
+        token = self._peek()
+        if token is not None and token.kind == "string_const":
+            micros = self._quoted_duration(interval)
+        else:
+            nested = interval and self._symbol("(")
+            micros = self._part(self._number(), nested)
+            while not interval and (token := self._peek()) is not None and token.kind == "numeric_const":
+                micros += self._part(self._number(), nested=False)
+        if micros <= 0 or micros > _MOST or micros != int(micros):
+            message = "a window is a whole number of microseconds long, more than zero and less than 70000 years"
+            raise self._error(message, back=self.at - started)
+        return int(micros)
+
+    def _part(self, number: Decimal, nested: bool) -> Decimal:
+        if nested:
+            self.expect(")", "INTERVAL (n) unit must close its parenthesis")
+        token = self._take(f"a unit is expected here: {_UNITS}")
+        factor = times.unit_micros(token.word) if token.word else None
+        if factor is None:
+            varies = token.word.rstrip("s") in ("month", "quarter", "year", "decade", "century")
+            what = "has no fixed length" if varies else "is not a unit"
+            raise self._error(f"{token.text} {what}; use {_UNITS}", back=1)
+        return number * factor
+
+    def _quoted_duration(self, interval: bool) -> Decimal:
+        text = self.string("a duration is expected here")
+        token = self._peek()
+        if interval and token is not None and token.word and times.unit_micros(token.word):
+            try:
+                return self._part(Decimal(text.strip()), nested=False)
+            except InvalidOperation:
+                raise self._error(f"INTERVAL '{text}' {token.text} needs a number between the quotes", back=1) from None
+        try:
+            return Decimal(times.duration(text, "window"))
+        except DefinitionError as error:
+            raise self._error(str(error), back=1) from None
+
+    def _is_instant(self) -> bool:
+        token = self._peek()
+        return token is not None and token.word in (*_INSTANT_TYPES, "cast")
+
+    def _instant(self) -> int:
+        started = self.at
+        kind, text = self._cast() if self._word("cast") else self._typed()
+        micros = self._instants(kind, text)
+        if micros is None or abs(micros) > _MOST:
+            raise self._error(f"{text!r} is not a {kind} that a window can begin or end at", back=self.at - started)
+        return micros
+
+    def _instant_type(self) -> str:
+        token = self._take("TIMESTAMP '…' is expected here")
+        if token.word not in _INSTANT_TYPES:
+            raise self._error("TIMESTAMP '…' is expected here", back=1)
+        if self._word("with"):
+            if not (self._word("time") and self._word("zone")):
+                raise self._error("TIMESTAMP WITH TIME ZONE '…' is expected here")
+            return "timestamptz"
+        return token.word
+
+    def _typed(self) -> tuple[str, str]:
+        kind = self._instant_type()
+        form = f"{kind.upper()} '2026-11-16 12:00:00'"
+        return kind, self.string(f"{kind.upper()} is followed by a quoted time, as in {form}")
+
+    def _cast(self) -> tuple[str, str]:
+        self.expect("(", "CAST('…' AS TIMESTAMP) is expected here")
+        text = self.string("CAST('…' AS TIMESTAMP) is expected here")
+        if not self._word("as"):
+            raise self._error("CAST('…' AS TIMESTAMP) is expected here")
+        kind = self._instant_type()
+        self.expect(")", "CAST('…' AS TIMESTAMP) must close its parenthesis")
+        return kind, text

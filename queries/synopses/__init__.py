@@ -1,0 +1,1 @@
+"""Mergeable partial aggregates per slot, from which standing queries are answered."""

@@ -1,0 +1,58 @@
+"""Whether synopses hold what the stored rows say: each is made again and compared, node by node."""
+
+from collections.abc import Iterator
+
+import duckdb
+import pyarrow as pa
+
+from windrow.catalog.environment import Tables
+from windrow.catalog.records import SynopsisEntry
+from windrow.queries.engine import instance
+from windrow.queries.synopses import kinds, maintenance, node_store
+from windrow.queries.synopses.kinds import Node
+from windrow.queries.synopses.node_store import Worker
+from windrow.snapshot import Snapshot
+from windrow.store import Store
+
+
+def differences(store: Store, snapshot: Snapshot, stream: str, entry: SynopsisEntry) -> Iterator[str]:
+    """How the nodes of a synopsis differ from what the stored rows say, in words; the snapshot is of its slide."""
+    view = snapshot.view(stream)
+    slide = view.state.slide
+    if slide is None or entry.slide != slide:
+        return
+    with instance.cursor(store) as cursor:
+        should = maintenance.rebuilt(store, cursor, view, slide, entry)
+
+        def look(tables: Tables) -> dict[Node, pa.Table] | None:
+            now = tables.get("synopses", node_store.entry_key(entry.stream, entry.number))
+            if now is None or now.slide != slide:
+                return None  # a slide came meanwhile; what it left is another state
+            found = {node: node_store.fetch(tables, entry, node) for node, _ in node_store.nodes(tables, entry)}
+            return {node: kept.table() for node, kept in found.items() if kept is not None}
+
+        there = store.catalog.read(look)
+        if there is None:
+            return
+        base = there.get(kinds.prefix_node(slide - entry.slots))
+        worker = Worker(lambda: cursor, entry, slide)
+        for node in sorted(set(should) | set(there)):
+            kept, right = there.get(node), should.get(node)
+            if kept is not None and node.level < 0 and base is not None:
+                kept = worker.subtract(kept, base)  # counted from further back, which answers do not see
+            if not worker.equal(kept, right):
+                yield f"node {node.level}, {node.left} does not hold what the rows say"
+
+
+def problems(store: Store) -> Iterator[str]:
+    """What is wrong with the synopses of all streams, in words."""
+    with Snapshot(store) as snapshot:
+        for name in snapshot.streams():
+            stream = snapshot.view(name).entry.id
+            for entry in store.catalog.read(lambda tables, stream=stream: node_store.entries(tables, stream)):  # type: ignore[misc]
+                try:
+                    found = list(differences(store, snapshot, name, entry))
+                except (duckdb.Error, pa.ArrowException, OSError) as error:
+                    found = [f"it cannot be compared with its rows ({instance.message_of(error)})"]
+                for problem in found:
+                    yield f"stream {name}: synopsis {entry.number}: {problem}"

@@ -1,0 +1,198 @@
+"""What executions cost, in merges of states: the relative cost model behind kinds of synopsis and aligned periods.
+
+Keeping a synopsis costs the same under every schedule, so a schedule is judged by what answering costs per slide.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from windrow.queries.synopses.kinds import BASIC, INTERVAL, KINDS, RUNNING
+
+HORIZON = 2520
+"""Slides over which a schedule is averaged where its periods do not come together sooner."""
+_SHORT = 360
+"""The same while many ways of aligning are tried."""
+_EXHAUSTIVE = 6
+"""Up to so many sub-groups every way of aligning them is compared."""
+
+
+@dataclass(frozen=True)
+class SubGroup:
+    """Queries of one group with the same period.
+
+    Args:
+        period: In slides.
+        windows: Their lengths in slots.
+        finishing: What it costs to finish their answers, in merges.
+    """
+
+    period: int
+    windows: tuple[int, ...]
+    finishing: float = 0.0
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Sub-groups, and the period at which each is executed."""
+
+    periods: tuple[int, ...]
+    cost: float
+    """Per slide."""
+
+
+def execution_cost(kind: str, windows: Iterable[int]) -> float:
+    """Merges for one joint execution of queries over windows of so many slots.
+
+    One pass from youngest to oldest over a basic synopsis answers all shorter windows on the way; of the other kinds
+    each window is put together from nodes of its own.
+    """
+    lengths = set(windows)
+    if not lengths:
+        return 0.0
+    if kind == BASIC:
+        return float(max(lengths) - 1)
+    if kind == RUNNING:
+        return float(len(lengths))
+    return float(sum(max(1, 2 * math.log2(n) - 2) if n > 1 else 0 for n in lengths))
+
+
+def schedule_cost(kind: str, groups: Sequence[SubGroup], periods: Sequence[int], horizon: int = HORIZON) -> float:
+    """The mean cost per slide if each sub-group is executed at its period, and together with whoever is due too."""
+    span = min(math.lcm(*periods), horizon) if periods else 1
+    ticks = np.arange(1, span + 1)
+    due = [ticks % period == 0 for period in periods]
+    total = np.zeros(span)
+    for group, mask in zip(groups, due, strict=True):
+        total += mask * group.finishing
+    if kind == BASIC:
+        scans = np.zeros(span)
+        for group, mask in zip(groups, due, strict=True):
+            scans = np.maximum(scans, mask * execution_cost(kind, group.windows))
+        return float((total + scans).mean())
+    lengths = {n for group in groups for n in group.windows}
+    for n in lengths:
+        wanted = np.zeros(span, bool)
+        for group, mask in zip(groups, due, strict=True):
+            if n in group.windows:
+                wanted |= mask
+        total += wanted * execution_cost(kind, (n,))
+    return float(total.mean())
+
+
+def align(kind: str, groups: Sequence[SubGroup]) -> Alignment:
+    """The cheapest way of shortening periods so that sub-groups are executed together (hybrid scheduling).
+
+    Sub-groups that are aligned take the shortest period among them. A few are compared in every way; many are joined
+    step by step, each with one of the next shorter or a dividing period, as long as that helps.
+    """
+    return _align(kind, tuple(groups))
+
+
+@lru_cache(maxsize=512)
+def _align(kind: str, groups: tuple[SubGroup, ...]) -> Alignment:
+    if not groups:
+        return Alignment((), 0.0)
+    if len(groups) <= _EXHAUSTIVE:
+        return min((_aligned(kind, groups, blocks) for blocks in _partitions(len(groups))), key=lambda a: a.cost)
+    blocks = [[at] for at in sorted(range(len(groups)), key=lambda at: groups[at].period)]
+    best = _aligned(kind, groups, blocks, _SHORT)
+    while True:
+        better = None
+        for first, second in _neighbours([groups[block[0]].period for block in blocks]):
+            tried = [
+                [*block, *(blocks[second] if at == first else ())] for at, block in enumerate(blocks) if at != second
+            ]
+            found = _aligned(kind, groups, tried, _SHORT)
+            if found.cost < best.cost - 1e-12:
+                best, better = found, tried
+        if better is None:
+            return _aligned(kind, groups, blocks)
+        blocks = better
+
+
+def _neighbours(periods: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Blocks that may be joined: a longer period with the next shorter one, or with one that divides it."""
+    for second in range(1, len(periods)):
+        for first in range(second):
+            if first == second - 1 or periods[second] % periods[first] == 0:
+                yield first, second
+
+
+def _aligned(
+    kind: str, groups: Sequence[SubGroup], blocks: Sequence[Sequence[int]], horizon: int = HORIZON
+) -> Alignment:
+    periods = [0] * len(groups)
+    for block in blocks:
+        for at in block:
+            periods[at] = min(groups[each].period for each in block)
+    return Alignment(tuple(periods), schedule_cost(kind, groups, periods, horizon))
+
+
+def _partitions(count: int) -> Iterator[list[list[int]]]:
+    """Every way of putting numbers into blocks."""
+    if count == 0:
+        yield []
+        return
+    for rest in _partitions(count - 1):
+        yield [*rest, [count - 1]]
+        for at in range(len(rest)):
+            yield [*rest[:at], [*rest[at], count - 1], *rest[at + 1 :]]
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a synopsis is for and what comes in.
+
+    Args:
+        slots: How far it must reach back.
+        groups: Rows of a slot's node.
+        distinct: Rows of all slots merged.
+        late: Late slots that a slide touches, on average.
+        asked: Window and period, in slots, of each query.
+        subtractable: Whether every column can be taken out again exactly.
+        passing: What a row costs in one pass over a basic synopsis, where merging it in DuckDB costs 1.
+    """
+
+    slots: int
+    groups: float
+    distinct: float
+    late: float
+    asked: tuple[tuple[int, int], ...]
+    subtractable: bool
+    passing: float = 1.0
+
+
+def kind_costs(load: Load) -> dict[str, float]:
+    """What each kind that is possible costs per slide: keeping and answering, in rows that are read or written."""
+    by_period: dict[int, list[int]] = {}
+    for window, period in load.asked:
+        by_period.setdefault(period, []).append(window)
+    groups = [SubGroup(period, tuple(windows)) for period, windows in sorted(by_period.items())]
+    costs = {}
+    for kind in KINDS:
+        if kind == RUNNING and not load.subtractable:
+            continue
+        # Nodes of an interval synopsis grow with their level until they hold every group there is.
+        size = {BASIC: load.groups, INTERVAL: min(load.distinct, load.groups * 2), RUNNING: load.distinct}[kind]
+        depth = max(1.0, math.log2(max(load.slots, 2)))
+        keeping = {
+            BASIC: load.groups * (1 + load.late),
+            INTERVAL: load.groups * (1 + load.late) + size * (1 + load.late * depth),
+            RUNNING: load.distinct * (2 + load.late * load.slots / 2),
+        }[kind]
+        periods = align(kind, groups).periods if len(groups) <= _EXHAUSTIVE else [g.period for g in groups]
+        row = load.passing if kind == BASIC else 1.0
+        costs[kind] = keeping + row * size * schedule_cost(kind, groups, list(periods))
+    return costs
+
+
+def choose_kind(load: Load) -> tuple[str, str]:
+    """The cheapest kind, and why."""
+    costs = kind_costs(load)
+    best = min(costs, key=lambda kind: (costs[kind], KINDS.index(kind)))
+    told = ", ".join(f"{kind} {cost:,.0f}" for kind, cost in sorted(costs.items(), key=lambda item: item[1]))
+    return best, f"rows per slide: {told}"

@@ -1,0 +1,282 @@
+"""A statement over one stream, taken apart: which rows, which groups, which aggregates, and what is done with them.
+
+Expressions stay the user's own text, cut out at token level and confirmed by DuckDB's parser; only the stream's alias
+in front of a column is replaced by one name for all statements, so that pieces of several can stand together.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import xxhash
+
+from windrow.queries.sql import window_spec
+from windrow.queries.sql.parse_tree import Node, location, statements
+from windrow.queries.sql.split_aggregate import CannotCutError, clauses_of, nodes, plain
+from windrow.queries.sql.statement import Reference, Statement
+from windrow.queries.sql.states import Cutter, Functions
+
+ROW = "_row"
+"""What the stream is called in every piece."""
+_NESTED = ("SUBQUERY", "LAMBDA", "PARAMETER", "WINDOW")
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A piece of a statement."""
+
+    text: str
+    key: str
+    """What it is, however it was written: equal for ``p.src`` and ``SRC``."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """An aggregate of a statement."""
+
+    name: str
+    text: str
+    """As it was written, with its FILTER."""
+    key: str
+    arguments: tuple[Expression, ...]
+    constant: tuple[bool, ...]
+    """Which of the arguments are constants."""
+    condition: Expression | None
+    """Of FILTER."""
+    distinct: bool
+    within: Expression | None
+    """What it is ordered by: ``WITHIN GROUP (ORDER BY …)``."""
+
+
+@dataclass(frozen=True)
+class Atom:
+    """``column operator constant``."""
+
+    column: str
+    operator: str
+    kind: str
+    """DuckDB's word for the kind of constant: INTEGER, NUMERIC or STRING."""
+    value: str
+
+    @property
+    def term(self) -> tuple[str, str, str, str]:
+        """As the catalog keeps it."""
+        return self.column, self.operator, self.kind, self.value
+
+
+@dataclass(frozen=True)
+class Decomposed:
+    """A statement that was taken apart."""
+
+    stream: str
+    window: window_spec.WindowSpec
+    where: Expression | None
+    terms: tuple[Atom, ...] | None
+    """WHERE as a disjunction of atoms, None if it is something else; empty without WHERE."""
+    groups: tuple[Expression, ...]
+    calls: tuple[Call, ...]
+    final: str
+    """The rest of the statement: it reads group columns and finished aggregates from the relation `done`."""
+    prefix: str
+
+    @property
+    def done(self) -> str:
+        """The relation that `final` reads."""
+        return f"{self.prefix}done"
+
+    def group_column(self, number: int) -> str:
+        """The name of a group's column in `done`."""
+        return f"{self.prefix}g{number}"
+
+    def aggregate_column(self, number: int) -> str:
+        """The name of an aggregate's column in `done`."""
+        return f"{self.prefix}a{number}"
+
+
+@lru_cache(maxsize=1024)
+def decompose(statement: Statement, stream: Reference, columns: tuple[str, ...], functions: Functions) -> Decomposed:
+    """Take a statement apart that reads one stream and nothing else.
+
+    Args:
+        statement: As parsed and confined.
+        stream: Its only reference.
+        columns: Of the stream.
+        functions: Of the engine.
+
+    Raises:
+        CannotCutError: why it cannot be answered from states of slots.
+    """
+    return _Decomposer(statement, stream, {stream.alias: columns}, functions).decomposed()
+
+
+class _Decomposer(Cutter):
+    """One statement on its way."""
+
+    def decomposed(self) -> Decomposed:
+        """All its pieces."""
+        self._refuse()
+        self._refuse_nested()
+        clauses = clauses_of(self.statement)
+        groups = self._groups()
+        keys = [self._key(node) for node in groups]
+        self._refuse_ambiguous(keys)
+        expected = {
+            name: self._swap(self.tree[name], keys) for name in ("select_list", "having", "qualify", "modifiers")
+        }
+        if not self.aggregates and not groups:
+            raise CannotCutError("it has neither aggregates nor groups")
+        for node in [*groups, *self.aggregates, self.tree["where_clause"] or {}]:
+            if any(each.get("class") in _NESTED for each in nodes(node)):
+                raise CannotCutError("a condition, group or aggregate has a subquery or a parameter")
+        final = self._final(clauses, expected)
+        where = self.tree["where_clause"]
+        return Decomposed(
+            stream=self.stream.name,
+            window=self.stream.window,
+            where=None if where is None else self._expression(where),
+            terms=_terms(where, {name.lower() for name in self.names}),
+            groups=tuple(map(self._expression, groups)),
+            calls=tuple(map(self._call, self.aggregates)),
+            final=final,
+            prefix=self.prefix,
+        )
+
+    def _refuse_nested(self) -> None:
+        table = self.tree["from_table"]
+        if table["type"] != "BASE_TABLE":
+            raise CannotCutError("it joins")
+        if any(node.get("class") == "WINDOW" for node in nodes(self.tree["group_expressions"])):
+            raise CannotCutError("it groups by a window function")
+        alias = self.stream.alias.lower()
+        if alias in self.names and any(self._qualified(node) for node in nodes(self.tree)):
+            raise CannotCutError("the stream and one of its columns have the same name")
+
+    def _aggregate(self, node: Node) -> int:
+        """Every aggregate is taken; whether its states can be kept is for `components` to say."""
+        if node["export_state"] or node["schema"]:
+            raise CannotCutError(f"{node['function_name']} gives its state, or is of a schema")
+        inner = [each for argument in node["arguments"] for each in nodes(argument["expression"])]
+        if any(self._is_aggregate(each) for each in inner):
+            raise CannotCutError("an aggregate stands in another one")
+        keys = [self._key(known) for known in self.aggregates]
+        if self._key(node) in keys:
+            return keys.index(self._key(node))
+        self.aggregates.append(node)
+        return len(keys)
+
+    # -- pieces ----------------------------------------------------------------------------------------------------
+
+    def _qualified(self, node: Node) -> bool:
+        """Whether a column is written with the stream's alias."""
+        if node.get("class") != "COLUMN_REF" or len(node["column_names"]) < 2:
+            return False
+        return bool(node["column_names"][0].lower() == self.stream.alias.lower())
+
+    def _expression(self, node: Node) -> Expression:
+        """The text of a piece, under the name that the stream has in all pieces."""
+        start, stop = self._span(node)
+        tokens = {token.start: token.stop for token in self.statement.source.tokens}
+        places = []
+        for each in nodes(node):
+            if self._qualified(each):
+                at = location(each)
+                if at is None or at not in tokens:
+                    raise CannotCutError("a column has no place")
+                places.append((at, tokens[at], ROW))
+        kept, self.replaced = self.replaced, places
+        text = self._text(start, stop)
+        self.replaced = kept
+        # Comments end with their line; what follows the piece must not become part of one.
+        alone = statements(f"SELECT {text}\n")
+        if not isinstance(alone, list) or len(alone) != 1 or len(alone[0]["select_list"]) != 1:
+            raise CannotCutError("a piece of it is no expression")
+        if _bare(alone[0]["select_list"][0]) != _bare(self._renamed(node)):
+            raise CannotCutError("a piece of it reads differently on its own")
+        return Expression(text, _digest(self._key(node)))
+
+    def _renamed(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._renamed(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        changed = {name: self._renamed(item) for name, item in value.items()}
+        if self._qualified(value):
+            changed["column_names"] = [ROW, *value["column_names"][1:]]
+        return changed
+
+    def _call(self, node: Node) -> Call:
+        whole = self._expression(node)
+        arguments = [argument["expression"] for argument in node["arguments"]]
+        if any(argument["name"] for argument in node["arguments"]):
+            raise CannotCutError("an aggregate has named arguments")
+        if any(argument.get("class") == "STAR" for argument in arguments):
+            raise CannotCutError("an aggregate is of all columns")
+        orders = node["order_bys"]["orders"]
+        if len(orders) > 1 or any(o["type"] not in ("ORDER_DEFAULT", "ASCENDING") for o in orders):
+            raise CannotCutError("an aggregate over an order of several expressions, or a descending one")
+        return Call(
+            name=str(node["function_name"]).lower(),
+            text=whole.text,
+            key=whole.key,
+            arguments=tuple(map(self._expression, arguments)),
+            constant=tuple(argument.get("class") == "CONSTANT" for argument in arguments),
+            condition=None if node["filter"] is None else self._expression(node["filter"]),
+            distinct=bool(node["distinct"]),
+            within=self._expression(orders[0]["expression"]) if orders else None,
+        )
+
+
+def _bare(node: Node) -> Any:
+    return {**plain(node), "alias": ""}
+
+
+def _digest(key: Any) -> str:
+    """A key as a short text: only ever compared."""
+    return str(xxhash.xxh3_128_hexdigest(repr(key).encode()))
+
+
+_OPERATORS = {
+    "COMPARE_EQUAL": "=",
+    "COMPARE_NOTEQUAL": "<>",
+    "COMPARE_LESSTHAN": "<",
+    "COMPARE_GREATERTHAN": ">",
+    "COMPARE_LESSTHANOREQUALTO": "<=",
+    "COMPARE_GREATERTHANOREQUALTO": ">=",
+}
+_TURNED = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+
+
+def _terms(where: Node | None, columns: set[str]) -> tuple[Atom, ...] | None:
+    """A disjunction of atoms, each once; None if the condition is anything else."""
+    if where is None:
+        return ()
+    if where["class"] == "CONJUNCTION" and where["type"] == "CONJUNCTION_OR":
+        parts = [_terms(child, columns) for child in where["children"]]
+        if any(part is None for part in parts):
+            return None
+        return tuple(dict.fromkeys(atom for part in parts if part is not None for atom in part))
+    if where["class"] == "OPERATOR" and where["type"] == "COMPARE_IN":
+        first, *rest = where["children"]
+        atoms = [_atom(first, "=", each, columns) for each in rest]
+    elif where["class"] == "COMPARISON" and where["type"] in _OPERATORS:
+        operator = _OPERATORS[where["type"]]
+        left, right = where["left"], where["right"]
+        if left.get("class") == "CONSTANT":
+            left, right, operator = right, left, _TURNED[operator]
+        atoms = [_atom(left, operator, right, columns)]
+    else:
+        return None
+    return None if None in atoms else tuple(dict.fromkeys(atom for atom in atoms if atom is not None))
+
+
+def _atom(column: Node, operator: str, constant: Node, columns: set[str]) -> Atom | None:
+    if column.get("class") != "COLUMN_REF" or constant.get("class") != "CONSTANT":
+        return None
+    literal = constant.get("literal") or {}
+    name = column["column_names"][-1].lower()
+    if len(column["column_names"]) > 2 or name not in columns or literal.get("kind") not in _KINDS:
+        return None
+    return Atom(name, operator, literal["kind"], str(literal["text"]))
+
+
+_KINDS = ("INTEGER", "NUMERIC", "STRING")

@@ -1,0 +1,181 @@
+"""Answers out of synopses: a window is merged from its nodes, finished, and the rest of the statement run over that."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from windrow.catalog.records import SynopsisEntry
+from windrow.queries.engine.arrow_source import run as start
+from windrow.queries.engine.marking import as_marked, marked
+from windrow.queries.sql.split_aggregate import CannotCutError
+from windrow.queries.synopses import kinds, node_store, predicate_cover
+from windrow.queries.synopses.kinds import Node
+from windrow.queries.synopses.node_cache import Seen, Shelf, shelf_of
+from windrow.queries.synopses.partial_aggregates import Need, done_sql, merges
+from windrow.queries.synopses.query_shape import Asked, asked
+from windrow.snapshot import Snapshot, StreamView
+from windrow.store import Store
+
+_BATCH_ROWS = 100_000
+
+
+@dataclass(frozen=True)
+class Source:
+    """A synopsis that a need is met from."""
+
+    entry: SynopsisEntry
+    sign: int
+    nodes: tuple[tuple[Node, int], ...]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A statement and the synopses that answer it."""
+
+    asked: Asked
+    view: StreamView
+    sources: tuple[tuple[Source, ...], ...]
+    """For each of its needs."""
+
+    @property
+    def kinds(self) -> str:
+        """The kinds of its synopses, in a word."""
+        return "+".join(dict.fromkeys(source.entry.kind for sources in self.sources for source in sources))
+
+
+def plan(store: Store, snapshot: Snapshot, sql: str, seen: dict[str, Seen]) -> Planned:
+    """Which synopses answer a statement as of the snapshot; what was seen of each stream is looked at once.
+
+    Raises:
+        CannotCutError: why none do.
+    """
+    question = asked(store, snapshot, sql)
+    name = next(stream for stream in snapshot.streams() if stream.lower() == question.stream.name.lower())
+    view = snapshot.view(name)
+    if view.state.slide is None:
+        raise CannotCutError("the stream has no clock yet")
+    if name not in seen:
+        seen[name] = shelf_of(store).look(store, view)
+    sources = tuple(_sources(seen[name], view, question, need) for need in question.shape.needs)
+    return Planned(question, view, sources)
+
+
+def _sources(seen: Seen, view: StreamView, question: Asked, need: Need) -> tuple[Source, ...]:
+    why = "no synopsis keeps what it needs"
+    for entry in seen.by_identity.get(need.identity, ()):
+        if node_store.meets(entry, need):
+            why = "the synopsis does not reach back far enough, or is of a later slide than the snapshot"
+            if (source := _source(seen, view, question, entry, 1)) is not None:
+                return (source,)
+    fitting = [entry for entry in seen.entries if node_store.meets(entry, need)]
+    parts = predicate_cover.find(
+        need.terms or (),
+        {at: entry.terms or () for at, entry in enumerate(fitting)},
+        [column.merge for column in need.columns],
+        subtractable=all(column.subtractable for column in need.columns),
+        read=predicate_cover.literal_reader(view.schema),
+    )
+    found = [_source(seen, view, question, fitting[at], sign) for at, sign in parts or ()]
+    if not found or None in found:
+        raise CannotCutError(why)
+    return tuple(source for source in found if source is not None)
+
+
+def _source(seen: Seen, view: StreamView, question: Asked, entry: SynopsisEntry, sign: int) -> Source | None:
+    """A synopsis at the window of a question, if it reaches back so far and still is of the snapshot's slide."""
+    nodes = seen.window(entry, view, question.slots)
+    return None if nodes is None else Source(entry, sign, nodes)
+
+
+def finished(shelf: Shelf, cursor: Any, planned: Planned) -> pa.Table:
+    """The answer of a plan whose nodes are in memory."""
+    return finish(cursor, planned, [_merged_sql(shelf, planned, n) for n in range(len(planned.sources))])
+
+
+def load(store: Store, shelf: Shelf, plans: Sequence[Planned]) -> None:
+    """Bring everything that plans need into memory."""
+    wanted: dict[tuple[int, int], tuple[SynopsisEntry, set[Node]]] = {}
+    for planned in plans:
+        for source in (source for sources in planned.sources for source in sources):
+            _, nodes = wanted.setdefault((source.entry.stream, source.entry.number), (source.entry, set()))
+            nodes.update(node for node, _ in source.nodes)
+    for (stream, _), (entry, nodes) in wanted.items():
+        view = next(p.view for p in plans if p.view.entry.id == stream)
+        seen = shelf.look(store, view)
+        shelf.forget(stream, seen.entries)
+        changed = seen.changed.get(entry.number)
+        if changed is None or any(changed.get(node, 0) > view.state.ordinal for node in nodes):
+            raise CannotCutError("a slide came meanwhile")
+        if shelf.load(store, entry, changed, nodes) is None:
+            raise CannotCutError("a slide came meanwhile")
+
+
+def finish(cursor: Any, planned: Planned, merged: Sequence[str], *, ranked: bool = False) -> pa.Table:
+    """Run the rest of the statement over merged relations."""
+    whole = planned.asked.shape.decomposed
+    done = done_sql(planned.asked.shape, [f"({text})" for text in merged], ranked)
+    reader, _ = start(cursor, f"WITH {whole.done} AS ({done}) {whole.final}", None, _BATCH_ROWS)
+    rows = reader.read_all()
+    schema = marked(rows.schema, [kind for _, kind in planned.asked.columns])
+    fields = [f.with_name(name) for f, (name, _) in zip(schema, planned.asked.columns, strict=True)]
+    return pa.Table.from_arrays(as_marked(rows.columns, schema), schema=pa.schema(fields))
+
+
+def _merged_sql(shelf: Shelf, planned: Planned, number: int) -> str:
+    """The merged groups and columns of one need, in its own order."""
+    need, sources = planned.asked.shape.needs[number], planned.sources[number]
+    slide = planned.view.state.slide
+    parts = [part for source in sources if (part := _part(shelf, need, source, slide)) is not None]
+    groups = [f"g{at}" for at in range(len(need.groups))]
+    names = {column.key: f"c{at}" for at, column in enumerate(need.columns)}
+    signed = any(sign * source.sign < 0 for source in sources for _, sign in source.nodes)
+    kept = [f"{text} AS c{at}" for at, text in enumerate(merges(need.columns, names, " * s" if signed else ""))]
+    grouped = f" GROUP BY {', '.join(groups)}" if groups else ""
+    having = " HAVING sum(n * s) > 0" if signed and groups else ""
+    return f"SELECT {', '.join([*groups, *kept])} FROM ({' UNION ALL '.join(parts)}){grouped}{having}"
+
+
+def _part(shelf: Shelf, need: Need, source: Source, slide: int | None) -> str | None:
+    """What one synopsis gives to a need."""
+    entry = source.entry
+    table = shelf.loaded[entry.stream, entry.number]
+    places, names = node_store.group_places(entry, need), node_store.column_names(entry)
+    assert places is not None
+    columns = [f"g{place} AS g{at}" for at, place in enumerate(places)]
+    columns += [f"{names[column.key]} AS c{at}" for at, column in enumerate(need.columns)]
+    columns += ["c0 AS n", f"{_sign(source)} AS s"]
+    if not table.changed:
+        return _nothing(entry, need, places)
+    expired = f" AND x > {slide}" if entry.expiring else ""
+    return f"SELECT {', '.join(columns)} FROM {table.table} WHERE ({_nodes(source)}){expired}"
+
+
+def _sign(source: Source) -> str:
+    minus = [node.left for node, sign in source.nodes if sign < 0]
+    if not minus:
+        return str(source.sign)
+    return f"CASE WHEN p = {minus[0]} THEN {-source.sign} ELSE {source.sign} END"
+
+
+def _nodes(source: Source) -> str:
+    """The rows of a window's nodes."""
+    nodes = [node for node, _ in source.nodes]
+    if source.entry.kind == kinds.BASIC:
+        return f"p >= {nodes[-1].left} AND p <= {nodes[0].left} AND l = 0"
+    levels: dict[int, list[int]] = {}
+    for node in nodes:
+        levels.setdefault(node.level, []).append(node.left)
+    return " OR ".join(f"(l = {level} AND p IN ({', '.join(map(str, lefts))}))" for level, lefts in levels.items())
+
+
+def _nothing(entry: SynopsisEntry, need: Need, places: Sequence[int]) -> str | None:
+    """A synopsis without any row has no table yet."""
+    kept = {column.key: column for column in entry.columns}
+    columns = [f"CAST(NULL AS {entry.groups[place][2]}) AS g{at}" for at, place in enumerate(places)]
+    for at, column in enumerate(need.columns):
+        if kept[column.key].state is not None:
+            raise CannotCutError("nothing is kept yet")
+        columns.append(f"CAST(NULL AS {kept[column.key].type}) AS c{at}")
+    return f"SELECT {', '.join([*columns, '0 AS n', '1 AS s'])} WHERE false"

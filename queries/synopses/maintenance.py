@@ -1,0 +1,395 @@
+"""Keeping synopses: changed in the very transaction of a slide from the new rows only, back-filled for a new query.
+
+Whoever changes which synopses there are holds the stream's lock, as a slide does; so a synopsis always is of the slide
+that the stream is at.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import takewhile
+from typing import Any
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from windrow.catalog.environment import Tables
+from windrow.catalog.records import SynopsisEntry
+from windrow.files import disk_errors
+from windrow.indexes.row_model import RowModel
+from windrow.indexes.rowreading import read_ranges
+from windrow.indexes.segments import Segment
+from windrow.indexes.selection import Bounds, Selection, select
+from windrow.locks import locked
+from windrow.queries.engine import instance
+from windrow.queries.engine.types import quoted
+from windrow.queries.planner.scan_sql import window_sql
+from windrow.queries.synopses import building, kinds, node_store, tally
+from windrow.queries.synopses.kinds import Node
+from windrow.queries.synopses.node_store import EXPIRY, SLOT, Worker, fetched
+from windrow.slide_hooks import Contribution, Moving
+from windrow.snapshot import Snapshot, StreamView
+from windrow.store import Store
+
+LOCK_SECONDS = 60.0
+_NEVER_SLID = -(1 << 60)
+_MOST_SLOTS = 64
+"""Rows that came in for more slots than this are grouped by DuckDB, which does it for all of them at once."""
+
+
+Packed = dict[Node, bytes | None]
+"""Nodes as bytes; none for those that are empty now."""
+
+
+@dataclass
+class Changed:
+    """One synopsis after a slide."""
+
+    entry: SynopsisEntry
+    nodes: dict[Node, pa.Table | None]
+    behind: list[bytes] = field(default_factory=list)
+    """Keys of what it no longer needs."""
+    named: dict[Node, tuple[int, ...]] = field(default_factory=dict)
+    """Nodes that are made of tallies which appends have put down, by their spooled files."""
+
+    def packed(self, ordinal: int) -> Packed:
+        """What is put down, before anybody has to wait for it."""
+        made = {
+            node: node_store.packed(ordinal, rows) if rows is not None and rows.num_rows else None
+            for node, rows in self.nodes.items()
+        }
+        return made | {node: node_store.naming(ordinal, spools) for node, spools in self.named.items()}
+
+    def commit(self, tables: Tables, packed: Packed) -> None:
+        """Put it down."""
+        stream, number = self.entry.stream, self.entry.number
+        for at in self.behind:
+            tables.delete("synopses", at)
+        for node, rows in packed.items():
+            at = node_store.node_key(stream, number, node)
+            if rows is None:
+                tables.delete("synopses", at)
+            else:
+                tables.put_raw("synopses", at, rows)
+        tables.put("synopses", node_store.entry_key(stream, number), self.entry)
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What synopses add to a slide's transaction."""
+
+    changed: Sequence[tuple[Changed, Packed]]
+    files: Sequence[str] = ()
+
+    def commit(self, tables: Tables) -> None:
+        """Put down what was prepared."""
+        for each, packed in self.changed:
+            each.commit(tables, packed)
+
+
+# -- with a slide ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def follow(store: Store, moving: Moving) -> Iterator[Contribution | None]:
+    """Prepare the synopses of a stream for a slide that is about to be committed."""
+    kept = store.catalog.read(lambda tables: node_store.entries(tables, moving.entry.id))
+    if not kept:
+        yield None
+        return
+    with ExitStack() as stack:
+        opened = cache(lambda: stack.enter_context(instance.cursor(store)))
+        adopted, spent = store.catalog.read(lambda tables: _adopted(tables, moving, kept))
+        came = _built(store, opened, moving, [entry for entry in kept if entry.number not in adopted])
+        for entry in kept:
+            if entry.number in adopted:
+                worker = Worker(opened, entry, moving.slide)
+                merged = adopted[entry.number].merged
+                came[entry.number] = {slot: _one(worker, parts) for slot, parts in merged.items()}
+        there = store.catalog.read(
+            lambda tables: [_look(tables, entry, moving.slide, came[entry.number]) for entry in kept]
+        )
+        changed = []
+        for entry, known in zip(kept, there, strict=True):
+            each = _advanced(opened, entry, moving.slide, came[entry.number], *known)
+            if entry.number in adopted:
+                each.named = adopted[entry.number].named
+                each.behind += adopted[entry.number].spent
+            changed.append(each)
+        changed[0].behind += spent
+        yield Followed([(each, each.packed(moving.ordinal)) for each in changed])
+
+
+def _adopted(
+    tables: Tables, moving: Moving, kept: Sequence[SynopsisEntry]
+) -> tuple[dict[int, tally.Adopted], list[bytes]]:
+    """What appends have tallied, by the synopsis's number, and tallies that no synopsis uses."""
+    found = {entry.number: tally.adopt(tables, moving, entry) for entry in kept}
+    rest = [entry for entry in kept if found[entry.number] is None]
+    return {at: each for at, each in found.items() if each is not None}, tally.leftovers(tables, moving, rest)
+
+
+def _one(worker: Worker, parts: list[pa.Table]) -> pa.Table:
+    return parts[0] if len(parts) == 1 else worker.merge(parts)
+
+
+def _built(
+    store: Store, opened: Callable[[], Any], moving: Moving, kept: Sequence[SynopsisEntry]
+) -> dict[int, dict[int, pa.Table]]:
+    """What came in for synopses, out of the rows: by number and slot."""
+    if not kept:
+        return {}
+    after = moving.entry.definition.model.slot_end(moving.slide - max(entry.slots for entry in kept))
+    plain, rest = _plainly(store, moving, kept, after)
+    if rest:
+        _offer_rows(store, opened(), moving, rest, after)
+        for entry in rest:
+            plain[entry.number] = node_store.by_slot(fetched(opened(), node_store.build_sql(entry, "_came")))
+        opened().execute("DROP TABLE IF EXISTS _came")
+    return plain
+
+
+def _plainly(
+    store: Store, moving: Moving, kept: Sequence[SynopsisEntry], after: int
+) -> tuple[dict[int, dict[int, pa.Table]], list[SynopsisEntry]]:
+    """What came in for the synopses that need no DuckDB, by number and slot, and the synopses that do."""
+    definition = moving.entry.definition
+    model = definition.model
+    found = zip(kept, building.recipes(kept, definition.schema), strict=True)
+    recipes = {entry.number: recipe for entry, recipe in found if recipe is not None}
+    if not recipes or model.expires is not None:
+        return {}, list(kept)
+    selection = _selection(moving.arrived, after, moving.now)
+    slots = _cut_rows(store, selection, model, definition.stored_schema, building.names(recipes.values()))
+    if slots is None:
+        return {}, list(kept)
+    # A second thread was tried: passing the interpreter's lock between the short kernels took what it gained.
+    tables = {
+        number: {slot: own.build(recipe) for slot, own in slots.items()}
+        for number, recipe in recipes.items()
+        if all(own.fits(recipe) for own in slots.values())
+    }
+    return tables, [entry for entry in kept if entry.number not in tables]
+
+
+def _cut_rows(
+    store: Store, selection: Selection, model: RowModel, full: pa.Schema, names: set[str]
+) -> dict[int, building.Rows] | None:
+    """The rows of a selection by event slot, None if those are too many.
+
+    Their times are not even read where all are known to be of one slot.
+    """
+    ranges: dict[str, list[tuple[int, int]]] = {}
+    for segment in selection.segments:
+        ranges.setdefault(segment.file, []).append((segment.start, segment.stop))
+    ends = {model.slot_of(time) for segment in selection.whole for time in (segment.min_ts, segment.max_ts)}
+    one = names and len(ends) == 1 and not selection.edge
+    narrow = pa.schema([field for field in full if field.name in (names if one else names | {model.time})])
+    rows = read_ranges(ranges, narrow, full, store.reader) if ranges else narrow.empty_table()
+    if one:
+        return {ends.pop(): building.Rows(rows)}
+    if selection.edge:
+        rows = selection.bounds.filter(rows, model)
+    return building.by_slot(rows, model.slots(model.times(rows)[0]), _MOST_SLOTS)
+
+
+def _offer_rows(store: Store, cursor: Any, moving: Moving, kept: Sequence[SynopsisEntry], after: int) -> None:
+    """The new rows that can be in a window, with their slots, as a table."""
+    definition = moving.entry.definition
+    covered: dict[str, int] = {}
+    for segment in moving.arrived:
+        covered[segment.file] = covered.get(segment.file, 0) + segment.rows
+    torn = {segment.file for segment in moving.arrived if covered[segment.file] != segment.file_rows}
+    rows = _rows_sql(store, definition.model, definition.schema, moving.arrived, after, moving.now, torn, kept)
+    cursor.execute(f"CREATE OR REPLACE TEMP TABLE _came AS {rows}")
+
+
+def _selection(segments: Sequence[Segment], after: int, now: int) -> Selection:
+    upto = max((segment.max_ts for segment in segments), default=now)
+    return select(segments, Bounds(after, max(upto, now), now))
+
+
+def _rows_sql(
+    store: Store,
+    model: RowModel,
+    schema: pa.Schema,
+    segments: Sequence[Segment],
+    after: int,
+    now: int,
+    torn: set[str],
+    kept: Sequence[SynopsisEntry],
+) -> str:
+    selection = _selection(segments, after, now)
+    wanted = _columns(schema, kept)
+    units = {name: schema.field(name).type.unit for name in (model.time, model.expires) if name is not None}
+    columns = [quoted(name) for name in wanted]
+    columns.append(f"{node_store.slot_sql(model, model.time, units[model.time])} AS {SLOT}")
+    if model.expires is not None:
+        columns.append(f"{node_store.slot_sql(model, model.expires, units[model.expires])} AS {EXPIRY}")
+    needed = dict.fromkeys([*wanted, *units])
+    narrow = pa.schema([schema.field(name) for name in needed])
+    return f"SELECT {', '.join(columns)} FROM ({window_sql(store.root, model, narrow, selection, torn)})"
+
+
+def _columns(schema: pa.Schema, kept: Sequence[SynopsisEntry]) -> list[str]:
+    """The columns that some synopsis names; a name that only seems to be one costs a little, never an answer."""
+    text = "\n".join(
+        [entry.where for entry in kept]
+        + [group[0] for entry in kept for group in entry.groups]
+        + [column.build for entry in kept for column in entry.columns]
+    ).lower()
+    return [name for name in schema.names if name.lower() in text or name.lower().replace('"', '""') in text]
+
+
+Known = tuple[Mapping[Node, pa.Table], list[bytes]]
+"""Nodes of a synopsis that a slide may have to read, and keys of what it leaves behind."""
+
+
+def _look(tables: Tables, entry: SynopsisEntry, slide: int, came: Mapping[int, pa.Table]) -> Known:
+    """What a slide must know of a synopsis."""
+    floor = slide - entry.slots
+    if entry.kind == kinds.BASIC:
+        wanted = list(map(kinds.slot_node, came))
+        gone = list(takewhile(lambda n: kinds.is_behind(n, floor), (n for n, _ in node_store.nodes(tables, entry))))
+    else:
+        known = [node for node, _ in node_store.nodes(tables, entry)]
+        reads, rebase = _reads(entry, slide, came), _rebases(entry, slide)
+        wanted = [node for node in known if rebase or reads(node)]
+        gone = [node for node in known if kinds.is_behind(node, floor)]
+    found = {node: node_store.fetch(tables, entry, node) for node in wanted}
+    left = [at for node in gone for at in node_store.places_of(tables, entry, node)]
+    if entry.kind == kinds.BASIC:  # what comes into a node is put down in its place, and tallies that it named go
+        left += [at for node in wanted for at in node_store.places_of(tables, entry, node)[1:]]
+    return {node: kept.table() for node, kept in found.items() if kept is not None}, left
+
+
+def _rebases(entry: SynopsisEntry, slide: int) -> bool:
+    """Whether running sums are counted anew with a slide."""
+    return entry.kind == kinds.RUNNING and slide - entry.rebased >= entry.slots
+
+
+def _advanced(
+    opened: Callable[[], Any],
+    entry: SynopsisEntry,
+    slide: int,
+    came: Mapping[int, pa.Table],
+    there: Mapping[Node, pa.Table],
+    gone: list[bytes],
+) -> Changed:
+    """A synopsis after a slide, with what came in by slot and what is known of it."""
+    rebase = _rebases(entry, slide)
+    worker = Worker(opened, entry, slide)
+    nodes = kinds.advance(entry.kind, entry.slots, entry.slide, slide, came, worker.work(there), rebase=rebase)
+    moved = replace(entry, slide=slide, floor=slide - entry.slots, rebased=slide if rebase else entry.rebased)
+    return Changed(moved, nodes, gone)
+
+
+def _reads(entry: SynopsisEntry, slide: int, came: Mapping[int, pa.Table]) -> Any:
+    """Which nodes a slide may have to read."""
+    slots = set(came)
+    previous = _NEVER_SLID if entry.slide is None else entry.slide
+    oldest = min(slots, default=slide + 1)
+
+    def wanted(node: Node) -> bool:
+        if node.level < 0:
+            return node.left == previous or node.left >= oldest or node.left == slide - entry.slots
+        if entry.kind == kinds.RUNNING:
+            return node.right in slots or node.right <= slide
+        # Of an interval synopsis: what came late goes into full nodes, halves make new ones.
+        touched = any(node.left < slot <= node.right for slot in slots)
+        return touched or node.right > previous or _parent_right(node) > previous
+
+    return wanted
+
+
+def _parent_right(node: Node) -> int:
+    """The last slot of the node that this one is a half of."""
+    size = 1 << (node.level + 1)
+    return node.left // size * size + size
+
+
+# -- a new synopsis --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def stream_lock(store: Store, stream: int, name: str, timeout: float = LOCK_SECONDS) -> Iterator[None]:
+    """Hold off slides of a stream."""
+    store.check_writable()
+    path = store.lock_path(stream)
+    with disk_errors(f"changing synopses of stream {name!r}"):
+        path.parent.mkdir(exist_ok=True)
+        with locked(path, f"the slide of stream {name!r}", timeout, store.sleep):
+            yield
+
+
+Choose = Callable[[SynopsisEntry, float, float], SynopsisEntry]
+"""Gives a synopsis its kind, knowing how many groups a slot and the whole window have."""
+
+
+def backfill(
+    store: Store, snapshot: Snapshot, stream: str, wanted: Sequence[SynopsisEntry], choose: Choose | None = None
+) -> list[Changed]:
+    """New synopses out of the stored window; the caller holds the stream's lock, and the snapshot was taken under it.
+
+    Args:
+        store: The warehouse.
+        snapshot: Of the stream.
+        stream: Its name.
+        wanted: The synopses, without nodes.
+        choose: Chooses the kind of each; None: as it says.
+    """
+    view = snapshot.view(stream)
+    slide = view.state.slide
+    if slide is None:
+        return [Changed(replace(entry, slide=None, floor=_NEVER_SLID), {}) for entry in wanted]
+    with instance.cursor(store) as cursor:
+        return [_filled(store, cursor, view, slide, entry, choose) for entry in wanted]
+
+
+def _filled(
+    store: Store, cursor: Any, view: StreamView, slide: int, entry: SynopsisEntry, choose: Choose | None
+) -> Changed:
+    model = view.entry.definition.model
+    after = model.slot_end(slide - entry.slots)
+    rows = _rows_sql(
+        store, model, view.schema, view.segments, after, model.slot_end(slide), set(view.state.torn), [entry]
+    )
+    built = fetched(cursor, node_store.build_sql(entry, f"({rows})"))
+    came = node_store.by_slot(built)
+    if choose is not None and built.num_rows:
+        entry = choose(entry, built.num_rows / len(came), _distinct(cursor, entry, built))
+    fresh = replace(entry, slide=None, rebased=slide)
+    return _advanced(lambda: cursor, fresh, slide, came, {}, [])
+
+
+def rebuilt(
+    store: Store, cursor: Any, view: StreamView, slide: int, entry: SynopsisEntry
+) -> dict[Node, pa.Table | None]:
+    """The nodes of a synopsis as the stored rows say."""
+    return _filled(store, cursor, view, slide, replace(entry, slide=None), None).nodes
+
+
+def _distinct(cursor: Any, entry: SynopsisEntry, built: pa.Table) -> float:
+    """How many groups there are in all slots together."""
+    names = node_store.names_of(entry)
+    if not names:
+        return 1.0
+    cursor.register("_built", built)
+    rows = cursor.execute(f"SELECT count(*) FROM (SELECT DISTINCT {', '.join(names)} FROM _built)").fetchall()
+    return float(rows[0][0])
+
+
+def commit(store: Store, ordinal: int, new: Sequence[Changed], gone: Sequence[SynopsisEntry]) -> None:
+    """Put new synopses down and forget others, in one transaction."""
+    with store.catalog.write() as tables:
+        for entry in gone:
+            node_store.drop(tables, entry)
+        for changed in new:
+            changed.commit(tables, changed.packed(ordinal))
+
+
+def allocate(store: Store, count: int) -> int:
+    """Numbers for new synopses; gives the first. Numbers are never used twice."""
+    with store.catalog.write() as tables:
+        return tables.allocate("synopses", count) + 1

@@ -1,0 +1,192 @@
+"""Synopses in memory: nodes that this process has read, as DuckDB tables, brought up to date before each answer.
+
+What is read is checked against the snapshot that is asked: a node that a later slide changed does not answer for it.
+"""
+
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import takewhile
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from windrow.catalog.environment import Tables
+from windrow.catalog.records import SynopsisEntry
+from windrow.queries.engine import instance
+from windrow.queries.engine.fork_safety import leave_to_parent
+from windrow.queries.synopses import kinds, node_store
+from windrow.queries.synopses.array_engine import Pass
+from windrow.queries.synopses.kinds import Node
+from windrow.queries.synopses.node_store import Kept
+from windrow.queries.synopses.numbering import Numbering
+from windrow.snapshot import StreamView
+from windrow.store import Store
+
+_guard = threading.Lock()
+_shelves: dict[tuple[int, str], "Shelf"] = {}
+leave_to_parent(_shelves, _guard)
+
+
+@dataclass
+class Loaded:
+    """A synopsis in memory."""
+
+    entry: SynopsisEntry
+    table: str
+    changed: dict[Node, int] = field(default_factory=dict)
+    """When each node that is in the table was last changed."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the catalog held of a stream's synopses at one instant."""
+
+    entries: tuple[SynopsisEntry, ...]
+    changed: Mapping[int, dict[Node, int]]
+    """By synopsis: when each of its nodes was last changed."""
+    windows: dict[tuple[int, int], tuple[tuple[Node, int], ...] | None] = field(default_factory=dict)
+    """By synopsis and slots: the nodes of a window, None if they do not hold; filled as it is asked."""
+    _reaches: dict[int, tuple[tuple[Node, int], ...]] = field(default_factory=dict)
+
+    @cached_property
+    def by_identity(self) -> dict[tuple[str, tuple[str, ...]], list[SynopsisEntry]]:
+        """Synopses of the same rows and groups."""
+        found: dict[tuple[str, tuple[str, ...]], list[SynopsisEntry]] = {}
+        for entry in self.entries:
+            found.setdefault((entry.where_key, tuple(sorted(group[1] for group in entry.groups))), []).append(entry)
+        return found
+
+    def window(self, entry: SynopsisEntry, view: StreamView, slots: int) -> tuple[tuple[Node, int], ...] | None:
+        """The nodes of a window of so many slots, if all are as they were at the snapshot's slide."""
+        at = entry.number, slots
+        if at not in self.windows:
+            self.windows[at] = self._window(entry, view, slots)
+        return self.windows[at]
+
+    def _window(self, entry: SynopsisEntry, view: StreamView, slots: int) -> tuple[tuple[Node, int], ...] | None:
+        slide = view.state.slide
+        if slide is None or entry.slide is None or entry.slide < slide or slots > entry.slots:
+            return None
+        if entry.kind == kinds.BASIC:  # every window is the beginning of the longest one
+            if entry.number not in self._reaches:
+                nodes = kinds.cover(entry.kind, entry.slots, slide - entry.slots, slide)
+                self._reaches[entry.number] = tuple(takewhile(lambda node: self._holds(entry, view, node[0]), nodes))
+            reach = self._reaches[entry.number]
+            return reach[:slots] if slots <= len(reach) else None
+        own = tuple(kinds.cover(entry.kind, entry.slots, slide - slots, slide))
+        return own if all(self._holds(entry, view, node) for node, _ in own) else None
+
+    def _holds(self, entry: SynopsisEntry, view: StreamView, node: Node) -> bool:
+        return node.left >= entry.floor and self.changed[entry.number].get(node, 0) <= view.state.ordinal
+
+
+class Shelf:
+    """The synopses of one warehouse that this process has read."""
+
+    def __init__(self, store: Store) -> None:
+        self.instance: duckdb.DuckDBPyConnection = instance.locked_instance(store.root, threads=1)
+        self.lock = threading.RLock()
+        self.loaded: dict[tuple[int, int], Loaded] = {}
+        self.passes: dict[tuple[int, int], Pass] = {}
+
+    def look(self, store: Store, view: StreamView) -> Seen:
+        """What there is, without its rows."""
+
+        def read(tables: Tables) -> Seen:
+            found = node_store.entries(tables, view.entry.id)
+            return Seen(tuple(found), {entry.number: dict(node_store.nodes(tables, entry)) for entry in found})
+
+        return store.catalog.read(read)
+
+    def forget(self, stream: int, entries: Iterable[SynopsisEntry]) -> None:
+        """Let go of synopses that are no longer there."""
+        there = {(stream, entry.number) for entry in entries}
+        for at in [at for at in self.passes if at[0] == stream and at not in there]:
+            del self.passes[at]
+        for at in [at for at in self.loaded if at[0] == stream and at not in there]:
+            self.instance.execute(f"DROP TABLE IF EXISTS {self.loaded.pop(at).table}")
+
+    def load(
+        self, store: Store, entry: SynopsisEntry, there: Mapping[Node, int], wanted: Iterable[Node]
+    ) -> Loaded | None:
+        """Bring nodes of a synopsis into memory; None if one has been changed again meanwhile.
+
+        Args:
+            store: The warehouse.
+            entry: The synopsis.
+            there: When each of its nodes in the catalog was last changed.
+            wanted: The nodes that are needed; those that are not there are empty.
+        """
+        loaded = self.loaded.get((entry.stream, entry.number))
+        if loaded is None:
+            loaded = self.loaded[entry.stream, entry.number] = Loaded(entry, f"s{entry.stream}_{entry.number}")
+        loaded.entry = entry
+        stale = [node for node, changed in loaded.changed.items() if there.get(node) != changed]
+        missing = [node for node in wanted if node in there and loaded.changed.get(node) != there[node]]
+
+        def read(tables: Tables) -> dict[Node, Kept | None]:
+            return {node: node_store.fetch(tables, entry, node) for node in missing}
+
+        found = store.catalog.read(read) if missing else {}
+        if any(kept is None or kept.changed != there[node] for node, kept in found.items()):
+            return None
+        self._remove(loaded, stale)
+        self._put(loaded, {node: kept for node, kept in found.items() if kept is not None})
+        return loaded
+
+    def passed(
+        self, store: Store, entry: SynopsisEntry, there: Mapping[Node, int], wanted: Iterable[Node]
+    ) -> Pass | None:
+        """The same as arrays, for one pass over all windows."""
+        at = entry.stream, entry.number
+        found = self.passes.get(at)
+        if found is None:
+            found = self.passes[at] = Pass(entry, Numbering(len(entry.groups)))
+        return found if found.load(store, there, wanted) else None
+
+    def _remove(self, loaded: Loaded, stale: Sequence[Node]) -> None:
+        """Let go of nodes that were changed or are gone."""
+        for level in {node.level for node in stale}:
+            lefts = ", ".join(str(node.left) for node in stale if node.level == level)
+            self.instance.execute(f"DELETE FROM {loaded.table} WHERE l = {level} AND p IN ({lefts})")
+        for node in stale:
+            del loaded.changed[node]
+
+    def _put(self, loaded: Loaded, fresh: Mapping[Node, Kept]) -> None:
+        """Add nodes to the table."""
+        if not fresh:
+            return
+        self.instance.register("_fresh", node_store.joined([_numbered(k.table(), node) for node, k in fresh.items()]))
+        columns = f"SELECT l, p, {node_store.columns_sql(loaded.entry)} FROM _fresh"
+        if loaded.changed:
+            self.instance.execute(f"INSERT INTO {loaded.table} {columns}")
+        else:
+            self.instance.execute(f"CREATE OR REPLACE TABLE {loaded.table} AS {columns}")
+        self.instance.unregister("_fresh")
+        loaded.changed.update({node: kept.changed for node, kept in fresh.items()})
+
+
+def _numbered(rows: pa.Table, node: Node) -> pa.Table:
+    """A node's rows with its level and place."""
+    count = rows.num_rows
+    level, left = (pa.repeat(pa.scalar(value, pa.int64()), count) for value in (node.level, node.left))
+    return pa.table([level, left, *rows.columns], names=["l", "p", *rows.column_names])
+
+
+def shelf_of(store: Store) -> Shelf:
+    """The shelf of a warehouse in this process."""
+    # A folder that was removed and made again under its name is another warehouse.
+    at = os.getpid(), f"{store.root} {store.catalog.folder.stat().st_ino}"
+    with _guard:
+        if at not in _shelves:
+            _shelves[at] = Shelf(store)
+        return _shelves[at]
+
+
+def cursor_of(shelf: Shelf) -> Any:
+    """A connection of its own to the tables of a shelf."""
+    return shelf.instance.cursor()

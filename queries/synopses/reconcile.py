@@ -1,0 +1,169 @@
+"""Bringing a stream's synopses in line with its standing queries: new ones are back-filled, unneeded ones dropped."""
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from windrow.catalog.environment import Tables, key
+from windrow.catalog.lookups import find_stream
+from windrow.catalog.records import Pace, QueryEntry, SlideEntry, SynopsisEntry
+from windrow.errors import BusyError, UnknownStreamError
+from windrow.queries.synopses import maintenance, node_store
+from windrow.queries.synopses.array_engine import quick
+from windrow.queries.synopses.cost_model import Load, choose_kind, kind_costs
+from windrow.queries.synopses.sharing import Shared, Wanted, share, standings
+from windrow.snapshot import Snapshot, StreamView
+from windrow.store import Store
+
+_LOOK_BACK = 32
+"""Slides whose late rows say how many to expect."""
+_UNKNOWN_GROUPS = 1000.0
+_PASSING = 0.02
+"""A judgement, not a measurement: merging a row in a pass was measured at 0.07 to 0.3 of what it costs in DuckDB. It is
+set lower because other kinds also need a DuckDB statement of milliseconds for each answer, which no cost counts yet."""
+_WORTH_IT = 2.0
+"""A kind stays until another one would cost less than half."""
+
+
+def adjust(store: Store, stream: str, *, kind: str | None = None) -> list[SynopsisEntry]:
+    """Keep what the stream's standing queries need, and nothing else; gives what is kept now.
+
+    Args:
+        store: The warehouse.
+        stream: Its name.
+        kind: Of every synopsis that allows it, instead of the cheapest.
+    """
+    try:
+        entry, _ = store.catalog.read(lambda tables: find_stream(tables, stream))
+    except UnknownStreamError:
+        return []
+    with maintenance.stream_lock(store, entry.id, stream), Snapshot(store, [stream]) as snapshot:
+        view = snapshot.view(stream)
+        known, queries = store.catalog.read(lambda tables: _look(tables, view.entry.id))
+        shared, late = share(standings(store, snapshot, queries), view.schema), _late_share(store, view)
+        current = [each for each in known if each.slide == view.state.slide]
+        kept, missing = _compare(shared, current, kind, late)
+        gone = [each for each in known if each.number not in {k.number for k in kept}]
+        if not missing and not gone:
+            return kept
+        first = maintenance.allocate(store, len(missing)) if missing else 0
+        fresh = [_entry(view, wanted, first + at, kind, late) for at, wanted in enumerate(missing)]
+        chosen = None if kind is not None else _Chooser(missing, late)
+        filled = maintenance.backfill(store, snapshot, stream, fresh, chosen)
+        maintenance.commit(store, view.state.ordinal, filled, gone)
+        return [*kept, *(changed.entry for changed in filled)]
+
+
+def adjust_all(store: Store, paces: Iterable[Pace]) -> None:
+    """`adjust` for the streams that pace a query; a stream that is sliding all the time is left for the next one."""
+    for stream in dict.fromkeys(pace.stream for pace in paces):
+        with contextlib.suppress(BusyError):
+            adjust(store, stream)
+
+
+def _look(tables: Tables, stream: int) -> tuple[list[SynopsisEntry], list[QueryEntry]]:
+    queries = [entry for _, entry in tables.items("queries") if any(p.stream_id == stream for p in entry.paces)]
+    return node_store.entries(tables, stream), queries
+
+
+def _compare(
+    shared: Shared, known: Sequence[SynopsisEntry], kind: str | None, late: float
+) -> tuple[list[SynopsisEntry], list[Wanted]]:
+    """What can stay, and what is missing. A synopsis that keeps more than is needed stays as it is."""
+    kept, missing = [], []
+    for wanted in shared.wanted:
+        found = next((entry for entry in known if _serves(entry, wanted, kind, late)), None)
+        if found is None:
+            missing.append(wanted)
+        else:
+            kept.append(found)
+    return kept, missing
+
+
+def _serves(entry: SynopsisEntry, wanted: Wanted, kind: str | None, late: float) -> bool:
+    same = entry.where_key == wanted.where_key and wanted.identity[1] == tuple(sorted(k for _, k, _ in entry.groups))
+    enough = entry.slots >= wanted.slots and {c.key for c in wanted.columns} <= {c.key for c in entry.columns}
+    if not same or not enough:
+        return False
+    if kind is not None:
+        return entry.kind == _possible(kind, wanted)
+    groups, distinct = _sizes(entry, wanted)
+    costs = kind_costs(_load(wanted, groups, distinct, late, expiring=entry.expiring))
+    # Filling another kind costs a pass over the window, so it must be worth it.
+    return entry.kind in costs and costs[entry.kind] <= _WORTH_IT * min(costs.values())
+
+
+def _sizes(entry: SynopsisEntry | None, wanted: Wanted) -> tuple[float, float]:
+    """Groups of a slot and of the whole window, as seen or guessed."""
+    if entry is not None and entry.slot_groups:
+        return entry.slot_groups, entry.all_groups
+    guess = _UNKNOWN_GROUPS if wanted.groups else 1.0
+    return guess, guess
+
+
+def _possible(kind: str, wanted: Wanted) -> str:
+    """A kind, or the one that can stand for it: running sums only of what can be taken out again exactly."""
+    return "basic" if kind == "running" and not all(c.subtractable for c in wanted.columns) else kind
+
+
+def _entry(view: StreamView, wanted: Wanted, number: int, kind: str | None, late: float) -> SynopsisEntry:
+    chosen, why = choose_kind(
+        _load(wanted, *_sizes(None, wanted), late, expiring=view.entry.definition.model.expires is not None)
+    )
+    if kind is not None:
+        chosen, why = _possible(kind, wanted), "asked for"
+    return SynopsisEntry(
+        stream=view.entry.id,
+        number=number,
+        where=wanted.where,
+        where_key=wanted.where_key,
+        terms=wanted.terms,
+        groups=wanted.groups,
+        columns=wanted.columns,
+        kind=chosen,
+        slots=_reach(view, wanted.slots),
+        expiring=view.entry.definition.model.expires is not None,
+        floor=0,
+        slide=None,
+        why=why,
+    )
+
+
+def _reach(view: StreamView, slots: int) -> int:
+    """Somewhat further back than is asked for, so that the next longer window need not fill it again."""
+    definition = view.entry.definition
+    longest = definition.longest_life
+    further = 1 << (slots - 1).bit_length()
+    return further if longest is None else max(slots, min(further, -(-longest // definition.slide)))
+
+
+def _load(wanted: Wanted, groups: float, distinct: float, late: float, *, expiring: bool) -> Load:
+    subtractable = all(column.subtractable for column in wanted.columns)
+    passing = _PASSING if quick(expiring, len(wanted.groups), wanted.columns) else 1.0
+    return Load(wanted.slots, groups, distinct, late, wanted.asked, subtractable, passing)
+
+
+class _Chooser:
+    """Chooses the kind of a synopsis when its rows have been seen."""
+
+    def __init__(self, wanted: Sequence[Wanted], late: float) -> None:
+        self.wanted = {each.identity: each for each in wanted}
+        self.late = late
+
+    def __call__(self, entry: SynopsisEntry, groups: float, distinct: float) -> SynopsisEntry:
+        """The synopsis with the cheapest kind."""
+        identity = entry.where_key, tuple(sorted(k for _, k, _ in entry.groups))
+        kind, why = choose_kind(_load(self.wanted[identity], groups, distinct, self.late, expiring=entry.expiring))
+        return replace(entry, kind=kind, why=why, slot_groups=groups, all_groups=distinct)
+
+
+def _late_share(store: Store, view: StreamView) -> float:
+    """The share of recent slides that took in late rows."""
+
+    def look(tables: Tables) -> list[Any]:
+        return [record for _, record in tables.items("slides", key(view.entry.id))][-_LOOK_BACK:]
+
+    slides: list[SlideEntry] = store.catalog.read(look)
+    return sum(slide.late > 0 for slide in slides) / len(slides) if slides else 0.0

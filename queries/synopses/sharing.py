@@ -1,0 +1,253 @@
+"""Which standing queries share state (rules SS1-SS4) and which are computed together (CS1-CS8), and why.
+
+State is shared by keeping one synopsis for all queries with the same rows and groups; a query whose rows are the sum or
+difference of others' needs none of its own. Everything here looks at queries, nothing at rows.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from windrow.catalog.records import QueryEntry, SynopsisColumn, SynopsisEntry
+from windrow.queries.sql.split_aggregate import CannotCutError
+from windrow.queries.synopses import predicate_cover
+from windrow.queries.synopses.kinds import BASIC
+from windrow.queries.synopses.node_store import columns_for
+from windrow.queries.synopses.partial_aggregates import Need
+from windrow.queries.synopses.query_shape import Asked, asked
+from windrow.snapshot import Snapshot
+from windrow.store import Store
+
+Identity = tuple[str, tuple[str, ...]]
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """A count with its word."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A periodic query, and what synopses can do for it."""
+
+    name: str
+    stream: str
+    period: int
+    """In slides of the stream."""
+    priority: int
+    asked: Asked | None
+    why: str
+    """Why only its rows can answer it, where they must."""
+    sql: str = ""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A synopsis that should be kept."""
+
+    where: str
+    where_key: str
+    terms: tuple[predicate_cover.Term, ...] | None
+    groups: tuple[tuple[str, str, str], ...]
+    counted: bool
+    columns: tuple[SynopsisColumn, ...]
+    slots: int
+    users: tuple[str, ...]
+    asked: tuple[tuple[int, int], ...]
+    """Window and period of each use."""
+    merges: frozenset[str] = frozenset()
+    """How the columns that somebody asked for are merged."""
+
+    @property
+    def identity(self) -> Identity:
+        """As of the needs that it meets."""
+        return self.where_key, tuple(sorted(key for _, key, _ in self.groups))
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What is kept for a stream's standing queries."""
+
+    wanted: tuple[Wanted, ...]
+    covered: dict[Identity, tuple[tuple[Identity, int], ...]] = field(default_factory=dict)
+    """Needs without a synopsis of their own: those that add up to it, with signs."""
+
+
+def standings(store: Store, snapshot: Snapshot, entries: Iterable[QueryEntry]) -> list[Standing]:
+    """What synopses can do for each query."""
+    found = []
+    for entry in entries:
+        pace = entry.paces[0]
+        stream, period = pace.stream, pace.period
+        try:
+            if entry.params:
+                raise CannotCutError("it has parameters")
+            question = asked(store, snapshot, entry.sql)
+            found.append(Standing(entry.name, stream, period, entry.priority, question, "", entry.sql))
+        except CannotCutError as error:
+            found.append(Standing(entry.name, stream, period, entry.priority, None, str(error), entry.sql))
+    return found
+
+
+def share(queries: Sequence[Standing], schema: pa.Schema) -> Shared:
+    """The synopses for a stream's queries: as few as rules SS1 to SS4 allow."""
+    by_identity: dict[Identity, Wanted] = {}
+    for query in queries:
+        if query.asked is None:
+            continue
+        for need in query.asked.shape.needs:
+            use = query.asked.slots, query.period
+            known = by_identity.get(need.identity)
+            by_identity[need.identity] = _first(need, query, use) if known is None else _joined(known, need, query, use)
+    return _without_covered(by_identity, schema)
+
+
+def _first(need: Need, query: Standing, use: tuple[int, int]) -> Wanted:
+    return Wanted(
+        where="" if need.where is None else need.where.text,
+        where_key="" if need.where is None else need.where.key,
+        terms=need.terms,
+        groups=tuple((group.text, group.key, kind) for group, kind in zip(need.groups, need.types, strict=True)),
+        counted=need.counted,
+        columns=columns_for(need.columns),
+        slots=use[0],
+        users=(query.name,),
+        asked=(use,),
+        merges=frozenset(column.merge for column in need.columns),
+    )
+
+
+def _joined(known: Wanted, need: Need, query: Standing, use: tuple[int, int]) -> Wanted:
+    return replace(
+        known,
+        columns=columns_for((*known.columns, *need.columns)),
+        slots=max(known.slots, use[0]),
+        users=tuple(dict.fromkeys((*known.users, query.name))),
+        asked=(*known.asked, use),
+        merges=known.merges | {column.merge for column in need.columns},
+    )
+
+
+def _without_covered(by_identity: dict[Identity, Wanted], schema: pa.Schema) -> Shared:
+    """Take out what others add up to; they then keep its columns, as far back as it reaches."""
+    read = predicate_cover.literal_reader(schema)
+    kept = dict(by_identity)
+    covered: dict[Identity, tuple[tuple[Identity, int], ...]] = {}
+    # Whoever has most terms is most likely a sum of others; whoever has one can only be a difference.
+    for identity, wanted in sorted(by_identity.items(), key=lambda item: -len(item[1].terms or ())):
+        used = {other for parts in covered.values() for other, _ in parts}
+        if not wanted.terms or identity in used:
+            continue
+        names = [other for other, each in kept.items() if other != identity and other[1] == identity[1] and each.terms]
+        found = predicate_cover.find(
+            wanted.terms,
+            {at: kept[other].terms or () for at, other in enumerate(names)},
+            sorted(wanted.merges),
+            subtractable=all(column.subtractable for column in wanted.columns),
+            read=read,
+        )
+        if found is None:
+            continue
+        parts = tuple((names[at], sign) for at, sign in found)
+        del kept[identity]
+        covered[identity] = parts
+        for other, _ in parts:
+            kept[other] = replace(
+                kept[other],
+                columns=columns_for((*kept[other].columns, *wanted.columns)),
+                slots=max(kept[other].slots, wanted.slots),
+                users=tuple(dict.fromkeys((*kept[other].users, *wanted.users))),
+                asked=(*kept[other].asked, *wanted.asked),
+                merges=kept[other].merges | wanted.merges,
+            )
+    return Shared(tuple(kept.values()), covered)
+
+
+# -- groups ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Together:
+    """Queries that are computed together."""
+
+    queries: tuple[Standing, ...]
+    synopses: tuple[int, ...]
+    kind: str
+    rules: tuple[str, ...]
+    """Each rule that lets them share, in words."""
+
+
+def together(queries: Sequence[Standing], shared: Shared, kept: Sequence[SynopsisEntry]) -> list[Together]:
+    """The groups of queries that may be executed together; those that synopses cannot answer are not in any."""
+    numbers = {(e.where_key, tuple(sorted(key for _, key, _ in e.groups))): e for e in kept}
+    groups: dict[tuple[object, ...], list[Standing]] = {}
+    used: dict[tuple[object, ...], tuple[SynopsisEntry, ...]] = {}
+    for query in queries:
+        if query.asked is None:
+            continue
+        entries = _entries(query, shared, numbers)
+        if entries is None:
+            continue
+        name: tuple[object, ...] = (query.stream, *sorted(entry.number for entry in entries))
+        if any(entry.kind != BASIC for entry in entries):
+            name = (*name, "window", query.asked.slots)
+        groups.setdefault(name, []).append(query)
+        used[name] = entries
+    return [
+        Together(tuple(own), tuple(e.number for e in used[at]), used[at][0].kind, tuple(_rules(own, used[at], shared)))
+        for at, own in groups.items()
+    ]
+
+
+def _entries(
+    query: Standing, shared: Shared, numbers: dict[Identity, SynopsisEntry]
+) -> tuple[SynopsisEntry, ...] | None:
+    assert query.asked is not None
+    found: list[SynopsisEntry] = []
+    for need in query.asked.shape.needs:
+        for identity, _ in shared.covered.get(need.identity, ((need.identity, 1),)):
+            if identity not in numbers:
+                return None
+            found.append(numbers[identity])
+    return tuple(dict.fromkeys(found))
+
+
+def _rules(queries: Sequence[Standing], entries: Sequence[SynopsisEntry], shared: Shared) -> Iterable[str]:
+    """Which rules apply to a group."""
+    needs = [need for query in queries if query.asked for need in query.asked.shape.needs]
+    expiring, basic = entries[0].expiring, entries[0].kind == BASIC
+    lengths = {query.asked.slots for query in queries if query.asked}
+    names = {call.name for query in queries if query.asked for call in query.asked.shape.decomposed.calls}
+    if len(queries) > 1:
+        yield f"SS1: one synopsis for {plural(len(queries), 'query', 'queries')} over {plural(len(lengths), 'window')}"
+    if names & {"avg", "mean"}:
+        yield "SS2: an average is a kept sum and a kept count"
+    if expiring:
+        yield "SS3: kept by expiry slot, so that rows with different lifetimes leave in time"
+    covered = any(need.identity in shared.covered for need in needs)
+    if covered:
+        yield "SS4: its rows are the sum or difference of other synopses'"
+    if len(queries) > 1:
+        if covered:
+            yield "CS7: executed after those it is made of" if basic else "CS6: executed with those of the same window"
+        elif basic:
+            yield f"{'CS5' if expiring else 'CS2'}: one pass from youngest to oldest gives every shorter window"
+        else:
+            yield f"{'CS4' if expiring else 'CS1'}: the same window is put together once"
+        if names & {"avg", "mean"} and names & {"sum", "count", "count_star"}:
+            yield "CS3: the average is divided out of the sum and the count"
+    yield from _same_statement(queries)
+
+
+def _same_statement(queries: Sequence[Standing]) -> Iterable[str]:
+    seen: dict[tuple[str, int], Standing] = {}
+    for query in sorted(queries, key=lambda each: each.period):
+        assert query.asked is not None
+        whole = query.asked.shape.decomposed
+        where = "" if whole.where is None else whole.where.key
+        keys = [where, *(group.key for group in whole.groups), *(call.key for call in whole.calls)]
+        same = " ".join([whole.final, *keys]), query.asked.slots
+        if same in seen and seen[same].name != query.name:
+            yield f"CS8: {query.name} asks what {seen[same].name} asks more often, and takes its answer"
+        seen.setdefault(same, query)

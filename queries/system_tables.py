@@ -1,0 +1,228 @@
+"""The system tables: what the catalog knows, as relations of a snapshot.
+
+All that they show is read in one transaction; `Records.version` says whether that was the snapshot's own.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from windrow.catalog.environment import Tables, key
+from windrow.catalog.records import BatchEntry, QueryEntry, QueryState, RejectedEntry, RunEntry, SlideEntry
+from windrow.indexes.row_model import NEVER
+from windrow.indexes.segments import Segment
+from windrow.snapshot import Snapshot, StreamView
+from windrow.status import rows_ahead
+
+_STAMP = pa.timestamp("us", "UTC")
+_TEXT, _INT, _TEXTS = pa.string(), pa.int64(), pa.list_(pa.string())
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Records:
+    """What a snapshot does not hold itself, by stream."""
+
+    version: int
+    slides: dict[str, list[SlideEntry]]
+    batches: dict[str, list[BatchEntry]]
+    rejected: dict[str, list[RejectedEntry]]
+    ahead: dict[str, int]
+    """Rows that are stored, but later than their stream's clock."""
+    queries: list[tuple[QueryEntry, QueryState]]
+    runs: dict[str, list[RunEntry]]
+
+
+def records(snapshot: Snapshot) -> Records:
+    """Slides, batches and rejected rows of the snapshot's streams, as the catalog has them now."""
+    views = _views(snapshot)
+
+    def look(tables: Tables) -> Records:
+        def of(database: str) -> dict[str, list[Any]]:
+            return {v.name: [record for _, record in tables.items(database, key(v.entry.id))] for v in views}
+
+        queries = [(entry, tables.get("paced", key(entry.id))) for _, entry in tables.items("queries")]
+        runs = {entry.name: [run for _, run in tables.items("runs", key(entry.id))] for entry, _ in queries}
+        return Records(tables.version, of("slides"), of("batches"), of("rejected"), ahead, queries, runs)
+
+    ahead = {view.name: rows_ahead(snapshot.store, view) for view in views}
+    return snapshot.store.catalog.read(look)
+
+
+def table(snapshot: Snapshot, held: Records, name: str) -> pa.Table:
+    """One system table."""
+    if name in PERIODIC:
+        schema, told = PERIODIC[name]
+        return pa.Table.from_pylist([row for entry, state in held.queries for row in told(entry, state, held)], schema)
+    schema, rows = STREAMS[name]
+    return pa.Table.from_pylist([row for view in _views(snapshot) for row in rows(view, held)], schema)
+
+
+def _views(snapshot: Snapshot) -> list[StreamView]:
+    return [snapshot.view(name) for name in snapshot.streams()]
+
+
+def _dead(view: StreamView, segment: Segment) -> int:
+    return 0 if view.state.slide is None else segment.dead(view.state.slide)
+
+
+def _streams(view: StreamView, held: Records) -> Iterator[Values]:
+    state, definition = view.state, view.entry.definition
+    stored = sum(segment.rows for segment in view.segments)
+    yield {
+        "stream": view.name,
+        "slide": state.slide,
+        "now": view.now,
+        "time": definition.time,
+        "key": list(definition.key),
+        "index": str(state.layout.index),
+        "why": state.layout.why,
+        "segments": len(view.segments),
+        "live_rows": stored - sum(_dead(view, segment) for segment in view.segments) - held.ahead[view.name],
+        "stored_rows": stored,
+        "bytes": sum(segment.bytes for segment in view.segments),
+        "inserted": state.inserted,
+        "expired": state.expired,
+        "late": state.late,
+        "rejected": state.rejected,
+        "waiting_for": list(view.progress().waiting_for()),
+        "missing": list(state.missing),
+    }
+
+
+def _slides(view: StreamView, held: Records) -> Iterator[Values]:
+    for record in held.slides[view.name]:
+        if record.ordinal <= view.state.ordinal:
+            yield {"stream": view.name} | {name: getattr(record, name) for name in _SLIDES.names[1:]}
+
+
+def _sources(view: StreamView, held: Records) -> Iterator[Values]:  # noqa: ARG001
+    for source in view.progress().sources:
+        told = {name: getattr(source, name) for name in _SOURCES.names[2:]}
+        yield {"stream": view.name, "source": source.name} | told
+
+
+def _batches(view: StreamView, held: Records) -> Iterator[Values]:
+    for record in held.batches[view.name]:
+        yield {"stream": view.name} | {name: getattr(record, name) for name in _BATCHES.names[1:]}
+
+
+def _segments(view: StreamView, held: Records) -> Iterator[Values]:  # noqa: ARG001
+    same = ("layout", "row", "column", "file", "start", "rows", "bytes", "first_slide", "last_slide")
+    for segment in view.segments:
+        yield {
+            "stream": view.name,
+            "segment": segment.id,
+            "dead_rows": _dead(view, segment),
+            "min_time": segment.min_ts,
+            "max_time": segment.max_ts,
+            "min_expiry": None if segment.min_exp == NEVER else segment.min_exp,
+            "max_expiry": None if segment.max_exp == NEVER else segment.max_exp,
+        } | {name: getattr(segment, name) for name in same}
+
+
+def _cells(view: StreamView, held: Records) -> Iterator[Values]:  # noqa: ARG001
+    cells: dict[tuple[int, int, int], list[Segment]] = {}
+    for segment in view.segments:
+        cells.setdefault(segment.cell, []).append(segment)
+    for (layout, row, column), own in sorted(cells.items()):
+        yield {
+            "stream": view.name,
+            "layout": layout,
+            "row": row,
+            "column": column,
+            "segments": len(own),
+            "rows": sum(segment.rows for segment in own),
+            "dead_rows": sum(_dead(view, segment) for segment in own),
+            "bytes": sum(segment.bytes for segment in own),
+        }
+
+
+def _rejected(view: StreamView, held: Records) -> Iterator[Values]:
+    for record in held.rejected[view.name]:
+        about = {"stream": view.name, "source": record.source, "batch_id": record.batch_id, "at": record.at}
+        for reason, count in record.reasons.items():
+            yield about | {"reason": reason, "rows": count}
+
+
+def _queries(entry: QueryEntry, state: QueryState, held: Records) -> Iterator[Values]:  # noqa: ARG001
+    yield {
+        "query": entry.name,
+        "statement": entry.sql,
+        "sink": f"{entry.sink}:{entry.folder}" if entry.folder else entry.sink,
+        "streams": [pace.stream for pace in entry.paces],
+        "missed_runs": state.missed,
+        "slide": state.delivered,
+    } | {
+        name: getattr(source, name)
+        for source, names in (
+            (entry, ("missed", "output", "priority", "created")),
+            (state, ("delivered_at", "runs", "waiting", "failures", "error", "retry_at", "seconds")),
+        )
+        for name in names
+    }
+
+
+def _runs(entry: QueryEntry, state: QueryState, held: Records) -> Iterator[Values]:  # noqa: ARG001
+    for run in held.runs[entry.name]:
+        told = {name: getattr(run, name) for name in _RUNS.names if name not in ("stream", "staleness")}
+        yield told | {"stream": entry.paces[0].stream, "staleness": run.staleness / 1e6, "file": run.file or None}
+
+
+def _columns(kind: pa.DataType, names: str) -> list[tuple[str, pa.DataType]]:
+    return [(name, kind) for name in names.split()]
+
+
+_STREAMS = pa.schema([
+    ("stream", _TEXT), ("slide", _INT), ("now", _STAMP), ("time", _TEXT), ("key", _TEXTS),
+    *_columns(_TEXT, "index why"),
+    *_columns(_INT, "segments live_rows stored_rows bytes inserted expired late rejected"),
+    ("waiting_for", _TEXTS), ("missing", _TEXTS),
+])  # fmt: skip
+_SLIDES = pa.schema([
+    ("stream", _TEXT), *_columns(_INT, "slide previous ordinal"), *_columns(_STAMP, "now at"),
+    *_columns(_INT, "inserted expired late touched rebuilt dropped bytes_written"), ("seconds", pa.float64()),
+    ("missing", _TEXTS), ("spoken_for", _TEXTS),
+])  # fmt: skip
+_SOURCES = pa.schema([
+    *_columns(_TEXT, "stream source"), *_columns(_STAMP, "progress effective"), ("spoken_for", pa.bool_()),
+    ("failed", _TEXT), ("excluded", pa.bool_()), *_columns(_INT, "rows rejected"), ("heard", _STAMP),
+])  # fmt: skip
+_BATCHES = pa.schema([*_columns(_TEXT, "stream source batch_id"), *_columns(_INT, "rows accepted"), ("at", _STAMP)])
+_SEGMENTS = pa.schema([
+    ("stream", _TEXT), *_columns(_INT, "segment layout row column"), ("file", _TEXT),
+    *_columns(_INT, "start rows dead_rows bytes first_slide last_slide"),
+    *_columns(_STAMP, "min_time max_time min_expiry max_expiry"),
+])  # fmt: skip
+_CELLS = pa.schema([("stream", _TEXT), *_columns(_INT, "layout row column segments rows dead_rows bytes")])
+_REJECTED = pa.schema([*_columns(_TEXT, "stream source batch_id reason"), ("rows", _INT), ("at", _STAMP)])
+_QUERIES = pa.schema([
+    *_columns(_TEXT, "query statement sink missed output"), ("streams", _TEXTS), ("priority", _INT),
+    ("created", _STAMP), ("slide", _INT), ("delivered_at", _STAMP),
+    *_columns(_INT, "runs missed_runs waiting failures"), ("error", _TEXT), ("retry_at", _STAMP),
+    ("seconds", pa.float64()),
+])  # fmt: skip
+_RUNS = pa.schema([
+    *_columns(_TEXT, "query stream"), ("slide", _INT), ("outcome", _TEXT),
+    *_columns(_STAMP, "window_start window_end at"), *_columns(_INT, "rows bytes attempts"),
+    ("seconds", pa.float64()), ("staleness", pa.float64()), ("complete", pa.bool_()),
+    *_columns(_TEXT, "how error file"),
+])  # fmt: skip
+
+STREAMS: dict[str, tuple[pa.Schema, Callable[[StreamView, Records], Iterator[Values]]]] = {
+    "streams": (_STREAMS, _streams),
+    "slides": (_SLIDES, _slides),
+    "sources": (_SOURCES, _sources),
+    "batches": (_BATCHES, _batches),
+    "segments": (_SEGMENTS, _segments),
+    "cells": (_CELLS, _cells),
+    "rejected": (_REJECTED, _rejected),
+}
+PERIODIC: dict[str, tuple[pa.Schema, Callable[[QueryEntry, QueryState, Records], Iterator[Values]]]] = {
+    "queries": (_QUERIES, _queries),
+    "runs": (_RUNS, _runs),
+}
+TABLES = {*STREAMS, *PERIODIC}
+"""Names, without the schema ``windrow``: those that speak of streams, and those that speak of periodic queries."""

@@ -1,0 +1,305 @@
+"""Declaring views: the statement is understood, the stream it becomes is defined, and its rows are there at once."""
+
+import datetime as dt
+import itertools
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from windrow import arguments, times
+from windrow.catalog.environment import Tables
+from windrow.catalog.environment import key as catalog_key
+from windrow.catalog.records import Layout, StreamEntry, StreamState, ViewEntry, ViewInput
+from windrow.ddl import first_layout, make_folders, record_stream
+from windrow.definitions import StreamDefinition, check_name, define
+from windrow.errors import StreamExistsError, UnknownTableError, ViewError
+from windrow.files import disk_errors
+from windrow.indexes.partitioners import Index
+from windrow.locks import locked
+from windrow.queries.planner.scan_sql import table_schema
+from windrow.queries.views.delta_sql import describe
+from windrow.queries.views.inputs import Side
+from windrow.queries.views.plan import Plan
+from windrow.queries.views.planner import make_plan
+from windrow.queries.views.slide_hook import LOCK_SECONDS, Motion, update_view
+from windrow.queries.views.storage import DIED, Moved
+from windrow.queries.views.update_patterns import Pattern
+from windrow.reference_tables import find_table
+from windrow.snapshot import Snapshot
+from windrow.store import Store
+
+_MOST_SLOTS = 1_000_000
+"""Slots of a view's longest life: finer than this, its slots would cost more than they tell apart."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What is known of a view."""
+
+    name: str
+    sql: str
+    inputs: tuple[str, ...]
+    tables: tuple[str, ...]
+    retroactive: tuple[str, ...]
+    pattern: str
+    why: str
+    restore: bool
+    recomputed: bool
+    index: str
+    slide: int | None
+    now: int | None
+    """Its clock: the least of its inputs' clocks."""
+    waiting_for: tuple[str, ...]
+    """The inputs that hold its clock where it is."""
+
+
+def create_view(
+    store: Store,
+    name: str,
+    sql: str,
+    *,
+    key: str | Sequence[str] | None,
+    restore: bool,
+    index: Index | str,
+    retroactive: Sequence[str],
+    slide: times.Duration | None,
+    time: str,
+    expires: str,
+) -> View:
+    """Declare a view, fill it from what its inputs hold, and give what is known of it."""
+    store.check_writable()
+    arguments.check_question(sql)
+    with ExitStack() as held:
+        plan, snapshot = _planned(store, name, sql, retroactive, held)
+        inputs = {part.name: snapshot.view(part.name).entry for part in plan.streams}
+        draft = ViewEntry(
+            id=0,
+            name=name,
+            sql=sql,
+            inputs={known: entry.id for known, entry in inputs.items()},
+            tables=tuple(dict.fromkeys(part.name for part in plan.parts if part.definition is None)),
+            retroactive=tuple(retroactive),
+            restore=restore,
+            recompute=plan.recompute,
+            distinct=plan.distinct,
+            why=plan.label.why,
+        )
+        _check_options(draft, plan)
+        schema = describe(store, name, plan, snapshot.tables)
+        definition = _definition(draft, plan, schema, key, slide, time, expires, index_auto=index == "auto")
+        layout = first_layout(definition, index)
+        with disk_errors(f"creating view {name!r}"):
+            make_folders(store, name)
+            _fill(store, draft, plan, definition, layout, snapshot)
+    return next(view for view in views(store) if view.name == name)
+
+
+def _planned(store: Store, name: str, sql: str, retroactive: Sequence[str], held: ExitStack) -> tuple[Plan, Snapshot]:
+    """The plan of a view whose inputs are locked, and a snapshot of them."""
+    check_name(name, "view")
+    with Snapshot(store) as first:
+        taken = {known.lower(): known for known in (*first.streams(), *first.tables)}
+        if name.lower() in taken:
+            raise StreamExistsError(
+                f"{taken[name.lower()]!r} exists already (SQL does not tell capitals apart); "
+                "drop it first or choose another name"
+            )
+        parts = _plan_in(first, name, sql, retroactive).streams
+        numbers = {first.view(part.name).entry.id: part.name for part in parts}
+    for number in sorted(numbers):
+        path = store.lock_path(number)
+        path.parent.mkdir(exist_ok=True)
+        what = f"the slide of stream {numbers[number]!r}"
+        held.enter_context(locked(path, what, LOCK_SECONDS, store.sleep))
+    snapshot = held.enter_context(Snapshot(store))
+    return _plan_in(snapshot, name, sql, retroactive), snapshot
+
+
+def _plan_in(snapshot: Snapshot, name: str, sql: str, retroactive: Sequence[str]) -> Plan:
+    tables = {known: table_schema(entry) for known, entry in snapshot.tables.items()}
+    for table in retroactive:
+        if table not in tables:
+            raise UnknownTableError(f"view {name!r}: there is no table {table!r} that could be retroactive")
+    streams = {known: snapshot.view(known).entry.definition for known in snapshot.streams()}
+    return make_plan(name, sql, streams, tables, retroactive)
+
+
+def _check_options(view: ViewEntry, plan: Plan) -> None:
+    for table in view.retroactive:
+        if table not in view.tables:
+            raise ViewError(f"view {view.name!r} does not read table {table!r}; leave it out of retroactive")
+    if view.restore and plan.recompute:
+        raise ViewError(
+            f"view {view.name!r} is recomputed at each slide ({plan.label.why}), so it cannot restore what lived "
+            "between two slides; leave restore out"
+        )
+    if view.restore and plan.distinct:
+        raise ViewError(
+            f"view {view.name!r}: restore does not go with DISTINCT, whose values live on in other rows; "
+            "restore in a view without DISTINCT, and make this a view of that"
+        )
+
+
+def _slots(plan: Plan, name: str, slide: times.Duration | None) -> tuple[int, int]:
+    """A view's slide and origin: the longest slots whose ends meet every slot end of its inputs."""
+    definitions = [part.definition for part in plan.streams if part.definition is not None]
+    origin = definitions[0].origin
+    if slide is not None:
+        return times.duration(slide, f"view {name!r}: slide"), origin
+    step = math.gcd(*(each.slide for each in definitions), *(abs(each.origin - origin) for each in definitions))
+    lives = [part.life for part in plan.streams if part.life is not None]
+    if lives and max(lives) // step > _MOST_SLOTS:
+        slides = ", ".join(f"{each.name} {times.show_duration(each.slide)}" for each in definitions)
+        raise ViewError(
+            f"view {name!r}: the slides of its inputs ({slides}) meet only every {times.show_duration(step)}; "
+            "say how often it shall move with slide=…"
+        )
+    return step, origin
+
+
+def _life(view: ViewEntry, plan: Plan, step: int) -> tuple[int | None, int | None]:
+    """The lifetime that all rows have, or the longest that one can have; neither if rows never expire."""
+    pattern = plan.label.pattern
+    if pattern is Pattern.STRICT:
+        return step, None
+    longest = []
+    for branch in plan.branches:
+        lives = [part.life for part in branch.streams if part.life is not None]
+        longest.append(min(lives) if lives else None)
+    bounded = [life for life in longest if life is not None]
+    if not bounded:
+        return None, None
+    if len(bounded) < len(longest):
+        raise ViewError(
+            f"view {view.name!r} unites rows that expire with rows that never do; give the latter a window, "
+            "as in stream [WINDOW 1 DAY]"
+        )
+    if pattern is Pattern.WEAKEST and not view.restore:
+        return plan.label.life, None
+    return None, max(step, max(bounded)) + (step if view.restore else 0)  # noqa: PLW3301 - of many
+
+
+def _definition(
+    view: ViewEntry,
+    plan: Plan,
+    given: pa.Schema,
+    search_key: str | Sequence[str] | None,
+    slide: times.Duration | None,
+    time: str,
+    expires: str,
+    *,
+    index_auto: bool,
+) -> StreamDefinition:
+    """The stream that a view is."""
+    step, origin = _slots(plan, view.name, slide)
+    lifetime, longest = _life(view, plan, step)
+    zones = [part.definition.schema.field(part.definition.time).type.tz for part in plan.streams if part.definition]
+    stamp = pa.timestamp("us", next((zone for zone in zones if zone is not None), None))
+    names = [time, *([] if longest is None else [expires]), *([DIED] if longest is not None and view.restore else [])]
+    dropped = {name.lower() for name in (*names, expires)}
+    columns = [field for field in list(given)[0 if plan.recompute else 2 :] if field.name.lower() not in dropped]
+    if not columns:
+        raise ViewError(f"view {view.name!r} has no columns besides its times; select at least one")
+    schema = pa.schema([*(pa.field(field.name, field.type) for field in columns), *(pa.field(n, stamp) for n in names)])
+    definition = define(
+        view.name,
+        schema,
+        time=time,
+        key=search_key,
+        slide=dt.timedelta(microseconds=step),
+        lifetime=None if lifetime is None else dt.timedelta(microseconds=lifetime),
+        expires=None if longest is None else expires,
+        max_lifetime=None if longest is None else dt.timedelta(microseconds=longest),
+        sources=None,
+        slack="0 seconds",
+        max_skew=None,
+        max_ahead="1 hour",
+        origin=None,
+        on_source_failure="block",
+        index_auto=index_auto,
+    )
+    pattern = max(plan.label.pattern, Pattern.WEAK) if longest is not None else plan.label.pattern
+    return replace(definition, origin=origin, inputs=tuple(view.inputs), pattern=str(Pattern(pattern)))
+
+
+def _fill(
+    store: Store, draft: ViewEntry, plan: Plan, definition: StreamDefinition, layout: Layout, snapshot: Snapshot
+) -> None:
+    """Compute the view's first rows, and put it down with them in one transaction."""
+    sides = {}
+    for name in draft.inputs:
+        view = snapshot.view(name)
+        sides[name] = Side(view.entry, view.state.slide, view.state.ordinal, view.segments)
+    entry = StreamEntry(id=0, definition=definition, created=store.clock())
+    clocks = [side.now for side in sides.values()]
+    reached = [clock for clock in clocks if clock is not None]
+    motion = Motion()
+    try:
+        if len(reached) == len(clocks):
+            model = definition.model
+            slide = model.last_slot(min(reached))
+            moved = Moved(store, entry, StreamState(layouts=(layout,)), slide, model.slot_end(slide), ())
+            edges = {name: ViewInput() for name in draft.inputs}
+            own = Side(entry, None, 0, ())
+            update_view(
+                store, draft, plan, moved, own, sides, edges, snapshot.tables, itertools.count(-1, -1), None, motion
+            )
+    except BaseException:
+        motion.discard()
+        raise
+    store.files.reach("view.written")
+    with store.publishing(motion.files) as tables:
+        for table in draft.tables:
+            find_table(tables, table)
+        recorded = record_stream(tables, definition, layout, store.clock())
+        tables.put("plans", catalog_key(recorded.id), replace(draft, id=recorded.id))
+        for number in draft.inputs.values():
+            tables.put("views", catalog_key(number, recorded.id), ViewInput())
+        for moved, _ in motion.moved:
+            moved.entry = recorded
+        motion.commit(tables)
+    store.files.reach("view.created")
+
+
+def views(store: Store) -> list[View]:
+    """What is known of every view, by name."""
+
+    def look(tables: Tables) -> list[View]:
+        return sorted((_known(tables, record) for _, record in tables.items("plans")), key=lambda view: view.name)
+
+    return store.catalog.read(look)
+
+
+def _known(tables: Tables, record: ViewEntry) -> View:
+    entry: StreamEntry = tables.get("streams", record.name.encode())
+    state: StreamState = tables.get("states", catalog_key(record.id))
+    model = entry.definition.model
+    clocks = {}
+    for name, number in record.inputs.items():
+        own = tables.get("states", catalog_key(number))
+        known = tables.get("streams", name.encode())
+        clocks[name] = None if own.slide is None else known.definition.model.slot_end(own.slide)
+    least = min((clock for clock in clocks.values() if clock is not None), default=None)
+    silent = tuple(name for name, clock in clocks.items() if clock is None)
+    behind = tuple(
+        name for name, clock in clocks.items() if clock == least and any(c != least for c in clocks.values())
+    )
+    return View(
+        name=record.name,
+        sql=record.sql,
+        inputs=tuple(record.inputs),
+        tables=record.tables,
+        retroactive=record.retroactive,
+        pattern=entry.definition.update_pattern,
+        why=record.why,
+        restore=record.restore,
+        recomputed=record.recompute,
+        index=str(state.layout.index),
+        slide=state.slide,
+        now=None if state.slide is None else model.slot_end(state.slide),
+        waiting_for=silent or behind,
+    )

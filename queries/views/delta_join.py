@@ -1,0 +1,320 @@
+"""New results of plain joins, streams that have whole numbers in common, without a statement to plan and run.
+
+New rows of one stream look for partners in one other after the other, in the order of `ordering.py`. Keys are matched
+first, by a kernel and over decoded columns; whatever else a result needs is gathered for those rows only that have a
+partner. Which rows meet is told as in `maintaining.py`, where all other plans go.
+"""
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from windrow.definitions import StreamDefinition
+from windrow.indexes.column_cache import Picks
+from windrow.indexes.row_model import NEVER, SEQ, Int64s, micros
+from windrow.indexes.segments import SEQ_BITS, Segment
+from windrow.native.hash_match import Matcher
+from windrow.queries.sql.window_spec import All, Range
+from windrow.queries.views import join_order
+from windrow.queries.views.chaining import Place, Step, are_linked, can_chain, chain, equal_columns
+from windrow.queries.views.delta_sql import BATCH_ROWS, Given, telling
+from windrow.queries.views.gathering import Combined, Stretch, taken
+from windrow.queries.views.inputs import ALL, KNOWN, NEW, matters, told_apart
+from windrow.queries.views.plan import Part, Plan, Prune
+from windrow.queries.views.seeking import MOST_KEYS, by_directory, key_ranges, worth_seeking
+from windrow.queries.views.storage import DIED
+from windrow.store import Store
+
+_BEGINS, _ENDS = "begins", "ends"
+_MOST_HELD = 1 << 20
+"""Rows of a stream that are looked at together: the columns of more might not fit into memory."""
+_MOST_BYTES = 64 << 20
+"""Combinations of so many bytes go on to the next stream before others are looked for."""
+_Told = tuple[bool, bool, int, bool]
+"""Whether rows are told apart by arrival and by time, what is added to their sequence, and whether some are ahead."""
+
+
+def is_plain(plan: Plan, view: StreamDefinition) -> bool:
+    """Whether a view's results can be found here."""
+    if not plan.taken or not all(isinstance(part.reference.window, All | Range) for part in plan.streams):
+        return False
+    parts = {part.number: part.definition for part in plan.streams if part.definition is not None}
+    if any(definition.model.floor is not None for definition in parts.values()) or not can_chain(plan.branches[0]):
+        return False
+    for link in plan.branches[0].links:
+        one = parts[link.left].schema.field(link.left_column).type
+        other = parts[link.right].schema.field(link.right_column).type
+        if one != other or not pa.types.is_integer(one) or pa.types.is_uint64(one):
+            return False
+    given = {name: parts[number].schema.field(column).type for name, number, column in plan.taken}
+    own = [field for field in view.schema if field.name not in (view.time, view.expires, DIED)]
+    return len(given) == len(plan.taken) and all(given.get(field.name) == field.type for field in own)
+
+
+class Matching:
+    """One update of one view.
+
+    Args:
+        store: The warehouse.
+        given: What it reads.
+    """
+
+    def __init__(self, store: Store, given: Given) -> None:
+        self.store = store
+        self.given = given
+        self.streams = given.plan.branches[0].streams
+        self.equal = equal_columns(given.plan.branches[0])
+        self.distinct: dict[int, dict[str, float]] = {}
+        """As `Maintenance` has it; of two streams there is only one order."""
+        self._groups: dict[tuple[int, str], dict[_Told, list[Segment]]] = {}
+
+    def results(self) -> Iterator[pa.RecordBatch]:
+        """New results: when they begin and end in microseconds, then their columns."""
+        numbers = [part.number for part in self.streams]
+        wanted = [(number, column) for _, number, column in self.given.plan.taken]
+        names = [_BEGINS, _ENDS, *(name for name, _, _ in self.given.plan.taken)]
+        with telling(self.given.name):
+            for seed in self.streams:
+                order = join_order.partners(seed.number, numbers, self.given.rates, partial(are_linked, self.equal))
+                way = chain(seed.number, order, self.equal, wanted)
+                if all(self._grouped(step.number, self._which(step, seed)) for step in way.steps):
+                    for fresh in _gathered(self._fresh(seed, way.taken)):
+                        for found in self._completed(seed, fresh, way.steps):
+                            columns = [found.columns[place] for place in way.sources]
+                            yield pa.RecordBatch.from_arrays([found.begins, found.ends, *columns], names=names)
+
+    def _completed(self, seed: Part, begun: Combined, steps: Sequence[Step]) -> Iterator[Combined]:
+        """Combinations with rows of all streams that are left."""
+        if not steps:
+            yield begun
+            return
+        found = self._met(seed, begun, steps[0])
+        # Each step looks at a whole window, so it had better do so for many at once; the last has none behind it.
+        for further in found if len(steps) == 1 else _gathered(found):
+            yield from self._completed(seed, further, steps[1:])
+
+    def _met(self, seed: Part, begun: Combined, step: Step) -> Iterator[Combined]:
+        """Combinations with rows of one more stream."""
+        keys, rows = begun.keys([place for place, _ in step.keys])
+        matcher = Matcher(keys)
+        if not matcher.distinct:
+            return
+        part, which = self.given.plan.parts[step.number], self._which(step, seed)
+        for told, stretch in self._stretches(part, which, begun, step, matcher):
+            columns, start = [stretch.column(own) for _, own in step.keys], 0
+            while start < stretch.stop:
+                places, own, start = matcher.match(columns, start, BATCH_ROWS)
+                if len(own):
+                    own = own if rows is None else rows[own]
+                    yield from self._pairs(begun, step, stretch, places, own, told, which)
+
+    def _pairs(
+        self, begun: Combined, step: Step, stretch: Stretch, places: Int64s, own: Int64s, told: _Told, which: str
+    ) -> Iterator[Combined]:
+        """Combinations and places of rows that have met, as far as they ever live together."""
+        part = self.given.plan.parts[step.number]
+        begins = self._begins(part, stretch, places)
+        ends = np.minimum(begun.ends[own], self._ends(part, stretch, places, begins))
+        counting = self._counts(part, stretch, places, begins, told, which)
+        begins = np.maximum(begun.begins[own], begins)
+        alive = (begins < ends) & (ends > self.given.moment.floor)
+        if counting is not None:
+            alive &= counting
+        if not alive.all():
+            places, own, begins, ends = places[alive], own[alive], begins[alive], ends[alive]
+
+        def gather(rows: slice) -> Combined:
+            columns = {place: taken([begun.columns[place]], own[rows]) for place in step.kept}
+            columns |= {(step.number, column): stretch.take(column, places[rows]) for column in step.taken}
+            return Combined(begins[rows], ends[rows], columns)
+
+        yield from _in_pieces(gather, 0, len(own))
+
+    # -- which rows ----------------------------------------------------------------------------------------------------
+
+    def _which(self, step: Step, seed: Part) -> str:
+        """All rows of streams before that of the new rows, known ones of those behind: so each combination is once."""
+        numbers = [part.number for part in self.streams]
+        return ALL if numbers.index(step.number) < numbers.index(seed.number) else KNOWN
+
+    def _grouped(self, number: int, which: str) -> dict[_Told, list[Segment]]:
+        """The segments of a part that hold such rows, by how those are told apart."""
+        if (number, which) not in self._groups:
+            part, moment, found = self.given.plan.parts[number], self.given.moment, dict[_Told, list[Segment]]()
+            for segment in self.given.sides[part.name].segments:
+                told = told_apart(segment, self.given.seen[part.name], which, moment.before)
+                if told is not None and matters(part, segment, moment):
+                    base = segment.seq_base if told[0] else 0
+                    found.setdefault((*told, base, segment.max_ts > moment.now), []).append(segment)
+            self._groups[number, which] = found
+        return self._groups[number, which]
+
+    def _counts(
+        self, part: Part, stretch: Stretch, places: Int64s, begins: Int64s, told: _Told, which: str
+    ) -> npt.NDArray[np.bool_] | None:
+        """Which of some rows count; None: all. That their lives are not over is seen in the results."""
+        (mixed, ahead, base, later), moment = told, self.given.moment
+        if not (mixed or ahead or later):
+            return None
+        counting = begins <= moment.now
+        if mixed or ahead:
+            known = np.ones(len(begins), bool)
+            if mixed:
+                arrived = (stretch.take(SEQ, places).to_numpy() + base) >> SEQ_BITS
+                known &= arrived <= self.given.seen[part.name].ordinal
+            if ahead and moment.before is not None:
+                known &= begins <= moment.before
+            counting &= known if which == KNOWN else ~known
+        return counting
+
+    @staticmethod
+    def _begins(part: Part, stretch: Stretch, places: Int64s) -> Int64s:
+        """When rows of a part begin."""
+        assert part.definition is not None
+        return micros(stretch.take(part.definition.time, places))[0]
+
+    @staticmethod
+    def _ends(part: Part, stretch: Stretch, places: Int64s, begins: Int64s) -> Int64s:
+        """When they cease to count, as `ends_sql` has it."""
+        assert part.definition is not None
+        model = part.definition.model
+        lives = [life for life in (None if model.expires else model.lifetime, part.window) if life is not None]
+        ends = begins + min(lives) if lives else np.full(len(begins), NEVER, np.int64)
+        return ends if model.expires is None else np.minimum(ends, micros(stretch.take(model.expires, places))[0])
+
+    # -- and their columns ---------------------------------------------------------------------------------------------
+
+    def _fresh(self, seed: Part, columns: Sequence[str]) -> Iterator[Combined]:
+        """New rows of a stream, to begin with."""
+        for told, segments in self._grouped(seed.number, NEW).items():
+            for own in _few(segments):
+                schema = self._schema(seed, own, columns, told)
+                stretch = Stretch.of(list(self._read(seed, schema, own)))
+                places = stretch.places
+                begins = self._begins(seed, stretch, places)
+                ends = self._ends(seed, stretch, places, begins)
+                counting = self._counts(seed, stretch, places, begins, told, NEW)
+                if counting is not None:
+                    places, begins, ends = places[counting], begins[counting], ends[counting]
+
+                def gather(
+                    rows: slice, stretch: Stretch = stretch, own: tuple[Int64s, ...] = (places, begins, ends)
+                ) -> Combined:
+                    found = {(seed.number, column): stretch.take(column, own[0][rows]) for column in columns}
+                    return Combined(own[1][rows], own[2][rows], found)
+
+                for fresh in _in_pieces(gather, 0, len(places)):
+                    if len(self.streams) > 2:
+                        self._measure(seed, fresh.columns)
+                    yield fresh
+
+    def _measure(self, seed: Part, rows: Mapping[Place, pa.Array]) -> None:
+        """Count the values of joined columns, for the next time that an order is chosen."""
+        counted = self.distinct.setdefault(seed.number, {})
+        for place in rows.keys() & set().union(*self.equal):
+            values = Matcher([rows[place].drop_null().to_numpy()]).distinct
+            counted[place[1]] = max(counted.get(place[1], 0.0), float(values))
+
+    def _stretches(
+        self, part: Part, which: str, begun: Combined, step: Step, matcher: Matcher
+    ) -> Iterator[tuple[_Told, Stretch]]:
+        """The rows of a stream that may have a partner, some segments at a time."""
+        there = self._grouped(part.number, which)
+        prune = self._prune(part, begun, step, matcher, [segment for own in there.values() for segment in own])
+        names = {own for _, own in step.keys}.union(step.taken)
+        for told, segments in there.items():
+            chosen = prune(segments) if prune is not None else None
+            if chosen is None:
+                for own in _few(segments):
+                    yield told, self._whole(part, own)
+            elif chosen[0]:
+                schema = self._schema(part, chosen[0], names, told)
+                yield told, Stretch.of(list(self._read(part, schema, *chosen)))
+
+    def _whole(self, part: Part, segments: Sequence[Segment]) -> Stretch:
+        """All rows of segments; only the columns that are asked for are decoded."""
+        assert part.definition is not None
+        cache, full = self.store.columns, part.definition.stored_schema
+        repeating = cache.repeating(segments, full)
+        lengths = [segment.rows for segment in segments]
+        return Stretch(lengths, lambda name: cache.column(segments, _form(full.field(name), name in repeating), full))
+
+    def _prune(
+        self, part: Part, begun: Combined, step: Step, matcher: Matcher, segments: Sequence[Segment]
+    ) -> Prune | None:
+        """Which rows of a stream can match, where it is searched by joined columns and these have few values."""
+        definition = part.definition
+        assert definition is not None
+        bound = {own: place for place, own in step.keys}
+        columns = list(itertools.takewhile(bound.__contains__, definition.key))
+        if not columns or matcher.distinct > min(worth_seeking(segments), MOST_KEYS):
+            return None
+        rows = pa.table([begun.columns[bound[column]] for column in columns], columns)
+        values = rows.group_by(columns, use_threads=False).aggregate([]).drop_null()
+        ranges = key_ranges(definition, values.columns)
+        return None if ranges is None else by_directory(self.store, part, ranges)
+
+    def _schema(self, part: Part, segments: Sequence[Segment], columns: Collection[str], told: _Told) -> pa.Schema:
+        """What is read of a part where all of it is read at once."""
+        assert part.definition is not None
+        full, model = part.definition.stored_schema, part.definition.model
+        names = {*columns, model.time, model.expires, SEQ if told[0] else None}
+        repeating = self.store.columns.repeating(segments, full)
+        return pa.schema([_form(field, field.name in repeating) for field in full if field.name in names])
+
+    def _read(
+        self, part: Part, schema: pa.Schema, segments: Sequence[Segment], picks: Picks | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        assert part.definition is not None
+        return self.store.columns.batches(segments, schema, part.definition.stored_schema, picks)
+
+
+def _form(field: pa.Field, repeats: bool) -> pa.Field:
+    """A column as it is held: text that repeats as a dictionary."""
+    return field.with_type(pa.dictionary(pa.int32(), field.type)) if repeats else field
+
+
+def _gathered(several: Iterable[Combined]) -> Iterator[Combined]:
+    """The same combinations, as many together as memory allows."""
+    waiting, rows, size = list[Combined](), 0, 0
+    for each in several:
+        waiting.append(each)
+        rows, size = rows + each.rows, size + each.nbytes
+        if rows >= _MOST_HELD or size >= _MOST_BYTES:
+            yield Combined.together(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield Combined.together(waiting)
+
+
+def _few(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
+    """Segments that are looked at together."""
+    own, rows, size = list[Segment](), 0, 0
+    for segment in segments:
+        own.append(segment)
+        rows, size = rows + segment.rows, size + segment.bytes
+        if rows >= _MOST_HELD or size >= _MOST_BYTES:
+            yield own
+            own, rows, size = [], 0, 0
+    if own:
+        yield own
+
+
+def _in_pieces(gather: Callable[[slice], Combined], start: int, stop: int) -> Iterator[Combined]:
+    """What is gathered of some rows, in as many pieces as it takes: an array of texts holds 2 GB at most."""
+    if start == stop:
+        return
+    try:
+        found = gather(slice(start, stop))
+    except pa.ArrowCapacityError:
+        if stop - start == 1:
+            raise
+        middle = (start + stop) // 2
+        yield from _in_pieces(gather, start, middle)
+        yield from _in_pieces(gather, middle, stop)
+        return
+    yield found

@@ -1,0 +1,151 @@
+"""What a view's statement has been understood as: its parts, what they must have in common, and the SQL that is run."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from windrow.definitions import StreamDefinition
+from windrow.indexes.column_cache import Picks
+from windrow.indexes.segments import Segment
+from windrow.queries.sql.parse_tree import Node
+from windrow.queries.sql.statement import Reference, Statement
+from windrow.queries.sql.window_spec import Range
+from windrow.queries.views.update_patterns import Label, Pattern
+
+Prune = Callable[[Sequence[Segment]], tuple[Sequence[Segment], Picks] | None]
+"""Which rows of which segments can matter; None: all of them."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One place of a statement that reads a stream or a table.
+
+    Args:
+        number: Its place in the statement.
+        reference: As parsed.
+        name: Of the stream or table, as declared.
+        definition: Of the stream; None for a table.
+        columns: Its columns.
+        relation: What DuckDB will know it by.
+    """
+
+    number: int
+    reference: Reference
+    name: str
+    definition: StreamDefinition | None
+    columns: tuple[str, ...]
+    relation: str
+
+    @property
+    def alias(self) -> str:
+        """What the statement calls it."""
+        return self.reference.alias
+
+    @property
+    def window(self) -> int | None:
+        """The length of its window, None if it has none."""
+        return self.reference.window.length if isinstance(self.reference.window, Range) else None
+
+    @property
+    def life(self) -> int | None:
+        """The longest that a row of it counts; None: for ever."""
+        kept = None if self.definition is None else self.definition.longest_life
+        lives = [life for life in (kept, self.window) if life is not None]
+        return min(lives) if lives else None
+
+
+@dataclass(frozen=True)
+class Link:
+    """Two columns that a branch wants to be equal."""
+
+    left: int
+    left_column: str
+    right: int
+    right_column: str
+
+    def seen_from(self, number: int) -> "Link":
+        """The same with the part `number` on the left."""
+        if self.left == number:
+            return self
+        return Link(self.right, self.right_column, self.left, self.left_column)
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One SELECT: streams and tables that are joined."""
+
+    parts: tuple[Part, ...]
+    links: tuple[Link, ...]
+
+    @cached_property
+    def streams(self) -> tuple[Part, ...]:
+        """Those that bring new rows."""
+        return tuple(part for part in self.parts if part.definition is not None)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a view is computed.
+
+    Args:
+        statement: As parsed.
+        label: Its update pattern.
+        parts: Everything that it reads.
+        branches: Its SELECTs; none if it is recomputed.
+        distinct: Whether duplicates are eliminated.
+        sql: What is run: for each result `begins` and `ends`, then its columns. The statement itself if recomputed.
+        prefix: Begins the names of hidden columns.
+        taken: Name, part and column of each column of the result, if it is nothing but columns of streams that
+            equalities of columns join; none otherwise.
+    """
+
+    statement: Statement
+    label: Label
+    parts: tuple[Part, ...]
+    branches: tuple[Branch, ...]
+    distinct: bool
+    sql: str
+    prefix: str
+    taken: tuple[tuple[str, int, str], ...] = ()
+
+    @property
+    def recompute(self) -> bool:
+        """Whether every slide computes it from scratch."""
+        return self.label.pattern is Pattern.STRICT
+
+    @property
+    def streams(self) -> tuple[Part, ...]:
+        """The places that read streams."""
+        return tuple(part for part in self.parts if part.definition is not None)
+
+    def hidden(self, part: Part) -> tuple[str, str]:
+        """Names of the columns with the beginning and the end of a part's rows."""
+        return f"{self.prefix}t{part.number}", f"{self.prefix}e{part.number}"
+
+    @property
+    def begins(self) -> str:
+        """The column with the beginning of a result."""
+        return f"{self.prefix}t"
+
+    @property
+    def ends(self) -> str:
+        """The column with its end."""
+        return f"{self.prefix}e"
+
+
+def base_tables(node: Node) -> Iterator[Node]:
+    """The relations of a FROM clause, in the order of the text."""
+    if node["type"] == "BASE_TABLE":
+        yield node
+    elif node["type"] == "JOIN":
+        yield from base_tables(node["left"])
+        yield from base_tables(node["right"])
+
+
+def selects_of(node: Node) -> Iterator[Node]:
+    """The SELECTs of a statement, in the order of the text."""
+    if node["type"] == "SET_OPERATION_NODE":
+        for child in node["children"]:
+            yield from selects_of(child)
+    else:
+        yield node

@@ -1,0 +1,294 @@
+"""From a view's statement to a plan: its update pattern, its branches, and what each of them joins.
+
+What cannot be a view is refused here, with the reason.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from windrow import times
+from windrow.definitions import StreamDefinition
+from windrow.errors import ViewError
+from windrow.queries.sql import macros, parse_tree, volatility
+from windrow.queries.sql.confinement import confine
+from windrow.queries.sql.parse_tree import Node
+from windrow.queries.sql.split_aggregate import free_prefix
+from windrow.queries.sql.statement import Statement, parse
+from windrow.queries.sql.window_clause import SYSTEM_SCHEMA
+from windrow.queries.sql.window_spec import All, Range
+from windrow.queries.views import update_patterns
+from windrow.queries.views.editing import confirm, edited
+from windrow.queries.views.plan import Branch, Link, Part, Plan, base_tables
+from windrow.queries.views.update_patterns import Label, Pattern
+
+
+def make_plan(
+    name: str,
+    sql: str,
+    streams: Mapping[str, StreamDefinition],
+    tables: Mapping[str, pa.Schema],
+    retroactive: Sequence[str] = (),
+) -> Plan:
+    """Read a view's statement, or say why it cannot be one.
+
+    Args:
+        name: Of the view, for messages.
+        sql: Its statement.
+        streams: All streams there are.
+        tables: The columns of all tables there are.
+        retroactive: Tables whose changes reach back.
+    """
+    statement = parse(sql)
+    folded = {known.lower(): known for known in (*streams, *tables)}
+    for each in statement.references:
+        if each.schema.lower() == SYSTEM_SCHEMA:
+            raise ViewError(f"view {name!r}: windrow.{each.name} is of the catalog; a view reads streams and tables")
+    confine(statement, lambda each: not each.schema and each.name.lower() in folded)
+    _check_statement(name, statement, streams, folded)
+    parts = tuple(_parts(statement, streams, tables, folded))
+    if not any(part.definition for part in parts):
+        raise ViewError(f"view {name!r} reads no stream; ask the table itself, or store the answer with put_table")
+    found = update_patterns.label(statement.tree, _leaves(parts, retroactive))
+    prefix = free_prefix(statement.sql.encode())
+    if found.pattern is Pattern.STRICT:
+        own = tuple(replace(part, relation=part.reference.relation) for part in parts)
+        return Plan(statement, found, own, (), False, statement.sql.rstrip().rstrip(";"), prefix)
+    selects = list(_selects(name, statement.tree))
+    distinct = _is_distinct(name, statement.tree)
+    branches = tuple(_branches(name, selects, parts))
+    draft = Plan(statement, found, parts, branches, distinct, "", prefix)
+    text = edited(name, draft)
+    confirm(name, selects, text)
+    taken = _taken(selects[0], branches[0]) if len(selects) == 1 and not distinct else ()
+    return Plan(statement, found, parts, branches, distinct, text, prefix, taken)
+
+
+def _check_statement(
+    name: str, statement: Statement, streams: Mapping[str, StreamDefinition], folded: Mapping[str, str]
+) -> None:
+    if statement.explain:
+        raise ViewError(f"view {name!r}: a view is a query, without EXPLAIN")
+    nodes = [visit.node for visit in parse_tree.walk(statement.tree)]
+    if any(node.get("class") == "PARAMETER" for node in nodes):
+        raise ViewError(f"view {name!r}: a view takes no parameters; write the values into its statement")
+    if any(node.get("sample") is not None for node in nodes):
+        raise ViewError(f"view {name!r}: a sample is another one each time; a view must depend on its rows alone")
+    fickle = next(filter(None, map(volatility.called, nodes)), None)
+    if fickle is not None:
+        raise ViewError(f"view {name!r}: {fickle} gives something else each time; a view must depend on its rows alone")
+    if macros.asks_for_order(statement):
+        raise ViewError(f"view {name!r}: _seq is not kept in views; leave it and the macros that need it out")
+    for reference in statement.references:
+        definition = streams.get(folded[reference.name.lower()])
+        window = reference.window
+        if definition is None:
+            if not isinstance(window, All):
+                raise ViewError(f"view {name!r}: {reference.name} is a table, which has no windows")
+        elif isinstance(window, Range):
+            _check_range(name, definition, window)
+
+
+def _check_range(name: str, definition: StreamDefinition, window: Range) -> None:
+    kept = definition.longest_life
+    if window.slide is not None:
+        raise ViewError(f"view {name!r}: a view moves with its inputs; leave SLIDE out of {window}")
+    if kept is not None and window.length > kept:
+        raise ViewError(
+            f"view {name!r}: stream {definition.name!r} keeps rows for {times.show_duration(kept)}; "
+            f"a window of {times.show_duration(window.length)} would not be complete"
+        )
+
+
+def _parts(
+    statement: Statement,
+    streams: Mapping[str, StreamDefinition],
+    tables: Mapping[str, pa.Schema],
+    folded: Mapping[str, str],
+) -> Iterator[Part]:
+    for number, reference in enumerate(statement.references):
+        own = folded[reference.name.lower()]
+        definition = streams.get(own)
+        schema = tables[own] if definition is None else definition.schema
+        yield Part(number, reference, own, definition, tuple(schema.names), f"_v{number}")
+
+
+def _leaves(parts: Sequence[Part], retroactive: Sequence[str]) -> update_patterns.Leaf:
+    by_relation = {part.reference.relation.lower(): part for part in parts}
+
+    def leaf(node: Node) -> Label:
+        part = by_relation[node["qualified_name"]["path"][-1].lower()]
+        if part.definition is None:
+            return update_patterns.table_leaf(part.name, retroactive=part.name in retroactive)
+        return update_patterns.stream_leaf(part.definition, part.reference.window)
+
+    return leaf
+
+
+# -- the shape of a plan that can be kept up from new rows -----------------------------------------------------------
+
+
+def _selects(name: str, node: Node) -> Iterator[Node]:
+    """The SELECTs of a union, in the order of the text."""
+    if node["cte_map"]["map"]:
+        raise ViewError(f"view {name!r}: make the WITH query a view of its own, and name that here")
+    if node["type"] == "SET_OPERATION_NODE":
+        for child in node["children"]:
+            yield from _selects(name, child)
+        return
+    for each in parse_tree.walk(node):
+        if each.node.get("class") == "STAR" and each.node["columns"]:
+            raise ViewError(f"view {name!r}: name the columns instead of COLUMNS(…)")
+        if each.node.get("type") == "SUBQUERY":
+            raise ViewError(f"view {name!r}: make the inner query a view of its own, and name that here")
+    if any(modifier["type"] == "ORDER_MODIFIER" for modifier in node["modifiers"]):
+        raise ViewError(f"view {name!r}: rows of a view have no order; put ORDER BY into the queries that ask it")
+    yield node
+
+
+def _is_distinct(name: str, tree: Node) -> bool:
+    """Whether duplicates are eliminated, which only the outermost step may do."""
+
+    def own(node: Node) -> bool:
+        if any(modifier["type"] == "DISTINCT_MODIFIER" for modifier in node["modifiers"]):
+            return True
+        return node["type"] == "SET_OPERATION_NODE" and not node["setop_all"]
+
+    def inner(node: Node) -> bool:
+        return any(own(child) or inner(child) for child in node.get("children", ()))
+
+    outermost = own(tree)
+    if any(modifier["type"] == "ORDER_MODIFIER" for modifier in tree["modifiers"]):
+        raise ViewError(f"view {name!r}: rows of a view have no order; put ORDER BY into the queries that ask it")
+    if not outermost and inner(tree):
+        raise ViewError(f"view {name!r}: make the part with DISTINCT a view of its own, and name that here")
+    return outermost
+
+
+def _branches(name: str, selects: Sequence[Node], parts: Sequence[Part]) -> Iterator[Branch]:
+    left = list(parts)
+    for select in selects:
+        own = []
+        for _ in base_tables(select["from_table"]):
+            own.append(left.pop(0))
+        if not any(part.definition for part in own):
+            raise ViewError(f"view {name!r}: a SELECT of it reads no stream; its rows would never come")
+        yield Branch(tuple(own), tuple(_links(select, own)))
+
+
+def _links(select: Node, parts: Sequence[Part]) -> Iterator[Link]:
+    """Equalities of columns that every result fulfils."""
+    for condition in (*_inner_conditions(select["from_table"]), select["where_clause"]):
+        for each in _conjuncts(condition):
+            if each.get("class") == "COMPARISON" and each["type"] == "COMPARE_EQUAL":
+                left, right = _resolve(each["left"], parts), _resolve(each["right"], parts)
+                if left and right and left[0].number != right[0].number:
+                    yield Link(left[0].number, left[1], right[0].number, right[1])
+    yield from _using(select["from_table"], parts)
+
+
+def _inner_conditions(node: Node) -> Iterator[Node]:
+    if node["type"] == "JOIN":
+        if node["join_type"] == "INNER" and node["ref_type"] == "REGULAR" and node["condition"] is not None:
+            yield node["condition"]
+        yield from _inner_conditions(node["left"])
+        yield from _inner_conditions(node["right"])
+
+
+def _using(node: Node, parts: Sequence[Part]) -> Iterator[Link]:
+    if node["type"] != "JOIN":
+        return
+    yield from _using(node["left"], parts)
+    yield from _using(node["right"], parts)
+    # The last column of an ASOF join's USING is no equality.
+    if node["join_type"] != "INNER" or node["ref_type"] != "REGULAR" or not node["using_columns"]:
+        return
+    relations = [{t["table_name"].lower() for t in base_tables(node[side])} for side in ("left", "right")]
+    for column in node["using_columns"]:
+        sides = [
+            [
+                (p, c)
+                for p in parts
+                if p.reference.relation.lower() in own
+                for c in p.columns
+                if c.lower() == column.lower()
+            ]
+            for own in relations
+        ]
+        # What a USING further down has made one counts as one, and the first stands for all of it.
+        made = [1 + _uses(node[side], column) for side in ("left", "right")]
+        one_each = [len(side) for side in sides] == made
+        if one_each and sides[0][0][0].number != sides[1][0][0].number:
+            (left, one), (right, other) = sides[0][0], sides[1][0]
+            yield Link(left.number, one, right.number, other)
+
+
+def _uses(node: Node, column: str) -> int:
+    """How many plain inner joins of a tree have a column in USING."""
+    inner = (join for join in _joins(node) if join["join_type"] == "INNER" and join["ref_type"] == "REGULAR")
+    return sum(column.lower() in (each.lower() for each in join["using_columns"]) for join in inner)
+
+
+def _taken(select: Node, branch: Branch) -> tuple[tuple[str, int, str], ...]:
+    """What each column of a result is, if all are columns of streams that only equalities join; else nothing."""
+    own, joins = branch.streams, list(_joins(select["from_table"]))
+    plain = all(join["join_type"] == "INNER" and join["ref_type"] in ("REGULAR", "CROSS") for join in joins)
+    if not joins or not plain or len(own) != len(branch.parts):
+        return ()
+    shared = [column for join in joins for column in join["using_columns"]]
+    asked = [*shared, *(each for join in joins for each in _conjuncts(join["condition"]))]
+    asked += _conjuncts(select["where_clause"])
+    beside = any(
+        select.get(each) for each in ("group_expressions", "group_sets", "having", "qualify", "sample", "modifiers")
+    )
+    sides = base_tables(select["from_table"])
+    if len(asked) != len(branch.links) or beside or any(side["sample"] or side["column_name_alias"] for side in sides):
+        return ()
+    columns = []
+    for item in select["select_list"]:
+        found = _resolve(item, own) or _merged(item, own, shared)
+        if found is None:
+            return ()
+        columns.append((item["alias"] or found[1], found[0].number, found[1]))
+    return tuple(columns)
+
+
+def _joins(node: Node) -> Iterator[Node]:
+    if node["type"] == "JOIN":
+        yield node
+        yield from _joins(node["left"])
+        yield from _joins(node["right"])
+
+
+def _merged(node: Node, parts: Sequence[Part], shared: Sequence[str]) -> tuple[Part, str] | None:
+    """The first part's own, of a column that USING has made one of several; its name alone would be of none else."""
+    names = [each.lower() for each in node.get("column_names", ())]
+    if node.get("class") != "COLUMN_REF" or len(names) != 1 or names[0] not in {each.lower() for each in shared}:
+        return None
+    return next((part, own) for part in parts for own in part.columns if own.lower() == names[0])
+
+
+def _conjuncts(node: Node | None) -> Iterator[Node]:
+    if node is None:
+        return
+    if node.get("class") == "CONJUNCTION" and node["type"] == "CONJUNCTION_AND":
+        for child in node["children"]:
+            yield from _conjuncts(child)
+    else:
+        yield node
+
+
+def _resolve(node: Node, parts: Sequence[Part]) -> tuple[Part, str] | None:
+    """The part and column that an expression is, if it is plainly one."""
+    if node.get("class") != "COLUMN_REF" or len(node["column_names"]) > 2:
+        return None
+    *alias, column = (each.lower() for each in node["column_names"])
+    found = [
+        (part, own)
+        for part in parts
+        if not alias or part.alias.lower() == alias[0]
+        for own in part.columns
+        if own.lower() == column
+    ]
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,311 @@
+"""What a slide does to views: all that depend on the stream, also through other views, move in its transaction.
+
+Views are taken in the order of their numbers, which is also an order in which each comes after its inputs. The lock of
+a view is held until after the commit, so that two inputs which slide at the same time see each other's clock.
+"""
+
+import heapq
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+from msgspec.structs import replace
+
+from windrow.catalog.environment import Tables, key, last_int
+from windrow.catalog.records import StreamEntry, TableEntry, ViewEntry, ViewInput
+from windrow.definitions import StreamDefinition
+from windrow.locks import locked
+from windrow.queries.planner.scan_sql import table_schema
+from windrow.queries.views.delta_join import Matching, is_plain
+from windrow.queries.views.delta_sql import Given, Maintenance
+from windrow.queries.views.inputs import Moment, Seen, Side
+from windrow.queries.views.join_order import Rate
+from windrow.queries.views.plan import Plan
+from windrow.queries.views.planner import make_plan
+from windrow.queries.views.storage import Moved, as_rows
+from windrow.slide_hooks import Contribution, Follower, Moving, following, needed
+from windrow.snapshot import Snapshot
+from windrow.store import Store
+
+LOCK_SECONDS = 60.0
+_FADING = 0.9
+"""How much of what was learned before an update still counts after it."""
+_plans: dict[tuple[str, int], tuple[object, Plan]] = {}
+"""By warehouse and view: what its plan was made of, and the plan."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A view's record of one input after an update."""
+
+    number: int
+    record: ViewInput
+
+
+@dataclass
+class Motion:
+    """Views that move together with one slide."""
+
+    moved: list[tuple[Moved, list[Learned]]] = field(default_factory=list)
+    others: list[Contribution] = field(default_factory=list)
+
+    @property
+    def files(self) -> Sequence[str]:
+        """What the commit names."""
+        own = [file for moved, _ in self.moved for file in moved.files]
+        return [*own, *(file for other in self.others for file in other.files)]
+
+    def commit(self, tables: Tables) -> None:
+        """Put down all views, each after its inputs."""
+        for moved, learned in self.moved:
+            moved.commit(tables, [each.number for each in learned])
+            for each in learned:
+                tables.put("views", key(each.number, moved.entry.id), each.record)
+        for other in self.others:
+            other.commit(tables)
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        for moved, _ in self.moved:
+            moved.discard()
+
+
+def plan_of(store: Store, view: ViewEntry, streams: dict[str, StreamDefinition], snapshot: Snapshot) -> Plan:
+    """The plan of a view; it is made again only where its inputs are defined in another way than they were.
+
+    They may have been altered, or this may be another warehouse where one was removed.
+    """
+    tables = {name: table_schema(snapshot.tables[name]) for name in view.tables}
+    made_of = view.sql, {name: streams[name] for name in view.inputs}, tables
+    known = _plans.get((str(store.root), view.id))
+    if known is None or known[0] != made_of:
+        known = made_of, make_plan(view.name, view.sql, streams, tables, view.retroactive)
+        _plans[str(store.root), view.id] = known
+    return known[1]
+
+
+@contextmanager
+def follow(store: Store, moving: Moving) -> Iterator[Contribution | None]:
+    """The part of a slide that belongs to views."""
+    with ExitStack() as held:
+        motion = Motion()
+        try:
+            _prepare(store, moving, held, motion)
+        except BaseException:
+            motion.discard()
+            raise
+        yield motion if motion.moved else None
+
+
+def dependents(tables: Tables, stream: int) -> list[int]:
+    """Numbers of the views that read a stream."""
+    return [last_int(at) for at, _ in tables.raw_items("views", key(stream))]
+
+
+def clock_after(tables: Tables, view: ViewEntry, moved: dict[int, int]) -> int | None:
+    """Where a view's clock will be once some of its inputs have moved to the given times; None if one has no clock."""
+    entry = tables.get("streams", view.name.encode())
+    clocks = []
+    for name, number in view.inputs.items():
+        state = tables.get("states", key(number))
+        clock = moved.get(number)
+        if clock is None and state.slide is not None:
+            clock = tables.get("streams", name.encode()).definition.model.slot_end(state.slide)
+        if clock is None:
+            return None
+        clocks.append(clock)
+    model = entry.definition.model
+    return int(model.slot_end(model.last_slot(min(clocks))))
+
+
+def needs(tables: Tables, entry: StreamEntry, now: int) -> int | None:
+    """Rows that expire after this time are needed by a view that is behind the stream."""
+    times = []
+    for number in dependents(tables, entry.id):
+        clock = clock_after(tables, tables.get("plans", key(number)), {entry.id: now})
+        times.append(-(1 << 62) if clock is None else clock)
+    return min(times) if times else None
+
+
+def _prepare(store: Store, moving: Moving, held: ExitStack, motion: Motion) -> None:
+    views = _locked_views(store, moving, held)
+    if not views:
+        return
+    names = {view.name for view in views} | {name for view in views for name in view.inputs}
+    snapshot = held.enter_context(Snapshot(store, sorted(names)))
+    sides = {}
+    for name in names:
+        view = snapshot.view(name)
+        sides[name] = Side(view.entry, view.state.slide, view.state.ordinal, view.segments)
+    own = moving.entry.definition.name
+    sides[own] = Side(moving.entry, moving.slide, moving.ordinal, (*moving.segments, *moving.arrived))
+    numbers = itertools.count(-1, -1)
+    for each in views:
+        moved = _move(store, each, sides, snapshot, moving, numbers, motion)
+        if moved is None:
+            continue
+        sides[each.name] = moved.side()
+        concerned = store.catalog.read(partial(_beside_views, moving, each.id))
+        if concerned:
+            placed = tuple(moved.update.placed)
+            own_moving = Moving(
+                moved.entry,
+                moved.state,
+                moved.slide,
+                moved.now,
+                moved.ordinal,
+                placed,
+                moved.segments,
+                moving.followers,
+            )
+            motion.others += held.enter_context(following(store, concerned, own_moving))
+
+
+def _beside_views(moving: Moving, number: int, tables: Tables) -> list[Follower]:
+    """What else follows a view: its synopses, and the periodic queries that it paces."""
+    return [f for f in moving.followers if f.table != "views" and f.concerns(tables, number)]
+
+
+def _look(number: int, tables: Tables) -> tuple[ViewEntry | None, list[int]]:
+    return tables.get("plans", key(number)), dependents(tables, number)
+
+
+def _locked_views(store: Store, moving: Moving, held: ExitStack) -> list[ViewEntry]:
+    """Every view that depends on a stream, its lock held; none can be made on it or on them meanwhile."""
+    names, waiting = store.catalog.read(
+        lambda tables: (
+            {record.id: record.name for _, record in tables.items("plans")},
+            dependents(tables, moving.entry.id),
+        )
+    )
+    heapq.heapify(waiting)
+    found: dict[int, ViewEntry] = {}
+    while waiting:
+        number = heapq.heappop(waiting)
+        if number in found:
+            continue
+        path = store.lock_path(number)
+        what = (
+            f"the slide of view {names.get(number, str(number))!r}, which moves with {moving.entry.definition.name!r},"
+        )
+        held.enter_context(locked(path, what, moving.timeout, store.sleep))
+        view, beyond = store.catalog.read(partial(_look, number))
+        if view is None:  # it was dropped while we waited
+            continue
+        found[number] = view
+        for each in beyond:
+            heapq.heappush(waiting, each)
+    return list(found.values())
+
+
+def _move(
+    store: Store,
+    view: ViewEntry,
+    sides: dict[str, Side],
+    snapshot: Snapshot,
+    moving: Moving,
+    numbers: Iterator[int],
+    motion: Motion,
+) -> Moved | None:
+    """Compute and write what a view's next slide needs; None if its clock stays where it is."""
+    own = snapshot.view(view.name)
+    model = own.entry.definition.model
+    clocks = [sides[name].now for name in view.inputs]
+    reached = [clock for clock in clocks if clock is not None]
+    if len(reached) < len(clocks):
+        return None
+    slide = model.last_slot(min(reached))
+    if own.state.slide is not None and slide <= own.state.slide:
+        return None
+    edges: dict[str, ViewInput] = store.catalog.read(
+        lambda tables: {name: tables.get("views", key(number, view.id)) for name, number in view.inputs.items()}
+    )
+    moved = Moved(store, own.entry, own.state, slide, model.slot_end(slide), own.segments)
+    own_side = Side(own.entry, own.state.slide, own.state.ordinal, own.segments)
+    concerned = [f for f in moving.followers if f.needs]
+    kept = store.catalog.read(lambda tables: needed(tables, concerned, own.entry, slide))
+    plan = plan_of(store, view, {name: sides[name].definition for name in view.inputs}, snapshot)
+    update_view(store, view, plan, moved, own_side, sides, edges, snapshot.tables, numbers, kept, motion)
+    store.files.reach("view.written")
+    return moved
+
+
+def update_view(
+    store: Store,
+    view: ViewEntry,
+    plan: Plan,
+    moved: Moved,
+    own: Side,
+    sides: dict[str, Side],
+    edges: dict[str, ViewInput],
+    tables: Mapping[str, TableEntry],
+    numbers: Iterator[int],
+    kept: tuple[int, int] | None,
+    motion: Motion,
+) -> None:
+    """Compute and write a view's new rows; what is to be committed goes into `motion`."""
+    before = own.now
+    floor = moved.now
+    if view.restore and before is not None:
+        floor = before
+    moment = Moment(before, moved.now, floor)
+    rates = {part.number: _rate(plan, part.number, edges[part.name]) for part in plan.streams}
+    given = Given(
+        view.name,
+        plan,
+        moment,
+        sides,
+        {name: Seen(edge.seen, edge.slide) for name, edge in edges.items()},
+        tables,
+        {number: rate for number, rate in rates.items() if rate is not None},
+        own,
+    )
+    work = Matching(store, given) if is_plain(plan, moved.entry.definition) else Maintenance(store, given)
+    learned: list[Learned] = []
+    motion.moved.append((moved, learned))
+    moved.write(as_rows(work.results(), view, moved.entry.definition, moment), numbers, kept)
+    learned += [
+        Learned(number, _learn(edges[name], sides[name], moment, plan, name, work.distinct))
+        for name, number in view.inputs.items()
+    ]
+
+
+def _rate(plan: Plan, number: int, edge: ViewInput) -> Rate | None:
+    """What the catalog knows of a part, for the order of joins."""
+    part = plan.parts[number]
+    columns = {
+        link.seen_from(number).left_column
+        for branch in plan.branches
+        for link in branch.links
+        if number in (link.left, link.right)
+    }
+    values = [edge.distinct[column] for column in columns if column in edge.distinct]
+    if not edge.span or not values:
+        return None
+    arrivals = edge.rows / edge.span
+    window = float(part.life) if part.life is not None else max(edge.span, 1.0)
+    return Rate(arrivals, window, max(1.0, *values))
+
+
+def _learn(
+    edge: ViewInput, side: Side, moment: Moment, plan: Plan, name: str, distinct: dict[int, dict[str, float]]
+) -> ViewInput:
+    """What is known of an input after an update: how fast it is, and how many values its joined columns have."""
+    came = sum(s.rows for s in side.segments if edge.slide is None or s.first_slide > edge.slide)
+    first = min((s.min_ts for s in side.segments), default=moment.now)
+    span = moment.now - (first if moment.before is None else moment.before)
+    counted = dict(edge.distinct)
+    for part in plan.streams:
+        if part.name == name:
+            for column, values in distinct.get(part.number, {}).items():
+                counted[column] = max(values, _FADING * counted.get(column, 0.0))
+    return replace(
+        edge,
+        seen=side.ordinal,
+        slide=side.slide,
+        rows=_FADING * edge.rows + came,
+        span=_FADING * edge.span + max(1, span),
+        distinct=counted,
+    )

@@ -1,0 +1,237 @@
+"""Advice: what was measured of a stream, given to the advisor of `indexes`, and told in words.
+
+A stream with ``index="auto"`` follows the advice by itself, seldom and only where it is clearly better.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from windrow.catalog.environment import Tables, key
+from windrow.catalog.lookups import find_stream
+from windrow.catalog.records import SlideEntry, StreamEntry, StreamState, UsageEntry
+from windrow.catalog.segment_log import load_segments
+from windrow.errors import WindowError
+from windrow.indexes.cost_model import Estimate, Workload, alternatives, compare
+from windrow.indexes.partitioners import Index
+from windrow.indexes.segments import Segment, unpack_histogram
+from windrow.native import key_encoding as native_keys
+from windrow.relayout import relayout
+from windrow.store import Store
+
+CLEARLY = 0.75
+"""A layout is clearly better if it costs at most this share of what the present one costs."""
+FIRST_LOOK, NEXT_LOOKS = 64, 512
+"""Slides after which a stream that chooses for itself looks at the advice, and then how often."""
+_LOOKED_AT = 64
+"""Slides whose sizes are looked at."""
+_KEY_SHARE = 0.5
+"""The share of filtering queries that must compare a column before it is worth being the search key."""
+_FEW_QUERIES = 20
+_LARGE_GROUPS, _LARGE_BATCH = 4 << 20, 16 << 20
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What would serve a stream best."""
+
+    stream: str
+    workload: Workload
+    current: Estimate
+    best: Estimate
+    alternatives: tuple[Estimate, ...]
+    """All that were compared, the cheapest first."""
+    key: tuple[str, ...]
+    """The search key to have; the present one unless queries filter by something else."""
+    key_why: str
+    row_group_bytes: int
+    why: str
+    measured_slides: int
+
+    @property
+    def clearly_better(self) -> bool:
+        """Whether turning to it is worth the change."""
+        return self.best.index != self.current.index and self.best.total <= CLEARLY * self.current.total
+
+
+@dataclass(frozen=True)
+class _Look:
+    entry: StreamEntry
+    state: StreamState
+    segments: tuple[Segment, ...]
+    slides: list[SlideEntry]
+    usage: UsageEntry
+
+
+def advise(store: Store, stream: str, among: Iterable[Index] | None = None) -> Advice:
+    """Compare layouts for what was measured of a stream; see `Warehouse.advise`."""
+    look = store.catalog.read(lambda tables: _look(store, tables, stream))
+    if not look.slides or not look.state.inserted:
+        raise WindowError(f"stream {stream!r} has taken in no rows yet; there is nothing to go by")
+    workload = measure(look)
+    slots = look.entry.definition.lifetime_slots
+    current = look.state.layout.index
+    indexes = list(dict.fromkeys([current, *(alternatives(workload, slots) if among is None else among)]))
+    found = compare(workload, slots, indexes)
+    own = next(each for each in found if each.index == current)
+    wanted, key_why = _key(look)
+    large = not workload.probes and workload.scans > 0 and workload.batch_bytes >= _LARGE_BATCH
+    return Advice(
+        stream=stream,
+        workload=workload,
+        current=own,
+        best=found[0],
+        alternatives=tuple(found),
+        key=wanted,
+        key_why=key_why,
+        row_group_bytes=_LARGE_GROUPS if large else Index().row_group_bytes,
+        why=_why(workload, own, found[0]),
+        measured_slides=len(look.slides),
+    )
+
+
+def follow(store: Store, stream: str) -> bool:
+    """Turn a stream with ``index="auto"`` to what is clearly better; gives whether it was turned.
+
+    Looked at when the stream has slid 64 times and then every 512 slides, since playing layouts through takes a moment;
+    never before a lifetime has passed or while a change is under way: a layout must be steady to be judged.
+    """
+
+    def due(tables: Tables) -> bool:
+        entry, state = find_stream(tables, stream)
+        definition = entry.definition
+        if not definition.index_auto or definition.inputs or state.relayout is not None:
+            return False
+        if state.ordinal < (definition.lifetime_slots or 0):
+            return False
+        return state.ordinal == FIRST_LOOK or state.ordinal % NEXT_LOOKS == 0
+
+    if store.read_only or not store.catalog.read(due):
+        return False
+    found = advise(store, stream)
+    if found.clearly_better:
+        relayout(store, stream, found.best.index, auto=True, why=found.why)
+    return found.clearly_better
+
+
+def _look(store: Store, tables: Tables, stream: str) -> _Look:
+    entry, state = find_stream(tables, stream)
+    first = max(0, state.ordinal - _LOOKED_AT + 1)
+    slides = [tables.get("slides", key(entry.id, ordinal)) for ordinal in range(first, state.ordinal + 1)]
+    usage = tables.get("usage", key(entry.id)) or UsageEntry()
+    segments = load_segments(store, tables, entry.id, state)
+    return _Look(entry, state, segments, [slide for slide in slides if slide is not None], usage)
+
+
+# -- measuring -------------------------------------------------------------------------------------------------------
+
+
+def measure(look: _Look) -> Workload:
+    """The workload of a stream, as the catalog has it."""
+    taken = np.array([slide.inserted for slide in look.slides], float)
+    rows = float(taken.mean())
+    stored = sum(segment.rows for segment in look.segments)
+    row_bytes = sum(segment.bytes for segment in look.segments) / stored if stored else 100.0
+    usage = look.usage
+    slides = max(1, usage.slides)
+    return Workload(
+        rows=max(1.0, rows),
+        row_bytes=row_bytes,
+        lives=_lives(look),
+        spread=float(taken.std() / rows) if rows else 0.0,
+        files=_files(look),
+        probes=usage.probes / slides,
+        scans=usage.scans / slides,
+        probe_rows=usage.probe_rows / max(1, usage.probes),
+    )
+
+
+def _files(look: _Look) -> float:
+    """Files that one slide takes in, by those that are still as they came."""
+    files: dict[int, set[str]] = {}
+    for segment in look.segments:
+        if segment.first_slide == segment.last_slide and segment.seq_base:
+            files.setdefault(segment.last_slide, set()).add(segment.file)
+    return float(np.mean([len(own) for own in files.values()])) if files else 1.0
+
+
+def _lives(look: _Look) -> dict[int, float] | None:
+    """How many slots rows live from the slide that took them in, with their shares."""
+    definition, slide = look.entry.definition, look.state.slide
+    if definition.longest_life is None:
+        return None
+    slots = definition.lifetime_slots or 1
+    found = _from_last_slides(look) or _from_what_is_stored(look, slide or 0)
+    return found or {slots: 1.0}
+
+
+def _from_last_slides(look: _Look) -> dict[int, float]:
+    """Of rows that lie as they were appended; what is missing of a slide has died at once."""
+    recent = {slide.slide: slide.inserted for slide in look.slides[-4:] if slide.inserted}
+    found: dict[int, float] = {}
+    for segment in look.segments:
+        if segment.first_slide == segment.last_slide and segment.seq_base and segment.last_slide in recent:
+            for slot, count in zip(*map(np.ndarray.tolist, unpack_histogram(segment.expiries)), strict=True):
+                life = max(1, slot - segment.last_slide)
+                found[life] = found.get(life, 0.0) + count
+    total, known = float(sum(recent.values())), sum(found.values())
+    if known < total / 2:
+        return {}
+    if total > known:
+        found[1] = found.get(1, 0.0) + total - known
+    return {life: count / max(total, known) for life, count in sorted(found.items())}
+
+
+def _from_what_is_stored(look: _Look, slide: int) -> dict[int, float]:
+    """In a steady stream as many rows have r slots left as live r slots or more: differences are what we look for."""
+    left: dict[int, float] = {}
+    for segment in look.segments:
+        for slot, count in zip(*map(np.ndarray.tolist, unpack_histogram(segment.expiries)), strict=True):
+            if slot > slide:
+                left[slot - slide] = left.get(slot - slide, 0.0) + count
+    if not left:
+        return {}
+    longest = max(left)
+    counts = np.array([left.get(slots, 0.0) for slots in range(1, longest + 2)])
+    survived = np.maximum.accumulate(counts[::-1])[::-1]
+    lives = np.maximum(0.0, survived[:-1] - survived[1:])
+    return {at + 1: float(share) for at, share in enumerate(lives / max(lives.sum(), 1e-9)) if share > 0}
+
+
+def _key(look: _Look) -> tuple[tuple[str, ...], str]:
+    """The search key that queries ask for, and why."""
+    definition, filters = look.entry.definition, look.usage.filters
+    asked = sum(filters.values())
+    if asked < _FEW_QUERIES:
+        return definition.key, "too few queries were counted to judge the search key"
+    column, count = max(filters.items(), key=lambda item: item[1])
+    by_key = filters.get(definition.key[0], 0) if definition.key else 0
+    if definition.key[:1] == (column,):
+        return definition.key, f"{count / asked:.0%} of comparisons are by {column!r}, which is the search key"
+    schema = definition.schema
+    if column not in schema.names or not native_keys.supported(schema.field(column).type):
+        return definition.key, f"most comparisons are by {column!r}, which cannot be a search key"
+    if count < _KEY_SHARE * asked or count < 2 * by_key:
+        return definition.key, f"no other column is compared much more often than {definition.key[:1]}"
+    return (
+        column,
+    ), f"{count / asked:.0%} of comparisons are by {column!r}, only {by_key / asked:.0%} by the search key"
+
+
+def _why(workload: Workload, current: Estimate, best: Estimate) -> str:
+    """The reason in a sentence."""
+    parts = {
+        "updates": current.update - best.update,
+        "probes": workload.probes * (current.probe - best.probe),
+        "scans": workload.scans * (current.scan - best.scan),
+    }
+    shape = f"{workload.rows:,.0f} rows of {workload.row_bytes:,.0f} bytes a slide"
+    asked = f"{workload.probes:,.1f} probes and {workload.scans:,.1f} scans between slides"
+    if best.index == current.index:
+        return f"with {shape} and {asked}, nothing that was compared costs less than {best.index}"
+    saved = max(parts, key=lambda name: parts[name])
+    lost = min(parts, key=lambda name: parts[name])
+    less = f"{saved} cost {parts[saved]:,.1f} ms less"
+    more = f", {lost} {-parts[lost]:,.1f} ms more" if parts[lost] < -0.05 else ""
+    return f"with {shape} and {asked}, {less} with {best.index}{more}"

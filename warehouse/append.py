@@ -1,0 +1,428 @@
+"""Appending: rows become durable, sorted, cut by expiry column, and known to the catalog, all or nothing.
+
+Rows that cannot be taken go to the rejected rows in the same transaction; memory is bounded by a chunk, not the batch.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from msgspec.structs import replace
+
+from windrow import arrow_input
+from windrow.catalog.environment import Tables, key
+from windrow.catalog.lookups import batch_key, find_stream, refuse_view, source_name
+from windrow.catalog.records import (
+    BatchEntry,
+    FileEntry,
+    Layout,
+    Reclaim,
+    RejectedEntry,
+    SourceEntry,
+    SpoolEntry,
+    StreamEntry,
+    StreamState,
+)
+from windrow.definitions import check_label
+from windrow.errors import BatchConflictError, BusyError, UnknownStreamError
+from windrow.files import disk_errors
+from windrow.indexes.row_model import Int64s, RowModel
+from windrow.indexes.segment_builder import Arranged, arrange, arrival
+from windrow.indexes.segment_writer import SegmentFileWriter
+from windrow.indexes.segments import Histogram, pack_histogram
+from windrow.layouts import flattened, with_layout
+from windrow.native import rows as native_rows
+from windrow.rejection import RejectedFile, RejectedRows, classify
+from windrow.retiming import retimed
+from windrow.segment_files import CHUNK_BYTES, CHUNK_ROWS, StagedFile, chunks, late_rows, segment_of
+from windrow.slide_hooks import Follower, Tallies, Tally
+from windrow.store import Store
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class AppendReport:
+    """What became of an append."""
+
+    stream: str
+    source: str
+    batch_id: str | None
+    rows: int
+    """Rows given."""
+    accepted: int
+    rejected: dict[str, int]
+    """Rows rejected, by reason."""
+    late: int
+    """Accepted rows whose slot had already been slid past."""
+    duplicate: bool
+    """The batch had been appended before; nothing was changed."""
+    bytes_written: int
+    seconds: float
+
+
+@dataclass
+class _Tally:
+    rows: int = 0
+    accepted: int = 0
+    late: int = 0
+    max_ts: int | None = None
+    digest: int = 0
+    files: list[StagedFile] = field(default_factory=list)
+
+
+class Append:
+    """One append under way: rows are staged chunk by chunk, then committed in one transaction.
+
+    Args:
+        store: The warehouse.
+        stream: Its name.
+        source: Which source the rows come from.
+        batch_id: Makes the append idempotent.
+        followers: What may want its rows tallied.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        stream: str,
+        source: str | None,
+        batch_id: str | None,
+        followers: Sequence[Follower] = (),
+    ) -> None:
+        store.check_writable()
+        self.store = store
+        self._followers = [follower for follower in followers if follower.tally is not None]
+        self.entry, self.state, self._tally = store.catalog.read(lambda tables: self._look(tables, stream))
+        refuse_view(self.entry, "appended to")
+        self.definition = self.entry.definition
+        self.model = self.definition.model
+        self.identity = self.definition.identity
+        self.schema = self.definition.schema
+        self.source = source_name(self.entry, source)
+        self.batch_id = None if batch_id is None else check_label(batch_id, "batch id")
+        self.layout: Layout = self.state.layout
+        self.tally = _Tally()
+        self.rejected = RejectedRows(store, self.source, self.batch_id)
+        self._writing: list[tuple[Future[StagedFile], int]] = []
+        self._staged: list[Path] = []
+        self._tallying: list[tuple[StagedFile, Future[tuple[Tallies, ...]], Callable[[], tuple[Tallies, ...]]]] = []
+        self._directories: dict[int, bytes] = {}
+        self._started = time.perf_counter()
+        self._partitioner = self.layout.partitioner()
+
+    def _look(self, tables: Tables, stream: str) -> tuple[StreamEntry, StreamState, list[Tally]]:
+        entry, state = find_stream(tables, stream)
+        concerned = (follower for follower in self._followers if follower.concerns(tables, entry.id))
+        return entry, state, [follower.tally() for follower in concerned if follower.tally is not None]
+
+    def run(self, data: Any, replacing: list[int] | None = None) -> AppendReport:
+        """Take the rows of `data`; `replacing` names rejected entries that this append replays."""
+        known = self.known_batch()
+        rows = arrow_input.batches(data, self.schema, self.definition.name, self.definition.added)
+        try:
+            with disk_errors(f"appending to stream {self.definition.name!r}"):
+                for chunk in chunks(rows, self.schema, CHUNK_BYTES):
+                    self._take(chunk, write=known is None)
+                if known is not None:
+                    return self.duplicate(known)
+                return self.commit(replacing or [])
+        except BaseException:
+            self.discard()
+            raise
+
+    def discard(self) -> None:
+        """Remove what was staged; files that are still being written go when they are done."""
+        for writing, _ in self._writing:
+            writing.cancel()
+            with contextlib.suppress(Exception):
+                writing.result()
+        self.rejected.discard()
+        self.store.writer.discard([*self._staged, *(staged.path for staged in self.tally.files)])
+
+    def known_batch(self) -> BatchEntry | None:
+        """The record of this batch, if it was appended before."""
+        if self.batch_id is None:
+            return None
+        at = batch_key(self.entry.id, self.source, self.batch_id)
+        found: BatchEntry | None = self.store.catalog.read(lambda tables: tables.get("batches", at))
+        return found
+
+    def _take(self, chunk: pa.Table, *, write: bool) -> None:
+        ts, exp, codes = classify(chunk, self.definition, self.now, self.horizon())
+        known_by = self.identity.encoded_keys(chunk) if self.identity.key and self.batch_id is not None else None
+        self.count(ts, exp, known_by)
+        if not write:
+            return
+        if codes.any():
+            good = codes == 0
+            self.reject(chunk.filter(pa.array(~good)), codes[~good])
+            chunk, ts, exp = chunk.filter(pa.array(good)), ts[good], exp[good]
+        if chunk.num_rows:
+            self.stage(chunk, ts, exp, arrival(chunk.num_rows, 0))
+
+    def count(self, ts: Int64s, exp: Int64s, keys: pa.Array | None) -> None:
+        """Count rows that were given, taken or not; a batch with an id is remembered by their digest."""
+        tally = self.tally
+        tally.rows += len(ts)
+        if self.batch_id is not None:
+            # Neither another lifetime nor another search key may make a batch look like another one.
+            ends = ts if self.model.expires is None else exp
+            tally.digest = (tally.digest + native_rows.digest(ts, ends, keys)) & _MASK
+
+    @property
+    def now(self) -> int | None:
+        """The clock by which this append judges what is dead."""
+        return None if self.state.slide is None else self.model.slot_end(self.state.slide)
+
+    def horizon(self) -> int:
+        """The latest event time that is not too far ahead at this moment."""
+        return self.store.clock() + self.definition.max_ahead
+
+    def reject(self, rows: pa.Table, codes: np.ndarray[Any, Any]) -> None:
+        """Keep rows that are not taken, with the reason of each."""
+        self.rejected.add(rows, codes)
+
+    def stage(self, chunk: pa.Table, ts: Int64s, exp: Int64s, seq: Int64s) -> None:
+        """Write rows that are taken, whose arrival order within the file is `seq`."""
+        arranged = arrange(chunk, self.model, self._partitioner, ts, exp, seq)
+        slots = self.model.slots(ts)
+        events = pack_histogram(*native_rows.histogram(slots))
+        tallied = partial(self._tallies, chunk, slots)
+        # The next chunk is sorted while this one is written; one is enough to keep both busy. A small one is the last.
+        self._drain(1)
+        path, latest = self._new_path(), int(ts.max())
+        if chunk.nbytes < CHUNK_BYTES // 4 and chunk.num_rows < CHUNK_ROWS // 4:
+            tallying = self.store.background(tallied) if self._tally else None
+            staged = self._write(path, arranged, events, soon=True)
+            if tallying is not None:
+                self._tallying.append((staged, tallying, tallied))
+            self._drain(0)
+            self.adopt(staged, latest)
+        else:
+            self._writing.append((self.store.background(self._write, path, arranged, events, tallied), latest))
+
+    def _new_path(self) -> Path:
+        self._staged.append(self.store.writer.stage())
+        return self._staged[-1]
+
+    def _tallies(self, rows: pa.Table, slots: Int64s) -> tuple[Tallies, ...]:
+        """What those who follow the stream want to know of rows."""
+        found = [tally(self.store, self.entry, rows, slots) for tally in self._tally]
+        return tuple(each for each in found if each is not None)
+
+    def _settle(self) -> None:
+        """Wait for tallies that were made while their file was written and synced."""
+        for staged, tallying, tallied in self._tallying:
+            # If all who help are at something else, nobody waits for them.
+            staged.tallies = tallied() if tallying.cancel() else tallying.result()
+
+    def _write(
+        self,
+        path: Path,
+        arranged: Arranged,
+        events: Histogram,
+        tallied: Callable[[], tuple[Tallies, ...]] = tuple,
+        *,
+        soon: bool = False,
+    ) -> StagedFile:
+        with self.store.files.sink(path) as sink:
+            grouped, judge = self.layout.index.row_group_bytes, self.store.judges[self.entry.id]
+            output = SegmentFileWriter(sink, arranged.table.schema, grouped, self.definition.key, judge)
+            arranged.write(output)
+            output.close()
+        size, digest = self.store.writer.seal(path, output.digest, soon=soon)
+        return StagedFile(path, output.rows, size, digest, arranged.cuts, events, written_here=True, tallies=tallied())
+
+    def _drain(self, left: int) -> None:
+        """Wait until at most `left` files are being written, and count the others in."""
+        while len(self._writing) > left:
+            writing, max_ts = self._writing[0]
+            self.adopt(writing.result(), max_ts)
+            self._writing.pop(0)
+
+    def adopt(self, staged: StagedFile, max_ts: int) -> None:
+        """Count a sealed file in, whoever wrote it; rows that none of its cuts names are never seen."""
+        tally = self.tally
+        tally.files.append(staged)
+        tally.accepted += staged.taken
+        tally.late += late_rows(staged.events, self.state.slide)
+        tally.max_ts = max_ts if tally.max_ts is None else max(tally.max_ts, max_ts)
+
+    def duplicate(self, known: BatchEntry) -> AppendReport:
+        """The report of a batch that was appended before, or a refusal if it had other rows."""
+        if (known.rows, known.digest) != (self.tally.rows, self.tally.digest):
+            raise BatchConflictError(
+                f"batch {self.batch_id!r} of source {self.source!r} was appended to stream "
+                f"{self.definition.name!r} before with other rows "
+                f"({known.rows} then, {self.tally.rows} now); use a new batch id, nothing was changed"
+            )
+        return self._report(duplicate=True, bytes_written=0)
+
+    def commit(self, replacing: Sequence[int] = ()) -> AppendReport:
+        """Publish what was staged and make it known, in one transaction."""
+        store, tally = self.store, self.tally
+        self._drain(0)
+        folder = store.stream_folder(self.definition.name)
+        rejected = self.rejected.seal()
+        published, names = [], []
+        try:
+            if rejected is not None:
+                rejected.file = store.writer.publish([rejected.path], folder / "rejected", "rejected")[0]
+                published.append(rejected.file)
+            if tally.files:
+                names = store.writer.publish([f.path for f in tally.files], folder / "segments", "append")
+                published += names
+                store.reader.trust(f for f, staged in zip(names, tally.files, strict=True) if staged.written_here)
+            self._settle()
+        except BaseException:
+            store.writer.discard([store.root / name for name in published])
+            raise
+        store.files.reach("append.committing")
+        with store.publishing(published) as tables:
+            known = (
+                tables.get("batches", batch_key(self.entry.id, self.source, self.batch_id)) if self.batch_id else None
+            )
+            if known is None:
+                self._record(tables, names, rejected, replacing)
+        store.remember(self._directories)
+        store.files.reach("append.committed")
+        if known is not None:
+            # Another process appended the same batch between our look and our commit; our files are orphans now.
+            for name in published:
+                store.files.unlink(store.root / name)
+            return self.duplicate(known)
+        written = sum(f.bytes for f in tally.files) + (rejected.bytes if rejected else 0)
+        return self._report(duplicate=False, bytes_written=written)
+
+    def _record(
+        self, tables: Tables, names: list[str], rejected: RejectedFile | None, replacing: Sequence[int]
+    ) -> None:
+        entry, state = find_stream(tables, self.definition.name)
+        if entry.id != self.entry.id:
+            raise UnknownStreamError(
+                f"stream {self.definition.name!r} was dropped and made anew while rows were appended; append them again"
+            )
+        now, tally, stream = self.store.clock(), self.tally, key(entry.id)
+        # The stream may have been turned to another layout or altered since this append began.
+        again = entry.definition.model if entry.definition.lasts_otherwise(self.definition) else None
+        if names:
+            state = with_layout(state, self.layout if again is None else flattened(self.layout))
+        for name, staged in zip(names, tally.files, strict=True):
+            self._record_file(tables, stream + key(state.next_spool), name, staged, now, again)
+            for tallies in staged.tallies if again is None else ():
+                tallies.commit(tables, entry.id, state.next_spool)
+            state = replace(state, next_spool=state.next_spool + 1)
+        if rejected is not None:
+            record = RejectedEntry(
+                file=rejected.file,
+                rows=rejected.rows,
+                bytes=rejected.bytes,
+                digest=rejected.digest,
+                reasons=self.rejected.reasons,
+                source=self.source,
+                batch_id=self.batch_id,
+                at=now,
+            )
+            tables.put("rejected", stream + key(state.next_rejected), record)
+            state = replace(state, next_rejected=state.next_rejected + 1, rejected=state.rejected + rejected.rows)
+        replayed = 0
+        for number in replacing:
+            old = tables.get("rejected", stream + key(number))
+            if old is None:
+                raise BusyError(
+                    f"rejected rows of stream {self.definition.name!r} were replayed or discarded by somebody else "
+                    "meanwhile; nothing was changed"
+                )
+            tables.delete("rejected", stream + key(number))
+            replayed += old.rows
+            state = replace(state, rejected=state.rejected - old.rows)
+            tables.put(
+                "reclaim", key(tables.version, tables.allocate("reclaims")), Reclaim(stream=entry.id, files=(old.file,))
+            )
+        tables.put("states", stream, state)
+        self._record_source(tables, stream, now, (0 if rejected is None else rejected.rows) - replayed)
+        if self.batch_id is not None:
+            batch = BatchEntry(
+                source=self.source,
+                batch_id=self.batch_id,
+                digest=tally.digest,
+                rows=tally.rows,
+                accepted=tally.accepted,
+                at=now,
+            )
+            tables.put("batches", batch_key(entry.id, self.source, self.batch_id), batch)
+
+    def _record_file(
+        self, tables: Tables, at: bytes, name: str, staged: StagedFile, now: int, again: RowModel | None
+    ) -> None:
+        segments = tuple(
+            segment_of(cut, tables.allocate("segments"), name, staged, self.layout.id, row=-1, slide=0)
+            for cut in staged.cuts
+        )
+        if again is not None:
+            segments = tuple(
+                retimed(segment, again, self.definition.stored_schema, self.store.reader) for segment in segments
+            )
+        for segment, cut in zip(segments, staged.cuts, strict=True):
+            tables.put_raw("directories", key(segment.id), cut.directory)
+            self._directories[segment.id] = cut.directory
+        tables.put(
+            "files",
+            name.encode(),
+            FileEntry(
+                stream=self.entry.id, rows=staged.rows, bytes=staged.bytes, digest=staged.digest, segments=len(segments)
+            ),
+        )
+        tables.put(
+            "spool",
+            at,
+            SpoolEntry(
+                segments=segments,
+                rows=staged.taken,
+                bytes=staged.bytes,
+                events=staged.events,
+                source=self.source,
+                batch_id=self.batch_id,
+                at=now,
+            ),
+        )
+
+    def _record_source(self, tables: Tables, stream: bytes, now: int, rejected: int) -> None:
+        at = stream + self.source.encode()
+        known: SourceEntry = tables.get("sources", at) or SourceEntry()
+        reached = [t for t in (known.max_ts, self.tally.max_ts) if t is not None]
+        tables.put(
+            "sources",
+            at,
+            SourceEntry(
+                max_ts=max(reached) if reached else None,
+                heartbeat=known.heartbeat,
+                failed=None,
+                rows=known.rows + self.tally.accepted,
+                rejected=known.rejected + rejected,
+                heard=now,
+            ),
+        )
+
+    def _report(self, *, duplicate: bool, bytes_written: int) -> AppendReport:
+        tally = self.tally
+        return AppendReport(
+            stream=self.definition.name,
+            source=self.source,
+            batch_id=self.batch_id,
+            rows=tally.rows,
+            accepted=tally.accepted,
+            rejected=dict(self.rejected.reasons),
+            late=tally.late,
+            duplicate=duplicate,
+            bytes_written=bytes_written,
+            seconds=time.perf_counter() - self._started,
+        )

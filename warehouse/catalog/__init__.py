@@ -1,0 +1,1 @@
+"""The catalog: everything transactional, in one LMDB environment."""

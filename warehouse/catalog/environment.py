@@ -1,0 +1,503 @@
+"""The catalog: one LMDB environment per warehouse and process, short reads, write transactions that are all or nothing.
+
+LMDB's own lock can be lost behind our back (any code in the process that closes a descriptor of lock.mdb, such as a
+copy of the folder, drops it), so writers and openers also take a lock of our own, and readers check that they were not
+overtaken twice while they read.
+"""
+
+import contextlib
+import ctypes
+import os
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import lmdb
+import msgspec
+
+from windrow.catalog import records
+from windrow.errors import BusyError, ClosedError, FormatError, StorageError
+from windrow.files import disk_errors
+from windrow.indexes.segments import Segment
+from windrow.locks import locked
+
+FORMAT = 1
+ENGINE = "lmdb 0.9"
+MAP_SIZE = 1 << 40
+MAX_READERS = 1024
+DATABASES = (
+    "meta",
+    "streams",
+    "states",
+    "files",
+    "segments",
+    "directories",
+    "spool",
+    "slides",
+    "sources",
+    "batches",
+    "rejected",
+    "reclaim",
+    "tables",
+    "queries",
+    "runs",
+    "synopses",
+    "usage",
+    "paced",
+    "keepers",
+    "holds",
+    "results",
+    "views",
+    "plans",
+    "orphans",
+)
+_LATER = frozenset(("orphans",))
+"""Databases that a catalog of format 1 may lack, until somebody who may write opens it."""
+
+T = TypeVar("T")
+_U64 = struct.Struct(">Q")
+_KINDS: dict[str, Any] = {
+    "streams": records.StreamEntry,
+    "states": records.StreamState,
+    "files": records.FileEntry,
+    "segments": Segment,
+    "spool": records.SpoolEntry,
+    "slides": records.SlideEntry,
+    "sources": records.SourceEntry,
+    "batches": records.BatchEntry,
+    "rejected": records.RejectedEntry,
+    "reclaim": records.Reclaim,
+    "tables": records.TableEntry,
+    "usage": records.UsageEntry,
+    "queries": records.QueryEntry,
+    "runs": records.RunEntry,
+    "synopses": records.SynopsisEntry,
+    "paced": records.QueryState,
+    "holds": records.HoldEntry,
+    "views": records.ViewInput,
+    "plans": records.ViewEntry,
+    "orphans": int,
+}
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODERS = {name: msgspec.msgpack.Decoder(kind) for name, kind in _KINDS.items()}
+_ASKED_AGAIN = frozenset(("streams", "states", "sources", "tables"))
+"""What every query reads, and few commits change; records are immutable, so the same bytes may share one."""
+
+
+@lru_cache(maxsize=512)
+def _decoded(table: str, raw: bytes) -> Any:
+    return _DECODERS[table].decode(raw)
+
+
+def key(*parts: int | str) -> bytes:
+    """An LMDB key: integers as 8 big-endian bytes (negative ones before), text as its bytes, in order."""
+    return b"".join(
+        _U64.pack((part + (1 << 63)) & ((1 << 64) - 1)) if isinstance(part, int) else part.encode() for part in parts
+    )
+
+
+def last_int(raw: bytes) -> int:
+    """The integer at the end of a key made by `key`."""
+    number: int = _U64.unpack(raw[-8:])[0]
+    return number - (1 << 63)
+
+
+class _Shared:
+    """The one environment of a path in this process, counted by its handles."""
+
+    def __init__(self, env: lmdb.Environment, handles: dict[str, Any]) -> None:
+        self.env = env
+        self.databases = handles
+        self.users = 0
+        self.thread_lock = threading.Lock()
+
+
+class _Process:
+    """What this process has open."""
+
+    def __init__(self) -> None:
+        self.open: dict[tuple[int, int], _Shared] = {}
+        self.guard = threading.RLock()
+        self.leaked: list[_Shared] = []
+        self.abandoned: deque[tuple[int, tuple[int, int], _Shared]] = deque()
+        """Of handles that were collected and never closed, with the process that had them."""
+
+    def release(self, identity: tuple[int, int], shared: _Shared) -> None:
+        """One handle less; the last one closes the environment. The guard must be held."""
+        shared.users -= 1
+        if shared.users == 0:
+            if self.open.get(identity) is shared:
+                del self.open[identity]
+            shared.env.close()
+
+    def release_abandoned(self) -> None:
+        """Let go of what nobody can close any more: each environment reserves addresses, of which 128 TiB are all."""
+        while self.abandoned:
+            pid, identity, shared = self.abandoned.popleft()
+            if pid == os.getpid():
+                self.release(identity, shared)
+
+
+_process = _Process()
+
+
+def _after_fork() -> None:
+    # The child must never close an inherited environment: that would free its parent's reader slot.
+    for shared in _process.open.values():
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(shared.env))
+        for handle in shared.databases.values():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
+        _process.leaked.append(shared)
+    _process.open.clear()
+    _process.guard = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class Tables:
+    """The named databases inside one transaction."""
+
+    def __init__(self, txn: lmdb.Transaction, databases: dict[str, Any]) -> None:
+        self._txn = txn
+        self._databases = databases
+
+    def get(self, table: str, at: bytes) -> Any:
+        """The record at a key, or None."""
+        raw = self._txn.get(at, db=self._databases[table])
+        return None if raw is None else self.decode(table, raw)
+
+    def raw(self, table: str, at: bytes) -> Any:
+        """The bytes at a key (valid only inside the transaction), or None."""
+        return self._txn.get(at, db=self._databases[table])
+
+    def decode(self, table: str, raw: Any) -> Any:
+        """The record that `raw` bytes of a table hold."""
+        try:
+            return _decoded(table, bytes(raw)) if table in _ASKED_AGAIN else _DECODERS[table].decode(raw)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise FormatError(
+                f"a record of the catalog's {table} cannot be read ({error}); "
+                "another release wrote it, or it is damaged"
+            ) from None
+
+    def put(self, table: str, at: bytes, record: Any) -> None:
+        """Store a record."""
+        self._txn.put(at, _ENCODER.encode(record), db=self._databases[table])
+
+    def put_raw(self, table: str, at: bytes, value: bytes | memoryview) -> None:
+        """Store bytes."""
+        self._txn.put(at, value, db=self._databases[table])
+
+    def delete(self, table: str, at: bytes) -> None:
+        """Remove a key."""
+        self._txn.delete(at, db=self._databases[table])
+
+    def items(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, Any]]:
+        """Records whose key begins with `prefix`, in key order."""
+        for at, raw in self.raw_items(table, prefix):
+            yield at, self.decode(table, raw)
+
+    def raw_items(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, Any]]:
+        """Bytes whose key begins with `prefix`, in key order."""
+        if table in _LATER and table not in self._databases:
+            return
+        with self._txn.cursor(db=self._databases[table]) as cursor:
+            if not cursor.set_range(prefix):
+                return
+            for at, raw in cursor.iternext():
+                plain = bytes(at)
+                if not plain.startswith(prefix):
+                    return
+                yield plain, raw
+
+    def delete_prefix(self, table: str, prefix: bytes) -> None:
+        """Remove every key that begins with `prefix`."""
+        for at in [at for at, _ in self.raw_items(table, prefix)]:
+            self.delete(table, at)
+
+    def number(self, name: str) -> int:
+        """A counter or number of the `meta` table, 0 if unset."""
+        raw = self._txn.get(name.encode(), db=self._databases["meta"])
+        return 0 if raw is None else int(_U64.unpack(raw)[0])
+
+    def set_number(self, name: str, value: int) -> None:
+        """Set a number of the `meta` table."""
+        self._txn.put(name.encode(), _U64.pack(value), db=self._databases["meta"])
+
+    def allocate(self, name: str, count: int = 1) -> int:
+        """Reserve `count` numbers of a counter; gives the first."""
+        first = self.number(name)
+        self.set_number(name, first + count)
+        return first
+
+    @property
+    def version(self) -> int:
+        """The number of the last commit; inside a write transaction, of the one under way."""
+        return self.number("version")
+
+
+class Catalog:
+    """A handle to a warehouse's catalog.
+
+    Args:
+        folder: The catalog's folder; it must be on a local disk.
+        create: Make it if it is missing.
+    """
+
+    def __init__(self, folder: Path, *, create: bool) -> None:
+        self.folder = folder
+        self._pid = os.getpid()
+        self._closed = False
+        with disk_errors("opening the catalog"):
+            if create:
+                folder.mkdir(parents=True, exist_ok=True)
+            elif not (folder / "data.mdb").exists():
+                raise FormatError(
+                    f"{folder} holds no catalog; create a warehouse with 'windrow init' or check the path"
+                )
+            elif not (folder / "data.mdb").stat().st_size:
+                raise _emptied(folder)
+            self.writable = os.access(folder, os.W_OK)
+            status = folder.stat()
+        self._identity = (status.st_dev, status.st_ino)
+        with _process.guard:
+            _process.release_abandoned()
+            shared = _process.open.get(self._identity)
+            if shared is None:
+                with self._opening():
+                    shared = _open_environment(folder, self.writable, create)
+                _process.open[self._identity] = shared
+            shared.users += 1
+            self._shared = shared
+        try:
+            self._check_format(create)
+        except BaseException:
+            self.close()
+            raise
+
+    def _opening(self) -> Any:
+        return (
+            locked(self.folder / "writer.lock", "the catalog", signed=False)
+            if self.writable
+            else contextlib.nullcontext()
+        )
+
+    def _check_format(self, create: bool) -> None:
+        found = self.read(
+            lambda tables: (tables.number("format"), bytes(tables.raw("meta", b"engine") or b"").decode())
+        )
+        if found == (FORMAT, ENGINE):
+            return
+        if found == (0, ""):
+            if not create or not self.writable:
+                raise _emptied(self.folder)
+            with self.write() as tables:
+                if not tables.number("format"):
+                    tables.set_number("format", FORMAT)
+                    tables.put_raw("meta", b"engine", ENGINE.encode())
+            return
+        age = "newer" if found[0] > FORMAT else "older"
+        raise FormatError(
+            f"{self.folder} has catalog format {found[0]} ({found[1] or 'unknown engine'}), {age} than this release's "
+            f"{FORMAT} ({ENGINE}); "
+            "open it with the release that wrote it"
+        )
+
+    def _live(self) -> _Shared:
+        if self._pid != os.getpid():
+            raise ClosedError("this warehouse was opened before a fork; open it again in the child process")
+        if self._closed:
+            raise ClosedError("this warehouse is closed; open it again")
+        return self._shared
+
+    def read(self, fetch: Callable[[Tables], T]) -> T:
+        """What `fetch` takes out of one short, consistent read; it must copy what it keeps."""
+        shared = self._live()
+        began = 0
+        for attempt in range(64):
+            try:
+                with shared.env.begin(buffers=True) as txn:
+                    began = txn.id()
+                    result = fetch(Tables(txn, shared.databases))
+            except lmdb.ReadersFullError:
+                self._readers_full(shared, attempt)
+                continue
+            except lmdb.MapResizedError:
+                shared.env.set_mapsize(0)
+                continue
+            except Exception as error:
+                if self._overtaken(shared, began) and attempt < 63:
+                    continue  # what it read may have been torn: a reader whose slot is lost is not protected
+                if isinstance(error, lmdb.CorruptedError):
+                    text = f"the catalog in {self.folder} is damaged ({error}); restore it from a copy"
+                    raise FormatError(text) from None
+                raise
+            if not self._overtaken(shared, began) or attempt == 63:
+                return result
+        raise BusyError(f"all {MAX_READERS} reader slots of {self.folder} are taken; close some readers and try again")
+
+    @staticmethod
+    def _overtaken(shared: _Shared, began: int) -> bool:
+        return int(shared.env.info()["last_txnid"]) - began >= 2
+
+    def _readers_full(self, shared: _Shared, attempt: int) -> None:
+        shared.env.reader_check()
+        if attempt > 8:
+            raise BusyError(
+                f"all {MAX_READERS} reader slots of {self.folder} are taken; close some readers and try again"
+            )
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[Tables]:
+        """One write transaction: committed and durable when the block ends, undone if it raises."""
+        with self.exclusive() as tables:
+            tables.set_number("version", tables.version + 1)
+            yield tables
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[Tables]:
+        """As `write`, but no new version, and no commit at all if nothing is changed: for a look while nobody writes.
+
+        An ordinary read may miss the last commit: its writer was killed after LMDB had written it and before readers
+        were told. Whoever takes LMDB's lock next learns that the holder died, and sees that commit.
+        """
+        shared = self._live()
+        if not self.writable:
+            raise StorageError(f"the catalog in {self.folder} is read-only; it cannot be changed from here")
+        with (
+            shared.thread_lock,
+            disk_errors("writing the catalog"),
+            locked(self.folder / "writer.lock", "the catalog", signed=False),
+        ):
+            try:
+                with shared.env.begin(write=True, buffers=False) as txn:
+                    yield Tables(txn, shared.databases)
+            except (lmdb.MapFullError, lmdb.DiskError) as error:
+                raise StorageError(
+                    f"the catalog in {self.folder} cannot grow ({error}); free some disk space, nothing was changed"
+                ) from error
+            except lmdb.Error as error:
+                raise _disk_error(error, self.folder) from error
+
+    def version(self) -> int:
+        """The number of the last commit."""
+        return self.read(lambda tables: tables.version)
+
+    def last_transaction(self) -> int:
+        """LMDB's own number of the last commit: a cheap way to see that something changed."""
+        return int(self._live().env.info()["last_txnid"])
+
+    def copy_to(self, folder: Path) -> None:
+        """Write a compact copy of the last commit into an existing folder that holds no catalog."""
+        try:
+            self._live().env.copy(str(folder), compact=True)
+        except lmdb.Error as error:
+            raise _disk_error(error, self.folder) from error
+
+    def size(self) -> int:
+        """Bytes of the catalog on disk."""
+        return sum(entry.stat().st_size for entry in self.folder.glob("*.mdb"))
+
+    def close(self) -> None:
+        """Let go of the environment; the last handle in the process closes it."""
+        if self._closed or self._pid != os.getpid():
+            return
+        self._closed = True
+        with _process.guard:
+            _process.release(self._identity, self._shared)
+
+    def __del__(self, abandoned: deque[Any] = _process.abandoned) -> None:
+        # This may run in any thread and at any moment, so the next handle that is opened does the rest.
+        if not self._closed and hasattr(self, "_shared"):
+            abandoned.append((self._pid, self._identity, self._shared))
+
+
+@contextlib.contextmanager
+def _beside_inherited() -> Iterator[None]:
+    """Let a forked child open what its parent has open: py-lmdb's list of open files is inherited, locks are not."""
+    identity = getattr(lmdb, "_envid", None)
+    if identity is None or not _process.leaked:
+        yield
+        return
+    known = identity.env_keys
+    identity.env_keys = lambda *_: ()
+    try:
+        yield
+    finally:
+        identity.env_keys = known
+
+
+def _open_environment(folder: Path, writable: bool, create: bool) -> _Shared:
+    try:
+        with _beside_inherited():
+            env = lmdb.open(
+                str(folder),
+                map_size=MAP_SIZE,
+                max_dbs=64,
+                max_readers=MAX_READERS,
+                readonly=not writable,
+                lock=writable,
+                readahead=False,
+                meminit=False,
+                create=writable,
+            )
+    except lmdb.VersionMismatchError as error:
+        raise FormatError(
+            f"{folder} was written by another LMDB engine ({error}); open it with the release that wrote it"
+        ) from None
+    except (lmdb.InvalidError, lmdb.CorruptedError) as error:
+        raise FormatError(
+            f"{folder}/data.mdb is not a catalog or is damaged ({error}); restore it from a copy"
+        ) from None
+    except (lmdb.MemoryError, MemoryError) as error:
+        raise _address_space(folder) from error
+    except lmdb.Error as error:
+        if "memory" in str(error).lower():
+            raise _address_space(folder) from error
+        raise _disk_error(error, folder) from error
+    try:
+        if not create and not _is_begun(env):
+            raise _emptied(folder)
+        databases = {name: env.open_db(name.encode(), create=writable) for name in DATABASES if name not in _LATER}
+        for name in _LATER:
+            with contextlib.suppress(lmdb.NotFoundError):
+                databases[name] = env.open_db(name.encode(), create=writable)
+        return _Shared(env, databases)
+    except BaseException:
+        env.close()
+        raise
+
+
+def _is_begun(env: lmdb.Environment) -> bool:
+    """Whether anything was ever committed to a catalog."""
+    try:
+        meta = env.open_db(b"meta", create=False)
+    except lmdb.NotFoundError:
+        return False
+    with env.begin(db=meta) as txn:
+        return txn.get(b"format") is not None or txn.get(b"engine") is not None
+
+
+def _emptied(folder: Path) -> FormatError:
+    return FormatError(f"the catalog in {folder} is empty; restore it from a copy, the rows are untouched")
+
+
+def _address_space(folder: Path) -> StorageError:
+    return StorageError(
+        f"the catalog in {folder} reserves {MAP_SIZE >> 40} TiB of addresses (not memory) and this process may not; "
+        "raise 'ulimit -v'"
+    )
+
+
+def _disk_error(error: lmdb.Error, folder: Path) -> StorageError:
+    text = str(error)
+    if "No space left" in text:
+        return StorageError(
+            f"the catalog in {folder} cannot grow: the disk is full; free some space, nothing was changed"
+        )
+    return StorageError(f"the catalog in {folder} could not be used ({text}); nothing was changed")

@@ -1,0 +1,59 @@
+"""Finding things in the catalog by what users call them, or saying what there is instead."""
+
+import xxhash
+
+from windrow.catalog.environment import Tables, key
+from windrow.catalog.records import StreamEntry, StreamState
+from windrow.definitions import DEFAULT_SOURCE, check_label
+from windrow.errors import UnknownSourceError, UnknownStreamError, ViewError
+
+
+def find_stream(tables: Tables, name: str) -> tuple[StreamEntry, StreamState]:
+    """A stream's records, or an error that names the streams there are."""
+    entry = tables.get("streams", name.encode())
+    if entry is None:
+        names = [at.decode() for at, _ in tables.raw_items("streams")]
+        raise UnknownStreamError(
+            f"there is no stream {name!r}; {'the streams are ' + ', '.join(names) if names else 'none was created yet'}"
+        )
+    return entry, tables.get("states", key(entry.id))
+
+
+def refuse_view(entry: StreamEntry, action: str) -> None:
+    """Refuse what is done to streams from outside: a view follows its inputs."""
+    inputs = entry.definition.inputs
+    if inputs:
+        raise ViewError(
+            f"{entry.definition.name!r} is a view and cannot be {action}; it follows {', '.join(inputs)} by itself"
+        )
+
+
+def source_name(entry: StreamEntry, source: str | None) -> str:
+    """The source that an append or heartbeat speaks for, checked against the declared ones."""
+    declared = entry.definition.sources
+    if source is None:
+        if len(declared) > 1:
+            raise UnknownSourceError(
+                f"stream {entry.definition.name!r} has the sources {', '.join(declared)}; say which one with source=…"
+            )
+        return declared[0] if declared else DEFAULT_SOURCE
+    check_label(source, "source")
+    if declared and source not in declared:
+        raise UnknownSourceError(
+            f"stream {entry.definition.name!r} has no source {source!r}; it declares {', '.join(declared)}"
+        )
+    return source
+
+
+def batch_key(stream_id: int, source: str, batch_id: str) -> bytes:
+    """Where a batch is remembered."""
+    return key(stream_id) + xxhash.xxh3_128_digest(f"{len(source)}:{source}{batch_id}".encode())
+
+
+def taken(tables: Tables, name: str, but: str = "") -> str | None:
+    """What already has a name that SQL could not tell from `name`, other than the table in `but`."""
+    for kind in ("streams", "tables", "queries"):
+        for at, _ in tables.raw_items(kind):
+            if at.decode().lower() == name.lower() and not (kind == but and at.decode() == name):
+                return at.decode()
+    return None

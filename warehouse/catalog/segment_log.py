@@ -1,0 +1,75 @@
+"""The segments of a stream out of the catalog: what this process knew, and what commits have changed since.
+
+A manifest is known by the commit that made it. Commits that came after it, whoever made them, are followed one by one
+while the stream's state still says what they did; else the records are gone through, and unknown ones decoded.
+"""
+
+from windrow.catalog.environment import Tables, key, last_int
+from windrow.catalog.records import StreamState
+from windrow.indexes.manifest import Manifest
+from windrow.indexes.segments import Segment
+from windrow.store import Store
+
+
+def load_segments(store: Store, tables: Tables, stream: int, state: StreamState) -> Manifest:
+    """The segments of a stream, decoding only those that this process has not seen yet."""
+    cached = store.manifests.get(stream)
+    if cached is not None and cached[0] == state.manifest:
+        return cached[1]
+    if cached is not None and cached[0] > state.manifest:
+        return _read(tables, stream, ())  # of an older commit than is known: records may have been other ones then
+    known = cached[1] if cached is not None and cached[0] >= state.rewritten else None
+    segments = None if cached is None or known is None else _followed(tables, stream, state, cached[0], known)
+    if segments is None:
+        segments = _read(tables, stream, known or ())
+    if cached is None:
+        forget_dropped(store, tables)
+    else:
+        _let_go(store, cached[1], segments)
+    store.manifests[stream] = state.manifest, segments
+    return segments
+
+
+def forget_dropped(store: Store, tables: Tables) -> None:
+    """Let go of all that is held of streams that are gone, whoever dropped them."""
+    there = {last_int(at) for at, _ in tables.raw_items("states")}
+    for stream in store.manifests.keys() - there:
+        known = store.manifests.pop(stream, None)
+        if known is not None:
+            _let_go(store, known[1], Manifest(()))
+    for stream in store.judges.keys() - there:
+        store.judges.pop(stream, None)
+
+
+def _followed(tables: Tables, stream: int, state: StreamState, version: int, known: Manifest) -> Manifest | None:
+    """The manifest of commit `version`, changed as later commits changed it; None if not all of them are known."""
+    cached, come = version, dict[int, None]()
+    gone: set[int] = set()
+    for change in state.changes:
+        # One commit may move a view several times: what it did is known as a whole, or not at all.
+        if change.after > cached and change.before == version:
+            version = change.after
+            come |= dict.fromkeys(change.come)
+            gone |= set(change.gone)
+    if version != state.manifest:
+        return None
+    fresh: list[Segment | None] = [tables.get("segments", key(stream, number)) for number in come if number not in gone]
+    found = [segment for segment in fresh if segment is not None]
+    return known.changed(gone, found) if len(found) == len(fresh) else None
+
+
+def _read(tables: Tables, stream: int, known: tuple[Segment, ...]) -> Manifest:
+    seen = {segment.id: segment for segment in known}
+    return Manifest(
+        seen.get(last_int(at)) or tables.decode("segments", raw)
+        for at, raw in tables.raw_items("segments", key(stream))
+    )
+
+
+def _let_go(store: Store, before: Manifest, after: Manifest) -> None:
+    """Drop what is held of files that no segment is in any more: a map keeps a deleted file's space."""
+    if before:
+        folder, files = before[0].file.rsplit("/", 1)[0], after.files()
+        store.reader.retain(folder, files)
+        store.columns.retain(folder, files)
+        store.copies.forget(set(before.figures.id.tolist()) - set(after.figures.id.tolist()))

@@ -1,0 +1,50 @@
+"""The command line, in the same words as the Python interface. A command is a line in `COMMANDS`, imported on use."""
+
+import click
+
+from windrow import __version__
+from windrow.cli.session import ENVIRONMENT, TopGroup
+
+COMMANDS = {
+    "init": "windrow.cli.admin:init",
+    "stream": "windrow.cli.streams:stream",
+    "append": "windrow.cli.rows:append",
+    "ingest": "windrow.cli.ingest:ingest",
+    "heartbeat": "windrow.cli.clock:heartbeat",
+    "slide": "windrow.cli.clock:slide",
+    "probe": "windrow.cli.rows:probe",
+    "scan": "windrow.cli.rows:scan",
+    "sql": "windrow.cli.sql:sql",
+    "explain": "windrow.cli.sql:explain",
+    "table": "windrow.cli.tables:table",
+    "query": "windrow.cli.queries:query",
+    "serve": "windrow.cli.queries:serve",
+    "view": "windrow.cli.views:view",
+    "advise": "windrow.cli.advise:advise",
+    "status": "windrow.cli.admin:status",
+    "check": "windrow.cli.admin:check",
+    "gc": "windrow.cli.admin:gc",
+    "demo": "windrow.cli.admin:demo",
+    "bench": "windrow.cli.bench:bench",
+}
+
+
+@click.group(cls=TopGroup, homes=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "-w",
+    "--warehouse",
+    metavar="PATH",
+    envvar=ENVIRONMENT,
+    help=f"The warehouse's folder; by default ${ENVIRONMENT}, or the current folder if it holds one.",
+)
+@click.version_option(__version__, prog_name="windrow")
+def windrow(warehouse: str | None) -> None:
+    """A disk-archived sliding-window warehouse.
+
+    Rows are appended to streams, stay exactly as long as they live, and leave when the stream slides.
+    """
+
+
+def main() -> None:
+    """The `windrow` program."""
+    windrow(prog_name="windrow")

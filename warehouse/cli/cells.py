@@ -1,0 +1,186 @@
+r"""Cells of CSV and JSON files become values: whatever `windrow.texts` writes is read back as what it was.
+
+Text is read by Arrow's own parsers, column by column; where they are narrower than users are (times, durations, bytes,
+nested CSV cells), a column is first read as a `carrier` type and then restored. Values that do not fit raise
+`pa.ArrowException`.
+"""
+
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from windrow.errors import DefinitionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_UNBOUNDED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_UNBOUNDED_LINE = re.compile(rb'^.*"(?:NaN|-?Infinity)".*$', re.MULTILINE)
+_HEXADECIMAL = "\\x"
+
+
+def carrier(kind: "pa.DataType", *, json: bool) -> "pa.DataType":
+    """The type that Arrow's CSV or JSON reader is asked for, when the column is to become `kind`."""
+    import pyarrow as pa
+
+    from windrow.formats.text import is_bytes
+
+    is_ = pa.types
+    if is_.is_dictionary(kind):
+        return carrier(kind.value_type, json=json)
+    if is_.is_map(kind) or is_.is_union(kind) or is_.is_run_end_encoded(kind):
+        raise DefinitionError(f"a column of type {kind} cannot be read from text; use Parquet or Arrow")
+    if is_.is_temporal(kind) or is_.is_string_view(kind) or (is_.is_decimal256(kind) and not json):
+        return pa.string()
+    if is_.is_float16(kind):
+        return pa.float32()
+    if is_bytes(kind):
+        return pa.string() if json else pa.binary()
+    if not is_.is_nested(kind):
+        return kind
+    return _nested_carrier(kind) if json else pa.string()
+
+
+def _nested_carrier(kind: "pa.DataType") -> "pa.DataType":
+    """Lists of all kinds are read as lists."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        fields = [kind.field(at) for at in range(kind.num_fields)]
+        return pa.struct([pa.field(field.name, carrier(field.type, json=True)) for field in fields])
+    return pa.list_(carrier(kind.value_type, json=True))
+
+
+def restore(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
+    """The column that was read as a `carrier`, as the type it is to have; dictionaries stay plain."""
+    import pyarrow as pa
+
+    from windrow.formats.text import is_bytes
+
+    if pa.types.is_dictionary(kind):
+        return restore(column, kind.value_type)
+    if is_bytes(kind):
+        return _bytes(column).cast(kind)
+    if column.type.equals(kind):
+        return column
+    if pa.types.is_string(column.type):
+        return _from_text(column, kind)
+    if pa.types.is_nested(column.type):
+        return _restored_parts(column, kind)
+    return column.cast(kind)
+
+
+def _from_text(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
+    import pyarrow as pa
+
+    from windrow.formats.durations import from_words
+    from windrow.formats.timestamps import from_iso
+
+    if pa.types.is_duration(kind):
+        return from_words(column, kind)
+    if pa.types.is_temporal(kind):
+        return from_iso(column, kind)
+    return _nested_cells(column, kind) if pa.types.is_nested(kind) else column.cast(kind)
+
+
+def _bytes(column: "pa.Array") -> "pa.Array":
+    r"""Text as bytes: after \x the digits of each, else the text's own."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = column.cast(pa.binary())
+    if not pc.any(pc.starts_with(column, _HEXADECIMAL)).as_py():
+        return column
+    return pa.array([None if value is None else read_bytes(value) for value in column.to_pylist()], pa.binary())
+
+
+def read_bytes(text: bytes) -> bytes:
+    r"""The bytes that a text stands for: hexadecimal digits after \x, or the text itself."""
+    import pyarrow as pa
+
+    if not text.startswith(_HEXADECIMAL.encode()):
+        return text
+    try:
+        return bytes.fromhex(text[2:].decode())
+    except ValueError:
+        raise pa.ArrowInvalid(f"{text!r} has other characters than hexadecimal digits after \\x") from None
+
+
+def _restored_parts(column: Any, kind: "pa.DataType") -> "pa.Array":
+    """Nested values whose parts are restored, each by its type."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_struct(kind):
+        fields = [kind.field(at) for at in range(kind.num_fields)]
+        parts = [restore(column.field(at), field.type) for at, field in enumerate(fields)]
+        made = [field.with_type(part.type) for field, part in zip(fields, parts, strict=True)]
+        return pa.StructArray.from_arrays(parts, fields=made, mask=column.is_null()).cast(kind)
+    offsets = column.offsets
+    first = offsets[0].as_py()
+    inner = restore(column.values.slice(first, offsets[-1].as_py() - first), kind.value_type)
+    listed = pa.ListArray.from_arrays(pc.subtract(offsets, offsets[0]), inner, mask=column.is_null())
+    return listed.cast(kind)
+
+
+def _nested_cells(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
+    """CSV cells that hold JSON."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.json as pj
+
+    if not len(column):
+        return pa.nulls(0, kind)
+    lines = pc.binary_join_element_wise('{"v":', pc.fill_null(column, "null"), "}", "")
+    text = pc.binary_join(pa.ListArray.from_arrays([0, len(lines)], lines), "\n")[0].as_py().encode()
+    block = unquoted(text, pa.schema([("v", kind)]))
+    read = pj.read_json(
+        pa.BufferReader(block),
+        read_options=pj.ReadOptions(block_size=len(block) + 64),
+        parse_options=pj.ParseOptions(
+            explicit_schema=pa.schema([("v", _nested_carrier(kind))]), newlines_in_values=True
+        ),
+    )
+    return _restored_parts(read.column("v").combine_chunks(), kind)
+
+
+def unquoted(block: bytes, schema: "pa.Schema") -> bytes:
+    """Lines of JSON in which "NaN", "Infinity" and "-Infinity" lost their quotes where numbers belong.
+
+    JSON has no numbers of that kind, so they are written as text; Arrow's reader takes them bare, and only so.
+    """
+    import pyarrow as pa
+
+    from windrow.formats.text import contains
+
+    numbers = [field for field in schema if contains(field.type, pa.types.is_floating)]
+    if not numbers or not any(f'"{word}"'.encode() in block for word in _UNBOUNDED):
+        return block
+    return _UNBOUNDED_LINE.sub(lambda line: _unquoted_line(line[0], numbers), block)
+
+
+def _unquoted_line(line: bytes, numbers: "list[pa.Field]") -> bytes:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return line  # Arrow says what is wrong with it
+    if not isinstance(row, dict):
+        return line
+    for field in numbers:
+        if field.name in row:
+            row[field.name] = _number(row[field.name], field.type)
+    return json.dumps(row).encode()
+
+
+def _number(value: Any, kind: "pa.DataType") -> Any:
+    import pyarrow as pa
+
+    if isinstance(value, str) and pa.types.is_floating(kind):
+        return _UNBOUNDED.get(value, value)
+    if isinstance(value, dict) and pa.types.is_struct(kind):
+        fields = (kind.field(at) for at in range(kind.num_fields))
+        return value | {f.name: _number(value[f.name], f.type) for f in fields if f.name in value}
+    if isinstance(value, list) and pa.types.is_nested(kind) and not pa.types.is_struct(kind):
+        return [_number(one, kind.field(0).type) for one in value]
+    return value

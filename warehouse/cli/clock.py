@@ -1,0 +1,126 @@
+"""Commands for a stream's clock: slide, heartbeat."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from windrow.cli import terminal
+from windrow.cli.session import Failure, Session, command, in_shell_words
+from windrow.errors import ClockError, SourceBehindError
+from windrow.times import instant, show
+
+if TYPE_CHECKING:
+    from windrow.slide import SlideReport
+
+
+@click.command()
+@click.argument("stream", required=False)
+@click.option("--all", "every", is_flag=True, help="Slide every stream.")
+@click.option(
+    "--to", metavar="TIME", help="To the last slot end at or before TIME; by default as far as the sources allow."
+)
+@click.option(
+    "--force", is_flag=True, help="Slide even if a declared source is behind; answers then say who was missing."
+)
+@click.option(
+    "--timeout", type=float, default=60.0, show_default=True, help="Seconds to wait for another slide of the stream."
+)
+@command
+def slide(session: Session, stream: str | None, every: bool, to: str | None, force: bool, timeout: float) -> None:
+    """Move a stream's clock: spooled rows come in, expired rows go."""
+    if (stream is None) != every:
+        raise click.UsageError("name a stream, or give --all")
+    reports: list[SlideReport] = []
+    refused: list[str] = []
+    with session.open() as wh:
+        for name in wh.streams() if stream is None else [stream]:
+            try:
+                reports.append(wh.slide(name, to, force=force, timeout=timeout))
+            except (SourceBehindError, ClockError) as error:
+                if not every:
+                    raise
+                refused.append(in_shell_words(str(error)))
+    if session.json:
+        told = [report_json(report) for report in reports]
+        terminal.write_json(told if every else told[0])
+    else:
+        show_reports(reports)
+    if refused:
+        raise Failure("\nwindrow: ".join(refused))
+
+
+def report_json(report: "SlideReport") -> dict[str, Any]:
+    """A slide's report for machines."""
+    return terminal.plain(report, instants=("now",))
+
+
+def show_reports(reports: "list[SlideReport]") -> None:
+    """Slides as a table, and why a stream stayed where it was."""
+    columns = ("stream", "slide", "now", "inserted", "late", "expired", "touched", "rebuilt", "written", "took")
+    if moved := [report for report in reports if report.moved]:
+        terminal.table(columns, [report_row(report) for report in moved], right=columns[3:])
+    for report in moved:
+        if report.missing:
+            terminal.say(f"{report.stream}: went on without {terminal.names(report.missing)}")
+        if report.relayout_problem:
+            terminal.say(f"{report.stream}: no rows were moved to the new layout: {report.relayout_problem}")
+        if report.spoken_for:
+            terminal.say(f"{report.stream}: max_skew spoke for {terminal.names(report.spoken_for)}")
+    for report in reports:
+        if not report.moved:
+            why = (
+                f"it waits for {terminal.waited(report.waiting_for)}"
+                if report.waiting_for
+                else "there is nothing to slide to"
+            )
+            at = f"stays at {show(report.now)}" if report.now is not None else "has not slid yet"
+            terminal.say(f"{report.stream} {at}: {why}")
+
+
+def report_row(report: "SlideReport") -> tuple[str, ...]:
+    """One slide in a table."""
+    numbers = (report.inserted, report.late, report.expired, report.touched, report.rebuilt)
+    return (
+        report.stream,
+        str(report.slide),
+        show(report.now),
+        *(f"{number:,}" for number in numbers),
+        terminal.size(report.bytes_written),
+        terminal.milliseconds(report.seconds),
+    )
+
+
+@click.command(short_help="Say that a source has nothing more to come.")
+@click.argument("stream")
+@click.option("--source", metavar="NAME", help="Who speaks; may be left out if the stream has one source.")
+@click.option("--up-to", metavar="TIME", help="Nothing at or before TIME will follow.")
+@click.option(
+    "--failed", metavar="WHY", help="Declare the source failed instead; its next append or heartbeat revives it."
+)
+@command
+def heartbeat(session: Session, stream: str, source: str | None, up_to: str | None, failed: str | None) -> None:
+    """Say that a source has nothing more up to a time, or that it has failed."""
+    if (up_to is None) == (failed is None):
+        raise click.UsageError("give either --up-to TIME or --failed WHY")
+    if failed is not None and source is None:
+        raise click.UsageError("--failed needs --source NAME")
+    with session.open() as wh:
+        if up_to is not None:
+            wh.heartbeat(stream, source=source, up_to=up_to)
+        else:
+            wh.fail_source(stream, str(source), str(failed))
+        status = wh.stream(stream)
+    name = source or (status.definition.sources[0] if status.definition.sources else "default")
+    if session.json:
+        told = next(s for s in status.sources if s.name == name)
+        document = terminal.plain(told, instants=("progress", "effective", "heard"))
+        terminal.write_json({"stream": stream, **document, "waiting_for": list(status.waiting_for)})
+    elif up_to is not None:
+        terminal.say(f"{stream}: nothing at or before {show(instant(up_to))} will follow from source {name!r}")
+    else:
+        then = (
+            "the stream waits for it"
+            if status.definition.on_source_failure == "block"
+            else "the stream goes on without it"
+        )
+        terminal.say(f"{stream}: source {name!r} has failed ({failed}); {then}")

@@ -1,0 +1,180 @@
+"""`windrow ingest`: a Spark job from the command line, with its progress and a summary of what came of it."""
+
+import contextlib
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from windrow.cli import terminal
+from windrow.cli.session import Failure, Session, command
+
+if TYPE_CHECKING:
+    from windrow.ingest.totals import Totals
+    from windrow.warehouse import Warehouse
+
+_SAY_EVERY = 30.0
+
+_OPTIONS: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
+    click.option(
+        "--format",
+        default="parquet",
+        show_default=True,
+        metavar="NAME",
+        help="Spark's name of the source: csv, json, parquet, text, rate, socket, kafka, …",
+    ),
+    click.option("--load", "paths", metavar="PATH", multiple=True, help="What to read; may be given several times."),
+    click.option(
+        "--option", "options", metavar="KEY=VALUE", multiple=True, help="An option of the source, in Spark's words."
+    ),
+    click.option(
+        "--schema",
+        metavar="DDL",
+        help="Of the input, as in 'ts TIMESTAMP, src BIGINT'; CSV and JSON have the stream's.",
+    ),
+    click.option("--sql", metavar="SELECT", help="What becomes of the input, as in 'SELECT … FROM input'."),
+    click.option(
+        "--where", metavar="CONDITION", help="Only these rows; the others still tell how far the source has come."
+    ),
+    click.option("--source", metavar="NAME", help="Which of the stream's sources this is."),
+    click.option("--batch-id", metavar="ID", help="Ingesting the same source and ID again changes nothing."),
+    click.option(
+        "--checkpoint", metavar="FOLDER", help="Where Spark remembers what it has read; makes the ingest a stream."
+    ),
+    click.option("--continuous", is_flag=True, help="Go on until stopped (SIGTERM, Ctrl-C); needs --checkpoint."),
+    click.option("--trigger", metavar="INTERVAL", help="How often to look for new rows; by default at once."),
+    click.option(
+        "--heartbeat", metavar="INTERVAL", help="While a live source is silent, promise that nothing old will follow."
+    ),
+    click.option(
+        "--lag",
+        metavar="DURATION",
+        help="How far behind the wall clock that promise is; by default the stream's slack.",
+    ),
+    click.option("--slide/--no-slide", default=True, show_default=True, help="Slide as far as the sources allow."),
+    click.option(
+        "--max-spool-bytes", type=click.IntRange(min=0), metavar="N", help="Wait while more than this is spooled."
+    ),
+    click.option("--master", metavar="URL", help="Spark's master; by default what spark-submit says, or local[*]."),
+    click.option("--packages", metavar="COORDINATES", help="Maven packages for Spark, as for Kafka."),
+    click.option("--conf", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of Spark."),
+]
+_ONLY_CONTINUOUS = ("trigger", "heartbeat", "lag")
+
+
+def _with_options(function: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+@click.command()
+@click.argument("stream")
+@_with_options
+@command
+def ingest(
+    session: Session,
+    stream: str,
+    master: str | None,
+    packages: str | None,
+    settings: tuple[str, ...],
+    options: tuple[str, ...],
+    **given: Any,
+) -> None:
+    """Ingest rows with Spark: files, Kafka, sockets, whatever Spark can read.
+
+    Without --checkpoint the input is one batch: all of it is in, or nothing. With --checkpoint it is read as a stream,
+    exactly once over restarts, until everything is read or, with --continuous, until the command is stopped.
+    """
+    _check(given)
+    source, conf = pairs(options, "--option"), pairs(settings, "--conf")
+    started = time.monotonic()
+    from windrow.spark import home
+
+    job = home("windrow.ingest.job")
+    with session.open() as wh:
+        wh.stream(stream)
+        with _spark_errors(), job.spark_session(master, packages, conf) as spark, _progress(wh, stream) as moved:
+            counted = job.Job(stream=stream, options=source, **given).run(wh, spark, moved)
+        summary(session, wh, stream, counted, time.monotonic() - started)
+    if counted.failure:
+        raise Failure(f"stream {stream!r}: the ingest failed: {counted.failure}")
+
+
+def _check(given: dict[str, Any]) -> None:
+    if given["continuous"] and not given["checkpoint"]:
+        raise click.UsageError("--continuous needs --checkpoint, or a restart would read everything again")
+    if given["checkpoint"] and given["batch_id"]:
+        raise click.UsageError("--batch-id is for a single batch; with --checkpoint batches have ids of their own")
+    idle = [name for name in _ONLY_CONTINUOUS if given[name] and not given["continuous"]]
+    if idle:
+        raise click.UsageError(f"--{idle[0]} is for an ingest that goes on; add --continuous and --checkpoint")
+
+
+def pairs(given: tuple[str, ...], option: str) -> dict[str, str]:
+    """KEY=VALUE arguments."""
+    for item in given:
+        if "=" not in item:
+            raise click.UsageError(f"{option} is KEY=VALUE, not {item!r}")
+    return dict(item.split("=", 1) for item in given)
+
+
+@contextlib.contextmanager
+def _spark_errors() -> Iterator[None]:
+    """What Spark raises, in one line; the rest of it is for whoever reads Spark's own log."""
+    from windrow.ingest.errors import SPARK_ERRORS, told
+
+    try:
+        with warnings.catch_warnings():
+            # PySpark 4.3 warns of pandas 3 wherever it meets Arrow; no row of ours goes through pandas.
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    except SPARK_ERRORS as error:
+        raise Failure(f"Spark: {told(error)}") from error
+
+
+@contextlib.contextmanager
+def _progress(wh: "Warehouse", stream: str) -> "Iterator[Callable[[Totals], None]]":
+    """Rows as they come: a bar on a terminal, else a line now and then."""
+    said = [time.monotonic(), 0]
+
+    def say(counted: "Totals") -> None:
+        if time.monotonic() - said[0] >= _SAY_EVERY and counted.rows > said[1]:
+            said[:] = [time.monotonic(), counted.rows]
+            terminal.note(
+                f"{stream}: {terminal.count(counted.rows, 'row')} so far, now {terminal.cell(wh.now(stream))}"
+            )
+
+    if not sys.stderr.isatty():
+        yield say
+        return
+    with terminal.progress(f"ingest {stream}") as moved:
+        yield lambda counted: moved(counted.rows)
+
+
+def summary(session: Session, wh: "Warehouse", stream: str, counted: "Totals", seconds: float) -> None:
+    """What came of it."""
+    now = wh.now(stream)
+    if session.json:
+        terminal.write_json(
+            {
+                "stream": stream,
+                **terminal.plain(counted),
+                "now": None if now is None else terminal.cell(now),
+                "seconds": seconds,
+            }
+        )
+        return
+    if counted.duplicates:
+        batches = "1 batch" if counted.duplicates == 1 else f"{counted.duplicates:,} batches"
+        terminal.say(f"{stream}: {batches} had been ingested before; nothing was changed by that")
+    late = f", {counted.late:,} of them late" if counted.late else ""
+    rate = f"{counted.rows / max(seconds, 1e-9):,.0f} rows/s"
+    terminal.say(f"{stream}: {terminal.count(counted.accepted, 'row')} ingested{late} in {seconds:.1f} s ({rate})")
+    for reason, number in sorted(counted.rejected.items()):
+        terminal.say(f"{stream}: {terminal.count(number, 'row')} rejected: {reason}")
+    moved = "not slid yet" if now is None else f"now {terminal.cell(now)}"
+    terminal.say(f"{stream}: {terminal.count(counted.slides, 'slide')}, {moved}")

@@ -1,0 +1,375 @@
+"""Rows out of files: CSV, JSON, Parquet and Arrow, read in pieces and typed by the stream's schema."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from windrow.cli.cells import carrier
+from windrow.cli.json import array_blocks, first_byte, line_blocks, read_blocks
+from windrow.cli.mistakes import restored
+from windrow.errors import SchemaError, StorageError, WindrowError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMATS = ("csv", "json", "parquet", "arrow")
+STDIN = "-"
+_SUFFIXES = {
+    "csv": "csv",
+    "tsv": "csv",
+    "json": "json",
+    "jsonl": "json",
+    "ndjson": "json",
+    "parquet": "parquet",
+    "pq": "parquet",
+    "arrow": "arrow",
+    "arrows": "arrow",
+    "ipc": "arrow",
+    "feather": "arrow",
+}
+_PACKED = {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4"}
+_BLOCK = 4 << 20
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How text files are to be read."""
+
+    format: str | None = None
+    delimiter: str | None = None
+    header: bool = True
+    nulls: tuple[str, ...] = ()
+
+
+def format_of(path: str, given: str | None) -> str:
+    """The format of a file, as given or by its suffix."""
+    if given is not None:
+        return given
+    if path == STDIN:
+        raise SchemaError(f"standard input has no suffix; say what it is with --format {'|'.join(FORMATS)}")
+    parts = os.path.basename(path).lower().split(".")
+    if len(parts) > 1 and parts[-1] in _PACKED:
+        parts.pop()
+    if len(parts) < 2 or parts[-1] not in _SUFFIXES:
+        raise SchemaError(f"{path} has no suffix that tells its format; say it with --format {'|'.join(FORMATS)}")
+    return _SUFFIXES[parts[-1]]
+
+
+def total_bytes(paths: Sequence[str]) -> int | None:
+    """How much there is to read, None if that cannot be known."""
+    if not all(os.path.isfile(path) for path in paths):
+        return None
+    return sum(os.path.getsize(path) for path in paths)
+
+
+def read_files(
+    paths: Sequence[str],
+    schema: "pa.Schema",
+    stream: str,
+    reading: Reading,
+    moved: Callable[[int], None],
+    optional: Sequence[str] = (),
+) -> "pa.RecordBatchReader":
+    """The rows of all files in the stream's schema, one file after the other, never a whole file at once.
+
+    A file may lack columns that are `optional`.
+    """
+    import pyarrow as pa
+
+    for path in paths:
+        format_of(path, reading.format)
+        _check_there(path)
+    return pa.RecordBatchReader.from_batches(schema, _rows(paths, schema, stream, reading, moved, optional))
+
+
+def _check_there(path: str) -> None:
+    if path != STDIN and os.path.isdir(path):
+        raise StorageError(f"{path} is a folder; name the files in it; nothing was appended")
+    if path != STDIN and not os.path.exists(path):
+        raise StorageError(f"there is no file {path}; nothing was appended")
+
+
+def _rows(
+    paths: Sequence[str],
+    schema: "pa.Schema",
+    stream: str,
+    reading: Reading,
+    moved: Callable[[int], None],
+    optional: Sequence[str],
+) -> "Iterator[pa.RecordBatch]":
+    from windrow.arrow_input import batches
+
+    done = 0
+    for path in paths:
+        name = "standard input" if path == STDIN else path
+        with _told(name), _source(path) as source:
+            reader = _READERS[format_of(path, reading.format)](source, schema, reading)
+            for batch in batches(reader, schema, stream, optional):
+                moved(done + source.position())
+                yield batch
+            done += source.size
+            moved(done)
+
+
+@contextlib.contextmanager
+def _told(name: str) -> Iterator[None]:
+    """Errors that say which file they are about."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except WindrowError as error:
+        raise type(error)(f"{name}: {error}") from None
+    except (pa.ArrowException, UnicodeDecodeError, json.JSONDecodeError) as error:
+        why = (str(error).splitlines() or ["cannot be read"])[0]
+        raise SchemaError(f"{name}: {why}; nothing was appended") from None
+    except OSError as error:
+        raise StorageError(f"{name} cannot be read ({error.strerror or error}); nothing was appended") from None
+
+
+@dataclass(frozen=True)
+class _Source:
+    """An open file, and how it is packed."""
+
+    path: str
+    raw: "pa.NativeFile"
+    codec: str | None
+    size: int
+    unpacked: "list[pa.NativeFile]" = field(default_factory=list)
+    """Kept, because one that is forgotten closes the file under the others."""
+
+    def position(self) -> int:
+        """Bytes read so far."""
+        return min(self.size, int(self.raw.tell()))
+
+    def plain(self) -> "pa.NativeFile":
+        """The unpacked text or bytes, from the beginning."""
+        import pyarrow as pa
+
+        self.raw.seek(0)
+        if self.codec is None:
+            return self.raw
+        self.unpacked.append(pa.CompressedInputStream(self.raw, self.codec))
+        return self.unpacked[-1]
+
+    def seekable(self) -> "pa.NativeFile":
+        """The unpacked file for readers that jump about."""
+        return self.plain() if self.codec is None else _copied(self.plain())
+
+
+@contextlib.contextmanager
+def _source(path: str) -> Iterator[_Source]:
+    import pyarrow as pa
+
+    if path == STDIN:
+        raw = _copied(sys.stdin.buffer)
+    elif os.path.isfile(path):
+        raw = pa.OSFile(path)
+    else:
+        with open(path, "rb") as pipe:
+            raw = _copied(pipe)
+    with raw:
+        yield _Source(path, raw, _PACKED.get(path.lower().rsplit(".", 1)[-1]), raw.size())
+
+
+def _copied(pipe: Any) -> "pa.NativeFile":
+    """What comes through a pipe, as a temporary file: Arrow's readers cannot be interrupted on a silent pipe."""
+    import pyarrow as pa
+
+    with tempfile.NamedTemporaryFile(prefix="windrow-") as copy:
+        shutil.copyfileobj(pipe, copy, 1 << 20)
+        copy.flush()
+        return pa.OSFile(copy.name)
+
+
+def _csv(source: _Source, schema: "pa.Schema", reading: Reading) -> "pa.RecordBatchReader":
+    import pyarrow as pa
+
+    kinds = {field.name: carrier(field.type, json=False) for field in schema}
+    try:
+        reader = _open_csv(source, schema, reading, kinds)
+    except pa.ArrowInvalid as error:
+        raise _csv_mistake(source, schema, reading, error) from None
+
+    def batches() -> "Iterator[pa.RecordBatch]":
+        try:
+            yield from reader
+        except pa.ArrowInvalid as error:
+            raise _csv_mistake(source, schema, reading, error) from None
+
+    return _restored(pa.RecordBatchReader.from_batches(reader.schema, batches()), schema)
+
+
+def _open_csv(
+    source: _Source, schema: "pa.Schema", reading: Reading, kinds: "Mapping[str, pa.DataType]"
+) -> "pa.RecordBatchReader":
+    import pyarrow.csv as pcsv
+
+    return pcsv.open_csv(
+        source.plain(),
+        read_options=pcsv.ReadOptions(
+            block_size=_BLOCK, column_names=None if reading.header else schema.names, use_threads=True
+        ),
+        parse_options=_csv_format(source.path, reading),
+        convert_options=pcsv.ConvertOptions(
+            column_types=kinds,
+            null_values=sorted({"", *reading.nulls}),
+            strings_can_be_null=True,
+            quoted_strings_can_be_null="" in reading.nulls,
+        ),
+    )
+
+
+def _csv_mistake(source: _Source, schema: "pa.Schema", reading: Reading, error: Exception) -> SchemaError:
+    """Which cell it was that Arrow stumbled over: the file is read again, as text, up to there."""
+    import pyarrow as pa
+
+    why = str(error).splitlines()[0]
+    found = re.match(r"In CSV column #(\d+): (?:Row #\d+: )?(.*)", why)
+    if found is None:
+        return SchemaError(f"{why}; nothing was appended")
+    at, done = int(found[1]), 0
+    reader = _open_csv(source, schema, reading, {field.name: pa.string() for field in schema})
+    name = reader.schema.names[at]
+    if name in schema.names:
+        for batch in reader:
+            try:
+                restored(batch.column(at), schema.field(name), done)
+            except SchemaError as mistake:
+                return mistake
+            done += batch.num_rows
+    return SchemaError(f"column {name!r}: {found[2]}; nothing was appended")
+
+
+def _csv_format(path: str, reading: Reading) -> Any:
+    import pyarrow.csv as pcsv
+
+    tabs = re.search(r"\.tsv(\.\w+)?$", path.lower()) is not None
+    delimiter = (reading.delimiter or ("\t" if tabs else ",")).replace("\\t", "\t")
+    return pcsv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+
+
+def _json(source: _Source, schema: "pa.Schema", reading: Reading) -> "pa.RecordBatchReader":  # noqa: ARG001
+    array = first_byte(source.plain()) == b"["
+    return read_blocks((array_blocks if array else line_blocks)(source.plain()), schema)
+
+
+def _parquet(source: _Source, schema: "pa.Schema", reading: Reading) -> "pa.RecordBatchReader":  # noqa: ARG001
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(source.seekable())
+    reader = pa.RecordBatchReader.from_batches(file.schema_arrow, file.iter_batches(batch_size=1 << 16))
+    return _with_durations(reader, schema)
+
+
+def _with_durations(reader: "pa.RecordBatchReader", schema: "pa.Schema") -> "pa.RecordBatchReader":
+    """Words as the durations that they stand for: `windrow sql` writes them, since Parquet has no intervals."""
+    import pyarrow as pa
+
+    spans = {f.name for f in schema if pa.types.is_duration(f.type)}
+    told = [at for at, f in enumerate(reader.schema) if f.name in spans and pa.types.is_string(f.type)]
+    made: pa.Schema = reader.schema
+    for at in told:
+        made = made.set(at, schema.field(made.names[at]))
+
+    def pieces() -> "Iterator[pa.RecordBatch]":
+        done = 0
+        for batch in reader:
+            columns = [restored(c, made.field(at), done) if at in told else c for at, c in enumerate(batch.columns)]
+            yield pa.RecordBatch.from_arrays(columns, schema=made)
+            done += batch.num_rows
+
+    return pa.RecordBatchReader.from_batches(made, pieces()) if told else reader
+
+
+def _arrow(source: _Source, schema: "pa.Schema", reading: Reading) -> "pa.RecordBatchReader":  # noqa: ARG001
+    import pyarrow as pa
+
+    file = source.seekable()
+    head = bytes(file.read(6))
+    file.seek(0)
+    if head != b"ARROW1":
+        return pa.ipc.open_stream(file)
+    whole = pa.ipc.open_file(file)
+    pieces = (whole.get_batch(at) for at in range(whole.num_record_batches))
+    return pa.RecordBatchReader.from_batches(whole.schema, pieces)
+
+
+def _restored(reader: "pa.RecordBatchReader", schema: "pa.Schema") -> "pa.RecordBatchReader":
+    """The columns that were read as carriers, as what the stream has; unknown columns stay for the intake to name."""
+    import pyarrow as pa
+
+    given: pa.Schema = reader.schema
+    fields = [schema.field(f.name) if f.name in schema.names and given.names.count(f.name) == 1 else f for f in given]
+    plain = [pa.field(f.name, f.type.value_type if pa.types.is_dictionary(f.type) else f.type) for f in fields]
+    made = pa.schema(plain)
+
+    def pieces() -> "Iterator[pa.RecordBatch]":
+        done = 0
+        for batch in reader:
+            columns = [restored(batch.column(at), field, done) for at, field in enumerate(made)]
+            yield pa.RecordBatch.from_arrays(columns, schema=made)
+            done += batch.num_rows
+
+    return pa.RecordBatchReader.from_batches(made, pieces())
+
+
+_READERS = {"csv": _csv, "json": _json, "parquet": _parquet, "arrow": _arrow}
+
+
+def schema_of(path: str, reading: Reading, times: Sequence[str]) -> "pa.Schema":
+    """The schema that a file has or suggests; the columns in `times` are read as times if they are text."""
+    import pyarrow as pa
+
+    kind = format_of(path, reading.format)
+    if not os.path.isfile(path):
+        folder, there = os.path.isdir(path), os.path.exists(path)
+        wrong = f"{path} is a {'folder' if folder else 'pipe'}" if there else f"there is no file {path}"
+        raise StorageError(f"{wrong}; name a file that has the columns")
+    with _told_schema(path), _source(path) as source:
+        if kind in ("parquet", "arrow"):
+            found: pa.Schema = _READERS[kind](source, pa.schema([]), reading).schema
+            return found.remove_metadata()
+        return pa.schema([_guessed(field, kind, times) for field in _inferred(source, kind, reading)])
+
+
+@contextlib.contextmanager
+def _told_schema(path: str) -> Iterator[None]:
+    import pyarrow as pa
+
+    try:
+        yield
+    except pa.ArrowException as error:
+        raise SchemaError(f"the columns of {path} cannot be told: {str(error).splitlines()[0]}") from None
+
+
+def _inferred(source: _Source, format: str, reading: Reading) -> "pa.Schema":
+    import pyarrow.csv as pcsv
+    import pyarrow.json as pj
+
+    if format == "csv":
+        read = pcsv.ReadOptions(block_size=_BLOCK, autogenerate_column_names=not reading.header)
+        return pcsv.open_csv(source.plain(), read_options=read, parse_options=_csv_format(source.path, reading)).schema
+    return pj.open_json(source.plain(), read_options=pj.ReadOptions(block_size=_BLOCK)).schema
+
+
+def _guessed(field: "pa.Field", format: str, times: Sequence[str]) -> "pa.Field":
+    """What text suggests, made safe: whole seconds may be followed by fractions, an empty column may hold anything."""
+    import pyarrow as pa
+
+    kind = field.type
+    if pa.types.is_timestamp(kind):
+        kind = pa.timestamp("us", "UTC" if format == "json" else kind.tz)
+    elif pa.types.is_null(kind):
+        kind = pa.string()
+    if field.name in times and (pa.types.is_string(kind) or pa.types.is_date(kind)):
+        kind = pa.timestamp("us", "UTC")
+    return pa.field(field.name, kind)

@@ -1,0 +1,246 @@
+"""Commands for rows: append, probe, scan."""
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from windrow.cli import terminal
+from windrow.cli.readers import FORMATS, Reading, read_files, total_bytes
+from windrow.cli.session import Session, command
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from windrow.snapshot import Snapshot, StreamView
+
+Option = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def output_options(function: Callable[..., None]) -> Callable[..., None]:
+    """How rows are to be written."""
+    options: list[Option] = [
+        click.option("--columns", metavar="A,B,…", multiple=True, help="Only these columns."),
+        click.option(
+            "--limit", type=click.IntRange(min=0), metavar="N", help="At most N rows; a table shows 20 by default."
+        ),
+        click.option("--csv", "as_csv", is_flag=True, help="Write CSV."),
+        click.option("--output", metavar="FILE", help="Write to a .parquet, .arrow, .csv or .jsonl file."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@click.command()
+@click.argument("stream")
+@click.argument("files", nargs=-1, required=True, metavar="FILE…")
+@click.option("--format", type=click.Choice(FORMATS), help="What the files are; by default their suffix tells.")
+@click.option("--source", metavar="NAME", help="Which of the stream's sources the rows come from.")
+@click.option("--batch-id", metavar="ID", help="Appending the same source and ID again changes nothing.")
+@click.option(
+    "--delimiter", metavar="CHAR", help="What separates CSV columns; by default a comma, in .tsv files a tab."
+)
+@click.option("--no-header", is_flag=True, help="The CSV files have no header line; their columns are the stream's.")
+@click.option(
+    "--null",
+    "nulls",
+    metavar="TEXT",
+    multiple=True,
+    help="CSV cells that stand for null, besides empty ones; '' also takes quoted empty cells.",
+)
+@command
+def append(
+    session: Session,
+    stream: str,
+    files: tuple[str, ...],
+    format: str | None,
+    source: str | None,
+    batch_id: str | None,
+    delimiter: str | None,
+    no_header: bool,
+    nulls: tuple[str, ...],
+) -> None:
+    """Append CSV, Parquet, JSON or Arrow files to a stream.
+
+    All files of one command are one batch: all of it is in, or nothing. A FILE of - is standard input. The rows are
+    durable when the command ends, and in the window after the next slide.
+    """
+    if delimiter is not None and len(delimiter.replace("\\t", "\t")) != 1:
+        raise click.UsageError(f"--delimiter is one character, not {delimiter!r}")
+    reading = Reading(format, delimiter, not no_header, nulls)
+    with session.open() as wh:
+        definition = wh.stream(stream).definition
+        with terminal.progress(f"append {stream}", total_bytes(files), in_bytes=True) as moved:
+            rows = read_files(files, definition.schema, stream, reading, moved, definition.added)
+            report = wh.append(stream, rows, source=source, batch_id=batch_id)
+    if session.json:
+        terminal.write_json(terminal.plain(report))
+        return
+    if report.duplicate:
+        terminal.say(
+            f"{stream}: batch {batch_id!r} of source {report.source!r} was appended before; nothing was changed"
+        )
+        return
+    late = f", {report.late:,} of them late" if report.late else ""
+    took = f"{terminal.size(report.bytes_written)} in {terminal.milliseconds(report.seconds)}"
+    terminal.say(f"{stream}: {terminal.count(report.accepted, 'row')} appended{late} ({took})")
+    for reason, number in sorted(report.rejected.items()):
+        terminal.say(f"{stream}: {terminal.count(number, 'row')} rejected: {reason}")
+
+
+@click.command()
+@click.argument("stream")
+@click.option("--key", "given", metavar="KEY", multiple=True, help="A search key; may be given several times.")
+@click.option("--keys", "listed", metavar="K1,K2,…", multiple=True, help="Several search keys of one column.")
+@click.option("--between", nargs=2, metavar="LOW HIGH", help="A range of search keys, both ends included.")
+@click.option("--window", metavar="DURATION", help="Only the last DURATION; by default all live rows.")
+@output_options
+@command
+def probe(
+    session: Session,
+    stream: str,
+    given: tuple[str, ...],
+    listed: tuple[str, ...],
+    between: tuple[str, str] | None,
+    window: str | None,
+    columns: tuple[str, ...],
+    limit: int | None,
+    as_csv: bool,
+    output: str | None,
+) -> None:
+    r"""Read the rows of a key, several keys or a range.
+
+    A key is written as its column's values are; \N is null. The values of a key of several columns are separated by
+    commas, as in --key ant,80; fewer values find all keys that begin with them.
+    """
+    if bool(given or listed) == bool(between):
+        raise click.UsageError("give either --key (or --keys) or --between")
+    with session.open(read_only=True) as wh, wh.snapshot([stream]) as snapshot:
+        view = snapshot.view(stream)
+        keys = [_key(text, view) for text in given] + [_key(text, view) for text in _listed(listed, view)]
+        wanted: dict[str, Any] = {"between": tuple(_key(text, view) for text in between)} if between else {"keys": keys}
+        found = snapshot.probe(stream, **wanted, window=window, columns=_columns(columns))
+        _write(session, view, found.to_reader, found.num_rows, window, limit, as_csv, output)
+
+
+@click.command(short_help="Read a window.")
+@click.argument("stream")
+@click.option("--window", metavar="DURATION", help="Only the last DURATION; by default all live rows.")
+@output_options
+@command
+def scan(
+    session: Session,
+    stream: str,
+    window: str | None,
+    columns: tuple[str, ...],
+    limit: int | None,
+    as_csv: bool,
+    output: str | None,
+) -> None:
+    """Read a window: all live rows, or the last ten minutes, in no particular order."""
+    with session.open(read_only=True) as wh, wh.snapshot([stream]) as snapshot:
+        view = snapshot.view(stream)
+        chosen = _columns(columns)
+        snapshot.scan(
+            stream, window, chosen
+        )  # what is wrong with the window or the columns is said before anything is counted
+        total = _count(snapshot, view, window) if not (session.json or as_csv) else 0
+        _write(session, view, lambda: snapshot.scan(stream, window, chosen), total, window, limit, as_csv, output)
+
+
+def _count(snapshot: "Snapshot", view: "StreamView", window: str | None) -> int:
+    return sum(batch.num_rows for batch in snapshot.scan(view.name, window, [view.entry.definition.time]))
+
+
+def _columns(given: Sequence[str]) -> list[str] | None:
+    names = [name.strip() for text in given for name in text.split(",")]
+    return list(dict.fromkeys(names)) or None
+
+
+def _listed(texts: Sequence[str], view: "StreamView") -> Iterator[str]:
+    if texts and len(view.entry.definition.key) > 1:
+        raise click.UsageError(
+            f"the search key of {view.name} has several columns; give --key several times, as in --key ant,80"
+        )
+    for text in texts:
+        yield from next(csv.reader([text], skipinitialspace=True))
+
+
+def _key(text: str, view: "StreamView") -> Any:
+    """A search key as the front door takes it: one value, or a tuple."""
+    from windrow.cli.literals import parse_value
+    from windrow.errors import SearchKeyError
+
+    definition = view.entry.definition
+    if not definition.key:
+        raise SearchKeyError(
+            f"stream {view.name!r} has no search key; use 'windrow scan', or create the stream with --key"
+        )
+    types = definition.key_types()
+    if len(types) == 1:
+        return parse_value(text, types[0], definition.key[0])
+    parts = next(csv.reader([text], skipinitialspace=True))
+    if len(parts) > len(types):
+        raise SearchKeyError(
+            f"the search key of {view.name!r} is {', '.join(definition.key)}, but {text!r} has {len(parts)} values"
+        )
+    return tuple(parse_value(part, kind, name) for part, kind, name in zip(parts, types, definition.key, strict=False))
+
+
+def _write(
+    session: Session,
+    view: "StreamView",
+    rows: "Callable[[], pa.RecordBatchReader]",
+    total: int,
+    window: str | None,
+    limit: int | None,
+    as_csv: bool,
+    output: str | None,
+) -> None:
+    """Write the rows as asked: file, CSV, JSON lines, or a table that says which window it is of."""
+    from windrow.cli import writers
+
+    if output is not None:
+        if as_csv:
+            raise click.UsageError("--output's suffix tells the format; leave --csv out")
+        with terminal.progress(f"write {output}", total) as moved:
+            done = writers.write_file(writers.limited(rows(), limit), output, moved)
+        if session.json:
+            terminal.write_json({"file": output, "rows": done, **describe(view, window)})
+        else:
+            terminal.say(f"{terminal.count(done, 'row')} written to {output}: {sentence(view, window)}")
+    elif as_csv and session.json:
+        raise click.UsageError("choose one of --csv and --json")
+    elif as_csv:
+        writers.print_csv(writers.limited(rows(), limit))
+    elif session.json:
+        writers.print_json(writers.limited(rows(), limit))
+    else:
+        shown = writers.show_rows(writers.limited(rows(), writers.TABLE_ROWS if limit is None else limit))
+        few = f", {shown:,} shown (--limit, --csv, --json or --output give more)" if shown < total else ""
+        terminal.say(f"{terminal.count(total, 'row')} of {sentence(view, window)}{few}")
+
+
+def describe(view: "StreamView", window: str | None) -> dict[str, Any]:
+    """Which window an answer is of."""
+    from windrow.times import show
+
+    now = view.now
+    return {
+        "stream": view.name,
+        "slide": view.state.slide,
+        "now": None if now is None else show(now),
+        "window": window,
+        "missing": list(view.state.missing),
+    }
+
+
+def sentence(view: "StreamView", window: str | None) -> str:
+    """Which window an answer is of, in words."""
+    told = describe(view, window)
+    if told["now"] is None:
+        return f"{view.name}, which has not slid yet"
+    missing = f", without {terminal.names(told['missing'])}" if told["missing"] else ""
+    return f"{view.name} at {told['now']} (slide {told['slide']}){f', the last {window}' if window else ''}{missing}"

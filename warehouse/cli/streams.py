@@ -1,0 +1,355 @@
+"""Commands for streams: create, list, show, drop; `cli_layout` has those that change one."""
+
+import re
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from windrow.cli import terminal
+from windrow.cli.literals import parse_column
+from windrow.cli.readers import FORMATS, Reading, schema_of
+from windrow.cli.session import Failure, LazyGroup, Session, command
+from windrow.errors import DefinitionError
+from windrow.times import show as show_time
+from windrow.times import show_duration
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from windrow.indexes.partitioners import Index
+    from windrow.status import StreamStatus
+
+stream = LazyGroup(
+    name="stream",
+    help="Declare streams, look at them, change them, drop them.",
+    homes={
+        "create": "windrow.cli.streams:create",
+        "list": "windrow.cli.streams:list_streams",
+        "show": "windrow.cli.streams:show",
+        "drop": "windrow.cli.streams:drop",
+        "alter": "windrow.cli.layout:alter",
+        "relayout": "windrow.cli.layout:relayout",
+        "rejected": "windrow.cli.rejected:rejected",
+        "replay": "windrow.cli.rejected:replay",
+    },
+)
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--column", "columns", metavar="NAME:TYPE", multiple=True, help="A column, such as src:bigint or ts:timestamptz."
+)
+@click.option(
+    "--like", metavar="FILE", help="Take the columns from a file; --column changes their types or adds to them."
+)
+@click.option("--format", type=click.Choice(FORMATS), help="What the --like file is; by default its suffix tells.")
+@click.option("--time", metavar="COLUMN", required=True, help="The event-time column.")
+@click.option("--key", metavar="COLUMN", multiple=True, help="The search key; several times for several columns.")
+@click.option("--slide", metavar="DURATION", required=True, help="The update interval, such as '1 minute'.")
+@click.option("--lifetime", metavar="DURATION", help="How long every row lives; without it and --expires, for ever.")
+@click.option("--expires", metavar="COLUMN", help="The column with each row's own expiry.")
+@click.option("--max-lifetime", metavar="DURATION", help="The longest that a row with its own expiry may live.")
+@click.option(
+    "--index", metavar="LAYOUT", default="auto", show_default=True, help="A layout such as 'round-robin 4 4'."
+)
+@click.option("--maintenance", metavar="KIND", help="rebuild, norebuild or adaptive; goes with --index.")
+@click.option(
+    "--source", "sources", metavar="NAME", multiple=True, help="A source that the stream waits for; several times."
+)
+@click.option("--slack", metavar="DURATION", default="0 seconds", help="How far out of order a source's rows may be.")
+@click.option("--max-skew", metavar="DURATION", help="How far a silent source may fall behind before it is spoken for.")
+@click.option(
+    "--max-ahead", metavar="DURATION", default="1 hour", show_default=True, help="How far ahead of the wall clock."
+)
+@click.option("--origin", metavar="TIME", help="Where slots are aligned; by default the Unix epoch.")
+@click.option("--on-source-failure", metavar="POLICY", default="block", show_default=True, help="block or exclude.")
+@command
+def create(
+    session: Session,
+    name: str,
+    columns: tuple[str, ...],
+    like: str | None,
+    format: str | None,
+    time: str,
+    key: tuple[str, ...],
+    index: str,
+    maintenance: str | None,
+    sources: tuple[str, ...],
+    expires: str | None,
+    **options: Any,
+) -> None:
+    """Declare a stream."""
+    if not columns and like is None:
+        raise click.UsageError("say which columns the stream has: --column NAME:TYPE for each, or --like FILE")
+    schema = _schema(columns, like, format, [column for column in (time, expires) if column])
+    layout = parse_index(index, maintenance)
+    with session.open() as wh:
+        wh.create_stream(
+            name, schema, time=time, key=key or None, index=layout, sources=sources or None, expires=expires, **options
+        )
+        status = wh.stream(name)
+    if session.json:
+        terminal.write_json(stream_json(status))
+    else:
+        terminal.say(f"created stream {name}: index {status.index}, because {_because(status)}")
+
+
+def _because(status: "StreamStatus") -> str:
+    return "you chose it" if status.index_why == "chosen by the user" else status.index_why
+
+
+def _schema(columns: Sequence[str], like: str | None, format: str | None, times: Sequence[str]) -> "pa.Schema":
+    import pyarrow as pa
+
+    fields = {} if like is None else {field.name: field for field in schema_of(like, Reading(format), times)}
+    for text in columns:
+        field = parse_column(text)
+        if like is None and field.name in fields:
+            raise DefinitionError(f"column {field.name!r} is declared twice")
+        fields[field.name] = field
+    return pa.schema(list(fields.values()))
+
+
+def parse_index(text: str, maintenance: str | None) -> "Index | str":
+    """A layout as written on the command line: ``auto``, or a name and its one or two numbers."""
+    from windrow.indexes.partitioners import Index
+
+    name, *numbers = re.sub(r"(\d)\s*x\s*(\d)", r"\1 \2", text).split() or [""]
+    if name == "auto" and not numbers:
+        if maintenance is not None:
+            raise click.UsageError("--maintenance goes with --index; with --index auto it is adaptive")
+        return "auto"
+    if len(numbers) > 2 or not all(number.isdigit() for number in numbers):
+        raise DefinitionError(f"index {text!r} is not a layout; write it like 'round-robin 4 4' or 'wave-insertion 8'")
+    rows, columns = [*map(int, numbers), None, None][:2]
+    return Index(name, rows, columns, maintenance=maintenance or "adaptive")
+
+
+@click.command("list")
+@command
+def list_streams(session: Session) -> None:
+    """List the streams."""
+    with session.open(read_only=True) as wh:
+        found = wh.status().streams
+    if session.json:
+        terminal.write_json([stream_json(status) for status in found])
+        return
+    columns = ("stream", "slide", "rows live", "key", "index", "live rows", "now")
+    rows = [
+        (
+            s.name,
+            show_duration(s.definition.slide),
+            _lives(s),
+            terminal.names(s.definition.key),
+            s.index,
+            f"{s.live_rows:,}",
+            show_time(s.now),
+        )
+        for s in found
+    ]
+    if rows:
+        terminal.table(columns, rows, right=("live rows",))
+    else:
+        terminal.say("there are no streams; create one with 'windrow stream create'")
+
+
+def _lives(status: "StreamStatus") -> str:
+    definition = status.definition
+    if definition.expires is not None:
+        return f"until {definition.expires}, at most {show_duration(definition.max_lifetime or 0)}"
+    return "for ever" if definition.lifetime is None else show_duration(definition.lifetime)
+
+
+@click.command(short_help="Show one stream and why it has its index.")
+@click.argument("name")
+@command
+def show(session: Session, name: str) -> None:
+    """Show one stream: definition, index and why it was chosen, clock, sources, sizes."""
+    with session.open(read_only=True) as wh:
+        status = wh.stream(name)
+    if session.json:
+        terminal.write_json(stream_json(status))
+        return
+    definition = status.definition
+    facts: list[tuple[str, Any]] = [
+        ("stream", status.name),
+        ("columns", ", ".join(_column(field) for field in definition.schema)),
+        ("time", definition.time),
+        ("key", terminal.names(definition.key)),
+        ("slide", show_duration(definition.slide)),
+        ("rows live", _lives(status)),
+        ("update pattern", _pattern(status)),
+        ("index", status.index),
+        ("why", _because(status)),
+        ("now", _clock(status)),
+        ("live rows", f"{status.live_rows:,} ({status.stored_rows:,} stored)"),
+        (
+            "stored in",
+            (
+                f"{terminal.count(status.segments, 'segment')} of {terminal.count(status.files, 'file')}, "
+                f"{terminal.size(status.bytes)}"
+            ),
+        ),
+        ("directories", terminal.size(status.directory_bytes)),
+        ("spooled", f"{terminal.count(status.spooled_rows, 'row')} in {terminal.count(status.spooled_files, 'file')}"),
+        (
+            "so far",
+            (
+                f"{status.inserted:,} inserted, {status.expired:,} expired, {status.late:,} late, "
+                f"{status.rejected:,} rejected"
+            ),
+        ),
+        ("limits", _limits(status)),
+    ]
+    if status.relayout is not None:
+        from windrow.cli.layout import left_in_words
+
+        facts.insert(9, ("relayout", left_in_words(status.relayout)))
+    terminal.pairs(facts)
+    show_sources(status)
+
+
+def _pattern(status: "StreamStatus") -> str:
+    inputs = status.definition.inputs
+    return status.definition.update_pattern + (f", derived from {terminal.names(inputs)}" if inputs else "")
+
+
+def _column(field: "pa.Field") -> str:
+    return f"{field.name} {field.type}{'' if field.nullable else ' not null'}"
+
+
+def _clock(status: "StreamStatus") -> str:
+    at = "not slid yet" if status.now is None else f"{show_time(status.now)}, slide {status.slide}"
+    waits = f"; waits for {terminal.waited(status.waiting_for)}" if status.waiting_for else ""
+    missing = f"; without {terminal.names(status.missing)}" if status.missing else ""
+    return at + waits + missing
+
+
+def _limits(status: "StreamStatus") -> str:
+    definition = status.definition
+    told = [f"max_ahead {show_duration(definition.max_ahead)}"]
+    if definition.slack:
+        told.append(f"slack {show_duration(definition.slack)}")
+    if definition.max_skew is not None:
+        told.append(f"max_skew {show_duration(definition.max_skew)}")
+    if definition.origin:
+        told.append(f"origin {show_time(definition.origin)}")
+    if definition.sources:
+        told.append(f"on_source_failure {definition.on_source_failure}")
+    return ", ".join(told)
+
+
+def show_sources(status: "StreamStatus") -> None:
+    """The sources of a stream as a table."""
+    if not status.sources:
+        return
+    columns = ("source", "progress", "rows", "rejected", "state")
+    rows = []
+    for source in status.sources:
+        state = []
+        if source.failed is not None:
+            state.append(f"failed ({source.failed})" + (", excluded" if source.excluded else ""))
+        if source.name in status.waiting_for and len(status.sources) > 1:
+            state.append("waited for")
+        if source.spoken_for:
+            state.append(f"spoken for up to {show_time(source.effective)}")
+        rows.append(
+            (source.name, show_time(source.progress), f"{source.rows:,}", f"{source.rejected:,}", terminal.names(state))
+        )
+    terminal.table(columns, rows, right=("rows", "rejected"))
+
+
+def stream_json(status: "StreamStatus") -> dict[str, Any]:
+    """All that is known of a stream, for machines."""
+    definition = status.definition
+    declared = {
+        "columns": [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in definition.schema],
+        "time": definition.time,
+        "key": list(definition.key),
+        "expires": definition.expires,
+        "update_pattern": definition.update_pattern,
+        "inputs": list(definition.inputs),
+        "sources": list(definition.sources),
+        "origin": show_time(definition.origin),
+        "on_source_failure": definition.on_source_failure,
+    }
+    spans = ("slide", "lifetime", "max_lifetime", "slack", "max_skew", "max_ahead")
+    declared |= terminal.plain({name: getattr(definition, name) for name in spans}, durations=spans)
+    index_name, grid, maintenance = status.index.split()
+    rows, columns = grid.split("x")
+    index = {
+        "name": index_name,
+        "rows": int(rows),
+        "columns": int(columns),
+        "maintenance": maintenance,
+        "auto": definition.index_auto,
+        "why": status.index_why,
+        "layouts": status.layouts,
+        "relayout": None if status.relayout is None else terminal.plain(status.relayout),
+    }
+    return {"name": status.name, "definition": declared, "index": index, **state_json(status)}
+
+
+def state_json(status: "StreamStatus") -> dict[str, Any]:
+    """Where a stream stands, for machines."""
+    counted = (
+        "live_rows",
+        "stored_rows",
+        "segments",
+        "files",
+        "bytes",
+        "directory_bytes",
+        "spooled_rows",
+        "spooled_bytes",
+        "spooled_files",
+        "inserted",
+        "expired",
+        "late",
+        "rejected",
+    )
+    sources = [
+        terminal.plain(s, instants=("progress", "effective", "heard")) | {"spoken_for": s.spoken_for}
+        for s in status.sources
+    ]
+    return {
+        "slide": status.slide,
+        "now": None if status.now is None else show_time(status.now),
+        "waiting_for": list(status.waiting_for),
+        "missing": list(status.missing),
+        "spoken_for": list(status.spoken_for),
+        "sources": sources,
+        **{name: getattr(status, name) for name in counted},
+    }
+
+
+@click.command(short_help="Drop a stream and its rows.")
+@click.argument("name")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@command
+def drop(session: Session, name: str, yes: bool) -> None:
+    """Drop a stream and its rows; readers that have pinned it go on reading."""
+    with session.open() as wh:
+        confirm_drop("stream", name, wh.stream(name).live_rows, yes=yes)
+        wh.drop_stream(name)
+    tell_dropped(session, "stream", name)
+
+
+def confirm_drop(kind: str, name: str, rows: int, *, yes: bool) -> None:
+    """Ask before rows go, unless told not to; without a terminal to ask on, refuse."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Failure(f"dropping {kind} {name!r} takes {terminal.count(rows, 'live row')} with it; say --yes")
+    if not click.confirm(f"Drop {kind} {name!r} with {terminal.count(rows, 'live row')}?", err=True):
+        raise Failure("nothing was dropped")
+
+
+def tell_dropped(session: Session, kind: str, name: str) -> None:
+    """Say that it is gone."""
+    if session.json:
+        terminal.write_json({kind: name, "dropped": True})
+    else:
+        terminal.say(f"dropped {kind} {name}")

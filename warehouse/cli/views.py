@@ -1,0 +1,142 @@
+"""Commands for views: derived streams that move with their inputs."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from windrow.cli import terminal
+from windrow.cli.session import LazyGroup, Session, command
+from windrow.cli.streams import confirm_drop, parse_index, tell_dropped
+from windrow.errors import ViewError
+from windrow.times import show as show_time
+
+if TYPE_CHECKING:
+    from windrow.queries.views.ddl import View
+
+view = LazyGroup(
+    name="view",
+    help="Declare views, which are streams derived from others; look at them, drop them.",
+    homes={
+        "create": "windrow.cli.views:create",
+        "list": "windrow.cli.views:list_views",
+        "show": "windrow.cli.views:show",
+        "drop": "windrow.cli.views:drop",
+    },
+)
+
+
+@click.command()
+@click.argument("name")
+@click.argument("statement")
+@click.option("--key", metavar="COLUMN", multiple=True, help="The search key; several times for several columns.")
+@click.option("--restore", is_flag=True, help="Also show results that lived and died between two slides, once.")
+@click.option("--slide", metavar="DURATION", help="How often it moves; by default whenever its inputs' clocks let it.")
+@click.option("--retroactive", metavar="TABLE", multiple=True, help="A table whose changes reach back; several times.")
+@click.option(
+    "--index", metavar="LAYOUT", default="auto", show_default=True, help="A layout such as 'round-robin 4 4'."
+)
+@click.option("--maintenance", metavar="KIND", help="rebuild, norebuild or adaptive; goes with --index.")
+@command
+def create(
+    session: Session,
+    name: str,
+    statement: str,
+    key: tuple[str, ...],
+    index: str,
+    maintenance: str | None,
+    retroactive: tuple[str, ...],
+    **options: Any,
+) -> None:
+    """Declare a view; STATEMENT is its query, with a window clause behind each stream.
+
+    It is filled at once from what its inputs hold, and moves in their slides from then on.
+    """
+    layout = parse_index(index, maintenance)
+    with session.open() as wh:
+        made = wh.create_view(name, statement, key=key or None, index=layout, retroactive=retroactive, **options)
+        rows = wh.stream(name).live_rows
+    if session.json:
+        terminal.write_json(view_json(made) | {"live_rows": rows})
+        return
+    terminal.say(f"created view {name}: {made.pattern} ({made.why}), index {made.index}")
+    terminal.say(f"{terminal.count(rows, 'row')} at {show_time(made.now)}" + _waits(made))
+
+
+def _waits(view: "View") -> str:
+    return f"; waits for {terminal.names(view.waiting_for)}" if view.waiting_for else ""
+
+
+def view_json(view: "View") -> dict[str, Any]:
+    """All that is known of a view, for machines."""
+    return terminal.plain(view, instants=("now",))
+
+
+@click.command("list")
+@command
+def list_views(session: Session) -> None:
+    """List the views."""
+    with session.open(read_only=True) as wh:
+        found = [(each, wh.stream(each.name).live_rows) for each in wh.views()]
+    if session.json:
+        terminal.write_json([view_json(each) | {"live_rows": rows} for each, rows in found])
+        return
+    if not found:
+        terminal.say("there are no views; create one with 'windrow view create'")
+        return
+    columns = ("view", "of", "pattern", "index", "live rows", "now")
+    rows = [
+        (v.name, terminal.names((*v.inputs, *v.tables)), v.pattern, v.index, f"{live:,}", show_time(v.now) + _waits(v))
+        for v, live in found
+    ]
+    terminal.table(columns, rows, right=("live rows",))
+
+
+@click.command(short_help="Show one view, its update pattern and why.")
+@click.argument("name")
+@command
+def show(session: Session, name: str) -> None:
+    """Show one view: statement, inputs, update pattern and what it means, clock and whom it waits for."""
+    with session.open(read_only=True) as wh:
+        found = next((each for each in wh.views() if each.name == name), None)
+        if found is None:
+            known = [each.name for each in wh.views()]
+            raise ViewError(
+                f"there is no view {name!r}; "
+                + (f"the views are {', '.join(known)}" if known else "none was created yet")
+            )
+        status = wh.stream(name)
+    if session.json:
+        terminal.write_json(view_json(found) | {"live_rows": status.live_rows})
+        return
+    terminal.pairs(
+        [
+            ("view", found.name),
+            ("statement", found.sql),
+            ("inputs", terminal.names(found.inputs)),
+            ("tables", _tables(found)),
+            ("columns", ", ".join(f"{field.name} {field.type}" for field in status.definition.schema)),
+            ("update pattern", f"{found.pattern}: {found.why}"),
+            ("kept", "recomputed at each slide" if found.recomputed else "from the new rows of each slide"),
+            ("restore", "yes" if found.restore else "no"),
+            ("index", f"{found.index}: {status.index_why}"),
+            ("now", show_time(found.now) + _waits(found)),
+            ("live rows", f"{status.live_rows:,} ({status.stored_rows:,} stored)"),
+        ]
+    )
+
+
+def _tables(view: "View") -> str:
+    told = [f"{table} (retroactive)" if table in view.retroactive else table for table in view.tables]
+    return terminal.names(tuple(told))
+
+
+@click.command(short_help="Drop a view and its rows.")
+@click.argument("name")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@command
+def drop(session: Session, name: str, yes: bool) -> None:
+    """Drop a view and its rows; its inputs stay, and readers that have pinned it go on reading."""
+    with session.open() as wh:
+        confirm_drop("view", name, wh.stream(name).live_rows, yes=yes)
+        wh.drop_view(name)
+    tell_dropped(session, "view", name)

@@ -1,0 +1,1 @@
+"""Values as text and back: durations, timestamps, and every other type."""

@@ -1,0 +1,137 @@
+"""Tables: small relations that users join streams with, replaced atomically and versioned with the snapshot."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from windrow.arrow_input import open_reader
+from windrow.catalog.environment import Tables, key
+from windrow.catalog.lookups import taken
+from windrow.catalog.records import Reclaim, TableEntry
+from windrow.definitions import check_column, check_name
+from windrow.errors import DefinitionError, InUseError, SchemaError, UnknownTableError
+from windrow.files import disk_errors
+from windrow.formats.durations import as_durations
+from windrow.indexes.segment_writer import SegmentFileWriter
+from windrow.store import Store
+
+
+def put_table(store: Store, name: str, data: Any) -> int:
+    """Store (or replace) a table; gives its number of rows. Snapshots taken before go on seeing the old one."""
+    store.check_writable()
+    check_name(name, "table")
+    reader = _durations(open_reader(data, f"table {name!r}"), name)
+    schema: pa.Schema = reader.schema
+    _check_schema(name, schema)
+    with disk_errors(f"writing table {name!r}"):
+        with store.writer.staging() as path:
+            with store.files.sink(path) as sink:
+                output = SegmentFileWriter(sink, schema, 1 << 20)
+                for batch in reader:
+                    output.add(pa.Table.from_batches([batch], schema), last=False)
+                output.add(schema.empty_table())
+                output.close()
+            size, digest = store.writer.seal(path)
+            file = store.writer.publish([path], store.root / "tables" / name, "table")[0]
+        entry = TableEntry(
+            file=file,
+            schema_bytes=schema.serialize().to_pybytes(),
+            rows=output.rows,
+            bytes=size,
+            digest=digest,
+            at=store.clock(),
+        )
+        with store.publishing([file]) as tables:
+            _check_free(tables, name)
+            _check_fits(tables, name, schema)
+            _retire(tables, name)
+            tables.put("tables", name.encode(), entry)
+        store.files.reach("table.committed")
+    return output.rows
+
+
+def _check_schema(name: str, schema: pa.Schema) -> None:
+    """Refuse columns that cannot be stored or asked."""
+    if not schema.names:
+        raise DefinitionError(f"table {name!r} has no columns; nothing was stored")
+    if len({column.lower() for column in schema.names}) != len(schema.names):
+        raise DefinitionError(f"table {name!r}: two columns have the same name (SQL does not tell capitals apart)")
+    for field in schema:
+        check_column(field, f"table {name!r}", is_sorted=False)
+
+
+def _durations(reader: pa.RecordBatchReader, name: str) -> pa.RecordBatchReader:
+    """The rows with durations for intervals, which are what SQL makes of a duration and files cannot hold."""
+    spans = [at for at, field in enumerate(reader.schema) if pa.types.is_interval(field.type)]
+    if not spans:
+        return reader
+    kind = pa.duration("us")
+    schema = pa.schema([f.with_type(kind) if at in spans else f for at, f in enumerate(reader.schema)])
+
+    def pieces() -> Iterator[pa.RecordBatch]:
+        for batch in reader:
+            try:
+                columns = [as_durations(c, kind) if at in spans else c for at, c in enumerate(batch.columns)]
+            except pa.ArrowInvalid as error:
+                raise SchemaError(f"table {name!r}: {error}; nothing was stored") from None
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, pieces())
+
+
+def drop_table(store: Store, name: str) -> None:
+    """Remove a table."""
+    store.check_writable()
+    with store.catalog.write() as tables:
+        find_table(tables, name)
+        views = _views(tables, name)
+        if views:
+            raise InUseError(f"table {name!r} is needed by the views {', '.join(views)}; drop them first")
+        _retire(tables, name)
+        tables.delete("tables", name.encode())
+
+
+def find_table(tables: Tables, name: str) -> TableEntry:
+    """A table's record, or an error that names the tables there are."""
+    found: TableEntry | None = tables.get("tables", name.encode())
+    if found is None:
+        names = [at.decode() for at, _ in tables.raw_items("tables")]
+        raise UnknownTableError(
+            f"there is no table {name!r}; {'the tables are ' + ', '.join(names) if names else 'there is none'}"
+        )
+    return found
+
+
+def _check_free(tables: Tables, name: str) -> None:
+    other = taken(tables, name, but="tables")
+    if other is not None:
+        raise DefinitionError(
+            f"{other!r} exists already (SQL does not tell capitals apart); choose another name for the table"
+        )
+
+
+def _check_fits(tables: Tables, name: str, schema: pa.Schema) -> None:
+    """A table that views join with may change its rows, not its columns: the next slide could not make sense of it."""
+    old: TableEntry | None = tables.get("tables", name.encode())
+    views = _views(tables, name)
+    if old is None or not views:
+        return
+    known = {field.name: field.type for field in pa.ipc.read_schema(pa.py_buffer(old.schema_bytes))}
+    wanted = {field.name: field.type for field in schema}
+    if known != wanted:
+        raise InUseError(
+            f"table {name!r} is joined by the views {', '.join(views)}, so its columns must stay "
+            f"{', '.join(f'{column} {kind}' for column, kind in known.items())}; drop the views first"
+        )
+
+
+def _views(tables: Tables, name: str) -> list[str]:
+    """The views that join with a table."""
+    return [record.name for _, record in tables.items("plans") if name in record.tables]
+
+
+def _retire(tables: Tables, name: str) -> None:
+    old: TableEntry | None = tables.get("tables", name.encode())
+    if old is not None:
+        tables.put("reclaim", key(tables.version, tables.allocate("reclaims")), Reclaim(stream=0, files=(old.file,)))

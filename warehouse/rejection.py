@@ -1,0 +1,119 @@
+"""Which rows are not taken and why, and writing them chunk by chunk, so that memory does not grow with their number."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from windrow import times
+from windrow.definitions import StreamDefinition
+from windrow.indexes.row_model import Int64s
+from windrow.indexes.segment_writer import SegmentFileWriter
+from windrow.native import rows as native_rows
+from windrow.store import Store
+
+EXTRA = (
+    pa.field("_reason", pa.string()),
+    pa.field("_source", pa.string()),
+    pa.field("_batch", pa.string()),
+    pa.field("_rejected_at", pa.timestamp("us", "UTC")),
+)
+"""What stands behind the stream's own columns in a file of rejected rows."""
+
+EARLIEST = times.instant("1900-01-01T00:00:00")
+
+
+def classify(
+    rows: pa.Table, definition: StreamDefinition, now: int | None, horizon: int
+) -> tuple[Int64s, Int64s, npt.NDArray[np.uint8]]:
+    """Event times, expiries and reasons for rejection (0: the row is taken) of rows.
+
+    Args:
+        rows: Of the stream; its time, expiry and key columns are enough.
+        definition: Of the stream.
+        now: Its clock.
+        horizon: The latest event time that is not too far ahead.
+    """
+    ts, ts_valid = definition.model.times(rows)
+    exp, exp_valid = definition.model.expiries(rows, ts)
+    codes = native_rows.classify(
+        ts,
+        ts_valid,
+        exp if definition.longest_life is not None or definition.floor is not None else None,
+        exp_valid,
+        now=now,
+        horizon=horizon,
+        max_lifetime=definition.max_lifetime,
+        earliest=EARLIEST,
+    )
+    return ts, exp, codes
+
+
+@dataclass
+class RejectedFile:
+    """A sealed file of rejected rows; `file` is its name once it is published."""
+
+    path: Path
+    rows: int
+    bytes: int
+    digest: str
+    file: str = ""
+
+
+class RejectedRows:
+    """The rejected rows of one append.
+
+    Args:
+        store: The warehouse.
+        source: Where the rows came from.
+        batch_id: Of the append.
+    """
+
+    def __init__(self, store: Store, source: str, batch_id: str | None) -> None:
+        self._store = store
+        self._source = source
+        self._batch_id = batch_id
+        self._sink: Any = None
+        self._output: SegmentFileWriter | None = None
+        self.path: Path | None = None
+        self.reasons: dict[str, int] = {}
+
+    def add(self, rows: pa.Table, codes: Any) -> None:
+        """Keep rows with the reason code of each."""
+        reasons = pa.array(list(native_rows.REASONS)).take(pa.array(codes))
+        for found in reasons.value_counts():
+            name = found["values"].as_py()
+            self.reasons[name] = self.reasons.get(name, 0) + found["counts"].as_py()
+        count = rows.num_rows
+        values = (
+            reasons,
+            pa.repeat(pa.scalar(self._source, pa.string()), count),
+            pa.repeat(pa.scalar(self._batch_id, pa.string()), count),
+            pa.repeat(pa.scalar(self._store.clock(), EXTRA[3].type), count),
+        )
+        for field, column in zip(EXTRA, values, strict=True):
+            rows = rows.append_column(field, column)
+        if self._output is None:
+            self.path = self._store.writer.stage()
+            self._sink = self._store.files.sink(self.path)
+            self._output = SegmentFileWriter(self._sink, rows.schema, 1 << 20)
+        self._output.add(rows)
+
+    def seal(self) -> RejectedFile | None:
+        """Make the rows durable; None if there are none."""
+        if self._output is None or self.path is None:
+            return None
+        self._output.close()
+        self._sink.close()
+        size, digest = self._store.writer.seal(self.path)
+        return RejectedFile(self.path, self._output.rows, size, digest)
+
+    def discard(self) -> None:
+        """Throw away what was written."""
+        if self._sink is not None:
+            self._sink.close()
+        if self.path is not None:
+            self._store.writer.discard([self.path])
