@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.indexes.row_model import Int64s
-from windrow.indexes.rowreading import own_bytes, read_group, read_ranges, row_groups
-from windrow.indexes.segment_reader import FileReader
+from windrow.indexes.segment_reader import FileReader, own_bytes, read_group, read_ranges, row_groups
 from windrow.indexes.segments import Segment
 
 Key = tuple[str, int, int, str, str]

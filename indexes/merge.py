@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.indexes.row_model import NEVER, SEQ, Int64s, RowModel
-from windrow.indexes.rowreading import read_live, read_ranges
 from windrow.indexes.segment_builder import Cut, directory_of
-from windrow.indexes.segment_reader import FileReader
+from windrow.indexes.segment_reader import FileReader, read_live, read_ranges
 from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.indexes.segments import Segment, pack_histogram
 from windrow.indexes.selection import Bounds

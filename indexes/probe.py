@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 from windrow.errors import SearchKeyError
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.row_model import Bools, Int64s, RowModel, key_bytes
-from windrow.indexes.rowreading import Spans, read_live_spans, read_spans
-from windrow.indexes.segment_reader import FileReader
+from windrow.indexes.segment_reader import FileReader, Spans, read_live_spans, read_spans
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection
 from windrow.native import directory as native_directory

@@ -1,9 +1,15 @@
 """A DataFrame into the spool: Spark sorts and writes, the driver verifies and commits, all of it or nothing.
 
 Rows stay in the JVM unless the stream has a type that Spark cannot write; then its Python workers write it with Arrow.
+
+Files go to the disk while Spark still writes them, so that the commit has little left to wait for.
 """
 
+import os
 import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +24,62 @@ from windrow.ingest.expressions import Limits, arranged, can_place, latest
 from windrow.ingest.schemas import Columns, plan_columns
 from windrow.ingest.session import WRITE_SETTINGS, WarehouseOrPath, address, opened, settings, use_this_interpreter
 from windrow.ingest.sort_key import learned
-from windrow.ingest.syncing import synced_meanwhile
 from windrow.ingest.verify import take_in
 from windrow.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
     from pyspark.sql.column import Column
+
+_PAUSE = 0.05
+_WORTH_BYTES = 8 << 20
+
+
+@contextmanager
+def synced_meanwhile(folder: Path) -> Iterator[None]:
+    """Let files that a job writes under `folder` reach the disk during the block.
+
+    They are synced again when they are sealed, so this promises nothing. But the system tells a failed write to the
+    first who asks, so one that is met here is raised.
+    """
+    over, failures = threading.Event(), list[OSError]()
+    worker = threading.Thread(target=_keep_syncing, args=(folder, over, failures), name="windrow-syncing", daemon=True)
+    worker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        worker.join()
+    if failures:
+        raise failures[0]
+
+
+def _written_files(folder: Path) -> Iterator[str]:
+    """Files of tasks, finished or not, where Hadoop's committer keeps them until the whole job is done."""
+    # Folders that go while we look do not disturb this walk.
+    for inside, _, names in os.walk(folder / "_temporary"):
+        yield from (os.path.join(inside, name) for name in names if name.endswith(".parquet") and name[0] != ".")
+
+
+def _keep_syncing(folder: Path, over: threading.Event, failures: list[OSError]) -> None:
+    synced: dict[int, int] = {}
+    while not over.wait(_PAUSE):
+        for path in _written_files(folder):
+            try:
+                opened = os.open(path, os.O_RDONLY)
+            except OSError:  # its task was committed or given up meanwhile
+                continue
+            try:
+                status = os.fstat(opened)
+                if status.st_size >= synced.get(status.st_ino, 0) + _WORTH_BYTES:
+                    os.fdatasync(opened)
+                    synced[status.st_ino] = status.st_size
+            except OSError as error:
+                failures.append(error)
+                return
+            finally:
+                os.close(opened)
+
 
 _TASK_BYTES = 512 << 20
 _ROW_GROUP_BYTES = 8 << 20

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.append import Append
-from windrow.indexes.judging import column_settings
 from windrow.indexes.segment_reader import conform
+from windrow.indexes.segment_writer import column_settings
 from windrow.snapshot import load_view
 
 _BITS = 63

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from windrow import times
 from windrow.catalog.lookups import find_stream, source_name
 from windrow.errors import BusyError, DefinitionError, WindrowError
-from windrow.heartbeats import heartbeat as send_heartbeat
 from windrow.ingest.append import append_rows
 from windrow.ingest.backpressure import slid, wait_for_room
 from windrow.ingest.errors import told
 from windrow.ingest.schemas import check_columns
 from windrow.ingest.session import WarehouseOrPath, open_warehouse, use_this_interpreter
 from windrow.ingest.totals import Totals
+from windrow.sources import heartbeat as send_heartbeat
 from windrow.warehouse import Warehouse
 
 if TYPE_CHECKING:

@@ -1,6 +1,8 @@
 """Answers: rows that are streamed out of a pinned snapshot, and what they are of.
 
 An answer is read once, batch by batch; the pin goes when the last row is read, on `close`, or with the answer itself.
+
+What a statement would read: cells, segments, rows and bytes before and after pruning, and DuckDB's own plan.
 """
 
 import atexit
@@ -18,6 +20,7 @@ from windrow import times
 from windrow.errors import ClosedError, QueryError
 from windrow.formats.text import HUGE, contains
 from windrow.queries.engine import python_values
+from windrow.queries.planner.planner import Pruned
 
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 _CLOSED = "this answer was read or closed already; ask again"
@@ -237,3 +240,27 @@ def _window_in_words(window: Window) -> str:
     end = times.show(times.instant(window.end))
     of = f"{window.stream}, {window.clause}" if window.clause[0] != "[" else f"{window.stream} {window.clause}"
     return f"{of} {start}up to {end} (slide {window.slide}){missing}"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a statement would read. As text it is one line for each window, then the plan."""
+
+    relations: tuple[Pruned, ...]
+    windows: tuple[Window, ...]
+    plan: str
+    """DuckDB's own plan; with the times of a run for EXPLAIN ANALYZE."""
+    pattern: str = ""
+    """How its rows leave, and how a view of it would be kept; empty if it reads no stream."""
+
+    def __str__(self) -> str:
+        told = [_line(pruned, window) for pruned, window in zip(self.relations, self.windows, strict=True)]
+        pattern = [f"update pattern: {self.pattern}"] if self.pattern else []
+        return "\n".join([*told, *pattern, self.plan.rstrip()])
+
+
+def _line(pruned: Pruned, window: Window) -> str:
+    figures = {"cells": pruned.cells, "segments": pruned.segments, "rows": pruned.rows, "bytes": pruned.bytes}
+    read = ", ".join(f"{name} {part:,} of {whole:,}" for name, (part, whole) in figures.items())
+    slide = "before its first slide" if window.slide is None else f"at slide {window.slide}"
+    return f"{window.stream} {window.clause} {slide}: {pruned.path}; {read}; key: {pruned.keys}"

@@ -19,13 +19,11 @@ from windrow.catalog.lookups import find_stream
 from windrow.errors import QueryError, UnknownStreamError
 from windrow.formats.text import HUGE
 from windrow.queries import system_tables
-from windrow.queries.answer import Answer, Window
+from windrow.queries.answer import Answer, Explanation, Window
 from windrow.queries.engine import arrow_source, cursor_pool, instance, interrupt
 from windrow.queries.engine.cursor_pool import Desk
 from windrow.queries.engine.interrupt import interruptible
-from windrow.queries.engine.marking import arriving, as_marked, marked
-from windrow.queries.engine.types import quoted
-from windrow.queries.explaining import Explanation
+from windrow.queries.engine.types import arriving, as_marked, marked, quoted
 from windrow.queries.periodic import result_store
 from windrow.queries.periodic.result_store import Stored
 from windrow.queries.planner.planner import Planner, Pruned, bounds_of

@@ -18,7 +18,7 @@ from duckdb._sources.to_arrow import to_arrow
 from windrow import times
 from windrow.indexes.probe import find_rows, read_found
 from windrow.indexes.scan import scan_segments
-from windrow.queries.engine.connections import open_connection
+from windrow.queries.engine.instance import open_connection
 from windrow.queries.engine.types import quoted, text
 from windrow.queries.periodic import result_store
 from windrow.queries.planner.key_ranges import asked_of

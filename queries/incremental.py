@@ -26,8 +26,8 @@ from windrow.queries.engine.types import quoted
 from windrow.queries.planner.planner import bounds_of
 from windrow.queries.planner.scan_sql import absent_columns, empty_sql, stamp, window_sql
 from windrow.queries.sql import window_spec
+from windrow.queries.sql.split_aggregate import Parts
 from windrow.queries.sql.statement import Reference
-from windrow.queries.sql.states import Parts
 from windrow.snapshot import Snapshot, StreamView
 from windrow.store import Store
 

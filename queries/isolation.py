@@ -25,12 +25,12 @@ from windrow.locks import locked
 from windrow.queries import execution, incremental
 from windrow.queries.answer import Answer, Window
 from windrow.queries.engine.cursor_pool import Desk
-from windrow.queries.engine.marking import as_marked, marked, may_be_lost
+from windrow.queries.engine.types import as_marked, marked, may_be_lost
 from windrow.queries.execution import Prepared
 from windrow.queries.incremental import Between, OvertakenError, Slotwise, picked
 from windrow.queries.planner.planner import Planner
 from windrow.queries.priorities import GATE, ONE_TIME
-from windrow.queries.sql import states, window_spec
+from windrow.queries.sql import split_aggregate, window_spec
 from windrow.queries.sql.split_aggregate import CannotCutError
 from windrow.queries.sql.statement import Reference, parse
 from windrow.store import Store
@@ -44,7 +44,7 @@ LOCK_SECONDS = 60.0
 Params = Sequence[Any] | dict[str, Any] | None
 Described = list[tuple[str, str]]
 """Names and DuckDB types of an answer's columns."""
-_functions: dict[int, states.Functions] = {}
+_functions: dict[int, split_aggregate.Functions] = {}
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,7 @@ def _check(store: Store, prepared: Prepared) -> _Check:
 
 
 def _slot_by_slot(
-    asked: Asked, prepared: Prepared, stream: Reference, parts: states.Parts, described: Described
+    asked: Asked, prepared: Prepared, stream: Reference, parts: split_aggregate.Parts, described: Described
 ) -> Answer:
     """The answer out of partial states."""
     selection = prepared.pruned[0].selection
@@ -307,7 +307,7 @@ def _slot_by_slot(
     return _answer(asked, _as_described(rows, described), (window,), check.at, check.version, stale)
 
 
-def _cut(asked: Asked, prepared: Prepared) -> tuple[Reference, states.Parts, Described] | None:
+def _cut(asked: Asked, prepared: Prepared) -> tuple[Reference, split_aggregate.Parts, Described] | None:
     """The stream, the statement in two, and its columns' names; None if it cannot be computed slot by slot."""
     try:
         stream, parts = _parts(prepared)
@@ -316,7 +316,7 @@ def _cut(asked: Asked, prepared: Prepared) -> tuple[Reference, states.Parts, Des
         return None
 
 
-def _parts(prepared: Prepared) -> tuple[Reference, states.Parts]:
+def _parts(prepared: Prepared) -> tuple[Reference, split_aggregate.Parts]:
     if len(prepared.pruned) != 1 or prepared.statement.explain:
         raise CannotCutError("it does not read exactly one stream")
     stream = prepared.pruned[0].reference
@@ -335,8 +335,8 @@ def _parts(prepared: Prepared) -> tuple[Reference, states.Parts]:
             relations[reference.alias] = tuple(pa.ipc.read_schema(pa.py_buffer(entry.schema_bytes)).names)
     known = _functions.get(os.getpid())
     if known is None:
-        known = _functions[os.getpid()] = states.known_functions(prepared.cursor)
-    return stream, states.cut(prepared.statement, stream, tuple(relations.items()), known)
+        known = _functions[os.getpid()] = split_aggregate.known_functions(prepared.cursor)
+    return stream, split_aggregate.cut(prepared.statement, stream, tuple(relations.items()), known)
 
 
 def _table(prepared: Prepared, reference: Reference) -> str:
@@ -347,7 +347,7 @@ def _table(prepared: Prepared, reference: Reference) -> str:
     return found[0]
 
 
-def _describe(prepared: Prepared, parts: states.Parts, params: dict[str, Any]) -> Described:
+def _describe(prepared: Prepared, parts: split_aggregate.Parts, params: dict[str, Any]) -> Described:
     """The statement's own columns; it is not cut if its pieces would give other types."""
     cursor = prepared.cursor
     asked = cursor.execute(f"DESCRIBE {prepared.statement.sql}", params).fetchall()

@@ -37,10 +37,9 @@ from windrow.indexes.row_model import Int64s, RowModel
 from windrow.indexes.segment_builder import Arranged, arrange, arrival
 from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.indexes.segments import Histogram, pack_histogram
-from windrow.layouts import flattened, with_layout
+from windrow.layouts import flattened, retimed, with_layout
 from windrow.native import rows as native_rows
 from windrow.rejection import RejectedFile, RejectedRows, classify
-from windrow.retiming import retimed
 from windrow.segment_files import CHUNK_BYTES, CHUNK_ROWS, StagedFile, chunks, late_rows, segment_of
 from windrow.slide_hooks import Follower, Tallies, Tally
 from windrow.store import Store

@@ -1,20 +1,30 @@
-"""Creating and dropping streams."""
+"""Creating and dropping streams.
+
+Altering a stream that is in use: columns that are added, lifetimes, and the limits of its clock.
+
+The lifetime belongs to the stream, not to the row: exp = ts + lifetime holds for stored rows too, from the commit on.
+What had expired stays gone, so a lengthened lifetime leaves a floor below which the stream keeps nothing.
+"""
 
 from collections.abc import Sequence
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from windrow import times
 from windrow.catalog.environment import Tables, key, last_int
-from windrow.catalog.lookups import find_stream, taken
-from windrow.catalog.records import Layout, Reclaim, StreamEntry, StreamState
+from windrow.catalog.lookups import find_stream, refuse_view, taken
+from windrow.catalog.records import Layout, Reclaim, SpoolEntry, StreamEntry, StreamState
 from windrow.catalog.segment_log import forget_dropped
-from windrow.definitions import StreamDefinition, choose_index, define
+from windrow.definitions import StreamDefinition, check_schema, choose_index, define
 from windrow.errors import DefinitionError, InUseError, StreamExistsError, UnknownStreamError, ViewError
 from windrow.files import disk_errors
+from windrow.indexes.manifest import Manifest
 from windrow.indexes.partitioners import Index
-from windrow.layouts import opening_layout
+from windrow.indexes.segments import Segment
+from windrow.layouts import flattened, opening_layout, retimed, settled, turn_to
 from windrow.locks import locked
+from windrow.relayout import Stock, holding, take_stock
 from windrow.store import Store
 
 
@@ -147,3 +157,167 @@ def _refuse_needed(tables: Tables, entry: StreamEntry) -> None:
             f"{entry.definition.name!r} is needed by the view{'s' if len(views) > 1 else ''} {', '.join(views)}; "
             "drop what is derived from it first"
         )
+
+
+FOREVER = "forever"
+"""The lifetime of rows that never expire, as a user writes it."""
+NEVER_SPOKEN_FOR = "never"
+"""The max_skew of a stream that waits for silent sources."""
+
+
+def alter_stream(
+    store: Store,
+    stream: str,
+    *,
+    add_column: tuple[str, pa.DataType] | pa.Field | None = None,
+    lifetime: times.Duration | None = None,
+    max_lifetime: times.Duration | None = None,
+    slack: times.Duration | None = None,
+    max_skew: times.Duration | None = None,
+    max_ahead: times.Duration | None = None,
+    timeout: float = 60.0,
+) -> None:
+    """Change a stream's definition in one transaction; see `Warehouse.alter_stream`."""
+    with disk_errors(f"altering stream {stream!r}"), holding(store, stream, timeout):
+        stock = store.catalog.read(lambda tables: take_stock(store, tables, stream))
+        old = stock.entry.definition
+        refuse_view(stock.entry, "altered")
+        if stock.viewed and (add_column is not None or lifetime is not None or max_lifetime is not None):
+            raise DefinitionError(
+                f"views are derived from stream {stream!r}, by the columns and lifetime that it has; drop them first"
+            )
+        if stock.summarised and (lifetime is not None or max_lifetime is not None):
+            raise DefinitionError(
+                f"standing queries keep synopses of stream {stream!r}, by the lifetime that it has; drop them first"
+            )
+        new = old if add_column is None else _widened(old, add_column)
+        new = _limited(new, slack, max_skew, max_ahead)
+        new = _lasting(new, stock.state, lifetime, max_lifetime)
+        again = _retimed(store, stock, new) if new.lasts_otherwise(old) else None
+        store.files.reach("alter.committing")
+        with store.catalog.write() as tables:
+            entry, state = find_stream(tables, stream)
+            if again is not None:
+                state = _retime(store, tables, stock, state, new, again)
+            elif new.lifetime_slots != old.lifetime_slots:
+                state = _turned(store, stock, state, new, sum(segment.bytes for segment in stock.segments))
+                state = settled(tables, entry.id, state, stock.segments)
+            tables.put("streams", stream.encode(), replace(entry, definition=new))
+            tables.put("states", key(entry.id), state)
+        store.files.reach("alter.committed")
+
+
+def _widened(old: StreamDefinition, column: tuple[str, pa.DataType] | pa.Field) -> StreamDefinition:
+    """The definition with one more column, last."""
+    if isinstance(column, pa.Field):
+        added = column
+    elif isinstance(column, tuple) and len(column) == 2 and isinstance(column[1], pa.DataType):
+        added = pa.field(column[0], column[1])
+    else:
+        raise DefinitionError(f"add_column takes a pair (name, Arrow type), not {column!r}")
+    if not added.nullable:
+        raise DefinitionError(
+            f"stream {old.name!r}: column {added.name!r} cannot be added as not null; stored rows have no value for it"
+        )
+    check_schema(old.name, schema := old.schema.append(added))
+    return replace(old, schema_bytes=schema.serialize().to_pybytes(), added=(*old.added, added.name))
+
+
+def _limited(
+    old: StreamDefinition,
+    slack: times.Duration | None,
+    max_skew: times.Duration | None,
+    max_ahead: times.Duration | None,
+) -> StreamDefinition:
+    """The definition with other limits; those that are None stay."""
+    new = old
+    if slack is not None:
+        new = replace(new, slack=times.slack(slack, f"stream {old.name!r}: slack"))
+    if max_skew is not None:
+        skew = None if max_skew == NEVER_SPOKEN_FOR else times.slack(max_skew, f"stream {old.name!r}: max_skew")
+        new = replace(new, max_skew=skew)
+    if max_ahead is not None:
+        new = replace(new, max_ahead=times.slack(max_ahead, f"stream {old.name!r}: max_ahead"))
+    return new
+
+
+def _lasting(
+    old: StreamDefinition, state: StreamState, lifetime: times.Duration | None, max_lifetime: times.Duration | None
+) -> StreamDefinition:
+    """The definition with another lifetime."""
+    if old.expires is None and max_lifetime is not None:
+        raise DefinitionError(f"stream {old.name!r}: all its rows live equally long; alter lifetime, not max_lifetime")
+    if old.expires is not None and lifetime is not None:
+        raise DefinitionError(
+            f"stream {old.name!r}: its rows have their own expiry in {old.expires!r}; "
+            "alter max_lifetime, the longest that rows to come may live"
+        )
+    if max_lifetime is not None:
+        longest = times.duration(max_lifetime, f"stream {old.name!r}: max_lifetime")
+        return replace(old, max_lifetime=_at_least_a_slide(old, longest))
+    if lifetime is None:
+        return old
+    length = None if lifetime == FOREVER else times.duration(lifetime, f"stream {old.name!r}: lifetime")
+    if length is not None:
+        _at_least_a_slide(old, length)
+    floor = old.floor
+    if state.slide is not None and old.lifetime is not None and (length is None or length > old.lifetime):
+        gone = old.model.slot_end(state.slide) - old.lifetime
+        floor = gone if floor is None else max(floor, gone)
+    return replace(old, lifetime=length, floor=floor)
+
+
+def _at_least_a_slide(old: StreamDefinition, length: int) -> int:
+    if length < old.slide:
+        raise DefinitionError(
+            f"stream {old.name!r}: lifetime {times.show_duration(length)} is shorter than the slide "
+            f"{times.show_duration(old.slide)}; rows would be gone before they are seen"
+        )
+    return length
+
+
+# -- stored rows under another lifetime ------------------------------------------------------------------------------
+
+
+def _retimed(store: Store, stock: Stock, new: StreamDefinition) -> dict[int, Segment]:
+    """The records of all stored and spooled segments under the new lifetime, by their number."""
+    spool = store.catalog.read(lambda tables: [record for _, record in tables.items("spool", key(stock.entry.id))])
+    segments = [*stock.segments, *(segment for record in spool for segment in record.segments)]
+    full = stock.entry.definition.stored_schema
+    return {segment.id: retimed(segment, new.model, full, store.reader) for segment in segments}
+
+
+def _retime(
+    store: Store, tables: Tables, stock: Stock, state: StreamState, new: StreamDefinition, again: dict[int, Segment]
+) -> StreamState:
+    """Put the new records down; everything that is stored goes to layouts without expiry columns."""
+    stream = stock.entry.id
+    full, expired, total = stock.entry.definition.stored_schema, 0, 0
+    for segment in stock.segments:
+        tables.put("segments", key(stream, segment.id), again[segment.id])
+        total += segment.bytes
+        if state.slide is not None:
+            expired += again[segment.id].dead(state.slide) - segment.dead(state.slide)
+    entry: SpoolEntry
+    for at, entry in list(tables.items("spool", key(stream))):
+        # What was appended since we looked is read here.
+        own = tuple(
+            again.get(segment.id) or retimed(segment, new.model, full, store.reader) for segment in entry.segments
+        )
+        tables.put("spool", at, replace(entry, segments=own))
+        total += entry.bytes
+    loose = stock.entry.definition.lifetime is None
+    flat = tuple(flattened(layout, loose=loose) for layout in state.layouts)
+    state = replace(
+        state, layouts=flat, expired=state.expired + expired, manifest=tables.version, rewritten=tables.version
+    )
+    state = _turned(store, stock, state, new, total)
+    return settled(tables, stream, state, Manifest(again.values()))
+
+
+def _turned(store: Store, stock: Stock, state: StreamState, new: StreamDefinition, total: int) -> StreamState:
+    """The stream with a layout for the new lifetime: chosen anew, or the user's own for another number of slots."""
+    index, why = stock.state.layout.index, stock.state.layout.why
+    if new.index_auto:
+        index, why = choose_index(new, late_rows=state.late > 0)
+    return turn_to(state, new, index, why, now=store.clock(), total=total, way_back=False)

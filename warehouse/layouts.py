@@ -1,7 +1,11 @@
-"""The layouts of a stream: numbered, the last of them current, older ones kept until nothing lies in them any more."""
+"""The layouts of a stream: numbered, the last of them current, older ones kept until nothing lies in them any more.
+
+Segments under another lifetime: the same rows in the same files, with other expiries in their records.
+"""
 
 from dataclasses import replace as changed
 
+import pyarrow as pa
 from msgspec.structs import replace
 
 from windrow.catalog.environment import Tables, key
@@ -9,6 +13,29 @@ from windrow.catalog.records import Layout, Relayout, StreamState
 from windrow.definitions import StreamDefinition
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.partitioners import Index
+from windrow.indexes.row_model import RowModel
+from windrow.indexes.segment_reader import FileReader, read_ranges
+from windrow.indexes.segments import Segment, pack_histogram
+from windrow.native import rows as native_rows
+
+
+def retimed(segment: Segment, model: RowModel, full: pa.Schema, reader: FileReader) -> Segment:
+    """A segment's record as `model` sees its rows; it goes to a layout without expiry columns (see `flattened`).
+
+    Only streams whose rows all live equally long are retimed, so its event times are all that is read.
+    """
+    rows = read_ranges(
+        {segment.file: [(segment.start, segment.stop)]}, pa.schema([full.field(model.time)]), full, reader
+    )
+    ts, _ = model.times(rows)
+    exp, _ = model.expiries(rows, ts)
+    return replace(
+        segment,
+        column=0,
+        min_exp=int(exp.min()),
+        max_exp=int(exp.max()),
+        expiries=pack_histogram(*native_rows.histogram(model.slots(exp))),
+    )
 
 
 def opening_layout(definition: StreamDefinition, index: Index, why: str) -> Layout:

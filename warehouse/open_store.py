@@ -11,7 +11,7 @@ from windrow.catalog.environment import FORMAT, Catalog
 from windrow.errors import FormatError, StorageError
 from windrow.files import Files, disk_errors, remove_dead_staging
 from windrow.indexes.column_cache import ColumnCache
-from windrow.indexes.copies import Copies
+from windrow.indexes.scan import Copies
 from windrow.indexes.segment_reader import FileReader
 from windrow.orphans import clear_orphans, data_files
 from windrow.store import Store, wall_clock

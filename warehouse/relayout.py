@@ -2,28 +2,244 @@
 
 From the commit of a change on, appends are cut for the new layout; what lies in older ones is answered from there until
 it expires or a step (see `moving`) has moved it.
+
+Moving what is stored from older layouts into the current one, in steps of bounded size.
+
+A step reads some segments, puts their live rows in the order of the current layout, and replaces them, all in one
+transaction; a crash leaves all of it or nothing, and the next step goes on from what the catalog says.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from dataclasses import replace as changed
+from itertools import groupby
 
+import pyarrow as pa
 from msgspec.structs import replace
 
-from windrow.catalog.environment import Tables
+from windrow.catalog.environment import Tables, key
 from windrow.catalog.environment import key as catalog_key
 from windrow.catalog.lookups import find_stream, refuse_view
-from windrow.catalog.records import StreamState
+from windrow.catalog.records import FileEntry, StreamEntry, StreamState
+from windrow.catalog.segment_log import load_segments, noted, retire, torn_files
 from windrow.definitions import StreamDefinition, check_key, choose_index
-from windrow.errors import DefinitionError
+from windrow.errors import DefinitionError, WindrowError
 from windrow.files import disk_errors
+from windrow.indexes.manifest import Manifest
+from windrow.indexes.merge import live_rows
 from windrow.indexes.partitioners import Index
+from windrow.indexes.row_model import SEQ
+from windrow.indexes.segment_builder import Cut, arrange
+from windrow.indexes.segment_writer import SegmentFileWriter
+from windrow.indexes.segments import Segment
 from windrow.layouts import settled, turn_to
 from windrow.locks import locked
-from windrow.moving import STEP_BYTES, Stock, move, take_stock
+from windrow.reclaim import reclaim_ready, settle, unlink
+from windrow.segment_files import CHUNK_BYTES, StagedFile, segment_of
 from windrow.store import Store
+
+STEP_BYTES = 64 << 20
+"""What one step moves unless told otherwise."""
+
+
+@dataclass(frozen=True)
+class Stock:
+    """A stream and what lies in its layouts."""
+
+    entry: StreamEntry
+    state: StreamState
+    segments: Manifest
+    spooled: int
+    """Bytes that are spooled for older layouts."""
+    viewed: bool
+    """Whether views follow the stream: they may still need rows that are dead."""
+    summarised: bool
+    """Whether standing queries keep synopses of it, which know when its rows leave."""
+
+    @property
+    def older(self) -> list[Segment]:
+        """Segments that lie in older layouts."""
+        return [segment for segment in self.segments if segment.layout != self.state.layout.id]
+
+    @property
+    def left(self) -> int:
+        """Bytes in older layouts."""
+        return sum(segment.bytes for segment in self.older) + self.spooled
+
+
+@dataclass(frozen=True)
+class MovedBySlide:
+    """What a slide moved besides."""
+
+    relayout_bytes: int = 0
+    relayout_problem: str | None = None
+
+
+@dataclass
+class _Written:
+    """The rows of a step in their new order."""
+
+    staged: StagedFile | None = None
+    places: list[tuple[Cut, int, int, int]] = field(default_factory=list)
+    """Each new segment with its insertion row and the first and last slide that took its rows in."""
+
+
+def take_stock(store: Store, tables: Tables, stream: str) -> Stock:
+    """What lies in the layouts of a stream, out of an open transaction."""
+    entry, state = find_stream(tables, stream)
+    spooled = 0
+    if len(state.layouts) > 1:
+        for _, record in tables.items("spool", key(entry.id)):
+            spooled += sum(segment.bytes for segment in record.segments if segment.layout != state.layout.id)
+    viewed, summarised = (
+        next(iter(tables.raw_items(table, key(entry.id))), None) is not None for table in ("views", "synopses")
+    )
+    return Stock(entry, state, load_segments(store, tables, entry.id, state), spooled, viewed, summarised)
+
+
+def move_after_slide(store: Store, stream: str) -> MovedBySlide:
+    """What a slide moves besides, under the lock that it holds. The slide is committed: nothing here may undo it."""
+    change = store.catalog.read(lambda tables: find_stream(tables, stream)[1].relayout)
+    if change is None or not change.budget:
+        return MovedBySlide()
+    try:
+        with disk_errors(f"moving rows of stream {stream!r}"):
+            return MovedBySlide(move(store, stream, change.budget))
+    except WindrowError as error:
+        return MovedBySlide(relayout_problem=str(error))
+
+
+def move(store: Store, stream: str, budget: int) -> int:
+    """One step, under the stream's lock; gives the bytes that it took out of older layouts, 0 if there are none.
+
+    Args:
+        store: The warehouse.
+        stream: Its name.
+        budget: Bytes to move at most; a segment is moved whole, so one that is larger is moved all the same.
+    """
+    stock = store.catalog.read(lambda tables: take_stock(store, tables, stream))
+    chosen = _chosen(stock.older, budget)
+    if not chosen:
+        return 0
+    store.files.reach("relayout.planned")
+    written = _write(store, stock, chosen)
+    folder = store.stream_folder(stream) / "segments"
+    staged = written.staged
+    name = store.writer.publish([staged.path], folder, "relayout")[0] if staged is not None else ""
+    ready = reclaim_ready(store)
+    unlink(store, ready)
+    store.files.reach("relayout.committing")
+    with store.publishing([name] if name else []) as tables:
+        placed = _place(tables, stock, written, name)
+        _record(tables, stock, chosen, placed)
+        settle(store, tables, ready)
+    store.files.reach("relayout.committed")
+    return sum(segment.bytes for segment in chosen)
+
+
+def _chosen(older: list[Segment], budget: int) -> list[Segment]:
+    """What to move: files whose rows live longest first, since the others soon leave by themselves."""
+    files: dict[str, list[Segment]] = {}
+    for segment in older:
+        files.setdefault(segment.file, []).append(segment)
+    found: list[Segment] = []
+    for own in sorted(files.values(), key=lambda own: -max(segment.max_exp for segment in own)):
+        for segment in own:
+            if found and segment.bytes > budget:
+                return found
+            found.append(segment)
+            budget -= segment.bytes
+    return found
+
+
+def _write(store: Store, stock: Stock, chosen: list[Segment]) -> _Written:
+    """Write the live rows of segments in the order of the current layout, a chunk of each insertion row at a time."""
+    definition, layout = stock.entry.definition, stock.state.layout
+    partitioner, model = layout.partitioner(), definition.model
+    written = _Written()
+    with store.writer.staging() as path:
+        with store.files.sink(path) as sink:
+            judge = store.judges[stock.entry.id]
+            grouped = layout.index.row_group_bytes
+            output = SegmentFileWriter(sink, definition.stored_schema, grouped, definition.key, judge)
+            by_row = sorted(chosen, key=lambda segment: (partitioner.row(segment.last_slide), segment.last_slide))
+            for row, group in groupby(by_row, key=lambda segment: partitioner.row(segment.last_slide)):
+                for rows, first, last in _chunks(store, stock, list(group)):
+                    ts, _ = model.times(rows)
+                    exp, _ = model.expiries(rows, ts)
+                    seq = rows.column(SEQ).to_numpy()
+                    arranged = arrange(rows.drop_columns([SEQ]), model, partitioner, ts, exp, seq)
+                    start = output.rows
+                    arranged.write(output)
+                    written.places += [(_shifted(cut, start), row, first, last) for cut in arranged.cuts]
+            output.close()
+        if not written.places:
+            store.writer.discard([path])
+            return written
+        size, digest = store.writer.seal(path, output.digest)
+    cuts = tuple(cut for cut, *_ in written.places)
+    written.staged = StagedFile(path, output.rows, size, digest, cuts, b"")
+    return written
+
+
+def _shifted(cut: Cut, by: int) -> Cut:
+    return Cut(**{**vars(cut), "start": cut.start + by})
+
+
+def _chunks(store: Store, stock: Stock, segments: list[Segment]) -> Iterator[tuple[pa.Table, int, int]]:
+    """The live rows of segments with absolute sequences, in tables of bounded size, and which slides took them in."""
+    definition = stock.entry.definition
+    slide = None if stock.viewed else stock.state.slide
+    now = None if slide is None else definition.model.slot_end(slide)
+    schema = definition.stored_schema
+    pending: list[pa.Table] = []
+    size, first, last = 0, segments[0].first_slide, segments[0].last_slide
+    for segment in segments:
+        for rows in live_rows(segment, now, definition.model, schema, store.reader, CHUNK_BYTES // 4):
+            if size >= CHUNK_BYTES:
+                yield pa.concat_tables(pending).combine_chunks(), first, last
+                pending, size, first, last = [], 0, segment.first_slide, segment.last_slide
+            pending.append(rows)
+            size += rows.nbytes
+            first, last = min(first, segment.first_slide), max(last, segment.last_slide)
+    if pending:
+        yield pa.concat_tables(pending).combine_chunks(), first, last
+
+
+def _place(tables: Tables, stock: Stock, written: _Written, file: str) -> list[Segment]:
+    """Name the new file, its segments and directories."""
+    staged = written.staged
+    if staged is None:
+        return []
+    stream, layout = stock.entry.id, stock.state.layout.id
+    count = len(written.places)
+    entry = FileEntry(stream=stream, rows=staged.rows, bytes=staged.bytes, digest=staged.digest, segments=count)
+    tables.put("files", file.encode(), entry)
+    placed = []
+    for cut, row, first, last in written.places:
+        number = tables.allocate("segments")
+        segment = segment_of(cut, number, file, staged, layout, row=row, slide=last, first_slide=first)
+        tables.put_raw("directories", key(number), cut.directory)
+        tables.put("segments", key(stream, number), segment)
+        placed.append(segment)
+    return placed
+
+
+def _record(tables: Tables, stock: Stock, chosen: list[Segment], placed: list[Segment]) -> None:
+    stream, gone = stock.entry.id, {segment.id for segment in chosen}
+    retire(tables, stream, chosen)
+    left = stock.segments.changed(gone, placed)
+    # Read again: appends may have changed it since we looked.
+    _, state = find_stream(tables, stock.entry.definition.name)
+    change = state.relayout
+    if change is not None:
+        change = replace(change, moved=change.moved + sum(segment.bytes for segment in chosen))
+    torn = torn_files(state.torn, chosen, (), left)
+    state = replace(noted(state, tables.version, placed, chosen), torn=torn, relayout=change)
+    tables.put("states", key(stream), settled(tables, stream, state, left))
+
 
 MOVES = (False, "steps", "now")
 

@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from windrow.catalog.environment import Tables, key, last_int
 from windrow.catalog.lookups import find_stream, refuse_view
 from windrow.catalog.records import FileEntry, SlideEntry, SpoolEntry, StreamEntry, StreamState
-from windrow.catalog.replacing import noted, retire, torn_files
-from windrow.catalog.segment_log import load_segments
+from windrow.catalog.segment_log import load_segments, noted, retire, torn_files
 from windrow.definitions import choose_index
 from windrow.errors import ClockError
 from windrow.files import disk_errors
@@ -30,8 +29,8 @@ from windrow.indexes.segments import Segment
 from windrow.indexes.update_plan import Update, plan_update
 from windrow.layouts import settled, turn_to
 from windrow.locks import locked
-from windrow.moving import move_after_slide
 from windrow.reclaim import begin_removal, settle
+from windrow.relayout import move_after_slide
 from windrow.segment_files import StagedFile, late_rows, segment_of
 from windrow.slide_hooks import Contribution, Follower, Moving, following, needed
 from windrow.sources import Progress, behind_error, progress_of

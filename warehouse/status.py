@@ -8,11 +8,10 @@ from windrow.catalog.environment import Tables, key
 from windrow.catalog.records import SlideEntry
 from windrow.definitions import StreamDefinition
 from windrow.indexes.row_model import NEVER
-from windrow.indexes.rowreading import read_live
+from windrow.indexes.segment_reader import read_live
 from windrow.indexes.selection import Bounds
-from windrow.moving import take_stock
 from windrow.reclaim import oldest_pin
-from windrow.relayout import RelayoutReport, report_of
+from windrow.relayout import RelayoutReport, report_of, take_stock
 from windrow.snapshot import StreamView, load_view
 from windrow.sources import SourceStatus
 from windrow.store import Store

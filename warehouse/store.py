@@ -17,10 +17,10 @@ from windrow.catalog.environment import Catalog, Tables, key
 from windrow.errors import ClosedError, StorageError, WindrowError
 from windrow.files import Files, Writer
 from windrow.indexes.column_cache import ColumnCache
-from windrow.indexes.copies import Copies
-from windrow.indexes.judging import Judge
 from windrow.indexes.manifest import Manifest
+from windrow.indexes.scan import Copies
 from windrow.indexes.segment_reader import FileReader
+from windrow.indexes.segment_writer import Judge
 from windrow.orphans import named_files
 from windrow.pins import Pins
 from windrow.usage import WORTH_A_COMMIT, Usage

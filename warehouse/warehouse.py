@@ -1,4 +1,11 @@
-"""The front door: `Warehouse`, over one directory. Every method is a thin step into the module that does the work."""
+"""The front door: `Warehouse`, over one directory. Every method is a thin step into the module that does the work.
+
+The part of the front door through which a live stream is changed.
+
+What follows streams: synopses, views and periodic queries, each kind loaded when a stream has one.
+
+Waiting for a stream's clock, whoever moves it.
+"""
 
 import random
 import time
@@ -11,30 +18,185 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from windrow import arguments, ddl, times
+from windrow.advisor import Advice, advise
 from windrow.advisor import follow as follow_advice
 from windrow.append import Append, AppendReport
+from windrow.catalog.environment import Tables
+from windrow.catalog.lookups import find_stream
+from windrow.catalog.records import StreamEntry
 from windrow.check import CheckReport, check
-from windrow.facade_changes import Changes
+from windrow.ddl import alter_stream
+from windrow.errors import BusyError
 from windrow.files import Files
-from windrow.heartbeats import fail_source, heartbeat
 from windrow.indexes.partitioners import Index
 from windrow.open_store import open_store
 from windrow.reclaim import GcReport, collect
 from windrow.reference_tables import drop_table, put_table
 from windrow.rejected import discard_rejected, read_rejected, replay_rejected
+from windrow.relayout import STEP_BYTES, RelayoutReport, cancel_relayout, move_all, relayout
 from windrow.slide import Slide, SlideReport
-from windrow.snapshot import Snapshot
+from windrow.slide_hooks import Follow, Follower, Tally
+from windrow.snapshot import Snapshot, load_view
+from windrow.sources import fail_source, heartbeat
 from windrow.status import StreamStatus, WarehouseStatus, stream_status, warehouse_status
-from windrow.waiting import wait_for
-from windrow.warehouse_followers import FOLLOWERS
+from windrow.store import Store
+from windrow.times import show
 
 if TYPE_CHECKING:
-    from windrow.queries.answer import Answer
-    from windrow.queries.explaining import Explanation
+    from windrow.queries.answer import Answer, Explanation
     from windrow.queries.periodic.query_plan import Group
     from windrow.queries.periodic.registry import QueryStatus
     from windrow.queries.periodic.runner import RunReport
     from windrow.queries.views.ddl import View
+
+
+class Changes:
+    """Layouts, search keys, columns and lifetimes of streams that are in use."""
+
+    _store: Store
+
+    def alter_stream(
+        self,
+        stream: str,
+        *,
+        add_column: tuple[str, pa.DataType] | pa.Field | None = None,
+        lifetime: times.Duration | None = None,
+        max_lifetime: times.Duration | None = None,
+        slack: times.Duration | None = None,
+        max_skew: times.Duration | None = None,
+        max_ahead: times.Duration | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        """Change a stream while it is in use; what is not given stays as it is. One transaction.
+
+        Args:
+            stream: Its name.
+            add_column: A pair (name, Arrow type) or a nullable field; stored rows have null there, and so do rows that
+                are appended without it.
+            lifetime: How long every row lives, stored rows too; ``"forever"`` for rows that never expire. Rows that
+                have expired stay gone. Only for streams whose rows all live equally long.
+            max_lifetime: The longest that rows to come may live, on a stream with `expires`; stored rows keep theirs.
+            slack: How far out of order the rows of a source may be.
+            max_skew: How far a silent source may fall behind before it is spoken for; ``"never"`` to wait for it.
+            max_ahead: How far ahead of the wall clock a row may be.
+            timeout: Seconds to wait for a slide.
+        """
+        alter_stream(
+            self._store,
+            stream,
+            add_column=add_column,
+            lifetime=lifetime,
+            max_lifetime=max_lifetime,
+            slack=slack,
+            max_skew=max_skew,
+            max_ahead=max_ahead,
+            timeout=timeout,
+        )
+
+    def relayout(
+        self,
+        stream: str,
+        index: Index | str | None = None,
+        *,
+        key: str | Sequence[str] | None = None,
+        move: bool | str = False,
+        budget: int = STEP_BYTES,
+        timeout: float = 60.0,
+        progress: Callable[[RelayoutReport], None] | None = None,
+    ) -> RelayoutReport:
+        """Turn a stream to another layout or search key while it is read and written; answers stay exact throughout.
+
+        Args:
+            stream: Its name.
+            index: An `Index`, ``"auto"``, or None to keep the one it has.
+            key: Another search key, one column or several; None keeps the one it has, ``[]`` takes it away.
+            move: False: rows go to the new layout as they come, older ones leave as they expire. ``"steps"``: besides,
+                each slide moves stored rows. ``"now"``: stored rows are moved before this returns, step by step.
+            budget: Bytes that one step moves at most; at least one segment.
+            timeout: Seconds to wait for a slide.
+            progress: Called after each step of ``"now"``.
+        """
+        return relayout(self._store, stream, index, key, move=move, budget=budget, timeout=timeout, progress=progress)
+
+    def advise(self, stream: str, among: Sequence[Index] | None = None) -> Advice:
+        """What layout and search key would serve a stream best, by what was measured of its rows and queries.
+
+        Args:
+            stream: Its name; it must have taken rows in.
+            among: Only these layouts (and the present one); by default all that are worth a look.
+        """
+        return advise(self._store, stream, among)
+
+    def relayout_step(self, stream: str, *, budget: int = STEP_BYTES, timeout: float = 60.0) -> RelayoutReport:
+        """Move at most `budget` bytes of stored rows (at least one segment) from older layouts into the current one."""
+        return move_all(self._store, stream, budget=budget, steps=1, timeout=timeout)
+
+    def cancel_relayout(self, stream: str, *, timeout: float = 60.0) -> RelayoutReport:
+        """Go back to the layout and key before a change that is under way; rows that were moved leave by expiring."""
+        return cancel_relayout(self._store, stream, timeout)
+
+
+def _holding() -> Follow:
+    from windrow.queries.periodic.retained_slides import follow
+
+    return follow
+
+
+def _synopses() -> Follow:
+    from windrow.queries.synopses.maintenance import follow
+
+    return follow
+
+
+def _tally() -> Tally:
+    from windrow.queries.synopses.tally import tally
+
+    return tally
+
+
+def _follow_views() -> Follow:
+    from windrow.queries.views.slide_hook import follow
+
+    return follow
+
+
+def _needed_by_views(tables: Tables, entry: StreamEntry, now: int) -> int | None:
+    from windrow.queries.views.slide_hook import needs
+
+    return needs(tables, entry, now)
+
+
+FOLLOWERS: tuple[Follower, ...] = (
+    Follower("views", _follow_views, _needed_by_views),  # first: what keeps a slide keeps that of its views too
+    Follower("keepers", _holding),
+    Follower("synopses", _synopses, tally=_tally),
+)
+"""What changes with a slide, and what appends do for it."""
+
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
+
+
+def wait_for(store: Store, stream: str, up_to: int, timeout: float | None) -> None:
+    """Return when the clock has reached `up_to`; say who holds it up if it has not within `timeout` seconds."""
+    waited, pause, seen = 0.0, _FIRST_PAUSE, -1
+    while True:
+        latest = store.catalog.last_transaction()
+        if latest != seen:
+            seen, pause = latest, _FIRST_PAUSE
+            entry, state = store.catalog.read(lambda tables: find_stream(tables, stream))
+            if state.slide is not None and entry.definition.model.slot_end(state.slide) >= up_to:
+                return
+        if timeout is not None and waited >= timeout:
+            view = store.catalog.read(lambda tables: load_view(store, tables, stream))
+            waiting = view.progress().waiting_for()
+            why = f"it waits for {', '.join(waiting)}" if waiting else "nobody has slid it"
+            raise BusyError(
+                f"stream {stream!r} has reached {show(view.now)}, not {show(up_to)}, within {timeout:g} s: {why}"
+            )
+        store.sleep(pause)
+        waited += pause
+        pause = min(pause * 2, _LONGEST_PAUSE)
 
 
 class Warehouse(Changes):

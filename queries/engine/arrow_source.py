@@ -13,8 +13,7 @@ import duckdb
 import pyarrow as pa
 from duckdb._sources import ArrowScanSource, nodes
 
-from windrow.queries.engine.marking import arriving
-from windrow.queries.engine.types import bridge, cross
+from windrow.queries.engine.types import arriving, bridge, cross
 
 Read = Callable[[pa.Schema], Iterable[pa.RecordBatch]]
 

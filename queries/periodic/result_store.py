@@ -24,7 +24,7 @@ from windrow.files import disk_errors
 from windrow.formats.durations import in_words
 from windrow.formats.text import BITS, contains, is_opaque, type_name
 from windrow.queries.engine import arrow_ipc
-from windrow.queries.engine.marking import UNSIGNED
+from windrow.queries.engine.types import UNSIGNED
 from windrow.queries.periodic.definition import own_schema, result_schema
 from windrow.store import Store
 

@@ -19,11 +19,10 @@ from windrow.queries.priorities import BACKGROUND, GATE
 from windrow.queries.sql.split_aggregate import CannotCutError
 from windrow.queries.synopses import array_answers, evaluate, node_store
 from windrow.queries.synopses.array_answers import Window
-from windrow.queries.synopses.array_engine import Pass, possible
+from windrow.queries.synopses.array_engine import Pass, TooLargeError, possible
 from windrow.queries.synopses.evaluate import Planned, Source
 from windrow.queries.synopses.kinds import BASIC
 from windrow.queries.synopses.node_cache import Seen, Shelf, cursor_of, shelf_of
-from windrow.queries.synopses.numbering import TooLargeError
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 

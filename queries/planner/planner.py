@@ -1,6 +1,11 @@
 """From a statement and a snapshot to relations that DuckDB can read, pruned by slot, expiry, time and search key.
 
 What is left out could not have changed the answer: DuckDB applies every predicate itself to whatever is read.
+
+The edge of a small window: of its segments only the rows in the window are handed to DuckDB, in one batch.
+
+DuckDB could compare the times itself, and does in large windows. But then the view that says with what to compare them
+is made anew at each slide, and every segment is a batch, which costs more than looking at some thousand rows.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -13,11 +18,11 @@ from windrow.errors import WindowError
 from windrow.indexes.column_cache import Picks
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.probe import SORTED, KeyRange, Located, read_found, read_near
+from windrow.indexes.segment_reader import FileReader, Spans, read_live_spans, read_within
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Selection
 from windrow.queries.engine.cursor_pool import Desk
 from windrow.queries.engine.types import quoted
-from windrow.queries.planner import edges
 from windrow.queries.planner.key_ranges import Asked
 from windrow.queries.planner.predicates import Heard, Listener
 from windrow.queries.planner.scan_sql import absent_columns, edge_condition, ordered_sql, window_sql
@@ -26,6 +31,44 @@ from windrow.queries.sql import macros, window_spec
 from windrow.queries.sql.column_usage import filtered_columns
 from windrow.queries.sql.statement import Reference, Statement
 from windrow.snapshot import Snapshot, StreamView
+
+_FEW = 100_000
+"""Rows that one thread has picked sooner than DuckDB's would have begun."""
+
+
+def is_small(view: StreamView, selection: Selection, reader: FileReader) -> bool:
+    """Whether the edge of a window is worth picking here: it has few rows, and its pages need not be unpacked."""
+    edge = Manifest.of(selection.edge)
+    if edge.rows > _FEW:
+        return False
+    files = edge.files()
+    reader.mapped_all(tuple(files), view.stored_schema)  # what is not known yet says nothing
+    return not reader.unpacks(files)
+
+
+def shown(schema: pa.Schema) -> pa.Schema:
+    """The columns as they are handed out: texts as views of the files that they lie in, so that none is copied."""
+    return pa.schema([field.with_type(_viewed(field.type)) for field in schema])
+
+
+def _viewed(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return pa.string_view()
+    return pa.binary_view() if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else kind
+
+
+def rows(view: StreamView, selection: Selection, schema: pa.Schema, reader: FileReader) -> list[pa.RecordBatch]:
+    """The rows at the edge that are in the window, with some of the columns that are `shown`."""
+    spans, bounds, full = Spans.of_segments(selection.edge), selection.edge_bounds(), view.stored_schema
+    limits = bounds.limits(view.model, full)
+    found = None if limits is None else read_within(spans, limits, schema, full, reader)
+    if found is not None:
+        return [found]
+    stored = pa.schema([full.field(name) for name in schema.names])
+    copied = read_live_spans(spans, bounds, view.model, stored, full, reader)
+    batches: list[pa.RecordBatch] = copied.cast(schema).to_batches()
+    return batches
+
 
 PROBE_ROWS, PROBE_RANGES = 20_000, 2_000
 """Up to so many rows in so many places are read by page; more are picked out of decoded columns."""
@@ -259,7 +302,7 @@ class Planner:
         store, parts = self.snapshot.store, list[str]()
         # Of all segments together: those that are wholly live are often only the newest, of which nothing is known yet.
         repeating = store.columns.repeating(selection.segments, view.stored_schema)
-        picked = picks is None and bool(selection.edge) and edges.is_small(view, selection, store.reader)
+        picked = picks is None and bool(selection.edge) and is_small(view, selection, store.reader)
         for suffix, segments in (("whole", selection.whole), ("edge", selection.edge)):
             if not segments:
                 continue
@@ -277,9 +320,7 @@ class Planner:
 
     def _offer_edge(self, name: str, view: StreamView, selection: Selection) -> None:
         reader, count = self.snapshot.store.reader, Manifest.of(selection.edge).rows
-        self.desk.source(
-            name, edges.shown(view.schema), lambda schema: edges.rows(view, selection, schema, reader), count
-        )
+        self.desk.source(name, shown(view.schema), lambda schema: rows(view, selection, schema, reader), count)
 
     def _offer_columns(
         self,

@@ -17,8 +17,7 @@ from windrow.indexes.probe import KeyRange
 from windrow.indexes.row_model import value_bytes
 from windrow.queries.planner.key_ranges import Asked, asked_of
 from windrow.queries.sql import parse_tree
-from windrow.queries.sql.alike import Path
-from windrow.queries.sql.statement import Statement, by_likeness
+from windrow.queries.sql.statement import Path, Statement, by_likeness
 
 _INTEGER = re.compile(r"-?[0-9]{1,20}")
 _UNCLEAR = {"STAR", "POSITIONAL_REFERENCE", "SUBQUERY", "LAMBDA", "LAMBDA_REF"}

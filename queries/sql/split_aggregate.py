@@ -1,14 +1,21 @@
 """Pieces of a statement: clauses by their words, trees without places, and which joins keep the rows of a stream.
 
 Whoever cuts a statement finds a piece here at token level and lets DuckDB's parser confirm it.
+
+A statement cut in two to be computed slot by slot: a query for partial aggregate states, and one over finished ones.
+
+Both are the user's own text with pieces replaced, never written from a tree. Each is parsed again and compared with the
+user's tree; whatever does not come out the same is not cut, so a wrong place can cost a cut but never an answer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from windrow.queries.sql import parse_tree
+from windrow.queries.sql import parse_tree, volatility
 from windrow.queries.sql.parse_tree import Node
-from windrow.queries.sql.statement import Statement
+from windrow.queries.sql.statement import Reference, Statement
 
 CLAUSES = ("select", "from", "where", "group", "having", "window", "qualify", "order", "limit", "offset")
 PLACES = ("query_location", "query_location_length")
@@ -119,3 +126,362 @@ def holds(table: Node, relation: str) -> int:
     if (left and not keeps[0]) or (right and not keeps[1]):
         return 2
     return left + right
+
+
+MERGEABLE = {
+    "sum", "sum_no_overflow", "fsum", "kahan_sum", "sumkahan", "count", "count_star", "count_if", "countif", "avg",
+    "mean", "favg", "min", "max", "product", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor", "arg_min",
+    "argmin", "min_by", "arg_max", "argmax", "max_by", "stddev", "stddev_samp", "stddev_pop", "variance",
+    "var_samp", "var_pop", "sem", "skewness", "kurtosis", "kurtosis_pop", "corr", "covar_samp", "covar_pop",
+    "regr_avgx", "regr_avgy", "regr_count", "regr_intercept", "regr_r2", "regr_slope", "regr_sxx", "regr_sxy",
+    "regr_syy", "median", "quantile", "quantile_cont", "quantile_disc", "mad", "approx_count_distinct",
+}  # fmt: skip
+"""Aggregates whose states, merged, give what one pass over the rows gives (in sums of floats up to rounding)."""
+_TAIL = ("window", "qualify", "order", "limit", "offset")
+
+
+@dataclass(frozen=True)
+class Functions:
+    """What the engine knows of functions, by name in lower case."""
+
+    aggregates: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A statement that was cut.
+
+    `near` and `far` give states; `near` reads the column `leave` of the stream's relation, `far` needs it not.
+    """
+
+    prefix: str
+    groups: int
+    aggregates: int
+    near: str
+    far: str
+    near_parameters: frozenset[str]
+    """Names of the parameters that `near` and `far` take."""
+    final: str
+    final_parameters: frozenset[str]
+
+    @property
+    def leave(self) -> str:
+        """The column with the slide at which a row leaves the window."""
+        return f"{self.prefix}leave"
+
+    @property
+    def finished(self) -> str:
+        """The relation that `final` reads: group columns, then finished aggregates."""
+        return f"{self.prefix}done"
+
+    @property
+    def columns(self) -> tuple[list[str], list[str]]:
+        """Names of group and of aggregate columns."""
+        return [f"{self.prefix}g{n}" for n in range(self.groups)], [
+            f"{self.prefix}a{n}" for n in range(self.aggregates)
+        ]
+
+
+def known_functions(cursor: Any) -> Functions:
+    """Ask the engine what it knows."""
+    rows = cursor.execute("SELECT lower(function_name), function_type FROM duckdb_functions()").fetchall()
+    return Functions(frozenset(name for name, kind in rows if kind == "aggregate"))
+
+
+@lru_cache(maxsize=256)
+def cut(
+    statement: Statement, stream: Reference, relations: tuple[tuple[str, tuple[str, ...]], ...], functions: Functions
+) -> Parts:
+    """Cut a statement that reads one stream.
+
+    Args:
+        statement: As parsed and confined.
+        stream: Its only reference to a stream.
+        relations: Alias and columns of each relation in FROM.
+        functions: Of the engine.
+
+    Raises:
+        CannotCutError: it has a shape that cannot be cut, or not by this module.
+    """
+    return Cutter(statement, stream, dict(relations), functions).parts()
+
+
+class Cutter:
+    """One statement on its way into two."""
+
+    def __init__(
+        self,
+        statement: Statement,
+        stream: Reference,
+        relations: Mapping[str, Sequence[str]],
+        functions: Functions,
+    ) -> None:
+        self.statement = statement
+        self.tree = statement.tree
+        self.data = statement.sql.encode()
+        self.relations = relations
+        self.functions = functions
+        self.names = [name.lower() for columns in relations.values() for name in columns]
+        self.prefix = free_prefix(self.data)
+        self.stream = stream
+        self.replaced: list[tuple[int, int, str]] = []
+        self.aggregates: list[Node] = []
+
+    def parts(self) -> Parts:
+        """The statement in two."""
+        self._refuse()
+        clauses = clauses_of(self.statement)
+        groups = self._groups()
+        keys = [self._key(node) for node in groups]
+        self._refuse_ambiguous(keys)
+        expected = {
+            name: self._swap(self.tree[name], keys) for name in ("select_list", "having", "qualify", "modifiers")
+        }
+        if not self.aggregates and not groups:
+            raise CannotCutError("it has neither aggregates nor groups")
+        near, far = self._state_queries(groups, clauses)
+        final = self._final(clauses, expected)
+        return Parts(
+            prefix=self.prefix,
+            groups=len(groups),
+            aggregates=len(self.aggregates),
+            near=near,
+            far=far,
+            near_parameters=parameters_of(near),
+            final=final,
+            final_parameters=parameters_of(final),
+        )
+
+    # -- what cannot be cut ----------------------------------------------------------------------------------------
+
+    def _refuse(self) -> None:
+        tree = self.tree
+        if tree["type"] != "SELECT_NODE" or tree["cte_map"]["map"]:
+            raise CannotCutError("it is not a single SELECT")
+        if tree["sample"] is not None or len(tree["group_sets"]) > 1:
+            raise CannotCutError("it samples, or groups in several ways")
+        for visit in parse_tree.walk(tree):
+            node = visit.node
+            if volatility.called(node) is not None:
+                raise CannotCutError("it calls a function that differs from query to query")
+            if node.get("sample") is not None or node.get("column_name_alias"):
+                raise CannotCutError("it samples or renames a relation's columns")
+        for name in ("select_list", "group_expressions", "having", "qualify"):
+            for node in nodes(tree[name]):
+                if node.get("class") in ("STAR", "SUBQUERY", "LAMBDA", "POSITIONAL_REFERENCE"):
+                    raise CannotCutError(f"it has a {node['class'].lower()} outside of FROM and WHERE")
+        if any(node.get("class") in ("SUBQUERY", "LAMBDA") for node in nodes(tree["modifiers"])):
+            raise CannotCutError("it orders by a subquery")
+        if holds(tree["from_table"], self.stream.relation) != 1:
+            raise CannotCutError("not every row of FROM comes from one row of the stream")
+
+    def _refuse_ambiguous(self, keys: list[Any]) -> None:
+        """An alias that hides a column means one thing in HAVING and ORDER BY here and perhaps another there."""
+        hiding = {
+            node["alias"].lower()
+            for node in self.tree["select_list"]
+            if node["alias"].lower() in self.names and self._key(node) != ("column", node["alias"].lower())
+        }
+        orders = [order["expression"] for modifier in self.tree["modifiers"] for order in modifier.get("orders", ())]
+        inner = [node for order in orders if order["class"] != "COLUMN_REF" for node in nodes(order)]
+        for node in [*nodes(self.tree["having"]), *nodes(self.tree["qualify"]), *inner]:
+            if _bare(node) in hiding:
+                raise CannotCutError("an alias has the name of a column")
+        if any(_bare(order) in hiding and self._key(order) in keys for order in orders):
+            raise CannotCutError("an alias has the name of a group's column")
+
+    # -- places in the text ----------------------------------------------------------------------------------------
+
+    def _text(self, start: int, stop: int) -> str:
+        """The user's text with what was replaced in it."""
+        pieces, done = [], start
+        for first, last, text in sorted(self.replaced):
+            if first < start or last > stop:
+                continue
+            pieces += [self.data[done:first], text.encode()]
+            done = last
+        return b"".join([*pieces, self.data[done:stop]]).decode()
+
+    def _span(self, node: Node) -> tuple[int, int]:
+        """Where an expression stands: the hull of the places that DuckDB gives for it and what is in it."""
+        places = [
+            (at, at + each["query_location_length"])
+            for each in nodes(node)
+            if (at := parse_tree.location(each)) is not None
+        ]
+        if not places:
+            raise CannotCutError("an expression has no place")
+        span = min(start for start, _ in places), max(stop for _, stop in places)
+        alone = parse_tree.statements(f"SELECT {self.data[span[0] : span[1]].decode()}")
+        if isinstance(alone, parse_tree.Refusal) or len(alone) != 1 or len(alone[0]["select_list"]) != 1:
+            raise CannotCutError("an expression was not found again")
+        if not equal(plain(alone[0]["select_list"][0]), plain(node), parameters=False):
+            raise CannotCutError("an expression reads differently on its own")
+        return span
+
+    # -- groups and aggregates -------------------------------------------------------------------------------------
+
+    def _groups(self) -> list[Node]:
+        """The expressions of GROUP BY: written out, by position, by alias or ALL."""
+        items = self.tree["select_list"]
+        if self.tree["aggregate_handling"] == "FORCE_AGGREGATES":
+            for item in items:
+                if self._has_aggregate(item) and any(n.get("class") == "COLUMN_REF" for n in self._outside(item)):
+                    raise CannotCutError("GROUP BY ALL with a column beside an aggregate")
+                if any(node.get("class") == "WINDOW" for node in nodes(item)):
+                    raise CannotCutError("GROUP BY ALL with a window function")
+            return [item for item in items if not self._has_aggregate(item)]
+        groups = []
+        for node in self.tree["group_expressions"]:
+            if node["class"] == "CONSTANT":
+                groups.append(items[position(node, len(items))])
+            elif node["class"] == "COLUMN_REF" and len(node["column_names"]) == 1:
+                groups.append(self._named(node, items))
+            else:
+                groups.append(node)
+        if any(self._has_aggregate(group) for group in groups):
+            raise CannotCutError("a group is an aggregate")
+        return groups
+
+    def _named(self, node: Node, items: list[Node]) -> Node:
+        name = node["column_names"][0].lower()
+        if name in self.names:
+            return node  # a column wins over an alias in GROUP BY
+        named = [item for item in items if item["alias"].lower() == name]
+        if len(named) != 1:
+            raise CannotCutError("a group is neither a column nor an alias")
+        return named[0]
+
+    def _is_aggregate(self, node: Node) -> bool:
+        return node.get("class") == "FUNCTION" and str(node["function_name"]).lower() in self.functions.aggregates
+
+    def _has_aggregate(self, node: Node) -> bool:
+        return any(self._is_aggregate(each) for each in nodes(node))
+
+    def _outside(self, value: Any) -> Iterator[Node]:
+        """The nodes of an expression that are not part of an aggregate."""
+        if isinstance(value, list):
+            for item in value:
+                yield from self._outside(item)
+        elif isinstance(value, dict) and not self._is_aggregate(value):
+            yield value
+            for item in value.values():
+                yield from self._outside(item)
+
+    def _key(self, node: Node) -> Any:
+        """What an expression is, so that ``p.src`` and ``SRC`` are one."""
+        if node.get("class") == "COLUMN_REF":
+            path = [name.lower() for name in node["column_names"]]
+            aliases = {alias.lower(): [c.lower() for c in columns] for alias, columns in self.relations.items()}
+            if len(path) == 2 and path[1] in aliases.get(path[0], ()) and self.names.count(path[1]) == 1:
+                path = path[1:]
+            return ("column", *path)
+        rest = {key: self._keys(value) for key, value in node.items() if key not in (*PLACES, "alias")}
+        return tuple(sorted(rest.items(), key=lambda item: item[0]))
+
+    def _keys(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return tuple(self._keys(item) for item in value)
+        return self._key(value) if isinstance(value, dict) else value
+
+    def _swap(self, value: Any, keys: list[Any]) -> Any:
+        """The tree with aggregates and groups as columns; remembers what that means for the text."""
+        if isinstance(value, list):
+            return [self._swap(item, keys) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if self._is_aggregate(value):
+            return self._swapped(value, f"{self.prefix}a{self._aggregate(value)}")
+        if "class" in value and value["class"] != "CONSTANT" and self._key(value) in keys:
+            return self._swapped(value, f"{self.prefix}g{keys.index(self._key(value))}")
+        return {name: self._swap(item, keys) for name, item in value.items()}
+
+    def _swapped(self, node: Node, column: str) -> Node:
+        self.replaced.append((*self._span(node), column))
+        return {"class": "COLUMN_REF", "type": "COLUMN_REF", "alias": node["alias"], "column_names": [column]}
+
+    def _aggregate(self, node: Node) -> int:
+        name = str(node["function_name"]).lower()
+        if name not in MERGEABLE or node["distinct"] or node["export_state"] or node["schema"]:
+            raise CannotCutError(f"states of {name} do not merge into what one pass gives")
+        if node["order_bys"]["orders"] and name not in ("quantile_cont", "quantile_disc"):
+            raise CannotCutError("an aggregate over an order")
+        keys = [self._key(known) for known in self.aggregates]
+        if self._key(node) in keys:
+            return keys.index(self._key(node))
+        self.aggregates.append(node)
+        return len(keys)
+
+    # -- the two queries -------------------------------------------------------------------------------------------
+
+    def _state_queries(self, groups: list[Node], clauses: Mapping[str, tuple[int, int]]) -> tuple[str, str]:
+        kept, self.replaced = self.replaced, self._parameter_places()
+        columns = [f"{self._text(*self._span(node))}\n AS {self.prefix}g{n}" for n, node in enumerate(groups)]
+        columns += [
+            f"{self._text(*self._span(node))}\n EXPORT_STATE AS {self.prefix}a{n}"
+            for n, node in enumerate(self.aggregates)
+        ]
+        rest = self._text(*clauses["from"])
+        if "where" in clauses:
+            rest += "\n" + self._text(*clauses["where"])
+        self.replaced = kept
+        self.replaced = kept + self._parameter_places()
+        leave = f"{self.prefix}leave"
+        near = f"SELECT {', '.join([leave, *columns])} {rest}\nGROUP BY {_positions(len(groups) + 1)}"
+        grouped = f"\nGROUP BY {_positions(len(groups))}" if groups else ""
+        far = f"SELECT {', '.join(columns)} {rest}{grouped}"
+        for text, first in ((near, 1), (far, 0)):
+            self._check_state_query(text, groups, first)
+        return near, far
+
+    def _check_state_query(self, text: str, groups: list[Node], first: int) -> None:
+        tree = only(text)
+        exported = [{**node, "export_state": True} for node in self.aggregates]
+        found = [plain(node) | {"alias": ""} for node in tree["select_list"][first:]]
+        same = equal(found, [plain(node) | {"alias": ""} for node in [*groups, *exported]])
+        for name in ("from_table", "where_clause"):
+            same = same and equal(plain(tree[name]), plain(self.tree[name]))
+        if not same or tree["having"] is not None or tree["modifiers"] or tree["cte_map"]["map"]:
+            raise CannotCutError("the query for its states reads differently")
+
+    def _final(self, clauses: Mapping[str, tuple[int, int]], expected: dict[str, Any]) -> str:
+        done = f"{self.prefix}done"
+        text = f"{self._text(*clauses['select'])}\nFROM {done}\n"
+        if "having" in clauses:
+            start, stop = clauses["having"]
+            text += "WHERE" + self._text(start + len("having"), stop) + "\n"
+        text += "\n".join(self._text(*clauses[word]) for word in _TAIL if word in clauses)
+        tree = only(text)
+        same = all(equal(plain(tree[name]), plain(expected[name])) for name in ("select_list", "qualify", "modifiers"))
+        same = same and equal(plain(tree["where_clause"]), plain(expected["having"])) and tree["having"] is None
+        table = tree["from_table"]
+        if not same or table["type"] != "BASE_TABLE" or table["table_name"] != done or tree["group_expressions"]:
+            raise CannotCutError("the query over its finished states reads differently")
+        return text
+
+    # -- parameters ------------------------------------------------------------------------------------------------
+
+    def _parameter_places(self) -> list[tuple[int, int, str]]:
+        """A ``?`` counts from the beginning of its statement, so in a piece it must be named."""
+        places = []
+        for node in nodes(self.tree):
+            at = parse_tree.location(node) if node.get("class") == "PARAMETER" else None
+            if at is not None and self.data[at : at + 1] == b"?":
+                places.append((at, at + 1, f"${node['identifier']}"))
+        inside = [(start, stop) for start, stop, _ in self.replaced]
+        return [place for place in places if not any(start <= place[0] < stop for start, stop in inside)]
+
+
+def parameters_of(text: str) -> frozenset[str]:
+    """Names of the parameters of a query."""
+    return frozenset(str(node["identifier"]) for node in nodes(only(text)) if node.get("class") == "PARAMETER")
+
+
+def _bare(node: Node) -> str:
+    """The name, in lower case, of a column that is written without its relation; else empty."""
+    single = node.get("class") == "COLUMN_REF" and len(node["column_names"]) == 1
+    return str(node["column_names"][0]).lower() if single else ""
+
+
+def _positions(count: int) -> str:
+    return ", ".join(str(number + 1) for number in range(count))

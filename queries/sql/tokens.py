@@ -1,6 +1,10 @@
 """SQL text as DuckDB's own tokenizer cuts it, and places in it as people count them.
 
 Offsets are bytes of UTF-8, as DuckDB gives them; only messages speak of lines and columns, of the text as written.
+
+A text with several statements, cut where DuckDB's own tokenizer sees a semicolon, never in a string or a comment.
+
+Nothing else is read into the text: each statement is parsed, confined and run as if it had been given alone.
 """
 
 import re
@@ -104,3 +108,31 @@ def _plain_spaces(data: bytes) -> bytes:
         pieces += [data[done : token.start], plain.encode()]
         done = token.stop
     return b"".join([*pieces, data[done:]])
+
+
+def split(text: str) -> list[str]:
+    """The statements of a text, without their semicolons; empty ones are left out."""
+    statements, _ = _split(text)
+    return statements
+
+
+def is_finished(text: str) -> bool:
+    """Whether a text that is being typed ends with a semicolon, so that it can be run."""
+    statements, rest = _split(text)
+    return bool(statements) and not rest
+
+
+def _split(text: str) -> tuple[list[str], bool]:
+    """The statements, and whether the last of them lacks its semicolon."""
+    data, start, found, rest = text.encode(), 0, [], False
+    tokens = read(text).tokens
+    for token in tokens:
+        if token.text == ";":
+            if rest:
+                found.append(data[start : token.start].decode().strip())
+            start, rest = token.stop, False
+        else:
+            rest = True
+    if rest:
+        found.append(data[start:].decode().strip())
+    return found, rest

@@ -14,7 +14,7 @@ from windrow.native import group_aggregate as kernels
 from windrow.queries.synopses import node_store
 from windrow.queries.synopses.array_engine import Numbers, Pass, Ranking
 from windrow.queries.synopses.evaluate import Planned
-from windrow.queries.synopses.finals import Column, Direct, Order
+from windrow.queries.synopses.query_shape import Column, Direct, Order
 
 _EXACT = 1 << 53
 _EXTREMES = {"min": np.iinfo(np.int64).max, "max": np.iinfo(np.int64).min}

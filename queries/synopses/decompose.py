@@ -12,9 +12,8 @@ import xxhash
 
 from windrow.queries.sql import window_spec
 from windrow.queries.sql.parse_tree import Node, location, statements
-from windrow.queries.sql.split_aggregate import CannotCutError, clauses_of, nodes, plain
+from windrow.queries.sql.split_aggregate import CannotCutError, Cutter, Functions, clauses_of, nodes, plain
 from windrow.queries.sql.statement import Reference, Statement
-from windrow.queries.sql.states import Cutter, Functions
 
 ROW = "_row"
 """What the stream is called in every piece."""

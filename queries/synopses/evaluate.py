@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from windrow.catalog.records import SynopsisEntry
 from windrow.queries.engine.arrow_source import run as start
-from windrow.queries.engine.marking import as_marked, marked
+from windrow.queries.engine.types import as_marked, marked
 from windrow.queries.sql.split_aggregate import CannotCutError
 from windrow.queries.synopses import kinds, node_store, predicate_cover
 from windrow.queries.synopses.kinds import Node

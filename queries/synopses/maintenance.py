@@ -18,14 +18,14 @@ from windrow.catalog.environment import Tables
 from windrow.catalog.records import SynopsisEntry
 from windrow.files import disk_errors
 from windrow.indexes.row_model import RowModel
-from windrow.indexes.rowreading import read_ranges
+from windrow.indexes.segment_reader import read_ranges
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Selection, select
 from windrow.locks import locked
 from windrow.queries.engine import instance
 from windrow.queries.engine.types import quoted
 from windrow.queries.planner.scan_sql import window_sql
-from windrow.queries.synopses import building, kinds, node_store, tally
+from windrow.queries.synopses import kinds, node_store, tally
 from windrow.queries.synopses.kinds import Node
 from windrow.queries.synopses.node_store import EXPIRY, SLOT, Worker, fetched
 from windrow.slide_hooks import Contribution, Moving
@@ -156,12 +156,12 @@ def _plainly(
     """What came in for the synopses that need no DuckDB, by number and slot, and the synopses that do."""
     definition = moving.entry.definition
     model = definition.model
-    found = zip(kept, building.recipes(kept, definition.schema), strict=True)
+    found = zip(kept, tally.recipes_of(kept, definition.schema), strict=True)
     recipes = {entry.number: recipe for entry, recipe in found if recipe is not None}
     if not recipes or model.expires is not None:
         return {}, list(kept)
     selection = _selection(moving.arrived, after, moving.now)
-    slots = _cut_rows(store, selection, model, definition.stored_schema, building.names(recipes.values()))
+    slots = _cut_rows(store, selection, model, definition.stored_schema, tally.names(recipes.values()))
     if slots is None:
         return {}, list(kept)
     # A second thread was tried: passing the interpreter's lock between the short kernels took what it gained.
@@ -175,7 +175,7 @@ def _plainly(
 
 def _cut_rows(
     store: Store, selection: Selection, model: RowModel, full: pa.Schema, names: set[str]
-) -> dict[int, building.Rows] | None:
+) -> dict[int, tally.Rows] | None:
     """The rows of a selection by event slot, None if those are too many.
 
     Their times are not even read where all are known to be of one slot.
@@ -188,10 +188,10 @@ def _cut_rows(
     narrow = pa.schema([field for field in full if field.name in (names if one else names | {model.time})])
     rows = read_ranges(ranges, narrow, full, store.reader) if ranges else narrow.empty_table()
     if one:
-        return {ends.pop(): building.Rows(rows)}
+        return {ends.pop(): tally.Rows(rows)}
     if selection.edge:
         rows = selection.bounds.filter(rows, model)
-    return building.by_slot(rows, model.slots(model.times(rows)[0]), _MOST_SLOTS)
+    return tally.by_slot(rows, model.slots(model.times(rows)[0]), _MOST_SLOTS)
 
 
 def _offer_rows(store: Store, cursor: Any, moving: Moving, kept: Sequence[SynopsisEntry], after: int) -> None:

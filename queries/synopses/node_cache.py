@@ -19,10 +19,9 @@ from windrow.catalog.records import SynopsisEntry
 from windrow.queries.engine import instance
 from windrow.queries.engine.fork_safety import leave_to_parent
 from windrow.queries.synopses import kinds, node_store
-from windrow.queries.synopses.array_engine import Pass
+from windrow.queries.synopses.array_engine import Numbering, Pass
 from windrow.queries.synopses.kinds import Node
 from windrow.queries.synopses.node_store import Kept
-from windrow.queries.synopses.numbering import Numbering
 from windrow.snapshot import StreamView
 from windrow.store import Store
 

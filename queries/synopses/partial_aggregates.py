@@ -12,9 +12,8 @@ from typing import Any
 import duckdb
 
 from windrow.catalog.records import StateCall, SynopsisColumn
-from windrow.queries.engine.marking import comes_back
-from windrow.queries.sql.split_aggregate import CannotCutError
-from windrow.queries.sql.states import MERGEABLE
+from windrow.queries.engine.types import comes_back
+from windrow.queries.sql.split_aggregate import MERGEABLE, CannotCutError
 from windrow.queries.synopses.decompose import Call, Decomposed, Expression
 
 _SAME = {"min", "max", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor", "product"}

@@ -3,10 +3,20 @@
 New rows of one stream look for partners in one other after the other, in the order of `ordering.py`. Keys are matched
 first, by a kernel and over decoded columns; whatever else a result needs is gathered for those rows only that have a
 partner. Which rows meet is told as in `maintaining.py`, where all other plans go.
+
+Joins of streams as a chain: what new rows of one are compared with in each of the others, and what is carried along.
+
+Columns that a result has equal are compared with the first of them that is reached, which from then on stands for all.
+
+Rows of a window, column by column as they lie decoded in memory, and results that are made of them.
+
+A window has many segments, each of which is a chunk here. Keys are looked up in all of them; of everything else only
+what was found is gathered, by a kernel where the type allows it.
 """
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -17,17 +27,204 @@ from windrow.definitions import StreamDefinition
 from windrow.indexes.column_cache import Picks
 from windrow.indexes.row_model import NEVER, SEQ, Int64s, micros
 from windrow.indexes.segments import SEQ_BITS, Segment
+from windrow.native import hash_match as native_matches
 from windrow.native.hash_match import Matcher
 from windrow.queries.sql.window_spec import All, Range
 from windrow.queries.views import join_order
-from windrow.queries.views.chaining import Place, Step, are_linked, can_chain, chain, equal_columns
 from windrow.queries.views.delta_sql import BATCH_ROWS, Given, telling
-from windrow.queries.views.gathering import Combined, Stretch, taken
 from windrow.queries.views.inputs import ALL, KNOWN, NEW, matters, told_apart
-from windrow.queries.views.plan import Part, Plan, Prune
-from windrow.queries.views.seeking import MOST_KEYS, by_directory, key_ranges, worth_seeking
+from windrow.queries.views.partner_filter import MOST_KEYS, by_directory, key_ranges, worth_seeking
+from windrow.queries.views.plan import Branch, Part, Plan, Prune
 from windrow.queries.views.storage import DIED
 from windrow.store import Store
+
+Place = tuple[int, str]
+"""A part, by number, and a column of it."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A stream in which partners are looked for.
+
+    Args:
+        number: Of the part.
+        keys: Columns that were reached before, and for each the column of this stream that must equal it.
+        kept: What was reached before and is needed later.
+        taken: The columns of this stream that are.
+    """
+
+    number: int
+    keys: tuple[tuple[Place, str], ...]
+    kept: tuple[Place, ...]
+    taken: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The way of new rows through all streams.
+
+    Args:
+        taken: The columns of the new rows that are needed.
+        steps: The other streams.
+        sources: Where the columns of a result come from.
+    """
+
+    taken: tuple[str, ...]
+    steps: tuple[Step, ...]
+    sources: tuple[Place, ...]
+
+
+def equal_columns(branch: Branch) -> list[frozenset[Place]]:
+    """The joined columns, those together that every result has equal."""
+    found: list[frozenset[Place]] = []
+    for link in branch.links:
+        own = frozenset([(link.left, link.left_column), (link.right, link.right_column)])
+        touched = [each for each in found if each & own]
+        found = [each for each in found if not each & own] + [own.union(*touched)]
+    return found
+
+
+def are_linked(equal: Sequence[frozenset[Place]], number: int, reached: set[int]) -> bool:
+    """Whether a part must have a column equal with one that was reached."""
+    parts = ({owner for owner, _ in own} for own in equal)
+    return any(number in own and own & reached for own in parts)
+
+
+def can_chain(branch: Branch) -> bool:
+    """Whether each stream can be reached from each other one, and none is compared with itself."""
+    equal, numbers = equal_columns(branch), [part.number for part in branch.streams]
+    reached = {numbers[0]}
+    for _ in numbers:
+        reached |= {number for number in numbers if are_linked(equal, number, reached)}
+    alone = all(len({number for number, _ in own}) == len(own) for own in equal)
+    return alone and reached == set(numbers)
+
+
+def chain(seed: int, order: Sequence[int], equal: Sequence[frozenset[Place]], wanted: Sequence[Place]) -> Chain:
+    """The way from new rows of a part through others in a given order.
+
+    Args:
+        seed: The part with the new rows.
+        order: The others.
+        equal: As `equal_columns` gives them.
+        wanted: The columns of a result.
+    """
+    turns = {number: turn for turn, number in enumerate((seed, *order))}
+    first = {place: min(own, key=lambda each: turns[each[0]]) for own in equal for place in own}
+    sources = tuple(first.get(place, place) for place in wanted)
+    keys = [
+        tuple((first[place], place[1]) for place in sorted(first) if place[0] == number and first[place] != place)
+        for number in order
+    ]
+    steps = []
+    for turn, number in enumerate(order):
+        later = {*sources, *(place for own in keys[turn + 1 :] for place, _ in own)}
+        kept = tuple(sorted(place for place in later if turns[place[0]] <= turn))
+        steps.append(Step(number, keys[turn], kept, _of(number, later)))
+    return Chain(_of(seed, {*sources, *(place for own in keys for place, _ in own)}), tuple(steps), sources)
+
+
+def _of(number: int, places: set[Place]) -> tuple[str, ...]:
+    return tuple(sorted(column for owner, column in places if owner == number))
+
+
+_ROW = (1 << 32) - 1
+
+
+class Stretch:
+    """Some rows of a part, in chunks.
+
+    Args:
+        lengths: Of the chunks.
+        read: Gives a column, an array for each chunk.
+    """
+
+    def __init__(self, lengths: Sequence[int], read: Callable[[str], Sequence[pa.Array]]) -> None:
+        self.stop = len(lengths) << 32
+        """The place behind the last row."""
+        self._lengths = lengths
+        self._read = read
+        self._known: dict[str, Sequence[pa.Array]] = {}
+
+    @classmethod
+    def of(cls, batches: Sequence[pa.RecordBatch]) -> "Stretch":
+        """Rows that were read with all their columns."""
+        return cls([batch.num_rows for batch in batches], lambda name: [batch.column(name) for batch in batches])
+
+    @property
+    def places(self) -> Int64s:
+        """Those of all rows."""
+        own = [np.arange(length, dtype=np.int64) + (at << 32) for at, length in enumerate(self._lengths)]
+        return np.concatenate(own) if own else np.empty(0, np.int64)
+
+    def column(self, name: str) -> Sequence[pa.Array]:
+        """A column, an array for each chunk."""
+        if name not in self._known:
+            self._known[name] = self._read(name)
+        return self._known[name]
+
+    def take(self, name: str, places: Int64s) -> pa.Array:
+        """What a column has at some places."""
+        return taken(self.column(name), places)
+
+
+def taken(chunks: Sequence[pa.Array], places: Int64s) -> pa.Array:
+    """What chunks of a column have at some places, without a dictionary."""
+    if not any(isinstance(chunk, pa.ChunkedArray) for chunk in chunks) and native_matches.gathers(chunks[0].type):
+        return native_matches.gather(chunks, places)
+    starts = np.cumsum([0, *map(len, chunks)])
+    flat = [piece for chunk in chunks for piece in (chunk.chunks if isinstance(chunk, pa.ChunkedArray) else [chunk])]
+    found = pa.chunked_array(flat).take(pa.array(starts[places >> 32] + (places & _ROW)))
+    whole = found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
+    return whole.dictionary_decode() if pa.types.is_dictionary(whole.type) else whole
+
+
+@dataclass(frozen=True)
+class Combined:
+    """Combinations of rows of some parts, which may become results when the other parts join.
+
+    Args:
+        begins: With the last of its parts, each.
+        ends: With the first of them.
+        columns: What later steps and the result need.
+    """
+
+    begins: Int64s
+    ends: Int64s
+    columns: Mapping[Place, pa.Array]
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return len(self.begins)
+
+    @property
+    def nbytes(self) -> int:
+        """How large."""
+        return int(self.begins.nbytes + self.ends.nbytes + sum(column.nbytes for column in self.columns.values()))
+
+    def keys(self, places: Sequence[Place]) -> tuple[list[Int64s], Int64s | None]:
+        """Columns of whole numbers, and which combinations have them all; None: every one."""
+        own = [self.columns[place] for place in places]
+        rows = None
+        if any(column.null_count for column in own):
+            valid = [column.is_valid().to_numpy(zero_copy_only=False) for column in own]
+            rows = np.flatnonzero(np.logical_and.reduce(valid))
+            own = [column.take(pa.array(rows)) for column in own]
+        return [column.to_numpy() for column in own], rows
+
+    @classmethod
+    def together(cls, several: Iterable["Combined"]) -> "Combined":
+        """All combinations of several, which have the same columns."""
+        own = list(several)
+        if len(own) == 1:
+            return own[0]
+        return cls(
+            np.concatenate([each.begins for each in own]),
+            np.concatenate([each.ends for each in own]),
+            {place: pa.concat_arrays([each.columns[place] for each in own]) for place in own[0].columns},
+        )
+
 
 _BEGINS, _ENDS = "begins", "ends"
 _MOST_HELD = 1 << 20

@@ -24,9 +24,8 @@ from windrow.queries.planner.scan_sql import table_sql
 from windrow.queries.views import join_order
 from windrow.queries.views.inputs import ALL, KNOWN, NEW, Binder, Group, Moment, Seen, Side, ends_sql
 from windrow.queries.views.join_order import Rate
-from windrow.queries.views.partner_filter import Mask, mask_of
+from windrow.queries.views.partner_filter import MOST_KEYS, Mask, by_directory, key_ranges, mask_of, worth_seeking
 from windrow.queries.views.plan import Branch, Link, Part, Plan, Prune
-from windrow.queries.views.seeking import MOST_KEYS, by_directory, key_ranges, worth_seeking
 from windrow.store import Store
 
 BATCH_ROWS = 100_000

@@ -1,16 +1,26 @@
 """Leaving out rows that meet no new row before DuckDB sees them: a window has many rows, a batch has few keys.
 
 What passes is a superset; the join itself decides.
+
+Rows of a partner by its directories: a batch that has few keys need not look at a whole window.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windrow.catalog.lookups import find_stream
+from windrow.definitions import StreamDefinition
+from windrow.indexes.column_cache import Picks
+from windrow.indexes.probe import KeyRange, locate
 from windrow.indexes.row_model import Int64s
+from windrow.indexes.segments import Segment
+from windrow.native import key_encoding as native_keys
 from windrow.native import rows as native_rows
+from windrow.queries.views.plan import Part, Prune
+from windrow.store import Store
 
 _WIDEST = 1 << 24
 """Integers that lie no further apart than this are looked up in a table of flags."""
@@ -73,3 +83,56 @@ def meeting(rows: Iterable[pa.RecordBatch], schema: pa.Schema, column: str, mask
 def _together(rows: list[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordBatch]:
     batches: list[pa.RecordBatch] = pa.Table.from_batches(rows, schema).combine_chunks().to_batches()
     return batches
+
+
+MOST_KEYS = 4_000
+"""Up to so many values are looked up in the directories of a partner; more are joined by hash."""
+_LOOKUP = 12
+"""A lookup of one value in one directory costs as much as joining so many rows by hash."""
+_SHARE = 0.2
+
+
+def worth_seeking(segments: Sequence[Segment]) -> int:
+    """How many values may be looked up in directories before it would be dearer than to look at all rows."""
+    return sum(segment.rows for segment in segments) // (_LOOKUP * max(1, len(segments)))
+
+
+def key_ranges(definition: StreamDefinition, values: Sequence[pa.ChunkedArray]) -> list[KeyRange] | None:
+    """Where the first columns of a search key have given values, which are not null; None if they never can."""
+    kinds = [_plain(kind) for kind in definition.key_types()[: len(values)]]
+    try:
+        arrays = [column.cast(kind).combine_chunks() for column, kind in zip(values, kinds, strict=True)]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    if not len(arrays[0]):
+        return []
+    encoded = sorted(native_keys.encode(arrays).to_pylist())
+    if len(values) == len(definition.key):
+        return [KeyRange(low, low) for low in encoded]
+    return [KeyRange(low, native_keys.successor(low), open_ended=True) for low in encoded]
+
+
+def by_directory(store: Store, part: Part, ranges: Sequence[KeyRange]) -> Prune:
+    """Which rows of a part's segments have such keys."""
+    definition, directories = part.definition, store.directories
+    assert definition is not None
+    layouts = store.catalog.read(lambda tables: find_stream(tables, part.name)[1].layouts)
+    sorted_by_key = {layout.id for layout in layouts if layout.key == definition.key}
+
+    def prune(segments: Sequence[Segment]) -> tuple[Sequence[Segment], Picks] | None:
+        stored = [segment for segment in segments if segment.id >= 0 and segment.layout in sorted_by_key]
+        found = locate(stored, ranges, lambda own, use: use(directories(own)))
+        if found.rows > _SHARE * sum(segment.rows for segment in segments):
+            return None
+        picks = found.by_segment()
+        # What the same slide has just made has no directory yet, and the directories of a layout before a change of
+        # the key are of another one: both are read whole.
+        used = {segment.id for segment in stored}
+        picks |= {s.id: (np.array([s.start]), np.array([s.stop])) for s in segments if s.id not in used}
+        return [segment for segment in segments if segment.id in picks], picks
+
+    return prune
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from windrow.indexes.column_cache import ColumnCache
-from windrow.indexes.copies import Copies
+from windrow.indexes.scan import Copies
 
 MB = 1 << 20
 A, B, C = (((number, 0, 10, b"", 3), (number + 10, 5, 9, b"", 0)) for number in range(3))

@@ -6,8 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import windrow
-from windrow.indexes import judging
-from windrow.indexes.judging import Judge
+from windrow.indexes import segment_writer
+from windrow.indexes.segment_writer import Judge
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us")), ("k", pa.int64()), ("text", pa.string())])
 ROWS = 512
@@ -43,8 +43,10 @@ def test_two_streams_with_the_same_columns_are_judged_apart(path, first):
 def test_a_judgement_stands_for_some_files_and_not_for_ever():
     judge = Judge()
     told = [has_dictionary(judge.settings(rows(repeating=True), None, ["k"]))]
-    told += [has_dictionary(judge.settings(rows(repeating=False), None, ["k"])) for _ in range(judging._JUDGED_FOR)]
-    assert told == [True] * judging._JUDGED_FOR + [False]
+    told += [
+        has_dictionary(judge.settings(rows(repeating=False), None, ["k"])) for _ in range(segment_writer._JUDGED_FOR)
+    ]
+    assert told == [True] * segment_writer._JUDGED_FOR + [False]
 
 
 def test_other_columns_and_another_order_are_judged_anew():
@@ -67,6 +69,6 @@ def test_a_key_that_repeats_does_not_have_all_rows_written_in_another_way():
     key = pa.array(np.arange(ROWS) // 7 * 1_000_003)
     noise = {name: pa.array(chance.random(ROWS)) for name in "abcdef"}
     rows = pa.table({"k": key, **noise})
-    assert judging.is_plain(Judge().settings(rows, None, ["k"]))
+    assert segment_writer.is_plain(Judge().settings(rows, None, ["k"]))
     repeating = pa.table({"k": key, **dict.fromkeys("abc", key), "d": noise["d"]})
-    assert not judging.is_plain(Judge().settings(repeating, None, ["k"]))
+    assert not segment_writer.is_plain(Judge().settings(repeating, None, ["k"]))

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from windrow.errors import DamageError, SearchKeyError
 from windrow.indexes import scan
 from windrow.indexes.row_model import RowModel, key_bytes, value_bytes
-from windrow.indexes.rowreading import Spans, read_live_spans, read_spans
 from windrow.indexes.scan import scan_segments
-from windrow.indexes.segment_reader import FileReader
+from windrow.indexes.segment_reader import FileReader, Spans, read_live_spans, read_spans
 from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Selection

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from windrow.indexes.row_model import RowModel
-from windrow.indexes.rowreading import Spans, read_live_spans, read_spans
-from windrow.indexes.segment_reader import FileReader
+from windrow.indexes.segment_reader import FileReader, Spans, read_live_spans, read_spans
 from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.indexes.selection import Bounds
 

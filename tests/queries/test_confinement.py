@@ -14,7 +14,7 @@ import pytest
 
 from windrow.errors import ConfinementError, QueryError
 from windrow.queries.engine import instance as duckdb_instance
-from windrow.queries.engine.connections import CHANGEABLE, open_connection
+from windrow.queries.engine.instance import CHANGEABLE, open_connection
 from windrow.queries.sql import confinement as rules
 from windrow.queries.sql.confinement import confine
 from windrow.queries.sql.statement import Reference, parse

@@ -7,7 +7,7 @@ import pytest
 
 import places
 from questions import Question, Questions, comparable, open_plain, our_answer, plain_answer
-from windrow.queries.planner import edges, planner, predicates
+from windrow.queries.planner import planner, predicates
 from windrow.queries.sql.statement import parse
 from worlds import make_world
 
@@ -44,7 +44,7 @@ def test_answers_equal_plain_duckdb(seed, monkeypatch):
     if seed % 2:  # rows are picked out of decoded columns, as if there were many of them
         monkeypatch.setattr(planner, "PROBE_RANGES", 0)
     if seed % 8 > 3:  # DuckDB filters the edges of windows, as if they were long
-        monkeypatch.setattr(edges, "_FEW", 0)
+        monkeypatch.setattr(planner, "_FEW", 0)
     with places.folder() as path:
         compare(path, seed, EACH)
 

@@ -11,7 +11,7 @@ import pytest
 import windrow
 from shapes import BASE, DELTA, US, when
 from windrow.queries.engine import cursor_pool
-from windrow.queries.planner import edges
+from windrow.queries.planner import planner
 
 S = "s"
 SLOT = dt.timedelta(microseconds=DELTA)
@@ -54,7 +54,7 @@ def taken(wh: windrow.Warehouse, rows: list[dict[str, Any]], at: pa.DataType, no
 def test_answers_of_a_window_with_an_edge_are_those_of_a_loop(
     path: Path, few: int, at: pa.DataType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(edges, "_FEW", few)
+    monkeypatch.setattr(planner, "_FEW", few)
     choice, rows = random.Random(7), list[dict[str, Any]]()
     with opened(path, at) as wh:
         for turn in range(1, 9):

@@ -14,7 +14,7 @@ import pytest
 import traffic
 import windrow
 from traffic import EACH, LIVE, MINUTES, NOON
-from windrow.queries.explaining import Explanation
+from windrow.queries.answer import Explanation
 from windrow.queries.planner.planner import Pruned
 
 LAST = NOON + dt.timedelta(minutes=MINUTES)

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 import windrow
 from windrow import cli
-from windrow.cli import prompt as cli_prompt
+from windrow.cli import sql as cli_prompt
 from windrow.cli.sql import Asking, Form, parse_params
-from windrow.queries.sql.scripts import is_finished, split
+from windrow.queries.sql.tokens import is_finished, split
 
 NOON = dt.datetime(2025, 1, 1, 12, tzinfo=dt.UTC)
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("src", pa.int64()), ("len", pa.int32())])

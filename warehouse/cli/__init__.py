@@ -20,12 +20,12 @@ COMMANDS = {
     "query": "windrow.cli.queries:query",
     "serve": "windrow.cli.queries:serve",
     "view": "windrow.cli.views:view",
-    "advise": "windrow.cli.advise:advise",
+    "advise": "windrow.cli.admin:advise",
     "status": "windrow.cli.admin:status",
     "check": "windrow.cli.admin:check",
     "gc": "windrow.cli.admin:gc",
     "demo": "windrow.cli.admin:demo",
-    "bench": "windrow.cli.bench:bench",
+    "bench": "windrow.cli.admin:bench",
 }
 
 

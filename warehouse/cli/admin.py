@@ -1,8 +1,18 @@
-"""Commands that make, watch and look after a warehouse: init, status, check, gc, demo."""
+"""Commands that make, watch and look after a warehouse: init, status, check, gc, demo.
 
+The command `windrow advise`: what layout would serve a stream best, as a table, and why.
+
+`windrow bench`: the benchmarks stand beside the package in its source tree, and are found and run from there.
+"""
+
+import importlib
+import importlib.util
+import sys
+import tomllib
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +21,8 @@ from windrow.cli.session import MARKER, Failure, Session, command
 from windrow.times import show
 
 if TYPE_CHECKING:
+    from windrow.advisor import Advice
+    from windrow.indexes.cost_model import Estimate
     from windrow.status import WarehouseStatus
 
 PROBLEMS_FOUND = 1
@@ -82,7 +94,7 @@ def show_status(found: "WarehouseStatus") -> None:
                     f"{s.name} waits for source {source.name!r}, which {'failed' if source.failed else reached}"
                 )
         if s.relayout is not None:
-            from windrow.cli.layout import left_in_words
+            from windrow.cli.streams import left_in_words
 
             terminal.say(f"{s.name} changes its layout: {left_in_words(s.relayout)}")
         if s.missing:
@@ -166,3 +178,109 @@ def demo(session: Session, folder: str | None, updates: int, rows: int, seed: in
     if folder is not None and (Path(folder) / MARKER).exists():
         raise Failure(f"{folder} holds a warehouse already; the demo wants a new or empty folder")
     run(folder, updates=updates, rows=rows, seed=seed, as_json=session.json, skip=skip)
+
+
+SHOWN = 8
+
+
+@click.command(short_help="Say which layout and search key would serve a stream best.")
+@click.argument("stream")
+@click.option("--all", "every", is_flag=True, help="Show every layout that was compared.")
+@click.option("--follow", is_flag=True, help="Turn the stream to the advised layout and search key.")
+@click.option("--move", is_flag=True, help="With --follow: move stored rows too.")
+@command
+def advise(session: Session, stream: str, every: bool, follow: bool, move: bool) -> None:
+    """Say which layout and search key would serve a stream best, by what was measured of its rows and queries."""
+    if move and not follow:
+        raise click.UsageError("--move goes with --follow")
+    with session.open(read_only=not follow) as wh:
+        found = wh.advise(stream)
+        if follow:
+            wh.relayout(stream, found.best.index, key=list(found.key), move="now" if move else False)
+    if session.json:
+        terminal.write_json(advice_json(found))
+        return
+    shown = found.alternatives if every else found.alternatives[:SHOWN]
+    if found.current not in shown:
+        shown = (*shown, found.current)
+    columns = ("layout", "budget", "update", "probe", "scan", "a slide", "space", "segments")
+    terminal.table(columns, [_row(each, found) for each in shown], right=columns[2:])
+    terminal.say(f"{found.stream}: {found.why}")
+    terminal.say(f"search key {terminal.names(found.key) or 'none'}: {found.key_why}")
+    terminal.say(f"row groups of {terminal.size(found.row_group_bytes)}; {found.measured_slides} slides were looked at")
+
+
+def _row(each: "Estimate", advice: "Advice") -> tuple[str, ...]:
+    mark = " (now)" if each.index == advice.current.index else ""
+    index = each.index
+    budget = f"{index.merge_budget:g}, {index.max_segments}" if index.maintenance == "adaptive" else "-"
+    times = (each.update, each.probe, each.scan, each.total)
+    return (
+        f"{index}{mark}",
+        budget,
+        *(terminal.milliseconds(time / 1e3) for time in times),
+        terminal.size(int(each.space)),
+        f"{each.segments:,.0f}",
+    )
+
+
+def advice_json(found: "Advice") -> dict[str, Any]:
+    """Advice for machines."""
+
+    def told(each: "Estimate") -> dict[str, Any]:
+        index = {name: getattr(each.index, name) for name in each.index.__dataclass_fields__}
+        return {**terminal.plain(each), "index": index}
+
+    return {
+        "stream": found.stream,
+        "workload": terminal.plain(found.workload),
+        "current": told(found.current),
+        "best": told(found.best),
+        "clearly_better": found.clearly_better,
+        "alternatives": [told(each) for each in found.alternatives],
+        "key": list(found.key),
+        "key_why": found.key_why,
+        "row_group_bytes": found.row_group_bytes,
+        "why": found.why,
+        "measured_slides": found.measured_slides,
+    }
+
+
+_MISSING = (
+    "the benchmarks are not part of the installed package; run 'windrow bench' inside a checkout of windrow's source"
+)
+
+
+def checkout() -> Path | None:
+    """The root of windrow's source tree: the one this package runs from, else the one we stand in."""
+    here = Path.cwd()
+    for folder in (Path(__file__).resolve().parent.parent, here, *here.parents):
+        settings = folder / "pyproject.toml"
+        if (folder / "bench" / "cli.py").is_file() and settings.is_file():
+            with settings.open("rb") as file:
+                if tomllib.load(file).get("project", {}).get("name") == "windrow":
+                    return folder
+    return None
+
+
+def load(root: Path) -> ModuleType:
+    """Make `bench` importable without putting the root on the path, where `indexes` and others would be found twice."""
+    if "bench.cli" not in sys.modules:
+        folder = root / "bench"
+        spec = importlib.util.spec_from_file_location(
+            "bench", folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+        assert spec is not None and spec.loader is not None
+        sys.modules["bench"] = package = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(package)
+    return importlib.import_module("bench.cli")
+
+
+@click.command("bench", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def _not_here() -> None:
+    """Compare Windrow with what you would use instead (only in a checkout of its source)."""
+    raise click.UsageError(_MISSING)
+
+
+_ROOT = checkout()
+bench: click.Command = load(_ROOT).bench if _ROOT is not None else _not_here

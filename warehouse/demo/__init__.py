@@ -20,11 +20,7 @@ from windrow.cli import terminal
 from windrow.cli.admin import show_status
 from windrow.cli.clock import report_json
 from windrow.cli.writers import show_rows
-from windrow.demo.layout import another_layout
-from windrow.demo.periodic import again_and_again
-from windrow.demo.scenes import ad_hoc
-from windrow.demo.spark import spark_ingest
-from windrow.demo.views import kept_join
+from windrow.demo.scenes import ad_hoc, again_and_again, another_layout, kept_join, spark_ingest
 from windrow.errors import DefinitionError
 from windrow.indexes.partitioners import Index
 from windrow.slide import SlideReport

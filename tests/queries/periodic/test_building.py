@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from windrow.catalog.records import SynopsisColumn, SynopsisEntry
-from windrow.queries.synopses import building
+from windrow.queries.synopses import tally
 from windrow.queries.synopses.partial_aggregates import ROWS
 
 SCHEMA = pa.schema(
@@ -61,10 +61,10 @@ def plainly(rows: list[dict[str, Any]], names: list[str]) -> dict[tuple[Any, ...
 def test_groups_are_kept_as_python_adds_them_up(rows: list[dict[str, Any]], names: list[str]) -> None:
     """Nulls in groups and values, negative numbers, both ends of 64 bits; too wide groups are left to DuckDB."""
     kinds = {"k": "BIGINT", "p": "UTINYINT", "v": "INTEGER"}
-    (recipe,) = building.recipes([entry([(f"_row.{n.upper()}", n, kinds[n]) for n in names])], SCHEMA)
+    (recipe,) = tally.recipes_of([entry([(f"_row.{n.upper()}", n, kinds[n]) for n in names])], SCHEMA)
     assert recipe is not None
     table = pa.table({f.name: pa.array([row.get(f.name) for row in rows], f.type) for f in SCHEMA})
-    given_ = building.Rows(table)
+    given_ = tally.Rows(table)
     if not given_.fits(recipe):
         assert "k" in names
         assert any(abs(row["k"] or 0) > 300 for row in rows)
@@ -91,4 +91,4 @@ def test_groups_are_kept_as_python_adds_them_up(rows: list[dict[str, Any]], name
     ],
 )
 def test_what_is_not_plain_is_left_to_duckdb(refused: SynopsisEntry) -> None:
-    assert building.recipes([refused], SCHEMA) == [None]
+    assert tally.recipes_of([refused], SCHEMA) == [None]

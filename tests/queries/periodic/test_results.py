@@ -18,7 +18,7 @@ import windrow
 from traffic import NOON
 from windrow import reclaim
 from windrow.queries.periodic import result_store
-from windrow.queries.periodic.differences import difference
+from windrow.queries.periodic.delivery import difference
 
 COUNT = "SELECT count(*) AS n FROM packets [WINDOW 2 MINUTES SLIDE 1 MINUTE]"
 

@@ -26,7 +26,7 @@ from windrow.queries.synopses import check as synopsis_check
 from windrow.queries.synopses import kinds, maintenance, node_store, tally
 from windrow.queries.synopses.array_engine import Pass
 from windrow.snapshot import Snapshot
-from windrow.warehouse_followers import FOLLOWERS
+from windrow.warehouse import FOLLOWERS
 
 CLOCK = BASE + HOUR
 PLAIN = (

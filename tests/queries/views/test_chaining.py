@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from windrow.queries.views.chaining import Chain, Step, are_linked, can_chain, chain, equal_columns
+from windrow.queries.views.delta_join import Chain, Step, are_linked, can_chain, chain, equal_columns
 from windrow.queries.views.plan import Link
 
 A, B, C = 0, 1, 2

@@ -12,8 +12,8 @@ import pytest
 import windrow
 from windrow.indexes import column_cache
 from windrow.native import hash_match as native_matches
-from windrow.queries.views import delta_join, gathering, slide_hook
-from windrow.queries.views.gathering import Stretch, taken
+from windrow.queries.views import delta_join, slide_hook
+from windrow.queries.views.delta_join import Stretch, taken
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 OPEN: list[windrow.Warehouse] = []
@@ -178,7 +178,7 @@ def test_texts_that_fit_into_no_array_are_gathered_in_pieces(tmp_path: Any, monk
 
     sql = next(iter(PLAIN.values()))
     theirs = world(tmp_path / "theirs", sql, FIXED)
-    monkeypatch.setattr(gathering, "native_matches", SimpleNamespace(gather=small, gathers=native_matches.gathers))
+    monkeypatch.setattr(delta_join, "native_matches", SimpleNamespace(gather=small, gathers=native_matches.gathers))
     monkeypatch.setattr(column_cache, "_SAMPLES", 0)  # no text is taken for one that repeats
     ours = world(tmp_path / "ours", sql, FIXED)
     for slot in range(4, 8):
