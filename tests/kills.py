@@ -21,13 +21,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import children
-import scenario
-import viewing
+import child_processes
+import recorded_history
+import view_histories
 import windrow
 from oracle import Oracle
-from scenario import STREAM, Operation
-from shapes import BASE, DELTA, LAYOUTS, SHAPES, Shape, plain
+from recorded_history import STREAM, Operation
+from sample_streams import BASE, DELTA, LAYOUTS, SHAPES, Shape, plain
 from system_calls import Child, normalised, watched, work_in_turn
 from windrow import Index
 from windrow.catalog.environment import Tables, named_files
@@ -214,7 +214,7 @@ NOW = BASE + 4 * DELTA
 def see_rows(shape: Shape, wh: windrow.Warehouse) -> State:
     """The stream by every way to read it, its counters, its rejected rows, and the table."""
     names = ("now", "inserted", "expired", "late", "spooled", "rejected", "hosts", "scan")
-    state: State = dict(zip(names, scenario.state(wh), strict=True))
+    state: State = dict(zip(names, recorded_history.state(wh), strict=True))
     asked = wh.sql(f"SELECT n, {', '.join(shape.key)} FROM {STREAM} ORDER BY n").fetchall()
     state["sql"] = repr(asked)
     state["probe"] = repr(plain(wh.probe(STREAM, keys=[(value,) for value in shape.values[shape.key[0]]])))
@@ -225,7 +225,7 @@ def see_rows(shape: Shape, wh: windrow.Warehouse) -> State:
 def true_rows(shape: Shape, truth: Oracle) -> State:
     """What `see_rows` must give."""
     names = ("now", "inserted", "expired", "late", "spooled", "rejected", "hosts", "scan")
-    state: State = dict(zip(names, scenario.expected(truth, shape), strict=True))
+    state: State = dict(zip(names, recorded_history.expected(truth, shape), strict=True))
     asked = sorted((row.values["n"], *(row.values[name] for name in shape.key)) for row in truth.live())
     return state | {"sql": repr(asked), "probe": state["scan"], "hosts in sql": state["hosts"]}
 
@@ -236,10 +236,10 @@ def prepare_rows(shape: Shape, index: Index | str, operations: Sequence[Operatio
     What they replaced is gone, or was kept for a reader and can go now. That makes a difference: who removes something
     commits, and then sees what a process committed that died before it could tell.
     """
-    with scenario.open_warehouse(path) as wh:
+    with recorded_history.open_warehouse(path) as wh:
         shape.create(wh, STREAM, index)
         for number, operation in enumerate(operations):
-            scenario.do(wh, shape, operation)
+            recorded_history.do(wh, shape, operation)
             if number == 2:
                 held = wh.snapshot()
         held.close()
@@ -268,22 +268,22 @@ def rows_case(
 
     @cache
     def truths() -> list[State]:
-        states = scenario.truths(made, [*past, killed, *then])
+        states = recorded_history.truths(made, [*past, killed, *then])
         return [true_rows(made, copy.deepcopy(states[at])) for at in (len(past), len(past) + 1, -1)]
 
     def go_on(wh: windrow.Warehouse) -> None:
         for operation in then:
-            scenario.do(wh, made, operation)
+            recorded_history.do(wh, made, operation)
 
     return Case(
         prepare=start,
-        do=lambda wh: scenario.do(wh, made, killed),
+        do=lambda wh: recorded_history.do(wh, made, killed),
         go_on=go_on,
         see=partial(see_rows, made),
         before=lambda: truths()[0],
         after=lambda: truths()[1],
         last=lambda: truths()[2],
-        clock=scenario.CLOCK,
+        clock=recorded_history.CLOCK,
         pinned=lambda snapshot: repr(plain(snapshot.scan(STREAM).read_all())),
         pinned_is=lambda: truths()[0]["scan"],
         **more,
@@ -318,11 +318,11 @@ QUERIES = ("newest", "each", "come", "gone")
 
 def prepare_standing(path: Path) -> None:
     """Queries of every way to deliver, run for some slots; one more slot has come in and waits for its runs."""
-    children.add_standing(str(path))
-    with scenario.open_warehouse(path) as wh:
+    child_processes.add_standing(str(path))
+    with recorded_history.open_warehouse(path) as wh:
         for slot in range(1, RUN):
-            children.slide_and_run(wh, slot)
-        children.slide_numbered(wh, RUN)
+            child_processes.slide_and_run(wh, slot)
+        child_processes.slide_numbered(wh, RUN)
         wh.gc()
 
 
@@ -340,8 +340,8 @@ def see_runs(wh: windrow.Warehouse) -> State:
 
 def true_runs(upto: dict[str, int], slots: int) -> State:
     """What `see_runs` must give when each query was run up to a slot and `slots` are in."""
-    live = range(max(1, slots - children.SLOTS + 1), slots + 1)
-    state: State = {"scan": sorted(slot for slot in live for _ in range(children.PER_SLOT))}
+    live = range(max(1, slots - child_processes.SLOTS + 1), slots + 1)
+    state: State = {"scan": sorted(slot for slot in live for _ in range(child_processes.PER_SLOT))}
     for name in QUERIES:
         due = [slot for slot in range(1, upto[name] + 1) if name != "each" or slot == 1 or (FIRST + slot) % 2 == 0]
         kept = due[-3:] if name == "each" else due
@@ -352,7 +352,7 @@ def true_runs(upto: dict[str, int], slots: int) -> State:
 
 def said(name: str, slot: int) -> list[tuple[int, int]]:
     """What a run says: the window holds its slot and the one before."""
-    count = children.PER_SLOT
+    count = child_processes.PER_SLOT
     if name == "come":
         return [(slot, count)]
     if name == "gone":
@@ -385,7 +385,7 @@ def delivery_case(names: tuple[str, ...]) -> Case:
     def go_on(wh: windrow.Warehouse) -> None:
         wh.run_due()
         wrong = differences("after the rest", see_runs(wh), true_runs(delivered, RUN))
-        children.slide_and_run(wh, RUN + 1)
+        child_processes.slide_and_run(wh, RUN + 1)
         wh.gc()
         found, wanted = see_reports(wh), true_runs(dict.fromkeys(QUERIES, RUN + 1), RUN + 1)
         for name in ("each", "come"):
@@ -401,21 +401,21 @@ def delivery_case(names: tuple[str, ...]) -> Case:
         before=lambda: true_runs(waiting, RUN),
         after=lambda: true_runs(some, RUN),
         last=lambda: true_runs(dict.fromkeys(QUERIES, RUN + 1), RUN + 1),
-        clock=scenario.CLOCK,
+        clock=recorded_history.CLOCK,
         at_once=False,
-        in_child=children.small_tails,
+        in_child=child_processes.small_tails,
     )
 
 
 # -- views -------------------------------------------------------------------------------------------------------------
 
-VIEW_OPERATIONS = viewing.operations(seed=20261116, count=60)
+VIEW_OPERATIONS = view_histories.operations(seed=20261116, count=60)
 
 
 @cache
 def _view_truths() -> tuple[int, int, list[State]]:
     """The truth after so many operations, the first slide late enough that moves all views, and the next that does."""
-    truth = viewing.Truth()
+    truth = view_histories.Truth()
     states = [truth.state()]
     for operation in VIEW_OPERATIONS:
         truth.do(operation)
@@ -423,7 +423,7 @@ def _view_truths() -> tuple[int, int, list[State]]:
     moving = [
         at
         for at, (old, new) in enumerate(pairwise(states))
-        if at > 12 and all(old[name] != new[name] for name in viewing.VIEWS)
+        if at > 12 and all(old[name] != new[name] for name in view_histories.VIEWS)
     ]
     return moving[0], moving[1], states
 
@@ -433,11 +433,11 @@ def view_case() -> Case:
 
     def do(first: int, last: int, wh: windrow.Warehouse) -> None:
         for operation in VIEW_OPERATIONS[first:last]:
-            viewing.do(wh, operation)
+            view_histories.do(wh, operation)
 
     def start(path: Path) -> None:
-        viewing.create(path)
-        with viewing.open_warehouse(path) as wh:
+        view_histories.create(path)
+        with view_histories.open_warehouse(path) as wh:
             do(0, _view_truths()[0], wh)
             wh.gc()
 
@@ -445,11 +445,11 @@ def view_case() -> Case:
         prepare=start,
         do=lambda wh: do(_view_truths()[0], _view_truths()[0] + 1, wh),
         go_on=lambda wh: do(_view_truths()[0] + 1, _view_truths()[1] + 1, wh),
-        see=viewing.state,
+        see=view_histories.state,
         before=lambda: _view_truths()[2][_view_truths()[0]],
         after=lambda: _view_truths()[2][_view_truths()[0] + 1],
         last=lambda: _view_truths()[2][_view_truths()[1] + 1],
-        clock=viewing.START + 600 * viewing.MINUTE,
+        clock=view_histories.START + 600 * view_histories.MINUTE,
     )
 
 

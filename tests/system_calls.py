@@ -342,9 +342,9 @@ def _in_child(function: Callable[..., None], args: tuple[Any, ...]) -> Outcome:
 def print_traces(names: Sequence[str], *, sizes: bool) -> None:
     """What each operation does to the disk, in order."""
     import kills
-    import places
+    import scratch_folders
 
-    with places.folder() as folder, Server(build(folder)) as server:
+    with scratch_folders.folder() as folder, Server(build(folder)) as server:
         for name in names or kills.CASES:
             path = folder / name
             server.prepare(name, path)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-import pages
+import markdown_snippets
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -17,7 +17,11 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 def pages_with_snippets() -> Iterator[object]:
     for page in PAGES:
-        blocks = [block for block in pages.read_blocks(page) if block.language in pages.RUN and block.skipped is None]
+        blocks = [
+            block
+            for block in markdown_snippets.read_blocks(page)
+            if block.language in markdown_snippets.RUN and block.skipped is None
+        ]
         uses_spark = any("spark" in block.text for block in blocks)
         if blocks:
             yield pytest.param(page, id=page.name, marks=[pytest.mark.spark] if uses_spark else [])
@@ -29,7 +33,7 @@ def pages_with_snippets() -> Iterator[object]:
 def test_snippets_do_what_the_page_says(page, tmp_path):
     """In a process and a directory of its own, as a reader would."""
     done = subprocess.run(
-        [sys.executable, pages.__file__, page],
+        [sys.executable, markdown_snippets.__file__, page],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -39,13 +43,13 @@ def test_snippets_do_what_the_page_says(page, tmp_path):
 
 
 class Test_reading_a_page:
-    def read(self, tmp_path: Path, text: str) -> list[pages.Block]:
+    def read(self, tmp_path: Path, text: str) -> list[markdown_snippets.Block]:
         page = tmp_path / "page.md"
         page.write_text(text)
-        return pages.read_blocks(page)
+        return markdown_snippets.read_blocks(page)
 
     def run(self, tmp_path: Path, text: str) -> None:
-        session = pages.Session()
+        session = markdown_snippets.Session()
         for block in self.read(tmp_path, text):
             session.run(block)
 
@@ -55,28 +59,28 @@ class Test_reading_a_page:
         self.run(tmp_path, "```python\nx = 1\n```\ntext\n" + hidden + printing)
 
     def test_wrong_output_is_found(self, tmp_path):
-        with pytest.raises(pages.DocumentError, match=r"page.md:2: .*shows"):
+        with pytest.raises(markdown_snippets.DocumentError, match=r"page.md:2: .*shows"):
             self.run(tmp_path, "```python\nprint(1)\n```\n```text\n2\n```\n")
 
     def test_console_blocks_are_run_and_compared(self, tmp_path):
         self.run(tmp_path, "```console\n$ echo one \\\n    two\none two\n$ true\n$ echo 3\n3\n```\n")
-        with pytest.raises(pages.DocumentError, match="but gives"):
+        with pytest.raises(markdown_snippets.DocumentError, match="but gives"):
             self.run(tmp_path, "```console\n$ echo one\ntwo\n```\n")
 
     def test_exit_codes_are_checked(self, tmp_path):
         self.run(tmp_path, "<!-- exit 1 -->\n```console\n$ true\n$ false\n```\n")
-        with pytest.raises(pages.DocumentError, match="exit code 1, not 0"):
+        with pytest.raises(markdown_snippets.DocumentError, match="exit code 1, not 0"):
             self.run(tmp_path, "```bash\nfalse\ntrue\n```\n")
 
     def test_a_block_that_is_not_run_says_why(self, tmp_path):
         self.run(tmp_path, "<!-- not run: needs a cluster -->\n```bash\nfalse\n```\n")
-        with pytest.raises(pages.DocumentError, match="without a reason"):
+        with pytest.raises(markdown_snippets.DocumentError, match="without a reason"):
             self.run(tmp_path, "<!-- not run: -->\n```bash\nfalse\n```\n")
 
     def test_nothing_hides_behind_an_unknown_language_or_an_open_fence(self, tmp_path):
-        with pytest.raises(pages.DocumentError, match="neither run"):
+        with pytest.raises(markdown_snippets.DocumentError, match="neither run"):
             self.read(tmp_path, "```sh\nfalse\n```\n")
-        with pytest.raises(pages.DocumentError, match="never closed"):
+        with pytest.raises(markdown_snippets.DocumentError, match="never closed"):
             self.read(tmp_path, "```python\n")
 
 

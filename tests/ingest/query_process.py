@@ -17,7 +17,7 @@ import windrow.spark
 def main(warehouse: str, folder: str, checkpoint: str, step: str, passes: str, mode: str) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     sys.path.append(str(Path(__file__).parents[1]))
-    from faults import KillAt
+    from faulty_disks import KillAt
 
     master = os.environ.get("WINDROW_TEST_MASTER", "local[2]")
     spark = session(master)

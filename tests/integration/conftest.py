@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-import places
+import scratch_folders
 
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
     """As pytest's own, but quick."""
-    with places.folder() as path:
+    with scratch_folders.folder() as path:
         yield path

@@ -23,11 +23,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-import places
+import scratch_folders
 import windrow
-from changing import Changing
+from alteration_rules import Changing
 from oracle import SECOND, Appended, Conflict, Oracle, Refused, Slid
-from shapes import BASE, DELTA, LAYOUTS, SHAPES, assert_rows, when
+from sample_streams import BASE, DELTA, LAYOUTS, SHAPES, assert_rows, when
 from windrow import times
 
 STREAM = "s"
@@ -60,7 +60,7 @@ class History(Changing, RuleBasedStateMachine):
 
     @initialize(shape=st.sampled_from(sorted(SHAPES)))
     def begin(self, shape: str) -> None:
-        self.place = places.folder()
+        self.place = scratch_folders.folder()
         self.folder = self.place.__enter__()
         self.clock = BASE
         self.numbers = iter(range(1 << 30))

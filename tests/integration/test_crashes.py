@@ -17,27 +17,27 @@ from typing import Any
 
 import pytest
 
-import children
-import scenario
+import child_processes
+import recorded_history
 import windrow
-from faults import Counting, Recording, finish, start
-from shapes import SHAPES
+from faulty_disks import Counting, Recording, finish, start
+from sample_streams import SHAPES
 from windrow.files import STEPS
 from windrow.orphans import data_files, named_files
 
 SHAPE = "per-row-rich"
 INDEX = windrow.Index("round-robin", 2, 2, maintenance="rebuild")
-OPERATIONS = scenario.operations(SHAPES[SHAPE], seed=20260101)
+OPERATIONS = recorded_history.operations(SHAPES[SHAPE], seed=20260101)
 OWN_STEPS = [step for step in STEPS if not step.startswith(("relayout.", "alter."))]
 """Those of changes have scenarios of their own: see test_relayout_crashes."""
-TRUTHS = scenario.truths(SHAPES[SHAPE], OPERATIONS)
+TRUTHS = recorded_history.truths(SHAPES[SHAPE], OPERATIONS)
 
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A warehouse with the stream and nothing in it, to be copied."""
     path = tmp_path_factory.mktemp("fresh") / "wh"
-    scenario.create(path, SHAPE, INDEX)
+    recorded_history.create(path, SHAPE, INDEX)
     return path
 
 
@@ -46,34 +46,36 @@ def reached(fresh: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     """How often the scenario reaches each step."""
     path = shutil.copytree(fresh, tmp_path_factory.mktemp("counted") / "wh")
     files = Counting()
-    with scenario.open_warehouse(path, files=files) as wh:
+    with recorded_history.open_warehouse(path, files=files) as wh:
         for operation in OPERATIONS:
-            scenario.do(wh, SHAPES[SHAPE], operation)
-        assert scenario.state(wh) == scenario.expected(TRUTHS[-1], SHAPES[SHAPE])
+            recorded_history.do(wh, SHAPES[SHAPE], operation)
+        assert recorded_history.state(wh) == recorded_history.expected(TRUTHS[-1], SHAPES[SHAPE])
     return dict(files.steps)
 
 
 def assert_recovers(path: Path, progress: Path) -> None:
     """The state is the one before or the one after the operation that was killed, and everything goes on from there."""
     shape, done = SHAPES[SHAPE], len(progress.read_bytes()) if progress.exists() else 0
-    with scenario.open_warehouse(path) as wh:
-        scenario.assert_sound(wh)
-        found = scenario.state(wh)
-        possible = [k for k in (done, done + 1) if k < len(TRUTHS) and found == scenario.expected(TRUTHS[k], shape)]
+    with recorded_history.open_warehouse(path) as wh:
+        recorded_history.assert_sound(wh)
+        found = recorded_history.state(wh)
+        possible = [
+            k for k in (done, done + 1) if k < len(TRUTHS) and found == recorded_history.expected(TRUTHS[k], shape)
+        ]
         assert possible, f"after {done} operations, killed in {OPERATIONS[done : done + 1]}: {found}"
         for k in range(done, len(OPERATIONS)):
             if OPERATIONS[k] == ("replay",) and k < possible[-1]:
                 continue
-            again = scenario.do(wh, shape, OPERATIONS[k])
+            again = recorded_history.do(wh, shape, OPERATIONS[k])
             if k < possible[-1] and OPERATIONS[k][0] == "append":
                 assert again.duplicate, "a retried batch that was in must be seen as such"
-        assert scenario.state(wh) == scenario.expected(TRUTHS[-1], shape)
-        scenario.assert_sound(wh)
+        assert recorded_history.state(wh) == recorded_history.expected(TRUTHS[-1], shape)
+        recorded_history.assert_sound(wh)
     assert not any((path / "staging").iterdir())
     assert not any((path / "catalog" / "pins").iterdir())
-    with windrow.open(path, clock=lambda: scenario.CLOCK + 3600 * 1_000_000) as wh:
+    with windrow.open(path, clock=lambda: recorded_history.CLOCK + 3600 * 1_000_000) as wh:
         assert wh._store.catalog.read(named_files) >= set(data_files(path)), "an hour later nothing is left unnamed"
-        assert scenario.state(wh) == scenario.expected(TRUTHS[-1], shape)
+        assert recorded_history.state(wh) == recorded_history.expected(TRUTHS[-1], shape)
 
 
 def test_the_scenario_reaches_every_named_step(reached: dict[str, int]) -> None:
@@ -86,7 +88,7 @@ def test_a_process_killed_at_a_named_step_leaves_the_state_before_or_after(
 ) -> None:
     for nth in range(1, reached[step] + 1):
         path, progress = shutil.copytree(fresh, tmp_path / f"wh{nth}"), tmp_path / f"progress{nth}"
-        child = start(children.run_until_step, str(path), SHAPE, OPERATIONS, str(progress), step, nth)
+        child = start(child_processes.run_until_step, str(path), SHAPE, OPERATIONS, str(progress), step, nth)
         assert finish(child) == -signal.SIGKILL
         assert_recovers(path, progress)
         shutil.rmtree(path)
@@ -98,10 +100,10 @@ def kills(fresh: Path, tmp_path: Path, seed: int, count: int, how: str) -> Itera
         path, progress = shutil.copytree(fresh, tmp_path / f"wh{turn}"), tmp_path / f"progress{turn}"
         if how == "call":
             moment: Any = choice.randint(1, 60_000)
-            child = start(children.run_until_call, str(path), SHAPE, OPERATIONS, str(progress), moment)
+            child = start(child_processes.run_until_call, str(path), SHAPE, OPERATIONS, str(progress), moment)
         else:
             moment = choice.uniform(0.001, 0.8)
-            child = start(children.run_until_alarm, str(path), SHAPE, OPERATIONS, str(progress), moment)
+            child = start(child_processes.run_until_alarm, str(path), SHAPE, OPERATIONS, str(progress), moment)
         print(f"seed {seed}, turn {turn}: killed by {how} at {moment}")
         yield path, progress, child
         shutil.rmtree(path)
@@ -133,11 +135,11 @@ def test_nothing_is_named_by_a_commit_before_it_is_durable(shape: str, tmp_path:
 
     Nested columns are written by another writer than plain ones, and synced at another time.
     """
-    path, files, operations = tmp_path / "wh", Recording(), scenario.operations(SHAPES[shape], seed=20260101)
-    scenario.create(path, shape, INDEX)
-    with scenario.open_warehouse(path, files=files) as wh:
+    path, files, operations = tmp_path / "wh", Recording(), recorded_history.operations(SHAPES[shape], seed=20260101)
+    recorded_history.create(path, shape, INDEX)
+    with recorded_history.open_warehouse(path, files=files) as wh:
         for operation in operations:
-            scenario.do(wh, SHAPES[shape], operation)
+            recorded_history.do(wh, SHAPES[shape], operation)
     renamed = [(at, event) for at, event in enumerate(files.events) if event[0] == "rename"]
     assert len(renamed) > len(operations) // 2
     for at, (_, source, target) in renamed:

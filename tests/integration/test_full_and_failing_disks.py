@@ -7,26 +7,26 @@ from pathlib import Path
 
 import pytest
 
-import children
-import scenario
+import child_processes
+import recorded_history
 import windrow
-from faults import PROCESSES, Counting, FailAt, finish, small_disk, start
+from faulty_disks import PROCESSES, Counting, FailAt, finish, small_disk, start
 from oracle import SECOND
-from shapes import BASE, DELTA, SHAPES, when
+from sample_streams import BASE, DELTA, SHAPES, when
 
 SHAPE = "per-row-rich"
 PLAIN = "per-row"
 """Its files are written by our own writer, and synced together with their folder."""
 INDEX = windrow.Index("round-robin", 2, 2, maintenance="rebuild")
-OPERATIONS = {name: scenario.operations(SHAPES[name], seed=4, rounds=3) for name in (SHAPE, PLAIN)}
-TRUTHS = {name: scenario.truths(SHAPES[name], operations) for name, operations in OPERATIONS.items()}
+OPERATIONS = {name: recorded_history.operations(SHAPES[name], seed=4, rounds=3) for name in (SHAPE, PLAIN)}
+TRUTHS = {name: recorded_history.truths(SHAPES[name], operations) for name, operations in OPERATIONS.items()}
 
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     paths = {name: tmp_path_factory.mktemp("fresh") / "wh" for name in OPERATIONS}
     for name, path in paths.items():
-        scenario.create(path, name, INDEX)
+        recorded_history.create(path, name, INDEX)
     return paths
 
 
@@ -36,9 +36,11 @@ def calls(fresh: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> d
     found: dict[str, Counting] = {}
     for name, path in fresh.items():
         found[name] = files = FailAt("write", -1)
-        with scenario.open_warehouse(shutil.copytree(path, tmp_path_factory.mktemp("c") / "wh"), files=files) as wh:
+        with recorded_history.open_warehouse(
+            shutil.copytree(path, tmp_path_factory.mktemp("c") / "wh"), files=files
+        ) as wh:
             for operation in OPERATIONS[name]:
-                scenario.do(wh, SHAPES[name], operation)
+                recorded_history.do(wh, SHAPES[name], operation)
     return found
 
 
@@ -84,22 +86,25 @@ def test_a_disk_that_is_full_at_any_single_write_changes_nothing(
 def fail_once(path: Path, name: str, call: str, nth: int) -> bool:
     """Fail the nth call of a kind; gives whether there was one."""
     shape, truths, files = SHAPES[name], TRUTHS[name], FailAt(call, nth)
-    with scenario.open_warehouse(path, files=files) as wh, scenario.open_warehouse(path) as other:
+    with recorded_history.open_warehouse(path, files=files) as wh, recorded_history.open_warehouse(path) as other:
         for k, operation in enumerate(OPERATIONS[name]):
             if files.failed:
-                scenario.do(wh, shape, operation)
+                recorded_history.do(wh, shape, operation)
                 continue
             try:
-                scenario.do(wh, shape, operation)
+                recorded_history.do(wh, shape, operation)
             except windrow.StorageError as error:
                 assert_tells_that_the_disk_is_full(error)
                 assert files.failed
                 for handle in (wh, other):
-                    assert scenario.state(handle) == scenario.expected(truths[k], shape), (nth, operation)
+                    assert recorded_history.state(handle) == recorded_history.expected(truths[k], shape), (
+                        nth,
+                        operation,
+                    )
                 assert unnamed(wh) == [], f"{operation[0]} left files behind on a full disk"
-                scenario.do(wh, shape, operation)
-        assert scenario.state(other) == scenario.expected(truths[-1], shape)
-        scenario.assert_sound(other)
+                recorded_history.do(wh, shape, operation)
+        assert recorded_history.state(other) == recorded_history.expected(truths[-1], shape)
+        recorded_history.assert_sound(other)
     shutil.rmtree(path)
     return files.failed
 
@@ -112,9 +117,9 @@ def test_other_errors_of_the_disk_are_told_in_words(fresh: dict[str, Path], tmp_
         (errno.EIO, "Input/output"),
     ):
         path = shutil.copytree(fresh[SHAPE], tmp_path / f"wh{number}")
-        with scenario.open_warehouse(path, files=FailAt("sync", 1, number)) as wh:
+        with recorded_history.open_warehouse(path, files=FailAt("sync", 1, number)) as wh:
             with pytest.raises(windrow.StorageError, match=words) as error:
-                scenario.do(wh, SHAPES[SHAPE], OPERATIONS[SHAPE][0])
+                recorded_history.do(wh, SHAPES[SHAPE], OPERATIONS[SHAPE][0])
             assert "nothing was changed" in str(error.value)
             assert error.value.errno == number
 
@@ -130,8 +135,8 @@ def test_a_warehouse_on_a_disk_that_is_really_full_keeps_what_it_has_and_goes_on
         ballast = disk / "ballast"
         ballast.write_bytes(b"x" * (1 << 20))
         truth, number, failed, noise = shape.oracle(), 0, 0, random.Random(11)
-        with scenario.open_warehouse(disk / "wh") as wh:
-            shape.create(wh, scenario.STREAM, INDEX)
+        with recorded_history.open_warehouse(disk / "wh") as wh:
+            shape.create(wh, recorded_history.STREAM, INDEX)
             for turn in range(60):
                 rows = [
                     {"ts": BASE + turn * DELTA + 1 + i, "k": i, "text": noise.randbytes(200).hex(), "n": number + i}
@@ -141,22 +146,22 @@ def test_a_warehouse_on_a_disk_that_is_really_full_keeps_what_it_has_and_goes_on
                 now = BASE + (turn + 1) * DELTA
                 for _ in range(3):
                     try:
-                        wh.append(scenario.STREAM, shape.table(rows), batch_id=str(turn))
-                        wh.slide(scenario.STREAM, to=when(now))
+                        wh.append(recorded_history.STREAM, shape.table(rows), batch_id=str(turn))
+                        wh.slide(recorded_history.STREAM, to=when(now))
                         break
                     except windrow.StorageError as error:
                         failed += 1
                         assert_tells_that_the_disk_is_full(error)
-                        found = scenario.state(wh)[-1]
-                        assert found == scenario.expected(truth, shape)[-1], "committed rows must stay readable"
+                        found = recorded_history.state(wh)[-1]
+                        assert found == recorded_history.expected(truth, shape)[-1], "committed rows must stay readable"
                         ballast.unlink(missing_ok=True)
                 else:
                     break
-                truth.append(rows, scenario.CLOCK, None, str(turn))
-                truth.slide(scenario.CLOCK, now)
-                assert scenario.state(wh) == scenario.expected(truth, shape)
+                truth.append(rows, recorded_history.CLOCK, None, str(turn))
+                truth.slide(recorded_history.CLOCK, now)
+                assert recorded_history.state(wh) == recorded_history.expected(truth, shape)
             assert failed, "the disk never filled up: the test proves nothing"
-            scenario.assert_sound(wh)
+            recorded_history.assert_sound(wh)
 
 
 def test_a_limit_on_the_size_of_files_is_told_and_changes_nothing(fresh: dict[str, Path], tmp_path: Path) -> None:
@@ -165,20 +170,20 @@ def test_a_limit_on_the_size_of_files_is_told_and_changes_nothing(fresh: dict[st
     for limit in limits:
         copy = shutil.copytree(path, tmp_path / f"limit{limit}")
         queue = PROCESSES.SimpleQueue()
-        child = start(children.run_with_small_files, str(copy), SHAPE, OPERATIONS[SHAPE], limit, queue)
+        child = start(child_processes.run_with_small_files, str(copy), SHAPE, OPERATIONS[SHAPE], limit, queue)
         told, same = queue.get()
         assert finish(child) == 0
         assert told.startswith("StorageError"), told
         assert "nothing was changed" in told
         assert same
-        with scenario.open_warehouse(copy) as wh:
-            assert scenario.state(wh) == scenario.expected(TRUTHS[SHAPE][-1], SHAPES[SHAPE])
-            scenario.assert_sound(wh)
+        with recorded_history.open_warehouse(copy) as wh:
+            assert recorded_history.state(wh) == recorded_history.expected(TRUTHS[SHAPE][-1], SHAPES[SHAPE])
+            recorded_history.assert_sound(wh)
 
 
 def test_a_process_that_may_not_reserve_address_space_is_told_so(tmp_path: Path) -> None:
     queue = PROCESSES.SimpleQueue()
-    child = start(children.open_with_little_address_space, str(tmp_path / "wh"), queue)
+    child = start(child_processes.open_with_little_address_space, str(tmp_path / "wh"), queue)
     kind, message = queue.get()
     finish(child)
     assert kind == "StorageError"
@@ -195,25 +200,25 @@ def test_an_append_that_fails_half_way_through_its_input_leaves_nothing(fresh: d
         yield from table.to_batches()
         raise RuntimeError("the source broke off")
 
-    with scenario.open_warehouse(path) as wh:
+    with recorded_history.open_warehouse(path) as wh:
         with pytest.raises(RuntimeError, match="broke off"):
-            wh.append(scenario.STREAM, batches(), batch_id="b")
-        assert scenario.state(wh) == scenario.expected(shape.oracle(), shape)
+            wh.append(recorded_history.STREAM, batches(), batch_id="b")
+        assert recorded_history.state(wh) == recorded_history.expected(shape.oracle(), shape)
         assert unnamed(wh) == []
-        assert not wh.append(scenario.STREAM, table, batch_id="b").duplicate
+        assert not wh.append(recorded_history.STREAM, table, batch_id="b").duplicate
 
 
 def test_a_stream_dropped_while_rows_are_appended_refuses_them_and_leaves_no_files(tmp_path: Path) -> None:
-    from faults import CallAt
+    from faulty_disks import CallAt
 
     shape = SHAPES["fixed"]
-    with scenario.open_warehouse(tmp_path / "wh") as other:
-        shape.create(other, scenario.STREAM, INDEX)
-        drop = CallAt("append.committing", lambda: other.drop_stream(scenario.STREAM))
-        with scenario.open_warehouse(tmp_path / "wh", files=drop) as wh:
+    with recorded_history.open_warehouse(tmp_path / "wh") as other:
+        shape.create(other, recorded_history.STREAM, INDEX)
+        drop = CallAt("append.committing", lambda: other.drop_stream(recorded_history.STREAM))
+        with recorded_history.open_warehouse(tmp_path / "wh", files=drop) as wh:
             rows = shape.table([{"ts": BASE + SECOND, "k": 1, "text": "", "n": 1}])
-            with pytest.raises(windrow.UnknownStreamError, match=scenario.STREAM):
-                wh.append(scenario.STREAM, rows)
+            with pytest.raises(windrow.UnknownStreamError, match=recorded_history.STREAM):
+                wh.append(recorded_history.STREAM, rows)
             assert drop.called
             assert unnamed(wh) == []
-            scenario.assert_sound(wh)
+            recorded_history.assert_sound(wh)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-import children
-import scenario
-from faults import Counting, finish, start
-from scenario import Operation
-from shapes import DELTA, SHAPES
+import child_processes
+import recorded_history
+from faulty_disks import Counting, finish, start
+from recorded_history import Operation
+from sample_streams import DELTA, SHAPES
 from windrow import Index
 from windrow.files import STEPS
 
@@ -26,7 +26,7 @@ CHANGES = [step for step in STEPS if step.startswith(("relayout.", "alter.")) or
 
 def operations() -> list[Operation]:
     """Rounds of appends and slides, with a change between any two of them."""
-    rounds = scenario.operations(SHAPES[SHAPE], seed=7, rounds=8)
+    rounds = recorded_history.operations(SHAPES[SHAPE], seed=7, rounds=8)
     changes: list[Operation] = [
         ("relayout", ("chronological", 3, 2), ("text",), "steps", 1),
         ("lifetime", 7 * DELTA + 5),
@@ -47,13 +47,13 @@ def operations() -> list[Operation]:
 
 
 OPERATIONS = operations()
-TRUTHS = scenario.truths(SHAPES[SHAPE], OPERATIONS)
+TRUTHS = recorded_history.truths(SHAPES[SHAPE], OPERATIONS)
 
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("fresh") / "wh"
-    scenario.create(path, SHAPE, INDEX)
+    recorded_history.create(path, SHAPE, INDEX)
     return path
 
 
@@ -61,27 +61,29 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reached(fresh: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     path = shutil.copytree(fresh, tmp_path_factory.mktemp("counted") / "wh")
     files = Counting()
-    with scenario.open_warehouse(path, files=files) as wh:
+    with recorded_history.open_warehouse(path, files=files) as wh:
         for k, operation in enumerate(OPERATIONS):
-            scenario.do(wh, SHAPES[SHAPE], operation)
-            assert scenario.state(wh) == scenario.expected(TRUTHS[k + 1], SHAPES[SHAPE]), (k, operation)
-            scenario.assert_sound(wh)
+            recorded_history.do(wh, SHAPES[SHAPE], operation)
+            assert recorded_history.state(wh) == recorded_history.expected(TRUTHS[k + 1], SHAPES[SHAPE]), (k, operation)
+            recorded_history.assert_sound(wh)
     return dict(files.steps)
 
 
 def assert_goes_on(path: Path, progress: Path) -> None:
     shape, done = SHAPES[SHAPE], len(progress.read_bytes()) if progress.exists() else 0
-    with scenario.open_warehouse(path) as wh:
-        scenario.assert_sound(wh)
-        found = scenario.state(wh)
-        possible = [k for k in (done, done + 1) if k < len(TRUTHS) and found == scenario.expected(TRUTHS[k], shape)]
+    with recorded_history.open_warehouse(path) as wh:
+        recorded_history.assert_sound(wh)
+        found = recorded_history.state(wh)
+        possible = [
+            k for k in (done, done + 1) if k < len(TRUTHS) and found == recorded_history.expected(TRUTHS[k], shape)
+        ]
         assert possible, f"after {done} operations, killed in {OPERATIONS[done : done + 1]}: {found}"
         for k in range(done, len(OPERATIONS)):
             if OPERATIONS[k][0] in ("replay", "cancel") and k < possible[-1]:
                 continue
-            scenario.do(wh, shape, OPERATIONS[k])
-        assert scenario.state(wh) == scenario.expected(TRUTHS[-1], shape)
-        scenario.assert_sound(wh)
+            recorded_history.do(wh, shape, OPERATIONS[k])
+        assert recorded_history.state(wh) == recorded_history.expected(TRUTHS[-1], shape)
+        recorded_history.assert_sound(wh)
     assert not any((path / "staging").iterdir())
 
 
@@ -95,7 +97,7 @@ def test_a_process_killed_at_a_step_of_a_change_leaves_the_state_before_or_after
 ) -> None:
     for nth in range(1, min(reached[step], 5) + 1):
         path, progress = shutil.copytree(fresh, tmp_path / f"wh{nth}"), tmp_path / f"progress{nth}"
-        child = start(children.run_until_step, str(path), SHAPE, OPERATIONS, str(progress), step, nth)
+        child = start(child_processes.run_until_step, str(path), SHAPE, OPERATIONS, str(progress), step, nth)
         assert finish(child) == -signal.SIGKILL
         assert_goes_on(path, progress)
         shutil.rmtree(path)
@@ -108,7 +110,7 @@ def test_a_process_killed_at_a_random_moment_of_a_change_leaves_the_state_before
     for turn in range(4):
         path, progress = shutil.copytree(fresh, tmp_path / f"wh{turn}"), tmp_path / f"progress{turn}"
         child = start(
-            children.run_until_call, str(path), SHAPE, OPERATIONS, str(progress), choice.randint(20_000, 120_000)
+            child_processes.run_until_call, str(path), SHAPE, OPERATIONS, str(progress), choice.randint(20_000, 120_000)
         )
         finish(child)
         assert_goes_on(path, progress)

@@ -15,12 +15,12 @@ from pathlib import Path
 import lmdb
 import pytest
 
-import children
-import scenario
+import child_processes
+import recorded_history
 import windrow
-from children import KEYS, PER_SLOT
-from faults import PROCESSES, CallAt, finish, kill, start
-from shapes import BASE, DELTA, SHAPES, when
+from child_processes import KEYS, PER_SLOT
+from faulty_disks import PROCESSES, CallAt, finish, kill, start
+from sample_streams import BASE, DELTA, SHAPES, when
 from windrow.files import STEPS
 
 REBUILD = windrow.Index("round-robin", 2, 2, maintenance="rebuild")
@@ -34,14 +34,14 @@ LAYOUTS = {
 
 def slide_while_reading(path: Path, states: int, readers: int, gc: bool) -> None:
     stop = path.parent / "stop"
-    writer = start(children.write_numbered, str(path), str(stop), gc)
-    crowd = [start(children.read_numbered, str(path), states) for _ in range(readers)]
+    writer = start(child_processes.write_numbered, str(path), str(stop), gc)
+    crowd = [start(child_processes.read_numbered, str(path), states) for _ in range(readers)]
     ends = [finish(reader) for reader in crowd]
     stop.touch()
     assert finish(writer) == 0
     assert ends == [0] * readers
-    with scenario.open_warehouse(path) as wh:
-        scenario.assert_sound(wh)
+    with recorded_history.open_warehouse(path) as wh:
+        recorded_history.assert_sound(wh)
         assert wh.gc().waiting == 0
         on_disk = {str(file.relative_to(path)) for file in (path / "streams").rglob("*.parquet")}
         named = {segment.file for segment in wh.snapshot().view("s").segments}
@@ -52,54 +52,54 @@ def slide_while_reading(path: Path, states: int, readers: int, gc: bool) -> None
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_answer_during_slides_is_exactly_one_slides_state(layout: str, tmp_path: Path) -> None:
-    children.create_numbered(str(tmp_path / "wh"), LAYOUTS[layout])
+    child_processes.create_numbered(str(tmp_path / "wh"), LAYOUTS[layout])
     slide_while_reading(tmp_path / "wh", 20, 2, gc=layout == "adaptive")
 
 
 def test_every_answer_while_a_stream_changes_its_layout_and_key_is_exactly_one_slides_state(tmp_path: Path) -> None:
     path, stop = tmp_path / "wh", tmp_path / "stop"
-    children.create_numbered(str(path), REBUILD)
-    writer = start(children.write_numbered_changing, str(path), str(stop), 5)
-    crowd = [start(children.read_numbered, str(path), 25) for _ in range(2)]
+    child_processes.create_numbered(str(path), REBUILD)
+    writer = start(child_processes.write_numbered_changing, str(path), str(stop), 5)
+    crowd = [start(child_processes.read_numbered, str(path), 25) for _ in range(2)]
     ends = [finish(reader) for reader in crowd]
     stop.touch()
     assert finish(writer) == 0
     assert ends == [0, 0]
-    with scenario.open_warehouse(path) as wh:
-        scenario.assert_sound(wh)
+    with recorded_history.open_warehouse(path) as wh:
+        recorded_history.assert_sound(wh)
         assert wh.gc().waiting == 0
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_answer_during_many_slides_is_exactly_one_slides_state(layout: str, tmp_path: Path) -> None:
-    children.create_numbered(str(tmp_path / "wh"), LAYOUTS[layout])
+    child_processes.create_numbered(str(tmp_path / "wh"), LAYOUTS[layout])
     for _ in range(10):
         slide_while_reading(tmp_path / "wh", 100, 4, gc=True)
         (tmp_path / "stop").unlink()
-        with scenario.open_warehouse(tmp_path / "wh") as wh:
+        with recorded_history.open_warehouse(tmp_path / "wh") as wh:
             wh.drop_stream("s")
-        children.create_numbered(str(tmp_path / "wh"), LAYOUTS[layout])
+        child_processes.create_numbered(str(tmp_path / "wh"), LAYOUTS[layout])
 
 
 def test_a_reader_does_not_wait_for_a_commit_that_is_under_way(tmp_path: Path) -> None:
     path = tmp_path / "wh"
-    children.create_numbered(str(path), REBUILD)
-    with scenario.open_warehouse(path) as wh, scenario.open_warehouse(path) as same_process:
-        children.slide_numbered(wh, 1)
-        children.slide_numbered(wh, 2)
+    child_processes.create_numbered(str(path), REBUILD)
+    with recorded_history.open_warehouse(path) as wh, recorded_history.open_warehouse(path) as same_process:
+        child_processes.slide_numbered(wh, 1)
+        child_processes.slide_numbered(wh, 2)
         slide = wh.stream("s").slide
-        with scenario.open_warehouse(path) as open_before, wh._store.catalog.write():
+        with recorded_history.open_warehouse(path) as open_before, wh._store.catalog.write():
             assert open_before.scan("s").read_all().num_rows == 2 * PER_SLOT
             assert same_process.probe("s", 0).num_rows == 2 * PER_SLOT // KEYS
     # Nor from another process: a writer that is stopped in the middle of its slide holds every lock that a slide takes.
     for step in ("append.committing", "slide.planned", "slide.staged", "slide.committing"):
         copy = shutil.copytree(path, tmp_path / step)
         stopped, answers = PROCESSES.SimpleQueue(), PROCESSES.SimpleQueue()
-        writer = start(children.stage_and_wait, str(copy), stopped, step)
+        writer = start(child_processes.stage_and_wait, str(copy), stopped, step)
         reached = stopped.get()
         assert reached == step
-        reader_process = start(children.scan_once, str(copy), answers)
+        reader_process = start(child_processes.scan_once, str(copy), answers)
         assert finish(reader_process) == 0
         slot, probed, found = answers.get()
         assert (slot, probed, found) == (2, 2 * PER_SLOT // KEYS, slide)
@@ -109,15 +109,15 @@ def test_a_reader_does_not_wait_for_a_commit_that_is_under_way(tmp_path: Path) -
 def test_the_writer_does_not_wait_for_a_stopped_reader_and_takes_no_file_from_it(tmp_path: Path) -> None:
     """Stopped (SIGSTOP) in the middle of a scan; 20 slides and clean-ups replace all it reads; then it goes on."""
     path, told, go = tmp_path / "wh", PROCESSES.SimpleQueue(), PROCESSES.SimpleQueue()
-    children.create_numbered(str(path), REBUILD)
-    with scenario.open_warehouse(path) as wh:
+    child_processes.create_numbered(str(path), REBUILD)
+    with recorded_history.open_warehouse(path) as wh:
         for slot in range(1, 5):
-            children.slide_numbered(wh, slot)
-        reader = start(children.scan_slowly, str(path), told, go)
+            child_processes.slide_numbered(wh, slot)
+        reader = start(child_processes.scan_slowly, str(path), told, go)
         assert told.get() == "holding"
         os.kill(reader.pid, signal.SIGSTOP)
         for slot in range(5, 25):
-            children.slide_numbered(wh, slot)
+            child_processes.slide_numbered(wh, slot)
             wh.gc()
         assert wh.status().readers == 1
         assert wh.gc().waiting > 0, "the stopped reader holds files: it must be able to go on"
@@ -131,28 +131,28 @@ def test_the_writer_does_not_wait_for_a_stopped_reader_and_takes_no_file_from_it
 def test_what_the_very_next_commit_replaces_is_kept_for_a_reader(tmp_path: Path) -> None:
     """Rows are spooled first, so that the slide is the first commit after the pin."""
     path = tmp_path / "wh"
-    children.create_numbered(str(path), windrow.Index("round-robin", 1, 1, maintenance="rebuild"))
-    with scenario.open_warehouse(path) as wh, scenario.open_warehouse(path) as other:
-        children.slide_numbered(wh, 1)
-        wh.append("s", children.numbered_rows(2))
+    child_processes.create_numbered(str(path), windrow.Index("round-robin", 1, 1, maintenance="rebuild"))
+    with recorded_history.open_warehouse(path) as wh, recorded_history.open_warehouse(path) as other:
+        child_processes.slide_numbered(wh, 1)
+        wh.append("s", child_processes.numbered_rows(2))
         with other.snapshot() as snapshot:
             assert wh.slide("s", to=when(BASE + 2 * DELTA)).rebuilt == 1
             assert wh.gc().waiting > 0
             found = snapshot.scan("s").read_all().column("slot").to_pylist()
-            assert children.slot_of_answer(found, PER_SLOT) == 1
+            assert child_processes.slot_of_answer(found, PER_SLOT) == 1
             assert snapshot.probe("s", 0).num_rows == PER_SLOT // KEYS
         assert wh.gc().waiting == 0
 
 
 def test_a_reader_that_was_killed_does_not_hold_space_for_ever(tmp_path: Path) -> None:
     path, told = tmp_path / "wh", PROCESSES.SimpleQueue()
-    children.create_numbered(str(path), REBUILD)
-    with scenario.open_warehouse(path) as wh:
-        children.slide_numbered(wh, 1)
-        reader = start(children.hold_and_wait, str(path), told)
+    child_processes.create_numbered(str(path), REBUILD)
+    with recorded_history.open_warehouse(path) as wh:
+        child_processes.slide_numbered(wh, 1)
+        reader = start(child_processes.hold_and_wait, str(path), told)
         assert told.get() == 2
         for slot in range(2, 8):
-            children.slide_numbered(wh, slot)
+            child_processes.slide_numbered(wh, slot)
         assert wh.status().readers == 2
         assert wh.gc().waiting > 0
         kill(reader)
@@ -162,28 +162,28 @@ def test_a_reader_that_was_killed_does_not_hold_space_for_ever(tmp_path: Path) -
         assert report.bytes > 0
         assert wh.status().readers == 0
         assert not any((path / "catalog" / "pins").iterdir())
-        scenario.assert_sound(wh)
+        recorded_history.assert_sound(wh)
 
 
 def test_slides_alone_clear_up_after_a_killed_reader(tmp_path: Path) -> None:
     path, told = tmp_path / "wh", PROCESSES.SimpleQueue()
-    children.create_numbered(str(path), REBUILD)
-    with scenario.open_warehouse(path) as wh:
-        children.slide_numbered(wh, 1)
-        reader = start(children.hold_and_wait, str(path), told)
+    child_processes.create_numbered(str(path), REBUILD)
+    with recorded_history.open_warehouse(path) as wh:
+        child_processes.slide_numbered(wh, 1)
+        reader = start(child_processes.hold_and_wait, str(path), told)
         told.get()
-        children.slide_numbered(wh, 2)
+        child_processes.slide_numbered(wh, 2)
         kill(reader)
         for slot in range(3, 30):
-            children.slide_numbered(wh, slot)
+            child_processes.slide_numbered(wh, slot)
         files = len(list((path / "streams").rglob("*.parquet")))
         assert files <= 12, f"{files} files for 4 live slots in 4 cells: what dead readers held was not given back"
 
 
 def test_a_forked_child_gets_an_error_from_old_handles_and_harms_its_parent_in_nothing(tmp_path: Path) -> None:
     path, told = tmp_path / "wh", PROCESSES.SimpleQueue()
-    children.create_numbered(str(path), REBUILD)
-    process = start(children.fork_and_use, str(path), told)
+    child_processes.create_numbered(str(path), REBUILD)
+    process = start(child_processes.fork_and_use, str(path), told)
     code, same_pins, old, new, slid, problems = told.get()
     assert finish(process) == 0
     assert code == 0, "every use of an inherited handle raises ClosedError, and the child can open its own"
@@ -196,7 +196,7 @@ def test_reading_all_bytes_of_the_folder_in_a_process_that_uses_it_harms_nobody(
     """Closing a descriptor of lock.mdb drops LMDB's own locks: the next opener believes that it is alone."""
     path, told = tmp_path / "wh", PROCESSES.SimpleQueue()
     shape = SHAPES["fixed"]
-    with scenario.open_warehouse(path) as wh:
+    with recorded_history.open_warehouse(path) as wh:
         shape.create(wh, "s", REBUILD)
         choice = random.Random(5)
 
@@ -207,7 +207,7 @@ def test_reading_all_bytes_of_the_folder_in_a_process_that_uses_it_harms_nobody(
             ]
 
         everything = [batches(first) for first in (0, 1000, 2000)]
-        others = [start(children.append_and_hash, str(path), "fixed", part, told) for part in everything[1:]]
+        others = [start(child_processes.append_and_hash, str(path), "fixed", part, told) for part in everything[1:]]
         for turn, (rows, batch) in enumerate(everything[0]):
             if how == "copy":
                 shutil.copytree(
@@ -217,21 +217,21 @@ def test_reading_all_bytes_of_the_folder_in_a_process_that_uses_it_harms_nobody(
                 for file in sorted((path / "catalog").glob("*.mdb")):
                     file.read_bytes()
             wh.append("s", shape.table(rows), batch_id=batch)
-            with scenario.open_warehouse(path) as again:
+            with recorded_history.open_warehouse(path) as again:
                 assert again.streams() == ["s"]
         assert [finish(other) for other in others] == [0, 0]
         truth = shape.oracle()
         for part in everything:
             for rows, batch in part:
-                truth.append(rows, scenario.CLOCK, None, batch)
-        truth.slide(scenario.CLOCK, BASE + DELTA)
+                truth.append(rows, recorded_history.CLOCK, None, batch)
+        truth.slide(recorded_history.CLOCK, BASE + DELTA)
         wh.slide("s", to=when(BASE + DELTA))
-        assert scenario.state(wh) == scenario.expected(truth, shape)
-        scenario.assert_sound(wh)
+        assert recorded_history.state(wh) == recorded_history.expected(truth, shape)
+        recorded_history.assert_sound(wh)
 
 
 OTHER_SHAPE = "per-row-rich"
-OPERATIONS = scenario.operations(SHAPES[OTHER_SHAPE], seed=99, rounds=3)
+OPERATIONS = recorded_history.operations(SHAPES[OTHER_SHAPE], seed=99, rounds=3)
 OPERATIONS[5:5] = [("relayout", ("chronological", 2, 2), ("k",), "now", 1), ("column", "note")]
 
 
@@ -244,93 +244,93 @@ def test_a_process_that_opens_the_warehouse_in_the_middle_of_anothers_work_remov
                         the file is there and no record names it yet
     """
     path, shape = tmp_path / "wh", SHAPES[OTHER_SHAPE]
-    scenario.create(path, OTHER_SHAPE, REBUILD)
-    truths = scenario.truths(shape, OPERATIONS)
+    recorded_history.create(path, OTHER_SHAPE, REBUILD)
+    truths = recorded_history.truths(shape, OPERATIONS)
     done = 0
     visits = []
 
     def visit() -> None:
         told = PROCESSES.SimpleQueue()
-        assert finish(start(children.come_by, str(path), told)) == 0
+        assert finish(start(child_processes.come_by, str(path), told)) == 0
         problems, state = told.get()
         assert problems == []
-        assert state in [scenario.expected(truths[k], shape) for k in (done, done + 1)]
-        with scenario.open_warehouse(path) as visitor:
+        assert state in [recorded_history.expected(truths[k], shape) for k in (done, done + 1)]
+        with recorded_history.open_warehouse(path) as visitor:
             visitor.gc()
-            scenario.assert_sound(visitor)
+            recorded_history.assert_sound(visitor)
         visits.append(step)
 
     hook = CallAt(step, visit)
-    with scenario.open_warehouse(path, files=hook) as wh:
+    with recorded_history.open_warehouse(path, files=hook) as wh:
         for operation in OPERATIONS:
-            scenario.do(wh, shape, operation)
+            recorded_history.do(wh, shape, operation)
             done += 1
             if hook.called and len(visits) < 4:
                 hook.call = visit
         assert visits
-        assert scenario.state(wh) == scenario.expected(truths[-1], shape)
-        scenario.assert_sound(wh)
+        assert recorded_history.state(wh) == recorded_history.expected(truths[-1], shape)
+        recorded_history.assert_sound(wh)
 
 
 def test_a_read_only_visitor_removes_nothing_not_even_what_the_dead_left(tmp_path: Path) -> None:
     path, told = tmp_path / "wh", PROCESSES.SimpleQueue()
-    children.create_numbered(str(path), REBUILD)
-    writer = start(children.stage_and_wait, str(path), told, "append.committing")
+    child_processes.create_numbered(str(path), REBUILD)
+    writer = start(child_processes.stage_and_wait, str(path), told, "append.committing")
     told.get()
     kill(writer)
     files = sorted(str(p) for p in path.rglob("*.parquet"))
     staging = sorted(str(p) for p in (path / "staging").rglob("*"))
     assert files
-    with scenario.open_warehouse(path, read_only=True) as wh:
+    with recorded_history.open_warehouse(path, read_only=True) as wh:
         assert wh.scan("s").read_all().num_rows == 0
         assert [p for p in wh.check().problems if "named by no record" in p]
         for change in (
             wh.gc,
             lambda: wh.slide("s"),
-            lambda: wh.append("s", children.numbered_rows(1)),
+            lambda: wh.append("s", child_processes.numbered_rows(1)),
             lambda: wh.drop_stream("s"),
         ):
             with pytest.raises(windrow.StorageError, match="reading only"):
                 change()
     assert sorted(str(p) for p in path.rglob("*.parquet")) == files
     assert sorted(str(p) for p in (path / "staging").rglob("*")) == staging
-    with scenario.open_warehouse(path) as wh:
-        scenario.assert_sound(wh)
+    with recorded_history.open_warehouse(path) as wh:
+        recorded_history.assert_sound(wh)
     assert not list((path / "staging").iterdir())
     assert sorted(str(p) for p in path.rglob("*.parquet")) == files, "marked, and not removed yet"
-    with windrow.open(path, clock=lambda: scenario.CLOCK + 3600 * 1_000_000) as wh:
-        scenario.assert_sound(wh)
+    with windrow.open(path, clock=lambda: recorded_history.CLOCK + 3600 * 1_000_000) as wh:
+        recorded_history.assert_sound(wh)
     assert not list(path.rglob("*.parquet"))
 
 
 def test_appenders_work_side_by_side_and_a_batch_given_to_both_is_in_once(tmp_path: Path) -> None:
     path, told, shape = tmp_path / "wh", PROCESSES.SimpleQueue(), SHAPES["fixed"]
     choice = random.Random(3)
-    scenario.create(path, "fixed", REBUILD)
+    recorded_history.create(path, "fixed", REBUILD)
     batches = [
         ([shape.row(100 * b + i, BASE + 1 + i, None, choice) for i in range(20)], f"batch {b}") for b in range(30)
     ]
     parts = [batches[:20], list(reversed(batches[10:])), batches[5:25]]
-    crowd = [start(children.append_many, str(path), "fixed", part, told) for part in parts]
+    crowd = [start(child_processes.append_many, str(path), "fixed", part, told) for part in parts]
     assert [finish(child) for child in crowd] == [0, 0, 0]
     assert sum(told.get() for _ in crowd) == len(batches)
     truth = shape.oracle()
     for rows, batch in batches:
-        truth.append(rows, scenario.CLOCK, None, batch)
-    truth.slide(scenario.CLOCK, BASE + DELTA)
-    with scenario.open_warehouse(path) as wh:
+        truth.append(rows, recorded_history.CLOCK, None, batch)
+    truth.slide(recorded_history.CLOCK, BASE + DELTA)
+    with recorded_history.open_warehouse(path) as wh:
         wh.slide("s", to=when(BASE + DELTA))
-        assert scenario.state(wh) == scenario.expected(truth, shape)
-        scenario.assert_sound(wh)
+        assert recorded_history.state(wh) == recorded_history.expected(truth, shape)
+        recorded_history.assert_sound(wh)
 
 
 def test_a_batch_that_another_process_appends_at_the_same_moment_is_seen_at_the_commit(tmp_path: Path) -> None:
     path, shape = tmp_path / "wh", SHAPES["fixed"]
-    scenario.create(path, "fixed", REBUILD)
+    recorded_history.create(path, "fixed", REBUILD)
     rows = shape.table([shape.row(i, BASE + 1, None, random.Random(1)) for i in range(5)])
-    with scenario.open_warehouse(path) as other:
+    with recorded_history.open_warehouse(path) as other:
         hook = CallAt("append.committing", lambda: other.append("s", rows, batch_id="b"))
-        with scenario.open_warehouse(path, files=hook) as wh:
+        with recorded_history.open_warehouse(path, files=hook) as wh:
             assert wh.append("s", rows, batch_id="b").duplicate
             assert wh.stream("s").spooled_rows == 5
             other.append("s", rows, batch_id="c")
@@ -338,25 +338,25 @@ def test_a_batch_that_another_process_appends_at_the_same_moment_is_seen_at_the_
             with pytest.raises(windrow.BatchConflictError, match="'d'"):
                 wh.append("s", rows, batch_id="d")
             assert wh.stream("s").spooled_rows == 14
-            scenario.assert_sound(wh)
-        scenario.assert_sound(other)
+            recorded_history.assert_sound(wh)
+        recorded_history.assert_sound(other)
 
 
 def test_rows_appended_while_a_slide_is_under_way_wait_for_the_next_slide(tmp_path: Path) -> None:
     path = tmp_path / "wh"
-    children.create_numbered(str(path), REBUILD)
-    with scenario.open_warehouse(path) as other:
-        hook = CallAt("slide.planned", lambda: other.append("s", children.numbered_rows(2)))
-        with scenario.open_warehouse(path, files=hook) as wh:
-            assert children.slide_numbered(wh, 1).inserted == PER_SLOT
+    child_processes.create_numbered(str(path), REBUILD)
+    with recorded_history.open_warehouse(path) as other:
+        hook = CallAt("slide.planned", lambda: other.append("s", child_processes.numbered_rows(2)))
+        with recorded_history.open_warehouse(path, files=hook) as wh:
+            assert child_processes.slide_numbered(wh, 1).inserted == PER_SLOT
             assert wh.stream("s").spooled_rows == PER_SLOT
             assert wh.slide("s", to=when(BASE + 2 * DELTA)).inserted == PER_SLOT
-            assert children.slot_of_answer(wh.scan("s").read_all().column("slot").to_pylist(), PER_SLOT) == 2
+            assert child_processes.slot_of_answer(wh.scan("s").read_all().column("slot").to_pylist(), PER_SLOT) == 2
 
 
 def test_two_slides_of_one_stream_queue_up_and_the_second_finds_the_work_done(tmp_path: Path) -> None:
     path = tmp_path / "wh"
-    children.create_numbered(str(path), REBUILD)
+    child_processes.create_numbered(str(path), REBUILD)
     waiting, inside = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -364,8 +364,8 @@ def test_two_slides_of_one_stream_queue_up_and_the_second_finds_the_work_done(tm
         assert waiting.wait(60)
 
     reports = {}
-    with scenario.open_warehouse(path, files=CallAt("slide.planned", hold)) as first:
-        worker = threading.Thread(target=lambda: reports.update(first=children.slide_numbered(first, 1)))
+    with recorded_history.open_warehouse(path, files=CallAt("slide.planned", hold)) as first:
+        worker = threading.Thread(target=lambda: reports.update(first=child_processes.slide_numbered(first, 1)))
         worker.start()
         assert inside.wait(60)
 
@@ -373,7 +373,7 @@ def test_two_slides_of_one_stream_queue_up_and_the_second_finds_the_work_done(tm
             waiting.set()
             worker.join(60)
 
-        with scenario.open_warehouse(path, sleep=sleep) as second:
+        with recorded_history.open_warehouse(path, sleep=sleep) as second:
             reports["second"] = second.slide("s", to=when(BASE + DELTA))
     assert reports["first"].moved
     assert reports["first"].inserted == PER_SLOT
@@ -383,30 +383,30 @@ def test_two_slides_of_one_stream_queue_up_and_the_second_finds_the_work_done(tm
 
 def test_a_slide_that_cannot_have_its_turn_in_time_names_the_holder(tmp_path: Path) -> None:
     path, told = tmp_path / "wh", PROCESSES.SimpleQueue()
-    children.create_numbered(str(path), REBUILD)
-    holder = start(children.stage_and_wait, str(path), told, "slide.committing")
+    child_processes.create_numbered(str(path), REBUILD)
+    holder = start(child_processes.stage_and_wait, str(path), told, "slide.committing")
     told.get()
     slept: list[float] = []
-    with scenario.open_warehouse(path, sleep=slept.append) as wh:
+    with recorded_history.open_warehouse(path, sleep=slept.append) as wh:
         with pytest.raises(windrow.BusyError, match=rf"'s'.*process {holder.pid} on .*2 s") as error:
             wh.slide("s", to=when(BASE + DELTA), timeout=2)
         assert isinstance(error.value, TimeoutError)
         assert 2 <= sum(slept) < 3
         # Neither another stream nor an append is held up by it.
         SHAPES["fixed"].create(wh, "other", REBUILD)
-        wh.append("s", children.numbered_rows(1))
+        wh.append("s", child_processes.numbered_rows(1))
         assert wh.slide("other", to=when(BASE)).moved
         kill(holder)
         assert wh.slide("s", to=when(BASE + DELTA)).moved
-        scenario.assert_sound(wh)
+        recorded_history.assert_sound(wh)
 
 
 def test_all_reader_slots_taken_is_a_clear_error_that_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windrow.catalog, "MAX_READERS", 3)
     path = tmp_path / "wh"
-    children.create_numbered(str(path), REBUILD)
-    with scenario.open_warehouse(path) as wh:
-        children.slide_numbered(wh, 1)
+    child_processes.create_numbered(str(path), REBUILD)
+    with recorded_history.open_warehouse(path) as wh:
+        child_processes.slide_numbered(wh, 1)
         env = wh._store.catalog._shared.env
         taken = []
         with pytest.raises(lmdb.ReadersFullError):
@@ -418,21 +418,21 @@ def test_all_reader_slots_taken_is_a_clear_error_that_passes(tmp_path: Path, mon
             transaction.abort()
         del transaction, taken
         assert wh.scan("s").read_all().num_rows == PER_SLOT
-        children.slide_numbered(wh, 2)
+        child_processes.slide_numbered(wh, 2)
 
 
 def test_many_snapshots_in_one_process_need_no_reader_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windrow.catalog, "MAX_READERS", 3)
     path = tmp_path / "wh"
-    children.create_numbered(str(path), REBUILD)
-    with scenario.open_warehouse(path) as wh:
+    child_processes.create_numbered(str(path), REBUILD)
+    with recorded_history.open_warehouse(path) as wh:
         held = []
         for slot in range(1, 12):
-            children.slide_numbered(wh, slot)
+            child_processes.slide_numbered(wh, slot)
             held.append((wh.snapshot(), wh.scan("s", columns=["slot"])))
         assert wh.status().readers == 22
         for slot, (snapshot, reader) in enumerate(held, 1):
-            assert children.slot_of_answer(reader.read_all().column("slot").to_pylist(), PER_SLOT) == slot
+            assert child_processes.slot_of_answer(reader.read_all().column("slot").to_pylist(), PER_SLOT) == slot
             assert snapshot.now("s") == BASE + slot * DELTA
             snapshot.close()
         del held, reader, snapshot
@@ -442,29 +442,29 @@ def test_many_snapshots_in_one_process_need_no_reader_slots(tmp_path: Path, monk
 
 def test_threads_share_one_handle(tmp_path: Path) -> None:
     path = tmp_path / "wh"
-    children.create_numbered(str(path), REBUILD)
+    child_processes.create_numbered(str(path), REBUILD)
     wrong: list[BaseException] = []
 
     def read() -> None:
         try:
             last = 0
             while last < 15:
-                slot = children.slot_of_answer(
+                slot = child_processes.slot_of_answer(
                     wh.scan("s", columns=["slot"]).read_all().column("slot").to_pylist(), PER_SLOT
                 )
                 assert slot >= last
                 last = slot
-                children.slot_of_answer(wh.probe("s", 1).column("slot").to_pylist(), PER_SLOT // KEYS)
+                child_processes.slot_of_answer(wh.probe("s", 1).column("slot").to_pylist(), PER_SLOT // KEYS)
         except BaseException as error:  # noqa: BLE001
             wrong.append(error)
 
-    with scenario.open_warehouse(path) as wh:
+    with recorded_history.open_warehouse(path) as wh:
         threads = [threading.Thread(target=read) for _ in range(3)]
         for thread in threads:
             thread.start()
         for slot in range(1, 16):
-            children.slide_numbered(wh, slot)
+            child_processes.slide_numbered(wh, slot)
         for thread in threads:
             thread.join(60)
         assert not wrong
-        scenario.assert_sound(wh)
+        recorded_history.assert_sound(wh)

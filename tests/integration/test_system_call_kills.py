@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import kills
-import places
+import scratch_folders
 import system_calls
 import windrow
 from kills import CASES, Case, State
@@ -77,7 +77,7 @@ def _copy(source: str, target: str) -> str:
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
-    with places.folder() as folder, Server(system_calls.build(folder)) as server, Server() as third:
+    with scratch_folders.folder() as folder, Server(system_calls.build(folder)) as server, Server() as third:
         yield Stage(server, third, folder)
 
 

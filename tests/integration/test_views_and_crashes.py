@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-import children
-import viewing
-from faults import Counting, finish, start
+import child_processes
+import view_histories
+from faulty_disks import Counting, finish, start
 
-OPERATIONS = viewing.operations(seed=20261116, count=60)
+OPERATIONS = view_histories.operations(seed=20261116, count=60)
 STEPS = (
     "slide.planned",
     "view.staged",
@@ -25,7 +25,7 @@ STEPS = (
 
 def truths() -> list[dict]:
     """What must be seen after so many operations."""
-    truth = viewing.Truth()
+    truth = view_histories.Truth()
     found = [truth.state()]
     for operation in OPERATIONS:
         truth.do(operation)
@@ -39,7 +39,7 @@ TRUTHS = truths()
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("fresh") / "wh"
-    viewing.create(path)
+    view_histories.create(path)
     return path
 
 
@@ -48,10 +48,10 @@ def reached(fresh: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     """How often each step is reached; every state on the way is the truth."""
     path = shutil.copytree(fresh, tmp_path_factory.mktemp("counted") / "wh")
     files = Counting()
-    with viewing.open_warehouse(path, files=files) as wh:
+    with view_histories.open_warehouse(path, files=files) as wh:
         for number, operation in enumerate(OPERATIONS, 1):
-            viewing.do(wh, operation)
-            assert viewing.state(wh) == TRUTHS[number]
+            view_histories.do(wh, operation)
+            assert view_histories.state(wh) == TRUTHS[number]
         assert wh.check().ok
     return dict(files.steps)
 
@@ -69,16 +69,16 @@ def test_a_slide_killed_at_a_step_moves_all_views_or_none(
 ) -> None:
     for nth in sorted({reached[step] // 3, reached[step]}):
         path, progress = shutil.copytree(fresh, tmp_path / f"wh{nth}"), tmp_path / f"progress{nth}"
-        child = start(children.run_views_until_step, str(path), OPERATIONS, str(progress), step, nth)
+        child = start(child_processes.run_views_until_step, str(path), OPERATIONS, str(progress), step, nth)
         assert finish(child) == -signal.SIGKILL
         done = len(progress.read_bytes())
-        with viewing.open_warehouse(path) as wh:
-            found = viewing.state(wh)
+        with view_histories.open_warehouse(path) as wh:
+            found = view_histories.state(wh)
             assert found in TRUTHS[done : done + 2], f"killed in {OPERATIONS[done]}"
             for number, operation in enumerate(OPERATIONS[done:], done + 1):
-                viewing.do(wh, operation)
+                view_histories.do(wh, operation)
                 if number > done + 1 and number % 10 == 0:
-                    assert viewing.state(wh) == TRUTHS[number]
+                    assert view_histories.state(wh) == TRUTHS[number]
             wh.gc()
             assert wh.check().ok
         shutil.rmtree(path)

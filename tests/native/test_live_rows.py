@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.native.test_pages import OPTIONS, column, plain, some_ranges, written
-from values import READABLE
+from arrow_values import READABLE
+from tests.native.test_parquet_reader import OPTIONS, column, plain, some_ranges, written
 from windrow.native import parquet_reader
 
 TEXTS = {pa.string(): pa.string_view(), pa.large_string(): pa.string_view(), pa.binary(): pa.binary_view()}

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-import places
-from questions import Question, Questions, comparable, open_plain, our_answer, plain_answer
+import scratch_folders
+from random_statements import Question, Questions, comparable, open_plain, our_answer, plain_answer
+from random_warehouses import make_world
 from windrow.queries.planner import planner, predicates
 from windrow.queries.sql.statement import parse
-from worlds import make_world
 
 WORLDS, EACH = 8, 40
 POINTED = ("i", "small", "u", "s", "big", "kind", "Mixed Case")
@@ -45,7 +45,7 @@ def test_answers_equal_plain_duckdb(seed, monkeypatch):
         monkeypatch.setattr(planner, "PROBE_RANGES", 0)
     if seed % 8 > 3:  # DuckDB filters the edges of windows, as if they were long
         monkeypatch.setattr(planner, "_FEW", 0)
-    with places.folder() as path:
+    with scratch_folders.folder() as path:
         compare(path, seed, EACH)
 
 
@@ -58,7 +58,7 @@ def test_the_same_statement_with_other_constants(seed, monkeypatch):
         predicates.pointing, "asked", lambda *of: (found := real(*of), heard.append(found is not None))[0]
     )
     alike = 0
-    with places.folder() as path:
+    with scratch_folders.folder() as path:
         world = make_world(path / "w", seed, rows=60)
         questions = Questions(world, random.Random(seed + 2000))
         with world.wh as wh, open_plain() as plain:
@@ -78,5 +78,5 @@ def test_the_same_statement_with_other_constants(seed, monkeypatch):
 def test_thousands_of_answers_equal_plain_duckdb(pytestconfig):
     seeds = random.Random(pytestconfig.getoption("--hypothesis-seed", None))
     for _ in range(60):
-        with places.folder() as path:
+        with scratch_folders.folder() as path:
             compare(path, seeds.randrange(1 << 30), 100, rounds=12, rows=60)

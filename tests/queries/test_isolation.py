@@ -18,11 +18,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import isolated
+import isolation_histories
 import windrow
-from faults import PROCESSES, finish, start
-from isolated import KINDS, STREAM, UNCUT, History, assert_same, hosts, statement
-from shapes import BASE, DELTA, LAYOUTS, when
+from faulty_disks import PROCESSES, finish, start
+from isolation_histories import KINDS, STREAM, UNCUT, History, assert_same, hosts, statement
+from sample_streams import BASE, DELTA, LAYOUTS, when
 from windrow.errors import BusyError, QueryError
 from windrow.queries import incremental, isolation
 from windrow.queries.priorities import BACKGROUND, GATE, Gate
@@ -310,7 +310,7 @@ def test_serial_queries_do_not_wait_for_each_other(path):
 
 
 def test_a_serial_query_waits_for_a_slide_that_is_under_way(path):
-    from faults import CallAt
+    from faulty_disks import CallAt
 
     with two_streams(path):
         pass
@@ -454,10 +454,10 @@ def crowd(path, layout: str, readers: int, rounds: int) -> None:
 
     At `latest` that is the last slide's when the answer was finished, unless slides came between any two of so many looks.
     """
-    isolated.create_numbered(str(path), layout)
+    isolation_histories.create_numbered(str(path), layout)
     stop, log, told = path.with_name("stop"), path.with_name("log"), PROCESSES.Queue()
-    writer = start(isolated.write_numbered, str(path), str(stop), str(log))
-    asking = [start(isolated.read_numbered, str(path), rounds, told) for _ in range(readers)]
+    writer = start(isolation_histories.write_numbered, str(path), str(stop), str(log))
+    asking = [start(isolation_histories.read_numbered, str(path), rounds, told) for _ in range(readers)]
     answers = []
     for _ in asking:
         answers += told.get(timeout=60 + 2 * rounds)
@@ -470,7 +470,7 @@ def crowd(path, layout: str, readers: int, rounds: int) -> None:
         if asked.level == "latest":
             last = max(slot for slot, commit in committed if commit <= asked.version)
             assert asked.slide + asked.stale == last, f"{asked.text}: slide {asked.slide} of {last}"
-            assert asked.stale == 0 or asked.text == isolated.WHOLE or asked.rounds == incremental.ROUNDS
+            assert asked.stale == 0 or asked.text == isolation_histories.WHOLE or asked.rounds == incremental.ROUNDS
     assert {asked.slide for asked in answers} <= {slot for slot, _ in committed}
 
 

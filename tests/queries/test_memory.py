@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import traffic
+import packet_warehouse
 from windrow import QueryError
 
 LARGE = "SELECT a.*, repeat(note, 4) AS more, r.i FROM packets a, range(900) r(i)"
@@ -35,7 +35,7 @@ with windrow.open(sys.argv[1]) as wh:
 
 @pytest.fixture(scope="module")
 def wh():
-    with traffic.warehouse() as made:
+    with packet_warehouse.warehouse() as made:
         yield made
 
 
@@ -72,7 +72,7 @@ def test_a_limit_holds_at_every_level_and_a_refused_query_leaves_nothing(wh, lev
     assert wh.status().readers == 0
     assert spilling() == before
     assert threading.active_count() <= threads + 1  # the thread that listens for Ctrl-C stays
-    assert wh.sql("SELECT count(*) FROM packets").fetchall() == [(traffic.LIVE * traffic.EACH,)]
+    assert wh.sql("SELECT count(*) FROM packets").fetchall() == [(packet_warehouse.LIVE * packet_warehouse.EACH,)]
 
 
 def test_an_answer_with_a_limit_that_is_thrown_away_frees_its_engine(wh):

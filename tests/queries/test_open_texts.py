@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import scenario
+import recorded_history
 import windrow
-from shapes import BASE, DELTA, US, when
+from sample_streams import BASE, DELTA, US, when
 
 S = "s"
 SLOT = dt.timedelta(microseconds=DELTA)
@@ -24,7 +24,7 @@ KINDS = [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()]
 
 def opened(path: Path, kind: pa.DataType, cache_bytes: int = BUDGET) -> windrow.Warehouse:
     """A warehouse whose segments have several row groups each."""
-    wh = windrow.open(path, clock=lambda: scenario.CLOCK, cache_bytes=cache_bytes)
+    wh = windrow.open(path, clock=lambda: recorded_history.CLOCK, cache_bytes=cache_bytes)
     index = windrow.Index("round-robin", 2, 2, row_group_bytes=64 << 10)
     schema = pa.schema([("ts", US), ("exp", US), ("k", pa.int64()), ("text", kind)])
     wh.create_stream(S, schema, time="ts", expires="exp", key="k", slide=SLOT, max_lifetime=4 * SLOT, index=index)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import windrow
-from shapes import BASE, DELTA, LAYOUTS, when
+from sample_streams import BASE, DELTA, LAYOUTS, when
 from windrow.indexes import column_cache as columns
 from windrow.queries.planner import planner
 

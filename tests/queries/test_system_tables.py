@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-import traffic
+import packet_warehouse
 import windrow
-from traffic import EACH, LIVE, MINUTES, NOON
+from packet_warehouse import EACH, LIVE, MINUTES, NOON
 from windrow import QueryError
 
 NAMES = ("streams", "slides", "sources", "batches", "segments", "cells", "queries", "runs", "rejected")
@@ -15,7 +15,7 @@ NAMES = ("streams", "slides", "sources", "batches", "segments", "cells", "querie
 
 @pytest.fixture(scope="module")
 def wh() -> Iterator[windrow.Warehouse]:
-    with traffic.warehouse() as made:
+    with packet_warehouse.warehouse() as made:
         yield made
 
 
@@ -58,8 +58,8 @@ def test_segments_and_cells_add_up(wh):
 
 
 def test_batches_and_rejected_rows(tmp_path):
-    with traffic.warehouse() as wh:
-        late = traffic.minute(1)
+    with packet_warehouse.warehouse() as wh:
+        late = packet_warehouse.minute(1)
         wh.append("packets", late, batch_id="too late")
         rows = wh.sql("SELECT batch_id, reason, rows FROM windrow.rejected").fetchall()
         assert rows == [("too late", "the row had already expired on arrival", EACH)]
@@ -77,8 +77,8 @@ def test_they_join_with_streams_and_each_other(wh):
 
 
 def test_a_snapshot_shows_its_own_slides():
-    with traffic.warehouse() as wh, wh.snapshot() as snapshot:
-        traffic.advance(wh, MINUTES + 1)
+    with packet_warehouse.warehouse() as wh, wh.snapshot() as snapshot:
+        packet_warehouse.advance(wh, MINUTES + 1)
         asked = "SELECT max(ordinal), (SELECT max(now) FROM windrow.streams) FROM windrow.slides"
         assert snapshot.sql(asked).fetchall() == [(MINUTES, NOON + dt.timedelta(minutes=MINUTES))]
         assert wh.sql(asked).fetchall() == [(MINUTES + 1, NOON + dt.timedelta(minutes=MINUTES + 1))]

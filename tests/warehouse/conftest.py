@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-import places
+import scratch_folders
 import windrow
-from commands import PACKETS, Windrow, at, table
+from command_line import PACKETS, Windrow, at, table
 
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
     """As pytest's own, but quick."""
-    with places.folder() as path:
+    with scratch_folders.folder() as path:
         yield path
 
 

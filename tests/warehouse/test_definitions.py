@@ -10,7 +10,7 @@ import pytest
 
 import windrow
 from oracle import SECOND
-from shapes import BASE, US
+from sample_streams import BASE, US
 
 SCHEMA = pa.schema([("ts", US), ("exp", US), ("k", pa.int64()), ("v", pa.list_(pa.int8())), ("text", pa.string())])
 GOOD: dict[str, Any] = {"time": "ts", "key": "k", "slide": "1 minute", "lifetime": "16 minutes"}

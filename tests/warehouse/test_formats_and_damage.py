@@ -12,12 +12,12 @@ from pathlib import Path
 import lmdb
 import pytest
 
-import children
-import scenario
+import child_processes
+import recorded_history
 import windrow
-from children import KEYS, PER_SLOT, SLOTS
-from faults import PROCESSES, finish, start
-from shapes import BASE, DELTA, SHAPES, when
+from child_processes import KEYS, PER_SLOT, SLOTS
+from faulty_disks import PROCESSES, finish, start
+from sample_streams import BASE, DELTA, SHAPES, when
 from windrow.files import Files
 
 NOREBUILD = windrow.Index("round-robin", 2, 2, maintenance="norebuild")
@@ -27,10 +27,10 @@ REBUILD = windrow.Index("round-robin", 2, 2, maintenance="rebuild")
 @pytest.fixture
 def filled(path: Path) -> Path:
     """A warehouse with a stream `s` of several segments, and a stream `other`."""
-    children.create_numbered(str(path), NOREBUILD)
-    with scenario.open_warehouse(path) as wh:
+    child_processes.create_numbered(str(path), NOREBUILD)
+    with recorded_history.open_warehouse(path) as wh:
         for slot in range(1, 4):
-            children.slide_numbered(wh, slot)
+            child_processes.slide_numbered(wh, slot)
         SHAPES["fixed"].create(wh, "other", NOREBUILD)
         wh.append("other", SHAPES["fixed"].table([{"ts": BASE + 1, "k": 1, "text": "t", "n": 1}]))
         wh.slide("other", to=when(BASE + DELTA))
@@ -121,7 +121,7 @@ def test_a_damaged_segment_is_told_and_everything_else_stays_readable(filled: Pa
     harm, words = DAMAGES[damage]
     file = segment_files(filled)[1]
     harm(file)
-    with scenario.open_warehouse(filled) as wh:
+    with recorded_history.open_warehouse(filled) as wh:
         if damage != "longer":
             with pytest.raises(windrow.DamageError, match=rf"{file.name}.*'windrow check'"):
                 wh.scan("s").read_all()
@@ -134,24 +134,24 @@ def test_a_damaged_segment_is_told_and_everything_else_stays_readable(filled: Pa
         assert not report.ok
         assert all(file.name in problem for problem in report.problems), report.problems
         assert any(re.search(words, problem) for problem in report.problems), report.problems
-        assert children.slide_numbered(wh, 4).inserted == PER_SLOT, "rows still come in"
+        assert child_processes.slide_numbered(wh, 4).inserted == PER_SLOT, "rows still come in"
         for slot in range(5, 4 + SLOTS):
-            children.slide_numbered(wh, slot)
-        assert children.slot_of_answer(wh.scan("s").read_all().column("slot").to_pylist(), PER_SLOT) == 3 + SLOTS
+            child_processes.slide_numbered(wh, slot)
+        assert child_processes.slot_of_answer(wh.scan("s").read_all().column("slot").to_pylist(), PER_SLOT) == 3 + SLOTS
         wh.gc()
-        scenario.assert_sound(wh)
+        recorded_history.assert_sound(wh)
 
 
 def test_a_merge_that_meets_damage_fails_in_words_and_changes_nothing(path: Path) -> None:
-    children.create_numbered(str(path), REBUILD)
-    with scenario.open_warehouse(path) as wh:
+    child_processes.create_numbered(str(path), REBUILD)
+    with recorded_history.open_warehouse(path) as wh:
         for slot in (1, 2):
-            children.slide_numbered(wh, slot)
+            child_processes.slide_numbered(wh, slot)
         version, now = wh.status().version, wh.now("s")
         for file in segment_files(path):
             file.write_bytes(file.read_bytes()[:-50])
         with pytest.raises(windrow.DamageError, match="windrow check"):
-            children.slide_numbered(wh, 3)
+            child_processes.slide_numbered(wh, 3)
         assert wh.now("s") == now
         assert wh.stream("s").spooled_rows == PER_SLOT
         assert wh.status().version == version + 1, "only the append was committed"
@@ -160,7 +160,7 @@ def test_a_merge_that_meets_damage_fails_in_words_and_changes_nothing(path: Path
 def test_every_flipped_byte_is_found_by_check_and_none_brings_a_reader_down(filled: Path) -> None:
     told = PROCESSES.SimpleQueue()
     file = str(segment_files(filled)[0].relative_to(filled))
-    child = start(children.read_damaged, str(filled), file, 1, 120, told)
+    child = start(child_processes.read_damaged, str(filled), file, 1, 120, told)
     assert finish(child) == 0, "a damaged file must not crash the process, nor raise anything but DamageError"
     outcomes = told.get()
     print(f"seed 1: {outcomes}")
@@ -170,7 +170,7 @@ def test_every_flipped_byte_is_found_by_check_and_none_brings_a_reader_down(fill
 
 def test_damaged_rejected_rows_are_told(path: Path) -> None:
     shape = SHAPES["fixed"]
-    with scenario.open_warehouse(path) as wh:
+    with recorded_history.open_warehouse(path) as wh:
         shape.create(wh, "s", NOREBUILD)
         wh.append("s", shape.table([{"ts": None, "k": 1, "text": "t", "n": 1}]))
         next((path / "streams" / "s" / "rejected").iterdir()).unlink()
@@ -179,11 +179,11 @@ def test_damaged_rejected_rows_are_told(path: Path) -> None:
                 call("s")
         assert any("missing" in problem for problem in wh.check().problems)
         assert wh.discard_rejected("s") == 1
-        scenario.assert_sound(wh)
+        recorded_history.assert_sound(wh)
 
 
 def test_check_tells_in_words_what_lies_around_and_gc_removes_it_an_hour_later(filled: Path) -> None:
-    now = scenario.CLOCK
+    now = recorded_history.CLOCK
     with windrow.open(filled, clock=lambda: now) as wh:
         stray = segment_files(filled)[0].with_name("1_2_3_4-000001.parquet")
         shutil.copy(segment_files(filled)[0], stray)
@@ -193,17 +193,17 @@ def test_check_tells_in_words_what_lies_around_and_gc_removes_it_an_hour_later(f
         assert "gc" in problems[0]
         assert stray.exists(), "check changes nothing"
         assert wh.gc().marked == 1
-        scenario.assert_sound(wh)
+        recorded_history.assert_sound(wh)
         now += 3600 * 1_000_000
         assert wh.gc().orphans == 1
         assert not stray.exists()
-        scenario.assert_sound(wh)
+        recorded_history.assert_sound(wh)
 
 
 def test_check_finds_a_directory_that_does_not_match_its_segment(filled: Path) -> None:
     from windrow.catalog.environment import key
 
-    with scenario.open_warehouse(filled) as wh:
+    with recorded_history.open_warehouse(filled) as wh:
         first, second = wh.snapshot().view("s").segments[:2]
         with wh._store.catalog.write() as tables:
             tables.delete("directories", key(first.id))
@@ -218,7 +218,7 @@ def test_check_finds_a_directory_that_does_not_match_its_segment(filled: Path) -
 
 def test_check_reports_progress_and_counts_what_it_has_seen(filled: Path) -> None:
     said: list[str] = []
-    with scenario.open_warehouse(filled) as wh:
+    with recorded_history.open_warehouse(filled) as wh:
         report = wh.check(said.append)
     assert (report.streams, report.rows, report.files) == (2, 3 * PER_SLOT + 1, 4)
     assert {file.name for file in segment_files(filled)} <= {line.rsplit("/", 1)[-1] for line in said}
@@ -263,16 +263,16 @@ def test_the_kernel_is_asked_what_holds_a_path(path: Path) -> None:
 
 def test_the_catalog_may_lie_elsewhere_and_is_found_again(path: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "local" / "catalog"
-    with windrow.open(path, catalog=elsewhere, clock=lambda: scenario.CLOCK) as wh:
+    with windrow.open(path, catalog=elsewhere, clock=lambda: recorded_history.CLOCK) as wh:
         SHAPES["fixed"].create(wh, "s", NOREBUILD)
         wh.append("s", SHAPES["fixed"].table([{"ts": BASE + 1, "k": 1, "text": "t", "n": 1}]))
         wh.slide("s", to=when(BASE + DELTA))
     assert not (path / "catalog").exists()
     assert (elsewhere / "data.mdb").exists()
     for options in ({}, {"catalog": elsewhere}, {"catalog": str(elsewhere)}):
-        with scenario.open_warehouse(path, **options) as wh:
+        with recorded_history.open_warehouse(path, **options) as wh:
             assert wh.scan("s").read_all().num_rows == 1
-            scenario.assert_sound(wh)
+            recorded_history.assert_sound(wh)
     with pytest.raises(windrow.FormatError, match=rf"catalog of .* is in {elsewhere}, not in .*leave catalog"):
         windrow.open(path, catalog=tmp_path / "other")
     elsewhere.rename(tmp_path / "moved")
@@ -287,10 +287,10 @@ def test_the_catalog_may_lie_elsewhere_and_is_found_again(path: Path, tmp_path: 
 
 def test_a_warehouse_can_be_moved_as_a_whole(filled: Path, tmp_path: Path) -> None:
     moved = filled.rename(tmp_path / "moved")
-    with scenario.open_warehouse(moved) as wh:
+    with recorded_history.open_warehouse(moved) as wh:
         assert wh.scan("s").read_all().num_rows == 3 * PER_SLOT
-        children.slide_numbered(wh, 4)
-        scenario.assert_sound(wh)
+        child_processes.slide_numbered(wh, 4)
+        recorded_history.assert_sound(wh)
 
 
 @contextlib.contextmanager
@@ -315,14 +315,14 @@ def test_a_read_only_folder_can_be_read_and_says_no_to_changes(filled: Path, tmp
         if frozen is None:
             pytest.skip("mounting is not permitted here")
         for options in ({}, {"read_only": True}):
-            with scenario.open_warehouse(frozen, **options) as wh:
+            with recorded_history.open_warehouse(frozen, **options) as wh:
                 assert wh.scan("s").read_all().num_rows == 3 * PER_SLOT
                 assert wh.probe("s", 1).num_rows == 3 * PER_SLOT // KEYS
                 assert wh.stream("s").live_rows == 3 * PER_SLOT
                 assert wh.status().readers == 0
                 assert wh.check().ok
                 for change in (
-                    lambda wh=wh: children.slide_numbered(wh, 4),
+                    lambda wh=wh: child_processes.slide_numbered(wh, 4),
                     lambda wh=wh: wh.slide("s"),
                     wh.gc,
                     lambda wh=wh: wh.drop_stream("s"),
@@ -335,13 +335,13 @@ def test_a_read_only_folder_can_be_read_and_says_no_to_changes(filled: Path, tmp
                         change()
         with pytest.raises(windrow.StorageError):
             windrow.open(frozen / "new")
-    with scenario.open_warehouse(filled) as wh:
-        children.slide_numbered(wh, 4)
+    with recorded_history.open_warehouse(filled) as wh:
+        child_processes.slide_numbered(wh, 4)
 
 
 def test_a_read_only_handle_creates_nothing_in_the_folder_but_its_pins(filled: Path) -> None:
     before = sorted(str(p) for p in filled.rglob("*") if "pins" not in p.parts)
-    with scenario.open_warehouse(filled, read_only=True) as wh:
+    with recorded_history.open_warehouse(filled, read_only=True) as wh:
         assert wh.scan("s").read_all().num_rows == 3 * PER_SLOT
         for change in (
             wh.gc,
@@ -358,15 +358,15 @@ def test_a_read_only_handle_creates_nothing_in_the_folder_but_its_pins(filled: P
 def test_warehouses_that_nobody_closes_do_not_use_up_the_addresses(tmp_path: Path) -> None:
     """Each reserves a tebibyte of them, and a process has 128."""
     for number in range(150):
-        scenario.open_warehouse(tmp_path / str(number))
+        recorded_history.open_warehouse(tmp_path / str(number))
         if number % 20 == 0:
             gc.collect()
     held = [line for line in Path("/proc/self/maps").read_text().splitlines() if f"{tmp_path}/" in line]
     assert len([line for line in held if line.endswith("data.mdb")]) < 60
-    left = scenario.open_warehouse(tmp_path / "0")
-    with scenario.open_warehouse(tmp_path / "0") as kept:
+    left = recorded_history.open_warehouse(tmp_path / "0")
+    with recorded_history.open_warehouse(tmp_path / "0") as kept:
         SHAPES["fixed"].create(left, "s", NOREBUILD)
         del left
         gc.collect()
-        with scenario.open_warehouse(tmp_path / "1"):
+        with recorded_history.open_warehouse(tmp_path / "1"):
             assert list(kept.streams()) == ["s"], "another handle of the same catalog lives on"

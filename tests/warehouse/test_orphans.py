@@ -15,11 +15,11 @@ import lmdb
 import pyarrow as pa
 import pytest
 
-import children
-import scenario
+import child_processes
+import recorded_history
 import windrow
-from children import PER_SLOT
-from scenario import CLOCK
+from child_processes import PER_SLOT
+from recorded_history import CLOCK
 from windrow import orphans
 from windrow.catalog.environment import Catalog
 
@@ -31,10 +31,10 @@ SLOTS = [1, 2, 3]
 @pytest.fixture
 def filled(path: Path) -> Path:
     """A warehouse with a stream of three slots, a file each, and a table."""
-    children.create_numbered(str(path), INDEX)
-    with scenario.open_warehouse(path) as wh:
+    child_processes.create_numbered(str(path), INDEX)
+    with recorded_history.open_warehouse(path) as wh:
         for slot in SLOTS:
-            children.slide_numbered(wh, slot)
+            child_processes.slide_numbered(wh, slot)
         wh.put_table("hosts", pa.table({"version": [1]}))
     return path
 
@@ -81,7 +81,7 @@ def test_an_orphan_is_marked_by_one_process_and_removed_an_hour_later_by_another
         assert early.gc().marked == 0
         assert wh._store.catalog.read(orphans.marks) == {}
         assert found(wh) == ALL
-        scenario.assert_sound(wh)
+        recorded_history.assert_sound(wh)
 
 
 def test_a_file_that_gets_a_name_loses_its_mark(filled: Path) -> None:
@@ -167,11 +167,11 @@ def test_a_commit_that_failed_late_keeps_its_files(filled: Path, monkeypatch: py
         with monkeypatch.context() as patched, pytest.raises(windrow.StorageError, match="the disk is gone"):
             patched.setattr(Catalog, "write", fail_late)
             patched.setattr(Catalog, "read", read_stale)
-            wh.append("s", children.numbered_rows(4), batch_id="four")
-        assert wh.append("s", children.numbered_rows(4), batch_id="four").duplicate
-        children.slide_numbered(wh, 4)
+            wh.append("s", child_processes.numbered_rows(4), batch_id="four")
+        assert wh.append("s", child_processes.numbered_rows(4), batch_id="four").duplicate
+        child_processes.slide_numbered(wh, 4)
         assert found(wh) == sorted([1, 2, 3, 4, 4] * PER_SLOT)
-        scenario.assert_sound(wh)
+        recorded_history.assert_sound(wh)
 
 
 def test_a_catalog_without_marks_can_be_read_where_nobody_may_write(
@@ -224,7 +224,7 @@ def test_an_empty_catalog_is_refused_and_the_rows_are_untouched(filled: Path, da
     data.write_bytes(kept)
     with opened(filled) as wh:
         assert found(wh) == ALL
-        scenario.assert_sound(wh)
+        recorded_history.assert_sound(wh)
 
 
 def flip(path: Path, table: bytes, back: bool = False) -> None:
@@ -257,7 +257,7 @@ def test_a_flipped_bit_in_the_name_of_a_file_removes_nothing(filled: Path) -> No
     flip(filled, b"files", back=True)
     with opened(filled, 20) as wh:
         assert found(wh) == ALL
-        scenario.assert_sound(wh)
+        recorded_history.assert_sound(wh)
 
 
 @pytest.mark.parametrize("lost", ["table", "segment"])

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-import scenario
+import recorded_history
 import windrow
-from shapes import BASE, DELTA, SHAPES, when
+from sample_streams import BASE, DELTA, SHAPES, when
 from windrow.locks import HeldFile, is_held, locked, remove_unheld
 from windrow.pins import Pins
 
@@ -132,7 +132,7 @@ def test_a_closed_pin_neither_rests_nor_wakes(tmp_path: Path) -> None:
 
 
 def test_resting_pins_hold_no_space_and_woken_ones_hold_what_they_should(path: Path) -> None:
-    with scenario.open_warehouse(path) as wh, scenario.open_warehouse(path) as other:
+    with recorded_history.open_warehouse(path) as wh, recorded_history.open_warehouse(path) as other:
         SHAPES["fixed"].create(wh, S, windrow.Index("round-robin", 2, 2, maintenance="rebuild"))
         live_on(wh, 0, 3)
         for handle in (wh, other):
@@ -155,7 +155,7 @@ def test_resting_pins_hold_no_space_and_woken_ones_hold_what_they_should(path: P
 
 
 def test_a_snapshot_that_outlives_its_handle_leaves_no_pin(path: Path) -> None:
-    with scenario.open_warehouse(path) as wh:
+    with recorded_history.open_warehouse(path) as wh:
         SHAPES["fixed"].create(wh, S, windrow.Index("round-robin", 2, 2))
         snapshot = wh.snapshot()
     assert len(pins_of(path)) == 1
@@ -164,7 +164,7 @@ def test_a_snapshot_that_outlives_its_handle_leaves_no_pin(path: Path) -> None:
 
 
 def test_a_snapshot_that_nobody_closed_does_not_keep_its_handle_alive(path: Path) -> None:
-    wh = scenario.open_warehouse(path)
+    wh = recorded_history.open_warehouse(path)
     SHAPES["fixed"].create(wh, S, windrow.Index("round-robin", 2, 2))
     snapshot, store = wh.snapshot(), weakref.ref(wh._store)
     assert len(pins_of(path)) == 1

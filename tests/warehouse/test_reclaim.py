@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import scenario
+import recorded_history
 import windrow
-from shapes import BASE, DELTA, SHAPES, when
+from sample_streams import BASE, DELTA, SHAPES, when
 from windrow import reclaim
 from windrow.locks import HeldFile
 
@@ -35,7 +35,7 @@ def waiting(wh: windrow.Warehouse) -> list[Path]:
 def test_a_slide_does_not_wait_for_the_removal_of_large_files(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reclaim, "_LARGE_BYTES", 0)
     go_on, removed = threading.Event(), threading.Event()
-    with scenario.open_warehouse(path) as wh:
+    with recorded_history.open_warehouse(path) as wh:
         SHAPES["fixed"].create(wh, S, windrow.Index("round-robin", 2, 2, maintenance="norebuild"))
         turns = 0
         while not waiting(wh):
@@ -62,12 +62,12 @@ def test_a_slide_does_not_wait_for_the_removal_of_large_files(path: Path, monkey
         live_on(wh, turns + 6, 1)
         assert not set(doomed) & set(waiting(wh)), "found gone, and so settled"
         wh.gc()
-        scenario.assert_sound(wh)
+        recorded_history.assert_sound(wh)
 
 
 def test_a_process_that_ends_meanwhile_leaves_the_rest_to_the_next(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reclaim, "_LARGE_BYTES", 0)
-    with scenario.open_warehouse(path) as wh:
+    with recorded_history.open_warehouse(path) as wh:
         SHAPES["fixed"].create(wh, S, windrow.Index("round-robin", 2, 2, maintenance="norebuild"))
         monkeypatch.setattr(reclaim, "unlink", lambda *_: None)  # as if it had died before the disk did anything
         live_on(wh, 0, 12)
@@ -75,10 +75,10 @@ def test_a_process_that_ends_meanwhile_leaves_the_rest_to_the_next(path: Path, m
     assert doomed
     assert all(file.exists() for file in doomed)
     monkeypatch.undo()
-    with scenario.open_warehouse(path) as wh:
+    with recorded_history.open_warehouse(path) as wh:
         live_on(wh, 12, 2)
         assert not any(file.exists() for file in doomed)
-        scenario.assert_sound(wh)
+        recorded_history.assert_sound(wh)
 
 
 def staging(path: Path) -> list[str]:
@@ -87,7 +87,7 @@ def staging(path: Path) -> list[str]:
 
 def test_what_writers_left_that_died_at_any_moment_goes(path: Path) -> None:
     """Killed before the folder was locked, while it was, and while it was being removed; Spark's folders have no lock."""
-    with scenario.open_warehouse(path) as wh:
+    with recorded_history.open_warehouse(path) as wh:
         SHAPES["fixed"].create(wh, S, windrow.Index("round-robin", 2, 2))
         live_on(wh, 0, 1)
         (alive,) = staging(path)
@@ -97,7 +97,7 @@ def test_what_writers_left_that_died_at_any_moment_goes(path: Path) -> None:
             for file in files:
                 (folder / file).touch()
         (path / "staging" / "source-5").mkdir()
-        with scenario.open_warehouse(path):
+        with recorded_history.open_warehouse(path):
             assert staging(path) == sorted([alive, "source-5"])
         live_on(wh, 1, 1)
     assert staging(path) == ["source-5"]
@@ -115,7 +115,7 @@ def test_a_writer_whose_folder_is_cleaned_away_before_it_is_locked_makes_it_agai
         return claim(file)
 
     monkeypatch.setattr(HeldFile, "claim", robbed)
-    with scenario.open_warehouse(path) as wh:
+    with recorded_history.open_warehouse(path) as wh:
         SHAPES["fixed"].create(wh, S, windrow.Index("round-robin", 2, 2))
         live_on(wh, 0, 2)
         assert taken
@@ -123,16 +123,16 @@ def test_a_writer_whose_folder_is_cleaned_away_before_it_is_locked_makes_it_agai
 
 
 def test_a_warehouse_that_is_dropped_unclosed_holds_nothing(path: Path) -> None:
-    with scenario.open_warehouse(path) as wh:
+    with recorded_history.open_warehouse(path) as wh:
         SHAPES["fixed"].create(wh, S, windrow.Index("round-robin", 2, 2))
         live_on(wh, 0, 1)
     before = len(os.listdir("/proc/self/fd"))
     for turn in range(1, 6):
-        dropped = scenario.open_warehouse(path)
+        dropped = recorded_history.open_warehouse(path)
         live_on(dropped, turn, 1)
         dropped.snapshot()
         del dropped
         gc.collect()
     assert len(os.listdir("/proc/self/fd")) < before + 5
-    with scenario.open_warehouse(path):
+    with recorded_history.open_warehouse(path):
         assert staging(path) == []

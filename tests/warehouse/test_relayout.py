@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import windrow
-from shapes import BASE, DELTA, US, when
+from sample_streams import BASE, DELTA, US, when
 from windrow import Index
 from windrow.append import Append
 

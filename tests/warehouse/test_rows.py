@@ -13,7 +13,7 @@ import pytest
 
 import windrow
 from oracle import SECOND
-from shapes import BASE, DELTA, US, when
+from sample_streams import BASE, DELTA, US, when
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import scenario
+import recorded_history
 import windrow
-from faults import CallAt
+from faulty_disks import CallAt
 from oracle import SECOND
-from shapes import BASE, DELTA, LAYOUTS, SHAPES, US, assert_rows, when
+from sample_streams import BASE, DELTA, LAYOUTS, SHAPES, US, assert_rows, when
 from windrow.indexes.segments import SEQ_BITS
 
 S = "s"
@@ -35,7 +35,7 @@ def test_touched_and_bytes_written_are_what_really_happened(path: Path, maintena
     rows_, columns = 3, 4
     shape, choice = SHAPES["per-row"], random.Random(8)
     truth, number, now = shape.oracle(), 0, BASE
-    with scenario.open_warehouse(path) as wh:
+    with recorded_history.open_warehouse(path) as wh:
         shape.create(wh, S, windrow.Index("round-robin", rows_, columns, maintenance=maintenance, max_segments=2))
         for turn in range(40):
             batch = []
@@ -44,11 +44,11 @@ def test_touched_and_bytes_written_are_what_really_happened(path: Path, maintena
                 batch.append(shape.row(number, ts, choice.randint(1, 6 * DELTA), choice))
                 number += 1
             wh.append(S, shape.table(batch))
-            truth.append(batch, scenario.CLOCK)
+            truth.append(batch, recorded_history.CLOCK)
             old, before = list(truth.stored), data_files(wh)
             now += DELTA * choice.choice((1, 1, 1, 2, 5))
             coming = [(truth.slot(row.exp), row) for row in truth.spool]
-            expected = truth.slide(scenario.CLOCK, now)
+            expected = truth.slide(recorded_history.CLOCK, now)
             came = {(expected.slide % rows_, int(x) % columns) for x, _ in coming}
             left = {(row.slide % rows_, int(truth.slot(row.exp)) % columns) for row in old if row.exp <= now}
             report = wh.slide(S, to=when(now))
@@ -69,12 +69,12 @@ def test_touched_and_bytes_written_are_what_really_happened(path: Path, maintena
                 touched_now = [count for cell, count in cells.items() if cell in came | left]
                 assert set(touched_now) <= {1}, "every touched sub-index is one segment"
         assert_rows(wh.scan(S).read_all(), truth.live())
-        scenario.assert_sound(wh)
+        recorded_history.assert_sound(wh)
 
 
 def test_round_robin_touches_at_most_one_row_and_one_column_a_slide(path: Path) -> None:
     shape, choice = SHAPES["per-row"], random.Random(3)
-    with scenario.open_warehouse(path) as wh:
+    with recorded_history.open_warehouse(path) as wh:
         shape.create(wh, S, windrow.Index("round-robin", 4, 4))
         most = 0
         for turn in range(30):
@@ -90,21 +90,21 @@ def test_round_robin_touches_at_most_one_row_and_one_column_a_slide(path: Path) 
 def test_sliding_sixty_slots_at_once_is_one_update(path: Path) -> None:
     """A stream that was quiet for an hour: one commit, one slide record, everything expired that had to."""
     shape, truth = SHAPES["fixed"], SHAPES["fixed"].oracle()
-    with scenario.open_warehouse(path) as wh:
+    with recorded_history.open_warehouse(path) as wh:
         shape.create(wh, S, windrow.Index("round-robin", 4, 4))
         choice = random.Random(1)
         for turn in range(4):
             batch = [shape.row(turn * 10 + i, BASE + turn * DELTA + 1 + i, None, choice) for i in range(10)]
             wh.append(S, shape.table(batch))
             wh.slide(S, to=when(BASE + (turn + 1) * DELTA))
-            truth.append(batch, scenario.CLOCK)
-            truth.slide(scenario.CLOCK, BASE + (turn + 1) * DELTA)
+            truth.append(batch, recorded_history.CLOCK)
+            truth.slide(recorded_history.CLOCK, BASE + (turn + 1) * DELTA)
         last = [shape.row(100 + i, BASE + 63 * DELTA + i, None, choice) for i in range(10)]
         wh.append(S, shape.table(last))
-        truth.append(last, scenario.CLOCK)
+        truth.append(last, recorded_history.CLOCK)
         version, ordinal = wh.status().version, wh.stream(S).last.ordinal
         report = wh.slide(S, to=when(BASE + 64 * DELTA))
-        truth.slide(scenario.CLOCK, BASE + 64 * DELTA)
+        truth.slide(recorded_history.CLOCK, BASE + 64 * DELTA)
         assert report.slide - report.previous == 60
         assert (report.inserted, report.expired) == (10, 40)
         assert wh.status().version == version + 1
@@ -112,23 +112,23 @@ def test_sliding_sixty_slots_at_once_is_one_update(path: Path) -> None:
         assert report.touched <= 16
         assert_rows(wh.scan(S).read_all(), truth.live())
         assert wh.stream(S).segments == len({segment.cell for segment in segments(wh)})
-        scenario.assert_sound(wh)
+        recorded_history.assert_sound(wh)
 
 
 @pytest.mark.parametrize("shape_name", ["fixed", "per-row-rich", "never", "keyless"])
 def test_all_layouts_and_maintenances_give_the_same_answers(path: Path, shape_name: str) -> None:
     shape = SHAPES[shape_name]
-    operations = [op for op in scenario.operations(shape, seed=12, rounds=8) if op[0] != "table"]
-    truths = scenario.truths(shape, operations)
+    operations = [op for op in recorded_history.operations(shape, seed=12, rounds=8) if op[0] != "table"]
+    truths = recorded_history.truths(shape, operations)
     for layout, index in LAYOUTS.items():
-        with scenario.open_warehouse(path / layout) as wh:
+        with recorded_history.open_warehouse(path / layout) as wh:
             shape.create(wh, S, index)
             for operation, truth in zip(operations, truths[1:], strict=True):
-                scenario.do(wh, shape, operation)
+                recorded_history.do(wh, shape, operation)
                 for window in (None, DELTA, DELTA + 1, DELTA // 2):
                     length = None if window is None else f"{window} us"
                     assert_rows(wh.scan(S, window=length).read_all(), truth.live(window), f"{layout} {window}")
-            scenario.assert_sound(wh)
+            recorded_history.assert_sound(wh)
 
 
 def payload_rows(turn: int, rows: int, size: int, noise: np.random.Generator) -> pa.Table:
@@ -150,7 +150,7 @@ def payload_rows(turn: int, rows: int, size: int, noise: np.random.Generator) ->
 def test_a_slide_adopts_large_files_without_writing_their_rows_again(path: Path) -> None:
     noise = np.random.default_rng(2)
     table = payload_rows(0, 4000, 1000, noise)
-    with scenario.open_warehouse(path) as wh:
+    with recorded_history.open_warehouse(path) as wh:
         index = windrow.Index("round-robin", 2, 2, maintenance="norebuild")
         wh.create_stream(
             S,
@@ -176,7 +176,7 @@ def test_a_slide_adopts_large_files_without_writing_their_rows_again(path: Path)
 @pytest.mark.parametrize("maintenance", ["norebuild", "adaptive"])
 def test_many_small_files_of_one_slide_are_merged_once(path: Path, maintenance: str) -> None:
     shape, choice, truth = SHAPES["fixed"], random.Random(4), SHAPES["fixed"].oracle()
-    with scenario.open_warehouse(path) as wh:
+    with recorded_history.open_warehouse(path) as wh:
         shape.create(wh, S, windrow.Index("round-robin", 2, 2, maintenance=maintenance))
         for turn in range(3):
             for part in range(50):
@@ -185,9 +185,9 @@ def test_many_small_files_of_one_slide_are_merged_once(path: Path, maintenance: 
                     for i in range(3)
                 ]
                 wh.append(S, shape.table(batch))
-                truth.append(batch, scenario.CLOCK)
+                truth.append(batch, recorded_history.CLOCK)
             report = wh.slide(S, to=when(BASE + (turn + 1) * DELTA))
-            truth.slide(scenario.CLOCK, BASE + (turn + 1) * DELTA)
+            truth.slide(recorded_history.CLOCK, BASE + (turn + 1) * DELTA)
             assert report.rebuilt >= 1
             fresh = [s for s in segments(wh) if s.last_slide == report.slide == s.first_slide]
             assert len({s.file for s in fresh}) == 1, "one slide, one file"
@@ -205,7 +205,7 @@ def test_the_cost_of_a_slide_follows_its_batch_not_the_window(path: Path) -> Non
     no more than the budget's share of what came in, though the window grows to twenty batches."""
     noise = np.random.default_rng(5)
     index = windrow.Index("round-robin", 2, 2, max_segments=2, dead_fraction=0.3)
-    with scenario.open_warehouse(path) as wh:
+    with recorded_history.open_warehouse(path) as wh:
         schema = payload_rows(0, 1, 1000, noise).schema
         wh.create_stream(
             S,
@@ -228,7 +228,7 @@ def test_the_cost_of_a_slide_follows_its_batch_not_the_window(path: Path) -> Non
             )
         assert most <= 2.2, "one slide never rewrites much more than what it takes in"
         assert 0 < rewritten <= 1.5 * taken, "merging was needed here, and was bounded"
-        scenario.assert_sound(wh)
+        recorded_history.assert_sound(wh)
 
 
 def test_a_stream_that_chose_for_itself_changes_its_layout_when_late_rows_come(path: Path) -> None:
@@ -240,24 +240,24 @@ def test_a_stream_that_chose_for_itself_changes_its_layout_when_late_rows_come(p
     def batch(ts: int, rows: int = 20) -> list[dict[str, Any]]:
         return [shape.row(next(number), ts + i, None, choice) for i in range(rows)]
 
-    with scenario.open_warehouse(path) as other:
+    with recorded_history.open_warehouse(path) as other:
         shape.create(other, S, "auto")
         for turn in range(3):
             rows = batch(BASE + turn * DELTA + 1)
             other.append(S, shape.table(rows))
-            truth.append(rows, scenario.CLOCK)
+            truth.append(rows, recorded_history.CLOCK)
             assert other.slide(S, to=when(BASE + (turn + 1) * DELTA)).late == 0
-            truth.slide(scenario.CLOCK, BASE + (turn + 1) * DELTA)
+            truth.slide(recorded_history.CLOCK, BASE + (turn + 1) * DELTA)
         assert other.stream(S).index.startswith("wave-insertion")
         late, meanwhile = batch(BASE + 2 * DELTA + 5), batch(BASE + 4 * DELTA + 5)
         other.append(S, shape.table(late))
-        truth.append(late, scenario.CLOCK)
+        truth.append(late, recorded_history.CLOCK)
         hook = CallAt("slide.planned", lambda: other.append(S, shape.table(meanwhile)))
-        with scenario.open_warehouse(path, files=hook) as wh:
+        with recorded_history.open_warehouse(path, files=hook) as wh:
             report = wh.slide(S, to=when(BASE + 4 * DELTA))
             assert report.late == 20
-            truth.slide(scenario.CLOCK, BASE + 4 * DELTA)
-            truth.append(meanwhile, scenario.CLOCK)
+            truth.slide(recorded_history.CLOCK, BASE + 4 * DELTA)
+            truth.append(meanwhile, recorded_history.CLOCK)
             status = wh.stream(S)
             assert status.index.startswith("round-robin")
             assert "late rows" in status.index_why
@@ -265,8 +265,8 @@ def test_a_stream_that_chose_for_itself_changes_its_layout_when_late_rows_come(p
             for turn in range(5, 14):
                 rows = batch(BASE + turn * DELTA - 5)
                 wh.append(S, shape.table(rows))
-                truth.append(rows, scenario.CLOCK)
-                expected = truth.slide(scenario.CLOCK, BASE + turn * DELTA)
+                truth.append(rows, recorded_history.CLOCK)
+                expected = truth.slide(recorded_history.CLOCK, BASE + turn * DELTA)
                 report = wh.slide(S, to=when(BASE + turn * DELTA))
                 assert (report.inserted, report.expired, report.late) == (
                     expected.inserted,
@@ -275,7 +275,7 @@ def test_a_stream_that_chose_for_itself_changes_its_layout_when_late_rows_come(p
                 )
                 assert_rows(wh.scan(S).read_all(), truth.live(), f"slide {turn}")
                 assert_rows(wh.probe(S, 1), truth.probe(keys=[(1,)]), f"slide {turn}")
-                scenario.assert_sound(wh)
+                recorded_history.assert_sound(wh)
             assert {segment.layout for segment in segments(wh)} == {1}, "the old layout has emptied out"
 
 
@@ -285,7 +285,7 @@ def test_every_row_keeps_its_place_in_arrival_order_through_slides_and_merges(pa
     shape, choice = SHAPES["per-row"], random.Random(10)
     arrived: list[list[int]] = []
     number = iter(range(100_000))
-    with scenario.open_warehouse(path) as wh:
+    with recorded_history.open_warehouse(path) as wh:
         shape.create(wh, S, LAYOUTS[layout])
         for turn in range(6):
             taken: list[int] = []
@@ -321,7 +321,7 @@ def test_every_row_keeps_its_place_in_arrival_order_through_slides_and_merges(pa
 def test_live_rows_are_those_that_an_answer_would_give(path: Path) -> None:
     """Also when rows are ahead of the clock: taken in, but not live yet."""
     shape = SHAPES["fixed"]
-    with scenario.open_warehouse(path) as wh:
+    with recorded_history.open_warehouse(path) as wh:
         shape.create(wh, S, windrow.Index("round-robin", 2, 2))
         times = [BASE + 1, BASE + DELTA, BASE + DELTA + 1, BASE + 2 * DELTA]
         wh.append(S, shape.table([{"ts": ts, "k": 1, "text": "", "n": i} for i, ts in enumerate(times)]))
@@ -332,7 +332,7 @@ def test_live_rows_are_those_that_an_answer_would_give(path: Path) -> None:
 
 def test_a_slide_that_does_not_move_changes_nothing(path: Path) -> None:
     shape = SHAPES["fixed"]
-    with scenario.open_warehouse(path) as wh:
+    with recorded_history.open_warehouse(path) as wh:
         shape.create(wh, S, "auto")
         wh.append(S, shape.table([{"ts": BASE + 1, "k": 1, "text": "", "n": 1}]))
         wh.slide(S, to=when(BASE + DELTA))
@@ -355,7 +355,7 @@ def test_a_slide_that_does_not_move_changes_nothing(path: Path) -> None:
 def test_clean_up_is_never_needed_for_right_answers(path: Path) -> None:
     """norebuild, and a reader that pins all from the start: nothing can go, and no expired row shows up."""
     shape, truth, choice = SHAPES["per-row"], SHAPES["per-row"].oracle(), random.Random(2)
-    with scenario.open_warehouse(path) as wh:
+    with recorded_history.open_warehouse(path) as wh:
         shape.create(wh, S, windrow.Index("round-robin", 2, 2, maintenance="norebuild"))
         with wh.snapshot():
             for turn in range(12):
@@ -364,9 +364,9 @@ def test_clean_up_is_never_needed_for_right_answers(path: Path) -> None:
                     for i in range(20)
                 ]
                 wh.append(S, shape.table(batch))
-                truth.append(batch, scenario.CLOCK)
+                truth.append(batch, recorded_history.CLOCK)
                 wh.slide(S, to=when(BASE + (turn + 1) * DELTA))
-                truth.slide(scenario.CLOCK, BASE + (turn + 1) * DELTA)
+                truth.slide(recorded_history.CLOCK, BASE + (turn + 1) * DELTA)
                 assert_rows(wh.scan(S).read_all(), truth.live())
             assert wh.gc().waiting > 0
         assert wh.gc().waiting == 0
@@ -374,7 +374,7 @@ def test_clean_up_is_never_needed_for_right_answers(path: Path) -> None:
 
 
 def test_reports_name_the_time_that_passed_only_as_a_figure(path: Path) -> None:
-    with scenario.open_warehouse(path) as wh:
+    with recorded_history.open_warehouse(path) as wh:
         SHAPES["fixed"].create(wh, S, "auto")
         assert wh.append(S, SHAPES["fixed"].table([{"ts": BASE + SECOND, "k": 1, "text": "", "n": 1}])).seconds >= 0
         assert wh.slide(S, to=when(BASE + DELTA)).seconds >= 0

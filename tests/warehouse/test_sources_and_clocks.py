@@ -16,7 +16,7 @@ import pytest
 
 import windrow
 from oracle import HOUR, SECOND
-from shapes import BASE, DELTA, US, when
+from sample_streams import BASE, DELTA, US, when
 
 SCHEMA = pa.schema([("ts", US), ("n", pa.int64())])
 
@@ -345,7 +345,7 @@ def test_replayed_rows_are_progress_of_the_source_that_sent_them(wh, make, clock
 
 
 def test_two_replays_at_the_same_moment_take_the_rows_once(path, wh, make, clock) -> None:
-    from faults import CallAt
+    from faulty_disks import CallAt
 
     make(max_ahead="10 seconds")
     wh.append("s", pa.table({"ts": pa.array([clock.time + HOUR], US), "n": [7]}, schema=SCHEMA))

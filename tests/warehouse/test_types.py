@@ -12,7 +12,7 @@ import pytest
 
 import windrow
 from oracle import SECOND
-from shapes import BASE, DELTA, LAYOUTS, US, when
+from sample_streams import BASE, DELTA, LAYOUTS, US, when
 
 
 @pytest.fixture

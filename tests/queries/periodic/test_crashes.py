@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-import children
-import places
-import scenario
-from children import PER_SLOT
-from faults import PROCESSES, Counting, finish, start
-from shapes import BASE, DELTA
+import child_processes
+import recorded_history
+import scratch_folders
+from child_processes import PER_SLOT
+from faulty_disks import PROCESSES, Counting, finish, start
+from sample_streams import BASE, DELTA
 from windrow.files import DELIVERY_STEPS
 
 SLOTS = 9
@@ -40,7 +40,7 @@ def due(name: str) -> list[int]:
 
 def assert_delivered(path: Path) -> None:
     """Exactly the runs that were due, each with its rows and its file."""
-    with scenario.open_warehouse(path) as wh:
+    with recorded_history.open_warehouse(path) as wh:
         wh.gc()
         runs = wh.sql("SELECT query, slide, outcome, file FROM windrow.runs ORDER BY ALL").fetchall()
         for name in ("newest", "each", "come", "gone"):
@@ -73,14 +73,14 @@ def _read(path: Path) -> list[tuple[int, int]]:
 @pytest.fixture(scope="module")
 def reached():
     """How often each step is reached when nothing goes wrong."""
-    with places.folder() as folder, pytest.MonkeyPatch.context() as patch:
+    with scratch_folders.folder() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr("windrow.queries.periodic.result_store.INLINE_BYTES", 1800)
         patch.setattr("windrow.queries.periodic.result_store.TAIL_RUNS", 2)
         files = Counting()
-        children.add_standing(str(folder / "w"))
-        with scenario.open_warehouse(folder / "w", files=files) as wh:
+        child_processes.add_standing(str(folder / "w"))
+        with recorded_history.open_warehouse(folder / "w", files=files) as wh:
             for slot in range(1, SLOTS + 1):
-                children.slide_and_run(wh, slot)
+                child_processes.slide_and_run(wh, slot)
         assert_delivered(folder / "w")
         return files.steps
 
@@ -93,28 +93,28 @@ def test_every_step_of_a_delivery_is_reached(reached):
 def test_a_process_killed_at_a_named_step_delivers_each_run_once(step, reached, tmp_path):
     times = reached[step]
     for nth in sorted({1, times // 2 + 1, times}):
-        with places.folder() as folder:
+        with scratch_folders.folder() as folder:
             path, progress = folder / "w", folder / "progress"
-            children.add_standing(str(path))
-            child = start(children.run_standing, str(path), str(progress), step, nth, SLOTS)
+            child_processes.add_standing(str(path))
+            child = start(child_processes.run_standing, str(path), str(progress), step, nth, SLOTS)
             # Runs that are ready together are committed together: the last time may not come.
             assert finish(child) in ((-signal.SIGKILL,) if nth == 1 else (-signal.SIGKILL, 0))
-            with scenario.open_warehouse(path) as wh:
+            with recorded_history.open_warehouse(path) as wh:
                 for slot in range(len(progress.read_bytes()) + 1, SLOTS + 1):
-                    children.slide_and_run(wh, slot)
+                    child_processes.slide_and_run(wh, slot)
             assert_delivered(path)
 
 
 def test_two_processes_that_make_rounds_at_once_deliver_each_run_once(tmp_path):
     """Both run whatever is due, all the time, while a third slides."""
-    with places.folder() as folder:
+    with scratch_folders.folder() as folder:
         path, stop = folder / "w", folder / "stop"
-        children.add_standing(str(path))
+        child_processes.add_standing(str(path))
         queues = [PROCESSES.Queue() for _ in range(2)]
-        running = [start(children.run_rounds, str(path), str(stop), queue) for queue in queues]
-        with scenario.open_warehouse(path) as wh:
+        running = [start(child_processes.run_rounds, str(path), str(stop), queue) for queue in queues]
+        with recorded_history.open_warehouse(path) as wh:
             for slot in range(1, SLOTS + 1):
-                children.slide_numbered(wh, slot)
+                child_processes.slide_numbered(wh, slot)
         stop.touch()
         done = [queue.get(timeout=60) for queue in queues]
         assert [finish(child) for child in running] == [0, 0]
@@ -122,7 +122,7 @@ def test_two_processes_that_make_rounds_at_once_deliver_each_run_once(tmp_path):
         assert len(together) == len(set(together)), "no run was delivered twice"
         for name in ("each", "come"):
             assert sorted(slot for n, slot in together if n == name) == due(name), "no run was missed"
-        with scenario.open_warehouse(path) as wh:
+        with recorded_history.open_warehouse(path) as wh:
             delivered = wh.sql("SELECT query, slide FROM windrow.runs").fetchall()
             for name, slide in delivered:
                 if name in ("newest", "each"):

@@ -2,13 +2,13 @@
 
 import pytest
 
-import children
-import places
-import scenario
+import child_processes
+import recorded_history
+import scratch_folders
 import windrow
-from children import PER_SLOT
-from faults import Counting, FailAt
-from shapes import BASE, DELTA
+from child_processes import PER_SLOT
+from faulty_disks import Counting, FailAt
+from sample_streams import BASE, DELTA
 from windrow.queries.periodic import result_store
 
 FIRST = BASE // DELTA
@@ -21,19 +21,19 @@ def _small(monkeypatch):
 
 
 def made(folder, files) -> windrow.Warehouse:
-    children.add_standing(str(folder / "w"))
-    wh = scenario.open_warehouse(folder / "w")
+    child_processes.add_standing(str(folder / "w"))
+    wh = recorded_history.open_warehouse(folder / "w")
     for slot in range(1, 4):
-        children.slide_and_run(wh, slot)
+        child_processes.slide_and_run(wh, slot)
     wh.close()
-    return scenario.open_warehouse(folder / "w", files=files)
+    return recorded_history.open_warehouse(folder / "w", files=files)
 
 
 def reached(call: str) -> int:
     """How often a round makes a call."""
     files = Counting()
-    with places.folder() as folder, made(folder, files) as wh:
-        children.slide_numbered(wh, 4)
+    with scratch_folders.folder() as folder, made(folder, files) as wh:
+        child_processes.slide_numbered(wh, 4)
         before = files.calls[call]
         wh.run_due()
         return files.calls[call] - before
@@ -42,10 +42,10 @@ def reached(call: str) -> int:
 @pytest.mark.parametrize("call", ["sink", "write", "sync", "rename"])
 def test_a_round_that_failed_is_made_again(call):
     for nth in range(1, max(1, reached("sink" if call == "write" else call)) + 1):
-        with places.folder() as folder:
+        with scratch_folders.folder() as folder:
             files = FailAt(call, 0)
             with made(folder, files) as wh:
-                children.slide_numbered(wh, 4)
+                child_processes.slide_numbered(wh, 4)
                 files.nth = files.calls[call] + nth
                 try:
                     wh.run_due()
@@ -55,7 +55,7 @@ def test_a_round_that_failed_is_made_again(call):
                 assert files.failed, f"{call} {nth}"
                 assert wh.check().problems == ()
                 wh.run_due(now=True)  # a run that failed waits a while; not here
-                children.slide_and_run(wh, 5)
+                child_processes.slide_and_run(wh, 5)
                 for name in ("newest", "come"):
                     rows = [(row[0] - FIRST, *row[-2:]) for row in wh.results(name).fetchall()]
                     slots = [slot for slot, *_ in rows]
@@ -65,5 +65,5 @@ def test_a_round_that_failed_is_made_again(call):
                 assert len(list((folder / "w" / "results" / "come").glob("*.jsonl"))) == 5
                 assert {query.error for query in wh.queries()} == {None}
                 assert wh.check().problems == ()
-            with scenario.open_warehouse(folder / "w") as wh:
+            with recorded_history.open_warehouse(folder / "w") as wh:
                 assert wh.gc().orphans == 0, "nothing was left lying about"

@@ -2,13 +2,13 @@
 
 import pytest
 
-import keyed
-import viewing
+import keyed_streams
+import view_histories
 
 
 @pytest.fixture
 def wh(path):
-    with viewing.open_warehouse(path) as wh:
+    with view_histories.open_warehouse(path) as wh:
         for name in "abc":
-            wh.create_stream(name, keyed.SCHEMA, time="ts", key="k", slide="1 minute", lifetime="10 minutes")
+            wh.create_stream(name, keyed_streams.SCHEMA, time="ts", key="k", slide="1 minute", lifetime="10 minutes")
         yield wh

@@ -13,7 +13,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-import derived
+import view_oracle
 import windrow
 from windrow import Index
 
@@ -53,12 +53,12 @@ def clause(window: int | None) -> str:
 def selection(a, w, *_):
     return Kind(
         f"SELECT k, x + 1 AS y FROM {a}{clause(w)} WHERE x > 1", (a,),
-        lambda s: [derived.Join((part(s, a, w),), lambda r: r.values["x"] > 1, lambda r: {"k": r.values["k"], "y": r.values["x"] + 1})],
+        lambda s: [view_oracle.Join((part(s, a, w),), lambda r: r.values["x"] > 1, lambda r: {"k": r.values["k"], "y": r.values["x"] + 1})],
     )  # fmt: skip
 
 
 def part(streams, name, window):
-    return derived.Part(streams[name], None if window is None else window * MINUTE)
+    return view_oracle.Part(streams[name], None if window is None else window * MINUTE)
 
 
 def same(one, *others, column="k"):
@@ -74,7 +74,7 @@ def pair(one, other):
 def join(a, w, b, v, *_):
     return Kind(
         f"SELECT p.k, p.x AS ax, q.x AS bx FROM {a}{clause(w)} p JOIN {b}{clause(v)} AS q ON p.k = q.k", (a, b),
-        lambda s: [derived.Join((part(s, a, w), part(s, b, v)), same, pair)],
+        lambda s: [view_oracle.Join((part(s, a, w), part(s, b, v)), same, pair)],
     )  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def chain(a, w, b, v, c, u):
         f"SELECT p.k, p.x AS ax, q.x AS bx, r.k AS ck FROM {a}{clause(w)} p, {b}{clause(v)} q JOIN {c}{clause(u)} r ON q.x = r.x WHERE p.k = q.k",
         (a, b, c),
         lambda s: [
-            derived.Join(
+            view_oracle.Join(
                 (part(s, a, w), part(s, b, v), part(s, c, u)),
                 lambda p, q, r: same(p, q) and same(q, r, column="x"),
                 lambda p, q, r: pair(p, q) | {"ck": r.values["k"]},
@@ -97,7 +97,7 @@ def common(a, w, b, v, c, u):
         f"SELECT k, p.x AS ax, q.x AS bx, r.x AS cx FROM {a}{clause(w)} p JOIN {b}{clause(v)} q USING (k) JOIN {c}{clause(u)} r USING (k)",
         (a, b, c),
         lambda s: [
-            derived.Join(
+            view_oracle.Join(
                 (part(s, a, w), part(s, b, v), part(s, c, u)),
                 same,
                 lambda p, q, r: pair(p, q) | {"cx": r.values["x"]},
@@ -109,7 +109,7 @@ def common(a, w, b, v, c, u):
 def composite(a, w, b, v, *_):
     return Kind(
         f"SELECT p.k, p.x AS ax, q.x AS bx FROM {a}{clause(w)} p JOIN {b}{clause(v)} AS q USING (k, x)", (a, b),
-        lambda s: [derived.Join((part(s, a, w), part(s, b, v)), lambda p, q: same(p, q) and same(p, q, column="x"), pair)],
+        lambda s: [view_oracle.Join((part(s, a, w), part(s, b, v)), lambda p, q: same(p, q) and same(p, q, column="x"), pair)],
     )  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def four(a, w, b, v, c, u):
         f"JOIN {c}{clause(u)} r ON r.x = p.x JOIN {a}{clause(v)} s ON s.x = r.x AND s.k = q.k",
         (a, b, c),
         lambda s: [
-            derived.Join(
+            view_oracle.Join(
                 (part(s, a, w), part(s, b, v), part(s, c, u), part(s, a, v)),
                 lambda p, q, r, s: same(p, q, s) and same(p, r, s, column="x"),
                 lambda p, q, r, s: pair(p, q) | {"sx": s.values["x"]},
@@ -132,20 +132,20 @@ def four(a, w, b, v, c, u):
 def itself(a, w, *_):
     return Kind(
         f"SELECT p.k, p.x AS ax, q.x AS bx FROM {a} p, {a}{clause(w)} q WHERE p.k = q.k AND p.x < q.x", (a,),
-        lambda s: [derived.Join((part(s, a, None), part(s, a, w)), lambda p, q: same(p, q) and p.values["x"] < q.values["x"], pair)],
+        lambda s: [view_oracle.Join((part(s, a, None), part(s, a, w)), lambda p, q: same(p, q) and p.values["x"] < q.values["x"], pair)],
     )  # fmt: skip
 
 
 def theta(a, w, b, v, *_):
     return Kind(
         f"SELECT p.k, p.x AS ax, q.x AS bx FROM {a}{clause(w)} p CROSS JOIN {b}{clause(v)} q WHERE p.x + q.x = 3", (a, b),
-        lambda s: [derived.Join((part(s, a, w), part(s, b, v)), lambda p, q: p.values["x"] + q.values["x"] == 3, pair)],
+        lambda s: [view_oracle.Join((part(s, a, w), part(s, b, v)), lambda p, q: p.values["x"] + q.values["x"] == 3, pair)],
     )  # fmt: skip
 
 
 def union(a, w, b, v, *_):
     def plain(s, name, window):
-        return derived.Join(
+        return view_oracle.Join(
             (part(s, name, window),), lambda r: True, lambda r: {"k": r.values["k"], "x": r.values["x"]}
         )
 
@@ -158,7 +158,7 @@ def union(a, w, b, v, *_):
 
 def distinct(a, w, b, v, *_):
     def plain(s, name, window):
-        return derived.Join((part(s, name, window),), lambda r: True, lambda r: {"k": r.values["k"]})
+        return view_oracle.Join((part(s, name, window),), lambda r: True, lambda r: {"k": r.values["k"]})
 
     return Kind(
         f"SELECT k FROM {a}{clause(w)} UNION SELECT k FROM {b}{clause(v)}",
@@ -171,7 +171,7 @@ def distinct(a, w, b, v, *_):
 def distinct_join(a, w, b, v, *_):
     return Kind(
         f"SELECT DISTINCT p.k, q.x AS bx FROM {a}{clause(w)} p JOIN {b}{clause(v)} q ON p.k = q.k", (a, b),
-        lambda s: [derived.Join((part(s, a, w), part(s, b, v)), same, lambda p, q: {"k": p.values["k"], "bx": q.values["x"]})],
+        lambda s: [view_oracle.Join((part(s, a, w), part(s, b, v)), same, lambda p, q: {"k": p.values["k"], "bx": q.values["x"]})],
         distinct=True,
     )  # fmt: skip
 
@@ -187,9 +187,9 @@ class AnyView(RuleBasedStateMachine):
         super().__init__()
         self.folder: Any = None
         self.wh: Any = None
-        self.streams: dict[str, derived.Stream | derived.View] = {}
+        self.streams: dict[str, view_oracle.Stream | view_oracle.View] = {}
         self.variable: dict[str, bool] = {}
-        self.views: dict[str, tuple[derived.View, bool]] = {}
+        self.views: dict[str, tuple[view_oracle.View, bool]] = {}
 
     @initialize(data=st.data())
     def begin(self, data: Any) -> None:
@@ -215,7 +215,7 @@ class AnyView(RuleBasedStateMachine):
                 **({"lifetime": "6 minutes"} if kind == "fixed" else {"expires": "exp", "max_lifetime": "6 minutes"}),
             )  # fmt: skip
             self.variable[name] = kind == "variable"
-            self.streams[name] = derived.Stream(delta * MINUTE, origin, None if kind == "variable" else 6 * MINUTE)
+            self.streams[name] = view_oracle.Stream(delta * MINUTE, origin, None if kind == "variable" else 6 * MINUTE)
 
     def open(self) -> None:
         self.wh = windrow.open(self.folder.name, clock=lambda: START + 600 * MINUTE)
@@ -280,18 +280,18 @@ class AnyView(RuleBasedStateMachine):
     def on_top(self, below: str) -> None:
         name = f"v{len(self.views)}"
         self.wh.create_view(name, f"SELECT p.*, c.x AS cx FROM {below} p JOIN c USING (k)", key=["cx", "k"])
-        join = derived.Join(
-            (derived.Part(self.views[below][0]), derived.Part(self.streams["c"])),
+        join = view_oracle.Join(
+            (view_oracle.Part(self.views[below][0]), view_oracle.Part(self.streams["c"])),
             same,
             lambda p, c: {**p.values, "cx": c.values["x"]},
         )
         self.enter(name, [join], False, False)
 
-    def enter(self, name: str, joins: list[derived.Join], restore: bool, distinct: bool) -> None:
+    def enter(self, name: str, joins: list[view_oracle.Join], restore: bool, distinct: bool) -> None:
         definition = self.wh.stream(name).definition
-        view = derived.View(joins, definition.slide, definition.origin, restore, distinct)
+        view = view_oracle.View(joins, definition.slide, definition.origin, restore, distinct)
         view.follow()
-        plain = not distinct and all(isinstance(part.of, derived.Stream) for join in joins for part in join.parts)
+        plain = not distinct and all(isinstance(part.of, view_oracle.Stream) for join in joins for part in join.parts)
         self.views[name] = view, plain
 
     @rule()
@@ -313,7 +313,7 @@ class AnyView(RuleBasedStateMachine):
             if plain and not view.restore:
                 assert view.live() == view.from_scratch()
 
-    def held(self, name: str, view: derived.View) -> Counter[Any]:
+    def held(self, name: str, view: view_oracle.View) -> Counter[Any]:
         definition = self.wh.stream(name).definition
         rows = self.wh.sql(f"SELECT * FROM {name}").arrow().to_pylist()
         own = {definition.time, definition.expires, "_died"}
@@ -327,7 +327,7 @@ class AnyView(RuleBasedStateMachine):
             if definition.expires is not None:
                 ends = micros(row[definition.expires])
             else:
-                ends = derived.NEVER if definition.lifetime is None else begins + definition.lifetime
+                ends = view_oracle.NEVER if definition.lifetime is None else begins + definition.lifetime
             found[(values, begins, ends, None) if died is None else (values, None, None, micros(died))] += 1
         return found
 

@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
-import viewing
+import view_histories
 import windrow
-from faults import CallAt
-from keyed import SCHEMA, ask, put, slide
-from viewing import MINUTE, START, time
+from faulty_disks import CallAt
+from keyed_streams import SCHEMA, ask, put, slide
+from view_histories import MINUTE, START, time
 
 
 def test_the_clock_is_the_least_of_the_inputs_and_a_quiet_input_is_named(wh):
@@ -45,7 +45,7 @@ def test_a_stream_ahead_of_a_view_keeps_what_the_view_still_needs(wh):
 
 
 def test_inputs_with_different_slides_meet_in_the_finest_slots(path):
-    with viewing.open_warehouse(path) as wh:
+    with view_histories.open_warehouse(path) as wh:
         wh.create_stream("a", SCHEMA, time="ts", slide="4 minutes", lifetime="20 minutes")
         wh.create_stream("b", SCHEMA, time="ts", slide="6 minutes", lifetime="20 minutes", origin=time(MINUTE))
         wh.create_view("v", "SELECT a.k FROM a JOIN b USING (k)")
@@ -59,7 +59,7 @@ def test_inputs_with_different_slides_meet_in_the_finest_slots(path):
 
 def test_two_inputs_that_slide_at_the_same_time_see_each_other(path):
     """Whoever comes second moves the view: its clock is never left behind the least of its inputs."""
-    with viewing.open_warehouse(path) as wh:
+    with view_histories.open_warehouse(path) as wh:
         for name in "ab":
             wh.create_stream(name, SCHEMA, time="ts", key="k", slide="1 minute", lifetime="10 minutes")
         wh.create_view("v", "SELECT a.x AS ax, b.x AS bx FROM a JOIN b USING (k)")
@@ -67,7 +67,7 @@ def test_two_inputs_that_slide_at_the_same_time_see_each_other(path):
 
     def run(name):
         try:
-            with viewing.open_warehouse(path) as own:
+            with view_histories.open_warehouse(path) as own:
                 for minute in range(1, 16):
                     put(own, name, (minute - 0.5, 1, minute))
                     slide(own, name, minute)
@@ -80,7 +80,7 @@ def test_two_inputs_that_slide_at_the_same_time_see_each_other(path):
     for thread in both:
         thread.join()
     assert not errors
-    with viewing.open_warehouse(path) as wh:
+    with view_histories.open_warehouse(path) as wh:
         assert wh.now("v") == time(START + 15 * MINUTE)
         assert ask(wh, "SELECT ax, bx FROM v") == sorted((i, j) for i in range(6, 16) for j in range(6, 16))
         assert wh.check().ok
@@ -98,21 +98,21 @@ def test_a_slide_waits_for_a_serial_query_on_a_view_as_long_as_it_was_told(wh):
 
 
 def test_a_view_made_while_its_input_slides_misses_nothing(path):
-    with viewing.open_warehouse(path) as wh:
+    with view_histories.open_warehouse(path) as wh:
         wh.create_stream("a", SCHEMA, time="ts", slide="1 minute", lifetime="10 minutes")
         put(wh, "a", (0.5, 1, 1))
     made = []
 
     def create():
         def run():
-            with viewing.open_warehouse(path) as other:
+            with view_histories.open_warehouse(path) as other:
                 made.append(other.create_view("v", "SELECT x FROM a"))
 
         thread = threading.Thread(target=run)
         thread.start()
         made.append(thread)
 
-    with viewing.open_warehouse(path, files=CallAt("slide.committing", create)) as wh:
+    with view_histories.open_warehouse(path, files=CallAt("slide.committing", create)) as wh:
         slide(wh, "a", 1)
         made[0].join()
         assert ask(wh, "SELECT x FROM v") == [(1,)]

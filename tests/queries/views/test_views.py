@@ -7,10 +7,10 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-import viewing
+import view_histories
 import windrow
-from keyed import SCHEMA, ask, put, slide
-from viewing import MINUTE, START, time
+from keyed_streams import SCHEMA, ask, put, slide
+from view_histories import MINUTE, START, time
 
 # -- a view is a stream ------------------------------------------------------------------------------------------------
 
@@ -250,15 +250,15 @@ def test_a_row_that_a_view_cannot_take_stops_the_slide_and_names_the_view(wh):
 
 
 def test_everything_is_there_after_a_restart(path):
-    viewing.create(path)
-    truth = viewing.Truth()
-    for operation in viewing.operations(seed=5, count=24):
-        with viewing.open_warehouse(path) as wh:
-            viewing.do(wh, operation)
+    view_histories.create(path)
+    truth = view_histories.Truth()
+    for operation in view_histories.operations(seed=5, count=24):
+        with view_histories.open_warehouse(path) as wh:
+            view_histories.do(wh, operation)
             truth.do(operation)
-            assert viewing.state(wh) == truth.state()
-    with viewing.open_warehouse(path) as wh:
-        assert {view.name: view.sql for view in wh.views()} == viewing.VIEWS
+            assert view_histories.state(wh) == truth.state()
+    with view_histories.open_warehouse(path) as wh:
+        assert {view.name: view.sql for view in wh.views()} == view_histories.VIEWS
         assert wh.check().ok
 
 
@@ -282,7 +282,7 @@ def test_statistics_of_the_inputs_are_kept_for_the_order_of_joins(wh):
 
 def test_few_keys_out_of_many_rows_are_found_by_the_directories(path):
     """The new rows have three keys; of the other input's rows only those are read, and the answer is the same."""
-    with viewing.open_warehouse(path) as wh:
+    with view_histories.open_warehouse(path) as wh:
         wh.create_stream("a", SCHEMA, time="ts", key="k", slide="1 minute", lifetime="10 minutes")
         wh.create_stream("b", SCHEMA, time="ts", key=["k", "x"], slide="1 minute", lifetime="10 minutes")
         sql = "SELECT a.k, a.x AS ax, b.x AS bx FROM a JOIN b USING (k)"
@@ -319,7 +319,7 @@ def test_times_of_any_unit_and_columns_of_any_type(path, unit, zone):
             [*columns, *(pa.array(each, kind) for each, kind in zip(values, kinds, strict=True))], schema=schema
         )
 
-    with viewing.open_warehouse(path) as wh:
+    with view_histories.open_warehouse(path) as wh:
         for name in "ab":
             wh.create_stream(
                 name, schema, time="ts", key="k", slide="1 minute", expires="exp", max_lifetime="10 minutes"
@@ -355,7 +355,7 @@ def test_rows_are_grouped_by_all_columns_if_a_view_says_so(wh):
 def test_another_warehouse_in_the_same_place_has_plans_of_its_own(tmp_path, plain):
     sql = f"SELECT a.k, b.x FROM a JOIN b ON a.k = b.k {'' if plain else 'AND a.x <= b.x + 9'}"
     for lifetime in ("8 minutes", "2 minutes"):
-        with viewing.open_warehouse(tmp_path / "wh") as wh:
+        with view_histories.open_warehouse(tmp_path / "wh") as wh:
             for name in "ab":
                 wh.create_stream(name, SCHEMA, time="ts", key="k", slide="1 minute", lifetime=lifetime)
             wh.create_view("v", sql)

@@ -1,0 +1,417 @@
+"""What tests run in other processes. Functions only, importable by name; each gets plain values."""
+
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import recorded_history
+from faulty_disks import KillAt
+from sample_streams import SHAPES
+
+
+def run(path: str, shape: str, operations: list[Any], progress: str, files: Any = None) -> None:
+    """Perform a scenario, writing down how many operations are done."""
+    with Path(progress).open("ab", buffering=0) as log, recorded_history.open_warehouse(Path(path), files=files) as wh:
+        for operation in operations:
+            recorded_history.do(wh, SHAPES[shape], operation)
+            log.write(b".")
+
+
+def run_until_step(path: str, shape: str, operations: list[Any], progress: str, step: str, nth: int) -> None:
+    """Perform a scenario and die at a named step."""
+    run(path, shape, operations, progress, KillAt(step, nth))
+
+
+def run_until_call(path: str, shape: str, operations: list[Any], progress: str, nth: int) -> None:
+    """Perform a scenario and die at the nth function call: a random moment that can be repeated."""
+    left = nth
+
+    def count(*_: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.setprofile(count)
+    run(path, shape, operations, progress)
+
+
+def run_until_alarm(path: str, shape: str, operations: list[Any], progress: str, seconds: float) -> None:
+    """Perform a scenario and die after some time, wherever that is: also inside the kernel, LMDB or Arrow."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    run(path, shape, operations, progress)
+
+
+def open_with_little_address_space(path: str, queue: Any) -> None:
+    """Open a warehouse where a process may not reserve a map of 1 TiB."""
+    import resource
+
+    import windrow
+
+    resource.setrlimit(resource.RLIMIT_AS, (64 << 30, 64 << 30))
+    try:
+        windrow.open(path)
+    except windrow.WindrowError as error:
+        queue.put((type(error).__name__, str(error)))
+    else:
+        queue.put(("nothing", ""))
+
+
+def run_with_small_files(path: str, shape: str, operations: list[Any], limit: int, queue: Any) -> None:
+    """Perform operations where no file may grow beyond `limit` bytes, as under a quota; then without."""
+    import resource
+
+    import windrow
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    with recorded_history.open_warehouse(Path(path)) as wh:
+        before, (soft, hard) = recorded_history.state(wh), resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        told = ""
+        try:
+            for operation in operations:
+                recorded_history.do(wh, SHAPES[shape], operation)
+                before = recorded_history.state(wh)
+        except windrow.WindrowError as error:
+            told = f"{type(error).__name__}: {error}"
+        same = recorded_history.state(wh) == before
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        queue.put((told, same))
+        for operation in operations:
+            recorded_history.do(wh, SHAPES[shape], operation)
+
+
+# -- Every slide puts in rows that carry its number, so that an answer must be one slide's state. ----------------------
+
+SLOTS, PER_SLOT, KEYS = 4, 30, 5
+"""Rows live for SLOTS slots; each slot has PER_SLOT rows, evenly over KEYS keys."""
+
+
+def numbered_rows(slot: int) -> Any:
+    """The rows of one slot."""
+    import pyarrow as pa
+
+    from sample_streams import BASE, DELTA, US
+
+    ts = [BASE + (slot - 1) * DELTA + 1 + i for i in range(PER_SLOT)]
+    return pa.table(
+        {
+            "ts": pa.array(ts, US),
+            "k": [i % KEYS for i in range(PER_SLOT)],
+            "slot": [slot] * PER_SLOT,
+            "n": range(PER_SLOT),
+        }
+    )
+
+
+def create_numbered(path: str, index: Any) -> None:
+    """A warehouse for numbered rows."""
+    from sample_streams import DELTA
+
+    with recorded_history.open_warehouse(Path(path)) as wh:
+        wh.create_stream(
+            "s",
+            numbered_rows(1).schema,
+            time="ts",
+            key="k",
+            slide=f"{DELTA} us",
+            lifetime=f"{SLOTS * DELTA} us",
+            index=index,
+        )
+
+
+def slide_numbered(wh: Any, slot: int) -> Any:
+    """Append and slide one slot."""
+    from sample_streams import BASE, DELTA, when
+
+    wh.append("s", numbered_rows(slot), batch_id=str(slot))
+    return wh.slide("s", to=when(BASE + slot * DELTA))
+
+
+def slot_of_answer(slots: list[int], per_slot: int) -> int:
+    """The slide whose state an answer is; an answer that is no slide's state is an error."""
+    from collections import Counter
+
+    found = Counter(slots)
+    if not found:
+        return 0
+    last = max(found)
+    whole = dict.fromkeys(range(max(1, last - SLOTS + 1), last + 1), per_slot)
+    if found != whole:
+        raise AssertionError(f"no slide has this state: {sorted(found.items())}")
+    return last
+
+
+def write_numbered(path: str, stop: str, gc: bool) -> None:
+    """The writer: one slide after the other, until it is told to stop."""
+    slot = 0
+    with recorded_history.open_warehouse(Path(path)) as wh:
+        while not Path(stop).exists():
+            slot += 1
+            slide_numbered(wh, slot)
+            if gc and slot % 5 == 0:
+                wh.gc()
+
+
+def write_numbered_changing(path: str, stop: str, seed: int) -> None:
+    """The same writer, whose stream changes its layout and its search key, moves rows, and changes its mind."""
+    import random
+
+    from windrow import Index
+
+    slot, choice = 0, random.Random(seed)
+    layouts = [Index(name, 3) for name in ("round-robin", "wave-insertion", "chronological", "wave-expiry")]
+    with recorded_history.open_warehouse(Path(path)) as wh:
+        while not Path(stop).exists():
+            slot += 1
+            slide_numbered(wh, slot)
+            move = choice.choice((False, "steps", "now"))
+            if slot % 3 == 0:
+                wh.relayout("s", choice.choice(layouts), key=choice.choice(("k", ["k", "n"])), move=move, budget=1)
+            elif slot % 7 == 0 and (change := wh.stream("s").relayout) is not None and change.can_cancel:
+                wh.cancel_relayout("s")
+            else:
+                wh.relayout_step("s", budget=1)
+
+
+def read_numbered(path: str, states: int) -> None:
+    """A reader: scans, probes and snapshots until it has seen so many different states."""
+    seen, last, answers = set(), 0, 0
+    with recorded_history.open_warehouse(Path(path)) as wh:
+        while len(seen) < states:
+            slot = slot_of_answer(wh.scan("s", columns=["slot"]).read_all().column("slot").to_pylist(), PER_SLOT)
+            probed = slot_of_answer(wh.probe("s", answers % KEYS).column("slot").to_pylist(), PER_SLOT // KEYS)
+            with wh.snapshot() as snapshot:
+                both = (
+                    slot_of_answer(snapshot.scan("s").read_all().column("slot").to_pylist(), PER_SLOT),
+                    slot_of_answer(
+                        snapshot.probe("s", between=(0, 1)).column("slot").to_pylist(), 2 * PER_SLOT // KEYS
+                    ),
+                )
+            if not last <= slot <= probed <= both[0] == both[1]:
+                raise AssertionError(f"time went backwards: {last, slot, probed, both}")
+            seen |= {slot, probed, both[0]}
+            last, answers = both[0], answers + 1
+
+
+def scan_slowly(path: str, queue: Any, go: Any) -> None:
+    """Take a snapshot and the first batch of a scan, say so, wait to be let go, and read the rest."""
+    with recorded_history.open_warehouse(Path(path)) as wh:
+        snapshot = wh.snapshot()
+        reader = snapshot.scan("s", columns=["slot"])
+        slots = reader.read_next_batch().column("slot").to_pylist()
+        queue.put("holding")
+        go.get()
+        slots += reader.read_all().column("slot").to_pylist()
+        queue.put((slot_of_answer(slots, PER_SLOT), snapshot.probe("s", 0).num_rows))
+
+
+def scan_once(path: str, queue: Any) -> None:
+    """One scan and one probe."""
+    with recorded_history.open_warehouse(Path(path)) as wh:
+        slot = slot_of_answer(wh.scan("s").read_all().column("slot").to_pylist(), PER_SLOT)
+        queue.put((slot, wh.probe("s", 0).num_rows, wh.stream("s").slide))
+
+
+def come_by(path: str, queue: Any) -> None:
+    """Open, clean up, check, read, leave."""
+    with recorded_history.open_warehouse(Path(path)) as wh:
+        wh.gc()
+        problems = list(wh.check().problems)
+        queue.put((problems, recorded_history.state(wh)))
+
+
+def append_many(path: str, shape: str, batches: list[Any], queue: Any) -> None:
+    """Append batches of rows, each under its id."""
+    with recorded_history.open_warehouse(Path(path)) as wh:
+        reports = [wh.append("s", SHAPES[shape].table(rows), batch_id=batch) for rows, batch in batches]
+    queue.put(sum(not report.duplicate for report in reports))
+
+
+def append_and_hash(path: str, shape: str, batches: list[Any], queue: Any) -> None:
+    """Append batches, and read every byte of the folder in between, as a backup program does."""
+    import hashlib
+
+    with recorded_history.open_warehouse(Path(path)) as wh:
+        for rows, batch in batches:
+            for folder, _, names in os.walk(path):
+                for name in names:
+                    with contextlib.suppress(FileNotFoundError):
+                        hashlib.sha256(Path(folder, name).read_bytes()).digest()
+            wh.append("s", SHAPES[shape].table(rows), batch_id=batch)
+            wh.scan("s").read_all()
+    queue.put(len(batches))
+
+
+def fork_and_use(path: str, queue: Any) -> None:
+    """Fork with an open warehouse and a snapshot; child and parent go on as the design says."""
+    import gc
+
+    import windrow
+
+    wh = recorded_history.open_warehouse(Path(path))
+    slide_numbered(wh, 1)
+    snapshot = wh.snapshot()
+    pins = sorted(p.name for p in (Path(path) / "catalog" / "pins").iterdir())
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            refused = 0
+            for use in (
+                lambda: wh.append("s", numbered_rows(2)),
+                lambda: wh.slide("s"),
+                lambda: wh.scan("s"),
+                wh.streams,
+                lambda: wh.probe("s", 1),
+                wh.gc,
+                wh.check,
+                wh.status,
+                lambda: wh.heartbeat("s", up_to="2026-01-01"),
+                lambda: snapshot.scan("s"),
+                lambda: snapshot.probe("s", 0),
+                lambda: wh.drop_stream("s"),
+                wh.snapshot,
+            ):
+                try:
+                    use()
+                except windrow.ClosedError as error:
+                    refused += "fork" in str(error)
+            own = recorded_history.open_warehouse(Path(path))
+            slide_numbered(own, 2)
+            snapshot.close()
+            wh.close()
+            own.close()
+            gc.collect()
+            code = 0 if refused == 13 else 2
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    still = sorted(p.name for p in (Path(path) / "catalog" / "pins").iterdir())
+    old = slot_of_answer(snapshot.scan("s").read_all().column("slot").to_pylist(), PER_SLOT)
+    new = slot_of_answer(wh.scan("s").read_all().column("slot").to_pylist(), PER_SLOT)
+    third = slide_numbered(wh, 3).slide
+    problems = list(wh.check().problems)
+    queue.put((os.waitstatus_to_exitcode(status), pins == still, old, new, third is not None, problems))
+    wh.close()
+
+
+def hold_and_wait(path: str, queue: Any) -> None:
+    """Take a snapshot, start a scan, and never let go."""
+    wh = recorded_history.open_warehouse(Path(path))
+    held = [wh.snapshot(), wh.scan("s")]
+    queue.put(len(held))
+    signal.pause()
+
+
+def stage_and_wait(path: str, queue: Any, step: str) -> None:
+    """Append and slide up to a step, and stop there for ever."""
+    from faulty_disks import CallAt
+
+    def stop() -> None:
+        queue.put(step)
+        signal.pause()
+
+    wh = recorded_history.open_warehouse(Path(path), files=CallAt(step, stop))
+    slide_numbered(wh, 1)
+    slide_numbered(wh, 2)
+    slide_numbered(wh, 3)
+    queue.put("never stopped")
+
+
+def read_damaged(path: str, file: str, seed: int, turns: int, queue: Any) -> None:
+    """Flip bytes of a segment file, one at a time, and read it: rows or DamageError, nothing else, and no crash."""
+    import random
+    from collections import Counter
+
+    import windrow
+
+    choice, outcomes = random.Random(seed), Counter()
+    target = Path(path) / file
+    whole = target.read_bytes()
+    for _ in range(turns):
+        bad = bytearray(whole)
+        bad[choice.randrange(len(bad))] ^= 1 << choice.randrange(8)
+        target.write_bytes(bad)
+        with recorded_history.open_warehouse(Path(path)) as wh:
+            for read in (lambda wh=wh: wh.scan("s").read_all(), lambda wh=wh: wh.probe("s", between=(0, 3))):
+                try:
+                    read()
+                    outcomes["read"] += 1
+                except windrow.DamageError:
+                    outcomes["DamageError"] += 1
+            outcomes["checked"] += not wh.check().ok
+    target.write_bytes(whole)
+    queue.put(dict(outcomes))
+
+
+# -- Periodic queries --------------------------------------------------------------------------------------------------
+
+
+def add_standing(path: str) -> None:
+    """A warehouse for numbered rows with queries of every way to deliver; what is in a slide is in its answer."""
+    from sample_streams import DELTA
+
+    create_numbered(path, "auto")
+    window = f"s [WINDOW {2 * DELTA} MICROSECONDS SLIDE {{}} MICROSECONDS]"
+    counted = f"SELECT slot, count(*) AS n FROM {window} GROUP BY slot ORDER BY slot"
+    with recorded_history.open_warehouse(Path(path)) as wh:
+        # Its rows are too wide for the catalog.
+        padded = counted.replace(
+            "slot, count", "string_agg(md5((slot * n)::VARCHAR), '' ORDER BY n) AS pad, slot, count"
+        )
+        wh.add_query("newest", padded.format(DELTA))
+        wh.add_query("each", counted.format(2 * DELTA), missed="every", sink="csv", keep=3)
+        wh.add_query("come", counted.format(DELTA), missed="every", output="inserts", sink="jsonl")
+        wh.add_query("gone", counted.format(DELTA), output="deletes", missed="skip")
+
+
+def small_tails() -> None:
+    """Let even the smallest results take every way there is: into files at once, or gathered and rolled."""
+    from windrow.queries.periodic import result_store
+
+    result_store.INLINE_BYTES = 1800
+    result_store.TAIL_RUNS = 2
+
+
+def slide_and_run(wh: Any, slot: int) -> list[Any]:
+    """One slot of numbered rows, and a round."""
+    slide_numbered(wh, slot)
+    return list(wh.run_due())
+
+
+def run_standing(path: str, progress: str, step: str, nth: int, slots: int) -> None:
+    """Slide and run, and die at the nth time that a step is reached."""
+    small_tails()
+    with (
+        Path(progress).open("ab", buffering=0) as log,
+        recorded_history.open_warehouse(Path(path), files=KillAt(step, nth)) as wh,
+    ):
+        for slot in range(1, slots + 1):
+            slide_and_run(wh, slot)
+            log.write(b".")
+
+
+def run_rounds(path: str, stop: str, queue: Any) -> None:
+    """Make rounds until told to stop; gives what was delivered by this process."""
+    small_tails()
+    done = []
+    with recorded_history.open_warehouse(Path(path)) as wh:
+        while not Path(stop).exists():
+            done += [(run.query, run.slide, run.outcome) for run in wh.run_due()]
+        done += [(run.query, run.slide, run.outcome) for run in wh.run_due()]
+    queue.put(done)
+
+
+def run_views_until_step(path: str, operations: list[Any], progress: str, step: str, nth: int) -> None:
+    """Do the operations of `viewing`, noting each one that is done, and die at the nth time that a step is reached."""
+    import view_histories
+
+    with view_histories.open_warehouse(path, files=KillAt(step, nth)) as wh, open(progress, "ab", buffering=0) as done:
+        for operation in operations:
+            view_histories.do(wh, operation)
+            done.write(b".")

@@ -1,0 +1,24 @@
+"""Streams of keys and numbers, by the minute: what views are tried with by hand."""
+
+from typing import Any
+
+import pyarrow as pa
+
+from view_histories import MINUTE, STAMP, START, time
+
+SCHEMA = pa.schema([("ts", STAMP), ("k", pa.int64()), ("x", pa.int64())])
+
+
+def put(wh: Any, name: str, *rows: tuple[float, int, int]) -> None:
+    """Rows as (minutes after the start, k, x)."""
+    given = [{"ts": time(START + int(at * MINUTE)), "k": k, "x": x} for at, k, x in rows]
+    wh.append(name, pa.Table.from_pylist(given, SCHEMA))
+
+
+def slide(wh: Any, names: str, minute: float) -> None:
+    for name in names:
+        wh.slide(name, to=time(START + minute * MINUTE))
+
+
+def ask(wh: Any, sql: str) -> list[Any]:
+    return sorted(wh.sql(sql).fetchall())

@@ -1,0 +1,143 @@
+"""Advice on a stream: what was asked is counted without writing, the search key follows the questions, auto follows."""
+
+import pyarrow as pa
+import pytest
+
+import windrow
+from sample_streams import BASE, DELTA, US, when
+from windrow import Index
+from windrow.usage import PUT_DOWN_EVERY, WORTH_A_COMMIT
+
+SCHEMA = pa.schema([("ts", US), ("exp", US), ("k", pa.int64()), ("host", pa.string())])
+
+
+def rows(slot, count=20):
+    ts = [BASE + (slot - 1) * DELTA + 1 + n for n in range(count)]
+    exp = [at + (1 + n % 6) * DELTA for n, at in enumerate(ts)]
+    return pa.table(
+        [pa.array(ts, US), pa.array(exp, US), list(range(count)), [f"h{n % 3}" for n in range(count)]], schema=SCHEMA
+    )
+
+
+def create(wh, index="auto"):
+    wh.create_stream(
+        "s", SCHEMA, time="ts", key="k", slide=f"{DELTA} us", expires="exp", max_lifetime=f"{8 * DELTA} us", index=index
+    )
+
+
+def slide(wh, *slots):
+    for slot in slots:
+        wh.append("s", rows(slot))
+        wh.slide("s", to=when(BASE + slot * DELTA))
+
+
+def opened(path, **options):
+    return windrow.open(path, clock=lambda: BASE + 1000 * DELTA, **options)
+
+
+@pytest.fixture
+def wh(path):
+    with opened(path) as handle:
+        create(handle)
+        yield handle
+
+
+def test_queries_are_counted_by_the_slide_that_follows_them(wh):
+    slide(wh, 1, 2)
+    for _ in range(6):
+        wh.probe("s", 3)
+        wh.scan("s").read_all()
+        wh.sql("SELECT count(*) FROM s WHERE host = 'h1'").fetchall()
+    slide(wh, 3)
+    found = wh.advise("s")
+    assert found.workload.probes == pytest.approx(6 / 3)
+    assert found.workload.scans == pytest.approx(12 / 3)
+    assert found.workload.probe_rows == pytest.approx(2.0)
+    assert found.workload.rows == 20
+
+
+def test_no_query_writes_until_many_have_come_together(wh):
+    slide(wh, 1)
+    before = wh._store.catalog.version()
+    for _ in range(WORTH_A_COMMIT - 1):
+        wh.probe("s", 3)
+    assert wh._store.catalog.version() == before
+    for _ in range(PUT_DOWN_EVERY):
+        wh.probe("s", 3)
+    assert wh._store.catalog.version() == before + 1
+
+
+def test_a_reader_counts_for_nobody_and_a_short_visit_writes_nothing(path):
+    with opened(path) as wh:
+        create(wh)
+        slide(wh, 1)
+    with opened(path) as visitor:
+        before = visitor._store.catalog.version()
+        visitor.probe("s", 3)
+    with opened(path, read_only=True) as reader:
+        for _ in range(PUT_DOWN_EVERY + 1):
+            reader.probe("s", 3)
+        assert reader._store.catalog.version() == before
+        assert reader.advise("s").workload.probes == 0
+
+
+def test_another_search_key_is_advised_where_queries_ask_for_it(wh):
+    slide(wh, 1, 2)
+    assert wh.advise("s").key == ("k",)
+    for _ in range(30):
+        wh.sql("SELECT count(*) FROM s WHERE host = 'h1'").fetchall()
+    wh.probe("s", 3)
+    slide(wh, 3)
+    found = wh.advise("s")
+    assert found.key == ("host",)
+    assert "'host'" in found.key_why
+    wh.relayout("s", key=list(found.key))
+    for _ in range(60):
+        wh.probe("s", "h1")
+    slide(wh, 4)
+    assert wh.advise("s").key == ("host",)
+
+
+def test_advice_names_the_present_layout_the_best_and_why(wh):
+    slide(wh, *range(1, 10))
+    found = wh.advise("s")
+    assert str(found.current.index) == wh.stream("s").index
+    assert found.best == min(found.alternatives, key=lambda each: each.total)
+    assert found.why.startswith("with 20 rows")
+    only = wh.advise("s", among=[Index("round-robin", 2, 2)])
+    assert {str(each.index) for each in only.alternatives} == {wh.stream("s").index, "round-robin 2x2 adaptive"}
+    with pytest.raises(windrow.UnknownStreamError):
+        wh.advise("t")
+
+
+def test_there_is_no_advice_before_there_are_rows(wh):
+    with pytest.raises(windrow.WindowError, match="nothing to go by"):
+        wh.advise("s")
+
+
+def test_a_stream_that_chooses_for_itself_follows_clear_advice_and_no_other(wh, monkeypatch):
+    from windrow import advisor as module
+
+    better = Index("wave-insertion", 4)
+    real = module.advise
+
+    def chosen(store, stream, among=None):
+        found = real(store, stream, [better])
+        estimates = {each.index: each for each in found.alternatives}
+        cheap = estimates[better]
+        vars(found)["best"] = type(cheap)(**{**vars(cheap), "total": found.current.total * share})
+        return found
+
+    monkeypatch.setattr(module, "advise", chosen)
+    monkeypatch.setattr(module, "FIRST_LOOK", 8)
+    monkeypatch.setattr(module, "NEXT_LOOKS", 16)
+    share = 0.9
+    slide(wh, *range(1, 9))
+    assert wh.stream("s").relayout is None, "a little better is not worth a change"
+    share = 0.5
+    slide(wh, *range(9, 17))
+    status = wh.stream("s")
+    assert status.index == "wave-insertion 4x1 adaptive"
+    assert status.definition.index_auto, "it goes on choosing"
+    assert status.index_why.startswith("with ")
+    assert wh.check().ok
