@@ -21,19 +21,19 @@ import pyarrow as pa
 import windrow
 from bench import machine, report
 from bench.results import Results, verdicts
-from bench.statistics import Wanted
+from bench.statistics import Aim
 from bench.workload import ORIGIN, payload
 from windrow import Index, times
-from windrow.indexes.cost_model import Costs, play
+from windrow.indexes.cost_model import CostConstants, simulate_slides
 
 STREAM = "rows"
-NEAR = 1.2
+NEAR_BEST = 1.2
 """A choice that costs at most this many times the best is as good as it."""
 _CHUNK_PROBES = 10
 
 
 @dataclass(frozen=True)
-class Asked:
+class AdvisorWorkload:
     """A workload: rows that come, how long they live, and what is asked between two slides.
 
     Args:
@@ -106,19 +106,19 @@ class Asked:
 
 
 WORKLOADS = (
-    Asked("small window, a few of each", 1_000),
-    Asked("small window, many probes", 1_000, probes=200, scans=0),
-    Asked("small window, many scans", 1_000, probes=0, scans=20),
-    Asked("small window, updates only", 1_000, probes=0, scans=0),
-    Asked("large window, a few of each", 10_000, probes=10, scans=1),
-    Asked("large window, few keys, many probes", 10_000, keys=20, probes=100, scans=0),
-    Asked("large window, many keys, many probes", 10_000, keys=1_000_000, probes=300, scans=0),
-    Asked("large window, many scans", 10_000, probes=0, scans=10),
-    Asked("equal lifetimes, in order", 5_000, lives="equal"),
-    Asked("equal lifetimes, late rows", 5_000, lives="equal", late=0.2, probes=30, scans=2),
-    Asked("skewed lifetimes, scans", 5_000, lives="skewed", probes=5, scans=5),
-    Asked("bursts", 4_000, bursts=8, probes=50, scans=1),
-    Asked("long lifetimes, small batches", 500, slots=30, probes=100, scans=2),
+    AdvisorWorkload("small window, a few of each", 1_000),
+    AdvisorWorkload("small window, many probes", 1_000, probes=200, scans=0),
+    AdvisorWorkload("small window, many scans", 1_000, probes=0, scans=20),
+    AdvisorWorkload("small window, updates only", 1_000, probes=0, scans=0),
+    AdvisorWorkload("large window, a few of each", 10_000, probes=10, scans=1),
+    AdvisorWorkload("large window, few keys, many probes", 10_000, keys=20, probes=100, scans=0),
+    AdvisorWorkload("large window, many keys, many probes", 10_000, keys=1_000_000, probes=300, scans=0),
+    AdvisorWorkload("large window, many scans", 10_000, probes=0, scans=10),
+    AdvisorWorkload("equal lifetimes, in order", 5_000, lives="equal"),
+    AdvisorWorkload("equal lifetimes, late rows", 5_000, lives="equal", late=0.2, probes=30, scans=2),
+    AdvisorWorkload("skewed lifetimes, scans", 5_000, lives="skewed", probes=5, scans=5),
+    AdvisorWorkload("bursts", 4_000, bursts=8, probes=50, scans=1),
+    AdvisorWorkload("long lifetimes, small batches", 500, slots=30, probes=100, scans=2),
 )
 LAYOUTS = tuple(
     Index(*layout, maintenance=maintenance)
@@ -138,7 +138,7 @@ def work(*, quick: bool) -> int:  # noqa: ARG001
 
 def bench(
     *, quick: bool, results: Results, scratch: Path | None, advance: Callable[[str], None]
-) -> tuple[str, list[Wanted]]:
+) -> tuple[str, list[Aim]]:
     """Measure, save, and give the report (Markdown) and what was wanted."""
     here = machine.describe(scratch or Path.cwd())
     steps = 8 if quick else 48
@@ -162,11 +162,9 @@ def bench(
         rows.append(
             [workload.name, best, f"{totals[best]:.1f}", chosen, f"{totals[chosen]:.1f}", f"{ratio:.2f}", f"{auto:.2f}"]
         )
-    near = sum(ratio <= NEAR for ratio in ratios)
+    near = sum(ratio <= NEAR_BEST for ratio in ratios)
     wanted = [
-        Wanted(
-            "workloads on which the choice is further than 20 % from the best", len(ratios) - near, len(ratios) // 10
-        )
+        Aim("workloads on which the choice is further than 20 % from the best", len(ratios) - near, len(ratios) // 10)
     ]
     results.write("advisor", {"machine": here, "measured": measured, "wanted": verdicts(wanted)})
     header = [
@@ -182,22 +180,22 @@ def bench(
         f"The advisor's choice is within 20 % of the best on {near} of {len(ratios)} workloads. A slide costs its "
         "update and the probes and scans before the next one; processor time, without waiting for the disk."
     )
-    parts = [machine.in_words(here), told, report.wanted_table(wanted), report.table(header, rows)]
+    parts = [machine.summarise(here), told, report.aims_table(wanted), report.table(header, rows)]
     return "\n\n".join(parts), wanted
 
 
-def total(workload: Asked, figures: dict[str, float]) -> float:
+def total(workload: AdvisorWorkload, figures: dict[str, float]) -> float:
     """Milliseconds of one slide and the questions before the next."""
     return figures["update"] + workload.probes * figures["probe"] + workload.scans * figures["scan"]
 
 
-def run(workload: Asked, steps: int, scratch: Path | None) -> dict[str, dict[str, float]]:
+def run(workload: AdvisorWorkload, steps: int, scratch: Path | None) -> dict[str, dict[str, float]]:
     """Milliseconds of an update, a probe and a scan in each layout, after it has settled.
 
     All layouts take turns at every step, so that what disturbs the machine disturbs them alike.
     """
     folder = Path(tempfile.mkdtemp(prefix="windrow-advisor-", dir=scratch))
-    found = {str(layout): _Spent() for layout in LAYOUTS}
+    found = {str(layout): _LayoutTimes() for layout in LAYOUTS}
     try:
         with ExitStack() as opened:
             houses = {}
@@ -217,14 +215,14 @@ def run(workload: Asked, steps: int, scratch: Path | None) -> dict[str, dict[str
 
 
 @dataclass
-class _Spent:
+class _LayoutTimes:
     """Milliseconds of one layout."""
 
     update: list[float] = field(default_factory=list)
     probe: list[float] = field(default_factory=list)
     scan: list[float] = field(default_factory=list)
 
-    def take(self, wh: windrow.Warehouse, workload: Asked, slot: int, spent: float) -> None:
+    def take(self, wh: windrow.Warehouse, workload: AdvisorWorkload, slot: int, spent: float) -> None:
         """Ask once a slide has come."""
         self.update.append(spent)
         for at in range(_CHUNK_PROBES):
@@ -247,7 +245,7 @@ def trimmed(values: list[float]) -> float:
     return float(np.mean(sorted(values)[: max(1, len(values) - len(values) // 5)]))
 
 
-def slide(wh: windrow.Warehouse, workload: Asked, slot: int, rows: pa.Table) -> float:
+def slide(wh: windrow.Warehouse, workload: AdvisorWorkload, slot: int, rows: pa.Table) -> float:
     """One update; gives its milliseconds."""
     to = times.to_datetime(ORIGIN + slot * workload.delta)
 
@@ -265,7 +263,7 @@ def timed(work: Callable[[], Any]) -> float:
     return (time.process_time() - started) * 1e3
 
 
-def advised(workload: Asked, scratch: Path | None) -> str:
+def advised(workload: AdvisorWorkload, scratch: Path | None) -> str:
     """What the advisor says of a stream in its default layout, with the workload's questions."""
     folder = Path(tempfile.mkdtemp(prefix="windrow-advisor-", dir=scratch))
     try:
@@ -282,7 +280,7 @@ def advised(workload: Asked, scratch: Path | None) -> str:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def ask(wh: windrow.Warehouse, workload: Asked, slot: int) -> None:
+def ask(wh: windrow.Warehouse, workload: AdvisorWorkload, slot: int) -> None:
     """The questions between two slides: one is asked, the others like it are only counted."""
     if workload.probes:
         found = wh.probe(STREAM, slot % workload.keys).num_rows
@@ -295,14 +293,14 @@ def ask(wh: windrow.Warehouse, workload: Asked, slot: int) -> None:
 # -- calibrating -----------------------------------------------------------------------------------------------------
 
 
-def fit(measured: dict[str, Any]) -> Costs:
+def fit(measured: dict[str, Any]) -> CostConstants:
     """The constants of the cost model that come nearest to what was measured; run this module to print them."""
     rows: dict[str, list[tuple[list[float], float]]] = {"update": [], "probe": [], "scan": []}
     for workload in WORKLOADS:
         for layout in LAYOUTS:
             figures = measured[workload.name][str(layout)]
             shape = workload_of(workload)
-            played, _ = play(shape, workload.declared, layout)
+            played, _ = simulate_slides(shape, workload.declared, layout)
             mean = {name: float(np.mean(values)) for name, values in vars(played).items()}
             merged = mean["merged_bytes"] / 1e6
             of = {
@@ -321,7 +319,7 @@ def fit(measured: dict[str, Any]) -> Costs:
             for kind, features in of.items():
                 rows[kind].append((features, figures[kind]))
     update, probe, scan = (_solve(rows[kind]) for kind in ("update", "probe", "scan"))
-    return Costs(
+    return CostConstants(
         append=update[0] * 0.7, slide=update[0] * 0.3, append_mb=update[1], append_segment=update[2],
         slide_segment=update[3], merge=update[4], merge_mb=update[5], merge_segment=update[6],
         probe=probe[0], probe_segment=probe[1], probe_row=probe[2],
@@ -329,7 +327,7 @@ def fit(measured: dict[str, Any]) -> Costs:
     )  # fmt: skip
 
 
-def workload_of(workload: Asked) -> Any:
+def workload_of(workload: AdvisorWorkload) -> Any:
     """A workload as the advisor would measure it, from its own rows."""
     from windrow.indexes.cost_model import Workload
 

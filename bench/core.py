@@ -8,7 +8,7 @@ from bench import machine, memory, report
 from bench.measures import PROBE, UPDATE
 from bench.results import Results, verdicts
 from bench.runner import Case, Contestant, Outcome, contestants, run
-from bench.statistics import Figures, Wanted, summarise
+from bench.statistics import Aim, Figures, summarise
 from bench.systems.duckdb_table import DuckTable
 from bench.systems.floors import RawBytes, SortedParquet
 from bench.systems.ours import Windrow, WindrowNoRebuild, WindrowRebuild
@@ -53,7 +53,7 @@ def cases(*, quick: bool) -> dict[str, Case]:
 
 def bench(
     *, quick: bool, results: Results, scratch: Path | None, advance: Callable[[str], None]
-) -> tuple[str, list[Wanted]]:
+) -> tuple[str, list[Aim]]:
     """Run everything, save it, and give the report (Markdown) and what was wanted."""
     here = machine.describe(scratch or Path.cwd())
     outcomes: dict[str, Outcome] = {}
@@ -94,33 +94,33 @@ def _ahead(outcome: Outcome, figures: dict[tuple[str, str], Figures], measure: s
     return figures["windrow", measure].median / best
 
 
-def _wanted_of_window(outcome: Outcome) -> list[Wanted]:
+def _wanted_of_window(outcome: Outcome) -> list[Aim]:
     found, where = summarise(outcome.samples), outcome.case.name
     ours, floor, duck = found["windrow", "update"], found["floor-sorted", "update"], found["duckdb", "update"]
     wanted = [
-        Wanted(f"{where}: update mean / sorted write floor", ours.mean / floor.mean, 1.5),
-        Wanted(f"{where}: update mean / DuckDB's mean", ours.mean / duck.mean, 0.75),
-        Wanted(f"{where}: update median / DuckDB's median", ours.median / duck.median, 0.75),
-        Wanted(f"{where}: update p95 / own mean", ours.p95 / ours.mean, 2.0),
-        Wanted(f"{where}: probe / best peer", _ahead(outcome, found, "probe"), 1.0),
-        Wanted(f"{where}: scan / best peer", _ahead(outcome, found, "scan"), 1.0),
+        Aim(f"{where}: update mean / sorted write floor", ours.mean / floor.mean, 1.5),
+        Aim(f"{where}: update mean / DuckDB's mean", ours.mean / duck.mean, 0.75),
+        Aim(f"{where}: update median / DuckDB's median", ours.median / duck.median, 0.75),
+        Aim(f"{where}: update p95 / own mean", ours.p95 / ours.mean, 2.0),
+        Aim(f"{where}: probe / best peer", _ahead(outcome, found, "probe"), 1.0),
+        Aim(f"{where}: scan / best peer", _ahead(outcome, found, "scan"), 1.0),
     ]
     if ("windrow", "scan by SQL") in found:
         best = min(found[name, "scan"].median for name in _peers(outcome))
         value = found["windrow", "scan by SQL"].median / best
-        wanted.append(Wanted(f"{where}: scan by SQL / best peer", value, 1.0))
+        wanted.append(Aim(f"{where}: scan by SQL / best peer", value, 1.0))
     return wanted
 
 
-def _wanted_of_small(outcome: Outcome) -> list[Wanted]:
+def _wanted_of_small(outcome: Outcome) -> list[Aim]:
     probe = summarise(outcome.samples)["windrow", "probe"]
-    return [*_wanted_of_window(outcome), Wanted(f"{outcome.case.name}: probe, ms", probe.median, 5.0)]
+    return [*_wanted_of_window(outcome), Aim(f"{outcome.case.name}: probe, ms", probe.median, 5.0)]
 
 
-def _wanted_of_growth(outcome: Outcome) -> list[Wanted]:
+def _wanted_of_growth(outcome: Outcome) -> list[Aim]:
     found = summarise(outcome.samples)
     return [
-        Wanted(
+        Aim(
             f"{name}: update mean at 1.5 GB / at 150 MB, same batch",
             found[f"{name} 1.5 GB", "update"].mean / found[f"{name} 150 MB", "update"].mean,
             1.3,
@@ -129,15 +129,15 @@ def _wanted_of_growth(outcome: Outcome) -> list[Wanted]:
     ]
 
 
-def _wanted_of_unique(outcome: Outcome) -> list[Wanted]:
+def _wanted_of_unique(outcome: Outcome) -> list[Aim]:
     notes, probe = outcome.notes["windrow"], summarise(outcome.samples)["windrow", "probe"]
     return [
-        Wanted("Near-unique key: directory bytes / segment bytes", notes["directory_bytes"] / notes["bytes"], 0.05),
-        Wanted("Near-unique key: probe, ms", probe.median, 5.0),
+        Aim("Near-unique key: directory bytes / segment bytes", notes["directory_bytes"] / notes["bytes"], 0.05),
+        Aim("Near-unique key: probe, ms", probe.median, 5.0),
     ]
 
 
-_WANTED: dict[str, Callable[[Outcome], list[Wanted]]] = {
+_WANTED: dict[str, Callable[[Outcome], list[Aim]]] = {
     "small": _wanted_of_small,
     "large": _wanted_of_window,
     "growth": _wanted_of_growth,
@@ -145,8 +145,8 @@ _WANTED: dict[str, Callable[[Outcome], list[Wanted]]] = {
 }
 
 
-def _report(here: dict[str, Any], outcomes: dict[str, Outcome], peaks: memory.Peaks, wanted: list[Wanted]) -> str:
-    parts = [machine.in_words(here), "### What was wanted", report.wanted_table(wanted)]
+def _report(here: dict[str, Any], outcomes: dict[str, Outcome], peaks: memory.Peaks, wanted: list[Aim]) -> str:
+    parts = [machine.summarise(here), "### What was wanted", report.aims_table(wanted)]
     for outcome in outcomes.values():
         parts += [f"### {outcome.case.name}", _about(outcome), report.times_table(outcome)]
     return "\n\n".join([*parts, "### Peak memory", memory.table(peaks)])

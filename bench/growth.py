@@ -17,7 +17,7 @@ import numpy as np
 from bench import machine, plots, report
 from bench.growth_child import Point
 from bench.results import Results, verdicts
-from bench.statistics import Wanted
+from bench.statistics import Aim
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -57,7 +57,7 @@ def work(*, quick: bool) -> int:
 
 def bench(
     *, quick: bool, results: Results, scratch: Path | None, advance: Callable[[str], None]
-) -> tuple[str, list[Wanted]]:
+) -> tuple[str, list[Aim]]:
     """Run everything, save it, and give the report (Markdown) and what was wanted."""
     here = machine.describe(scratch or Path.cwd())
     kept = results.read("growth-points") or {}
@@ -72,11 +72,11 @@ def bench(
         for name, points in series(quick=quick).items()
     }
     wanted = [
-        Wanted("update time by window, fitted slope", slope(found["window"], "update"), 0.1),
-        Wanted("probe time by distinct keys, fitted slope", slope(found["keys"], "probe"), 0.1),
-        Wanted("peak memory by window, fitted slope", slope(found["window"], "peak"), 0.1),
-        Wanted("update with most readers / with none", _last_to_first(found["readers"], "update"), 2.0),
-        Wanted("update / sorted write, with most readers / with none", _beside_readers(found["readers"]), 1.25),
+        Aim("update time by window, fitted slope", slope(found["window"], "update"), 0.1),
+        Aim("probe time by distinct keys, fitted slope", slope(found["keys"], "probe"), 0.1),
+        Aim("peak memory by window, fitted slope", slope(found["window"], "peak"), 0.1),
+        Aim("update with most readers / with none", _last_to_first(found["readers"], "update"), 2.0),
+        Aim("update / sorted write, with most readers / with none", _beside_readers(found["readers"]), 1.25),
     ]
     results.write("growth", {"machine": here, "figures": found, "wanted": verdicts(wanted)})
     return _report(here, found, wanted), wanted
@@ -109,8 +109,8 @@ def _beside_readers(points: list[tuple[float, dict[str, float]]]) -> float:
     return beside / alone
 
 
-def _report(here: dict[str, Any], found: dict[str, Any], wanted: list[Wanted]) -> str:
-    parts = [machine.in_words(here), "### What was wanted", report.wanted_table(wanted)]
+def _report(here: dict[str, Any], found: dict[str, Any], wanted: list[Aim]) -> str:
+    parts = [machine.summarise(here), "### What was wanted", report.aims_table(wanted)]
     for name, points in found.items():
         axis = AXES[name][0]
         rows = [[f"{at:,.0f}", *(f"{of[column]:.1f}" for column in COLUMNS)] for at, of in points]

@@ -14,8 +14,8 @@ from bench import machine, plots, report
 from bench.measures import PROBE, SCAN, UPDATE
 from bench.results import Results, verdicts
 from bench.runner import Case, Contestant, Outcome, run
-from bench.statements import STATEMENTS, Told
-from bench.statistics import Wanted, summarise
+from bench.statements import STATEMENTS, LayoutFigures
+from bench.statistics import Aim, summarise
 from bench.systems.ours import with_index
 from bench.workload import SlidingRows
 from windrow import Index
@@ -122,7 +122,7 @@ def bench(
     scratch: Path | None,
     advance: Callable[[str], None],
     size: Size | None = None,
-) -> tuple[str, list[Wanted]]:
+) -> tuple[str, list[Aim]]:
     """Run everything, save it, and give the report (Markdown) and what was wanted."""
     chosen = size or (QUICK if quick else FULL)
     here = machine.describe(scratch or Path.cwd())
@@ -138,10 +138,8 @@ def bench(
     uneven, large = told["Index: fluctuating rate"], told["Index: large window"]
     wave = min(of.update for label, of in large.items() if label.startswith("R-ins"))
     wanted = [
-        Wanted(
-            "large window: round-robin 4x4 rebuild / best wave rebuild, update", large["R-rr4x4"].update / wave, 1 / 3
-        ),
-        Wanted(
+        Aim("large window: round-robin 4x4 rebuild / best wave rebuild, update", large["R-rr4x4"].update / wave, 1 / 3),
+        Aim(
             "large window: round-robin 4x4 adaptive / best wave rebuild, update", large["A-rr4x4"].update / wave, 1 / 3
         ),
     ]
@@ -153,7 +151,7 @@ def _is_even(name: str) -> bool:
     return name not in ("Index: fluctuating rate", "Index: large window")
 
 
-def figures(outcome: Outcome) -> dict[str, Told]:
+def figures(outcome: Outcome) -> dict[str, LayoutFigures]:
     """Per layout: milliseconds and bytes per megabyte taken in, milliseconds of a probe and of a scan, space."""
     summary = summarise(outcome.samples)
     found = {}
@@ -162,7 +160,7 @@ def figures(outcome: Outcome) -> dict[str, Told]:
         taken = workload.batch_bytes / 1e6
         live = workload.window_rows * workload.row_bytes
         updates = workload.slots + outcome.case.steps
-        found[contestant.name] = Told(
+        found[contestant.name] = LayoutFigures(
             update=summary[contestant.name, "update"].mean / taken,
             probe=summary[contestant.name, "probe"].median,
             scan=summary[contestant.name, "scan"].median,
@@ -172,30 +170,30 @@ def figures(outcome: Outcome) -> dict[str, Told]:
     return found
 
 
-def _plain(told: dict[str, dict[str, Told]]) -> dict[str, Any]:
+def _plain(told: dict[str, dict[str, LayoutFigures]]) -> dict[str, Any]:
     return {case: {label: vars(of) for label, of in found.items()} for case, found in told.items()}
 
 
 def _report(
     here: dict[str, Any],
     size: Size,
-    even: dict[str, Told],
-    uneven: dict[str, Told],
-    large: dict[str, Told],
-    wanted: list[Wanted],
+    even: dict[str, LayoutFigures],
+    uneven: dict[str, LayoutFigures],
+    large: dict[str, LayoutFigures],
+    wanted: list[Aim],
 ) -> str:
     header = ["", "update, ms per MB", "probe, ms", "scan, ms", "bytes written / taken in", "bytes on disk / live"]
 
-    def table(found: dict[str, Told]) -> str:
+    def table(found: dict[str, LayoutFigures]) -> str:
         return report.table(header, [_row(label, of) for label, of in found.items()])
 
     statements = [
         [s.section, s.says, s.measured(even, uneven, large), s.verdict(even, uneven, large)] for s in STATEMENTS
     ]
     parts = [
-        machine.in_words(here),
+        machine.summarise(here),
         "### What was wanted",
-        report.wanted_table(wanted),
+        report.aims_table(wanted),
         "### The statements of the thesis",
         report.text_table(["section", "the thesis says", "here", "confirmed"], statements),
         f"### All layouts, window of {size.window_rows / 1000:.0f} MB",
@@ -209,11 +207,11 @@ def _report(
     return "\n\n".join(parts)
 
 
-def _row(label: str, told: Told) -> list[str]:
+def _row(label: str, told: LayoutFigures) -> list[str]:
     return [label, *(f"{value:.2f}" for value in (told.update, told.probe, told.scan, told.written, told.space))]
 
 
-def _plots(even: dict[str, Told]) -> Iterator[str]:
+def _plots(even: dict[str, LayoutFigures]) -> Iterator[str]:
     waves = {"R-ins": "R-ins", "N-ins": "D-ins"}
     grids = {"R-chr": "Rebuild, chr", "R-rr": "Rebuild, rr", "N-rr": "NoRebuild, rr", "A-rr": "Adaptive, rr"}
     for measure, unit in (("update", "ms per MB"), ("probe", "ms"), ("scan", "ms")):

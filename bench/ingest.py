@@ -28,7 +28,7 @@ import windrow.spark
 from bench import machine, report
 from bench.results import Results, verdicts
 from bench.runner import WrongAnswerError
-from bench.statistics import Wanted
+from bench.statistics import Aim
 from windrow.ingest.session import use_this_interpreter
 
 LIFETIME = 16 * 60_000_000
@@ -236,7 +236,7 @@ def work(*, quick: bool) -> int:  # noqa: ARG001
 
 def bench(
     *, quick: bool, results: Results, scratch: Path | None, advance: Callable[[str], None]
-) -> tuple[str, list[Wanted]]:
+) -> tuple[str, list[Aim]]:
     """Run everything; gives the report (Markdown) and what was wanted."""
     here = machine.describe(scratch or Path.cwd())
     advance("starting Spark")
@@ -253,14 +253,13 @@ def bench(
         run.close()
         spark.stop()
     wanted = [
-        Wanted(f"{ours} / {theirs}", run.best(ours.split()[0]) / run.best(theirs), limit)
-        for ours, theirs, limit in AIMS
+        Aim(f"{ours} / {theirs}", run.best(ours.split()[0]) / run.best(theirs), limit) for ours, theirs, limit in AIMS
     ]
     parts = [
-        machine.in_words(here),
+        machine.summarise(here),
         f"{run.count:,} rows of 90 bytes a batch, {BATCHES} batches; medians without the first {WARM_UP}.",
         "### What was wanted",
-        report.wanted_table(wanted),
+        report.aims_table(wanted),
         "### Seconds",
         report.table(
             ["", "median", "least to most", "CPU", "million rows/s"], [run.line(name) for name in run.seconds]

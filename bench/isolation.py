@@ -22,8 +22,8 @@ import windrow
 from bench import machine, plots, report
 from bench.results import Results, verdicts
 from bench.runner import WrongAnswerError
-from bench.schedulers import POLICIES, Executor, Finished, Task
-from bench.statistics import Wanted
+from bench.schedulers import POLICIES, Executor, Finished, ScheduledQuery
+from bench.statistics import Aim
 from bench.workload import ORIGIN
 from windrow.queries import execution
 from windrow.times import to_datetime
@@ -63,7 +63,7 @@ itself needs, so it does not measure how reads and slides get into each other's 
 are depends on how many reads are taken to fit between two slides (here {reads} in a second)."""
 
 
-Found = dict[Setting, dict[str, dict[str, float]]]
+Figures = dict[Setting, dict[str, dict[str, float]]]
 
 
 class Stream:
@@ -83,7 +83,7 @@ class Stream:
             self.slide()
         pinned = self.pin()
         for slot in range(self.number - count + 1, self.number + 1):
-            self.read(Task("warm", 1), slot, pinned)
+            self.read(ScheduledQuery("warm", 1), slot, pinned)
 
     def slide(self) -> int:
         """Append and slide one slot."""
@@ -104,33 +104,37 @@ class Stream:
         """What is there now."""
         return self.wh.snapshot(["packets"])
 
-    def read(self, task: Task, slot: int, pinned: Any) -> int:
+    def read(self, task: ScheduledQuery, slot: int, pinned: Any) -> int:
         """The bytes of one sub-window."""
         del task
         if slot not in self.parts:
             start, stop = (to_datetime(at * DELTA).strftime("%Y-%m-%d %H:%M:%S") for at in (slot - 1, slot))
             text = f"SELECT sum(len)::BIGINT FROM packets [FROM TIMESTAMP '{start}' TO TIMESTAMP '{stop}']"
             started = time.perf_counter()
-            self.parts[slot] = int(execution.sql(self.wh._store, text, snapshot=pinned).fetchall()[0][0])
+            self.parts[slot] = int(
+                execution.answer_from_snapshot(self.wh._store, text, snapshot=pinned).fetchall()[0][0]
+            )
             self.reads.append(time.perf_counter() - started)
         return self.parts[slot]
 
-    def merge(self, task: Task, parts: list[int]) -> int:
+    def merge(self, task: ScheduledQuery, parts: list[int]) -> int:
         """Of the window."""
         del task
         return sum(parts)
 
 
-def workload(setting: Setting, period: float, until: float) -> tuple[list[Task], list[tuple[float, Task]]]:
+def workload(
+    setting: Setting, period: float, until: float
+) -> tuple[list[ScheduledQuery], list[tuple[float, ScheduledQuery]]]:
     """Periodic queries in groups of five that share one scan, and five one-time queries between two slides."""
     chance = random.Random(setting.count * 1000 + setting.seconds)
     groups = [
-        Task(f"group {number}", max(chance.randint(1, setting.count) for _ in range(5)))
+        ScheduledQuery(f"group {number}", max(chance.randint(1, setting.count) for _ in range(5)))
         for number in range(setting.periodic // 5)
     ]
     once, at = [], 0.0
     while setting.once and (at := at + chance.expovariate(5 / period)) < until:
-        once.append((at, Task("once", chance.randint(1, setting.count), priority=0)))
+        once.append((at, ScheduledQuery("once", chance.randint(1, setting.count), priority=0)))
     return groups, once
 
 
@@ -180,9 +184,9 @@ def _mean(values: list[float]) -> float:
 
 def bench(
     *, quick: bool, results: Results, scratch: Path | None, advance: Callable[[str], None]
-) -> tuple[str, list[Wanted]]:
+) -> tuple[str, list[Aim]]:
     """Run everything; gives the report (Markdown) and what was wanted."""
-    found: Found = {}
+    found: Figures = {}
     for count in dict.fromkeys(setting.count for setting in settings(quick=quick)):
         with TemporaryDirectory(dir=scratch) as folder:
             stream = Stream(Path(folder) / "warehouse", count)
@@ -191,7 +195,7 @@ def bench(
                     found[setting] = run(stream, setting, SLIDES if quick else max(SLIDES, count), advance)
             stream.wh.close()
     here = machine.describe(scratch or Path.cwd())
-    parts = [machine.in_words(here), "### What was wanted", report.wanted_table(wanted(found))]
+    parts = [machine.summarise(here), "### What was wanted", report.aims_table(wanted(found))]
     parts += ["### What the thesis says", statements(found), _ABOUT.format(reads=READS_PER_SECOND), *_plots(found)]
     for title, once in (("Periodic queries", False), ("Periodic and one-time queries", True)):
         measures = ["aborted %", "staleness", "inter-execution", "throughput"]
@@ -207,7 +211,7 @@ def work(*, quick: bool) -> int:
     return len(settings(quick=quick)) * len(POLICIES)
 
 
-def wanted(found: Found) -> list[Wanted]:
+def wanted(found: Figures) -> list[Aim]:
     """The thesis's statements, and what ours must be."""
 
     def worst(value: Callable[[dict[str, dict[str, float]]], float]) -> float:
@@ -217,20 +221,20 @@ def wanted(found: Found) -> list[Wanted]:
         return worst(lambda f: 1 - f[name]["throughput"] / f["Serial"]["throughput"])
 
     return [
-        Wanted("TTU: aborted, %", worst(_aborts("TTU")), 0.0),
-        Wanted("apart: aborted, %", worst(_aborts("apart")), 0.0),
-        Wanted("TTU: throughput below Serial's, reads at one cost", slower("TTU"), 0.04),
-        Wanted("apart: throughput below Serial's, reads at one cost", slower("apart"), 0.04),
-        Wanted("apart: staleness / TTU's", worst(lambda f: f["apart"]["staleness"] / f["TTU"]["staleness"]), 1.05),
-        Wanted("apart: staleness / Serial's", worst(lambda f: f["apart"]["staleness"] / f["Serial"]["staleness"]), 1.0),
+        Aim("TTU: aborted, %", worst(_aborts("TTU")), 0.0),
+        Aim("apart: aborted, %", worst(_aborts("apart")), 0.0),
+        Aim("TTU: throughput below Serial's, reads at one cost", slower("TTU"), 0.04),
+        Aim("apart: throughput below Serial's, reads at one cost", slower("apart"), 0.04),
+        Aim("apart: staleness / TTU's", worst(lambda f: f["apart"]["staleness"] / f["TTU"]["staleness"]), 1.05),
+        Aim("apart: staleness / Serial's", worst(lambda f: f["apart"]["staleness"] / f["Serial"]["staleness"]), 1.0),
     ]
 
 
-def statements(found: Found) -> str:
+def statements(found: Figures) -> str:
     """What the thesis says of its schedulers, beside what was seen here; ours in a column of its own."""
     once = {setting: figures for setting, figures in found.items() if setting.once}
 
-    def least_and_most(measure: str, name: str, peer: str | None = None, of: Found | None = None) -> str:
+    def least_and_most(measure: str, name: str, peer: str | None = None, of: Figures | None = None) -> str:
         values = [f[name][measure] / (f[peer][measure] if peer else 1) for f in (of or found).values()]
         return f"{min(values):.2f} to {max(values):.2f}"
 
@@ -262,7 +266,7 @@ _PLOTS = (
 )
 
 
-def _plots(found: Found) -> list[str]:
+def _plots(found: Figures) -> list[str]:
     """The thesis's figures 7.8, 7.9, 7.11 and 7.12: a line a scheduler over the number of sub-windows."""
     drawn = []
     for measure, title, unit, seconds, once in _PLOTS:
@@ -277,7 +281,7 @@ def _aborts(name: str) -> Callable[[dict[str, dict[str, float]]], float]:
     return lambda figures: figures[name]["aborted %"]
 
 
-def _table(found: Found, measures: list[str]) -> str:
+def _table(found: Figures, measures: list[str]) -> str:
     rows = []
     for setting, figures in found.items():
         for measure in measures:

@@ -29,7 +29,7 @@ def describe(scratch: Path) -> dict[str, Any]:
     }
 
 
-def in_words(machine: dict[str, Any]) -> str:
+def summarise(machine: dict[str, Any]) -> str:
     """One line for a report."""
     packages = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
     return (

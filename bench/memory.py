@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench import report
 from bench.memory_child import Settings
-from bench.statistics import Wanted
+from bench.statistics import Aim
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -48,24 +48,24 @@ def table(peaks: Peaks) -> str:
     return report.table(["", "batch MB", "append peak MB", "slide peak MB"], rows)
 
 
-def wanted(peaks: Peaks) -> list[Wanted]:
+def wanted(peaks: Peaks) -> list[Aim]:
     """Memory follows the batch up to a chunk, and never the window."""
     windows = [found for name, found in peaks.items() if name.startswith("window")]
     batches = [found for name, found in peaks.items() if name.startswith("batch")]
     small, large = windows[0], windows[-1]
     slack = 8e6
     return [
-        Wanted(
+        Aim(
             "append's peak memory, largest window / smallest, same batch",
             (large["append"] + slack) / (small["append"] + slack),
             1.25,
         ),
-        Wanted(
+        Aim(
             "slide's peak memory, largest window / smallest, same batch",
             (large["slide"] + slack) / (small["slide"] + slack),
             1.25,
         ),
-        Wanted(
+        Aim(
             "append's peak memory / batch, largest batch",
             batches[-1]["append"] / batches[-1]["batch"],
             1.5,

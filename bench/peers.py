@@ -17,7 +17,7 @@ from bench import machine, plots, report
 from bench.measures import PROBE, SCAN, SQL_SCAN, UPDATE
 from bench.results import Results, verdicts
 from bench.runner import Case, Outcome, contestants, run
-from bench.statistics import Wanted, summarise
+from bench.statistics import Aim, summarise
 from bench.systems.base import System
 from bench.systems.clickhouse_table import ClickHouse, ClickHouseAlter, ClickHouseDelete
 from bench.systems.delta_table import Delta
@@ -78,7 +78,7 @@ def work(*, quick: bool) -> int:
 
 def bench(
     *, quick: bool, results: Results, scratch: Path | None, advance: Callable[[str], None]
-) -> tuple[str, list[Wanted]]:
+) -> tuple[str, list[Aim]]:
     """Run everything, save it, and give the report (Markdown) and what was wanted."""
     here = machine.describe(scratch or Path.cwd())
     asked = case(quick=quick)
@@ -97,7 +97,7 @@ def bench(
     return _report(here, outcome, seen, wanted), wanted
 
 
-def _wanted(outcome: Outcome) -> list[Wanted]:
+def _wanted(outcome: Outcome) -> list[Aim]:
     found = summarise(outcome.samples)
     peers = [c.name for c in outcome.case.contestants if c.system in PEERS]
 
@@ -106,16 +106,16 @@ def _wanted(outcome: Outcome) -> list[Wanted]:
         return float(getattr(found["windrow", ours], statistic) / best)
 
     return [
-        Wanted("update mean / best peer's", against("update", "update", "mean"), 1.0),
-        Wanted("update median / best peer's", against("update", "update", "median"), 1.0),
-        Wanted("probe / best peer's", against("probe", "probe", "median"), 1.0),
-        Wanted("scan / best peer's", against("scan", "scan", "median"), 1.0),
-        Wanted("scan by SQL / best peer's", against("scan by SQL", "scan", "median"), 1.0),
+        Aim("update mean / best peer's", against("update", "update", "mean"), 1.0),
+        Aim("update median / best peer's", against("update", "update", "median"), 1.0),
+        Aim("probe / best peer's", against("probe", "probe", "median"), 1.0),
+        Aim("scan / best peer's", against("scan", "scan", "median"), 1.0),
+        Aim("scan by SQL / best peer's", against("scan by SQL", "scan", "median"), 1.0),
     ]
 
 
 @dataclass
-class Seen:
+class ReaderCounts:
     """What a reader saw while updates went on."""
 
     alone: float = 0.0
@@ -128,7 +128,7 @@ class Seen:
     errors: list[str] = field(default_factory=list)
 
 
-def watch(kind: type[System], workload: SlidingRows, updates: int, folder: Path) -> Seen:
+def watch(kind: type[System], workload: SlidingRows, updates: int, folder: Path) -> ReaderCounts:
     """Ask in one thread, update in another."""
     (folder / "system").mkdir()
     system = kind(folder / "system", workload)
@@ -136,7 +136,7 @@ def watch(kind: type[System], workload: SlidingRows, updates: int, folder: Path)
         for slot in range(1, workload.slots + 1):
             batch = workload.batch(slot)
             system.update(batch, system.prepare(batch))
-        reader, seen = _Reader(system, workload.batch_end(workload.slots)), Seen()
+        reader, seen = _Reader(system, workload.batch_end(workload.slots)), ReaderCounts()
         seen.alone = statistics.median(reader.read() for _ in range(9))
         batches = [workload.batch(workload.slots + 1 + number) for number in range(updates)]
         reader.start()
@@ -189,7 +189,7 @@ class _Reader:
                 time.sleep(0.01)
 
 
-def _report(here: dict[str, Any], outcome: Outcome, seen: dict[str, Seen], wanted: list[Wanted]) -> str:
+def _report(here: dict[str, Any], outcome: Outcome, seen: dict[str, ReaderCounts], wanted: list[Aim]) -> str:
     setups = [[c.name, c.system.about] for c in outcome.case.contestants]
     left = [f"{system.name}: {why}" for system in PEERS if (why := missing(system))]
     workload = outcome.case.contestants[0].workload
@@ -201,17 +201,17 @@ def _report(here: dict[str, Any], outcome: Outcome, seen: dict[str, Seen], wante
             f"{of.longest:.1f}",
             str(of.reads),
             f"{of.expired:,}",
-            _told(of.errors),
+            _shorten(of.errors),
         ]
         for name, of in seen.items()
     ]
     header = ["", "read alone, ms", "during updates", "longest", "reads", "expired rows seen", "errors"]
     parts = [
-        machine.in_words(here),
+        machine.summarise(here),
         _ABOUT.format(workload.window_rows * workload.row_bytes / 1e6, outcome.case.steps, workload.batch_bytes / 1e6),
         *([f"Not installed here, so left out: {'; '.join(left)}."] if left else []),
         "### What was wanted",
-        report.wanted_table(wanted),
+        report.aims_table(wanted),
         "### How each is set up",
         report.text_table(["system", "set up as"], setups),
         "### Update, probe, scan, space",
@@ -224,7 +224,7 @@ def _report(here: dict[str, Any], outcome: Outcome, seen: dict[str, Seen], wante
     return "\n\n".join(parts)
 
 
-def _told(errors: list[str]) -> str:
+def _shorten(errors: list[str]) -> str:
     """The first of them, and how many there are."""
     if not errors:
         return "none"

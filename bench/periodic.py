@@ -22,7 +22,7 @@ from bench import machine, plots, report
 from bench.periodic_schedules import COUNTS, RATES, Outcome, counted, experiment, gains
 from bench.results import Results, verdicts
 from bench.runner import WrongAnswerError
-from bench.statistics import Wanted
+from bench.statistics import Aim
 from bench.workload import ORIGIN
 from windrow.catalog.records import Pace, QueryEntry
 from windrow.queries.periodic import evaluation, registry, result_store, scheduler
@@ -63,7 +63,7 @@ class Query:
 
 
 @dataclass
-class World:
+class SlidStream:
     """A stream that has slid for a whole window, and the rows that are live in it."""
 
     wh: windrow.Warehouse
@@ -105,7 +105,7 @@ def queries(count: int) -> list[Query]:
     return found
 
 
-def register(world: World, asked: Sequence[Query]) -> list[QueryEntry]:
+def register(world: SlidStream, asked: Sequence[Query]) -> list[QueryEntry]:
     """Put the queries down at once, and let their synopses be filled together."""
     store = world.wh._store
     firsts = {query.group: query.sql for query in reversed(asked)}
@@ -126,7 +126,7 @@ def register(world: World, asked: Sequence[Query]) -> list[QueryEntry]:
     return store.catalog.read(lambda tables: [entry for _, entry in tables.items("queries")])
 
 
-def answers(world: World, entries: Sequence[QueryEntry]) -> tuple[float, dict[str, pa.Table]]:
+def answers(world: SlidStream, entries: Sequence[QueryEntry]) -> tuple[float, dict[str, pa.Table]]:
     """All queries after a slide; gives the seconds and the rows."""
     store = world.wh._store
     with Snapshot(store, ["packets"]) as snapshot:
@@ -138,7 +138,7 @@ def answers(world: World, entries: Sequence[QueryEntry]) -> tuple[float, dict[st
     return seconds, {name: each.rows for name, each in found.items() if each.rows is not None}
 
 
-def delivered(world: World, asked: Sequence[Query]) -> tuple[float, dict[str, pa.Table]]:
+def delivered(world: SlidStream, asked: Sequence[Query]) -> tuple[float, dict[str, pa.Table]]:
     """The same as `run_due` does it, with a results table for each; gives the seconds and the rows."""
     started = time.perf_counter()
     runs = {run.query: run for run in world.wh.run_due()}
@@ -149,7 +149,7 @@ def delivered(world: World, asked: Sequence[Query]) -> tuple[float, dict[str, pa
     return seconds, {name: rows.select(rows.column_names[len(RUN_COLUMNS) :]) for name, rows in stored.items()}
 
 
-def from_scratch(world: World, asked: Sequence[Query], *ours: dict[str, pa.Table]) -> dict[str, float]:
+def from_scratch(world: SlidStream, asked: Sequence[Query], *ours: dict[str, pa.Table]) -> dict[str, float]:
     """The same SQL over a native table of the same rows, sorted by time; seconds by group. Answers must be the same."""
     now, spent = ORIGIN + world.slot * DELTA, dict.fromkeys(GROUPS, 0.0)
     with duckdb.connect() as plain:
@@ -172,7 +172,7 @@ def _same(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
     return all(a == b or abs(float(a) - float(b)) <= 1e-9 * abs(float(b)) for a, b in pairs)
 
 
-def clickhouse(world: World, asked: Sequence[Query], folder: Path) -> tuple[float, int] | str:
+def clickhouse(world: SlidStream, asked: Sequence[Query], folder: Path) -> tuple[float, int] | str:
     """ClickHouse with an aggregating view for each top-k group: seconds and how many queries, or why not."""
     try:
         import chdb
@@ -209,13 +209,13 @@ def clickhouse(world: World, asked: Sequence[Query], folder: Path) -> tuple[floa
     return seconds, len(own)
 
 
-def bench(*, quick: bool, results: Results, scratch: Path, advance: Callable[[str], None]) -> tuple[str, list[Wanted]]:
+def bench(*, quick: bool, results: Results, scratch: Path, advance: Callable[[str], None]) -> tuple[str, list[Aim]]:
     """Run everything; gives the report (Markdown) and what was wanted."""
     here = machine.describe(scratch)
     measured = _standing(1_000_000 if quick else 5_000_000, scratch, advance)
     schedules = experiment(counted, 200 if quick else 400, advance)
     aims = _wanted(measured, schedules)
-    parts = [machine.in_words(here), "### What was wanted", report.wanted_table(aims), *_told(measured)]
+    parts = [machine.summarise(here), "### What was wanted", report.aims_table(aims), *_describe(measured)]
     parts += ["### The experiment of section 8.5", _ABOUT, *_tables(schedules), *_plots(schedules)]
     parts += ["### Hybrid's throughput / conservative's", _GAINS, _gains_table(200 if quick else 400)]
     figures = {f"{rate} {count}": {p: vars(o) for p, o in of.items()} for (rate, count), of in schedules.items()}
@@ -234,7 +234,7 @@ def _standing(rows: int, scratch: Path, advance: Callable[[str], None]) -> dict[
     with TemporaryDirectory(dir=scratch) as folder:
         wh = windrow.open(Path(folder) / "w", clock=lambda: ORIGIN + 100_000 * DELTA)
         wh.create_stream("packets", SCHEMA, time="ts", slide="10 seconds", lifetime="1000 seconds")
-        world = World(wh, rows // SLOTS)
+        world = SlidStream(wh, rows // SLOTS)
         for _ in range(SLOTS):
             world.slide()
         bare = [world.slide() for _ in range(10)]
@@ -271,30 +271,30 @@ def _standing(rows: int, scratch: Path, advance: Callable[[str], None]) -> dict[
     }
 
 
-def _wanted(measured: dict[str, Any], schedules: dict[tuple[int, int], dict[str, Outcome]]) -> list[Wanted]:
+def _wanted(measured: dict[str, Any], schedules: dict[tuple[int, int], dict[str, Outcome]]) -> list[Aim]:
     scratch = sum(measured["scratch"].values())
     bare, followed = measured["bare slide"], measured["followed slide"]
     both = bare + measured["bare append"]
     followed_both = followed + measured["followed append"]
     aims = [
-        Wanted("240 answers after a slide / from scratch in DuckDB", measured["ours"] / scratch, 1 / 50),
-        Wanted("the same delivered by run_due / from scratch in DuckDB", measured["run_due"] / scratch, 1 / 50),
-        Wanted("what eight synopses add to a slide, share of the slide", (followed - bare) / bare, 0.5),
-        Wanted("what they add to append and slide, share of both", (followed_both - both) / both, 0.5),
+        Aim("240 answers after a slide / from scratch in DuckDB", measured["ours"] / scratch, 1 / 50),
+        Aim("the same delivered by run_due / from scratch in DuckDB", measured["run_due"] / scratch, 1 / 50),
+        Aim("what eight synopses add to a slide, share of the slide", (followed - bare) / bare, 0.5),
+        Aim("what they add to append and slide, share of both", (followed_both - both) / both, 0.5),
     ]
     if not isinstance(measured["clickhouse"], str):
         seconds, count = measured["clickhouse"]
-        aims.append(Wanted(f"all 240 answers / ClickHouse's {count} of them", measured["ours"] / seconds, 1.0))
+        aims.append(Aim(f"all 240 answers / ClickHouse's {count} of them", measured["ours"] / seconds, 1.0))
     for rate, count in ((RATES[0], 40), (RATES[0], 240)):
         of = schedules[rate, count]
         ratio = of["conservative"].throughput / of["hybrid"].throughput
-        aims.append(Wanted(f"conservative / hybrid, throughput, {count} queries, {rate} rows", ratio, 0.5))
+        aims.append(Aim(f"conservative / hybrid, throughput, {count} queries, {rate} rows", ratio, 0.5))
     of = schedules[RATES[1], 240]
     ratio = of["hybrid"].throughput / of["hybrid+late-pending"].throughput
-    return [*aims, Wanted("hybrid / hybrid+late-pending, throughput, 240 queries, 3000 rows", ratio, 0.5)]
+    return [*aims, Aim("hybrid / hybrid+late-pending, throughput, 240 queries, 3000 rows", ratio, 0.5)]
 
 
-def _told(measured: dict[str, Any]) -> list[str]:
+def _describe(measured: dict[str, Any]) -> list[str]:
     scratch = sum(measured["scratch"].values())
     peer = measured["clickhouse"]
     rows = [["from synopses, all 240", f"{measured['ours'] * 1000:,.0f}", "1"]]

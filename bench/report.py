@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.runner import Outcome
-from bench.statistics import Figures, Wanted, summarise
+from bench.statistics import Aim, Figures, summarise
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 
@@ -56,7 +56,7 @@ def with_spread(figures: Figures) -> str:
     return f"{figures.median:.1f} ±{100 * figures.spread:.0f}%"
 
 
-def wanted_table(wanted: Sequence[Wanted]) -> str:
+def aims_table(wanted: Sequence[Aim]) -> str:
     """What was wanted, what was measured, and whether it was reached."""
     rows = [[w.statement, f"{w.value:.2f}", f"≤ {w.limit:g}", "yes" if w.reached else "**no**"] for w in wanted]
     return table(["wanted", "measured", "limit", "reached"], rows)

@@ -67,7 +67,7 @@ class Sample:
     cpu: float
 
 
-_Given = dict[tuple[SlidingRows, str], tuple[str, Any]]
+_FirstAnswers = dict[tuple[SlidingRows, str], tuple[str, Any]]
 """By workload and question: who answered first, and what."""
 
 
@@ -96,7 +96,7 @@ def run(case: Case, scratch: Path | None = None, advance: Callable[[str], None] 
     """
     outcome = Outcome(case)
     for repetition in range(case.repetitions):
-        with _opened(case, scratch) as systems:
+        with _open_systems(case, scratch) as systems:
             _warm_up(case, systems, advance)
             for step in range(case.steps):
                 _step(case, systems, repetition, step, outcome, advance)
@@ -117,7 +117,7 @@ def _warm_up(case: Case, systems: dict[str, System], advance: Callable[[str], No
 
 
 @contextmanager
-def _opened(case: Case, scratch: Path | None) -> Iterator[dict[str, System]]:
+def _open_systems(case: Case, scratch: Path | None) -> Iterator[dict[str, System]]:
     root = Path(tempfile.mkdtemp(prefix="windrow-bench-", dir=scratch))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, root, ignore_errors=True)
@@ -137,7 +137,7 @@ def _step(
     batches = {workload: workload.batch(workload.slots + 1 + step) for workload in workloads}
     turn = (step + repetition) % len(case.contestants)
     order = case.contestants[turn:] + case.contestants[:turn]
-    given: _Given = {}
+    given: _FirstAnswers = {}
     for measure in case.measures:
         for contestant in order:
             system = systems[contestant.name]
@@ -152,7 +152,7 @@ def _step(
             _compare(contestant, measure, step, answer, given)
 
 
-def _compare(contestant: Contestant, measure: Measure, step: int, answer: Any, given: _Given) -> None:
+def _compare(contestant: Contestant, measure: Measure, step: int, answer: Any, given: _FirstAnswers) -> None:
     if answer is None:
         return
     other, expected = given.setdefault((contestant.workload, measure.question), (contestant.name, answer))

@@ -49,15 +49,15 @@ class Slots(Protocol):
     def pin(self) -> Any:
         """What is there now."""
 
-    def read(self, task: "Task", slot: int, pinned: Any) -> Any:
+    def read(self, task: "ScheduledQuery", slot: int, pinned: Any) -> Any:
         """One sub-window of what is pinned."""
 
-    def merge(self, task: "Task", parts: list[Any]) -> Any:
+    def merge(self, task: "ScheduledQuery", parts: list[Any]) -> Any:
         """The answer out of its sub-windows."""
 
 
 @dataclass(frozen=True)
-class Task:
+class ScheduledQuery:
     """A query: how many of the youngest sub-windows it reads, and how urgent it is."""
 
     name: str
@@ -71,7 +71,7 @@ class Task:
 class Finished:
     """A query that was answered."""
 
-    task: Task
+    task: ScheduledQuery
     asked: float
     at: float
     slide: int
@@ -93,7 +93,7 @@ class Finished:
 
 @dataclass
 class _Running:
-    task: Task
+    task: ScheduledQuery
     number: int
     asked: float
     slide: int
@@ -131,8 +131,8 @@ class Executor:
         count: int,
         policy: Policy,
         period: float,
-        periodic: Iterable[Task] = (),
-        arrivals: Iterable[tuple[float, Task]] = (),
+        periodic: Iterable[ScheduledQuery] = (),
+        arrivals: Iterable[tuple[float, ScheduledQuery]] = (),
         cost: Cost | None = None,
     ) -> None:
         self.slots, self.policy, self.period, self.count = slots, policy, period, count
@@ -211,7 +211,7 @@ class Executor:
             self._begin(self._waiting.pop(0), self.now)
         return max(self._running, key=lambda running: running.task.priority, default=None)
 
-    def _begin(self, task: Task, asked: float) -> None:
+    def _begin(self, task: ScheduledQuery, asked: float) -> None:
         self._running.append(_Running(task, self._next(), asked, self.slide, self._pinned))
         if self.policy.waits:
             self._running.sort(key=lambda running: -running.task.priority)

@@ -21,7 +21,7 @@ import windrow
 from bench import machine, report
 from bench.results import Results, verdicts
 from bench.runner import WrongAnswerError
-from bench.statistics import Wanted
+from bench.statistics import Aim
 from bench.workload import ORIGIN
 from windrow.queries import execution
 from windrow.times import to_datetime
@@ -221,7 +221,7 @@ def bench(
     scratch: Path | None,
     advance: Callable[[str], None],
     sized: Size | None = None,
-) -> tuple[str, list[Wanted]]:
+) -> tuple[str, list[Aim]]:
     """Run everything, save it, and give the report (Markdown) and what was wanted."""
     measured = sized or size(quick=quick)
     here = machine.describe(scratch or Path.cwd())
@@ -254,20 +254,20 @@ def _ratios(medians: dict[str, dict[str, float]], peer: str, questions: dict[str
 
 def _wanted(
     medians: dict[str, dict[str, float]], part: tuple[int, int], planned: dict[str, float], segments: int
-) -> list[Wanted]:
+) -> list[Aim]:
     native = _ratios(medians, "DuckDB, sorted", QUESTIONS)
     parquet = _ratios(medians, "Parquet, unsorted", QUESTIONS)
     worst = max(native, key=lambda question: native[question])
     return [
-        Wanted("geometric mean / native DuckDB table", statistics.geometric_mean(native.values()), 1.1),
-        Wanted(f"worst question ({worst}) / native DuckDB table", native[worst], 1.75),
-        Wanted("geometric mean / DuckDB over unsorted Parquet", statistics.geometric_mean(parquet.values()), 1.0),
+        Aim("geometric mean / native DuckDB table", statistics.geometric_mean(native.values()), 1.1),
+        Aim(f"worst question ({worst}) / native DuckDB table", native[worst], 1.75),
+        Aim("geometric mean / DuckDB over unsorted Parquet", statistics.geometric_mean(parquet.values()), 1.0),
         *(
-            Wanted(f"{question} / DuckDB with an ART index", ratio, 1.0)
+            Aim(f"{question} / DuckDB with an ART index", ratio, 1.0)
             for question, ratio in _ratios(medians, "DuckDB, ART", PROBES).items()
         ),
-        Wanted("bytes of the last 1/16 of the window, times 16", 16 * part[0] / part[1], 1.25),
-        *(Wanted(f"planning over {segments} segments ({name}), ms", ms, 3.0) for name, ms in planned.items()),
+        Aim("bytes of the last 1/16 of the window, times 16", 16 * part[0] / part[1], 1.25),
+        *(Aim(f"planning over {segments} segments ({name}), ms", ms, 3.0) for name, ms in planned.items()),
     ]
 
 
@@ -276,7 +276,7 @@ def _report(
     measured: Size,
     segments: int,
     medians: dict[str, dict[str, float]],
-    wanted: list[Wanted],
+    wanted: list[Aim],
 ) -> str:
     names = ["windrow", "DuckDB, sorted", "DuckDB, ART", "Parquet, unsorted"]
     rows = []
@@ -288,5 +288,5 @@ def _report(
         f"medians of {measured.rounds} turns ({3 * measured.rounds} for probes), milliseconds."
     )
     table = report.table(["", *names, "windrow / sorted"], rows)
-    parts = [machine.in_words(here), "### What was wanted", report.wanted_table(wanted), "### Questions", about, table]
+    parts = [machine.summarise(here), "### What was wanted", report.aims_table(wanted), "### Questions", about, table]
     return "\n\n".join(parts)

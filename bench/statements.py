@@ -7,7 +7,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Told:
+class LayoutFigures:
     """What was measured of one layout."""
 
     update: float
@@ -21,8 +21,8 @@ class Told:
     """Bytes on disk per live byte."""
 
 
-Found = dict[str, Told]
-_Figure = Callable[[Found, Found, Found], float]
+FiguresByLayout = dict[str, LayoutFigures]
+_Figure = Callable[[FiguresByLayout, FiguresByLayout, FiguresByLayout], float]
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Statement:
     holds: Callable[[float], bool]
     why: str = ""
 
-    def measured(self, even: Found, uneven: Found, large: Found) -> str:
+    def measured(self, even: FiguresByLayout, uneven: FiguresByLayout, large: FiguresByLayout) -> str:
         """Our figure in words."""
         return self.text.format(self.figure(even, uneven, large))
 
-    def verdict(self, even: Found, uneven: Found, large: Found) -> str:
+    def verdict(self, even: FiguresByLayout, uneven: FiguresByLayout, large: FiguresByLayout) -> str:
         """Confirmed, or not and why."""
         if self.holds(self.figure(even, uneven, large)):
             return "yes"
@@ -59,14 +59,14 @@ class Statement:
 def _ratio(measure: str, above: list[str], below: list[str]) -> _Figure:
     """Geometric mean of the one over that of the other, on the even workload."""
 
-    def figure(even: Found, uneven: Found, large: Found) -> float:
+    def figure(even: FiguresByLayout, uneven: FiguresByLayout, large: FiguresByLayout) -> float:
         del uneven, large
         return _mean(even, measure, above) / _mean(even, measure, below)
 
     return figure
 
 
-def _mean(found: Found, measure: str, labels: list[str]) -> float:
+def _mean(found: FiguresByLayout, measure: str, labels: list[str]) -> float:
     return float(np.exp(np.mean([np.log(getattr(found[label], measure)) for label in labels])))
 
 
@@ -75,7 +75,7 @@ def _grid(kind: str, sides: tuple[int, ...] = (2, 3, 4, 5)) -> list[str]:
 
 
 def _best_n(counts: tuple[int, ...], label: Callable[[int], str]) -> _Figure:
-    def figure(even: Found, uneven: Found, large: Found) -> float:
+    def figure(even: FiguresByLayout, uneven: FiguresByLayout, large: FiguresByLayout) -> float:
         del uneven, large
         return float(min(counts, key=lambda n: even[label(n)].update))
 
@@ -85,7 +85,7 @@ def _best_n(counts: tuple[int, ...], label: Callable[[int], str]) -> _Figure:
 def _slowed(ours: list[str], others: list[str]) -> _Figure:
     """How much more the fluctuating rate slows the one than the other."""
 
-    def figure(even: Found, uneven: Found, large: Found) -> float:
+    def figure(even: FiguresByLayout, uneven: FiguresByLayout, large: FiguresByLayout) -> float:
         del large
         slowed = [_mean(uneven, "update", labels) / _mean(even, "update", labels) for labels in (ours, others)]
         return slowed[0] / slowed[1]
@@ -93,22 +93,22 @@ def _slowed(ours: list[str], others: list[str]) -> _Figure:
     return figure
 
 
-def _best(found: Found, labels: Iterable[str]) -> float:
+def _best(found: FiguresByLayout, labels: Iterable[str]) -> float:
     return min(found[label].update for label in labels)
 
 
-def _large_gain(even: Found, uneven: Found, large: Found) -> float:
+def _large_gain(even: FiguresByLayout, uneven: FiguresByLayout, large: FiguresByLayout) -> float:
     del even, uneven
     waves = [label for label in large if label.startswith("R-ins")]
     return _best(large, waves) / _best(large, ("R-rr4x4", "N-rr4x4"))
 
 
-def _gap(even: Found, uneven: Found, large: Found) -> float:
+def _gap(even: FiguresByLayout, uneven: FiguresByLayout, large: FiguresByLayout) -> float:
     del uneven
     return (large["R-rr4x4"].update / large["N-rr4x4"].update) / (even["R-rr4x4"].update / even["N-rr4x4"].update)
 
 
-def _against_rebuild(even: Found, uneven: Found, large: Found) -> float:
+def _against_rebuild(even: FiguresByLayout, uneven: FiguresByLayout, large: FiguresByLayout) -> float:
     del uneven, large
     return even["N-rr4x4"].update / _best(even, (label for label in even if label.startswith("R-")))
 

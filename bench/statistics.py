@@ -31,7 +31,7 @@ class Figures:
         return (self.quartiles[1] - self.quartiles[0]) / 2 / self.median if self.median else 0.0
 
 
-def figures(samples: Sequence[Sample]) -> Figures:
+def summarise_one(samples: Sequence[Sample]) -> Figures:
     """Of samples of one contestant and measure."""
     steps: dict[int, list[Sample]] = {}
     for sample in samples:
@@ -55,11 +55,11 @@ def summarise(samples: Iterable[Sample]) -> dict[tuple[str, str], Figures]:
     groups: dict[tuple[str, str], list[Sample]] = {}
     for sample in samples:
         groups.setdefault((sample.contestant, sample.measure), []).append(sample)
-    return {key: figures(group) for key, group in groups.items()}
+    return {key: summarise_one(group) for key, group in groups.items()}
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Aim:
     """A statement about figures, and whether it holds.
 
     Args:

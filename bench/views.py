@@ -18,7 +18,7 @@ from bench import machine, report
 from bench.measures import Timing, timed
 from bench.results import Results, verdicts
 from bench.runner import WrongAnswerError
-from bench.statistics import Wanted
+from bench.statistics import Aim
 from bench.workload import ORIGIN
 from windrow.times import to_datetime
 
@@ -48,7 +48,7 @@ def work(*, quick: bool) -> int:
 
 def bench(
     *, quick: bool, results: Results, scratch: Path | None, advance: Callable[[str], None]
-) -> tuple[str, list[Wanted]]:
+) -> tuple[str, list[Aim]]:
     """Measure, save, and give the report (Markdown) and what was wanted."""
     here = machine.describe(scratch or Path.cwd())
     steps = 4 if quick else 15
@@ -63,7 +63,7 @@ def bench(
     return _report(here, found, wanted), wanted
 
 
-class World:
+class JoinedStreams:
     """Streams that slide together; the slide of the last one moves the view."""
 
     def __init__(self, path: Path, slots: int, streams: str, sql: str) -> None:
@@ -99,7 +99,10 @@ def batch(slot: int, stream: int) -> pa.Table:
 
 def measured(folder: Path, slots: int, streams: str, sql: str, steps: int) -> dict[str, list[float]]:
     """Milliseconds in the median, by the clock and of the processor, once the windows are full."""
-    kept, anew = World(folder / "kept", slots, streams, sql), World(folder / "anew", slots, streams, sql + STRICT)
+    kept, anew = (
+        JoinedStreams(folder / "kept", slots, streams, sql),
+        JoinedStreams(folder / "anew", slots, streams, sql + STRICT),
+    )
     times: dict[str, list[Timing]] = {}
     for number in range(steps):
         alone, with_view = kept.step()
@@ -121,7 +124,7 @@ def measured(folder: Path, slots: int, streams: str, sql: str, steps: int) -> di
     return found
 
 
-def _ask(times: dict[str, list[Timing]], kept: World, sql: str, key: int) -> None:
+def _ask(times: dict[str, list[Timing]], kept: JoinedStreams, sql: str, key: int) -> None:
     """All results of one key: out of the view, and by running the join for it."""
     questions: dict[str, Callable[[], Any]] = {
         "probe the view": lambda: kept.wh.probe("joined", key),
@@ -138,27 +141,27 @@ def _ask(times: dict[str, list[Timing]], kept: World, sql: str, key: int) -> Non
             raise WrongAnswerError(f"key {key}: {counts} rows, by probe and by the join")
 
 
-def _compare(kept: World, anew: World, rows: pa.Table) -> None:
+def _compare(kept: JoinedStreams, anew: JoinedStreams, rows: pa.Table) -> None:
     counted = "SELECT count(*), sum(ax)::DECIMAL(18, 3), sum(bx)::DECIMAL(18, 3) FROM joined"
     one, other = (world.wh.sql(counted).fetchall() for world in (kept, anew))
     if one != other or one[0][0] != rows.num_rows:
         raise WrongAnswerError(f"the view holds {one}, from scratch it is {other}, the join gives {rows.num_rows}")
 
 
-def _wanted(found: Figures) -> list[Wanted]:
+def _wanted(found: Figures) -> list[Aim]:
     at = {name: of[0] for name, of in found["two"]["50"].items()}
     cpu = {name: of[-1] for name, of in found["two"]["50"].items()}
     scratch = "slide with view from scratch"
     return [
-        Wanted("slide with view / from scratch, 50 slots", at["slide with view"] / at[scratch], 0.1),
-        Wanted("the same in processor time", cpu["slide with view"] / cpu[scratch], 0.1),
-        Wanted("probe the view / run the join, 50 slots", at["probe the view"] / at["run the join alone"], 0.05),
-        Wanted("the same in processor time", cpu["probe the view"] / cpu["run the join alone"], 0.05),
+        Aim("slide with view / from scratch, 50 slots", at["slide with view"] / at[scratch], 0.1),
+        Aim("the same in processor time", cpu["slide with view"] / cpu[scratch], 0.1),
+        Aim("probe the view / run the join, 50 slots", at["probe the view"] / at["run the join alone"], 0.05),
+        Aim("the same in processor time", cpu["probe the view"] / cpu["run the join alone"], 0.05),
     ]
 
 
-def _report(here: dict[str, Any], found: Figures, wanted: list[Wanted]) -> str:
-    parts = [machine.in_words(here), "### What was wanted", report.wanted_table(wanted)]
+def _report(here: dict[str, Any], found: Figures, wanted: list[Aim]) -> str:
+    parts = [machine.summarise(here), "### What was wanted", report.aims_table(wanted)]
     for name, by_slots in found.items():
         header = ["slots", "results", "new in a slide", *UPDATES, "scratch / new rows"]
         rows = []

@@ -16,21 +16,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.indexes.row_model import Int64s
-from windrow.indexes.segment_reader import FileReader, own_bytes, read_group, read_ranges, row_groups
+from windrow.indexes.segment_reader import (
+    SegmentFileReader,
+    count_unmapped_bytes,
+    read_ranges,
+    read_row_group,
+    split_at_row_groups,
+)
 from windrow.indexes.segments import Segment
 
-Key = tuple[str, int, int, str, str]
+ColumnKey = tuple[str, int, int, str, str]
 """A file, the first row and one past the last, a column, and the form in which it is held."""
 PLAIN, DICTIONARY = "plain", "dictionary"
-Wanted = list[tuple[pa.Field, str]]
+WantedColumns = list[tuple[pa.Field, str]]
 """Columns, each with the form in which it is wanted."""
-Picks = Mapping[int, tuple[Int64s, Int64s]]
+SegmentRanges = Mapping[int, tuple[Int64s, Int64s]]
 """First rows and one past the last rows of ranges in a file, by segment."""
 _THREADS = min(4, os.cpu_count() or 1)
 _BATCH_ROWS = 1 << 19
 _SAMPLES, _SAMPLE = 8, 256
 _JUDGED = 4096
-_ALONE_BYTES = 4 << 20
+_SERIAL_DECODE_BYTES = 4 << 20
 """Segments of up to so many bytes are decoded where they are wanted: a thread would cost more than it saves."""
 _SOON_BYTES = 64 << 20
 """Where no more than this is to be decoded, a reader had better wait for all of it than take it one by one."""
@@ -61,10 +67,10 @@ class ColumnCache:
         budget: Bytes that may be held.
     """
 
-    def __init__(self, reader: FileReader, budget: int | None = None) -> None:
+    def __init__(self, reader: SegmentFileReader, budget: int | None = None) -> None:
         self._reader = reader
         self.budget = default_budget() if budget is None else budget
-        self._held: OrderedDict[Key, tuple[Any, int]] = OrderedDict()
+        self._held: OrderedDict[ColumnKey, tuple[Any, int]] = OrderedDict()
         """With the bytes of each that are not a mapped file's."""
         self._open: dict[tuple[str, int], int] = {}
         self._repeating: dict[tuple[str, int], frozenset[str]] = {}
@@ -80,7 +86,7 @@ class ColumnCache:
         segments: Sequence[Segment],
         schema: pa.Schema,
         full: pa.Schema,
-        picks: Picks | None = None,
+        picks: SegmentRanges | None = None,
         noted_as: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The rows of segments with the columns of `schema`, segment by segment, decoded ahead of the consumer.
@@ -96,7 +102,7 @@ class ColumnCache:
         if picks is not None:
             segments = [segment for segment in segments if len(picks[segment.id][0])]
         missing = self._missing(segments, wanted)
-        if len(missing) <= 1 or self._effort(missing, full) <= _ALONE_BYTES:
+        if len(missing) <= 1 or self._effort(missing, full) <= _SERIAL_DECODE_BYTES:
             for segment in segments:
                 yield from self._rows(segment, schema, wanted, full, picks, noted_as)
             return
@@ -130,7 +136,7 @@ class ColumnCache:
         if absent:
             decode = partial(self._decode, fields=[field], full=full)
             missing = [segments[at] for at in absent]
-            if len(missing) > 1 and sum(segment.bytes for segment in missing) > _ALONE_BYTES:
+            if len(missing) > 1 and sum(segment.bytes for segment in missing) > _SERIAL_DECODE_BYTES:
                 with ThreadPoolExecutor(_THREADS, thread_name_prefix="windrow-columns") as pool:
                     decoded = list(pool.map(decode, missing))
             else:
@@ -139,7 +145,7 @@ class ColumnCache:
                 found[at] = column
         return [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in found]
 
-    def _missing(self, segments: Sequence[Segment], wanted: Wanted) -> list[Segment]:
+    def _missing(self, segments: Sequence[Segment], wanted: WantedColumns) -> list[Segment]:
         """The segments of which some column is not held."""
         columns = [(field.name, form) for field, form in wanted]
         with self._lock:
@@ -167,9 +173,9 @@ class ColumnCache:
         self,
         segment: Segment,
         schema: pa.Schema,
-        wanted: Wanted,
+        wanted: WantedColumns,
         full: pa.Schema,
-        picks: Picks | None,
+        picks: SegmentRanges | None,
         noted_as: str | None,
     ) -> list[pa.RecordBatch]:
         """A segment in batches that several threads can share."""
@@ -197,7 +203,7 @@ class ColumnCache:
             return [pa.RecordBatch.from_arrays([column.chunk(0) for column in columns], schema=schema)]
         rows = pa.table(columns, schema=schema)
         if picks is not None:
-            rows = rows.take(_indices(*picks[segment.id], segment.start))
+            rows = rows.take(_range_indices(*picks[segment.id], segment.start))
             if noted_as is not None:
                 self.note(segment, named, noted_as, rows)
         return [batch for batch in rows.to_batches(max_chunksize=_BATCH_ROWS) if batch.num_rows]
@@ -260,20 +266,20 @@ class ColumnCache:
         ]
         with self._lock:
             for field, column in zip(fields, columns, strict=True):
-                self._hold(_key(segment, field.name, _form(field)), column, own_bytes(column.chunks, memory))
+                self._hold(_key(segment, field.name, _form(field)), column, count_unmapped_bytes(column.chunks, memory))
         return columns
 
     def _by_group(self, segment: Segment, names: Sequence[str], full: pa.Schema) -> dict[str, pa.ChunkedArray]:
         """Columns of text, a chunk for each row group, so that none is copied; empty if our own reader cannot."""
         schema, found = pa.schema([full.field(name) for name in names]), []
-        for start, stop in row_groups(segment, full, self._reader):
-            rows = read_group(segment.file, start, stop, schema, full, self._reader)
+        for start, stop in split_at_row_groups(segment, full, self._reader):
+            rows = read_row_group(segment.file, start, stop, schema, full, self._reader)
             if rows is None:
                 return {}
             found.append(rows)
         return dict(zip(names, pa.Table.from_batches(found, schema).columns, strict=True))
 
-    def _hold(self, key: Key, value: Any, size: int) -> None:
+    def _hold(self, key: ColumnKey, value: Any, size: int) -> None:
         """Keep something, and let go of what was not used for longest until all fits again."""
         _, before = self._held.pop(key, (None, 0))
         self._held[key] = value, size
@@ -365,15 +371,15 @@ def _form(field: pa.Field) -> str:
     return DICTIONARY if pa.types.is_dictionary(field.type) else PLAIN
 
 
-def _wanted(schema: pa.Schema) -> Wanted:
+def _wanted(schema: pa.Schema) -> WantedColumns:
     return [(field, _form(field)) for field in schema]
 
 
-def _key(segment: Segment, column: str, form: str) -> Key:
+def _key(segment: Segment, column: str, form: str) -> ColumnKey:
     return segment.file, segment.start, segment.stop, column, form
 
 
-def _indices(starts: Int64s, stops: Int64s, first: int) -> Int64s:
+def _range_indices(starts: Int64s, stops: Int64s, first: int) -> Int64s:
     """The rows of ranges, counted from `first`."""
     lengths = stops - starts
     ends = np.cumsum(lengths)

@@ -2,7 +2,7 @@
 
 The alternatives are not estimated by a formula: the very code that plans a slide (`update.plan_update`) is run over
 segments that exist only as figures, until their number is steady. What it reads and writes then becomes time by the
-constants of `Costs`, which `windrow bench advisor` measures.
+constants of `CostConstants`, which `windrow bench advisor` measures.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ import numpy as np
 from windrow.indexes.maintenance import Merge
 from windrow.indexes.partitioners import Index, Partitioner
 from windrow.indexes.segments import Segment, pack_histogram, unpack_histogram
-from windrow.indexes.update_plan import Update, plan_update
+from windrow.indexes.update_plan import UpdatePlan, plan_update
 
 MOST_SLOTS = 48
 """A longer lifetime is played with wider slots: the shape of the result is the same, and the advice is quick."""
@@ -55,7 +55,7 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class Costs:
+class CostConstants:
     """Milliseconds of processor time, fitted to ``windrow bench advisor`` (docs/benchmarks.md has the machine)."""
 
     append: float = 3.5
@@ -104,7 +104,7 @@ class Estimate:
 
 
 @dataclass
-class _Played:
+class _Simulation:
     """Figures of the slides after a layout has settled."""
 
     segments: list[int] = field(default_factory=list)
@@ -133,8 +133,8 @@ def alternatives(workload: Workload, slots: int | None) -> list[Index]:
     return found
 
 
-def compare(
-    workload: Workload, slots: int | None, indexes: Iterable[Index], costs: Costs | None = None
+def compare_layouts(
+    workload: Workload, slots: int | None, indexes: Iterable[Index], costs: CostConstants | None = None
 ) -> list[Estimate]:
     """Estimates of layouts for a workload, the cheapest first.
 
@@ -144,13 +144,13 @@ def compare(
         indexes: The layouts.
         costs: Constants of the machine.
     """
-    found = [estimate(workload, slots, index, costs or Costs()) for index in indexes]
+    found = [estimate_layout(workload, slots, index, costs or CostConstants()) for index in indexes]
     return sorted(found, key=lambda each: each.total)
 
 
-def estimate(workload: Workload, slots: int | None, index: Index, costs: Costs) -> Estimate:
+def estimate_layout(workload: Workload, slots: int | None, index: Index, costs: CostConstants) -> Estimate:
     """What one layout costs."""
-    played, wide = play(workload, slots, index)
+    played, wide = simulate_slides(workload, slots, index)
     mean = {name: float(np.mean(values)) for name, values in vars(played).items()}
     crowd = mean["segments"] * (wide if index.maintenance == "norebuild" else 1)
     merged = mean["merged_bytes"] / wide / 1e6
@@ -184,14 +184,14 @@ def estimate(workload: Workload, slots: int | None, index: Index, costs: Costs) 
     )
 
 
-def play(workload: Workload, slots: int | None, index: Index) -> tuple[_Played, int]:
+def simulate_slides(workload: Workload, slots: int | None, index: Index) -> tuple[_Simulation, int]:
     """Slide until the layout is steady, and count; gives also how many slots one slide of the play stands for."""
     longest = MOST_SLOTS if slots is None else slots
     wide = max(1, -(-longest // MOST_SLOTS))
     partitioner = Partitioner(index, None if slots is None else max(1, -(-slots // wide)))
     span = min(MOST_SLOTS, -(-longest // wide))
     segments: list[Segment] = []
-    played, bucket, number = _Played(), 0, 0
+    played, bucket, number = _Simulation(), 0, 0
     settled = span + span // 2
     for slide in range(1, settled + _SETTLED + 1):
         arrivals, number = _arrivals(workload, partitioner, slide, wide, number)
@@ -206,7 +206,7 @@ def play(workload: Workload, slots: int | None, index: Index) -> tuple[_Played, 
 
 
 def _count(
-    played: _Played, update: Update, arrivals: Sequence[Sequence[Segment]], segments: list[Segment], slide: int
+    played: _Simulation, update: UpdatePlan, arrivals: Sequence[Sequence[Segment]], segments: list[Segment], slide: int
 ) -> None:
     live = [segment.live_bytes(slide) for segment in segments]
     played.segments.append(len(segments))
@@ -292,7 +292,7 @@ def _segment(
     )
 
 
-def _merged(update: Update, slide: int, number: int) -> tuple[list[Segment], int]:
+def _merged(update: UpdatePlan, slide: int, number: int) -> tuple[list[Segment], int]:
     """The segments that the merges of a slide write."""
     made = []
     for merge in update.merges:

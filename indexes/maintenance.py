@@ -1,6 +1,6 @@
 """What a slide rewrites: the choice of segments to merge, for each kind of maintenance.
 
-`rebuild` merges every touched sub-index, `norebuild` none. `adaptive` merges from a budget that follows the batch, so
+`plan_rebuild` merges every touched sub-index, `norebuild` none. `plan_adaptive_merges` merges from a budget that follows the batch, so
 that the cost of a slide does not grow with the window; it spends where a byte rewritten removes most dead bytes.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from windrow.indexes.manifest import Figures
+from windrow.indexes.manifest import SegmentArrays
 from windrow.indexes.partitioners import Index
 from windrow.indexes.row_model import Int64s
 from windrow.indexes.segments import Segment
@@ -48,7 +48,7 @@ class Merge:
     """Bytes to write."""
 
 
-def rebuild(cells: Mapping[CellKey, Sequence[Segment]], slide: int) -> list[Merge]:
+def plan_rebuild(cells: Mapping[CellKey, Sequence[Segment]], slide: int) -> list[Merge]:
     """Merge all segments of each given (touched) cell that is not already one segment of live rows."""
     return [
         Merge(cell, tuple(segments), sum(s.live_bytes(slide) for s in segments))
@@ -57,17 +57,17 @@ def rebuild(cells: Mapping[CellKey, Sequence[Segment]], slide: int) -> list[Merg
     ]
 
 
-def small_arrivals(arrivals: Iterable[Segment], slide: int) -> list[Merge]:
+def plan_small_merges(arrivals: Iterable[Segment], slide: int) -> list[Merge]:
     """Merge what one slide took in as many small files, once, at the slide."""
     files: dict[str, list[Segment]] = {}
     for segment in arrivals:
         files.setdefault(segment.file, []).append(segment)
     small = [segments for segments in files.values() if sum(s.bytes for s in segments) < _SMALL_BYTES]
-    return _merges(chain.from_iterable(small), slide) if len(small) >= _SMALL_FILES else []
+    return _merge_each_cell(chain.from_iterable(small), slide) if len(small) >= _SMALL_FILES else []
 
 
 @dataclass(frozen=True)
-class Files:
+class FileArrays:
     """The files of an insertion row, as arrays: there may be thousands, and nothing here is a Python step for each."""
 
     segments: Sequence[Segment]
@@ -80,7 +80,7 @@ class Files:
     dead: Int64s
 
     @classmethod
-    def of(cls, segments: Sequence[Segment], figures: Figures, dead: Int64s) -> "Files":
+    def of(cls, segments: Sequence[Segment], figures: SegmentArrays, dead: Int64s) -> "FileArrays":
         """Of segments, their figures, and how many of their rows are dead."""
         _, first, place = np.unique(figures.file, return_index=True, return_inverse=True)
         order = np.argsort(first)  # as they came, whatever numbers stand for them
@@ -96,7 +96,7 @@ class Files:
         return list(compress(self.segments, np.isin(self.place, files).tolist()))
 
 
-def adaptive(files: Files, index: Index, bucket: int, batch_bytes: int, slide: int) -> list[Merge]:
+def plan_adaptive_merges(files: FileArrays, index: Index, bucket: int, batch_bytes: int, slide: int) -> list[Merge]:
     """Merges that are worth it and that the budget pays, in the insertion row that the slide touches anyway.
 
     Whole files are rewritten, all their cells at once: a file goes when its last segment does, and a reader need not
@@ -115,25 +115,25 @@ def adaptive(files: Files, index: Index, bucket: int, batch_bytes: int, slide: i
     if files.size.sum() - files.live.sum() < _WASTED * files.size.sum():
         rotten = rotten[:0]
     wide = min(_WIDE_FAN_IN, max(2, index.max_segments // 4))
-    surplus = _same_size(cheapest, files.live, wide) if crowding(files.size, index) > 1 else cheapest[:0]
+    surplus = _same_size(cheapest, files.live, wide) if measure_crowding(files.size, index) > 1 else cheapest[:0]
     for group, most, fan_in in ((rotten, limit, _FAN_IN), (surplus, max(limit, _SMALL_BYTES), wide)):
         chosen = _affordable(group, files.live, most)
         cost = int(files.live[chosen].sum())
         worthwhile = cost >= max(batch_bytes, _SMALL_BYTES) * _WORTHWHILE or len(chosen) >= fan_in
         if len(chosen) > 1 and worthwhile:
-            return _merges(files.chosen(chosen), slide)
+            return _merge_each_cell(files.chosen(chosen), slide)
     return []
 
 
-def crowding(sizes: Int64s, index: Index) -> float:
+def measure_crowding(sizes: Int64s, index: Index) -> float:
     """How many times too many files a row holds; a large one costs its readers less for each byte, and counts less."""
     weights = np.clip(_CROWDING_BYTES / np.maximum(1, sizes), _LEAST_WEIGHT, 1.0)
     return float(weights.sum()) / index.max_segments
 
 
-def bucket_after(files: Files, index: Index, bucket: int, batch_bytes: int) -> int:
+def refill_budget(files: FileArrays, index: Index, bucket: int, batch_bytes: int) -> int:
     """The budget of a slide: a share of what it took in, more while its insertion row holds too many files."""
-    crowded = crowding(files.size, index)
+    crowded = measure_crowding(files.size, index)
     share = index.merge_budget if crowded <= 1 else max(index.merge_budget, min(2.0, crowded - 1.0))
     return min(bucket + int(share * batch_bytes), max(batch_bytes, _SMALL_BYTES) * _LARGEST_MERGE)
 
@@ -159,7 +159,7 @@ def _summed(place: Int64s, count: int, values: npt.NDArray[Any]) -> Int64s:
     return found
 
 
-def by_cell(segments: Iterable[Segment]) -> dict[CellKey, list[Segment]]:
+def group_by_cell(segments: Iterable[Segment]) -> dict[CellKey, list[Segment]]:
     """Segments by their cells."""
     cells: dict[CellKey, list[Segment]] = {}
     for segment in segments:
@@ -167,5 +167,7 @@ def by_cell(segments: Iterable[Segment]) -> dict[CellKey, list[Segment]]:
     return cells
 
 
-def _merges(segments: Iterable[Segment], slide: int) -> list[Merge]:
-    return [Merge(cell, tuple(own), sum(s.live_bytes(slide) for s in own)) for cell, own in by_cell(segments).items()]
+def _merge_each_cell(segments: Iterable[Segment], slide: int) -> list[Merge]:
+    return [
+        Merge(cell, tuple(own), sum(s.live_bytes(slide) for s in own)) for cell, own in group_by_cell(segments).items()
+    ]

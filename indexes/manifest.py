@@ -17,7 +17,7 @@ from windrow.indexes.segments import Segment
 from windrow.native import rows as native_rows
 
 
-class Figures(NamedTuple):
+class SegmentArrays(NamedTuple):
     """What segments are known by, one array each."""
 
     id: Int64s
@@ -37,41 +37,41 @@ class Figures(NamedTuple):
     """All of the above, one below the other: what is done to each is done to this."""
 
     @classmethod
-    def of(cls, segments: Collection[Segment]) -> "Figures":
+    def of(cls, segments: Collection[Segment]) -> "SegmentArrays":
         """Asked of each segment: for those that no manifest has yet."""
         numbers: dict[str, int] = {}
         rows = [(*_asked(segment), numbers.setdefault(segment.file, segment.id)) for segment in segments]
         columns = np.array(rows, np.int64).reshape(-1, len(cls._fields) - 1).T.copy()
         return cls._make((*columns, columns))
 
-    def where(self, mask: Bools) -> "Figures":
+    def where(self, mask: Bools) -> "SegmentArrays":
         """Those of some segments."""
         return self.at(np.flatnonzero(mask))
 
-    def at(self, places: Int64s) -> "Figures":
+    def at(self, places: Int64s) -> "SegmentArrays":
         """Those of the segments at some places."""
         columns = self.all[:, places]
-        return Figures._make((*columns, columns))
+        return SegmentArrays._make((*columns, columns))
 
-    def between(self, start: int, stop: int) -> "Figures":
+    def between(self, start: int, stop: int) -> "SegmentArrays":
         """Those of some segments that follow one another; nothing is copied."""
         columns = self.all[:, start:stop]
-        return Figures._make((*columns, columns))
+        return SegmentArrays._make((*columns, columns))
 
-    def then(self, others: "Figures") -> "Figures":
+    def then(self, others: "SegmentArrays") -> "SegmentArrays":
         """With those of others behind."""
         columns = np.concatenate((self.all, others.all), axis=1)
-        return Figures._make((*columns, columns))
+        return SegmentArrays._make((*columns, columns))
 
 
-_asked = attrgetter(*Figures._fields[:-2])
+_asked = attrgetter(*SegmentArrays._fields[:-2])
 
 
 class Manifest(tuple[Segment, ...]):  # noqa: SLOT001 - a tuple's subclass cannot have any
     """Segments, and their figures, computed once: a tuple to everybody who asks for nothing else."""
 
-    _figures: Figures | None = None
-    _later: Callable[[], Figures] | None = None
+    _figures: SegmentArrays | None = None
+    _later: Callable[[], SegmentArrays] | None = None
     _dead: tuple[int, Int64s] | None = None
 
     @cached_property
@@ -96,10 +96,10 @@ class Manifest(tuple[Segment, ...]):  # noqa: SLOT001 - a tuple's subclass canno
         return segments if isinstance(segments, Manifest) else cls(segments)
 
     @property
-    def figures(self) -> Figures:
+    def figures(self) -> SegmentArrays:
         """The columns."""
         if self._figures is None:
-            self._figures = Figures.of(self) if self._later is None else self._later()
+            self._figures = SegmentArrays.of(self) if self._later is None else self._later()
         return self._figures
 
     def where(self, mask: Bools) -> list[Segment]:
@@ -135,7 +135,7 @@ class Manifest(tuple[Segment, ...]):  # noqa: SLOT001 - a tuple's subclass canno
             else np.ones(len(self), bool)
         )
         made = Manifest((*(compress(self, kept.tolist()) if gone else self), *come))
-        made._figures = (figures.where(kept) if gone else figures).then(Figures.of(come))
+        made._figures = (figures.where(kept) if gone else figures).then(SegmentArrays.of(come))
         if self._dead is not None:
             slide, dead = self._dead
             fresh = native_rows.rows_between([segment.expiries for segment in come], None, slide)

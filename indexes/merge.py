@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.indexes.row_model import NEVER, SEQ, Int64s, RowModel
-from windrow.indexes.segment_builder import Cut, directory_of
-from windrow.indexes.segment_reader import FileReader, read_live, read_ranges
+from windrow.indexes.segment_builder import SegmentDraft, build_directory
+from windrow.indexes.segment_reader import SegmentFileReader, read_live, read_ranges
 from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.indexes.segments import Segment, pack_histogram
-from windrow.indexes.selection import Bounds
+from windrow.indexes.selection import WindowBounds
 from windrow.native import rows as native_rows
 
 _MEMORY = 32 << 20
@@ -37,17 +37,17 @@ def merge(
     now: int | None,
     model: RowModel,
     schema: pa.Schema,
-    reader: FileReader,
+    reader: SegmentFileReader,
     writer: SegmentFileWriter,
-) -> Cut | None:
+) -> SegmentDraft | None:
     """Merge `segments` into the next segment of `writer`, leaving out rows that are dead at `now`.
 
     Returns:
         What is known of the new segment, or None if no row was left.
     """
     chunk = max(1 << 20, _MEMORY // max(1, len(segments)))
-    runs = [_Run(live_rows(segment, now, model, schema, reader, chunk)) for segment in segments]
-    start, keys, totals = writer.rows, [], _Totals()
+    runs = [_Run(read_live_rows(segment, now, model, schema, reader, chunk)) for segment in segments]
+    start, keys, totals = writer.rows, [], _SegmentTotals()
     for run in runs:
         _refill(run, model)
     while runs := [run for run in runs if run.rows is not None]:
@@ -62,7 +62,7 @@ def merge(
         return None
     writer.add(schema.empty_table())
     slots, counts = totals.histogram()
-    return Cut(
+    return SegmentDraft(
         column=column,
         start=start,
         rows=writer.rows - start,
@@ -71,19 +71,19 @@ def merge(
         min_exp=totals.min_exp,
         max_exp=totals.max_exp,
         expiries=pack_histogram(slots, counts),
-        directory=directory_of(pa.concat_arrays(keys), totals.bytes / max(1, writer.rows - start)) if keys else b"",
+        directory=build_directory(pa.concat_arrays(keys), totals.bytes / max(1, writer.rows - start)) if keys else b"",
     )
 
 
-def live_rows(
-    segment: Segment, now: int | None, model: RowModel, schema: pa.Schema, reader: FileReader, chunk: int
+def read_live_rows(
+    segment: Segment, now: int | None, model: RowModel, schema: pa.Schema, reader: SegmentFileReader, chunk: int
 ) -> Iterator[pa.Table]:
     """The rows of a segment that are live at `now`, about `chunk` stored bytes at a time, with absolute sequences."""
     step = max(1, segment.rows * chunk // max(1, segment.bytes))
     for start in range(segment.start, segment.stop, step):
         stop = min(start + step, segment.stop)
         if now is not None and segment.min_exp <= now:
-            bounds = Bounds(after=None, upto=NEVER, now=now)
+            bounds = WindowBounds(after=None, upto=NEVER, now=now)
             table = read_live(segment.file, start, stop, bounds, model, schema, schema, reader)
         else:
             table = read_ranges({segment.file: [(start, stop)]}, schema, schema, reader)
@@ -153,7 +153,7 @@ def _count_through(run: _Run, bound: tuple[bytes, int]) -> int:
     return low
 
 
-class _Totals:
+class _SegmentTotals:
     """Statistics of a segment gathered block by block."""
 
     def __init__(self) -> None:

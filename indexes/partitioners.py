@@ -16,8 +16,8 @@ from windrow.errors import DefinitionError
 Cell = tuple[int, int]
 Slots = npt.NDArray[np.int64]
 
-NAMES = ("round-robin", "random", "chronological", "wave-insertion", "wave-expiry", "append-only")
-MAINTENANCE = ("rebuild", "norebuild", "adaptive")
+LAYOUT_NAMES = ("round-robin", "random", "chronological", "wave-insertion", "wave-expiry", "append-only")
+MAINTENANCE_NAMES = ("rebuild", "norebuild", "adaptive")
 NEVER = (1 << 63) - 1
 MAX_CELLS = 4096
 
@@ -27,7 +27,7 @@ class Index:
     """A layout and how it is maintained.
 
     Args:
-        name: One of `NAMES`. For the waves, the first number is how many sub-indices there are.
+        name: One of `LAYOUT_NAMES`. For the waves, the first number is how many sub-indices there are.
         rows: Partitions of insertion time, G.
         columns: Partitions of expiry time, E.
         maintenance: ``rebuild``, ``norebuild`` or ``adaptive``.
@@ -50,11 +50,11 @@ class Index:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.name not in NAMES:
-            raise DefinitionError(f"index {self.name!r} is unknown; choose one of {', '.join(NAMES[:-1])}")
-        if self.maintenance not in MAINTENANCE:
+        if self.name not in LAYOUT_NAMES:
+            raise DefinitionError(f"index {self.name!r} is unknown; choose one of {', '.join(LAYOUT_NAMES[:-1])}")
+        if self.maintenance not in MAINTENANCE_NAMES:
             raise DefinitionError(
-                f"maintenance {self.maintenance!r} is unknown; choose one of {', '.join(MAINTENANCE)}"
+                f"maintenance {self.maintenance!r} is unknown; choose one of {', '.join(MAINTENANCE_NAMES)}"
             )
         for given in (self.rows, self.columns):
             if given is not None and (not isinstance(given, int) or isinstance(given, bool)):

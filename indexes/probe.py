@@ -11,16 +11,16 @@ import pyarrow.compute as pc
 
 from windrow.errors import SearchKeyError
 from windrow.indexes.manifest import Manifest
-from windrow.indexes.row_model import Bools, Int64s, RowModel, key_bytes
-from windrow.indexes.segment_reader import FileReader, Spans, read_live_spans, read_spans
+from windrow.indexes.row_model import Bools, Int64s, RowModel, encode_key
+from windrow.indexes.segment_reader import SegmentFileReader, Spans, read_live_spans, read_spans
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection
 from windrow.native import directory as native_directory
 from windrow.native import key_encoding as native_keys
 from windrow.native import rows as native_rows
 
-UseDirectories = Callable[[list[Any]], Any]
-Directories = Callable[[Manifest, UseDirectories], Any]
+DirectoryCallback = Callable[[list[Any]], Any]
+DirectoryLoader = Callable[[Manifest, DirectoryCallback], Any]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class KeyRange:
         return self.low == self.high
 
 
-def key_ranges(
+def encode_key_ranges(
     stream: str,
     names: Sequence[str],
     types: Sequence[pa.DataType],
@@ -59,9 +59,9 @@ def key_ranges(
     if between is not None:
         if not isinstance(between, (tuple, list)) or len(between) != 2:
             raise SearchKeyError(f"between takes a pair (low, high), not {between!r}")
-        low = key_bytes(_parts(between[0], names), types, names)
+        low = encode_key(_parts(between[0], names), types, names)
         upper = _parts(between[1], names)
-        high = key_bytes(upper, types, names)
+        high = encode_key(upper, types, names)
         if len(upper) == len(names):
             return [KeyRange(low, high)]
         return [KeyRange(low, native_keys.successor(high), open_ended=True)]
@@ -76,7 +76,7 @@ def _parts(value: Any, names: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _point(parts: tuple[Any, ...], types: Sequence[pa.DataType], names: Sequence[str]) -> KeyRange:
-    low = key_bytes(parts, types, names)
+    low = encode_key(parts, types, names)
     if len(parts) == len(names):
         return KeyRange(low, low)
     return KeyRange(low, native_keys.successor(low), open_ended=True)
@@ -93,7 +93,7 @@ class RowRange:
 
 
 @dataclass(frozen=True)
-class Located:
+class LocatedRows:
     """Row ranges, as directories give them: which of the segments, first rows, one past the last rows."""
 
     segments: Manifest
@@ -145,7 +145,7 @@ class Located:
 
 
 @dataclass(frozen=True)
-class Sorting:
+class SortOrders:
     """How the layouts of a stream are sorted, seen from its search key; those that are not named, by exactly that."""
 
     longer: frozenset[int] = frozenset()
@@ -154,54 +154,54 @@ class Sorting:
     """By something else: their directories say nothing, so every row is looked at."""
 
 
-SORTED = Sorting()
+SORTED_BY_KEY = SortOrders()
 
 
-def sorting(key: tuple[str, ...], layouts: Iterable[tuple[int, tuple[str, ...]]]) -> Sorting:
+def find_sort_orders(key: tuple[str, ...], layouts: Iterable[tuple[int, tuple[str, ...]]]) -> SortOrders:
     """What the directories of layouts (number and sorting columns) tell of a search key."""
     unlike = {number: columns for number, columns in layouts if columns != key}
     if not unlike:
-        return SORTED
+        return SORTED_BY_KEY
     longer = frozenset(number for number, columns in unlike.items() if key and columns[: len(key)] == key)
-    return Sorting(longer, frozenset(unlike) - longer)
+    return SortOrders(longer, frozenset(unlike) - longer)
 
 
-def locate(
+def locate_rows(
     segments: Sequence[Segment],
     ranges: Sequence[KeyRange],
-    directories: Directories,
-    sorted_by: Sorting = SORTED,
-) -> Located:
+    directories: DirectoryLoader,
+    sorted_by: SortOrders = SORTED_BY_KEY,
+) -> LocatedRows:
     """Where rows with a key in `ranges` may be: by directory, or all rows where the directory is of another key."""
     if not segments or not ranges:
         none = np.zeros(0, np.int64)
-        return Located(Manifest.of(segments), none, none, none, np.zeros(0, bool))
-    if sorted_by is not SORTED:
+        return LocatedRows(Manifest.of(segments), none, none, none, np.zeros(0, bool))
+    if sorted_by is not SORTED_BY_KEY:
         return _locate_in_layouts(segments, ranges, directories, sorted_by)
     lows, highs = [r.low for r in ranges], [r.high for r in ranges]
     manifest = Manifest.of(segments)
     found = directories(manifest, lambda blobs: native_directory.lookup(blobs, lows, highs))
     first = manifest.figures.start[found.blob]
     exact = found.exact & (not any(r.open_ended for r in ranges))
-    return Located(manifest, found.blob, first + found.start, first + found.stop, exact)
+    return LocatedRows(manifest, found.blob, first + found.start, first + found.stop, exact)
 
 
 def _locate_in_layouts(
-    segments: Sequence[Segment], ranges: Sequence[KeyRange], directories: Directories, sorted_by: Sorting
-) -> Located:
-    """`locate` among segments that are not all sorted alike."""
+    segments: Sequence[Segment], ranges: Sequence[KeyRange], directories: DirectoryLoader, sorted_by: SortOrders
+) -> LocatedRows:
+    """`locate_rows` among segments that are not all sorted alike."""
     longer = [s for s in segments if s.layout in sorted_by.longer]
     other = Manifest(s for s in segments if s.layout in sorted_by.other)
     alike = [s for s in segments if s.layout not in sorted_by.longer and s.layout not in sorted_by.other]
     wider = [
         KeyRange(r.low, None if r.high is None else native_keys.successor(r.high), open_ended=True) for r in ranges
     ]
-    parts = [locate(alike, ranges, directories), locate(longer, wider, directories)]
+    parts = [locate_rows(alike, ranges, directories), locate_rows(longer, wider, directories)]
     starts, stops = (np.array([getattr(s, end) for s in other], np.int64) for end in ("start", "stop"))
     everything = np.arange(len(other), dtype=np.int64)
-    parts.append(Located(other, everything, starts, stops, np.zeros(len(other), bool)))
+    parts.append(LocatedRows(other, everything, starts, stops, np.zeros(len(other), bool)))
     offsets = np.cumsum([0, *(len(part.segments) for part in parts[:-1])])
-    return Located(
+    return LocatedRows(
         Manifest(segment for part in parts for segment in part.segments),
         np.concatenate([part.segment + offset for part, offset in zip(parts, offsets, strict=True)]),
         np.concatenate([part.start for part in parts]),
@@ -210,11 +210,14 @@ def _locate_in_layouts(
     )
 
 
-def find_rows(
-    segments: Sequence[Segment], ranges: Sequence[KeyRange], directories: Directories, sorted_by: Sorting = SORTED
+def find_row_ranges(
+    segments: Sequence[Segment],
+    ranges: Sequence[KeyRange],
+    directories: DirectoryLoader,
+    sorted_by: SortOrders = SORTED_BY_KEY,
 ) -> list[RowRange]:
     """Where rows with a key in `ranges` may be, range by range."""
-    return locate(segments, ranges, directories, sorted_by).ranges()
+    return locate_rows(segments, ranges, directories, sorted_by).ranges()
 
 
 def probe_segments(
@@ -223,13 +226,13 @@ def probe_segments(
     model: RowModel,
     full: pa.Schema,
     schema: pa.Schema,
-    reader: FileReader,
-    directories: Directories,
-    sorted_by: Sorting = SORTED,
+    reader: SegmentFileReader,
+    directories: DirectoryLoader,
+    sorted_by: SortOrders = SORTED_BY_KEY,
 ) -> pa.Table:
     """The rows of the selected segments whose key lies in `ranges`, with the columns of `schema`."""
-    found = locate(selection.segments, ranges, directories, sorted_by)
-    if sorted_by is SORTED:  # segments were looked through in their order: first those that are whole
+    found = locate_rows(selection.segments, ranges, directories, sorted_by)
+    if sorted_by is SORTED_BY_KEY:  # segments were looked through in their order: first those that are whole
         edge = bool((found.segment >= len(selection.whole)).any())
     else:
         inside = {segment.id for segment in selection.whole}
@@ -239,13 +242,13 @@ def probe_segments(
     return _read(found.spans(), selection, ranges, model, full, schema, reader, edge=edge, inexact=inexact)
 
 
-def read_near(
+def read_candidates(
     spans: Spans,
     selection: Selection,
     model: RowModel,
     full: pa.Schema,
     schema: pa.Schema,
-    reader: FileReader,
+    reader: SegmentFileReader,
 ) -> pa.Table:
     """The rows of `spans` that are in the window, for one who looks at keys himself: some with others come along."""
     if selection.edge:
@@ -253,14 +256,14 @@ def read_near(
     return read_spans(spans, schema, full, reader)
 
 
-def read_found(
+def read_matching(
     found: Sequence[RowRange],
     selection: Selection,
     ranges: Sequence[KeyRange],
     model: RowModel,
     full: pa.Schema,
     schema: pa.Schema,
-    reader: FileReader,
+    reader: SegmentFileReader,
 ) -> pa.Table:
     """The rows of `found` that are in the window and whose key lies in `ranges`, with the columns of `schema`."""
     whole = {segment.id for segment in selection.whole}
@@ -277,7 +280,7 @@ def _read(
     model: RowModel,
     full: pa.Schema,
     schema: pa.Schema,
-    reader: FileReader,
+    reader: SegmentFileReader,
     *,
     edge: bool,
     inexact: bool,

@@ -58,12 +58,12 @@ class RowModel:
 
     def times(self, rows: pa.RecordBatch | pa.Table) -> tuple[Int64s, Bools | None]:
         """Event times in microseconds, and which are valid (None: all)."""
-        return micros(rows.column(self.time))
+        return to_microseconds(rows.column(self.time))
 
     def expiries(self, rows: pa.RecordBatch | pa.Table, ts: Int64s) -> tuple[Int64s, Bools | None]:
         """Expiry times in microseconds, and which are valid (None: all)."""
         if self.expires is not None:
-            return micros(rows.column(self.expires))
+            return to_microseconds(rows.column(self.expires))
         if self.lifetime is not None:
             exp = np.where(ts >= _ABSURD - self.lifetime, _ABSURD, ts + self.lifetime)
         else:
@@ -101,7 +101,7 @@ class RowModel:
         return (time - self.origin) // self.delta
 
 
-def micros(column: pa.Array | pa.ChunkedArray) -> tuple[Int64s, Bools | None]:
+def to_microseconds(column: pa.Array | pa.ChunkedArray) -> tuple[Int64s, Bools | None]:
     """Microseconds (rounded up) of a timestamp column, and which values are valid (None: all)."""
     array = _flat(column)
     valid = None
@@ -130,7 +130,7 @@ def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column
 
 
-def value_bytes(value: Any, kind: pa.DataType) -> bytes | None:
+def encode_value(value: Any, kind: pa.DataType) -> bytes | None:
     """One integer or text as the kernel encodes it, without an array of one value; None for what is not so plain."""
     if type(value) is int:
         limits = _INTEGERS.get(kind.id)
@@ -145,13 +145,13 @@ def value_bytes(value: Any, kind: pa.DataType) -> bytes | None:
     return None
 
 
-def key_bytes(values: Sequence[Any], types: Sequence[pa.DataType], names: Sequence[str]) -> bytes:
+def encode_key(values: Sequence[Any], types: Sequence[pa.DataType], names: Sequence[str]) -> bytes:
     """The encoded prefix of a search key given by the values of its first columns."""
     if len(values) > len(types):
         raise SearchKeyError(
             f"the search key has {len(types)} column(s) {', '.join(names)}, but {len(values)} values were given"
         )
-    if len(types) == len(values) == 1 and (plain_one := value_bytes(values[0], types[0])) is not None:
+    if len(types) == len(values) == 1 and (plain_one := encode_value(values[0], types[0])) is not None:
         return plain_one
     arrays = []
     for value, kind, name in zip(values, types, names, strict=False):

@@ -24,13 +24,13 @@ import pyarrow as pa
 from windrow.indexes.column_cache import ColumnCache
 from windrow.indexes.row_model import RowModel
 from windrow.indexes.segment_reader import (
-    FileReader,
+    SegmentFileReader,
     Spans,
-    own_bytes,
-    read_group,
+    count_unmapped_bytes,
     read_live_spans,
+    read_row_group,
     read_spans,
-    row_groups,
+    split_at_row_groups,
 )
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection
@@ -38,7 +38,7 @@ from windrow.native import parquet_reader
 from windrow.native import rows as native_rows
 
 Batches = list[pa.RecordBatch]
-Of = tuple[tuple[int, int, int, bytes, int], ...]
+CopySource = tuple[tuple[int, int, int, bytes, int], ...]
 """What a copy is of: parts of segments, each with the segment's number, its first row and one past the last, when the
 segment's rows expire, and how many have."""
 _SHARE = 4
@@ -47,7 +47,7 @@ _PLACES = 16
 """Scans, each of a stream and some of its columns, that are remembered."""
 
 
-class Copies:
+class ScanCache:
     """Copies by what they are of; a scan that is made for the second time begins to keep them.
 
     Args:
@@ -56,7 +56,7 @@ class Copies:
 
     def __init__(self, cache: ColumnCache) -> None:
         self._cache = cache
-        self._kept: OrderedDict[Hashable, dict[Of, tuple[Batches, int]]] = OrderedDict()
+        self._kept: OrderedDict[Hashable, dict[CopySource, tuple[Batches, int]]] = OrderedDict()
         self._lock = threading.Lock()
         self.bytes = 0
         """Held now; memory is asked for in large pages, so that it may be some more."""
@@ -65,7 +65,7 @@ class Copies:
         """Whether copies of so many bytes can all be kept, if nothing else is."""
         return size <= self._cache.budget // _SHARE
 
-    def begin(self, scan: Hashable, wanted: Collection[Of]) -> dict[Of, Batches] | None:
+    def begin(self, scan: Hashable, wanted: Collection[CopySource]) -> dict[CopySource, Batches] | None:
         """What is kept of the copies that a scan wants; what it no longer wants goes, and its memory is used again.
 
         Args:
@@ -86,7 +86,7 @@ class Copies:
             self._drop(known, wanted)
             return {of: batches for of, (batches, _) in known.items()}
 
-    def keep(self, scan: Hashable, of: Of, batches: Batches, size: int) -> None:
+    def keep(self, scan: Hashable, of: CopySource, batches: Batches, size: int) -> None:
         """Keep a copy of so many bytes; those of scans that were not made for longest go for it."""
         with self._lock:
             known = self._kept.get(scan)
@@ -107,7 +107,7 @@ class Copies:
             for known in self._kept.values() if self.bytes else ():
                 self._drop(known, {of for of in known if gone.isdisjoint(part[0] for part in of)})
 
-    def _drop(self, known: dict[Of, tuple[Batches, int]], wanted: Collection[Of]) -> None:
+    def _drop(self, known: dict[CopySource, tuple[Batches, int]], wanted: Collection[CopySource]) -> None:
         for of in [of for of in known if of not in wanted]:
             self._count(-known.pop(of)[1])
 
@@ -117,7 +117,7 @@ class Copies:
 
 
 _UNIT_BYTES = 4 << 20
-_ALONE_BYTES = 40 << 20
+_SERIAL_COPY_BYTES = 40 << 20
 """Up to so much is copied by the consumer alone: with a second thread both wait for each other and for memory."""
 _SHARED_BYTES = 256 << 10
 """A segment's row groups from which on each is a batch of its own."""
@@ -127,16 +127,16 @@ _BATCH_BYTES = 2048
 _OPEN_SHARE = 8
 """What needs no copy is kept if at most one byte in so many is memory of its own."""
 
-Work = Callable[[], Batches]
+ReadTask = Callable[[], Batches]
 
 
 class _Task(NamedTuple):
     """Rows that are read in one go."""
 
-    of: Of
+    of: CopySource
     bytes: int
     """About so many are copied."""
-    work: Work
+    work: ReadTask
     own: Callable[[Batches], int | None]
     """What keeping the result would take; None if it is not worth that."""
 
@@ -146,7 +146,7 @@ class _Unit:
     """Rows that are copied in one call."""
 
     spans: Spans
-    of: Of
+    of: CopySource
     bytes: int
     """About so many of live rows."""
 
@@ -156,8 +156,8 @@ def scan_segments(
     model: RowModel,
     full: pa.Schema,
     schema: pa.Schema,
-    reader: FileReader,
-    copies: Copies | None = None,
+    reader: SegmentFileReader,
+    copies: ScanCache | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a selection with the columns of `schema`, streamed.
 
@@ -175,24 +175,24 @@ def scan_segments(
         yield from (batch.select([]) for batch in scan_segments(selection, model, full, timed, reader))
         return
 
-    def whole(spans: Spans) -> Work:
+    def whole(spans: Spans) -> ReadTask:
         return lambda: _batches(read_spans(spans, schema, full, reader))
 
-    def groups(segment: Segment, cut: list[tuple[int, int]]) -> Work:
+    def groups(segment: Segment, cut: list[tuple[int, int]]) -> ReadTask:
         def group(start: int, stop: int) -> Batches:
-            rows = read_group(segment.file, start, stop, schema, full, reader)
+            rows = read_row_group(segment.file, start, stop, schema, full, reader)
             return whole(Spans.of({segment.file: [(start, stop)]}))() if rows is None else [rows]
 
         return lambda: [batch for start, stop in cut for batch in group(start, stop)]
 
     bounds = selection.edge_bounds()
 
-    def edge(spans: Spans) -> Work:
+    def edge(spans: Spans) -> ReadTask:
         return lambda: _batches(read_live_spans(spans, bounds, model, schema, full, reader))
 
     shared, small = list[_Task](), []
     for segment in selection.whole:
-        cut = row_groups(segment, full, reader)
+        cut = split_at_row_groups(segment, full, reader)
         if segment.bytes >= _SHARED_BYTES * len(cut):
             of = ((segment.id, segment.start, segment.stop, segment.expiries, 0),)
             memory, _ = reader.mapped(segment.file, full)
@@ -203,7 +203,7 @@ def scan_segments(
     edges = list(_units(selection.edge, _dead(selection.edge, model.last_slot(bounds.now))))
     copied = [_Task(unit.of, unit.bytes, whole(unit.spans), _size) for unit in wholes]
     copied += [_Task(unit.of, unit.bytes, edge(unit.spans), _size) for unit in edges]
-    ready = list[Work]()
+    ready = list[ReadTask]()
     if copies is not None and bounds.is_of_expiry and model.expires is not None and selection.segments:
         folder = selection.segments[0].file.rpartition("/")[0]
         scan = folder, tuple(schema.names), tuple(map(str, schema.types))
@@ -213,8 +213,8 @@ def scan_segments(
 
 
 def _kept(
-    copies: Copies, scan: Hashable, shared: list[_Task], copied: list[_Task]
-) -> tuple[list[Work], list[_Task], list[_Task]]:
+    copies: ScanCache, scan: Hashable, shared: list[_Task], copied: list[_Task]
+) -> tuple[list[ReadTask], list[_Task], list[_Task]]:
     """What is there already, and what must be made, and kept when it is."""
     lasting = [*shared, *copied] if copies.has_room_for(sum(task.bytes for task in copied)) else shared
     known = copies.begin(scan, {task.of for task in lasting})
@@ -231,7 +231,7 @@ def _kept(
 
         return task._replace(work=made)
 
-    def there(batches: Batches) -> Work:
+    def there(batches: Batches) -> ReadTask:
         return lambda: batches
 
     ready = [there(known[task.of]) for task in lasting if task.of in known]
@@ -247,7 +247,7 @@ def _size(batches: Batches) -> int:
 
 def _own_if_open(memory: parquet_reader.FileMap, batches: Batches) -> int | None:
     """Bytes of batches that are not a mapped file's; None if they are many."""
-    own = sum(own_bytes(batch.columns, memory) + _BATCH_BYTES for batch in batches)
+    own = sum(count_unmapped_bytes(batch.columns, memory) + _BATCH_BYTES for batch in batches)
     return own if own * _OPEN_SHARE <= _size(batches) else None
 
 
@@ -299,9 +299,9 @@ def _units(segments: Sequence[Segment], dead: Sequence[int]) -> Iterator[_Unit]:
         yield unit()
 
 
-def _ahead(shared: Sequence[Work], copied: Sequence[Work], size: int) -> Iterator[pa.RecordBatch]:
+def _ahead(shared: Sequence[ReadTask], copied: Sequence[ReadTask], size: int) -> Iterator[pa.RecordBatch]:
     """Many copies are made by threads, a few ahead of the consumer, who is given between them what is there."""
-    if len(copied) <= 1 or size <= _ALONE_BYTES or _THREADS == 1:
+    if len(copied) <= 1 or size <= _SERIAL_COPY_BYTES or _THREADS == 1:
         for work in (*shared, *copied):
             yield from work()
         return
@@ -319,7 +319,7 @@ class _Helped:
         works: The pieces.
     """
 
-    def __init__(self, works: Sequence[Work]) -> None:
+    def __init__(self, works: Sequence[ReadTask]) -> None:
         self._works = works
         self._results: dict[int, Batches | BaseException] = {}
         self._next = 0
@@ -376,7 +376,7 @@ class _Helped:
                 self._changed.notify_all()
 
 
-def _spread(work: Sequence[Work], parts: int) -> Iterator[Sequence[Work]]:
+def _spread(work: Sequence[ReadTask], parts: int) -> Iterator[Sequence[ReadTask]]:
     """`work` in `parts` about equal parts."""
     for part in range(parts):
         yield work[len(work) * part // parts : len(work) * (part + 1) // parts]

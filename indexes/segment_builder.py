@@ -24,7 +24,7 @@ _DIRECTORY_SHARE = 0.02
 
 
 @dataclass(frozen=True)
-class Cut:
+class SegmentDraft:
     """One segment to be: a run of rows of one expiry column in an arranged table."""
 
     column: int
@@ -39,12 +39,12 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Arranged:
+class SortedBatch:
     """A table, the order in which its rows are stored, and where its segments are in that order."""
 
     table: pa.Table
     order: Int64s
-    cuts: tuple[Cut, ...]
+    cuts: tuple[SegmentDraft, ...]
 
     def write(self, output: SegmentFileWriter) -> None:
         """Write the rows: they are gathered on their way, a sorted copy is never made."""
@@ -52,9 +52,9 @@ class Arranged:
             output.add(self.table, self.order[cut.start : cut.start + cut.rows])
 
 
-def arrange(
+def sort_into_segments(
     table: pa.Table, model: RowModel, partitioner: Partitioner, ts: Int64s, exp: Int64s, seq: Int64s
-) -> Arranged:
+) -> SortedBatch:
     """Put `table` (without `_seq`) in storage order.
 
     Args:
@@ -77,10 +77,10 @@ def arrange(
     found, starts = native_rows.boundaries(bands[order])
     stops = [*starts.tolist()[1:], len(order)]
     cuts = tuple(
-        cut_of(column_of[band], start, stop, ts, exp, slots, keys, row_bytes)
+        draft_segment(column_of[band], start, stop, ts, exp, slots, keys, row_bytes)
         for band, start, stop in zip(found.tolist(), starts.tolist(), stops, strict=True)
     )
-    return Arranged(table.append_column(SEQ, pa.array(seq)).combine_chunks(), order, cuts)
+    return SortedBatch(table.append_column(SEQ, pa.array(seq)).combine_chunks(), order, cuts)
 
 
 def _bands(
@@ -110,7 +110,7 @@ def _bands(
     return band_of.reshape(-1)[codes], column_of
 
 
-def cut_of(
+def draft_segment(
     column: int,
     start: int,
     stop: int,
@@ -119,11 +119,11 @@ def cut_of(
     slots: Int64s,
     keys: pa.Array | None,
     row_bytes: float = 100.0,
-) -> Cut:
+) -> SegmentDraft:
     """The statistics and directory of rows [start, stop) of an arranged table."""
     part = slice(start, stop)
     own = keys.slice(start, stop - start) if keys is not None else None
-    return Cut(
+    return SegmentDraft(
         column=int(column),
         start=start,
         rows=stop - start,
@@ -132,17 +132,17 @@ def cut_of(
         min_exp=int(exp[part].min()),
         max_exp=int(exp[part].max()),
         expiries=pack_histogram(*native_rows.histogram(slots[part])),
-        directory=directory_of(own, row_bytes) if own is not None else b"",
+        directory=build_directory(own, row_bytes) if own is not None else b"",
     )
 
 
-def directory_of(keys: pa.Array, row_bytes: float) -> bytes:
+def build_directory(keys: pa.Array, row_bytes: float) -> bytes:
     """The directory of a segment, as fine as its rows are wide: an entry should save more reading than it costs."""
     block_rows = max(4, int(_BLOCK_BYTES / max(1.0, row_bytes)))
     repeats = max(1, int(_ENTRY_BYTES / (_DIRECTORY_SHARE * max(1.0, row_bytes))))
     return native_directory.build(keys, block_rows=block_rows, repeats=min(repeats, 32))
 
 
-def arrival(rows: int, before: int) -> Int64s:
+def number_arrivals(rows: int, before: int) -> Int64s:
     """Arrival ordinals of `rows` rows that follow `before` others."""
     return np.arange(before, before + rows, dtype=np.int64)

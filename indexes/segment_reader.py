@@ -20,7 +20,7 @@ from windrow.errors import DamageError
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.row_model import Bools, Int64s, RowModel
 from windrow.indexes.segments import Segment
-from windrow.indexes.selection import Bounds, Limits
+from windrow.indexes.selection import ColumnLimits, WindowBounds
 from windrow.native import parquet_reader
 from windrow.native import rows as native_rows
 
@@ -31,7 +31,7 @@ _CACHED_MAPS = 8192
 """Addresses and not descriptors: Linux lets a process have some 65,000."""
 
 
-class FileReader:
+class SegmentFileReader:
     """Reads row ranges of segment files under one root, keeping footers (not file handles) in memory."""
 
     def __init__(self, root: Path) -> None:
@@ -159,14 +159,14 @@ class FileReader:
         wanted = [name for name in columns if name in present]
         for group in range(first, last, step):
             groups = list(range(group, min(group + step, last)))
-            table = read_groups(opened, groups, wanted, file)
+            table = read_row_groups(opened, groups, wanted, file)
             low, high = int(firsts[groups[0]]), int(firsts[groups[-1] + 1])
             if low < start or high > stop:
                 table = table.slice(max(0, start - low), min(high, stop) - max(low, start))
             yield table
 
 
-def read_groups(opened: pq.ParquetFile, groups: list[int], columns: list[str], file: str) -> pa.Table:
+def read_row_groups(opened: pq.ParquetFile, groups: list[int], columns: list[str], file: str) -> pa.Table:
     """Row groups of an open file, with damage told in our words."""
     try:
         return opened.read_row_groups(groups, columns=columns, use_threads=False)
@@ -174,7 +174,7 @@ def read_groups(opened: pq.ParquetFile, groups: list[int], columns: list[str], f
         raise DamageError(f"segment file {file} is damaged ({_first_line(error)}); run 'windrow check'") from None
 
 
-def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def conform_to_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """`table` with the columns of `schema`: older files lack added columns, Spark's files lack Arrow's own types."""
     if table.schema.equals(schema):
         return table
@@ -216,7 +216,7 @@ def _first_line(error: BaseException) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-Parts = Mapping[str, Sequence[tuple[int, int]]]
+RangesByFile = Mapping[str, Sequence[tuple[int, int]]]
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ class Spans:
     stop: Int64s
 
     @classmethod
-    def of(cls, parts: Parts) -> "Spans":
+    def of(cls, parts: RangesByFile) -> "Spans":
         """From ranges by file."""
         bounds = np.array([pair for ranges in parts.values() for pair in ranges], np.int64).reshape(-1, 2)
         counts = np.array([len(ranges) for ranges in parts.values()], np.int64)
@@ -273,7 +273,7 @@ class Spans:
         return int((self.stop - self.start).sum())
 
 
-def read_spans(spans: Spans, schema: pa.Schema, full: pa.Schema, reader: FileReader) -> pa.Table:
+def read_spans(spans: Spans, schema: pa.Schema, full: pa.Schema, reader: SegmentFileReader) -> pa.Table:
     """The rows of many ranges, in their order, in one chunk.
 
     Args:
@@ -295,12 +295,12 @@ def read_spans(spans: Spans, schema: pa.Schema, full: pa.Schema, reader: FileRea
         raise _damaged(spans.files[getattr(error, "part", None) or 0], error) from None
 
 
-def read_ranges(parts: Parts, schema: pa.Schema, full: pa.Schema, reader: FileReader) -> pa.Table:
+def read_ranges(parts: RangesByFile, schema: pa.Schema, full: pa.Schema, reader: SegmentFileReader) -> pa.Table:
     """The rows of several ranges of several files, in the order of `parts`; arguments as of `read_spans`."""
     return read_spans(Spans.of(parts), schema, full, reader)
 
 
-def _one_by_one(spans: Spans, schema: pa.Schema, full: pa.Schema, reader: FileReader) -> pa.Table:
+def _one_by_one(spans: Spans, schema: pa.Schema, full: pa.Schema, reader: SegmentFileReader) -> pa.Table:
     tables = [schema.empty_table()]
     for part, start, stop in zip(spans.part.tolist(), spans.start.tolist(), spans.stop.tolist(), strict=True):
         file = spans.files[part]
@@ -308,7 +308,7 @@ def _one_by_one(spans: Spans, schema: pa.Schema, full: pa.Schema, reader: FileRe
         try:
             tables.append(parquet_reader.read_ranges([(memory, layout, [start], [stop])], schema.names, full))
         except parquet_reader.Declined:
-            tables += [conform(table, schema) for table in reader.batches(file, start, stop, schema.names)]
+            tables += [conform_to_schema(table, schema) for table in reader.batches(file, start, stop, schema.names)]
         except ValueError as error:
             raise _damaged(file, error) from None
     return pa.concat_tables(tables).combine_chunks()
@@ -318,8 +318,8 @@ def _damaged(file: str, error: ValueError) -> DamageError:
     return DamageError(f"segment file {file} is damaged ({error}); run 'windrow check'")
 
 
-def read_within(
-    spans: Spans, limits: Limits, schema: pa.Schema, full: pa.Schema, reader: FileReader
+def read_within_limits(
+    spans: Spans, limits: ColumnLimits, schema: pa.Schema, full: pa.Schema, reader: SegmentFileReader
 ) -> pa.RecordBatch | None:
     """Those of the rows that are within limits, in one pass; None if our own reader cannot. Else as `read_spans`."""
     mapped = reader.mapped_all(spans.files, full)
@@ -331,13 +331,13 @@ def read_within(
         raise _damaged(spans.files[getattr(error, "part", None) or 0], error) from None
 
 
-def row_groups(segment: Segment, full: pa.Schema, reader: FileReader) -> list[tuple[int, int]]:
+def split_at_row_groups(segment: Segment, full: pa.Schema, reader: SegmentFileReader) -> list[tuple[int, int]]:
     """A segment cut at the row groups of its file."""
     _, layout = reader.mapped(segment.file, full)
     return list(pairwise([segment.start, *layout.cuts(segment.start, segment.stop), segment.stop]))
 
 
-def own_bytes(arrays: Iterable[pa.Array], memory: parquet_reader.FileMap) -> int:
+def count_unmapped_bytes(arrays: Iterable[pa.Array], memory: parquet_reader.FileMap) -> int:
     """Bytes of arrays without texts that lie in a mapped file."""
     size = 0
     for array in arrays:
@@ -347,8 +347,8 @@ def own_bytes(arrays: Iterable[pa.Array], memory: parquet_reader.FileMap) -> int
     return size
 
 
-def read_group(
-    file: str, start: int, stop: int, schema: pa.Schema, full: pa.Schema, reader: FileReader
+def read_row_group(
+    file: str, start: int, stop: int, schema: pa.Schema, full: pa.Schema, reader: SegmentFileReader
 ) -> pa.RecordBatch | None:
     """One row range of one file; None if our own reader cannot."""
     memory, layout = reader.mapped(file, full)
@@ -361,12 +361,12 @@ def read_group(
 
 
 def read_live_spans(
-    spans: Spans, bounds: Bounds, model: RowModel, schema: pa.Schema, full: pa.Schema, reader: FileReader
+    spans: Spans, bounds: WindowBounds, model: RowModel, schema: pa.Schema, full: pa.Schema, reader: SegmentFileReader
 ) -> pa.Table:
     """Those of the rows that are in the window: times are looked at first, then only live rows are copied."""
     limits = bounds.limits(model, full)
     if limits is not None and schema.names:
-        found = read_within(spans, limits, schema, full, reader)
+        found = read_within_limits(spans, limits, schema, full, reader)
         if found is not None:
             return pa.Table.from_batches([found], schema)
     timed = [name for name in (model.time, model.expires) if name is not None]
@@ -382,11 +382,11 @@ def read_live(
     file: str,
     start: int,
     stop: int,
-    bounds: Bounds,
+    bounds: WindowBounds,
     model: RowModel,
     schema: pa.Schema,
     full: pa.Schema,
-    reader: FileReader,
+    reader: SegmentFileReader,
 ) -> pa.Table:
     """The rows of [start, stop) of a file that are in the window."""
     return read_live_spans(Spans.of({file: [(start, stop)]}), bounds, model, schema, full, reader)

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from windrow.indexes.row_model import Int64s
 from windrow.native import parquet_writer
 
-Settings = dict[str, Any]
+WriterSettings = dict[str, Any]
 """How columns are written, in pyarrow's words."""
 _SAMPLE_ROWS = 1024
 _SAMPLE_BYTES = 128 << 10
@@ -32,18 +32,18 @@ search key that repeats, compressed alone, made probes of a view twenty times as
 bytes."""
 _WORTH_NAMING = 0.02
 """The share that a column of repeating texts must have to get a dictionary; numbers must have `_WORTH_SAVING`."""
-_JUDGED_FOR = 64
+_FILES_PER_CHOICE = 64
 """Files that are written before columns are judged anew."""
 
 
-class Judge:
+class EncodingChooser:
     """Says how the files of one stream are written, and remembers it as long as the columns stay what they are."""
 
     def __init__(self) -> None:
-        self._known: tuple[pa.Schema, list[str], Settings] | None = None
+        self._known: tuple[pa.Schema, list[str], WriterSettings] | None = None
         self._left = 0
 
-    def settings(self, table: pa.Table, order: Int64s | None, sorted_by: Sequence[str]) -> Settings:
+    def settings(self, table: pa.Table, order: Int64s | None, sorted_by: Sequence[str]) -> WriterSettings:
         """How a file that begins with these rows is written.
 
         Args:
@@ -56,19 +56,19 @@ class Judge:
         if known is not None and self._left >= 0 and known[0].equals(table.schema) and known[1] == names:
             return known[2]
         sample = table.slice(0, _SAMPLE_ROWS) if order is None else table.take(pa.array(order[:_SAMPLE_ROWS]))
-        settings = column_settings(sample, names)
-        self._known, self._left = (table.schema, names, settings), _JUDGED_FOR - 1
+        settings = choose_column_settings(sample, names)
+        self._known, self._left = (table.schema, names, settings), _FILES_PER_CHOICE - 1
         return settings
 
 
-def is_plain(settings: Settings) -> bool:
+def is_plain(settings: WriterSettings) -> bool:
     """Whether no column has a dictionary or is compressed."""
     codecs = settings["compression"]
     used = {codecs} if isinstance(codecs, str) else set(codecs.values())
     return not settings["use_dictionary"] and used <= {"none"}
 
 
-def column_settings(sample: pa.Table, sorted_by: list[str]) -> Settings:
+def choose_column_settings(sample: pa.Table, sorted_by: list[str]) -> WriterSettings:
     """Dictionary and compression only for columns that gain from them, judged on a few rows.
 
     Compression must pay for the row, not for the column: single rows are read by page, and squeezing eight bytes
@@ -149,10 +149,10 @@ class SegmentFileWriter:
         schema: pa.Schema,
         row_group_bytes: int,
         sorted_by: Sequence[str] = (),
-        judge: Judge | None = None,
+        judge: EncodingChooser | None = None,
     ) -> None:
         self._sink = sink
-        self._judge = judge or Judge()
+        self._judge = judge or EncodingChooser()
         self._schema = schema
         self._row_group_bytes = row_group_bytes
         self._sorted_by = list(sorted_by)
@@ -185,7 +185,7 @@ class SegmentFileWriter:
         if self._output is None:
             self._output = self._begin(table, order)
         if rows:
-            self._output.write(table, order, group_rows(rows, size, self._row_group_bytes))
+            self._output.write(table, order, compute_group_rows(rows, size, self._row_group_bytes))
 
     def _begin(self, table: pa.Table, order: Int64s | None) -> "_Pages | _Arrow":
         settings = self._judge.settings(table, order, self._sorted_by)
@@ -259,7 +259,7 @@ def _joined(pending: Sequence[tuple[pa.Table, Int64s | None]]) -> tuple[pa.Table
     return table, np.concatenate(orders)
 
 
-def group_rows(rows: int, size: int, row_group_bytes: int) -> int:
+def compute_group_rows(rows: int, size: int, row_group_bytes: int) -> int:
     """Rows per row group so that each holds about `row_group_bytes`, of equal size."""
     groups = max(1, round(size / row_group_bytes))
     return int(max(32, -(-rows // groups)))

@@ -95,6 +95,6 @@ def _added_up(packed: Histogram) -> tuple[Int64s, Int64s]:
     return slots, np.concatenate(([0], np.cumsum(counts)))
 
 
-def seq_base(ordinal: int, rows_before: int) -> int:
+def compute_seq_base(ordinal: int, rows_before: int) -> int:
     """The base of a segment's sequence: slide ordinal in the high bits, earlier rows of that slide in the low ones."""
     return (ordinal << SEQ_BITS) + rows_before

@@ -11,14 +11,14 @@ from windrow.indexes.manifest import Manifest
 from windrow.indexes.row_model import Bools, RowModel
 from windrow.indexes.segments import Segment
 
-Limits = list[tuple[str, int, int]]
+ColumnLimits = list[tuple[str, int, int]]
 """Columns and the values that are kept: above the first number, up to the second."""
 _KNOWN = 8
 _FIRST, _LAST = -(1 << 63), (1 << 63) - 1
 
 
 @dataclass(frozen=True)
-class Bounds:
+class WindowBounds:
     """A window at one slide: rows with ``after < ts <= upto`` (None: no lower bound) and ``exp > now``."""
 
     after: int | None
@@ -46,7 +46,7 @@ class Bounds:
         """Whether every row is in the window as long as it lives."""
         return self.after is None and self.upto == _LAST
 
-    def limits(self, model: RowModel, schema: pa.Schema) -> Limits | None:
+    def limits(self, model: RowModel, schema: pa.Schema) -> ColumnLimits | None:
         """The window as bounds on columns of microseconds, or None if the rows' times have to be computed first."""
         if model.expires is None and model.floor is not None:
             return None
@@ -77,17 +77,17 @@ class Bounds:
 class Selection:
     """The segments that a window needs."""
 
-    bounds: Bounds
+    bounds: WindowBounds
     whole: tuple[Segment, ...]
     """All rows count: no filter is needed."""
     edge: tuple[Segment, ...]
     """Rows must be filtered."""
 
-    def edge_bounds(self) -> Bounds:
+    def edge_bounds(self) -> WindowBounds:
         """The bounds without an upper one, if no row of an edge segment is beyond it: less to look at in each row."""
         if bool((Manifest.of(self.edge).figures.max_ts > self.bounds.upto).any()):
             return self.bounds
-        return Bounds(self.bounds.after, _LAST, self.bounds.now)
+        return WindowBounds(self.bounds.after, _LAST, self.bounds.now)
 
     @cached_property
     def segments(self) -> Manifest:
@@ -95,7 +95,7 @@ class Selection:
         return Manifest.of(self.whole).then(Manifest.of(self.edge))
 
 
-def select(segments: Iterable[Segment], bounds: Bounds) -> Selection:
+def select_segments(segments: Iterable[Segment], bounds: WindowBounds) -> Selection:
     """Prune `segments` to those that the window needs; a manifest remembers it, since many ask between two slides."""
     manifest = Manifest.of(segments)
     known = manifest.selected
@@ -107,7 +107,7 @@ def select(segments: Iterable[Segment], bounds: Bounds) -> Selection:
     return found
 
 
-def _select(manifest: Manifest, bounds: Bounds) -> Selection:
+def _select(manifest: Manifest, bounds: WindowBounds) -> Selection:
     figures = manifest.figures
     needed = (figures.max_exp > bounds.now) & (figures.min_ts <= bounds.upto)  # as `needs` and `holds`, of all at once
     holds = (figures.min_exp > bounds.now) & (figures.max_ts <= bounds.upto)

@@ -10,15 +10,15 @@ import numpy as np
 from msgspec.structs import replace
 
 from windrow.indexes import maintenance
-from windrow.indexes.maintenance import CellKey, Files, Merge
-from windrow.indexes.manifest import Figures, Manifest
+from windrow.indexes.maintenance import CellKey, FileArrays, Merge
+from windrow.indexes.manifest import Manifest, SegmentArrays
 from windrow.indexes.partitioners import MAX_CELLS, Index, Partitioner
 from windrow.indexes.row_model import Bools, Int64s
-from windrow.indexes.segments import Segment, seq_base
+from windrow.indexes.segments import Segment, compute_seq_base
 
 
 @dataclass
-class Update:
+class UpdatePlan:
     """What one slide changes in the index."""
 
     slide: int
@@ -54,7 +54,7 @@ def plan_update(
     segments: Iterable[Segment],
     bucket: int,
     needed: tuple[int, int] | None = None,
-) -> Update:
+) -> UpdatePlan:
     """Plan the slide from `previous` to `slide`.
 
     Args:
@@ -69,7 +69,7 @@ def plan_update(
         needed: A slot before `slide` and its end, where somebody who reads the stream has come to: what expires later
             is dead to every query, and stays all the same.
     """
-    update = Update(slide, bucket=bucket, needed=None if needed is None else needed[1])
+    update = UpdatePlan(slide, bucket=bucket, needed=None if needed is None else needed[1])
     gone_at = now if needed is None else needed[1]
     before = slide - 1 if previous is None else previous
     known = Manifest.of(segments)
@@ -84,7 +84,7 @@ def plan_update(
     update.dropped += known.where(~stays)
     fresh: list[Segment] = []
     for file in arrivals:
-        base = seq_base(ordinal, update.inserted)
+        base = compute_seq_base(ordinal, update.inserted)
         for segment in file:
             placed = replace(segment, row=rows[segment.layout], first_slide=slide, last_slide=slide, seq_base=base)
             update.placed.append(placed)
@@ -99,9 +99,9 @@ def plan_update(
         if partitioner.index.maintenance == "rebuild":
             own &= losing | (figures.row == rows[number])
             touched = (segment for segment in (*known.where(own), *new) if segment.cell in update.touched)
-            update.merges += maintenance.rebuild(maintenance.by_cell(touched), dead_at)
+            update.merges += maintenance.plan_rebuild(maintenance.group_by_cell(touched), dead_at)
             continue
-        merges = maintenance.small_arrivals(new, dead_at)
+        merges = maintenance.plan_small_merges(new, dead_at)
         if partitioner.index.maintenance == "adaptive":
             columns = [cell[2] for cell in update.touched if cell[:2] == (number, rows[number])]
             own &= (figures.row == rows[number]) & np.isin(figures.column, columns, kind="sort")
@@ -110,7 +110,7 @@ def plan_update(
     return update
 
 
-def _losing(figures: Figures, partitioners: Mapping[int, Partitioner], slide: int, before: int) -> Bools:
+def _losing(figures: SegmentArrays, partitioners: Mapping[int, Partitioner], slide: int, before: int) -> Bools:
     """Which segments lie in columns whose rows expire."""
     found = np.zeros(len(figures.id), bool)
     for number, partitioner in partitioners.items():
@@ -119,27 +119,33 @@ def _losing(figures: Figures, partitioners: Mapping[int, Partitioner], slide: in
     return found
 
 
-def _cells(figures: Figures, places: Int64s) -> set[CellKey]:
+def _cells(figures: SegmentArrays, places: Int64s) -> set[CellKey]:
     packed = (figures.layout[places] * MAX_CELLS + figures.row[places]) * MAX_CELLS + figures.column[places]
     cells = (divmod(cell, MAX_CELLS) for cell in np.unique(packed).tolist())
     return {(*divmod(above, MAX_CELLS), column) for above, column in cells}
 
 
 def _adapt(
-    update: Update, index: Index, known: Manifest, own: Bools, new: Sequence[Segment], merges: list[Merge], dead_at: int
+    update: UpdatePlan,
+    index: Index,
+    known: Manifest,
+    own: Bools,
+    new: Sequence[Segment],
+    merges: list[Merge],
+    dead_at: int,
 ) -> list[Merge]:
     """What adaptive maintenance merges in the insertion row, besides `merges` of what came in; pays for it."""
 
-    def files(arrived: Manifest) -> Files:
+    def files(arrived: Manifest) -> FileArrays:
         figures = known.figures.where(own).then(arrived.figures)
         dead = np.concatenate((known.dead(dead_at)[own], arrived.dead(dead_at)))
-        return Files.of([*known.where(own), *arrived], figures, dead)
+        return FileArrays.of([*known.where(own), *arrived], figures, dead)
 
     every = files(Manifest(new))
     batch = sum(segment.bytes for segment in new)
-    saved = maintenance.bucket_after(every, index, update.bucket, batch)
+    saved = maintenance.refill_budget(every, index, update.bucket, batch)
     busy = {segment.id for merge in merges for segment in merge.segments}
     rest = files(Manifest(segment for segment in new if segment.id not in busy)) if busy else every
-    chosen = maintenance.adaptive(rest, index, saved, batch, dead_at)
+    chosen = maintenance.plan_adaptive_merges(rest, index, saved, batch, dead_at)
     update.bucket = max(0, saved - sum(merge.cost for merge in chosen))
     return chosen

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from windrow import times
 from windrow.append import Append, AppendReport
 from windrow.errors import DefinitionError, WindrowError
-from windrow.ingest.backpressure import log, slid, wait_for_room
-from windrow.ingest.session import WarehouseOrPath, opened
+from windrow.ingest.backpressure import log, try_slide, wait_for_spool_space
+from windrow.ingest.session import WarehouseOrPath, borrow_or_open
 from windrow.ingest.totals import Totals
 from windrow.warehouse import Warehouse
 
@@ -112,9 +112,9 @@ def ingest(
     """
     if slide not in ("auto", None):
         raise DefinitionError(f"slide={slide!r} is unknown; use 'auto', or None to slide yourself")
-    with opened(warehouse) as wh:
+    with borrow_or_open(warehouse) as wh:
         runs = [
-            _Run(wh, stream, name, adapter, slide == "auto", max_spool_bytes, stopping)
+            _AdapterRun(wh, stream, name, adapter, slide == "auto", max_spool_bytes, stopping)
             for name, adapter in adapters.items()
         ]
         threads = [threading.Thread(target=run.run, name=f"windrow-{run.source}") for run in runs]
@@ -126,7 +126,7 @@ def ingest(
 
 
 @dataclass(eq=False)
-class _Run:
+class _AdapterRun:
     """One adapter at work."""
 
     warehouse: Warehouse
@@ -160,14 +160,14 @@ class _Run:
 
     def _take(self, batch: Batch) -> bool:
         wh = self.warehouse
-        if not wait_for_room(wh, self.stream, self.source, self.limit, slide=self.slide, stopping=self.stopping):
+        if not wait_for_spool_space(wh, self.stream, self.source, self.limit, slide=self.slide, stopping=self.stopping):
             return False
         if batch.rows is not None:
             self.totals.add(self._append(batch))
         if batch.up_to is not None:
             wh.heartbeat(self.stream, source=self.source, up_to=batch.up_to)
             self.totals.heartbeats += 1
-        while self.slide and slid(wh, self.stream):
+        while self.slide and try_slide(wh, self.stream):
             self.totals.slides += 1
         return True
 

@@ -14,36 +14,45 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from windrow.append import Append, AppendReport
-from windrow.catalog.lookups import find_stream, source_name
+from windrow.catalog.lookups import find_stream, resolve_source
 from windrow.errors import BatchConflictError, DefinitionError
 from windrow.files import disk_errors
 from windrow.indexes.row_model import SEQ
-from windrow.ingest.backpressure import wait_for_room
-from windrow.ingest.errors import SPARK_ERRORS, translated
-from windrow.ingest.expressions import Limits, arranged, can_place, latest
-from windrow.ingest.schemas import Columns, plan_columns
-from windrow.ingest.session import WRITE_SETTINGS, WarehouseOrPath, address, opened, settings, use_this_interpreter
-from windrow.ingest.sort_key import learned
-from windrow.ingest.verify import take_in
+from windrow.ingest.backpressure import wait_for_spool_space
+from windrow.ingest.errors import SPARK_ERRORS, translate_error
+from windrow.ingest.expressions import TimeLimits, can_sort_in_sql, find_latest_time, sort_rows
+from windrow.ingest.schemas import ColumnPlan, plan_columns
+from windrow.ingest.session import (
+    WRITE_SETTINGS,
+    WarehouseOrPath,
+    apply_settings,
+    borrow_or_open,
+    to_write_url,
+    use_this_interpreter,
+)
+from windrow.ingest.sort_key import find_profile
+from windrow.ingest.verify import add_staged_files
 from windrow.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
     from pyspark.sql.column import Column
 
-_PAUSE = 0.05
-_WORTH_BYTES = 8 << 20
+_SYNC_INTERVAL = 0.05
+_SYNC_STEP_BYTES = 8 << 20
 
 
 @contextmanager
-def synced_meanwhile(folder: Path) -> Iterator[None]:
+def sync_in_background(folder: Path) -> Iterator[None]:
     """Let files that a job writes under `folder` reach the disk during the block.
 
     They are synced again when they are sealed, so this promises nothing. But the system tells a failed write to the
     first who asks, so one that is met here is raised.
     """
     over, failures = threading.Event(), list[OSError]()
-    worker = threading.Thread(target=_keep_syncing, args=(folder, over, failures), name="windrow-syncing", daemon=True)
+    worker = threading.Thread(
+        target=_sync_until_over, args=(folder, over, failures), name="windrow-syncing", daemon=True
+    )
     worker.start()
     try:
         yield
@@ -54,24 +63,24 @@ def synced_meanwhile(folder: Path) -> Iterator[None]:
         raise failures[0]
 
 
-def _written_files(folder: Path) -> Iterator[str]:
+def _list_task_files(folder: Path) -> Iterator[str]:
     """Files of tasks, finished or not, where Hadoop's committer keeps them until the whole job is done."""
     # Folders that go while we look do not disturb this walk.
     for inside, _, names in os.walk(folder / "_temporary"):
         yield from (os.path.join(inside, name) for name in names if name.endswith(".parquet") and name[0] != ".")
 
 
-def _keep_syncing(folder: Path, over: threading.Event, failures: list[OSError]) -> None:
+def _sync_until_over(folder: Path, over: threading.Event, failures: list[OSError]) -> None:
     synced: dict[int, int] = {}
-    while not over.wait(_PAUSE):
-        for path in _written_files(folder):
+    while not over.wait(_SYNC_INTERVAL):
+        for path in _list_task_files(folder):
             try:
                 opened = os.open(path, os.O_RDONLY)
             except OSError:  # its task was committed or given up meanwhile
                 continue
             try:
                 status = os.fstat(opened)
-                if status.st_size >= synced.get(status.st_ino, 0) + _WORTH_BYTES:
+                if status.st_size >= synced.get(status.st_ino, 0) + _SYNC_STEP_BYTES:
                     os.fdatasync(opened)
                     synced[status.st_ino] = status.st_size
             except OSError as error:
@@ -84,7 +93,7 @@ def _keep_syncing(folder: Path, over: threading.Event, failures: list[OSError]) 
 _TASK_BYTES = 512 << 20
 _ROW_GROUP_BYTES = 8 << 20
 _DICTIONARY_BYTES = 32 << 10
-_ABSURD_BYTES = 1 << 50
+_UNKNOWN_BYTES = 1 << 50
 
 
 def append(
@@ -111,10 +120,10 @@ def append(
     """
     if df.isStreaming:
         raise DefinitionError("this DataFrame is a stream; use windrow.spark.write_stream")
-    with opened(warehouse) as wh:
+    with borrow_or_open(warehouse) as wh:
         if max_spool_bytes is not None:
             entry, _ = wh._store.catalog.read(lambda tables: find_stream(tables, stream))
-            wait_for_room(wh, stream, source_name(entry, source), max_spool_bytes, slide=False)
+            wait_for_spool_space(wh, stream, resolve_source(entry, source), max_spool_bytes, slide=False)
         return append_rows(df, wh._store, stream, source, batch_id, where)
 
 
@@ -132,8 +141,8 @@ def append_rows(
     use_this_interpreter()
     job = Append(store, stream, source, batch_id)
     columns = plan_columns(df.schema, job.definition)
-    limits = Limits(job.now, job.horizon())
-    rows, seen = _filtered(df, where, job, limits)
+    limits = TimeLimits(job.now, job.horizon())
+    rows, seen = _filter_rows(df, where, job, limits)
     known = job.known_batch()
     if known is not None:
         job.tally.rows, job.tally.digest = known.rows, known.digest
@@ -146,9 +155,9 @@ def append_rows(
     folder = store.writer.stage("")
     try:
         with disk_errors(f"appending to stream {stream!r}"):
-            take_in(job, _written(rows, job, columns, limits, folder), limits.horizon)
+            add_staged_files(job, _write_files(rows, job, columns, limits, folder), limits.horizon)
             if seen is not None:
-                _hear(job, seen.get["upto"])
+                _record_progress(job, seen.get["upto"])
             return job.commit()
     except BaseException:
         job.discard()
@@ -157,8 +166,8 @@ def append_rows(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _filtered(
-    df: "DataFrame", where: "Column | str | None", job: Append, limits: Limits
+def _filter_rows(
+    df: "DataFrame", where: "Column | str | None", job: Append, limits: TimeLimits
 ) -> "tuple[DataFrame, Observation | None]":
     """The rows that meet a condition, and what will know the latest time of all rows."""
     if where is None:
@@ -166,40 +175,40 @@ def _filtered(
     from pyspark.sql import Observation
 
     seen = Observation()
-    return df.observe(seen, latest(df, job.definition.time, limits.horizon).alias("upto")).where(where), seen
+    return df.observe(seen, find_latest_time(df, job.definition.time, limits.horizon).alias("upto")).where(where), seen
 
 
-def _hear(job: Append, upto: int | None) -> None:
+def _record_progress(job: Append, upto: int | None) -> None:
     """The source has come so far, although no row says so; kept in the same transaction as the rows."""
     reached = [time for time in (job.tally.max_ts, upto) if time is not None]
     job.tally.max_ts = max(reached, default=None)
 
 
-def _written(df: "DataFrame", job: Append, columns: Columns, limits: Limits, folder: Path) -> list[Path]:
+def _write_files(df: "DataFrame", job: Append, columns: ColumnPlan, limits: TimeLimits, folder: Path) -> list[Path]:
     """Let Spark write the rows under `folder`; gives the files in arrival order."""
-    rows = gathered(df)
+    rows = coalesce_partitions(df)
     if columns.changed is not None:
         rows = rows.select(*columns.changed)
     try:
-        if not columns.native or not can_place(job):
+        if not columns.native or not can_sort_in_sql(job):
             from windrow.ingest.worker_writer import stage_in_workers
 
             return stage_in_workers(rows, job, limits, folder)
-        with settings(df.sparkSession, WRITE_SETTINGS):
-            output = arranged(rows, job, limits).write.mode("error")
-            for name, value in writer_options(job).items():
+        with apply_settings(df.sparkSession, WRITE_SETTINGS):
+            output = sort_rows(rows, job, limits).write.mode("error")
+            for name, value in choose_writer_options(job).items():
                 output = output.option(name, value)
-            with synced_meanwhile(folder):
-                output.parquet(address(folder))
+            with sync_in_background(folder):
+                output.parquet(to_write_url(folder))
     except SPARK_ERRORS as error:
-        raise translated(error, job.definition.name) from error
+        raise translate_error(error, job.definition.name) from error
     # Numbered by task, so that names are in the order of the partitions.
     return sorted(path for path in folder.iterdir() if path.name.startswith("part-") and path.suffix == ".parquet")
 
 
-def writer_options(job: Append) -> dict[str, str]:
+def choose_writer_options(job: Append) -> dict[str, str]:
     """Options of Spark's Parquet writer for segment files."""
-    known = learned(job)
+    known = find_profile(job)
     return {
         "compression": "snappy" if known.compresses else "none",
         "parquet.block.size": str(_ROW_GROUP_BYTES),
@@ -233,7 +242,7 @@ def _column_options(settings: dict[str, Any]) -> dict[str, str]:
     return options
 
 
-def gathered(df: "DataFrame") -> "DataFrame":
+def coalesce_partitions(df: "DataFrame") -> "DataFrame":
     """`df` in about as many partitions as there are cores, so that a slide does not take in a file per small task.
 
     Very large frames keep more, and what the user has gathered further stays so.
@@ -248,4 +257,4 @@ def gathered(df: "DataFrame") -> "DataFrame":
     elif plans.analyzed().getClass().getSimpleName() == "Repartition" and plans.analyzed().numPartitions() <= 2 * cores:
         return df
     size = int(plans.optimizedPlan().stats().sizeInBytes())
-    return df.coalesce(cores if size > _ABSURD_BYTES else max(cores, size // _TASK_BYTES))
+    return df.coalesce(cores if size > _UNKNOWN_BYTES else max(cores, size // _TASK_BYTES))

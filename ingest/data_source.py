@@ -37,19 +37,19 @@ from windrow.append import Append
 from windrow.definitions import StreamDefinition
 from windrow.errors import DefinitionError, SearchKeyError
 from windrow.files import disk_errors
-from windrow.indexes.probe import KeyRange, find_rows
-from windrow.indexes.row_model import RowModel, key_bytes
-from windrow.indexes.segment_reader import FileReader, conform
-from windrow.indexes.selection import Bounds
-from windrow.ingest.backpressure import slid
-from windrow.ingest.expressions import Limits
-from windrow.ingest.pin_keeper import keep
-from windrow.ingest.schemas import arrow_schema, check_columns, read_schema
+from windrow.indexes.probe import KeyRange, find_row_ranges
+from windrow.indexes.row_model import RowModel, encode_key
+from windrow.indexes.segment_reader import SegmentFileReader, conform_to_schema
+from windrow.indexes.selection import WindowBounds
+from windrow.ingest.backpressure import try_slide
+from windrow.ingest.expressions import TimeLimits
+from windrow.ingest.pin_keeper import start_pin_keeper
+from windrow.ingest.schemas import build_read_schema, check_columns, to_arrow_schema
 from windrow.ingest.session import open_warehouse, use_this_interpreter
-from windrow.ingest.verify import take_in
+from windrow.ingest.verify import add_staged_files
 from windrow.ingest.worker_writer import WorkerPlan
 from windrow.native import key_encoding as native_keys
-from windrow.snapshot import Snapshot, StreamView
+from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 _PARTITION_BYTES = 32 << 20
 _ABANDONED_SECONDS = 7 * 86400
-_PREFIX = "source-"
+_FOLDER_PREFIX = "source-"
 
 
 def register(spark: "SparkSession") -> None:
@@ -87,7 +87,7 @@ class WindrowSource(DataSource):
             definition = wh.stream(self._option("stream")).definition
         columns = self.options.get("columns")
         names = [name.strip() for name in columns.split(",")] if columns else definition.schema.names
-        return read_schema(definition, names)
+        return build_read_schema(definition, names)
 
     def reader(self, schema: StructType) -> "WindrowReader":
         """Reads a window."""
@@ -104,17 +104,17 @@ class WindrowSource(DataSource):
         """Appends micro-batches."""
         return WindrowStreamWriter(self._target(schema, overwrite), self._query())
 
-    def _target(self, schema: StructType, overwrite: bool) -> "_Target":
+    def _target(self, schema: StructType, overwrite: bool) -> "_WriteTarget":
         if overwrite:
             raise DefinitionError('a stream is append-only: write with mode("append"), or outputMode("append")')
         path, stream = self._option("path"), self._option("stream")
         with open_warehouse(path) as wh:
             job = Append(wh._store, stream, self.options.get("source"), self.options.get("batch_id"))
             check_columns(schema, job.definition)
-            folder = wh.path / "staging" / f"{_PREFIX}{uuid.uuid4().hex}"
+            folder = wh.path / "staging" / f"{_FOLDER_PREFIX}{uuid.uuid4().hex}"
             _remove_abandoned(folder.parent)
-            plan = WorkerPlan(job.definition, job.layout, Limits(job.now, job.horizon()), str(folder))
-        return _Target(path, stream, job.source, job.batch_id, plan, self.options.get("slide"))
+            plan = WorkerPlan(job.definition, job.layout, TimeLimits(job.now, job.horizon()), str(folder))
+        return _WriteTarget(path, stream, job.source, job.batch_id, plan, self.options.get("slide"))
 
     def _query(self) -> str:
         """What tells this query from others, and is the same after a restart."""
@@ -128,7 +128,7 @@ class WindrowSource(DataSource):
 
 
 @dataclass(frozen=True)
-class _Target:
+class _WriteTarget:
     path: str
     stream: str
     source: str
@@ -138,7 +138,7 @@ class _Target:
 
 
 @dataclass
-class Staged(WriterCommitMessage):
+class TaskFiles(WriterCommitMessage):
     """What one task wrote."""
 
     partition: int
@@ -152,16 +152,16 @@ class WindrowWriter(DataSourceArrowWriter):
         target: Where to.
     """
 
-    def __init__(self, target: _Target) -> None:
+    def __init__(self, target: _WriteTarget) -> None:
         self.target = target
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:
         """Runs in a worker."""
-        return _stage(self.target.plan, iterator)
+        return _stage_batches(self.target.plan, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Runs on the driver's machine, in a process of its own."""
-        _commit(self.target, messages, self.target.batch_id, self.target.plan.limits)
+        _commit_files(self.target, messages, self.target.batch_id, self.target.plan.limits)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
         """Forget what was staged."""
@@ -176,69 +176,74 @@ class WindrowStreamWriter(DataSourceStreamArrowWriter):
         query: Names the query over restarts.
     """
 
-    def __init__(self, target: _Target, query: str) -> None:
+    def __init__(self, target: _WriteTarget, query: str) -> None:
         self.target = target
         self.query = query
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:
         """Runs in a worker, which does not know the clock: the driver judges what is dead."""
         horizon = time.time_ns() // 1000 + self.target.plan.definition.max_ahead
-        return _stage(replace(self.target.plan, limits=Limits(None, horizon)), iterator)
+        return _stage_batches(replace(self.target.plan, limits=TimeLimits(None, horizon)), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Runs on the driver's machine, in a process of its own."""
-        _commit(self.target, messages, f"{self.query}:{batchId}", None)
+        _commit_files(self.target, messages, f"{self.query}:{batchId}", None)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         """Forget what was staged."""
-        for path in _files(messages):
+        for path in _list_files(messages):
             path.unlink(missing_ok=True)
 
 
-def _stage(plan: WorkerPlan, batches: Iterable[pa.RecordBatch]) -> Staged:
+def _stage_batches(plan: WorkerPlan, batches: Iterable[pa.RecordBatch]) -> TaskFiles:
     Path(plan.folder).mkdir(parents=True, exist_ok=True)
     context = TaskContext.get()
-    return Staged(context.partitionId() if context else 0, tuple(f"{plan.folder}/{name}" for name in plan.run(batches)))
+    return TaskFiles(
+        context.partitionId() if context else 0, tuple(f"{plan.folder}/{name}" for name in plan.run(batches))
+    )
 
 
-def _files(messages: Sequence[WriterCommitMessage | None]) -> list[Path]:
-    staged = sorted((m for m in messages if isinstance(m, Staged)), key=lambda message: message.partition)
+def _list_files(messages: Sequence[WriterCommitMessage | None]) -> list[Path]:
+    staged = sorted((m for m in messages if isinstance(m, TaskFiles)), key=lambda message: message.partition)
     return [Path(file) for message in staged for file in message.files]
 
 
-def _commit(
-    target: _Target, messages: Sequence[WriterCommitMessage | None], batch_id: str | None, limits: Limits | None
+def _commit_files(
+    target: _WriteTarget,
+    messages: Sequence[WriterCommitMessage | None],
+    batch_id: str | None,
+    limits: TimeLimits | None,
 ) -> None:
-    paths = _files(messages)
+    paths = _list_files(messages)
     with open_warehouse(target.path) as wh:
         job = Append(wh._store, target.stream, target.source, batch_id)
         if job.known_batch() is None:
             with disk_errors(f"appending to stream {target.stream!r}"):
                 try:
-                    take_in(job, paths, job.horizon() if limits is None else limits.horizon)
+                    add_staged_files(job, paths, job.horizon() if limits is None else limits.horizon)
                     job.commit()
                 except BaseException:
                     job.discard()
                     raise
         if target.slide == "auto":
-            slid(wh, target.stream)
+            try_slide(wh, target.stream)
     for folder in {path.parent for path in paths} | {Path(target.plan.folder)}:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_abandoned(staging: Path) -> None:
     """Staging of this kind has no living owner whose lock could be asked, so it goes by age."""
-    for folder in staging.glob(f"{_PREFIX}*"):
+    for folder in staging.glob(f"{_FOLDER_PREFIX}*"):
         if time.time() - folder.stat().st_mtime > _ABANDONED_SECONDS:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass
-class Ranges(InputPartition):
+class RowRangePartition(InputPartition):
     """Row ranges of segment files: (file, start, stop, whether rows must be filtered by the window)."""
 
     parts: list[tuple[str, int, int, bool]]
-    bounds: Bounds
+    bounds: WindowBounds
     model: RowModel
     """How rows last by the definition that the bounds are of; the stream may have been altered since the analysis."""
 
@@ -260,8 +265,8 @@ class WindrowReader(DataSourceReader):
         self.path = path
         self.definition = definition
         self.window = window
-        self.wanted = arrow_schema(schema, definition.name)
-        self.pin = times.duration(pin, "pin") if pin else 3600 * times.SECOND
+        self.wanted = to_arrow_schema(schema, definition.name)
+        self.pin = times.parse_duration(pin, "pin") if pin else 3600 * times.SECOND
         self.filters: list[Filter] = []
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
@@ -269,24 +274,26 @@ class WindrowReader(DataSourceReader):
         self.filters = list(filters)
         yield from filters
 
-    def partitions(self) -> Sequence[Ranges]:
+    def partitions(self) -> Sequence[RowRangePartition]:
         """The pruned segments, cut into parts of similar size."""
         stream = self.definition.name
         with Warehouse(self.path, create=False, read_only=True) as wh, Snapshot(wh._store, [stream]) as snapshot:
             view = snapshot.view(stream)
-            bounds = view.bounds() if self.window is None else view.last(times.duration(self.window, "window"))
+            bounds = view.bounds() if self.window is None else view.last(times.parse_duration(self.window, "window"))
             if bounds is None:
                 return []
-            keep(snapshot, self.pin)
-            return _binned(self._found(snapshot, view, bounds), bounds, view.entry.definition.model)
+            start_pin_keeper(snapshot, self.pin)
+            return _pack_partitions(self._found(snapshot, view, bounds), bounds, view.entry.definition.model)
 
-    def _found(self, snapshot: Snapshot, view: StreamView, bounds: Bounds) -> list[tuple[str, int, int, bool, int]]:
+    def _found(
+        self, snapshot: Snapshot, view: StreamSnapshot, bounds: WindowBounds
+    ) -> list[tuple[str, int, int, bool, int]]:
         selection = view.select(bounds)
         edge = {segment.id for segment in selection.edge}
-        ranges = key_conditions(self.filters, view)
+        ranges = find_key_ranges(self.filters, view)
         if ranges is None:
             return [(s.file, s.start, s.stop, s.id in edge, s.bytes) for s in selection.segments]
-        rows = find_rows(selection.segments, ranges, snapshot.directories, view.sorted_by)
+        rows = find_row_ranges(selection.segments, ranges, snapshot.directories, view.sorted_by)
         return [
             (
                 r.segment.file,
@@ -300,34 +307,36 @@ class WindrowReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs in a worker."""
-        assert isinstance(partition, Ranges)
+        assert isinstance(partition, RowRangePartition)
         model, full = partition.model, self.definition.schema
         stored = pa.schema([full.field(name) for name in self.wanted.names])
         timed = [name for name in (model.time, model.expires) if name is not None and name not in stored.names]
         edged = pa.schema([*stored, *(full.field(name) for name in timed)])
-        reader = FileReader(Path(self.path).absolute())
+        reader = SegmentFileReader(Path(self.path).absolute())
         for file, start, stop, edge in partition.parts:
             schema = edged if edge else stored
             for table in reader.batches(file, start, stop, schema.names):
-                rows = conform(table, schema)
+                rows = conform_to_schema(table, schema)
                 if edge:
                     rows = partition.bounds.filter(rows, model).select(stored.names)
-                yield from conform(rows, self.wanted).to_batches()
+                yield from conform_to_schema(rows, self.wanted).to_batches()
 
 
-def _binned(found: list[tuple[str, int, int, bool, int]], bounds: Bounds, model: RowModel) -> list[Ranges]:
-    bins: list[Ranges] = []
+def _pack_partitions(
+    found: list[tuple[str, int, int, bool, int]], bounds: WindowBounds, model: RowModel
+) -> list[RowRangePartition]:
+    bins: list[RowRangePartition] = []
     size = 0
     for file, start, stop, edge, weight in found:
         if not bins or size + weight > _PARTITION_BYTES:
-            bins.append(Ranges([], bounds, model))
+            bins.append(RowRangePartition([], bounds, model))
             size = 0
         bins[-1].parts.append((file, start, stop, edge))
         size += weight
     return bins
 
 
-def key_conditions(filters: Sequence[Filter], view: StreamView) -> list[KeyRange] | None:
+def find_key_ranges(filters: Sequence[Filter], view: StreamSnapshot) -> list[KeyRange] | None:
     """The encoded keys that conditions on the first key column leave; None if they leave all."""
     definition = view.entry.definition
     if not definition.key:
@@ -341,11 +350,11 @@ def key_conditions(filters: Sequence[Filter], view: StreamView) -> list[KeyRange
             continue
         try:
             if isinstance(condition, EqualTo | EqualNullSafe):
-                found = {_encoded(condition.value, kind, name)}
+                found = {_encode_value(condition.value, kind, name)}
             elif isinstance(condition, In):
-                found = {_encoded(value, kind, name) for value in condition.value}
+                found = {_encode_value(value, kind, name) for value in condition.value}
             else:
-                low, high = _narrowed(condition, kind, name, low, high)
+                low, high = _narrow_range(condition, kind, name, low, high)
                 continue
         except SearchKeyError:
             continue
@@ -355,20 +364,20 @@ def key_conditions(filters: Sequence[Filter], view: StreamView) -> list[KeyRange
     return None if low is None and high is None else [KeyRange(low or b"", high, open_ended=high is not None)]
 
 
-def _encoded(value: Any, kind: pa.DataType, name: str) -> bytes:
+def _encode_value(value: Any, kind: pa.DataType, name: str) -> bytes:
     if isinstance(value, dt.datetime) and value.tzinfo is None and getattr(kind, "tz", None) is not None:
         value = value.astimezone(dt.UTC)
-    return key_bytes((value,), (kind,), (name,))
+    return encode_key((value,), (kind,), (name,))
 
 
-def _narrowed(
+def _narrow_range(
     condition: Filter, kind: pa.DataType, name: str, low: bytes | None, high: bytes | None
 ) -> tuple[bytes | None, bytes | None]:
     """The range that one more comparison leaves, ends included; Spark checks the ends."""
     if isinstance(condition, GreaterThan | GreaterThanOrEqual):
-        edge = _encoded(condition.value, kind, name)
+        edge = _encode_value(condition.value, kind, name)
         low = edge if low is None else max(low, edge)
     elif isinstance(condition, LessThan | LessThanOrEqual):
-        edge = native_keys.successor(_encoded(condition.value, kind, name)) or b"\xff"
+        edge = native_keys.successor(_encode_value(condition.value, kind, name)) or b"\xff"
         high = edge if high is None else min(high, edge)
     return low, high

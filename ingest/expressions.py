@@ -17,76 +17,78 @@ from pyspark.sql.column import Column
 from windrow.append import Append
 from windrow.indexes.partitioners import NEVER, Partitioner
 from windrow.indexes.row_model import SEQ
-from windrow.ingest.sort_key import Numbers, big, pack, quoted
-from windrow.rejection import EARLIEST
+from windrow.ingest.sort_key import ConstantArray, build_packed_key, quote_name, write_bigint
+from windrow.rejection import EARLIEST_TIME
 
-TS, EXP, PLACE = "_windrow_ts", "_windrow_exp", "_windrow_place"
+TS, EXP, CELL_COLUMN = "_windrow_ts", "_windrow_exp", "_windrow_place"
 _EPOCH = "timestamp_ntz'1970-01-01 00:00:00'"
-_DECADE = 315_576_000_000_000
-_MOST_CYCLES = 1 << 16
-_ROW_BITS = (1 << 33) - 1
+_HORIZON_MARGIN = 315_576_000_000_000
+_MAX_CYCLES = 1 << 16
+_ROW_NUMBER_MASK = (1 << 33) - 1
 
 
 @dataclass(frozen=True)
-class Limits:
+class TimeLimits:
     """What decides whether a row is taken, and in which expiry column it lies: fixed when an append begins."""
 
     now: int | None
     horizon: int
 
 
-def can_place(append: Append) -> bool:
+def can_sort_in_sql(append: Append) -> bool:
     """Whether the expiry column can be computed in SQL: a random layout only while its permutations are few."""
-    partitioner, cycles = append.layout.partitioner(), _cycles(append)
-    return append.layout.index.name != "random" or partitioner.columns == 1 or 0 < len(cycles) <= _MOST_CYCLES
+    partitioner, cycles = append.layout.partitioner(), _find_cycles(append)
+    return append.layout.index.name != "random" or partitioner.columns == 1 or 0 < len(cycles) <= _MAX_CYCLES
 
 
-def arranged(rows: DataFrame, append: Append, limits: Limits) -> DataFrame:
+def sort_rows(rows: DataFrame, append: Append, limits: TimeLimits) -> DataFrame:
     """`rows` (the stream's columns) with `_seq`, each partition in storage order.
 
     Rows that are not taken come last, without `_seq`; so do rows outside of what a packed order has room for.
     """
     model, spark = append.model, rows.sparkSession
     last = append.layout.partitioner().columns
-    kept = ", ".join(quoted(name) for name in append.schema.names)
-    numbers = Numbers(TS)
-    packing = pack(append, limits.now, limits.horizon, EXP if model.expires is not None else TS, numbers)
-    reasons = rejected(append, limits, numbers)
+    kept = ", ".join(quote_name(name) for name in append.schema.names)
+    numbers = ConstantArray(TS)
+    packing = build_packed_key(append, limits.now, limits.horizon, EXP if model.expires is not None else TS, numbers)
+    reasons = build_rejection_sql(append, limits, numbers)
     outside = reasons if packing is None else f"{reasons} OR {packing.outside}"
-    place = f"cast(CASE WHEN {outside} THEN {last} ELSE {expiry_column(append)} END as bigint)"
+    place = f"cast(CASE WHEN {outside} THEN {last} ELSE {build_cell_column_sql(append)} END as bigint)"
     # Counted only where rows are taken: the branch of a CASE is not run for the others.
-    counted = f"CASE WHEN {PLACE} < {last} THEN monotonically_increasing_id() & {big(_ROW_BITS)} END"
+    counted = (
+        f"CASE WHEN {CELL_COLUMN} < {last} THEN monotonically_increasing_id() & {write_bigint(_ROW_NUMBER_MASK)} END"
+    )
     if packing is not None:
         # One number decides, so that Spark sorts by radix and does not look at the rows.
-        order = PLACE
-        sorted_by = f"shiftleft({PLACE}, {packing.bits}) + CASE WHEN {PLACE} < {last} THEN {packing.value} ELSE 0L END"
+        order = CELL_COLUMN
+        sorted_by = f"shiftleft({CELL_COLUMN}, {packing.bits}) + CASE WHEN {CELL_COLUMN} < {last} THEN {packing.value} ELSE 0L END"
     else:
         by_expiry = [] if append.definition.longest_life is None else [model.expires or model.time]
-        order = ", ".join([PLACE, *(quoted(name) for name in (*model.key, *by_expiry)), SEQ])
-        sorted_by = PLACE
-    timed, times = _timed(rows, append)
-    with _named(timed) as view, contextlib.ExitStack() as stack:
-        source = f"SELECT {kept}, {times}, {numbers.column()} AS {Numbers.ARRAY} FROM {view}"
+        order = ", ".join([CELL_COLUMN, *(quote_name(name) for name in (*model.key, *by_expiry)), SEQ])
+        sorted_by = CELL_COLUMN
+    timed, times = _add_times(rows, append)
+    with _temporary_view(timed) as view, contextlib.ExitStack() as stack:
+        source = f"SELECT {kept}, {times}, {numbers.column()} AS {ConstantArray.ARRAY} FROM {view}"
         if append.layout.index.name == "random" and last > 1:
-            cycles = stack.enter_context(_named(F.broadcast(_permutations(spark, append))))
-            source = f"SELECT * FROM ({source}) LEFT JOIN {cycles} ON {_cycle(append)} = _windrow_cycle"
+            cycles = stack.enter_context(_temporary_view(F.broadcast(_build_permutations(spark, append))))
+            source = f"SELECT * FROM ({source}) LEFT JOIN {cycles} ON {_build_cycle_sql(append)} = _windrow_cycle"
         # One statement: each further step on a frame would be another analysis of the whole plan.
-        numbered = f"SELECT {kept}, {counted} AS {SEQ}, {sorted_by} AS {PLACE}"
-        placed = f"SELECT *, {place} AS {PLACE} FROM ({source})"
+        numbered = f"SELECT {kept}, {counted} AS {SEQ}, {sorted_by} AS {CELL_COLUMN}"
+        placed = f"SELECT *, {place} AS {CELL_COLUMN} FROM ({source})"
         return spark.sql(f"SELECT {kept}, {SEQ} FROM ({numbered} FROM ({placed})) SORT BY {order}")
 
 
-def _timed(rows: DataFrame, append: Append) -> tuple[DataFrame, str]:
+def _add_times(rows: DataFrame, append: Append) -> tuple[DataFrame, str]:
     """`rows`, and SQL of the columns of their event times and, where they have their own, expiries."""
     names = {TS: append.model.time} | ({EXP: append.model.expires} if append.model.expires is not None else {})
     zoned = {place: isinstance(rows.schema[name].dataType, T.TimestampType) for place, name in names.items()}
-    plain = [micros(rows, name).alias(place) for place, name in names.items() if not zoned[place]]
-    times = [f"unix_micros({quoted(name)}) AS {place}" if zoned[place] else place for place, name in names.items()]
+    plain = [to_micros(rows, name).alias(place) for place, name in names.items() if not zoned[place]]
+    times = [f"unix_micros({quote_name(name)}) AS {place}" if zoned[place] else place for place, name in names.items()]
     return rows.select("*", *plain) if plain else rows, ", ".join(times)
 
 
 @contextlib.contextmanager
-def _named(frame: DataFrame) -> Iterator[str]:
+def _temporary_view(frame: DataFrame) -> Iterator[str]:
     """A frame as a view that SQL can name, for the time of a statement."""
     name = f"_windrow_{uuid.uuid4().hex}"
     frame.createOrReplaceTempView(name)
@@ -96,26 +98,26 @@ def _named(frame: DataFrame) -> Iterator[str]:
         frame.sparkSession.catalog.dropTempView(name)
 
 
-def micros(rows: DataFrame, name: str) -> Column:
+def to_micros(rows: DataFrame, name: str) -> Column:
     """A timestamp column in microseconds since the epoch, read as UTC where it has no zone."""
-    column = F.col(quoted(name))
+    column = F.col(quote_name(name))
     if isinstance(rows.schema[name].dataType, T.TimestampType):
         return F.unix_micros(column)
-    found = _reinterpreted(rows.sparkSession, column)
+    found = _reinterpret_timestamp(rows.sparkSession, column)
     if found is not None:
         return found
     # The same in plain SQL, slower: an interval of seconds is a decimal with six places.
-    exact = f"cast(cast(({quoted(name)} - {_EPOCH}) as interval second) as decimal(20, 6)) * 1000000"
+    exact = f"cast(cast(({quote_name(name)} - {_EPOCH}) as interval second) as decimal(20, 6)) * 1000000"
     return F.expr(f"cast({exact} as bigint)")
 
 
-def latest(rows: DataFrame, name: str, horizon: int) -> Column:
+def find_latest_time(rows: DataFrame, name: str, horizon: int) -> Column:
     """The greatest time in a timestamp column, in microseconds, leaving out what is absurd or after `horizon`."""
-    ts = micros(rows, name)
-    return F.max(F.when(ts.between(EARLIEST, horizon), ts))
+    ts = to_micros(rows, name)
+    return F.max(F.when(ts.between(EARLIEST_TIME, horizon), ts))
 
 
-def _reinterpreted(spark: Any, column: Column) -> Column | None:
+def _reinterpret_timestamp(spark: Any, column: Column) -> Column | None:
     """A zoneless timestamp as the number that it is inside Spark; None if this Spark does not let us."""
     try:
         jvm = spark._jvm
@@ -127,13 +129,13 @@ def _reinterpreted(spark: Any, column: Column) -> Column | None:
         return None
 
 
-def rejected(append: Append, limits: Limits, number: Numbers) -> str:
+def build_rejection_sql(append: Append, limits: TimeLimits, number: ConstantArray) -> str:
     """SQL that is true for a row that is not taken; never null. The kernel says why."""
     definition = append.definition
-    horizon = min(limits.horizon, NEVER - _DECADE)
-    reasons = [f"{TS} IS NULL", f"{TS} < {big(EARLIEST)}", f"{TS} > {number(horizon)}"]
+    horizon = min(limits.horizon, NEVER - _HORIZON_MARGIN)
+    reasons = [f"{TS} IS NULL", f"{TS} < {write_bigint(EARLIEST_TIME)}", f"{TS} > {number(horizon)}"]
     if definition.expires is not None:
-        reasons += [f"{EXP} IS NULL", f"{EXP} <= {TS}", f"{EXP} > {TS} + {big(definition.max_lifetime or 0)}"]
+        reasons += [f"{EXP} IS NULL", f"{EXP} <= {TS}", f"{EXP} > {TS} + {write_bigint(definition.max_lifetime or 0)}"]
         if limits.now is not None:
             reasons.append(f"{EXP} <= {number(limits.now)}")
     elif limits.now is not None and (oldest := definition.model.oldest(limits.now)) is not None:
@@ -141,35 +143,35 @@ def rejected(append: Append, limits: Limits, number: Numbers) -> str:
     return " OR ".join(reasons)
 
 
-def expiry_column(append: Append) -> str:
+def build_cell_column_sql(append: Append) -> str:
     """SQL of the cell column of a row that is taken."""
     partitioner = append.layout.partitioner()
     if partitioner.columns == 1 or append.definition.longest_life is None:
         return "0"
     if append.layout.index.name == "random":
-        place = f"pmod({_span(append, partitioner)}, {partitioner.columns})"
+        place = f"pmod({_build_slot_sql(append, partitioner)}, {partitioner.columns})"
         return f"element_at(_windrow_permutation, cast({place} as int) + 1)"
-    return f"pmod({_span(append, partitioner)}, {partitioner.columns})"
+    return f"pmod({_build_slot_sql(append, partitioner)}, {partitioner.columns})"
 
 
-def _span(append: Append, partitioner: Partitioner) -> str:
+def _build_slot_sql(append: Append, partitioner: Partitioner) -> str:
     """SQL of the expiry slot, in steps of the layout's column span, rounded down as the partitioner does."""
     model = append.model
     offset = (model.lifetime or 0) - model.origin
-    distance = f"({EXP if model.expires is not None else TS} + {big(offset)})"
-    delta = big(model.delta)
+    distance = f"({EXP if model.expires is not None else TS} + {write_bigint(offset)})"
+    delta = write_bigint(model.delta)
     slot = f"({distance} div {delta} + CASE WHEN {distance} % {delta} > 0 THEN 1L ELSE 0L END)"
     step = partitioner.column_span
-    return slot if step == 1 else f"(({slot} - pmod({slot}, {big(step)})) div {big(step)})"
+    return slot if step == 1 else f"(({slot} - pmod({slot}, {write_bigint(step)})) div {write_bigint(step)})"
 
 
-def _cycle(append: Append) -> str:
+def _build_cycle_sql(append: Append) -> str:
     partitioner = append.layout.partitioner()
-    span, columns = _span(append, partitioner), big(partitioner.columns)
+    span, columns = _build_slot_sql(append, partitioner), write_bigint(partitioner.columns)
     return f"(({span} - pmod({span}, {columns})) div {columns})"
 
 
-def _cycles(append: Append) -> range:
+def _find_cycles(append: Append) -> range:
     """The cycles of a random layout that rows that are taken can expire in; empty if there is no telling."""
     now, life = append.now, append.definition.longest_life
     if now is None or life is None:
@@ -179,11 +181,12 @@ def _cycles(append: Append) -> range:
     return range(first // columns, last // columns + 2)
 
 
-def _permutations(spark: Any, append: Append) -> DataFrame:
+def _build_permutations(spark: Any, append: Append) -> DataFrame:
     partitioner = append.layout.partitioner()
     columns = partitioner.columns
     rows = [
-        (cycle, [partitioner.column(cycle * columns + place) for place in range(columns)]) for cycle in _cycles(append)
+        (cycle, [partitioner.column(cycle * columns + place) for place in range(columns)])
+        for cycle in _find_cycles(append)
     ]
     found: DataFrame = spark.createDataFrame(rows, "_windrow_cycle bigint, _windrow_permutation array<int>")
     return found

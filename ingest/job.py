@@ -16,18 +16,18 @@ from pyspark.sql import DataFrame, SparkSession
 from windrow.definitions import StreamDefinition
 from windrow.errors import DefinitionError
 from windrow.ingest.append import append
-from windrow.ingest.backpressure import slid
-from windrow.ingest.errors import told
-from windrow.ingest.schemas import read_schema
+from windrow.ingest.backpressure import try_slide
+from windrow.ingest.errors import describe_error
+from windrow.ingest.schemas import build_read_schema
 from windrow.ingest.session import use_this_interpreter
-from windrow.ingest.stream import MAX_SPOOL_BYTES, stop, totals, write_stream
+from windrow.ingest.stream import DEFAULT_MAX_SPOOL_BYTES, stop, totals, write_stream
 from windrow.ingest.totals import Totals
 from windrow.warehouse import Warehouse
 
-_TYPED = ("csv", "json")
-_LOOK_EVERY = 0.5
+_TEXT_FORMATS = ("csv", "json")
+_POLL_SECONDS = 0.5
 
-Moved = Callable[[Totals], None]
+ProgressCallback = Callable[[Totals], None]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Job:
     slide: bool = True
     max_spool_bytes: int | None = None
 
-    def run(self, warehouse: Warehouse, spark: SparkSession, moved: Moved) -> Totals:
+    def run(self, warehouse: Warehouse, spark: SparkSession, moved: ProgressCallback) -> Totals:
         """Ingest; `moved` is told from time to time how far it has come."""
         rows = self.load(spark, warehouse.stream(self.stream).definition)
         if self.sql is not None:
@@ -65,13 +65,13 @@ class Job:
         if streaming and len(self.paths) > 1:
             raise DefinitionError(f"a stream reads one folder, not {len(self.paths)}; give one --load")
         # Spark would make nulls of a record that it cannot read, and nobody would know.
-        strict = {"mode": "FAILFAST"} if self.format in _TYPED else {}
+        strict = {"mode": "FAILFAST"} if self.format in _TEXT_FORMATS else {}
         reader: Any = (spark.readStream if streaming else spark.read).format(self.format)
         reader = reader.options(**strict).options(**self.options)
         if self.schema is not None:
             reader = reader.schema(self.schema)
-        elif self.format in _TYPED or (streaming and self.paths and self.format != "text"):
-            reader = reader.schema(read_schema(definition, definition.schema.names))
+        elif self.format in _TEXT_FORMATS or (streaming and self.paths and self.format != "text"):
+            reader = reader.schema(build_read_schema(definition, definition.schema.names))
         found = [path if "://" in path else str(Path(path).absolute()) for path in self.paths]
         frame: DataFrame = reader.load(found[0] if len(found) == 1 else found or None)
         return frame
@@ -89,11 +89,11 @@ class Job:
                 max_spool_bytes=self.max_spool_bytes,
             )
         )
-        while self.slide and slid(warehouse, self.stream):
+        while self.slide and try_slide(warehouse, self.stream):
             counted.slides += 1
         return counted
 
-    def _query(self, warehouse: Warehouse, rows: DataFrame, moved: Moved) -> Totals:
+    def _query(self, warehouse: Warehouse, rows: DataFrame, moved: ProgressCallback) -> Totals:
         query = write_stream(
             rows,
             warehouse,
@@ -105,18 +105,18 @@ class Job:
             trigger=self.trigger if self.continuous else "available now",
             heartbeat=self.heartbeat,
             lag=self.lag,
-            max_spool_bytes=MAX_SPOOL_BYTES if self.max_spool_bytes is None else self.max_spool_bytes,
+            max_spool_bytes=DEFAULT_MAX_SPOOL_BYTES if self.max_spool_bytes is None else self.max_spool_bytes,
         )
         counted = totals(query)
         try:
             while query.isActive:
-                time.sleep(_LOOK_EVERY)
+                time.sleep(_POLL_SECONDS)
                 moved(counted)
         except KeyboardInterrupt:
             stop(query)
         failure = query.exception()
         if failure is not None and counted.failure is None:
-            counted.failure = told(failure)
+            counted.failure = describe_error(failure)
         return counted
 
 

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from windrow.snapshot import Snapshot
 
-_LOOK_EVERY = 0.5
+_POLL_SECONDS = 0.5
 
 
-def keep(snapshot: "Snapshot", micros: int) -> None:
+def start_pin_keeper(snapshot: "Snapshot", micros: int) -> None:
     """Let another process pin what `snapshot` pins; the caller may then let go."""
     from windrow import pins
 
     store = snapshot.store
     if not store.catalog.writable:
         return
-    pin = pins.path(store.pins.folder, snapshot.version, store.unique())
+    pin = pins.pin_path(store.pins.folder, snapshot.version, store.unique())
     # -P: the folder of this file must not stand before the standard library.
     command = [sys.executable, "-P", str(Path(__file__)), str(pin), str(os.getppid()), str(micros / 1e6)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
@@ -33,7 +33,7 @@ def keep(snapshot: "Snapshot", micros: int) -> None:
         raise OSError(f"the process that should pin {store.root} for Spark did not start")
 
 
-def _hold(pin: str, parent: str, seconds: str) -> None:
+def _hold_pin(pin: str, parent: str, seconds: str) -> None:
     """Runs in the keeper: pins as `HeldFile` does, without importing the package, and goes on in the background."""
     path = Path(pin)
     hidden = path.with_name(f".{path.name}")
@@ -46,10 +46,10 @@ def _hold(pin: str, parent: str, seconds: str) -> None:
     os.setsid()
     end = time.monotonic() + float(seconds)
     while time.monotonic() < end and Path(f"/proc/{parent}").exists():
-        time.sleep(_LOOK_EVERY)
+        time.sleep(_POLL_SECONDS)
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
-    _hold(*sys.argv[1:])
+    _hold_pin(*sys.argv[1:])

@@ -19,11 +19,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from windrow import times
 from windrow.errors import ClosedError
 from windrow.indexes.segments import Segment
-from windrow.indexes.selection import Bounds, Selection
-from windrow.ingest.expressions import EXP, TS, micros
-from windrow.ingest.schemas import read_schema
-from windrow.ingest.session import WarehouseOrPath, open_warehouse, pattern
-from windrow.snapshot import Snapshot, StreamView, pick
+from windrow.indexes.selection import Selection, WindowBounds
+from windrow.ingest.expressions import EXP, TS, to_micros
+from windrow.ingest.schemas import build_read_schema
+from windrow.ingest.session import WarehouseOrPath, open_warehouse, to_read_pattern
+from windrow.snapshot import Snapshot, StreamSnapshot, select_columns
 from windrow.store import Store
 from windrow.warehouse import Warehouse
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.column import Column
 
-_LOOK_EVERY = 1.0
-_SCANS = 8
+_POLL_SECONDS = 1.0
+_MAX_SEPARATE_SCANS = 8
 """Up to so many partly used files get a scan each; more share one, whose rows are told apart by file name."""
 
 
 @dataclass
-class _Pin:
+class _PinnedRead:
     """What keeps the files of one DataFrame from being reclaimed."""
 
     snapshot: Snapshot
@@ -50,9 +50,9 @@ class _Pin:
             self.warehouse.close()
 
 
-_pins: dict[int, _Pin] = {}
+_pinned_reads: dict[int, _PinnedRead] = {}
 _guard = threading.Lock()
-_names: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
+_read_numbers: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
 
 
 def read(
@@ -78,7 +78,7 @@ def read(
     try:
         snapshot = Snapshot(store, [stream])
         try:
-            frame = _frame(spark, store, snapshot.view(stream), window, columns, where)
+            frame = _build_frame(spark, store, snapshot.view(stream), window, columns, where)
         except BaseException:
             snapshot.close()
             raise
@@ -87,18 +87,18 @@ def read(
             own.close()
         raise
     with _guard:
-        number = max(_pins, default=0) + 1
-        _pins[number] = _Pin(snapshot, own, spark)
-        _names[frame] = number
-        if len(_pins) == 1:
-            threading.Thread(target=_watch, name="windrow-pins", daemon=True).start()
+        number = max(_pinned_reads, default=0) + 1
+        _pinned_reads[number] = _PinnedRead(snapshot, own, spark)
+        _read_numbers[frame] = number
+        if len(_pinned_reads) == 1:
+            threading.Thread(target=_release_ended_sessions, name="windrow-pins", daemon=True).start()
     return frame
 
 
 def release(df: "DataFrame") -> None:
     """Let go of the files of a DataFrame that `read` gave; what is made of it must not be computed any more."""
     with _guard:
-        pin = _pins.pop(_names.pop(df, -1), None)
+        pin = _pinned_reads.pop(_read_numbers.pop(df, -1), None)
     if pin is None:
         raise ClosedError(
             "this DataFrame pins nothing: it was released before, or did not come from windrow.spark.read"
@@ -123,43 +123,43 @@ def window(
         release(frame)
 
 
-def _watch() -> None:
+def _release_ended_sessions() -> None:
     """Let go of the pins of sessions that have ended."""
     while True:
-        time.sleep(_LOOK_EVERY)
+        time.sleep(_POLL_SECONDS)
         with _guard:
-            ended = [number for number, pin in _pins.items() if _ended(pin.spark)]
-            gone = [_pins.pop(number) for number in ended]
-            last = not _pins
+            ended = [number for number, pin in _pinned_reads.items() if _has_ended(pin.spark)]
+            gone = [_pinned_reads.pop(number) for number in ended]
+            last = not _pinned_reads
         for pin in gone:
             pin.close()
         if last:
             return
 
 
-def _ended(spark: Any) -> bool:
+def _has_ended(spark: Any) -> bool:
     context = getattr(spark, "_sc", None)
     return context is not None and context._jsc is None
 
 
-def _frame(
+def _build_frame(
     spark: "SparkSession",
     store: Store,
-    view: StreamView,
+    view: StreamSnapshot,
     window: times.Duration | None,
     columns: Sequence[str] | None,
     where: "Column | str | None",
 ) -> "DataFrame":
-    bounds = view.bounds() if window is None else view.last(times.duration(window, "window"))
-    wanted = pick(view, columns).names
+    bounds = view.bounds() if window is None else view.last(times.parse_duration(window, "window"))
+    wanted = select_columns(view, columns).names
     definition = view.entry.definition
     needed = [name for name in (definition.time, definition.expires) if name is not None and name not in wanted]
-    plain, checked, ranged = _sorted_out(store, view, view.select(bounds))
-    read_schema(definition, wanted)
-    kinds = read_schema(
+    plain, checked, ranged = _classify_files(store, view, view.select(bounds))
+    build_read_schema(definition, wanted)
+    kinds = build_read_schema(
         definition, [*(wanted if where is None else view.schema.names), *(needed if where is None else [])]
     )
-    reader = _Reader(spark, kinds, view, bounds)
+    reader = _SegmentScanner(spark, kinds, view, bounds)
     parts = reader.parts(plain, checked, ranged)
     frame = reduce(lambda one, other: one.union(other), parts) if parts else spark.createDataFrame([], kinds)
     if where is not None:
@@ -167,8 +167,8 @@ def _frame(
     return frame.select(*(f"`{name}`" for name in wanted))
 
 
-def _sorted_out(
-    store: Store, view: StreamView, selection: Selection
+def _classify_files(
+    store: Store, view: StreamSnapshot, selection: Selection
 ) -> tuple[list[Path], list[Path], dict[Path, tuple[list[Segment], bool]]]:
     """Files that are read as they are, files to be filtered by time and expiry, and files of which row ranges are ours.
 
@@ -195,7 +195,7 @@ def _sorted_out(
     return plain, checked, ranged
 
 
-class _Reader:
+class _SegmentScanner:
     """Scans of segment files with one schema.
 
     Args:
@@ -205,7 +205,7 @@ class _Reader:
         bounds: Of the window.
     """
 
-    def __init__(self, spark: Any, schema: Any, view: StreamView, bounds: Bounds | None) -> None:
+    def __init__(self, spark: Any, schema: Any, view: StreamSnapshot, bounds: WindowBounds | None) -> None:
         self._spark = spark
         self._schema = schema
         self._view = view
@@ -220,26 +220,26 @@ class _Reader:
             parts.append(self._scan(plain))
         if checked:
             parts.append(self._live(self._scan(checked)))
-        if len(ranged) <= _SCANS:
+        if len(ranged) <= _MAX_SEPARATE_SCANS:
             parts += [self._ranged([path], {path: use}) for path, use in ranged.items()]
         else:
             parts.append(self._ranged(list(ranged), ranged))
         return parts
 
     def _scan(self, paths: list[Path]) -> "DataFrame":
-        frame: DataFrame = self._spark.read.schema(self._schema).parquet(*(pattern(path) for path in paths))
+        frame: DataFrame = self._spark.read.schema(self._schema).parquet(*(to_read_pattern(path) for path in paths))
         return frame
 
     def _live(self, frame: "DataFrame") -> "DataFrame":
         """The rows that are in the window."""
         assert self._bounds is not None
         definition, bounds, names = self._view.entry.definition, self._bounds, self._schema.names
-        timed = frame.withColumn(TS, micros(frame, definition.time))
+        timed = frame.withColumn(TS, to_micros(frame, definition.time))
         conditions = [F.col(TS) <= bounds.upto]
         if bounds.after is not None:
             conditions.append(F.col(TS) > bounds.after)
         if definition.expires is not None:
-            timed = timed.withColumn(EXP, micros(frame, definition.expires))
+            timed = timed.withColumn(EXP, to_micros(frame, definition.expires))
             conditions.append(F.col(EXP) > bounds.now)
         elif (oldest := definition.model.oldest(bounds.now)) is not None:
             conditions.append(F.col(TS) > oldest)
@@ -250,7 +250,7 @@ class _Reader:
         conditions = []
         for path in paths:
             segments, _ = uses[path]
-            ranges = [F.col("_metadata.row_index").between(s.start, s.stop - 1) for s in merged(segments)]
+            ranges = [F.col("_metadata.row_index").between(s.start, s.stop - 1) for s in join_row_ranges(segments)]
             condition = reduce(lambda one, other: one | other, ranges)
             conditions.append(condition if len(paths) == 1 else (F.col("_metadata.file_name") == path.name) & condition)
         frame = self._scan(paths).where(reduce(lambda one, other: one | other, conditions))
@@ -258,17 +258,17 @@ class _Reader:
 
 
 @dataclass(frozen=True)
-class _Range:
+class _RowRange:
     start: int
     stop: int
 
 
-def merged(segments: Sequence[Segment]) -> list[_Range]:
+def join_row_ranges(segments: Sequence[Segment]) -> list[_RowRange]:
     """The row ranges of segments of one file, adjacent ones joined."""
-    joined: list[_Range] = []
+    joined: list[_RowRange] = []
     for segment in sorted(segments, key=lambda s: s.start):
         if joined and joined[-1].stop == segment.start:
-            joined[-1] = _Range(joined[-1].start, segment.stop)
+            joined[-1] = _RowRange(joined[-1].start, segment.stop)
         else:
-            joined.append(_Range(segment.start, segment.stop))
+            joined.append(_RowRange(segment.start, segment.stop))
     return joined

@@ -15,9 +15,9 @@ from pyspark.sql.column import Column
 from windrow import arrow_input
 from windrow.definitions import StreamDefinition
 from windrow.errors import SchemaError
-from windrow.ingest.sort_key import quoted
+from windrow.ingest.sort_key import quote_name
 
-_SIMPLE: dict[Any, T.DataType] = {
+_WRITE_TYPES: dict[Any, T.DataType] = {
     pa.bool_(): T.BooleanType(),
     pa.int8(): T.ByteType(),
     pa.int16(): T.ShortType(),
@@ -36,29 +36,29 @@ _SIMPLE: dict[Any, T.DataType] = {
     pa.timestamp("us"): T.TimestampNTZType(),
 }
 # Types that Spark reads from Parquet as something wider, and cannot write.
-_WIDER: dict[Any, T.DataType] = {
+_UNSIGNED_READ_TYPES: dict[Any, T.DataType] = {
     pa.uint8(): T.ShortType(),
     pa.uint16(): T.IntegerType(),
     pa.uint32(): T.LongType(),
     pa.uint64(): T.DecimalType(20, 0),
 }
-_AS_READ = {
+_UNSIGNED_ARROW_TYPES = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
     pa.uint32(): pa.int64(),
     pa.uint64(): pa.decimal128(20, 0),
 }
-_WIDENS: dict[type[T.DataType], tuple[type[T.DataType], ...]] = {
+_WIDENING_CASTS: dict[type[T.DataType], tuple[type[T.DataType], ...]] = {
     T.ByteType: (T.ShortType, T.IntegerType, T.LongType),
     T.ShortType: (T.IntegerType, T.LongType),
     T.IntegerType: (T.LongType,),
     T.FloatType: (T.DoubleType,),
 }
-NOT_NULLABLE = "windrow: not nullable: "
+NULL_ERROR_PREFIX = "windrow: not nullable: "
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnPlan:
     """How a DataFrame's columns become the stream's."""
 
     changed: tuple[Column, ...] | None
@@ -67,35 +67,35 @@ class Columns:
     """Whether Spark can write the stream's types itself; if not, rows go through Python workers."""
 
 
-def native_type(kind: pa.DataType) -> T.DataType | None:
+def find_write_type(kind: pa.DataType) -> T.DataType | None:
     """The Spark type that Spark writes to Parquet exactly as an Arrow type is written; None if there is none."""
     if pa.types.is_dictionary(kind):
-        return native_type(kind.value_type)
-    if kind in _SIMPLE:
-        return _SIMPLE[kind]
+        return find_write_type(kind.value_type)
+    if kind in _WRITE_TYPES:
+        return _WRITE_TYPES[kind]
     if pa.types.is_timestamp(kind) and kind.unit == "us":
         return T.TimestampType()
     if pa.types.is_decimal128(kind) and kind.scale >= 0:
         return T.DecimalType(kind.precision, kind.scale)
-    return _nested(kind, native_type)
+    return _find_nested_type(kind, find_write_type)
 
 
-def read_type(kind: pa.DataType) -> T.DataType | None:
+def find_read_type(kind: pa.DataType) -> T.DataType | None:
     """The Spark type as which Spark reads a column of a stream; None if it cannot."""
     if pa.types.is_dictionary(kind):
-        return read_type(kind.value_type)
-    if kind in _WIDER:
-        return _WIDER[kind]
+        return find_read_type(kind.value_type)
+    if kind in _UNSIGNED_READ_TYPES:
+        return _UNSIGNED_READ_TYPES[kind]
     if pa.types.is_timestamp(kind) and kind.unit != "ns":
         return T.TimestampNTZType() if kind.tz is None else T.TimestampType()
     if pa.types.is_fixed_size_binary(kind):
         return T.BinaryType()
     if pa.types.is_decimal(kind) and kind.precision <= 38 and kind.scale >= 0:
         return T.DecimalType(kind.precision, kind.scale)
-    return native_type(kind) or _nested(kind, read_type)
+    return find_write_type(kind) or _find_nested_type(kind, find_read_type)
 
 
-def _nested(kind: pa.DataType, inner: Any) -> T.DataType | None:
+def _find_nested_type(kind: pa.DataType, inner: Any) -> T.DataType | None:
     if pa.types.is_struct(kind):
         fields = [(field, inner(field.type)) for field in (kind.field(i) for i in range(kind.num_fields))]
         if any(found is None for _, found in fields) or not fields:
@@ -110,10 +110,10 @@ def _nested(kind: pa.DataType, inner: Any) -> T.DataType | None:
     return None
 
 
-def read_schema(definition: StreamDefinition, names: Sequence[str]) -> T.StructType:
+def build_read_schema(definition: StreamDefinition, names: Sequence[str]) -> T.StructType:
     """The Spark schema of some columns of a stream, or an error that names those that Spark has no type for."""
     schema = definition.schema
-    found = {name: read_type(schema.field(name).type) for name in names}
+    found = {name: find_read_type(schema.field(name).type) for name in names}
     lost = [f"{name!r} ({schema.field(name).type})" for name, kind in found.items() if kind is None]
     if lost:
         raise SchemaError(
@@ -123,7 +123,7 @@ def read_schema(definition: StreamDefinition, names: Sequence[str]) -> T.StructT
     return T.StructType([T.StructField(name, kind, True) for name, kind in found.items() if kind is not None])
 
 
-def arrow_schema(schema: T.StructType, stream: str) -> pa.Schema:
+def to_arrow_schema(schema: T.StructType, stream: str) -> pa.Schema:
     """The Arrow schema of a DataFrame."""
     from pyspark.sql.pandas.types import to_arrow_type
 
@@ -145,54 +145,56 @@ def arrow_schema(schema: T.StructType, stream: str) -> pa.Schema:
 def check_columns(schema: T.StructType, definition: StreamDefinition) -> None:
     """Refuse columns that cannot become those of the stream, with one error that names every difference."""
     wanted = definition.schema
-    given = arrow_schema(schema, definition.name)
+    given = to_arrow_schema(schema, definition.name)
     eased = pa.schema(
         [
-            field.with_type(eased_type(given.field(field.name).type, field.type))
+            field.with_type(find_intermediate_type(given.field(field.name).type, field.type))
             if field.name in given.names
             else field
             for field in wanted
         ]
     )
-    arrow_input.plan_columns(given, eased, definition.name, definition.added)
+    arrow_input.match_columns(given, eased, definition.name, definition.added)
     wrong = [
         f"column {field.name!r} is {schema[field.name].dataType.simpleString()}, the stream has {field.type}"
         for field in wanted
         if field.name in schema.names
-        and (target := native_type(field.type)) is not None
-        and not _lossless(schema[field.name].dataType, target)
+        and (target := find_write_type(field.type)) is not None
+        and not _is_lossless(schema[field.name].dataType, target)
     ]
     if wrong:
         raise SchemaError(f"stream {definition.name!r}: {'; '.join(wrong)}; nothing was appended")
 
 
-def plan_columns(schema: T.StructType, definition: StreamDefinition) -> Columns:
+def plan_columns(schema: T.StructType, definition: StreamDefinition) -> ColumnPlan:
     """How the columns of a DataFrame become those of the stream, if they can."""
     check_columns(schema, definition)
-    targets = [native_type(field.type) for field in definition.schema]
+    targets = [find_write_type(field.type) for field in definition.schema]
     # Hadoop replaces ${…} by the setting of that name wherever it is told the columns of a file.
     native = all(target is not None for target in targets) and not any("${" in name for name in definition.schema.names)
     if all(
-        _as_it_is(field, target, schema, native=native)
+        _fits_unchanged(field, target, schema, native=native)
         for field, target in zip(definition.schema, targets, strict=True)
     ):
-        return Columns(None, native)
+        return ColumnPlan(None, native)
     select = []
     for field, target in zip(definition.schema, targets, strict=True):
         if field.name not in schema.names:
             select.append(F.lit(None).cast(target or T.NullType()).alias(field.name))
             continue
         source = schema[field.name]
-        column = F.col(quoted(field.name))
+        column = F.col(quote_name(field.name))
         if native and target is not None and source.dataType != target:
             column = column.cast(target)
         if not field.nullable and source.nullable:
-            column = F.coalesce(column, F.raise_error(F.lit(NOT_NULLABLE + field.name)).cast(target or source.dataType))
+            column = F.coalesce(
+                column, F.raise_error(F.lit(NULL_ERROR_PREFIX + field.name)).cast(target or source.dataType)
+            )
         select.append(column.alias(field.name))
-    return Columns(tuple(select), native)
+    return ColumnPlan(tuple(select), native)
 
 
-def _as_it_is(field: pa.Field, target: T.DataType | None, schema: T.StructType, *, native: bool) -> bool:
+def _fits_unchanged(field: pa.Field, target: T.DataType | None, schema: T.StructType, *, native: bool) -> bool:
     """Whether a column of a DataFrame can be taken without a cast, an error for nulls or another spelling."""
     if field.name not in schema.names:
         return False
@@ -200,33 +202,33 @@ def _as_it_is(field: pa.Field, target: T.DataType | None, schema: T.StructType, 
     return bool((not native or source.dataType == target) and (field.nullable or not source.nullable))
 
 
-def eased_type(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:
+def find_intermediate_type(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:
     """`wanted`, or what Spark has for such values where it has no type for them; each value is checked later."""
-    if wanted in _AS_READ:
+    if wanted in _UNSIGNED_ARROW_TYPES:
         signed = pa.types.is_signed_integer(given) and wanted == pa.uint64()
-        return pa.int64() if signed else _AS_READ[wanted]
+        return pa.int64() if signed else _UNSIGNED_ARROW_TYPES[wanted]
     return pa.binary() if pa.types.is_fixed_size_binary(wanted) else wanted
 
 
-def _lossless(given: T.DataType, wanted: T.DataType) -> bool:
+def _is_lossless(given: T.DataType, wanted: T.DataType) -> bool:
     """Whether Spark's cast keeps every value. Arrow's rules let it pass, but Spark rounds where Arrow checks."""
-    if isinstance(given, T.NullType) or (isinstance(wanted, type(given)) and not isinstance(given, _PARAMETRIC)):
+    if isinstance(given, T.NullType) or (isinstance(wanted, type(given)) and not isinstance(given, _PARAMETRIC_TYPES)):
         return True
     if isinstance(given, T.DecimalType) and isinstance(wanted, T.DecimalType):
         return given.scale <= wanted.scale and given.precision - given.scale <= wanted.precision - wanted.scale
     if isinstance(given, T.ArrayType) and isinstance(wanted, T.ArrayType):
-        return _lossless(given.elementType, wanted.elementType) and given.containsNull <= wanted.containsNull
+        return _is_lossless(given.elementType, wanted.elementType) and given.containsNull <= wanted.containsNull
     if isinstance(given, T.MapType) and isinstance(wanted, T.MapType):
-        kept = _lossless(given.keyType, wanted.keyType) and _lossless(given.valueType, wanted.valueType)
+        kept = _is_lossless(given.keyType, wanted.keyType) and _is_lossless(given.valueType, wanted.valueType)
         return kept and given.valueContainsNull <= wanted.valueContainsNull
     if isinstance(given, T.StructType) and isinstance(wanted, T.StructType):
         pairs = list(zip(given, wanted, strict=False))
         return len(given) == len(wanted) and all(
-            a.name == b.name and a.nullable <= b.nullable and _lossless(a.dataType, b.dataType) for a, b in pairs
+            a.name == b.name and a.nullable <= b.nullable and _is_lossless(a.dataType, b.dataType) for a, b in pairs
         )
     if isinstance(given, T.StringType) and isinstance(wanted, T.StringType):
         return True
-    return isinstance(wanted, _WIDENS.get(type(given), ()))
+    return isinstance(wanted, _WIDENING_CASTS.get(type(given), ()))
 
 
-_PARAMETRIC = (T.DecimalType, T.ArrayType, T.MapType, T.StructType)
+_PARAMETRIC_TYPES = (T.DecimalType, T.ArrayType, T.MapType, T.StructType)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WarehouseOrPath = Warehouse | str | os.PathLike[str]
-_GLOB = str.maketrans({character: f"\\{character}" for character in "\\*?[]{},"})
+_GLOB_ESCAPES = str.maketrans({character: f"\\{character}" for character in "\\*?[]{},"})
 
 # Timestamps in the form that Arrow and DuckDB read, and days and times as they are, however old.
-_UNSAID = "python3"
+_DEFAULT_PYTHON = "python3"
 """What Spark takes where nothing is said."""
 WRITE_SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -53,11 +53,11 @@ def use_this_interpreter() -> None:
     from pyspark import SparkContext
 
     running = SparkContext._active_spark_context
-    if running is not None and running.pythonExec == _UNSAID:  # it was started before anybody said which
+    if running is not None and running.pythonExec == _DEFAULT_PYTHON:  # it was started before anybody said which
         running.pythonExec = sys.executable
 
 
-def session() -> "SparkSession":
+def find_or_start_session() -> "SparkSession":
     """The running Spark session, or a new local one."""
     use_this_interpreter()
     from pyspark.sql import SparkSession
@@ -67,7 +67,7 @@ def session() -> "SparkSession":
 
 
 @contextmanager
-def opened(warehouse: WarehouseOrPath) -> Iterator[Warehouse]:
+def borrow_or_open(warehouse: WarehouseOrPath) -> Iterator[Warehouse]:
     """The warehouse; one that was given as a path is closed again."""
     if isinstance(warehouse, Warehouse):
         yield warehouse
@@ -83,17 +83,17 @@ def open_warehouse(path: str | os.PathLike[str]) -> Warehouse:
     return Warehouse(os.fspath(path), create=False)
 
 
-def address(path: Path) -> str:
+def to_write_url(path: Path) -> str:
     """A local path as Hadoop wants to write to it, whatever the default file system is."""
     return f"file://{path}"
 
 
-def pattern(path: Path) -> str:
+def to_read_pattern(path: Path) -> str:
     """A local path as Hadoop wants to read it: read paths are glob patterns."""
-    return f"file://{str(path).translate(_GLOB)}"
+    return f"file://{str(path).translate(_GLOB_ESCAPES)}"
 
 
-class _Held:
+class _ChangedSettings:
     """The settings of one session that jobs of ours have changed for the time being."""
 
     def __init__(self) -> None:
@@ -101,19 +101,19 @@ class _Held:
         self.before: dict[str, str | None] = {}
 
 
-_held: dict[str, _Held] = {}
+_changed_settings: dict[str, _ChangedSettings] = {}
 _guard = threading.Lock()
 
 
 @contextmanager
-def settings(spark: Any, values: Mapping[str, str]) -> Iterator[None]:
+def apply_settings(spark: Any, values: Mapping[str, str]) -> Iterator[None]:
     """Set options of a session while a job runs; the last job to end puts back what was there before the first."""
     with _guard:
-        held = _held.setdefault(name_of(spark), _Held())
+        held = _changed_settings.setdefault(find_session_id(spark), _ChangedSettings())
         held.users += 1
         for name, value in values.items():
             if name not in held.before:
-                held.before[name] = _current(spark, name)
+                held.before[name] = _read_setting(spark, name)
             spark.conf.set(name, value)
     try:
         yield
@@ -121,7 +121,7 @@ def settings(spark: Any, values: Mapping[str, str]) -> Iterator[None]:
         with _guard:
             held.users -= 1
             if not held.users:
-                del _held[name_of(spark)]
+                del _changed_settings[find_session_id(spark)]
                 for name, before in held.before.items():
                     if before is None:
                         spark.conf.unset(name)
@@ -129,12 +129,12 @@ def settings(spark: Any, values: Mapping[str, str]) -> Iterator[None]:
                         spark.conf.set(name, before)
 
 
-def name_of(spark: Any) -> str:
+def find_session_id(spark: Any) -> str:
     """What tells Spark's sessions apart: several Python objects may stand for one of them."""
     return str(spark._jsparkSession.sessionUUID())
 
 
-def _current(spark: Any, name: str) -> str | None:
+def _read_setting(spark: Any, name: str) -> str | None:
     value: str | None = spark.conf.get(name, None)
     return value
 
@@ -152,7 +152,7 @@ def quiet_session(name: str) -> "Iterator[SparkSession]":
     builder = SparkSession.builder.appName(name).master("local[2]")
     for setting, value in QUIET_SETTINGS.items():
         builder = builder.config(setting, value)
-    with _no_greetings():
+    with _silence_stderr():
         spark = builder.getOrCreate()
     try:
         yield spark
@@ -161,7 +161,7 @@ def quiet_session(name: str) -> "Iterator[SparkSession]":
 
 
 @contextmanager
-def _no_greetings() -> Iterator[None]:
+def _silence_stderr() -> Iterator[None]:
     """Keep what the JVM says while it starts off the terminal; it inherits our standard error."""
     saved, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)

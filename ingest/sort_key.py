@@ -13,18 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.append import Append
-from windrow.indexes.segment_reader import conform
-from windrow.indexes.segment_writer import column_settings
-from windrow.snapshot import load_view
+from windrow.indexes.segment_reader import conform_to_schema
+from windrow.indexes.segment_writer import choose_column_settings
+from windrow.snapshot import load_stream
 
-_BITS = 63
-_NARROW = {pa.bool_(): (0, 1), pa.int8(): (-(1 << 7), (1 << 7) - 1), pa.int16(): (-(1 << 15), (1 << 15) - 1)}
-_WORTH_COMPRESSING = 0.7
+_MAX_KEY_BITS = 63
+_TYPE_RANGES = {pa.bool_(): (0, 1), pa.int8(): (-(1 << 7), (1 << 7) - 1), pa.int16(): (-(1 << 15), (1 << 15) - 1)}
+_MAX_COMPRESSED_SHARE = 0.7
 SAMPLE_ROWS = 1024
 
 
 @dataclass(frozen=True)
-class Packing:
+class PackedKey:
     """How rows that are taken are put in order by one number."""
 
     outside: str
@@ -35,7 +35,7 @@ class Packing:
     """That it has at most."""
 
 
-class Numbers:
+class ConstantArray:
     """Numbers that change from batch to batch, as SQL that does not.
 
     Spark compiles the code of a job anew, and the JVM warms up to it anew, as soon as one number in it is another. So
@@ -59,11 +59,11 @@ class Numbers:
 
     def column(self) -> str:
         """SQL of the array, once all of them are known."""
-        return f"array({', '.join(big(value) for value in self._values for _ in range(2))})"
+        return f"array({', '.join(write_bigint(value) for value in self._values for _ in range(2))})"
 
 
 @dataclass
-class Learned:
+class StreamProfile:
     """What earlier batches of a stream have shown, in this process."""
 
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -74,47 +74,49 @@ class Learned:
     """How our own writer would write the columns, judged on some rows."""
 
 
-_learned: dict[tuple[str, int], Learned] = {}
+_learned: dict[tuple[str, int], StreamProfile] = {}
 _guard = threading.Lock()
 
 
-def learned(append: Append) -> Learned:
+def find_profile(append: Append) -> StreamProfile:
     """What is known of the stream that an append goes to."""
     with _guard:
-        known = _learned.setdefault((str(append.store.catalog.folder), append.entry.id), Learned())
+        known = _learned.setdefault((str(append.store.catalog.folder), append.entry.id), StreamProfile())
     if known.settings is None:
-        _judge(known, append, _stored(append))
+        _choose_writer_settings(known, append, _read_stored_sample(append))
     return known
 
 
-def _stored(append: Append) -> pa.Table:
+def _read_stored_sample(append: Append) -> pa.Table:
     """Some rows that the stream has, for a process that has not appended to it yet."""
     store, name = append.store, append.definition.name
-    segments = store.catalog.read(lambda tables: load_view(store, tables, name)).segments
+    segments = store.catalog.read(lambda tables: load_stream(store, tables, name)).segments
     if not segments:
         return append.schema.empty_table()
     newest = segments[-1]
     stop = min(newest.stop, newest.start + SAMPLE_ROWS)
     try:
-        return conform(next(store.reader.batches(newest.file, newest.start, stop, append.schema.names)), append.schema)
+        return conform_to_schema(
+            next(store.reader.batches(newest.file, newest.start, stop, append.schema.names)), append.schema
+        )
     except OSError:  # reclaimed meanwhile
         return append.schema.empty_table()
 
 
-def _judge(known: Learned, append: Append, sample: pa.Table) -> None:
+def _choose_writer_settings(known: StreamProfile, append: Append, sample: pa.Table) -> None:
     """Which columns are worth a dictionary, and whether rows are worth compressing."""
-    known.settings = column_settings(sample, list(append.model.key))
+    known.settings = choose_column_settings(sample, list(append.model.key))
     if sample.num_rows:
-        known.compresses = _shrinks(sample)
+        known.compresses = _is_compressible(sample)
 
 
-def learn(append: Append, keys: pa.Table, latest: int | None, sample: pa.Table) -> None:
+def update_profile(append: Append, keys: pa.Table, latest: int | None, sample: pa.Table) -> None:
     """Remember what the keys of a batch range over, how late its rows are, and whether they are worth compressing."""
-    known = learned(append)
+    known = find_profile(append)
     for name in append.model.key:
-        if not _countable(append.schema.field(name).type):
+        if not _is_integer_like(append.schema.field(name).type):
             continue
-        span = pc.min_max(_counted(keys.column(name)))
+        span = pc.min_max(_to_integers(keys.column(name)))
         low, high = span["min"].as_py(), span["max"].as_py()
         if low is not None:
             with _guard:
@@ -122,32 +124,34 @@ def learn(append: Append, keys: pa.Table, latest: int | None, sample: pa.Table) 
                 known.ranges[name] = (min(low, before[0]), max(high, before[1]))
     with _guard:
         known.latest = max((time for time in (known.latest, latest) if time is not None), default=None)
-    _judge(known, append, sample)
+    _choose_writer_settings(known, append, sample)
 
 
-def _shrinks(sample: pa.Table) -> bool:
+def _is_compressible(sample: pa.Table) -> bool:
     """Whether compression pays for a row as a whole."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, sample.schema) as stream:
         stream.write_table(sample)
     plain = sink.getvalue()
-    return bool(len(pa.Codec("lz4_raw").compress(plain)) < _WORTH_COMPRESSING * plain.size)
+    return bool(len(pa.Codec("lz4_raw").compress(plain)) < _MAX_COMPRESSED_SHARE * plain.size)
 
 
-def pack(append: Append, now: int | None, horizon: int, time: str, number_of: Numbers) -> Packing | None:
+def build_packed_key(
+    append: Append, now: int | None, horizon: int, time: str, number_of: ConstantArray
+) -> PackedKey | None:
     """The packing of a stream's rows, if there is one; `time` is the SQL column that expiries follow, in µs."""
-    definition, known = append.definition, learned(append)
+    definition, known = append.definition, find_profile(append)
     parts: list[tuple[str, int]] = []
     outside: list[str] = []
     for name in append.model.key:
         kind = append.schema.field(name).type
-        if not _countable(kind):
+        if not _is_integer_like(kind):
             return None
-        span = _NARROW.get(kind) or _widened(known.ranges.get(name))
+        span = _TYPE_RANGES.get(kind) or _widen_range(known.ranges.get(name))
         if span is None:
             return None
         low, high = span
-        number = _number(name, kind)
+        number = _build_integer_sql(name, kind)
         # Null comes first, as 0.
         parts.append((f"coalesce({number} - {number_of(low - 1)}, 0L)", (high - low + 1).bit_length()))
         outside.append(f"coalesce({number} < {number_of(low)} OR {number} > {number_of(high)}, false)")
@@ -162,12 +166,12 @@ def pack(append: Append, now: int | None, horizon: int, time: str, number_of: Nu
         parts.append((f"({time} - {number_of(after)})", max(1, upto - after).bit_length()))
         outside.append(f"{time} > {number_of(upto)}")
     bits = sum(size for _, size in parts)
-    if bits + append.layout.partitioner().columns.bit_length() > _BITS:
+    if bits + append.layout.partitioner().columns.bit_length() > _MAX_KEY_BITS:
         return None
-    return Packing(" OR ".join(outside) or "false", _shifted(parts), bits)
+    return PackedKey(" OR ".join(outside) or "false", _concatenate_bits(parts), bits)
 
 
-def _shifted(parts: Sequence[tuple[str, int]]) -> str:
+def _concatenate_bits(parts: Sequence[tuple[str, int]]) -> str:
     terms, below = [], sum(size for _, size in parts)
     for value, size in parts:
         below -= size
@@ -175,7 +179,7 @@ def _shifted(parts: Sequence[tuple[str, int]]) -> str:
     return " + ".join(terms) or "0L"
 
 
-def _widened(span: tuple[int, int] | None) -> tuple[int, int] | None:
+def _widen_range(span: tuple[int, int] | None) -> tuple[int, int] | None:
     """A range with room to both sides, so that a few new keys do not fall outside."""
     if span is None:
         return None
@@ -183,29 +187,29 @@ def _widened(span: tuple[int, int] | None) -> tuple[int, int] | None:
     return max(span[0] - room, -(1 << 62)), min(span[1] + room, 1 << 62)
 
 
-def _countable(kind: pa.DataType) -> bool:
+def _is_integer_like(kind: pa.DataType) -> bool:
     return bool(pa.types.is_signed_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind))
 
 
-def _counted(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _to_integers(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """A key column as numbers."""
     if pa.types.is_date32(column.type):
         return column.cast(pa.int32())
     return column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
 
 
-def _number(name: str, kind: pa.DataType) -> str:
+def _build_integer_sql(name: str, kind: pa.DataType) -> str:
     """SQL of a key column as a bigint that keeps its order."""
     if pa.types.is_date32(kind):
-        return f"cast(unix_date({quoted(name)}) as bigint)"
-    return f"cast({quoted(name)} as bigint)"
+        return f"cast(unix_date({quote_name(name)}) as bigint)"
+    return f"cast({quote_name(name)} as bigint)"
 
 
-def big(value: int) -> str:
+def write_bigint(value: int) -> str:
     """SQL of a bigint."""
     return f"({value}L)" if value > -(1 << 63) else "(-9223372036854775807L - 1L)"
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """SQL of a column's name."""
     return "`" + name.replace("`", "``") + "`"

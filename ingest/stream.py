@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from windrow import times
-from windrow.catalog.lookups import find_stream, source_name
+from windrow.catalog.lookups import find_stream, resolve_source
 from windrow.errors import BusyError, DefinitionError, WindrowError
 from windrow.ingest.append import append_rows
-from windrow.ingest.backpressure import slid, wait_for_room
-from windrow.ingest.errors import told
+from windrow.ingest.backpressure import try_slide, wait_for_spool_space
+from windrow.ingest.errors import describe_error
 from windrow.ingest.schemas import check_columns
 from windrow.ingest.session import WarehouseOrPath, open_warehouse, use_this_interpreter
 from windrow.ingest.totals import Totals
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger("windrow.ingest")
-MAX_SPOOL_BYTES = 4 << 30
-_LOOK_EVERY = 0.5
+DEFAULT_MAX_SPOOL_BYTES = 4 << 30
+_POLL_SECONDS = 0.5
 
 
 def write_stream(
@@ -47,7 +47,7 @@ def write_stream(
     trigger: str | None = None,
     heartbeat: times.Duration | None = None,
     lag: times.Duration | None = None,
-    max_spool_bytes: int | None = MAX_SPOOL_BYTES,
+    max_spool_bytes: int | None = DEFAULT_MAX_SPOOL_BYTES,
     name: str | None = None,
     stop_on_sigterm: bool = True,
 ) -> "StreamingQuery":
@@ -83,13 +83,13 @@ def write_stream(
     try:
         entry, _ = wh._store.catalog.read(lambda tables: find_stream(tables, stream))
         check_columns(df.schema, entry.definition)
-        interval = None if heartbeat is None else times.duration(heartbeat, "heartbeat")
-        behind = entry.definition.slack if lag is None else times.slack(lag, "lag")
-        job = _Job(
+        interval = None if heartbeat is None else times.parse_duration(heartbeat, "heartbeat")
+        behind = entry.definition.slack if lag is None else times.parse_slack(lag, "lag")
+        job = _StreamingAppend(
             warehouse=wh,
             own=not given,
             stream=stream,
-            source=source_name(entry, source),
+            source=resolve_source(entry, source),
             slide=slide == "auto",
             where=where,
             interval=interval,
@@ -110,22 +110,22 @@ def write_stream(
         raise
     job.begin(query)
     if stop_on_sigterm:
-        _stop_on_sigterm()
+        _install_sigterm_handler()
     return query
 
 
 def totals(query: "StreamingQuery") -> Totals:
     """What a query that `write_stream` started has brought in."""
-    return _job_of(query).totals
+    return _find_streaming_append(query).totals
 
 
 def stop(query: "StreamingQuery") -> None:
     """End a query that `write_stream` started, after the batch under way."""
-    _job_of(query).stop()
+    _find_streaming_append(query).stop()
 
 
 @dataclass(eq=False)
-class _Job:
+class _StreamingAppend:
     """One running query."""
 
     warehouse: Warehouse
@@ -153,7 +153,7 @@ class _Job:
     def begin(self, query: Any) -> None:
         """The query is there; batches have waited for it."""
         self._query = query
-        _jobs[str(query.runId)] = self
+        _streaming_appends[str(query.runId)] = self
         self._begun.set()
         threading.Thread(target=self._watch, name=f"windrow-{self.stream}", daemon=True).start()
 
@@ -162,7 +162,7 @@ class _Job:
         self._begun.wait()
         with self._busy:
             store = self.warehouse._store
-            room = wait_for_room(
+            room = wait_for_spool_space(
                 self.warehouse, self.stream, self.source, self.limit, slide=self.slide, stopping=self.stopping.is_set
             )
             if not room:
@@ -183,20 +183,20 @@ class _Job:
             self._slide()
 
     def _slide(self) -> None:
-        while self.slide and slid(self.warehouse, self.stream):
+        while self.slide and try_slide(self.warehouse, self.stream):
             self.totals.slides += 1
 
     def _watch(self) -> None:
         """Runs beside the query until it ends."""
         while self._active():
-            time.sleep(_LOOK_EVERY if self.interval is None else min(_LOOK_EVERY, self.interval / times.SECOND))
+            time.sleep(_POLL_SECONDS if self.interval is None else min(_POLL_SECONDS, self.interval / times.SECOND))
             with contextlib.suppress(WindrowError):
                 self._beat()
         failure = None
         with contextlib.suppress(Exception):
             failure = self._query.exception()
         if failure is not None and not self.stopping.is_set():
-            why = told(failure)
+            why = describe_error(failure)
             self.totals.failure = why
             log.error("stream %r: the query of source %r failed: %s", self.stream, self.source, why)
             with contextlib.suppress(WindrowError):
@@ -237,17 +237,17 @@ class _Job:
         self._query.stop()
 
 
-_jobs: dict[str, _Job] = {}
+_streaming_appends: dict[str, _StreamingAppend] = {}
 
 
-def _job_of(query: Any) -> _Job:
-    job = _jobs.get(str(query.runId))
+def _find_streaming_append(query: Any) -> _StreamingAppend:
+    job = _streaming_appends.get(str(query.runId))
     if job is None:
         raise DefinitionError("this query was not started by windrow.spark.write_stream in this process")
     return job
 
 
-def _stop_on_sigterm() -> None:
+def _install_sigterm_handler() -> None:
     """From now on SIGTERM ends the queries that run, and what it did before is done too.
 
     Only the main thread may set handlers; in another one, ending is the caller's business.
@@ -257,7 +257,7 @@ def _stop_on_sigterm() -> None:
         return
 
     def stop(number: int, frame: Any) -> None:
-        running = [job for job in _jobs.values() if job.stop_on_sigterm and job.running]
+        running = [job for job in _streaming_appends.values() if job.stop_on_sigterm and job.running]
         for job in running:
             threading.Thread(target=job.stop, name="windrow-stop", daemon=True).start()
         if callable(before):

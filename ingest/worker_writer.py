@@ -19,12 +19,12 @@ from windrow.catalog.records import Layout
 from windrow.definitions import StreamDefinition
 from windrow.errors import SchemaError
 from windrow.indexes.row_model import SEQ
-from windrow.indexes.segment_builder import arrange, arrival
+from windrow.indexes.segment_builder import number_arrivals, sort_into_segments
 from windrow.indexes.segment_writer import SegmentFileWriter
-from windrow.ingest.expressions import Limits
-from windrow.ingest.schemas import eased_type
-from windrow.rejection import classify
-from windrow.segment_files import CHUNK_BYTES, chunks
+from windrow.ingest.expressions import TimeLimits
+from windrow.ingest.schemas import find_intermediate_type
+from windrow.rejection import classify_rows
+from windrow.segment_files import CHUNK_BYTES, split_chunks
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class WorkerPlan:
 
     definition: StreamDefinition
     layout: Layout
-    limits: Limits
+    limits: TimeLimits
     folder: str
     names: tuple[str, ...] | None = None
     """Of the columns, if they come under others."""
@@ -41,8 +41,8 @@ class WorkerPlan:
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
         """Write the rows of one task; gives the names of its files, in arrival order."""
         schema = self.definition.schema
-        rows = arrow_input.batches(self._eased(batches), schema, self.definition.name, self.definition.added)
-        for chunk in chunks(rows, schema, CHUNK_BYTES):
+        rows = arrow_input.conform_batches(self._eased(batches), schema, self.definition.name, self.definition.added)
+        for chunk in split_chunks(rows, schema, CHUNK_BYTES):
             yield self._write(chunk)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -65,7 +65,7 @@ class WorkerPlan:
         columns = []
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             kind = wanted.field(name).type
-            eased = eased_type(column.type, kind)
+            eased = find_intermediate_type(column.type, kind)
             columns.append(column if eased.equals(kind) else self._exact(column, kind, name))
         return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
@@ -80,7 +80,7 @@ class WorkerPlan:
 
     def _write(self, chunk: pa.Table) -> str:
         """One file: the rows that are taken in storage order, then those that are not, without `_seq`."""
-        ts, exp, codes = classify(chunk, self.definition, self.limits.now, self.limits.horizon)
+        ts, exp, codes = classify_rows(chunk, self.definition, self.limits.now, self.limits.horizon)
         good = codes == 0
         taken = chunk if good.all() else chunk.filter(pa.array(good))
         name = f"{uuid.uuid4().hex}.parquet"
@@ -90,8 +90,10 @@ class WorkerPlan:
             schema = chunk.schema.append(pa.field(SEQ, pa.int64()))
             output = SegmentFileWriter(sink, schema, index.row_group_bytes, self.definition.key)
             if taken.num_rows:
-                seq = arrival(taken.num_rows, 0)
-                placed = arrange(taken, self.definition.model, self.layout.partitioner(), ts[good], exp[good], seq)
+                seq = number_arrivals(taken.num_rows, 0)
+                placed = sort_into_segments(
+                    taken, self.definition.model, self.layout.partitioner(), ts[good], exp[good], seq
+                )
                 placed.write(output)
             if not good.all():
                 bad = chunk.filter(pa.array(~good))
@@ -101,7 +103,7 @@ class WorkerPlan:
         return name
 
 
-def stage_in_workers(rows: Any, job: Append, limits: Limits, folder: Path) -> list[Path]:
+def stage_in_workers(rows: Any, job: Append, limits: TimeLimits, folder: Path) -> list[Path]:
     """Stage the rows of a DataFrame under `folder`; only the files of tasks that succeeded are given."""
     folder.mkdir()
     # PySpark 4.3 takes the dots in a column's name for a path when it asks for all of them.

@@ -18,11 +18,11 @@ import pyarrow as pa
 
 from windrow import times
 from windrow.errors import ClosedError, QueryError
-from windrow.formats.text import HUGE, contains
+from windrow.formats.text import HUGE, contains_type
 from windrow.queries.engine import python_values
-from windrow.queries.planner.planner import Pruned
+from windrow.queries.planner.planner import RelationPlan
 
-Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
+RowsType = TypeVar("RowsType", pa.Table, pa.RecordBatch)
 _CLOSED = "this answer was read or closed already; ask again"
 
 
@@ -157,7 +157,7 @@ class Answer:
 
     def df(self) -> Any:
         """All rows as a pandas frame."""
-        rows = narrow(self.arrow())
+        rows = narrow_integers(self.arrow())
         try:
             return rows.to_pandas()
         except (OverflowError, ValueError, pa.ArrowNotImplementedError) as error:
@@ -167,9 +167,9 @@ class Answer:
         """All rows as a polars frame."""
         import polars
 
-        rows = narrow(self.arrow())
+        rows = narrow_integers(self.arrow())
         for field in rows.schema:
-            if contains(field.type, _unknown_to_polars):
+            if contains_type(field.type, _unknown_to_polars):
                 raise QueryError(
                     f"polars cannot hold column {field.name!r} (of type {field.type}); cast it, or read it with arrow()"
                 )
@@ -192,7 +192,8 @@ class Answer:
     def _tuples(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
         for batch in batches:
             columns = [
-                python_values.values(column, field) for column, field in zip(batch.columns, batch.schema, strict=True)
+                python_values.to_python_values(column, field)
+                for column, field in zip(batch.columns, batch.schema, strict=True)
             ]
             yield from zip(*columns, strict=True)
 
@@ -218,7 +219,7 @@ def _unknown_to_polars(kind: pa.DataType) -> bool:
     return bool(pa.types.is_decimal256(kind) or pa.types.is_interval(kind) or pa.types.is_union(kind))
 
 
-def narrow(rows: Rows) -> Rows:
+def narrow_integers(rows: RowsType) -> RowsType:
     """Sums and the like as 64-bit integers where they fit, which frames and JSON can count with."""
     for at, field in enumerate(rows.schema):
         if field.metadata == HUGE:
@@ -227,17 +228,17 @@ def narrow(rows: Rows) -> Rows:
     return rows
 
 
-def show_windows(windows: tuple[Window, ...]) -> str:
+def describe_windows(windows: tuple[Window, ...]) -> str:
     """The windows of an answer in words, for terminals and logs."""
-    return "; ".join(_window_in_words(window) for window in windows)
+    return "; ".join(_describe_window(window) for window in windows)
 
 
-def _window_in_words(window: Window) -> str:
+def _describe_window(window: Window) -> str:
     if window.slide is None or window.end is None:
         return f"{window.stream}, which has not slid yet"
-    start = "" if window.start is None else f"after {times.show(times.instant(window.start))} "
+    start = "" if window.start is None else f"after {times.format_time(times.parse_instant(window.start))} "
     missing = f", without {', '.join(window.missing)}" if window.missing else ""
-    end = times.show(times.instant(window.end))
+    end = times.format_time(times.parse_instant(window.end))
     of = f"{window.stream}, {window.clause}" if window.clause[0] != "[" else f"{window.stream} {window.clause}"
     return f"{of} {start}up to {end} (slide {window.slide}){missing}"
 
@@ -246,7 +247,7 @@ def _window_in_words(window: Window) -> str:
 class Explanation:
     """What a statement would read. As text it is one line for each window, then the plan."""
 
-    relations: tuple[Pruned, ...]
+    relations: tuple[RelationPlan, ...]
     windows: tuple[Window, ...]
     plan: str
     """DuckDB's own plan; with the times of a run for EXPLAIN ANALYZE."""
@@ -254,12 +255,12 @@ class Explanation:
     """How its rows leave, and how a view of it would be kept; empty if it reads no stream."""
 
     def __str__(self) -> str:
-        told = [_line(pruned, window) for pruned, window in zip(self.relations, self.windows, strict=True)]
+        told = [_describe_relation(pruned, window) for pruned, window in zip(self.relations, self.windows, strict=True)]
         pattern = [f"update pattern: {self.pattern}"] if self.pattern else []
         return "\n".join([*told, *pattern, self.plan.rstrip()])
 
 
-def _line(pruned: Pruned, window: Window) -> str:
+def _describe_relation(pruned: RelationPlan, window: Window) -> str:
     figures = {"cells": pruned.cells, "segments": pruned.segments, "rows": pruned.rows, "bytes": pruned.bytes}
     read = ", ".join(f"{name} {part:,} of {whole:,}" for name, (part, whole) in figures.items())
     slide = "before its first slide" if window.slide is None else f"at slide {window.slide}"

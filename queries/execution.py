@@ -1,6 +1,6 @@
 """Running one-time queries: parse, confine, pin, plan, run. Isolation levels other than `snapshot` build on this.
 
-Whatever a statement needs (cursor, snapshot, timer) hangs on its `Prepared`, and closing that lets go of all of it.
+Whatever a statement needs (cursor, snapshot, timer) hangs on its `PreparedStatement`, and closing that lets go of all of it.
 """
 
 import contextlib
@@ -21,23 +21,23 @@ from windrow.formats.text import HUGE
 from windrow.queries import system_tables
 from windrow.queries.answer import Answer, Explanation, Window
 from windrow.queries.engine import arrow_source, cursor_pool, instance, interrupt
-from windrow.queries.engine.cursor_pool import Desk
-from windrow.queries.engine.interrupt import interruptible
-from windrow.queries.engine.types import arriving, as_marked, marked, quoted
+from windrow.queries.engine.cursor_pool import PooledCursor
+from windrow.queries.engine.interrupt import run_interruptibly
+from windrow.queries.engine.types import cast_to_marked, check_arrow_type, mark_schema, quote_name
 from windrow.queries.periodic import result_store
 from windrow.queries.periodic.result_store import Stored
-from windrow.queries.planner.planner import Planner, Pruned, bounds_of
+from windrow.queries.planner.planner import Planner, RelationPlan, find_bounds
 from windrow.queries.planner.scan_sql import table_sql
 from windrow.queries.sql import macros, volatility
 from windrow.queries.sql.confinement import confine
-from windrow.queries.sql.statement import Reference, Statement, by_likeness, parse
-from windrow.queries.sql.window_spec import All
+from windrow.queries.sql.statement import Reference, Statement, cached_per_template, parse
+from windrow.queries.sql.window_spec import AllRows
 from windrow.queries.views import update_patterns
-from windrow.snapshot import Snapshot, StreamView
+from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 
 BATCH_ROWS = 100_000
-_CATCH_UPS = 5
+_SNAPSHOT_ATTEMPTS = 5
 _READ_ERRORS = (duckdb.Error, OSError, pa.ArrowException, RuntimeError)
 """What a failing query raises while its rows are read, depending on who notices first."""
 
@@ -45,13 +45,13 @@ Params = Sequence[Any] | dict[str, Any] | None
 
 
 @dataclass
-class Prepared:
+class PreparedStatement:
     """A statement ready to run on a desk of its own."""
 
     statement: Statement
     snapshot: Snapshot
-    desk: Desk
-    pruned: tuple[Pruned, ...]
+    desk: PooledCursor
+    pruned: tuple[RelationPlan, ...]
     windows: tuple[Window, ...]
     borrowed: bool = False
     """Whether the snapshot is somebody else's to close."""
@@ -77,7 +77,7 @@ class Prepared:
             self.snapshot.close()
 
 
-def sql(
+def answer_from_snapshot(
     store: Store,
     statement: str,
     params: Params = None,
@@ -107,7 +107,7 @@ def sql(
         prepared.windows,
         "snapshot",
         prepared.close,
-        lambda: staleness(store, prepared.windows, prepared.snapshot.version),
+        lambda: measure_staleness(store, prepared.windows, prepared.snapshot.version),
         statement,
         params=params,
     )
@@ -117,7 +117,7 @@ def explain(store: Store, statement: str, params: Params = None, snapshot: Snaps
     """Plan a statement without running it, unless it says EXPLAIN ANALYZE."""
     prepared = prepare(store, statement, params, snapshot)
     try:
-        return _explained(prepared, params)
+        return _explain_prepared(prepared, params)
     finally:
         prepared.close()
 
@@ -128,33 +128,33 @@ def prepare(
     params: Params,
     snapshot: Snapshot | None = None,
     memory_limit: str | None = None,
-) -> Prepared:
+) -> PreparedStatement:
     """Parse and confine a statement, pin what it reads and make that readable on a new cursor."""
     statement = parse(text_)
     pinned, held = (snapshot, None) if snapshot is not None else _pin(store, statement)
-    desk: Desk | None = None
+    desk: PooledCursor | None = None
     try:
-        desk = cursor_pool.take(store, memory_limit)
-        streams = _offer(statement, pinned, held, desk)
+        desk = cursor_pool.take_cursor(store, memory_limit)
+        streams = _offer_tables(statement, pinned, held, desk)
         pruned = Planner(pinned, statement, params, desk).prepare(streams)
-        windows = tuple([window_of(pinned.view(reference.name), reference) for reference in streams])
+        windows = tuple([describe_window(pinned.view(reference.name), reference) for reference in streams])
     except BaseException:
         if desk is not None:
             desk.leave(tidy=False)
         if snapshot is None:
             pinned.close()
         raise
-    return Prepared(statement, pinned, desk, tuple(pruned), windows, borrowed=snapshot is not None)
+    return PreparedStatement(statement, pinned, desk, tuple(pruned), windows, borrowed=snapshot is not None)
 
 
-def _pin(store: Store, statement: Statement) -> tuple[Snapshot, system_tables.Records | None]:
+def _pin(store: Store, statement: Statement) -> tuple[Snapshot, system_tables.CatalogRecords | None]:
     """A new snapshot of what the statement names, and what system tables show beside it, of the same commit."""
     references = statement.references
     if not any(reference.schema for reference in references):
         return Snapshot(store, alike=frozenset([reference.name.lower() for reference in references])), None
-    for _ in range(_CATCH_UPS):
+    for _ in range(_SNAPSHOT_ATTEMPTS):
         pinned = Snapshot(store)
-        held = system_tables.records(pinned)
+        held = system_tables.read_records(pinned)
         if held.version == pinned.version:
             break
         pinned.close()
@@ -163,19 +163,21 @@ def _pin(store: Store, statement: Statement) -> tuple[Snapshot, system_tables.Re
     return pinned, held
 
 
-def _offer(statement: Statement, snapshot: Snapshot, held: system_tables.Records | None, desk: Desk) -> list[Reference]:
+def _offer_tables(
+    statement: Statement, snapshot: Snapshot, held: system_tables.CatalogRecords | None, desk: PooledCursor
+) -> list[Reference]:
     """Confine the statement, make its tables readable, and give its references to streams, each relation once."""
     streams = {name.lower(): name for name in snapshot.streams()}
     tables = {name.lower(): name for name in snapshot.tables}
-    delivered = _delivered(statement, snapshot, {*streams, *tables})
+    delivered = _find_results(statement, snapshot, {*streams, *tables})
 
     def exists(reference: Reference) -> bool:
         if reference.schema:
-            return reference.schema.lower() == "windrow" and reference.name.lower() in system_tables.TABLES
+            return reference.schema.lower() == "windrow" and reference.name.lower() in system_tables.TABLE_NAMES
         return any(reference.name.lower() in known for known in (streams, tables, delivered))
 
     found = tuple(map(exists, statement.references))
-    if not _confined(statement, found):
+    if not _is_confined(statement, found):
         _confine(statement, found)
     own = []
     for reference in {each.relation.lower(): each for each in statement.references}.values():
@@ -183,8 +185,8 @@ def _offer(statement: Statement, snapshot: Snapshot, held: system_tables.Records
         if folded not in streams or reference.schema:
             _refuse_window(statement, reference)
         if reference.schema:
-            held = held or system_tables.records(snapshot)
-            desk.rows(reference.relation, system_tables.table(snapshot, held, folded))
+            held = held or system_tables.read_records(snapshot)
+            desk.rows(reference.relation, system_tables.build_table(snapshot, held, folded))
         elif folded in streams:
             own.append(replace(reference, name=streams[folded]))
         elif folded in tables:
@@ -194,7 +196,7 @@ def _offer(statement: Statement, snapshot: Snapshot, held: system_tables.Records
     return own
 
 
-def _delivered(statement: Statement, snapshot: Snapshot, known: set[str]) -> dict[str, Stored]:
+def _find_results(statement: Statement, snapshot: Snapshot, known: set[str]) -> dict[str, Stored]:
     """The results tables that a statement names, as far as the snapshot has come."""
     wanted = {r.name.lower() for r in statement.references if not r.schema} - known
 
@@ -205,27 +207,27 @@ def _delivered(statement: Statement, snapshot: Snapshot, known: set[str]) -> dic
     return snapshot.store.catalog.read(look) if wanted else {}
 
 
-def _offer_results(desk: Desk, relation: str, results: Stored, store: Store) -> None:
+def _offer_results(desk: PooledCursor, relation: str, results: Stored, store: Store) -> None:
     """Make a results table readable; integers that Arrow carries as decimals are integers again."""
     hidden = f"_results_of_{relation}"
     schema = results.schema
     desk.source(hidden, schema, lambda columns: results.batches(store, columns.names))
     columns = [
-        f"CAST({quoted(f.name)} AS HUGEINT) AS {quoted(f.name)}" if f.metadata == HUGE else quoted(f.name)
+        f"CAST({quote_name(f.name)} AS HUGEINT) AS {quote_name(f.name)}" if f.metadata == HUGE else quote_name(f.name)
         for f in schema
     ]
-    desk.view(relation, f"SELECT {', '.join(columns)} FROM {quoted(hidden)}")
+    desk.view(relation, f"SELECT {', '.join(columns)} FROM {quote_name(hidden)}")
 
 
 def _refuse_window(statement: Statement, reference: Reference) -> None:
-    if not isinstance(reference.window, All):
+    if not isinstance(reference.window, AllRows):
         offset = None if reference.span is None else len(statement.text[: reference.span[0]].encode())
         raise statement.error(offset, f"{reference.name} is a table, which has no windows; leave the clause out")
 
 
-def window_of(view: StreamView, reference: Reference) -> Window:
+def describe_window(view: StreamSnapshot, reference: Reference) -> Window:
     """Which window of a stream a reference means."""
-    bounds = bounds_of(view, reference.window)
+    bounds = find_bounds(view, reference.window)
     state = view.state
     return Window(
         stream=reference.name,
@@ -241,18 +243,18 @@ def window_of(view: StreamView, reference: Reference) -> Window:
     )
 
 
-def run(prepared: Prepared, params: Params, timeout: float | None = None) -> pa.RecordBatchReader:
+def run(prepared: PreparedStatement, params: Params, timeout: float | None = None) -> pa.RecordBatchReader:
     """Start the statement; rows come as they are read. Errors show their place in the user's text."""
     cursor, statement = prepared.cursor, prepared.statement
     if timeout is not None:
-        prepared.timers.append(interrupt.after(timeout, cursor))
-    with _telling(prepared, timeout):
+        prepared.timers.append(interrupt.interrupt_after(timeout, cursor))
+    with _translating_errors(prepared, timeout):
         if statement.explain:
-            lines = str(interruptible(cursor, lambda: _explained(prepared, params))).splitlines()
+            lines = str(run_interruptibly(cursor, lambda: _explain_prepared(prepared, params))).splitlines()
             return pa.table({"explain": pa.array(lines, pa.string())}).to_reader()
-        reader, types = interruptible(cursor, lambda: _started(cursor, statement, params))
-    schema = marked(reader.schema, types)
-    unseen = macros.hidden(statement, schema.names)
+        reader, types = run_interruptibly(cursor, lambda: _start(cursor, statement, params))
+    schema = mark_schema(reader.schema, types)
+    unseen = macros.find_hidden_columns(statement, schema.names)
     shown = [at for at in range(len(schema)) if at not in unseen]
     rows = _batches(reader, schema, prepared, timeout)
     if unseen:
@@ -261,21 +263,21 @@ def run(prepared: Prepared, params: Params, timeout: float | None = None) -> pa.
     return pa.RecordBatchReader.from_batches(schema, rows)
 
 
-def _started(cursor: Any, statement: Statement, params: Params) -> tuple[pa.RecordBatchReader, list[str]]:
-    if _pivots(statement):  # DuckDB runs several statements for it
+def _start(cursor: Any, statement: Statement, params: Params) -> tuple[pa.RecordBatchReader, list[str]]:
+    if _has_pivot(statement):  # DuckDB runs several statements for it
         relation = cursor.sql(statement.sql, params=params)
-        types = [arriving(name, kind) for name, kind in zip(relation.columns, relation.types, strict=True)]
+        types = [check_arrow_type(name, kind) for name, kind in zip(relation.columns, relation.types, strict=True)]
         return relation.to_arrow_reader(BATCH_ROWS), types
-    return arrow_source.run(cursor, statement.sql, params, BATCH_ROWS)
+    return arrow_source.run_streaming(cursor, statement.sql, params, BATCH_ROWS)
 
 
-@by_likeness
-def _pivots(statement: Statement) -> bool:
+@cached_per_template
+def _has_pivot(statement: Statement) -> bool:
     return any("pivot" in token.word for token in statement.source.tokens)
 
 
-@by_likeness
-def _confined(statement: Statement, found: tuple[bool, ...]) -> bool:
+@cached_per_template
+def _is_confined(statement: Statement, found: tuple[bool, ...]) -> bool:
     """Check a statement once for each answer to which of its relations exist."""
     try:
         _confine(statement, found)
@@ -290,7 +292,7 @@ def _confine(statement: Statement, found: tuple[bool, ...]) -> None:
 
 
 def _batches(
-    reader: pa.RecordBatchReader, schema: pa.Schema, prepared: Prepared, timeout: float | None
+    reader: pa.RecordBatchReader, schema: pa.Schema, prepared: PreparedStatement, timeout: float | None
 ) -> Iterator[pa.RecordBatch]:
     def following() -> pa.RecordBatch | None:
         try:
@@ -299,26 +301,26 @@ def _batches(
             return None
 
     while True:
-        with _telling(prepared, timeout):
-            batch = interruptible(prepared.cursor, following)
+        with _translating_errors(prepared, timeout):
+            batch = run_interruptibly(prepared.cursor, following)
         if batch is None:
-            prepared.tidy = not volatility.asks_the_clock(prepared.statement)
+            prepared.tidy = not volatility.has_volatile_constant(prepared.statement)
             break
-        yield pa.RecordBatch.from_arrays(as_marked(batch.columns, schema), schema=schema)
+        yield pa.RecordBatch.from_arrays(cast_to_marked(batch.columns, schema), schema=schema)
     for timer in prepared.timers:
         timer.cancel()
 
 
 @contextlib.contextmanager
-def _telling(prepared: Prepared, timeout: float | None) -> Iterator[None]:
+def _translating_errors(prepared: PreparedStatement, timeout: float | None) -> Iterator[None]:
     """Errors in our words."""
     try:
         yield
     except _READ_ERRORS as error:
-        raise told(prepared.statement, error, timeout) from None
+        raise translate_error(prepared.statement, error, timeout) from None
 
 
-def told(statement: Statement, error: BaseException, timeout: float | None = None) -> QueryError:
+def translate_error(statement: Statement, error: BaseException, timeout: float | None = None) -> QueryError:
     """DuckDB's error in our words, at its place in the user's text."""
     if isinstance(error, QueryError):
         return error
@@ -328,7 +330,7 @@ def told(statement: Statement, error: BaseException, timeout: float | None = Non
     return instance.explain_error(statement, error)
 
 
-def _explained(prepared: Prepared, params: Params) -> Explanation:
+def _explain_prepared(prepared: PreparedStatement, params: Params) -> Explanation:
     word = prepared.statement.explain or "explain"
     try:
         rows = prepared.cursor.execute(f"{word} {prepared.statement.sql}", params).fetchall()
@@ -339,7 +341,7 @@ def _explained(prepared: Prepared, params: Params) -> Explanation:
     return Explanation(prepared.pruned, prepared.windows, plan, pattern)
 
 
-def staleness(store: Store, windows: Sequence[Window], version: int) -> dt.timedelta:
+def measure_staleness(store: Store, windows: Sequence[Window], version: int) -> dt.timedelta:
     """How far the streams' clocks are now past the windows' slides, which are those of commit `version`."""
 
     def look(tables: Tables) -> int:

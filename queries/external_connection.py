@@ -16,14 +16,14 @@ from duckdb._sources import ArrowScanSource, nodes
 from duckdb._sources.to_arrow import to_arrow
 
 from windrow import times
-from windrow.indexes.probe import find_rows, read_found
+from windrow.indexes.probe import find_row_ranges, read_matching
 from windrow.indexes.scan import scan_segments
 from windrow.queries.engine.instance import open_connection
-from windrow.queries.engine.types import quoted, text
+from windrow.queries.engine.types import quote_name, quote_text
 from windrow.queries.periodic import result_store
-from windrow.queries.planner.key_ranges import asked_of
+from windrow.queries.planner.key_ranges import find_key_predicate
 from windrow.queries.planner.planner import PROBE_ROWS, PROBE_SHARE
-from windrow.snapshot import Snapshot, StreamView
+from windrow.snapshot import Snapshot, StreamSnapshot
 
 
 class StreamSource(ArrowScanSource):
@@ -36,7 +36,7 @@ class StreamSource(ArrowScanSource):
 
     schema_is_stable = True
 
-    def __init__(self, snapshot: Snapshot, view: StreamView) -> None:
+    def __init__(self, snapshot: Snapshot, view: StreamSnapshot) -> None:
         super().__init__(view)
         self._snapshot = snapshot
         self._view = view
@@ -56,7 +56,7 @@ class StreamSource(ArrowScanSource):
         """The rows for which all `filters` hold, with just `columns`."""
         schema = self._view.schema
         wanted = schema if columns is None else pa.schema([schema.field(at) for at in columns])
-        tested = [name for name in _columns(filters) if name not in wanted.names]
+        tested = [name for name in _find_columns(filters) if name not in wanted.names]
         wide = pa.schema([*wanted, *(schema.field(name) for name in tested)])
         terms = [to_arrow(predicate, schema) for predicate in filters]
         mask = functools.reduce(operator.and_, terms) if terms else None
@@ -73,7 +73,7 @@ class StreamSource(ArrowScanSource):
     def _rows(self, filters: Sequence[nodes.Node], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         view, reader = self._view, self._snapshot.store.reader
         model, full = view.entry.definition.model, view.stored_schema
-        asked = asked_of(filters, model, view.schema)
+        asked = find_key_predicate(filters, model, view.schema)
         bounds = view.bounds()
         if bounds is not None and asked.after is not None:
             bounds = replace(bounds, after=asked.after)
@@ -81,15 +81,15 @@ class StreamSource(ArrowScanSource):
             bounds = replace(bounds, upto=min(bounds.upto, asked.upto))
         selection = view.select(bounds)
         if asked.keys is not None:
-            found = find_rows(selection.segments, asked.keys, self._snapshot.directories, view.sorted_by)
+            found = find_row_ranges(selection.segments, asked.keys, self._snapshot.directories, view.sorted_by)
             count, stored = sum(p.stop - p.start for p in found), sum(s.rows for s in view.segments)
             if count <= PROBE_ROWS and count <= max(1000, PROBE_SHARE * stored):
-                yield from read_found(found, selection, asked.keys, model, full, schema, reader).to_batches()
+                yield from read_matching(found, selection, asked.keys, model, full, schema, reader).to_batches()
                 return
         yield from scan_segments(selection, model, full, schema, reader)
 
 
-def _columns(predicates: Sequence[nodes.Node]) -> list[str]:
+def _find_columns(predicates: Sequence[nodes.Node]) -> list[str]:
     """The columns that predicates look at."""
     found: dict[str, None] = {}
     pending = list(predicates)
@@ -101,7 +101,9 @@ def _columns(predicates: Sequence[nodes.Node]) -> list[str]:
     return list(found)
 
 
-def connection(snapshot: Snapshot, memory: str | None = None, threads: int | None = None) -> duckdb.DuckDBPyConnection:
+def open_snapshot_connection(
+    snapshot: Snapshot, memory: str | None = None, threads: int | None = None
+) -> duckdb.DuckDBPyConnection:
     """A locked DuckDB connection over a snapshot.
 
     Temporary views, tables and macros are the user's; there is no file system, so nothing outside can be reached. The
@@ -157,9 +159,11 @@ def _window_macro(snapshot: Snapshot) -> str:
         clock = f"make_timestamp({view.now or 0})" + (" AT TIME ZONE 'UTC'" if kind.tz is not None else "")
         # DuckDB compares times with a zone in nanoseconds only with their like.
         start, end = ("CAST(", "' AS TIMESTAMPTZ_NS)") if kind.tz is not None and kind.unit == "ns" else ("", "'")
-        first = f"SELECT * FROM {quoted(name)} WHERE {quoted(definition.time)} > {start}{clock} - INTERVAL '"
-        rest = f"CAST(length AS VARCHAR) || {text(end)}"
-        cases.append(f"WHEN {text(name.lower())} THEN {_NOT_SHORT}{_unless_too_long(view)}{text(first)} || {rest}")
+        first = f"SELECT * FROM {quote_name(name)} WHERE {quote_name(definition.time)} > {start}{clock} - INTERVAL '"
+        rest = f"CAST(length AS VARCHAR) || {quote_text(end)}"
+        cases.append(
+            f"WHEN {quote_text(name.lower())} THEN {_NOT_SHORT}{_unless_too_long(view)}{quote_text(first)} || {rest}"
+        )
     choice = f"CASE lower(stream) {' '.join(cases)} ELSE error('there is no stream ' || stream) END" if cases else "''"
     return f'CREATE TEMP MACRO "window"(stream, length) AS TABLE FROM query({choice})'
 
@@ -170,7 +174,7 @@ _NOT_SHORT = (
 )
 
 
-def _unless_too_long(view: StreamView) -> str:
+def _unless_too_long(view: StreamSnapshot) -> str:
     """SQL that refuses a window longer than the stream keeps, to stand before what such a window gives."""
     definition = view.entry.definition
     kept, now, floor = definition.longest_life, view.now, definition.floor
@@ -178,7 +182,7 @@ def _unless_too_long(view: StreamView) -> str:
         kept = now - floor  # its lifetime was lengthened, and older rows are gone
     if kept is None:
         return ""
-    words = (
-        f"stream {definition.name!r} keeps rows for {times.show_duration(kept)}; a longer window would not be complete"
+    words = f"stream {definition.name!r} keeps rows for {times.format_duration(kept)}; a longer window would not be complete"
+    return (
+        f"CASE WHEN CAST(length AS INTERVAL) > to_microseconds({kept}) THEN error({quote_text(words)}) ELSE '' END || "
     )
-    return f"CASE WHEN CAST(length AS INTERVAL) > to_microseconds({kept}) THEN error({text(words)}) ELSE '' END || "

@@ -21,33 +21,33 @@ from windrow.catalog.lookups import find_stream
 from windrow.errors import UnknownStreamError
 from windrow.indexes.row_model import SEQ
 from windrow.indexes.segments import SEQ_BITS, Segment
-from windrow.indexes.selection import Bounds, Selection, select
-from windrow.queries.engine.types import quoted
-from windrow.queries.planner.planner import bounds_of
-from windrow.queries.planner.scan_sql import absent_columns, empty_sql, stamp, window_sql
+from windrow.indexes.selection import Selection, WindowBounds, select_segments
+from windrow.queries.engine.types import quote_name
+from windrow.queries.planner.planner import find_bounds
+from windrow.queries.planner.scan_sql import empty_sql, find_missing_columns, timestamp_literal, window_sql
 from windrow.queries.sql import window_spec
-from windrow.queries.sql.split_aggregate import Parts
+from windrow.queries.sql.split_aggregate import SplitStatement
 from windrow.queries.sql.statement import Reference
-from windrow.snapshot import Snapshot, StreamView
+from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 
-APART = 4
+SEPARATE_SLIDES = 4
 """How many of the next slides have states of their own at first; what leaves later is one state for each read."""
-MOST_APART = 64
+MAX_SEPARATE_SLIDES = 64
 READ_BYTES = 64 << 20
 """Files are read together up to this size; between two reads a query can be suspended and looks at the clock."""
 _NEVER = 1 << 62
-ROUNDS = 64
+MAX_ABSORPTIONS = 64
 """How often slides are absorbed before the answer is given as it is, with its staleness."""
 
-Offer = Callable[[str, StreamView, Selection, Collection[str]], Any]
+OfferSelection = Callable[[str, StreamSnapshot, Selection, Collection[str]], Any]
 """Makes exactly the segments of a selection readable under a name; files of which it has only some are named."""
-Between = Callable[[str], None]
+StepHook = Callable[[str], None]
 """Called before each step with its name: ``read``, ``absorb``, ``check``."""
 
 
 @dataclass(frozen=True)
-class Check:
+class CommitCheck:
     """What was committed at one instant."""
 
     at: dt.datetime
@@ -60,15 +60,15 @@ class Check:
 
 
 @dataclass
-class Read:
+class SegmentRead:
     """Rows of one snapshot that are read together, and how far their states can be trusted."""
 
     number: int
-    view: StreamView
+    view: StreamSnapshot
     upto: int
     """Rows after this time were ahead of the clock, and are not part of the read."""
     segments: tuple[Segment, ...]
-    beyond: tuple[StreamView, int] | None = None
+    beyond: tuple[StreamSnapshot, int] | None = None
     """Only rows that this older view had not taken in, or that were after this time in it."""
     until: int = 0
     """From this slide on the states may hold rows that have left."""
@@ -78,7 +78,7 @@ class OvertakenError(Exception):
     """Something other than a slide changed below the query, so its states are of no use; only seen by our own code."""
 
 
-class Slotwise:
+class IncrementalAggregation:
     """One statement, computed in reads from youngest to oldest.
 
     Args:
@@ -98,29 +98,29 @@ class Slotwise:
         self,
         store: Store,
         snapshot: Snapshot,
-        offer: Offer,
+        offer: OfferSelection,
         cursor: Any,
         stream: Reference,
         segments: Iterable[Segment],
         tables: tuple[str, ...],
-        parts: Parts,
+        parts: SplitStatement,
         params: dict[str, Any],
-        between: Between,
+        between: StepHook,
     ) -> None:
         self.store, self.cursor, self.stream, self.tables = store, cursor, stream, tables
         self.offer = offer
         self.parts, self.params, self.between = parts, params, between
-        self._near = picked(params, parts.near_parameters)
+        self._near = select_parameters(params, parts.near_parameters)
         self.view = snapshot.view(stream.name)
         self.model = self.view.entry.definition.model
-        self.length = stream.window.length if isinstance(stream.window, window_spec.Range) else None
+        self.length = stream.window.length if isinstance(stream.window, window_spec.RangeWindow) else None
         self.first = self._look(snapshot.tables)
         if len(self.first.beside) > len(tables):
             raise OvertakenError
         self.pinned: list[Snapshot] = []
-        self.reads: list[Read] = []
-        self.apart = APART
-        """As `APART`; grows with the slides that have come, so that nothing is read again many times."""
+        self.reads: list[SegmentRead] = []
+        self.apart = SEPARATE_SLIDES
+        """As `SEPARATE_SLIDES`; grows with the slides that have come, so that nothing is read again many times."""
         self.rounds = 0
         """How often it was looked whether a slide has come."""
         self.absorbed = 0
@@ -132,7 +132,7 @@ class Slotwise:
         self._made = False
         self._numbers = itertools.count()
 
-    def run(self) -> tuple[pa.Table, StreamView, Check]:
+    def run(self) -> tuple[pa.Table, StreamSnapshot, CommitCheck]:
         """The answer, the view of the stream that it is of, and the check after which nothing newer was known."""
         try:
             for read in self._plan():
@@ -146,27 +146,27 @@ class Slotwise:
 
     # -- what is committed -----------------------------------------------------------------------------------------
 
-    def _look(self, tables_of: Any = None) -> Check:
-        def look(tables: Tables) -> Check:
+    def _look(self, tables_of: Any = None) -> CommitCheck:
+        def look(tables: Tables) -> CommitCheck:
             at = times.to_datetime(self.store.clock())
             try:
                 entry, state = find_stream(tables, self.stream.name)
             except UnknownStreamError:
-                return Check(at, tables.version, None, ())
+                return CommitCheck(at, tables.version, None, ())
             own = entry.id == self.view.entry.id
-            files: tuple[Any, ...] = tuple(_file_of(tables, tables_of, name) for name in self.tables)
+            files: tuple[Any, ...] = tuple(_find_table_file(tables, tables_of, name) for name in self.tables)
             if own and entry.definition != self.view.entry.definition:
                 files += ("the stream was altered",)  # other columns, another key or lifetime: begin again
-            return Check(at, tables.version, state.slide if own else None, files)
+            return CommitCheck(at, tables.version, state.slide if own else None, files)
 
         return self.store.catalog.read(look)
 
     def _clock(self) -> int:
         """The slide that the stream has reached by now."""
-        begun, slide = _slide(self.view), self._look().slide
+        begun, slide = _slide_of(self.view), self._look().slide
         return begun if slide is None else max(begun, slide)
 
-    def _settle(self) -> tuple[pa.Table, StreamView, Check]:
+    def _settle(self) -> tuple[pa.Table, StreamSnapshot, CommitCheck]:
         """Absorb, finish and check until nothing new has arrived."""
         covered = self.view
         while True:
@@ -174,28 +174,28 @@ class Slotwise:
             check = self._look()
             if check.beside != self.first.beside and check.slide is not None:
                 raise OvertakenError
-            if check.slide is not None and check.slide > _slide(covered) and self.rounds < ROUNDS:
+            if check.slide is not None and check.slide > _slide_of(covered) and self.rounds < MAX_ABSORPTIONS:
                 self.between("absorb")
                 covered = self._absorb(covered)
                 continue
-            rows = self._finish(_slide(covered))
+            rows = self._finish(_slide_of(covered))
             self.between("check")
             check = self._look()
             current = check.slide in (None, covered.state.slide) and check.beside == self.first.beside
-            if current or check.slide is None or self.rounds >= ROUNDS:
+            if current or check.slide is None or self.rounds >= MAX_ABSORPTIONS:
                 return rows, covered, check
 
-    def _absorb(self, covered: StreamView) -> StreamView:
+    def _absorb(self, covered: StreamSnapshot) -> StreamSnapshot:
         """Take in what a later slide added to `covered`, and read again what was read too long ago."""
         snapshot = Snapshot(self.store, [self.stream.name])
         self.pinned.append(snapshot)
         view = snapshot.view(self.stream.name)
         if view.entry != covered.entry:
             raise OvertakenError
-        slide, upto = _slide(view), self._bounds(covered, _slide(covered)).upto
-        came = tuple(s for s in view.segments if s.last_slide > _slide(covered) or s.max_ts > upto)
-        fresh = Read(next(self._numbers), view, self._bounds(view, slide).upto, came, (covered, upto))
-        self.apart = min(max(self.apart, 2 * (slide - _slide(self.view))), MOST_APART)
+        slide, upto = _slide_of(view), self._bounds(covered, _slide_of(covered)).upto
+        came = tuple(s for s in view.segments if s.last_slide > _slide_of(covered) or s.max_ts > upto)
+        fresh = SegmentRead(next(self._numbers), view, self._bounds(view, slide).upto, came, (covered, upto))
+        self.apart = min(max(self.apart, 2 * (slide - _slide_of(self.view))), MAX_SEPARATE_SLIDES)
         self._take(fresh, slide)
         self.reads.append(fresh)
         for read in [read for read in self.reads if read.until <= slide]:
@@ -210,23 +210,23 @@ class Slotwise:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def _plan(self) -> Iterator[Read]:
+    def _plan(self) -> Iterator[SegmentRead]:
         """The snapshot's files, those that leave last first."""
-        upto = self._bounds(self.view, _slide(self.view)).upto
+        upto = self._bounds(self.view, _slide_of(self.view)).upto
         by_file: dict[str, list[Segment]] = {}
         for segment in self._segments:
             by_file.setdefault(segment.file, []).append(segment)
         files = sorted(by_file.values(), key=lambda own: -min(map(self._leaves, own)))
         together, size = list[Segment](), 0
         for own in files:
-            near = min(map(self._leaves, own)) <= _slide(self.view) + APART
-            far = bool(together) and min(map(self._leaves, together)) > _slide(self.view) + APART
+            near = min(map(self._leaves, own)) <= _slide_of(self.view) + SEPARATE_SLIDES
+            far = bool(together) and min(map(self._leaves, together)) > _slide_of(self.view) + SEPARATE_SLIDES
             if together and (size >= READ_BYTES or (near and far)):
-                yield Read(next(self._numbers), self.view, upto, tuple(together))
+                yield SegmentRead(next(self._numbers), self.view, upto, tuple(together))
                 together, size = [], 0
             together += own
             size += sum(segment.bytes for segment in own)
-        yield Read(next(self._numbers), self.view, upto, tuple(together))
+        yield SegmentRead(next(self._numbers), self.view, upto, tuple(together))
 
     def _leaves(self, segment: Segment) -> int:
         """The slide at which the first row of a segment leaves the window."""
@@ -240,7 +240,7 @@ class Slotwise:
             return self.model.slot_of(segment.max_exp)
         return self.model.slot_of(min(segment.max_exp, segment.max_ts + self.length))
 
-    def _take(self, read: Read, slide: int) -> None:
+    def _take(self, read: SegmentRead, slide: int) -> None:
         """Read the states of what is still in the window at `slide`."""
         parts, prefix = self.parts, self.parts.prefix
         first = min(map(self._leaves, read.segments), default=_NEVER)
@@ -249,15 +249,15 @@ class Slotwise:
         far = first > slide + apart
         # States are good until a row leaves that has none of its own: for far ones the first, else the next behind.
         read.until = first if far else _NEVER if last <= slide + apart else slide + apart + 1
-        states = f"SELECT {_whole(read.until)} AS {parts.leave}, * FROM ({parts.far})" if far else parts.near
+        states = f"SELECT {_bigint_sql(read.until)} AS {parts.leave}, * FROM ({parts.far})" if far else parts.near
         self._store_states(
             self._rows(read, slide, 0 if far else apart),
-            f"SELECT {_whole(read.number)} AS {prefix}read, * FROM ({states})",
+            f"SELECT {_bigint_sql(read.number)} AS {prefix}read, * FROM ({states})",
         )
 
     def _store_states(self, rows: str, states: str) -> None:
         """Keep the states of `rows`, which stand in for the stream; as a view they would be bound twice."""
-        source = f"WITH {quoted(self.stream.relation)} AS ({rows}) {states}"
+        source = f"WITH {quote_name(self.stream.relation)} AS ({rows}) {states}"
         if self._made:
             self.cursor.execute(f"INSERT INTO {self._states} {source}", self._near)
             return
@@ -267,43 +267,43 @@ class Slotwise:
             # Without groups there is an answer even if no row is left: the state of nothing.
             self._store_states(empty_sql(self.view.schema), f"SELECT -1, {_NEVER}, * FROM ({self.parts.far})")
 
-    def _rows(self, read: Read, slide: int, apart: int) -> str:
+    def _rows(self, read: SegmentRead, slide: int, apart: int) -> str:
         """The rows of a read that are in the window at `slide`, with which of the next `apart` slides they leave at."""
         view, now = read.view, self._bounds(read.view, slide)
-        bounds = Bounds(now.after, read.upto, now.now)
-        names = ", ".join(quoted(name) for name in view.schema.names)
+        bounds = WindowBounds(now.after, read.upto, now.now)
+        names = ", ".join(quote_name(name) for name in view.schema.names)
         if apart:
             names += f", {self._leave_case(slide, apart)} AS {self.parts.leave}"
         return " UNION ALL ".join(f"SELECT {names} FROM ({part})" for part in self._parts_of(read, bounds))
 
-    def _parts_of(self, read: Read, bounds: Bounds) -> Iterator[str]:
+    def _parts_of(self, read: SegmentRead, bounds: WindowBounds) -> Iterator[str]:
         view = read.view
         if read.beyond is None:
-            yield self._offered("read", view, select(read.segments, bounds))
+            yield self._offered("read", view, select_segments(read.segments, bounds))
             return
         covered, upto = read.beyond
-        slide = _slide(covered)
+        slide = _slide_of(covered)
         fresh = [s for s in read.segments if s.first_slide > slide]
         known = [s for s in read.segments if s.last_slide <= slide]
         ahead = changed(bounds, after=upto if bounds.after is None else max(bounds.after, upto))
-        yield self._offered("fresh", view, select(fresh, bounds))
+        yield self._offered("fresh", view, select_segments(fresh, bounds))
         if known:
-            yield self._offered("ahead", view, select(known, ahead))
+            yield self._offered("ahead", view, select_segments(known, ahead))
         # Merged from rows of both kinds: each row's sequence tells which slide took it in.
         mixed = [s for s in read.segments if s.first_slide <= slide < s.last_slide]
         limit, stored = (covered.state.ordinal + 1) << SEQ_BITS, pa.schema([*view.schema, pa.field(SEQ, pa.int64())])
-        after = f"{quoted(self.model.time)} > {stamp(upto, view.schema.field(self.model.time).type)}"
+        after = f"{quote_name(self.model.time)} > {timestamp_literal(upto, view.schema.field(self.model.time).type)}"
         for base in {segment.seq_base for segment in mixed}:
             own = [s for s in mixed if s.seq_base == base]
-            chosen = select(own, bounds)
-            absent = absent_columns(view, chosen, self.store.reader)
-            rows = window_sql(self.store.root, self.model, stored, chosen, _shared(chosen), absent)
-            yield f"SELECT * FROM ({rows}) WHERE {quoted(SEQ)} + {base} >= {limit} OR {after}"
+            chosen = select_segments(own, bounds)
+            absent = find_missing_columns(view, chosen, self.store.reader)
+            rows = window_sql(self.store.root, self.model, stored, chosen, _find_partial_files(chosen), absent)
+            yield f"SELECT * FROM ({rows}) WHERE {quote_name(SEQ)} + {base} >= {limit} OR {after}"
 
-    def _offered(self, what: str, view: StreamView, selection: Selection) -> str:
+    def _offered(self, what: str, view: StreamSnapshot, selection: Selection) -> str:
         """A query for the rows of a selection."""
         name = f"{self.parts.prefix}{what}"
-        self.offer(name, view, selection, _shared(selection))
+        self.offer(name, view, selection, _find_partial_files(selection))
         return f"SELECT * FROM {name}"
 
     def _leave_case(self, slide: int, apart: int) -> str:
@@ -315,17 +315,19 @@ class Slotwise:
             end, terms = self.model.slot_end(leave), []
             if lives:
                 terms.append(
-                    f"{quoted(self.model.time)} <= {stamp(end - min(lives), schema.field(self.model.time).type)}"
+                    f"{quote_name(self.model.time)} <= {timestamp_literal(end - min(lives), schema.field(self.model.time).type)}"
                 )
             if self.model.expires is not None:
-                terms.append(f"{quoted(self.model.expires)} <= {stamp(end, schema.field(self.model.expires).type)}")
+                terms.append(
+                    f"{quote_name(self.model.expires)} <= {timestamp_literal(end, schema.field(self.model.expires).type)}"
+                )
             if terms:
-                cases.append(f"WHEN {' OR '.join(terms)} THEN {_whole(leave)}")
-        later = _whole(slide + apart + 1)
+                cases.append(f"WHEN {' OR '.join(terms)} THEN {_bigint_sql(leave)}")
+        later = _bigint_sql(slide + apart + 1)
         return f"CASE {' '.join(cases)} ELSE {later} END" if cases else later
 
-    def _bounds(self, view: StreamView, slide: int) -> Bounds:
-        bounds = bounds_of(changed(view, state=replace(view.state, slide=slide)), self.stream.window)
+    def _bounds(self, view: StreamSnapshot, slide: int) -> WindowBounds:
+        bounds = find_bounds(changed(view, state=replace(view.state, slide=slide)), self.stream.window)
         assert bounds is not None
         return bounds
 
@@ -339,17 +341,17 @@ class Slotwise:
         source = f"SELECT {', '.join(columns)} FROM {self._states} WHERE {self.parts.leave} > {slide}{grouped}"
         self.cursor.execute(f"CREATE OR REPLACE TEMP VIEW {self.parts.finished} AS {source}")
         rows: pa.Table = self.cursor.sql(
-            self.parts.final, params=picked(self.params, self.parts.final_parameters)
+            self.parts.final, params=select_parameters(self.params, self.parts.final_parameters)
         ).to_arrow_table()
         return rows
 
 
-def picked(params: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
+def select_parameters(params: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
     """Those of the parameters that a piece of the statement takes; DuckDB wants no others."""
     return {name: value for name, value in params.items() if name in names}
 
 
-def _shared(selection: Selection) -> set[str]:
+def _find_partial_files(selection: Selection) -> set[str]:
     """Files of which only some rows are selected: the others are read elsewhere, or not at all."""
     rows = Counter[str]()
     for segment in selection.segments:
@@ -357,17 +359,17 @@ def _shared(selection: Selection) -> set[str]:
     return {segment.file for segment in selection.segments if rows[segment.file] != segment.file_rows}
 
 
-def _whole(number: int) -> str:
+def _bigint_sql(number: int) -> str:
     """A number of one type, however small it is."""
     return f"CAST({number} AS BIGINT)"
 
 
-def _slide(view: StreamView) -> int:
+def _slide_of(view: StreamSnapshot) -> int:
     assert view.state.slide is not None
     return view.state.slide
 
 
-def _file_of(tables: Tables, known: Any, name: str) -> str | None:
+def _find_table_file(tables: Tables, known: Any, name: str) -> str | None:
     """Which version of a table there is, in a snapshot or in the catalog."""
     entry = known.get(name) if known is not None else tables.get("tables", name.encode())
     return None if entry is None else str(entry.file)

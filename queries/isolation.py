@@ -24,31 +24,31 @@ from windrow.files import disk_errors
 from windrow.locks import locked
 from windrow.queries import execution, incremental
 from windrow.queries.answer import Answer, Window
-from windrow.queries.engine.cursor_pool import Desk
-from windrow.queries.engine.types import as_marked, marked, may_be_lost
-from windrow.queries.execution import Prepared
-from windrow.queries.incremental import Between, OvertakenError, Slotwise, picked
+from windrow.queries.engine.cursor_pool import PooledCursor
+from windrow.queries.engine.types import cast_to_marked, mark_schema, may_lose_values
+from windrow.queries.execution import PreparedStatement
+from windrow.queries.incremental import IncrementalAggregation, OvertakenError, StepHook, select_parameters
 from windrow.queries.planner.planner import Planner
-from windrow.queries.priorities import GATE, ONE_TIME
+from windrow.queries.priorities import ONE_TIME, PROCESS_GATE
 from windrow.queries.sql import split_aggregate, window_spec
-from windrow.queries.sql.split_aggregate import CannotCutError
+from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.sql.statement import Reference, parse
 from windrow.store import Store
 
 LEVELS = ("snapshot", "latest", "serial")
-RERUNS = 3
+MAX_RERUNS = 3
 """How often a statement that cannot be computed slot by slot is run again because a slide overtook it."""
 LOCK_SECONDS = 60.0
 """How long `serial` waits for a slide that is under way, unless the query has a timeout of its own."""
 
 Params = Sequence[Any] | dict[str, Any] | None
-Described = list[tuple[str, str]]
+DescribedColumns = list[tuple[str, str]]
 """Names and DuckDB types of an answer's columns."""
-_functions: dict[int, split_aggregate.Functions] = {}
+_functions: dict[int, split_aggregate.EngineFunctions] = {}
 
 
 @dataclass(frozen=True)
-class Asked:
+class QueryRequest:
     """One query, as it was asked."""
 
     store: Store
@@ -57,7 +57,7 @@ class Asked:
     deadline: float | None
     timeout: float | None
     priority: int
-    between: Between
+    between: StepHook
     memory_limit: str | None = None
 
     def left(self) -> float | None:
@@ -80,7 +80,7 @@ class Asked:
         return QueryError(f"the query was cancelled: it took longer than {self.timeout:g} s")
 
 
-def sql(
+def answer_query(
     store: Store,
     statement: str,
     params: Params = None,
@@ -89,7 +89,7 @@ def sql(
     timeout: float | None = None,
     memory_limit: str | None = None,
     priority: int = ONE_TIME,
-    between: Between | None = None,
+    between: StepHook | None = None,
 ) -> Answer:
     """Answer a statement at an isolation level.
 
@@ -109,10 +109,10 @@ def sql(
     def step(name: str) -> None:
         if between is not None:
             between(name)
-        GATE.pause(priority, None if asked.deadline is None else asked.left())
+        PROCESS_GATE.pause(priority, None if asked.deadline is None else asked.left())
 
     deadline = None if timeout is None else time.monotonic() + timeout
-    asked = Asked(store, statement, params, deadline, timeout, priority, step, memory_limit)
+    asked = QueryRequest(store, statement, params, deadline, timeout, priority, step, memory_limit)
     if isolation == "latest":
         return _latest(asked)
     if isolation == "serial":
@@ -124,11 +124,11 @@ def _nothing() -> None:
     pass
 
 
-def _stream(asked: Asked, isolation: str, release: Callable[[], None]) -> Answer:
+def _stream(asked: QueryRequest, isolation: str, release: Callable[[], None]) -> Answer:
     """Rows as they are read out of one snapshot."""
     store = asked.store
     asked.between("read")
-    with GATE.running(asked.priority):
+    with PROCESS_GATE.running(asked.priority):
         prepared = execution.prepare(store, asked.text, asked.params, memory_limit=asked.memory_limit)
         try:
             reader = execution.run(prepared, asked.params, asked.timeout)
@@ -141,11 +141,11 @@ def _stream(asked: Asked, isolation: str, release: Callable[[], None]) -> Answer
         release()
 
     return Answer(
-        GATE.batches(reader, asked.priority),
+        PROCESS_GATE.batches(reader, asked.priority),
         prepared.windows,
         isolation,
         let_go,
-        lambda: execution.staleness(store, prepared.windows, prepared.snapshot.version),
+        lambda: execution.measure_staleness(store, prepared.windows, prepared.snapshot.version),
         asked.text,
         params=asked.params,
     )
@@ -154,9 +154,9 @@ def _stream(asked: Asked, isolation: str, release: Callable[[], None]) -> Answer
 # -- serial ----------------------------------------------------------------------------------------------------------
 
 
-def _serial(asked: Asked) -> Answer:
+def _serial(asked: QueryRequest) -> Answer:
     """Hold the slide locks of the statement's streams until the answer is used up or closed."""
-    held = _hold(asked)
+    held = _lock_streams(asked)
     try:
         return _stream(asked, "serial", held)
     except BaseException:
@@ -164,14 +164,14 @@ def _serial(asked: Asked) -> Answer:
         raise
 
 
-def _hold(asked: Asked) -> Callable[[], None]:
+def _lock_streams(asked: QueryRequest) -> Callable[[], None]:
     """Take the locks, always in the order of stream numbers; gives how to let them go."""
     store = asked.store
     store.check_writable()
     stack, process = ExitStack(), os.getpid()
     try:
         with disk_errors("waiting for slides"):
-            for number, name in sorted(_streams(store, asked.text)):
+            for number, name in sorted(_find_streams(store, asked.text)):
                 path = store.lock_path(number)
                 path.parent.mkdir(exist_ok=True)
                 left = asked.left()
@@ -190,7 +190,7 @@ def _hold(asked: Asked) -> Callable[[], None]:
     return let_go
 
 
-def _streams(store: Store, statement: str) -> list[tuple[int, str]]:
+def _find_streams(store: Store, statement: str) -> list[tuple[int, str]]:
     """Numbers and names of the streams that a statement reads; of all streams if it asks a system table."""
     references = parse(statement).references
     every = any(reference.schema for reference in references)
@@ -206,31 +206,31 @@ def _streams(store: Store, statement: str) -> list[tuple[int, str]]:
 # -- latest ----------------------------------------------------------------------------------------------------------
 
 
-def _latest(asked: Asked) -> Answer:
+def _latest(asked: QueryRequest) -> Answer:
     """Slot by slot if the statement can be cut, else again and again until no slide came meanwhile."""
     answer: Answer | None = None
     attempts, cuttable = 0, True
     while answer is None:
         asked.between("read")
-        with GATE.running(asked.priority):
+        with PROCESS_GATE.running(asked.priority):
             prepared = execution.prepare(asked.store, asked.text, asked.params, memory_limit=asked.memory_limit)
             try:
-                cut = _cut(asked, prepared) if cuttable else None
+                cut = _split(asked, prepared) if cuttable else None
                 if cut is not None:
                     answer = _slot_by_slot(asked, prepared, *cut)
                 else:
-                    answer = _whole(asked, prepared, last=attempts >= RERUNS)
+                    answer = _whole(asked, prepared, last=attempts >= MAX_RERUNS)
                 attempts += 1
             except OvertakenError:
-                attempts, cuttable = attempts + 1, attempts < RERUNS
-            except CannotCutError:
+                attempts, cuttable = attempts + 1, attempts < MAX_RERUNS
+            except CannotSplitError:
                 cuttable = False
             finally:
                 prepared.close()
     return answer
 
 
-def _whole(asked: Asked, prepared: Prepared, *, last: bool) -> Answer | None:
+def _whole(asked: QueryRequest, prepared: PreparedStatement, *, last: bool) -> Answer | None:
     """The whole statement on one snapshot; None if a slide overtook it and it can be run again."""
     try:
         rows = execution.run(prepared, asked.params, asked.left()).read_all()
@@ -245,7 +245,7 @@ def _whole(asked: Asked, prepared: Prepared, *, last: bool) -> Answer | None:
 
 
 @dataclass(frozen=True)
-class _Check:
+class _SnapshotCheck:
     at: dt.datetime
     version: int
     behind: int
@@ -254,8 +254,8 @@ class _Check:
     """Whether a stream was given another lifetime, or otherwise defined anew."""
 
 
-def _check(store: Store, prepared: Prepared) -> _Check:
-    def look(tables: Tables) -> _Check:
+def _check(store: Store, prepared: PreparedStatement) -> _SnapshotCheck:
+    def look(tables: Tables) -> _SnapshotCheck:
         at, worst, altered = times.to_datetime(store.clock()), 0, False
         for window in prepared.windows:
             try:
@@ -266,21 +266,25 @@ def _check(store: Store, prepared: Prepared) -> _Check:
             if state.slide is not None:
                 since = state.slide - 1 if window.slide is None else window.slide
                 worst = max(worst, (state.slide - since) * entry.definition.slide)
-        return _Check(at, tables.version, worst, altered)
+        return _SnapshotCheck(at, tables.version, worst, altered)
 
     return store.catalog.read(look)
 
 
 def _slot_by_slot(
-    asked: Asked, prepared: Prepared, stream: Reference, parts: split_aggregate.Parts, described: Described
+    asked: QueryRequest,
+    prepared: PreparedStatement,
+    stream: Reference,
+    parts: split_aggregate.SplitStatement,
+    described: DescribedColumns,
 ) -> Answer:
     """The answer out of partial states."""
     selection = prepared.pruned[0].selection
     tables = tuple(
         sorted({_table(prepared, r) for r in prepared.statement.references if r.relation != stream.relation})
     )
-    planner = Planner(prepared.snapshot, prepared.statement, asked.params, Desk(prepared.cursor))
-    work = Slotwise(
+    planner = Planner(prepared.snapshot, prepared.statement, asked.params, PooledCursor(prepared.cursor))
+    work = IncrementalAggregation(
         asked.store,
         prepared.snapshot,
         planner.offer,
@@ -299,35 +303,37 @@ def _slot_by_slot(
         asked.left()
         raise
     except duckdb.Error as error:
-        raise CannotCutError(str(error)) from None  # the statement itself will say what is wrong with it
+        raise CannotSplitError(str(error)) from None  # the statement itself will say what is wrong with it
     state = view.state
     behind = 0 if check.slide is None or state.slide is None else check.slide - state.slide
-    window = execution.window_of(view, stream)
+    window = execution.describe_window(view, stream)
     stale = dt.timedelta(microseconds=behind * view.entry.definition.slide)
     return _answer(asked, _as_described(rows, described), (window,), check.at, check.version, stale)
 
 
-def _cut(asked: Asked, prepared: Prepared) -> tuple[Reference, split_aggregate.Parts, Described] | None:
+def _split(
+    asked: QueryRequest, prepared: PreparedStatement
+) -> tuple[Reference, split_aggregate.SplitStatement, DescribedColumns] | None:
     """The stream, the statement in two, and its columns' names; None if it cannot be computed slot by slot."""
     try:
-        stream, parts = _parts(prepared)
+        stream, parts = _split_prepared(prepared)
         return stream, parts, _describe(prepared, parts, asked.named())
-    except (CannotCutError, duckdb.Error):
+    except (CannotSplitError, duckdb.Error):
         return None
 
 
-def _parts(prepared: Prepared) -> tuple[Reference, split_aggregate.Parts]:
+def _split_prepared(prepared: PreparedStatement) -> tuple[Reference, split_aggregate.SplitStatement]:
     if len(prepared.pruned) != 1 or prepared.statement.explain:
-        raise CannotCutError("it does not read exactly one stream")
+        raise CannotSplitError("it does not read exactly one stream")
     stream = prepared.pruned[0].reference
-    if isinstance(stream.window, window_spec.Rows) or prepared.snapshot.now(stream.name) is None:
-        raise CannotCutError("its window is a count, or the stream has no clock yet")
+    if isinstance(stream.window, window_spec.CountWindow) or prepared.snapshot.now(stream.name) is None:
+        raise CannotSplitError("its window is a count, or the stream has no clock yet")
     if sum(reference.relation == stream.relation for reference in prepared.statement.references) != 1:
-        raise CannotCutError("it reads the stream more than once")
+        raise CannotSplitError("it reads the stream more than once")
     relations: dict[str, tuple[str, ...]] = {}
     for reference in prepared.statement.references:
         if reference.schema or reference.alias in relations:
-            raise CannotCutError("it asks a system table, or one relation twice")
+            raise CannotSplitError("it asks a system table, or one relation twice")
         if reference.relation == stream.relation:
             relations[reference.alias] = tuple(prepared.snapshot.view(stream.name).schema.names)
         else:
@@ -335,19 +341,21 @@ def _parts(prepared: Prepared) -> tuple[Reference, split_aggregate.Parts]:
             relations[reference.alias] = tuple(pa.ipc.read_schema(pa.py_buffer(entry.schema_bytes)).names)
     known = _functions.get(os.getpid())
     if known is None:
-        known = _functions[os.getpid()] = split_aggregate.known_functions(prepared.cursor)
-    return stream, split_aggregate.cut(prepared.statement, stream, tuple(relations.items()), known)
+        known = _functions[os.getpid()] = split_aggregate.read_engine_functions(prepared.cursor)
+    return stream, split_aggregate.split_statement(prepared.statement, stream, tuple(relations.items()), known)
 
 
-def _table(prepared: Prepared, reference: Reference) -> str:
+def _table(prepared: PreparedStatement, reference: Reference) -> str:
     """The table that a reference means, as it was named when it was put."""
     found = [name for name in prepared.snapshot.tables if name.lower() == reference.name.lower()]
     if not found:
-        raise CannotCutError("it reads something that is neither stream nor table")
+        raise CannotSplitError("it reads something that is neither stream nor table")
     return found[0]
 
 
-def _describe(prepared: Prepared, parts: split_aggregate.Parts, params: dict[str, Any]) -> Described:
+def _describe(
+    prepared: PreparedStatement, parts: split_aggregate.SplitStatement, params: dict[str, Any]
+) -> DescribedColumns:
     """The statement's own columns; it is not cut if its pieces would give other types."""
     cursor = prepared.cursor
     asked = cursor.execute(f"DESCRIBE {prepared.statement.sql}", params).fetchall()
@@ -356,21 +364,21 @@ def _describe(prepared: Prepared, parts: split_aggregate.Parts, params: dict[str
     by = f" GROUP BY {', '.join(groups)}" if groups else ""
     cursor.execute(
         f"CREATE OR REPLACE TEMP TABLE {parts.prefix}empty AS SELECT * FROM ({parts.far}) LIMIT 0",
-        picked(params, parts.near_parameters),
+        select_parameters(params, parts.near_parameters),
     )
     cursor.execute(f"CREATE OR REPLACE TEMP VIEW {parts.finished} AS SELECT {done} FROM {parts.prefix}empty{by}")
-    given = cursor.execute(f"DESCRIBE {parts.final}", picked(params, parts.final_parameters)).fetchall()
+    given = cursor.execute(f"DESCRIBE {parts.final}", select_parameters(params, parts.final_parameters)).fetchall()
     if [row[1] for row in asked] != [row[1] for row in given]:
-        raise CannotCutError("its pieces have other types")
-    if any(may_be_lost(str(row[1])) for row in asked):
-        raise CannotCutError("not all of its values may arrive as they are")
+        raise CannotSplitError("its pieces have other types")
+    if any(may_lose_values(str(row[1])) for row in asked):
+        raise CannotSplitError("not all of its values may arrive as they are")
     return [(str(row[0]), str(row[1])) for row in asked]
 
 
-def _as_described(rows: pa.Table, described: Described) -> pa.Table:
-    schema = marked(rows.schema, [kind for _, kind in described])
+def _as_described(rows: pa.Table, described: DescribedColumns) -> pa.Table:
+    schema = mark_schema(rows.schema, [kind for _, kind in described])
     fields = [field.with_name(name) for field, (name, _) in zip(schema, described, strict=True)]
-    return pa.Table.from_arrays(as_marked(rows.columns, schema), schema=pa.schema(fields))
+    return pa.Table.from_arrays(cast_to_marked(rows.columns, schema), schema=pa.schema(fields))
 
 
 @contextmanager
@@ -390,7 +398,7 @@ def _interrupted(cursor: Any, seconds: float | None) -> Iterator[None]:
 
 
 def _answer(
-    asked: Asked, rows: pa.Table, of: tuple[Window, ...], at: dt.datetime, version: int, stale: dt.timedelta
+    asked: QueryRequest, rows: pa.Table, of: tuple[Window, ...], at: dt.datetime, version: int, stale: dt.timedelta
 ) -> Answer:
     return Answer(
         rows.to_reader(), of, "latest", _nothing, lambda: stale, asked.text,
@@ -398,4 +406,4 @@ def _answer(
     )  # fmt: skip
 
 
-__all__ = ["LEVELS", "RERUNS", "incremental", "sql"]
+__all__ = ["LEVELS", "MAX_RERUNS", "answer_query", "incremental"]

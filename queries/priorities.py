@@ -13,7 +13,7 @@ BACKGROUND = -1
 """Priorities: a one-time query's, and that of work that only keeps something up to date."""
 
 
-class Gate:
+class PriorityGate:
     """Counts what is running, by priority."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Gate:
 class _Running:
     """Something that runs at a priority, as long as its block lasts."""
 
-    def __init__(self, gate: Gate, priority: int) -> None:
+    def __init__(self, gate: PriorityGate, priority: int) -> None:
         self._gate, self._priority = gate, priority
 
     def __enter__(self) -> None:
@@ -77,5 +77,5 @@ class _Running:
         self._gate.end(self._priority)
 
 
-GATE = Gate()
+PROCESS_GATE = PriorityGate()
 """The process's gate."""

@@ -9,20 +9,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from windrow.catalog.environment import Tables, key
+from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.records import BatchEntry, QueryEntry, QueryState, RejectedEntry, RunEntry, SlideEntry
 from windrow.indexes.row_model import NEVER
 from windrow.indexes.segments import Segment
-from windrow.snapshot import Snapshot, StreamView
-from windrow.status import rows_ahead
+from windrow.snapshot import Snapshot, StreamSnapshot
+from windrow.status import count_rows_ahead
 
 _STAMP = pa.timestamp("us", "UTC")
 _TEXT, _INT, _TEXTS = pa.string(), pa.int64(), pa.list_(pa.string())
-Values = dict[str, Any]
+RowValues = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Records:
+class CatalogRecords:
     """What a snapshot does not hold itself, by stream."""
 
     version: int
@@ -35,40 +35,40 @@ class Records:
     runs: dict[str, list[RunEntry]]
 
 
-def records(snapshot: Snapshot) -> Records:
+def read_records(snapshot: Snapshot) -> CatalogRecords:
     """Slides, batches and rejected rows of the snapshot's streams, as the catalog has them now."""
     views = _views(snapshot)
 
-    def look(tables: Tables) -> Records:
+    def look(tables: Tables) -> CatalogRecords:
         def of(database: str) -> dict[str, list[Any]]:
-            return {v.name: [record for _, record in tables.items(database, key(v.entry.id))] for v in views}
+            return {v.name: [record for _, record in tables.items(database, catalog_key(v.entry.id))] for v in views}
 
-        queries = [(entry, tables.get("paced", key(entry.id))) for _, entry in tables.items("queries")]
-        runs = {entry.name: [run for _, run in tables.items("runs", key(entry.id))] for entry, _ in queries}
-        return Records(tables.version, of("slides"), of("batches"), of("rejected"), ahead, queries, runs)
+        queries = [(entry, tables.get("paced", catalog_key(entry.id))) for _, entry in tables.items("queries")]
+        runs = {entry.name: [run for _, run in tables.items("runs", catalog_key(entry.id))] for entry, _ in queries}
+        return CatalogRecords(tables.version, of("slides"), of("batches"), of("rejected"), ahead, queries, runs)
 
-    ahead = {view.name: rows_ahead(snapshot.store, view) for view in views}
+    ahead = {view.name: count_rows_ahead(snapshot.store, view) for view in views}
     return snapshot.store.catalog.read(look)
 
 
-def table(snapshot: Snapshot, held: Records, name: str) -> pa.Table:
+def build_table(snapshot: Snapshot, held: CatalogRecords, name: str) -> pa.Table:
     """One system table."""
-    if name in PERIODIC:
-        schema, told = PERIODIC[name]
+    if name in QUERY_TABLES:
+        schema, told = QUERY_TABLES[name]
         return pa.Table.from_pylist([row for entry, state in held.queries for row in told(entry, state, held)], schema)
-    schema, rows = STREAMS[name]
+    schema, rows = STREAM_TABLES[name]
     return pa.Table.from_pylist([row for view in _views(snapshot) for row in rows(view, held)], schema)
 
 
-def _views(snapshot: Snapshot) -> list[StreamView]:
+def _views(snapshot: Snapshot) -> list[StreamSnapshot]:
     return [snapshot.view(name) for name in snapshot.streams()]
 
 
-def _dead(view: StreamView, segment: Segment) -> int:
+def _dead(view: StreamSnapshot, segment: Segment) -> int:
     return 0 if view.state.slide is None else segment.dead(view.state.slide)
 
 
-def _streams(view: StreamView, held: Records) -> Iterator[Values]:
+def _streams(view: StreamSnapshot, held: CatalogRecords) -> Iterator[RowValues]:
     state, definition = view.state, view.entry.definition
     stored = sum(segment.rows for segment in view.segments)
     yield {
@@ -92,24 +92,24 @@ def _streams(view: StreamView, held: Records) -> Iterator[Values]:
     }
 
 
-def _slides(view: StreamView, held: Records) -> Iterator[Values]:
+def _slides(view: StreamSnapshot, held: CatalogRecords) -> Iterator[RowValues]:
     for record in held.slides[view.name]:
         if record.ordinal <= view.state.ordinal:
             yield {"stream": view.name} | {name: getattr(record, name) for name in _SLIDES.names[1:]}
 
 
-def _sources(view: StreamView, held: Records) -> Iterator[Values]:  # noqa: ARG001
+def _sources(view: StreamSnapshot, held: CatalogRecords) -> Iterator[RowValues]:  # noqa: ARG001
     for source in view.progress().sources:
         told = {name: getattr(source, name) for name in _SOURCES.names[2:]}
         yield {"stream": view.name, "source": source.name} | told
 
 
-def _batches(view: StreamView, held: Records) -> Iterator[Values]:
+def _batches(view: StreamSnapshot, held: CatalogRecords) -> Iterator[RowValues]:
     for record in held.batches[view.name]:
         yield {"stream": view.name} | {name: getattr(record, name) for name in _BATCHES.names[1:]}
 
 
-def _segments(view: StreamView, held: Records) -> Iterator[Values]:  # noqa: ARG001
+def _segments(view: StreamSnapshot, held: CatalogRecords) -> Iterator[RowValues]:  # noqa: ARG001
     same = ("layout", "row", "column", "file", "start", "rows", "bytes", "first_slide", "last_slide")
     for segment in view.segments:
         yield {
@@ -123,7 +123,7 @@ def _segments(view: StreamView, held: Records) -> Iterator[Values]:  # noqa: ARG
         } | {name: getattr(segment, name) for name in same}
 
 
-def _cells(view: StreamView, held: Records) -> Iterator[Values]:  # noqa: ARG001
+def _cells(view: StreamSnapshot, held: CatalogRecords) -> Iterator[RowValues]:  # noqa: ARG001
     cells: dict[tuple[int, int, int], list[Segment]] = {}
     for segment in view.segments:
         cells.setdefault(segment.cell, []).append(segment)
@@ -140,14 +140,14 @@ def _cells(view: StreamView, held: Records) -> Iterator[Values]:  # noqa: ARG001
         }
 
 
-def _rejected(view: StreamView, held: Records) -> Iterator[Values]:
+def _rejected(view: StreamSnapshot, held: CatalogRecords) -> Iterator[RowValues]:
     for record in held.rejected[view.name]:
         about = {"stream": view.name, "source": record.source, "batch_id": record.batch_id, "at": record.at}
         for reason, count in record.reasons.items():
             yield about | {"reason": reason, "rows": count}
 
 
-def _queries(entry: QueryEntry, state: QueryState, held: Records) -> Iterator[Values]:  # noqa: ARG001
+def _queries(entry: QueryEntry, state: QueryState, held: CatalogRecords) -> Iterator[RowValues]:  # noqa: ARG001
     yield {
         "query": entry.name,
         "statement": entry.sql,
@@ -165,7 +165,7 @@ def _queries(entry: QueryEntry, state: QueryState, held: Records) -> Iterator[Va
     }
 
 
-def _runs(entry: QueryEntry, state: QueryState, held: Records) -> Iterator[Values]:  # noqa: ARG001
+def _runs(entry: QueryEntry, state: QueryState, held: CatalogRecords) -> Iterator[RowValues]:  # noqa: ARG001
     for run in held.runs[entry.name]:
         told = {name: getattr(run, name) for name in _RUNS.names if name not in ("stream", "staleness")}
         yield told | {"stream": entry.paces[0].stream, "staleness": run.staleness / 1e6, "file": run.file or None}
@@ -211,7 +211,7 @@ _RUNS = pa.schema([
     *_columns(_TEXT, "how error file"),
 ])  # fmt: skip
 
-STREAMS: dict[str, tuple[pa.Schema, Callable[[StreamView, Records], Iterator[Values]]]] = {
+STREAM_TABLES: dict[str, tuple[pa.Schema, Callable[[StreamSnapshot, CatalogRecords], Iterator[RowValues]]]] = {
     "streams": (_STREAMS, _streams),
     "slides": (_SLIDES, _slides),
     "sources": (_SOURCES, _sources),
@@ -220,9 +220,9 @@ STREAMS: dict[str, tuple[pa.Schema, Callable[[StreamView, Records], Iterator[Val
     "cells": (_CELLS, _cells),
     "rejected": (_REJECTED, _rejected),
 }
-PERIODIC: dict[str, tuple[pa.Schema, Callable[[QueryEntry, QueryState, Records], Iterator[Values]]]] = {
+QUERY_TABLES: dict[str, tuple[pa.Schema, Callable[[QueryEntry, QueryState, CatalogRecords], Iterator[RowValues]]]] = {
     "queries": (_QUERIES, _queries),
     "runs": (_RUNS, _runs),
 }
-TABLES = {*STREAMS, *PERIODIC}
+TABLE_NAMES = {*STREAM_TABLES, *QUERY_TABLES}
 """Names, without the schema ``windrow``: those that speak of streams, and those that speak of periodic queries."""

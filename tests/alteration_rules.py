@@ -37,7 +37,7 @@ def span(length: int) -> str:
     return f"{length} microseconds" if length else "0 seconds"
 
 
-class Changing:
+class AlterationRules:
     """Rules that change the stream of a history."""
 
     shape: Shape

@@ -27,7 +27,7 @@ def text(r: random.Random) -> str:
     return r.choice(["", "a", "é\x00😀", f"host{r.randrange(9)}", "x" * r.randrange(300)])
 
 
-READABLE: dict[pa.DataType, Maker] = {
+VALUE_MAKERS: dict[pa.DataType, Maker] = {
     pa.bool_(): lambda r: r.random() < 0.5,
     pa.int8(): number(8),
     pa.int16(): number(16),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import recorded_history
-from faulty_disks import KillAt
+from faulty_disks import KillAtStep
 from sample_streams import SHAPES
 
 
@@ -16,13 +16,13 @@ def run(path: str, shape: str, operations: list[Any], progress: str, files: Any 
     """Perform a scenario, writing down how many operations are done."""
     with Path(progress).open("ab", buffering=0) as log, recorded_history.open_warehouse(Path(path), files=files) as wh:
         for operation in operations:
-            recorded_history.do(wh, SHAPES[shape], operation)
+            recorded_history.perform(wh, SHAPES[shape], operation)
             log.write(b".")
 
 
 def run_until_step(path: str, shape: str, operations: list[Any], progress: str, step: str, nth: int) -> None:
     """Perform a scenario and die at a named step."""
-    run(path, shape, operations, progress, KillAt(step, nth))
+    run(path, shape, operations, progress, KillAtStep(step, nth))
 
 
 def run_until_call(path: str, shape: str, operations: list[Any], progress: str, nth: int) -> None:
@@ -74,7 +74,7 @@ def run_with_small_files(path: str, shape: str, operations: list[Any], limit: in
         told = ""
         try:
             for operation in operations:
-                recorded_history.do(wh, SHAPES[shape], operation)
+                recorded_history.perform(wh, SHAPES[shape], operation)
                 before = recorded_history.state(wh)
         except windrow.WindrowError as error:
             told = f"{type(error).__name__}: {error}"
@@ -82,7 +82,7 @@ def run_with_small_files(path: str, shape: str, operations: list[Any], limit: in
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         queue.put((told, same))
         for operation in operations:
-            recorded_history.do(wh, SHAPES[shape], operation)
+            recorded_history.perform(wh, SHAPES[shape], operation)
 
 
 # -- Every slide puts in rows that carry its number, so that an answer must be one slide's state. ----------------------
@@ -217,7 +217,7 @@ def scan_once(path: str, queue: Any) -> None:
         queue.put((slot, wh.probe("s", 0).num_rows, wh.stream("s").slide))
 
 
-def come_by(path: str, queue: Any) -> None:
+def check_and_leave(path: str, queue: Any) -> None:
     """Open, clean up, check, read, leave."""
     with recorded_history.open_warehouse(Path(path)) as wh:
         wh.gc()
@@ -310,13 +310,13 @@ def hold_and_wait(path: str, queue: Any) -> None:
 
 def stage_and_wait(path: str, queue: Any, step: str) -> None:
     """Append and slide up to a step, and stop there for ever."""
-    from faulty_disks import CallAt
+    from faulty_disks import CallAtStep
 
     def stop() -> None:
         queue.put(step)
         signal.pause()
 
-    wh = recorded_history.open_warehouse(Path(path), files=CallAt(step, stop))
+    wh = recorded_history.open_warehouse(Path(path), files=CallAtStep(step, stop))
     slide_numbered(wh, 1)
     slide_numbered(wh, 2)
     slide_numbered(wh, 3)
@@ -352,7 +352,7 @@ def read_damaged(path: str, file: str, seed: int, turns: int, queue: Any) -> Non
 # -- Periodic queries --------------------------------------------------------------------------------------------------
 
 
-def add_standing(path: str) -> None:
+def create_periodic(path: str) -> None:
     """A warehouse for numbered rows with queries of every way to deliver; what is in a slide is in its answer."""
     from sample_streams import DELTA
 
@@ -370,7 +370,7 @@ def add_standing(path: str) -> None:
         wh.add_query("gone", counted.format(DELTA), output="deletes", missed="skip")
 
 
-def small_tails() -> None:
+def shrink_inline_results() -> None:
     """Let even the smallest results take every way there is: into files at once, or gathered and rolled."""
     from windrow.queries.periodic import result_store
 
@@ -384,21 +384,21 @@ def slide_and_run(wh: Any, slot: int) -> list[Any]:
     return list(wh.run_due())
 
 
-def run_standing(path: str, progress: str, step: str, nth: int, slots: int) -> None:
+def run_periodic_until_step(path: str, progress: str, step: str, nth: int, slots: int) -> None:
     """Slide and run, and die at the nth time that a step is reached."""
-    small_tails()
+    shrink_inline_results()
     with (
         Path(progress).open("ab", buffering=0) as log,
-        recorded_history.open_warehouse(Path(path), files=KillAt(step, nth)) as wh,
+        recorded_history.open_warehouse(Path(path), files=KillAtStep(step, nth)) as wh,
     ):
         for slot in range(1, slots + 1):
             slide_and_run(wh, slot)
             log.write(b".")
 
 
-def run_rounds(path: str, stop: str, queue: Any) -> None:
+def run_periodic_rounds(path: str, stop: str, queue: Any) -> None:
     """Make rounds until told to stop; gives what was delivered by this process."""
-    small_tails()
+    shrink_inline_results()
     done = []
     with recorded_history.open_warehouse(Path(path)) as wh:
         while not Path(stop).exists():
@@ -411,7 +411,10 @@ def run_views_until_step(path: str, operations: list[Any], progress: str, step: 
     """Do the operations of `viewing`, noting each one that is done, and die at the nth time that a step is reached."""
     import view_histories
 
-    with view_histories.open_warehouse(path, files=KillAt(step, nth)) as wh, open(progress, "ab", buffering=0) as done:
+    with (
+        view_histories.open_warehouse(path, files=KillAtStep(step, nth)) as wh,
+        open(progress, "ab", buffering=0) as done,
+    ):
         for operation in operations:
-            view_histories.do(wh, operation)
+            view_histories.perform(wh, operation)
             done.write(b".")

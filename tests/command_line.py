@@ -45,7 +45,7 @@ def lines(text: str) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-class Windrow:
+class CommandLine:
     """The command line on one warehouse, called in this process."""
 
     def __init__(self, path):

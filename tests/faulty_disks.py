@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from windrow.files import Files
+from windrow.files import FileSystem
 
 # Children come from a server process that has imported windrow and holds nothing: quick, and no threads to inherit.
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -23,14 +23,14 @@ PATIENCE = 60
 """Seconds after which a child that should have ended is taken for hanging."""
 
 
-def start(target: Callable[..., Any], *args: Any) -> BaseProcess:
+def start_child(target: Callable[..., Any], *args: Any) -> BaseProcess:
     """Run a function of `children` in a process of its own."""
     child = PROCESSES.Process(target=target, args=args, daemon=True)
     child.start()
     return child
 
 
-def finish(child: BaseProcess) -> int:
+def join_child(child: BaseProcess) -> int:
     """Wait for a child; gives its exit code, negative for the signal that ended it."""
     child.join(PATIENCE)
     if child.exitcode is None:
@@ -40,14 +40,14 @@ def finish(child: BaseProcess) -> int:
     return child.exitcode
 
 
-def kill(child: BaseProcess) -> None:
+def kill_child(child: BaseProcess) -> None:
     """End a child as the power switch would."""
     assert child.pid is not None
     os.kill(child.pid, signal.SIGKILL)
     child.join()
 
 
-class Counting(Files):
+class CountingDisk(FileSystem):
     """Counts how often each step is reached and each call is made."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Counting(Files):
         super().rename(source, target)
 
 
-class KillAt(Files):
+class KillAtStep(FileSystem):
     """Ends its own process, without any farewell, at the nth time that a step is reached."""
 
     def __init__(self, step: str, nth: int) -> None:
@@ -91,7 +91,7 @@ class KillAt(Files):
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-class CallAt(Files):
+class CallAtStep(FileSystem):
     """Calls a function once, the first time that a step is reached."""
 
     def __init__(self, step: str, call: Callable[[], Any]) -> None:
@@ -109,7 +109,7 @@ class CallAt(Files):
         return self.call is None
 
 
-class FailAt(Counting):
+class FailAtCall(CountingDisk):
     """Fails the nth sink, write, sync or rename; the next try goes well."""
 
     def __init__(self, call: str, nth: int, error: int = errno.ENOSPC) -> None:
@@ -127,7 +127,7 @@ class FailAt(Counting):
         return number
 
     def sink(self, path: Path) -> Any:
-        stream = Files.sink(self, path)
+        stream = FileSystem.sink(self, path)
         self.counted("sink")
         return stream if self.call != "write" else pa.PythonFile(_Writes(path, self), "w")
 
@@ -139,7 +139,7 @@ class FailAt(Counting):
 class _Writes:
     """A file whose writes may fail."""
 
-    def __init__(self, path: Path, disk: FailAt) -> None:
+    def __init__(self, path: Path, disk: FailAtCall) -> None:
         self._file = path.open("wb")
         self._disk = disk
 
@@ -161,7 +161,7 @@ class _Writes:
         return self._file.closed
 
 
-class Recording(Files):
+class RecordingDisk(FileSystem):
     """Remembers what was done to the disk, in order."""
 
     def __init__(self) -> None:

@@ -112,7 +112,7 @@ GROUPS = ("k", "s", "k, s", "k + 1", "date_trunc('minute', ts)", "s || 'x'", "p.
 FILTERS = (
     "", "v > 0", "k IN (1, 2, 3)", "n IS DISTINCT FROM 7", "n % 3 <> 1 AND (k IS NULL OR k < 3)", "k = 1", "k = $1",
 )  # fmt: skip
-UNCUT = (
+NOT_SPLIT = (
     "SELECT k, n FROM {p} WHERE v > 0 ORDER BY n",
     "SELECT count(DISTINCT k) FROM {p}",
     "SELECT mode(k) FROM {p} WHERE k = 1",
@@ -175,7 +175,7 @@ def _close(one: Any, other: Any) -> bool:
 
 SPAN, LIVES = 4, 6
 """Slots of the window that readers ask for, and the longest life of a row."""
-CUT = f"SELECT k, count(*), sum(n) FROM numbered [WINDOW {SPAN * DELTA} MICROSECONDS] GROUP BY k ORDER BY k"
+GROUPED = f"SELECT k, count(*), sum(n) FROM numbered [WINDOW {SPAN * DELTA} MICROSECONDS] GROUP BY k ORDER BY k"
 WHOLE = f"SELECT n FROM numbered [WINDOW {SPAN * DELTA} MICROSECONDS] ORDER BY n"
 
 
@@ -240,7 +240,7 @@ def create_numbered(path: str, layout: str) -> None:
         )  # fmt: skip
 
 
-class Asked(NamedTuple):
+class ReaderObservation(NamedTuple):
     """What a reader of `read_numbered` was told."""
 
     level: str
@@ -255,20 +255,20 @@ class Asked(NamedTuple):
 
 
 def read_numbered(path: str, rounds: int, queue: Any) -> None:
-    """Ask at every level again and again; tells an `Asked` of each."""
+    """Ask at every level again and again; tells an `ReaderObservation` of each."""
     from windrow.queries import incremental
 
     incremental.READ_BYTES = 1
     told, works = [], []
-    real = incremental.Slotwise.run
-    incremental.Slotwise.run = lambda self: (works.append(self), real(self))[1]
+    real = incremental.IncrementalAggregation.run
+    incremental.IncrementalAggregation.run = lambda self: (works.append(self), real(self))[1]
     base = BASE // DELTA
     with windrow.open(path, clock=lambda: CLOCK + 10**12) as wh:
         while wh.stream("numbered").slide is None:
             pass
         for turn in range(rounds):
             for level in ("snapshot", "latest", "serial"):
-                text = (CUT, WHOLE)[turn % 2]
+                text = (GROUPED, WHOLE)[turn % 2]
                 works.clear()
                 answer = wh.sql(text, isolation=level, timeout=60)
                 slide = answer.windows[0].slide - base
@@ -281,5 +281,5 @@ def read_numbered(path: str, rounds: int, queue: Any) -> None:
                     )
                 looks = works[-1].rounds if works else 0
                 stale = answer.staleness.total_seconds() * 1e6 / DELTA
-                told.append(Asked(level, text, slide, answer.version, stale, looks))
+                told.append(ReaderObservation(level, text, slide, answer.version, stale, looks))
     queue.put(told)

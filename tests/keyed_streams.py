@@ -9,7 +9,7 @@ from view_histories import MINUTE, STAMP, START, time
 SCHEMA = pa.schema([("ts", STAMP), ("k", pa.int64()), ("x", pa.int64())])
 
 
-def put(wh: Any, name: str, *rows: tuple[float, int, int]) -> None:
+def append_rows(wh: Any, name: str, *rows: tuple[float, int, int]) -> None:
     """Rows as (minutes after the start, k, x)."""
     given = [{"ts": time(START + int(at * MINUTE)), "k": k, "x": x} for at, k, x in rows]
     wh.append(name, pa.Table.from_pylist(given, SCHEMA))
@@ -20,5 +20,5 @@ def slide(wh: Any, names: str, minute: float) -> None:
         wh.slide(name, to=time(START + minute * MINUTE))
 
 
-def ask(wh: Any, sql: str) -> list[Any]:
+def fetch_sorted(wh: Any, sql: str) -> list[Any]:
     return sorted(wh.sql(sql).fetchall())

@@ -239,7 +239,7 @@ def prepare_rows(shape: Shape, index: Index | str, operations: Sequence[Operatio
     with recorded_history.open_warehouse(path) as wh:
         shape.create(wh, STREAM, index)
         for number, operation in enumerate(operations):
-            recorded_history.do(wh, shape, operation)
+            recorded_history.perform(wh, shape, operation)
             if number == 2:
                 held = wh.snapshot()
         held.close()
@@ -268,16 +268,16 @@ def rows_case(
 
     @cache
     def truths() -> list[State]:
-        states = recorded_history.truths(made, [*past, killed, *then])
+        states = recorded_history.expected_states(made, [*past, killed, *then])
         return [true_rows(made, copy.deepcopy(states[at])) for at in (len(past), len(past) + 1, -1)]
 
     def go_on(wh: windrow.Warehouse) -> None:
         for operation in then:
-            recorded_history.do(wh, made, operation)
+            recorded_history.perform(wh, made, operation)
 
     return Case(
         prepare=start,
-        do=lambda wh: recorded_history.do(wh, made, killed),
+        do=lambda wh: recorded_history.perform(wh, made, killed),
         go_on=go_on,
         see=partial(see_rows, made),
         before=lambda: truths()[0],
@@ -318,7 +318,7 @@ QUERIES = ("newest", "each", "come", "gone")
 
 def prepare_standing(path: Path) -> None:
     """Queries of every way to deliver, run for some slots; one more slot has come in and waits for its runs."""
-    child_processes.add_standing(str(path))
+    child_processes.create_periodic(str(path))
     with recorded_history.open_warehouse(path) as wh:
         for slot in range(1, RUN):
             child_processes.slide_and_run(wh, slot)
@@ -403,7 +403,7 @@ def delivery_case(names: tuple[str, ...]) -> Case:
         last=lambda: true_runs(dict.fromkeys(QUERIES, RUN + 1), RUN + 1),
         clock=recorded_history.CLOCK,
         at_once=False,
-        in_child=child_processes.small_tails,
+        in_child=child_processes.shrink_inline_results,
     )
 
 
@@ -415,7 +415,7 @@ VIEW_OPERATIONS = view_histories.operations(seed=20261116, count=60)
 @cache
 def _view_truths() -> tuple[int, int, list[State]]:
     """The truth after so many operations, the first slide late enough that moves all views, and the next that does."""
-    truth = view_histories.Truth()
+    truth = view_histories.ExpectedViews()
     states = [truth.state()]
     for operation in VIEW_OPERATIONS:
         truth.do(operation)
@@ -433,7 +433,7 @@ def view_case() -> Case:
 
     def do(first: int, last: int, wh: windrow.Warehouse) -> None:
         for operation in VIEW_OPERATIONS[first:last]:
-            view_histories.do(wh, operation)
+            view_histories.perform(wh, operation)
 
     def start(path: Path) -> None:
         view_histories.create(path)

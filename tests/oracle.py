@@ -43,7 +43,7 @@ def micros(raw: int | None, unit: str) -> int | None:
     return -(-raw * times // over)
 
 
-class Refused(Exception):
+class SlideRefused(Exception):
     """The stream does not slide; `sources` are behind, or (none) the target is too far ahead of the wall clock."""
 
     def __init__(self, sources: tuple[str, ...] = ()) -> None:
@@ -51,7 +51,7 @@ class Refused(Exception):
         self.sources = sources
 
 
-class Conflict(Exception):
+class BatchConflict(Exception):
     """A batch id that was used with other rows."""
 
 
@@ -67,7 +67,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Appended:
+class ExpectedAppend:
     """What an append must report."""
 
     rows: int
@@ -78,7 +78,7 @@ class Appended:
 
 
 @dataclass(frozen=True)
-class Slid:
+class ExpectedSlide:
     """What a slide must report."""
 
     moved: bool
@@ -150,15 +150,15 @@ class Oracle:
 
     def append(
         self, rows: Sequence[dict[str, Any]], clock: int, source: str | None = None, batch_id: str | None = None
-    ) -> Appended:
+    ) -> ExpectedAppend:
         """Take a batch."""
         source = source or (self.sources[0] if self.sources else "default")
         if batch_id is not None:
             known = self.batches.get((source, batch_id))
             if known is not None:
                 if _bag(known) != _bag(rows):
-                    raise Conflict
-                return Appended(len(rows), 0, {}, 0, duplicate=True)
+                    raise BatchConflict
+                return ExpectedAppend(len(rows), 0, {}, 0, duplicate=True)
             self.batches[source, batch_id] = list(rows)
         taken, reasons = [], Counter()
         for values in rows:
@@ -174,7 +174,7 @@ class Oracle:
         if taken:
             greatest = max(row.ts for row in taken)
             heard.max_ts = greatest if heard.max_ts is None else max(heard.max_ts, greatest)
-        return Appended(len(rows), len(taken), dict(reasons), sum(self.is_late(row) for row in taken))
+        return ExpectedAppend(len(rows), len(taken), dict(reasons), sum(self.is_late(row) for row in taken))
 
     def _row(self, values: dict[str, Any]) -> Row:
         ts = self.time(values)
@@ -239,7 +239,7 @@ class Oracle:
         """Whether its slot has already been slid past."""
         return self.slide_number is not None and self.slot(row.ts) <= self.slide_number
 
-    def replay(self, clock: int) -> Appended:
+    def replay(self, clock: int) -> ExpectedAppend:
         """Append the rejected rows again, each for the source it came from."""
         old, self.rejects = self.rejects, []
         parts = [
@@ -247,14 +247,14 @@ class Oracle:
             for source in dict.fromkeys(source for _, _, source in old)
         ]
         reasons = sum((Counter(part.rejected) for part in parts), Counter())
-        return Appended(len(old), sum(p.accepted for p in parts), dict(reasons), sum(p.late for p in parts))
+        return ExpectedAppend(len(old), sum(p.accepted for p in parts), dict(reasons), sum(p.late for p in parts))
 
     # -- sources ---------------------------------------------------------------------------------------------------
 
     def heartbeat(self, up_to: int, clock: int, source: str | None = None) -> None:
         """Nothing at or before `up_to` will follow."""
         if up_to > clock + self.max_ahead:
-            raise Refused
+            raise SlideRefused
         heard = self.heard.setdefault(source or (self.sources[0] if self.sources else "default"), Source())
         heard.heartbeat = up_to if heard.heartbeat is None else max(heard.heartbeat, up_to)
         heard.failed = False
@@ -301,19 +301,19 @@ class Oracle:
 
     # -- slide -----------------------------------------------------------------------------------------------------
 
-    def slide(self, clock: int, to: int | None = None, force: bool = False) -> Slid:
+    def slide(self, clock: int, to: int | None = None, force: bool = False) -> ExpectedSlide:
         """Move the clock."""
         if to is None:
             reached = self.allowed()
         else:
             if to > clock + self.max_ahead:
-                raise Refused
+                raise SlideRefused
             reached = self.end((to - self.origin) // self.delta)
             if self.sources and not force and self.behind(reached):
-                raise Refused(tuple(sorted(self.behind(reached))))
+                raise SlideRefused(tuple(sorted(self.behind(reached))))
         slot = None if reached is None else (reached - self.origin) // self.delta
         if slot is None or (self.slide_number is not None and slot <= self.slide_number):
-            return Slid(False, self.slide_number)
+            return ExpectedSlide(False, self.slide_number)
         now = self.end(slot)
         missing = frozenset(name for name in self.names() if self.excluded(name))
         if self.sources:
@@ -327,7 +327,7 @@ class Oracle:
         self.inserted, self.expired, self.late = self.inserted + len(came), self.expired + gone, self.late + late
         if to is not None:
             self.told = to if self.told is None else max(self.told, to)
-        return Slid(True, slot, len(came), gone, late, missing)
+        return ExpectedSlide(True, slot, len(came), gone, late, missing)
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
@@ -346,12 +346,12 @@ class Oracle:
         window: int | None = None,
     ) -> list[Row]:
         """Rows of a window whose key begins with one of `keys`, or lies between two prefixes (both ends included)."""
-        wanted = [order(prefix) for prefix in keys]
+        wanted = [comparable_key(prefix) for prefix in keys]
         found = []
         for row in self.live(window):
-            own = order([row.values[name] for name in self.key])
+            own = comparable_key([row.values[name] for name in self.key])
             if between is not None:
-                low, high = order(between[0]), order(between[1])
+                low, high = comparable_key(between[0]), comparable_key(between[1])
                 hit = own[: len(low)] >= low and own[: len(high)] <= high
             else:
                 hit = any(own[: len(prefix)] == prefix for prefix in wanted)
@@ -360,7 +360,7 @@ class Oracle:
         return found
 
 
-def order(values: Iterable[Any]) -> list[tuple[Any, ...]]:
+def comparable_key(values: Iterable[Any]) -> list[tuple[Any, ...]]:
     """Keys as something that Python compares as the design does: null first, NaN last, one zero."""
     return [_rank(value) for value in values]
 

@@ -13,29 +13,34 @@ NOON = dt.datetime(2025, 1, 1, 12, tzinfo=dt.UTC)
 STAMP = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema([("ts", STAMP), ("src", pa.int64()), ("len", pa.int32()), ("note", pa.string())])
 MINUTES = 20
-LIVE = 16
-EACH = 600
+LIVE_MINUTES = 16
+ROWS_PER_MINUTE = 600
 """Rows per minute: source i % 60 at the minute's second i % 60 + 1/10, with length i."""
 
 
-def minute(number: int) -> pa.Table:
+def make_minute(number: int) -> pa.Table:
     """The rows of one minute, counted from 1."""
     start = NOON + dt.timedelta(minutes=number - 1)
-    at = [start + dt.timedelta(seconds=i % 60, milliseconds=100) for i in range(EACH)]
-    columns = [at, [i % 60 for i in range(EACH)], list(range(EACH)), [f"m{number}" for _ in range(EACH)]]
+    at = [start + dt.timedelta(seconds=i % 60, milliseconds=100) for i in range(ROWS_PER_MINUTE)]
+    columns = [
+        at,
+        [i % 60 for i in range(ROWS_PER_MINUTE)],
+        list(range(ROWS_PER_MINUTE)),
+        [f"m{number}" for _ in range(ROWS_PER_MINUTE)],
+    ]
     return pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
 
 
-def advance(wh: windrow.Warehouse, number: int) -> None:
+def append_and_slide(wh: windrow.Warehouse, number: int) -> None:
     """Append and slide in one minute."""
-    wh.append("packets", minute(number), batch_id=f"minute {number}")
+    wh.append("packets", make_minute(number), batch_id=f"minute {number}")
     wh.slide("packets", to=NOON + dt.timedelta(minutes=number))
 
 
 @contextmanager
-def warehouse(**options: object) -> Iterator[windrow.Warehouse]:
+def open_packet_warehouse(**options: object) -> Iterator[windrow.Warehouse]:
     """The warehouse, in memory."""
-    with scratch_folders.folder() as path, windrow.open(path / "w", **options) as wh:
+    with scratch_folders.scratch_folder() as path, windrow.open(path / "w", **options) as wh:
         wh.create_stream(
             "packets", SCHEMA, time="ts", key="src", slide="1 minute", lifetime="16 minutes",
             index=windrow.Index("round-robin", 4, 4, maintenance="norebuild"),
@@ -43,5 +48,5 @@ def warehouse(**options: object) -> Iterator[windrow.Warehouse]:
         wh.create_stream("quiet", SCHEMA, time="ts", key="src", slide="1 minute", lifetime="16 minutes")
         wh.put_table("hosts", pa.table({"src": pa.array([1, 2, 3], pa.int64()), "name": ["ant", "bee", "cat"]}))
         for number in range(1, MINUTES + 1):
-            advance(wh, number)
+            append_and_slide(wh, number)
         yield wh

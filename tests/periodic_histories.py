@@ -1,6 +1,6 @@
 """Random standing queries over a random world, and the truth about them: which runs there must be, and what each must say.
 
-A `Standing` registers statements of `questions.Questions` with periods, moves the world on, makes rounds, restarts, adds and drops
+A `PeriodicHistory` registers statements of `questions.Questions` with periods, moves the world on, makes rounds, restarts, adds and drops
 queries, and keeps beside it what plain DuckDB says over the oracle's rows at each slide at which a run was due.
 """
 
@@ -14,21 +14,21 @@ import random_statements
 import random_warehouses
 import windrow
 from oracle import Row
-from random_statements import Question, Questions, sql_name
-from random_warehouses import CLOCK, Stream, World
+from random_statements import StatementGenerator, StatementPair, sql_name
+from random_warehouses import CLOCK, RandomStream, RandomWarehouse
 from sample_streams import BASE, DELTA, LAYOUTS, when
 
 Slides = dict[str, int]
 
 
 @dataclass
-class Paced(Questions):
+class PeriodicStatements(StatementGenerator):
     """Writes statements whose windows can be looked at again and again."""
 
-    looks: list[tuple[Stream, Callable[[], list[Row]]]] = field(default_factory=list)
+    looks: list[tuple[RandomStream, Callable[[], list[Row]]]] = field(default_factory=list)
     periods: dict[str, int] = field(default_factory=dict)
 
-    def window(self, stream: Stream | None = None) -> tuple[Stream, str]:
+    def window(self, stream: RandomStream | None = None) -> tuple[RandomStream, str]:
         """A stream with a window, mostly one that paces the query."""
         choice, stream = self.choice, stream or self.choice.choice(self.world.streams)
         truth, name = stream.truth, sql_name(stream.name, self.choice)
@@ -56,19 +56,19 @@ class Paced(Questions):
         self.references.append(random_statements.Reference(stream, text, look()))
         return stream, f"⟨{len(self.references) - 1}⟩"
 
-    def next(self) -> tuple[Question, list[tuple[Stream, Callable[[], list[Row]]]], dict[str, int]]:
+    def next(self) -> tuple[StatementPair, list[tuple[RandomStream, Callable[[], list[Row]]]], dict[str, int]]:
         """A statement, how to see its windows, and its periods in slots by stream."""
         self.looks, self.periods = [], {}
         return self.ask(), self.looks, self.periods
 
 
 @dataclass
-class Query:
+class ExpectedQuery:
     """One registered query and what must come of it."""
 
     name: str
-    question: Question
-    looks: list[tuple[Stream, Callable[[], list[Row]]]]
+    question: StatementPair
+    looks: list[tuple[RandomStream, Callable[[], list[Row]]]]
     periods: dict[str, int]
     first: str
     """The stream that numbers its runs."""
@@ -81,14 +81,14 @@ class Query:
     expected: dict[int, Any] = field(default_factory=dict)
 
 
-class Standing:
+class PeriodicHistory:
     """A world with standing queries."""
 
     def __init__(self, path: Path, seed: int, **size: int) -> None:
         self.path, self.choice = path, random.Random(seed)
-        self.world: World = random_warehouses.make_world(path, seed, **size)
-        self.questions = Paced(self.world, self.choice)
-        self.queries: dict[str, Query] = {}
+        self.world: RandomWarehouse = random_warehouses.make_warehouse(path, seed, **size)
+        self.questions = PeriodicStatements(self.world, self.choice)
+        self.queries: dict[str, ExpectedQuery] = {}
         self.plain = random_statements.open_plain()
         self.counter = 0
         self.log: list[str] = []
@@ -99,25 +99,25 @@ class Standing:
 
     # -- the truth
 
-    def slides(self, query: Query) -> Slides:
+    def slides(self, query: ExpectedQuery) -> Slides:
         """Where the streams that pace a query stand."""
         found = {s.name: s.truth.slide_number for s in self.world.streams if s.name in query.periods}
         return {name: number for name, number in found.items() if number is not None}
 
     @staticmethod
-    def due(query: Query, since: Slides, now: Slides) -> bool:
+    def due(query: ExpectedQuery, since: Slides, now: Slides) -> bool:
         """Every stream has entered a later period than it was in."""
         return all(
             name in now and (name not in since or now[name] // slots > since[name] // slots)
             for name, slots in query.periods.items()
         )
 
-    def truth(self, query: Query) -> Any:
+    def truth(self, query: ExpectedQuery) -> Any:
         """What plain DuckDB says of the windows as they are now."""
         tables = {f"t{at}": stream.rows(look()) for at, (stream, look) in enumerate(query.looks)}
         if "hosts" in query.question.tables:
             tables["hosts"] = self.world.hosts
-        return random_statements.plain_answer(self.plain, Question(
+        return random_statements.plain_answer(self.plain, StatementPair(
             query.question.ours, query.question.plain, tables, query.question.parameters, query.question.ordered))  # fmt: skip
 
     # -- what happens
@@ -128,7 +128,7 @@ class Standing:
         name = f"q{self.counter}"
         self.counter += 1
         missed = self.choice.choice(("latest", "every", "every", "skip"))
-        query = Query(name, question, looks, periods, "", missed, {}, {})
+        query = ExpectedQuery(name, question, looks, periods, "", missed, {}, {})
         if isinstance(self.truth(query), str):
             return
         try:
@@ -187,7 +187,7 @@ class Standing:
                 query.expected[slides[query.first]] = answer
                 query.last = slides
 
-    def _wanted(self, query: Query) -> list[tuple[Slides, Any]]:
+    def _wanted(self, query: ExpectedQuery) -> list[tuple[Slides, Any]]:
         if query.missed == "every":
             wanted, query.waiting = query.waiting, []
             return wanted
@@ -196,7 +196,7 @@ class Standing:
             return []
         return [(now, self.truth(query))]
 
-    def _failed(self, query: Query, reports: list[Any]) -> None:
+    def _failed(self, query: ExpectedQuery, reports: list[Any]) -> None:
         """What plain DuckDB cannot answer either is a failed run; such a query is not followed further."""
         assert [r.outcome for r in reports if r.query == query.name][-1:] == ["failed"], self.told(query)
         self.wh.drop_query(query.name)
@@ -221,7 +221,7 @@ class Standing:
 
     # -- comparing
 
-    def told(self, query: Query) -> str:
+    def told(self, query: ExpectedQuery) -> str:
         """What happened, for a failure."""
         return "\n".join([f"{query.name}: {query.question.ours}", f"plain: {query.question.plain}", *self.log])
 
@@ -237,7 +237,7 @@ class Standing:
                     answer, ordered=query.question.ordered
                 ), f"slide {slide}\n{self.told(query)}"
 
-    def _rows(self, query: Query, slide: int) -> list[str]:
+    def _rows(self, query: ExpectedQuery, slide: int) -> list[str]:
         if query.question.ordered:
             rows = self.wh.results(query.name, slide=slide).arrow()
             return random_statements.comparable(rows.select(rows.schema.names[5:]), ordered=True)
@@ -251,16 +251,16 @@ class Standing:
         self.plain.close()
 
 
-STEPS: tuple[Callable[[Standing], None], ...] = (
-    Standing.append, Standing.append, Standing.append, Standing.slide, Standing.slide, Standing.slide, Standing.slide,
-    Standing.round, Standing.round, Standing.add, Standing.add, Standing.drop, Standing.restart, Standing.clean, Standing.clean,
-    Standing.relayout,
+STEPS: tuple[Callable[[PeriodicHistory], None], ...] = (
+    PeriodicHistory.append, PeriodicHistory.append, PeriodicHistory.append, PeriodicHistory.slide, PeriodicHistory.slide, PeriodicHistory.slide, PeriodicHistory.slide,
+    PeriodicHistory.round, PeriodicHistory.round, PeriodicHistory.add, PeriodicHistory.add, PeriodicHistory.drop, PeriodicHistory.restart, PeriodicHistory.clean, PeriodicHistory.clean,
+    PeriodicHistory.relayout,
 )  # fmt: skip
 
 
-def live(path: Path, seed: int, steps: int, **size: int) -> None:
+def run_history(path: Path, seed: int, steps: int, **size: int) -> None:
     """A life of standing queries, compared with the truth at its end."""
-    standing = Standing(path, seed, **size)
+    standing = PeriodicHistory(path, seed, **size)
     try:
         for _ in range(6):
             standing.add()

@@ -1,6 +1,6 @@
 """Random SQL over windows, each statement in two spellings: ours, and plain DuckDB's over the truth.
 
-`Questions` writes statements over a `World`.
+`StatementGenerator` writes statements over a `World`.
 """
 
 import datetime as dt
@@ -16,12 +16,12 @@ import pyarrow as pa
 import oracle
 import windrow
 from oracle import Row
-from random_warehouses import KEYS, Stream, World
+from random_warehouses import KEYS, RandomStream, RandomWarehouse
 from sample_streams import BASE, DELTA
 
 
 @dataclass
-class Question:
+class StatementPair:
     """One statement: `ours` with window clauses, `plain` over tables that hold exactly the rows of those windows."""
 
     ours: str
@@ -68,13 +68,13 @@ def sql_value(value: Any, kind: pa.DataType) -> str | None:
 class Reference:
     """One place in a statement where a window stands."""
 
-    stream: Stream
+    stream: RandomStream
     ours: str
     rows: list[Row]
 
 
 @dataclass
-class Questions:
+class StatementGenerator:
     """Writes statements.
 
     Args:
@@ -82,13 +82,13 @@ class Questions:
         choice: By which chance.
     """
 
-    world: World
+    world: RandomWarehouse
     choice: random.Random
     references: list[Reference] = field(default_factory=list)
     parameters: dict[str, Any] = field(default_factory=dict)
     with_hosts: bool = False
 
-    def ask(self) -> Question:
+    def ask(self) -> StatementPair:
         """The next statement."""
         self.references, self.parameters, self.with_hosts = [], {}, False
         kind = self.choice.choice(KINDS)
@@ -101,9 +101,9 @@ class Questions:
             tables[f"t{at}"] = reference.stream.rows(reference.rows)
         if self.with_hosts:
             tables["hosts"] = self.world.hosts
-        return Question(ours, plain, tables, self.parameters, ordered)
+        return StatementPair(ours, plain, tables, self.parameters, ordered)
 
-    def ask_alike(self, count: int) -> list[Question]:
+    def ask_alike(self, count: int) -> list[StatementPair]:
         """Statements that point at a search key, and differ only in constants."""
         self.references, self.parameters, self.with_hosts = [], {}, False
         stream, ref = self.window(self.choice.choice([s for s in self.world.streams if s.shape.key] or [None]))
@@ -121,13 +121,13 @@ class Questions:
             body = f"SELECT {what} FROM {ref} AS a WHERE {where}{more}{last}"
             plain = {"t0": stream.rows(reference.rows)}
             asked.append(
-                Question(body.replace("⟨0⟩", reference.ours), body.replace("⟨0⟩", "t0"), plain, self.parameters)
+                StatementPair(body.replace("⟨0⟩", reference.ours), body.replace("⟨0⟩", "t0"), plain, self.parameters)
             )
         return asked
 
     # -- windows
 
-    def window(self, stream: Stream | None = None) -> tuple[Stream, str]:
+    def window(self, stream: RandomStream | None = None) -> tuple[RandomStream, str]:
         """A stream with a window, as ``⟨n⟩``, to be replaced."""
         choice = self.choice
         stream = stream or choice.choice(self.world.streams)
@@ -167,7 +167,7 @@ class Questions:
 
     # -- predicates
 
-    def value(self, stream: Stream, column: str) -> str | None:
+    def value(self, stream: RandomStream, column: str) -> str | None:
         """A constant for a column: one that occurs, or one beside it; often a parameter."""
         kind = stream.shape.schema.field(column).type
         if column in ("ts", "exp"):
@@ -182,13 +182,13 @@ class Questions:
             return f"${name}"
         return written
 
-    def comparable(self, stream: Stream) -> list[str]:
+    def comparable(self, stream: RandomStream) -> list[str]:
         """Columns that constants can be compared with; keys and time more often than others."""
         names = [n for n in stream.shape.schema.names if not pa.types.is_nested(stream.shape.schema.field(n).type)]
         usual = [n for n in names if n not in ("span", "nothing")]
         return usual + list(stream.shape.key) * 4 + ["ts"] * 2
 
-    def predicate(self, stream: Stream, alias: str, depth: int = 2) -> str:
+    def predicate(self, stream: RandomStream, alias: str, depth: int = 2) -> str:
         """A condition on one relation."""
         choice = self.choice
         if depth and choice.random() < 0.6:
@@ -209,13 +209,13 @@ class Questions:
             f"{name} IS NOT DISTINCT FROM {first}", f"coalesce({name} = {first}, false)",
         ))  # fmt: skip
 
-    def where(self, stream: Stream, alias: str) -> str:
+    def where(self, stream: RandomStream, alias: str) -> str:
         """A WHERE, or none."""
         return f" WHERE {self.predicate(stream, alias)}" if self.choice.random() < 0.85 else ""
 
     # -- columns
 
-    def groupable(self, stream: Stream) -> str:
+    def groupable(self, stream: RandomStream) -> str:
         """A column to group or join by."""
         able = [n for n in stream.shape.schema.names if n in KEYS]
         return self.choice.choice([*able, *stream.shape.key, *stream.shape.key])
@@ -232,25 +232,25 @@ def _text(micros: int) -> str:
     return (dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=micros)).isoformat(" ")
 
 
-def rows_of_a_window(q: Questions) -> Body:
+def rows_of_a_window(q: StatementGenerator) -> Body:
     stream, ref = q.window()
     return f"SELECT * FROM {ref} AS a{q.where(stream, 'a')}", False
 
 
-def some_columns(q: Questions) -> Body:
+def some_columns(q: StatementGenerator) -> Body:
     stream, ref = q.window()
     names = q.choice.sample(stream.shape.schema.names, 2)
     chosen = ", ".join(q.column("a", name) for name in names)
     return f"SELECT {q.choice.choice(('', '', 'DISTINCT '))}{chosen} FROM {ref} a{q.where(stream, 'a')}", False
 
 
-def no_columns(q: Questions) -> Body:
+def no_columns(q: StatementGenerator) -> Body:
     stream, ref = q.window()
     what = q.choice.choice(("count(*)", "1", "count(*) FILTER (WHERE n % 2 = 0)", "count(a.n), max(n)"))
     return f"SELECT {what} FROM {ref} a{q.where(stream, 'a')}", False
 
 
-def aggregates(q: Questions) -> Body:
+def aggregates(q: StatementGenerator) -> Body:
     stream, ref = q.window()
     name = q.column("a", q.groupable(stream))
     return (
@@ -259,7 +259,7 @@ def aggregates(q: Questions) -> Body:
     ), False
 
 
-def groups(q: Questions) -> Body:
+def groups(q: StatementGenerator) -> Body:
     stream, ref = q.window()
     name = q.column("a", q.groupable(stream))
     having = q.choice.choice(("", " HAVING count(*) > 1", f" HAVING {name} IS NOT NULL"))
@@ -269,13 +269,13 @@ def groups(q: Questions) -> Body:
     )
 
 
-def newest(q: Questions) -> Body:
+def newest(q: StatementGenerator) -> Body:
     stream, ref = q.window()
     order = q.choice.choice(("a.n DESC", "a.ts DESC, a.n", "a.n"))
     return f"SELECT a.n, a.ts FROM {ref} a{q.where(stream, 'a')} ORDER BY {order} LIMIT {q.choice.randint(1, 9)}", True
 
 
-def windows_joined(q: Questions) -> Body:
+def windows_joined(q: StatementGenerator) -> Body:
     """Two windows of one stream, or of two streams that share a column."""
     stream, first = q.window()
     others = [s for s in q.world.streams if set(s.shape.values) & set(stream.shape.values) & set(KEYS)]
@@ -291,7 +291,7 @@ def windows_joined(q: Questions) -> Body:
     return f"SELECT a.n, b.n AS m FROM {first} a {join} {second} b ON {condition} WHERE {also}{more}", False
 
 
-def half_joins(q: Questions) -> Body:
+def half_joins(q: StatementGenerator) -> Body:
     stream, first = q.window()
     other, second = q.window(stream)
     on = sql_name(q.groupable(stream), q.choice)
@@ -302,7 +302,7 @@ def half_joins(q: Questions) -> Body:
     )
 
 
-def joined_with_a_table(q: Questions) -> Body:
+def joined_with_a_table(q: StatementGenerator) -> Body:
     able = [s for s in q.world.streams if {"i", "s"} & set(s.shape.values)]
     if not able:
         return no_columns(q)
@@ -337,7 +337,7 @@ def joined_with_a_table(q: Questions) -> Body:
     )), False  # fmt: skip
 
 
-def set_operations(q: Questions) -> Body:
+def set_operations(q: StatementGenerator) -> Body:
     stream, first = q.window()
     _, second = q.window(stream)
     name = sql_name(q.groupable(stream), q.choice)
@@ -348,7 +348,7 @@ def set_operations(q: Questions) -> Body:
     )
 
 
-def filtered_union(q: Questions) -> Body:
+def filtered_union(q: StatementGenerator) -> Body:
     stream, first = q.window()
     _, second = q.window(stream)
     names = ", ".join(sql_name(name, q.choice) for name in stream.shape.schema.names)
@@ -358,7 +358,7 @@ def filtered_union(q: Questions) -> Body:
     ), False
 
 
-def used_once(q: Questions) -> Body:
+def used_once(q: StatementGenerator) -> Body:
     stream, ref = q.window()
     how = q.choice.choice(("AS", "AS MATERIALIZED", "AS NOT MATERIALIZED"))
     return (
@@ -367,7 +367,7 @@ def used_once(q: Questions) -> Body:
     )
 
 
-def used_twice(q: Questions) -> Body:
+def used_twice(q: StatementGenerator) -> Body:
     stream, ref = q.window()
     how = q.choice.choice(("AS", "AS MATERIALIZED", "AS NOT MATERIALIZED"))
     on = sql_name(q.groupable(stream), q.choice)
@@ -379,7 +379,7 @@ def used_twice(q: Questions) -> Body:
     return f"WITH x {how} (SELECT * FROM {ref} a{q.where(stream, 'a')}) {outer}", False
 
 
-def subqueries(q: Questions) -> Body:
+def subqueries(q: StatementGenerator) -> Body:
     stream, first = q.window()
     _, second = q.window(stream)
     on = sql_name(q.groupable(stream), q.choice)
@@ -393,7 +393,7 @@ def subqueries(q: Questions) -> Body:
     )), False  # fmt: skip
 
 
-def ranked(q: Questions) -> Body:
+def ranked(q: StatementGenerator) -> Body:
     stream, ref = q.window()
     by = sql_name(q.groupable(stream), q.choice)
     inner = f"SELECT *, row_number() OVER (PARTITION BY a.{by} ORDER BY a.ts, a.n) AS r FROM {ref} a"
@@ -404,7 +404,7 @@ def ranked(q: Questions) -> Body:
     )), False  # fmt: skip
 
 
-KINDS: tuple[Callable[[Questions], Body], ...] = (
+KINDS: tuple[Callable[[StatementGenerator], Body], ...] = (
     rows_of_a_window, some_columns, some_columns, no_columns, aggregates, aggregates, groups, newest, windows_joined, windows_joined,
     half_joins, joined_with_a_table, joined_with_a_table, set_operations, filtered_union, used_once, used_twice, subqueries,
     subqueries, ranked,
@@ -421,7 +421,7 @@ def open_plain() -> duckdb.DuckDBPyConnection:
     return plain
 
 
-def plain_answer(plain: duckdb.DuckDBPyConnection, question: Question) -> pa.Table | str:
+def plain_answer(plain: duckdb.DuckDBPyConnection, question: StatementPair) -> pa.Table | str:
     """What DuckDB says, or the class of its error."""
     for name, rows in question.tables.items():
         plain.register("given", rows)
@@ -433,7 +433,7 @@ def plain_answer(plain: duckdb.DuckDBPyConnection, question: Question) -> pa.Tab
         return type(error).__name__
 
 
-def our_answer(wh: windrow.Warehouse, question: Question) -> pa.Table | str:
+def our_answer(wh: windrow.Warehouse, question: StatementPair) -> pa.Table | str:
     """What the warehouse says, or the message of its error."""
     try:
         return wh.sql(question.ours, question.parameters or None).arrow()

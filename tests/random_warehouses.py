@@ -1,6 +1,6 @@
 """Streams of random schema, lifetime and layout, with the truth about each.
 
-A `World` is a warehouse with a few of them, brought through appends, late rows, rows ahead of the clock, slides and
+A `RandomWarehouse` is a warehouse with a few of them, brought through appends, late rows, rows ahead of the clock, slides and
 clean-ups, together with the oracle of each stream. `questions` asks it.
 """
 
@@ -24,7 +24,7 @@ CLOCK = BASE + 1000 * DELTA
 NAN, INF = float("nan"), float("inf")
 _HOUR = 3_600_000_000
 
-POOL: dict[str, tuple[pa.DataType, tuple[Any, ...]]] = {
+COLUMN_POOL: dict[str, tuple[pa.DataType, tuple[Any, ...]]] = {
     "i": (pa.int64(), (0, 1, 2, -5, 2**62, None)),
     "small": (pa.int8(), (0, 1, -1, 127, None)),
     "u": (pa.uint64(), (0, 1, 2**64 - 1, None)),
@@ -59,7 +59,7 @@ TIMES = (
 
 
 @dataclass
-class Stream:
+class RandomStream:
     """A stream under a name and the truth about it."""
 
     name: str
@@ -94,7 +94,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 def random_shape(choice: random.Random, number: int) -> Shape:
     """A schema with one, two or no key columns, and one of the three kinds of lifetime."""
-    columns = choice.sample(sorted(POOL), choice.randint(3, 6))
+    columns = choice.sample(sorted(COLUMN_POOL), choice.randint(3, 6))
     if not set(columns) & set(KEYS):
         columns.append("i")
     fields: dict[str, pa.DataType] = {"ts": choice.choice(TIMES)}
@@ -105,21 +105,21 @@ def random_shape(choice: random.Random, number: int) -> Shape:
     elif kind == "per-row":
         max_lifetime = 6 * DELTA
         fields["exp"] = choice.choice(TIMES)
-    fields |= {name: POOL[name][0] for name in columns}
+    fields |= {name: COLUMN_POOL[name][0] for name in columns}
     able = [name for name in columns if name in KEYS]
     key = tuple(choice.sample(able, min(len(able), choice.choice((0, 1, 1, 1, 2, 2)))))
     return Shape(
         f"random-{number}", fields, key, lifetime=lifetime, max_lifetime=max_lifetime,
-        origin=choice.choice((0, 0, BASE + 3 * oracle.SECOND)), values={name: POOL[name][1] for name in columns},
+        origin=choice.choice((0, 0, BASE + 3 * oracle.SECOND)), values={name: COLUMN_POOL[name][1] for name in columns},
     )  # fmt: skip
 
 
 @dataclass
-class World:
+class RandomWarehouse:
     """A warehouse with a history."""
 
     wh: windrow.Warehouse
-    streams: list[Stream]
+    streams: list[RandomStream]
     hosts: pa.Table
     number: int = 0
 
@@ -138,7 +138,7 @@ class World:
             if choice.random() < 0.5:
                 self._append(stream, choice, now, rows, first=False)
 
-    def _append(self, stream: Stream, choice: random.Random, now: int, count: int, *, first: bool) -> None:
+    def _append(self, stream: RandomStream, choice: random.Random, now: int, count: int, *, first: bool) -> None:
         batch = []
         for _ in range(count):
             ts = now + choice.choice((choice.randint(1 if first else -3 * DELTA, DELTA), choice.randint(0, 3 * DELTA)))
@@ -151,7 +151,7 @@ class World:
         stream.truth.append(batch, CLOCK)
 
 
-def make_world(path: Path, seed: int, streams: int = 3, rounds: int = 7, rows: int = 25) -> World:
+def make_warehouse(path: Path, seed: int, streams: int = 3, rounds: int = 7, rows: int = 25) -> RandomWarehouse:
     """A warehouse that has been through something; the last of its streams may not have slid yet."""
     choice = random.Random(seed)
     wh = windrow.open(path, clock=lambda: CLOCK)
@@ -160,16 +160,16 @@ def make_world(path: Path, seed: int, streams: int = 3, rounds: int = 7, rows: i
         shape = random_shape(choice, number)
         name = choice.choice(("packets", "Leases", "odd-name", "ticks")) + str(number)
         shape.create(wh, name, LAYOUTS[choice.choice(sorted(LAYOUTS))])
-        made.append(Stream(name, shape, shape.oracle()))
+        made.append(RandomStream(name, shape, shape.oracle()))
     hosts = pa.table({
         "i": pa.array([0, 1, 2, 7, None], pa.int64()), "s": ["a", "ab", "zz", "b", None], "label": ["one", "two", "two", None, "six"],
     })  # fmt: skip
     wh.put_table("hosts", hosts)
-    world = World(wh, made, hosts)
+    world = RandomWarehouse(wh, made, hosts)
     world.history(choice, rounds, rows)
     shape = random_shape(choice, streams)
     shape.create(wh, "fresh", "auto")
-    world.streams.append(Stream("fresh", shape, shape.oracle()))
+    world.streams.append(RandomStream("fresh", shape, shape.oracle()))
     if choice.random() < 0.5:
         world._append(world.streams[-1], choice, BASE, 3, first=True)
     return world

@@ -44,7 +44,7 @@ def operations(shape: Shape, seed: int, rounds: int = 5, rows: int = 12) -> list
     return [*made, ("replay",), ("slide", now + 3 * DELTA), ("gc",)]
 
 
-def do(wh: windrow.Warehouse, shape: Shape, operation: Operation) -> Any:
+def perform(wh: windrow.Warehouse, shape: Shape, operation: Operation) -> Any:
     """Perform one operation."""
     match operation:
         case ("append", rows, batch_id):
@@ -73,7 +73,7 @@ def do(wh: windrow.Warehouse, shape: Shape, operation: Operation) -> Any:
     raise ValueError(operation)
 
 
-def truths(shape: Shape, done: Sequence[Operation]) -> list[Oracle]:
+def expected_states(shape: Shape, done: Sequence[Operation]) -> list[Oracle]:
     """The truth before the first operation and after each."""
     states = [shape.oracle()]
     for operation in done:

@@ -11,7 +11,7 @@ MEMORY = Path("/dev/shm")
 
 
 @contextmanager
-def folder() -> Iterator[Path]:
+def scratch_folder() -> Iterator[Path]:
     """A new folder that is gone afterwards."""
     path = Path(tempfile.mkdtemp(prefix="windrow-test-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None))
     try:

@@ -41,7 +41,7 @@ COUNTED = (
 
 
 @dataclass
-class World:
+class QueriedStream:
     """A stream, its truth, and the standing queries of it."""
 
     wh: windrow.Warehouse
@@ -64,7 +64,9 @@ def schema(unit: str = "us", *, expiring: bool) -> pa.Schema:
     return pa.schema([*columns.items(), *([("exp", stamp)] if expiring else [])])
 
 
-def make_world(wh: windrow.Warehouse, seed: int, *, lifetime: int | None, expiring: bool, unit: str = "us") -> World:
+def make_stream(
+    wh: windrow.Warehouse, seed: int, *, lifetime: int | None, expiring: bool, unit: str = "us"
+) -> QueriedStream:
     """An empty stream."""
     columns, scale = schema(unit, expiring=expiring), 1000 if unit == "ns" else 1
     limits = {"lifetime": None if expiring or lifetime is None else f"{lifetime * DELTA // 1_000_000} seconds"}
@@ -79,10 +81,10 @@ def make_world(wh: windrow.Warehouse, seed: int, *, lifetime: int | None, expiri
         lifetime=None if expiring or lifetime is None else longest,
         max_lifetime=longest if expiring else None,
     )
-    return World(wh, truth, random.Random(seed), columns)
+    return QueriedStream(wh, truth, random.Random(seed), columns)
 
 
-def rows(world: World, count: int, spread: tuple[int, int], longest: int) -> list[dict[str, Any]]:
+def rows(world: QueriedStream, count: int, spread: tuple[int, int], longest: int) -> list[dict[str, Any]]:
     """Rows around the clock: late ones, and ones ahead of it."""
     chance, made = world.chance, []
     scale = 1000 if world.schema.field("ts").type.unit == "ns" else 1
@@ -105,7 +107,7 @@ def rows(world: World, count: int, spread: tuple[int, int], longest: int) -> lis
     return made
 
 
-def append(world: World, made: list[dict[str, Any]], clock: int) -> None:
+def append(world: QueriedStream, made: list[dict[str, Any]], clock: int) -> None:
     """The same rows to the stream and to its truth."""
     columns = [pa.array([row[f.name] for row in made], pa.int64()).view(f.type) if pa.types.is_timestamp(f.type)
                else pa.array([row[f.name] for row in made], f.type) for f in world.schema]  # fmt: skip
@@ -113,7 +115,7 @@ def append(world: World, made: list[dict[str, Any]], clock: int) -> None:
     world.truth.append(made, clock)
 
 
-def slide(world: World, slots: int, clock: int) -> None:
+def slide(world: QueriedStream, slots: int, clock: int) -> None:
     """Move both clocks."""
     world.now += slots * DELTA
     world.wh.slide(STREAM, to=when(world.now))
@@ -138,7 +140,7 @@ def statement(chance: random.Random, aggregates: tuple[str, ...]) -> str:
     return text
 
 
-def expected(world: World, text: str, slots: int | None) -> pa.Table:
+def expected(world: QueriedStream, text: str, slots: int | None) -> pa.Table:
     """What plain DuckDB gives over the true rows."""
     live = [row.values for row in world.truth.live(None if slots is None else slots * DELTA)]
     columns = [pa.array([row[f.name] for row in live], pa.int64()).view(f.type) if pa.types.is_timestamp(f.type)
@@ -169,7 +171,7 @@ def clause(slots: int | None, period: int = 1) -> str:
     return "" if slots is None else f" [WINDOW {slots * _SECONDS} SECONDS SLIDE {period * _SECONDS} SECONDS]"
 
 
-def put(world: World, name: str, text: str, slots: int, kind: str | None, period: int = 1) -> None:
+def register_query(world: QueriedStream, name: str, text: str, slots: int, kind: str | None, period: int = 1) -> None:
     """Register a query as the registry does, and let its synopses be kept."""
     store = world.wh._store
     with store.catalog.write() as tables:
@@ -184,7 +186,7 @@ def put(world: World, name: str, text: str, slots: int, kind: str | None, period
     reconcile.adjust(store, STREAM, kind=kind)
 
 
-def drop(world: World, name: str, kind: str | None) -> None:
+def drop_query(world: QueriedStream, name: str, kind: str | None) -> None:
     """Take a query back."""
     with world.wh._store.catalog.write() as tables:
         tables.delete("queries", name.encode())

@@ -344,7 +344,7 @@ def print_traces(names: Sequence[str], *, sizes: bool) -> None:
     import kills
     import scratch_folders
 
-    with scratch_folders.folder() as folder, Server(build(folder)) as server:
+    with scratch_folders.scratch_folder() as folder, Server(build(folder)) as server:
         for name in names or kills.CASES:
             path = folder / name
             server.prepare(name, path)

@@ -46,7 +46,7 @@ def rows(given: list[tuple[int, int, int, int]]) -> pa.Table:
     return pa.Table.from_pylist([{"ts": time(t), "exp": time(e), "k": k, "x": x} for t, e, k, x in given], SCHEMA)
 
 
-def held(wh: Any, name: str, *, distinct: bool = False) -> Counter[Any]:
+def read_view(wh: Any, name: str, *, distinct: bool = False) -> Counter[Any]:
     """What a view holds, in the form of `derived.View.live`."""
     definition = wh.stream(name).definition
     own = {definition.time, definition.expires, "_died"}
@@ -77,7 +77,7 @@ def create(path: Path) -> None:
             wh.create_view(name, sql, **OPTIONS.get(name, {}))
 
 
-class Truth:
+class ExpectedViews:
     """What the world must be."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ def state(wh: Any) -> dict[str, Any]:
     found = {}
     for name in VIEWS:
         now = wh.now(name)
-        found[name] = (None if now is None else micros(now), dict(held(wh, name, distinct=name == "keys")))
+        found[name] = (None if now is None else micros(now), dict(read_view(wh, name, distinct=name == "keys")))
     return found
 
 
@@ -146,7 +146,7 @@ def operations(seed: int, count: int) -> list[tuple[Any, ...]]:
     return done
 
 
-def do(wh: Any, operation: tuple[Any, ...]) -> None:
+def perform(wh: Any, operation: tuple[Any, ...]) -> None:
     kind, name, given = operation[:3]
     if kind == "append":
         wh.append(name, rows(given), batch_id=operation[3])

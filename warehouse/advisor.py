@@ -8,23 +8,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from windrow.catalog.environment import Tables, key
+from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.lookups import find_stream
 from windrow.catalog.records import SlideEntry, StreamEntry, StreamState, UsageEntry
 from windrow.catalog.segment_log import load_segments
 from windrow.errors import WindowError
-from windrow.indexes.cost_model import Estimate, Workload, alternatives, compare
+from windrow.indexes.cost_model import Estimate, Workload, alternatives, compare_layouts
 from windrow.indexes.partitioners import Index
 from windrow.indexes.segments import Segment, unpack_histogram
 from windrow.native import key_encoding as native_keys
 from windrow.relayout import relayout
 from windrow.store import Store
 
-CLEARLY = 0.75
+CLEARLY_BETTER_SHARE = 0.75
 """A layout is clearly better if it costs at most this share of what the present one costs."""
-FIRST_LOOK, NEXT_LOOKS = 64, 512
+FIRST_REVIEW, REVIEW_INTERVAL = 64, 512
 """Slides after which a stream that chooses for itself looks at the advice, and then how often."""
-_LOOKED_AT = 64
+_MEASURED_SLIDES = 64
 """Slides whose sizes are looked at."""
 _KEY_SHARE = 0.5
 """The share of filtering queries that must compare a column before it is worth being the search key."""
@@ -52,11 +52,11 @@ class Advice:
     @property
     def clearly_better(self) -> bool:
         """Whether turning to it is worth the change."""
-        return self.best.index != self.current.index and self.best.total <= CLEARLY * self.current.total
+        return self.best.index != self.current.index and self.best.total <= CLEARLY_BETTER_SHARE * self.current.total
 
 
 @dataclass(frozen=True)
-class _Look:
+class _Measurements:
     entry: StreamEntry
     state: StreamState
     segments: tuple[Segment, ...]
@@ -66,16 +66,16 @@ class _Look:
 
 def advise(store: Store, stream: str, among: Iterable[Index] | None = None) -> Advice:
     """Compare layouts for what was measured of a stream; see `Warehouse.advise`."""
-    look = store.catalog.read(lambda tables: _look(store, tables, stream))
+    look = store.catalog.read(lambda tables: _read_measurements(store, tables, stream))
     if not look.slides or not look.state.inserted:
         raise WindowError(f"stream {stream!r} has taken in no rows yet; there is nothing to go by")
-    workload = measure(look)
+    workload = measure_workload(look)
     slots = look.entry.definition.lifetime_slots
     current = look.state.layout.index
     indexes = list(dict.fromkeys([current, *(alternatives(workload, slots) if among is None else among)]))
-    found = compare(workload, slots, indexes)
+    found = compare_layouts(workload, slots, indexes)
     own = next(each for each in found if each.index == current)
-    wanted, key_why = _key(look)
+    wanted, key_why = _choose_key(look)
     large = not workload.probes and workload.scans > 0 and workload.batch_bytes >= _LARGE_BATCH
     return Advice(
         stream=stream,
@@ -86,12 +86,12 @@ def advise(store: Store, stream: str, among: Iterable[Index] | None = None) -> A
         key=wanted,
         key_why=key_why,
         row_group_bytes=_LARGE_GROUPS if large else Index().row_group_bytes,
-        why=_why(workload, own, found[0]),
+        why=_explain_choice(workload, own, found[0]),
         measured_slides=len(look.slides),
     )
 
 
-def follow(store: Store, stream: str) -> bool:
+def follow_advice(store: Store, stream: str) -> bool:
     """Turn a stream with ``index="auto"`` to what is clearly better; gives whether it was turned.
 
     Looked at when the stream has slid 64 times and then every 512 slides, since playing layouts through takes a moment;
@@ -105,7 +105,7 @@ def follow(store: Store, stream: str) -> bool:
             return False
         if state.ordinal < (definition.lifetime_slots or 0):
             return False
-        return state.ordinal == FIRST_LOOK or state.ordinal % NEXT_LOOKS == 0
+        return state.ordinal == FIRST_REVIEW or state.ordinal % REVIEW_INTERVAL == 0
 
     if store.read_only or not store.catalog.read(due):
         return False
@@ -115,19 +115,19 @@ def follow(store: Store, stream: str) -> bool:
     return found.clearly_better
 
 
-def _look(store: Store, tables: Tables, stream: str) -> _Look:
+def _read_measurements(store: Store, tables: Tables, stream: str) -> _Measurements:
     entry, state = find_stream(tables, stream)
-    first = max(0, state.ordinal - _LOOKED_AT + 1)
-    slides = [tables.get("slides", key(entry.id, ordinal)) for ordinal in range(first, state.ordinal + 1)]
-    usage = tables.get("usage", key(entry.id)) or UsageEntry()
+    first = max(0, state.ordinal - _MEASURED_SLIDES + 1)
+    slides = [tables.get("slides", catalog_key(entry.id, ordinal)) for ordinal in range(first, state.ordinal + 1)]
+    usage = tables.get("usage", catalog_key(entry.id)) or UsageEntry()
     segments = load_segments(store, tables, entry.id, state)
-    return _Look(entry, state, segments, [slide for slide in slides if slide is not None], usage)
+    return _Measurements(entry, state, segments, [slide for slide in slides if slide is not None], usage)
 
 
 # -- measuring -------------------------------------------------------------------------------------------------------
 
 
-def measure(look: _Look) -> Workload:
+def measure_workload(look: _Measurements) -> Workload:
     """The workload of a stream, as the catalog has it."""
     taken = np.array([slide.inserted for slide in look.slides], float)
     rows = float(taken.mean())
@@ -138,16 +138,16 @@ def measure(look: _Look) -> Workload:
     return Workload(
         rows=max(1.0, rows),
         row_bytes=row_bytes,
-        lives=_lives(look),
+        lives=_measure_lifetimes(look),
         spread=float(taken.std() / rows) if rows else 0.0,
-        files=_files(look),
+        files=_files_per_slide(look),
         probes=usage.probes / slides,
         scans=usage.scans / slides,
         probe_rows=usage.probe_rows / max(1, usage.probes),
     )
 
 
-def _files(look: _Look) -> float:
+def _files_per_slide(look: _Measurements) -> float:
     """Files that one slide takes in, by those that are still as they came."""
     files: dict[int, set[str]] = {}
     for segment in look.segments:
@@ -156,17 +156,17 @@ def _files(look: _Look) -> float:
     return float(np.mean([len(own) for own in files.values()])) if files else 1.0
 
 
-def _lives(look: _Look) -> dict[int, float] | None:
+def _measure_lifetimes(look: _Measurements) -> dict[int, float] | None:
     """How many slots rows live from the slide that took them in, with their shares."""
     definition, slide = look.entry.definition, look.state.slide
     if definition.longest_life is None:
         return None
     slots = definition.lifetime_slots or 1
-    found = _from_last_slides(look) or _from_what_is_stored(look, slide or 0)
+    found = _lifetimes_of_last_slides(look) or _lifetimes_of_stored_rows(look, slide or 0)
     return found or {slots: 1.0}
 
 
-def _from_last_slides(look: _Look) -> dict[int, float]:
+def _lifetimes_of_last_slides(look: _Measurements) -> dict[int, float]:
     """Of rows that lie as they were appended; what is missing of a slide has died at once."""
     recent = {slide.slide: slide.inserted for slide in look.slides[-4:] if slide.inserted}
     found: dict[int, float] = {}
@@ -183,7 +183,7 @@ def _from_last_slides(look: _Look) -> dict[int, float]:
     return {life: count / max(total, known) for life, count in sorted(found.items())}
 
 
-def _from_what_is_stored(look: _Look, slide: int) -> dict[int, float]:
+def _lifetimes_of_stored_rows(look: _Measurements, slide: int) -> dict[int, float]:
     """In a steady stream as many rows have r slots left as live r slots or more: differences are what we look for."""
     left: dict[int, float] = {}
     for segment in look.segments:
@@ -199,7 +199,7 @@ def _from_what_is_stored(look: _Look, slide: int) -> dict[int, float]:
     return {at + 1: float(share) for at, share in enumerate(lives / max(lives.sum(), 1e-9)) if share > 0}
 
 
-def _key(look: _Look) -> tuple[tuple[str, ...], str]:
+def _choose_key(look: _Measurements) -> tuple[tuple[str, ...], str]:
     """The search key that queries ask for, and why."""
     definition, filters = look.entry.definition, look.usage.filters
     asked = sum(filters.values())
@@ -219,7 +219,7 @@ def _key(look: _Look) -> tuple[tuple[str, ...], str]:
     ), f"{count / asked:.0%} of comparisons are by {column!r}, only {by_key / asked:.0%} by the search key"
 
 
-def _why(workload: Workload, current: Estimate, best: Estimate) -> str:
+def _explain_choice(workload: Workload, current: Estimate, best: Estimate) -> str:
     """The reason in a sentence."""
     parts = {
         "updates": current.update - best.update,

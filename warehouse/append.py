@@ -17,13 +17,13 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from windrow import arrow_input
-from windrow.catalog.environment import Tables, key
-from windrow.catalog.lookups import batch_key, find_stream, refuse_view, source_name
+from windrow.catalog.environment import Tables, catalog_key
+from windrow.catalog.lookups import encode_batch_key, find_stream, refuse_view, resolve_source
 from windrow.catalog.records import (
     BatchEntry,
     FileEntry,
     Layout,
-    Reclaim,
+    ReclaimEntry,
     RejectedEntry,
     SourceEntry,
     SpoolEntry,
@@ -34,14 +34,14 @@ from windrow.definitions import check_label
 from windrow.errors import BatchConflictError, BusyError, UnknownStreamError
 from windrow.files import disk_errors
 from windrow.indexes.row_model import Int64s, RowModel
-from windrow.indexes.segment_builder import Arranged, arrange, arrival
+from windrow.indexes.segment_builder import SortedBatch, number_arrivals, sort_into_segments
 from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.indexes.segments import Histogram, pack_histogram
-from windrow.layouts import flattened, retimed, with_layout
+from windrow.layouts import recompute_expiries, with_layout, without_expiry_columns
 from windrow.native import rows as native_rows
-from windrow.rejection import RejectedFile, RejectedRows, classify
-from windrow.segment_files import CHUNK_BYTES, CHUNK_ROWS, StagedFile, chunks, late_rows, segment_of
-from windrow.slide_hooks import Follower, Tallies, Tally
+from windrow.rejection import RejectedFile, RejectedRowsWriter, classify_rows
+from windrow.segment_files import CHUNK_BYTES, CHUNK_ROWS, StagedFile, count_late_rows, make_segment, split_chunks
+from windrow.slide_hooks import AppendContribution, PrepareAppend, SlideHook
 from windrow.store import Store
 
 _MASK = (1 << 64) - 1
@@ -68,7 +68,7 @@ class AppendReport:
 
 
 @dataclass
-class _Tally:
+class _AppendCounts:
     rows: int = 0
     accepted: int = 0
     late: int = 0
@@ -94,7 +94,7 @@ class Append:
         stream: str,
         source: str | None,
         batch_id: str | None,
-        followers: Sequence[Follower] = (),
+        followers: Sequence[SlideHook] = (),
     ) -> None:
         store.check_writable()
         self.store = store
@@ -105,19 +105,21 @@ class Append:
         self.model = self.definition.model
         self.identity = self.definition.identity
         self.schema = self.definition.schema
-        self.source = source_name(self.entry, source)
+        self.source = resolve_source(self.entry, source)
         self.batch_id = None if batch_id is None else check_label(batch_id, "batch id")
         self.layout: Layout = self.state.layout
-        self.tally = _Tally()
-        self.rejected = RejectedRows(store, self.source, self.batch_id)
+        self.tally = _AppendCounts()
+        self.rejected = RejectedRowsWriter(store, self.source, self.batch_id)
         self._writing: list[tuple[Future[StagedFile], int]] = []
         self._staged: list[Path] = []
-        self._tallying: list[tuple[StagedFile, Future[tuple[Tallies, ...]], Callable[[], tuple[Tallies, ...]]]] = []
+        self._tallying: list[
+            tuple[StagedFile, Future[tuple[AppendContribution, ...]], Callable[[], tuple[AppendContribution, ...]]]
+        ] = []
         self._directories: dict[int, bytes] = {}
         self._started = time.perf_counter()
         self._partitioner = self.layout.partitioner()
 
-    def _look(self, tables: Tables, stream: str) -> tuple[StreamEntry, StreamState, list[Tally]]:
+    def _look(self, tables: Tables, stream: str) -> tuple[StreamEntry, StreamState, list[PrepareAppend]]:
         entry, state = find_stream(tables, stream)
         concerned = (follower for follower in self._followers if follower.concerns(tables, entry.id))
         return entry, state, [follower.tally() for follower in concerned if follower.tally is not None]
@@ -125,10 +127,10 @@ class Append:
     def run(self, data: Any, replacing: list[int] | None = None) -> AppendReport:
         """Take the rows of `data`; `replacing` names rejected entries that this append replays."""
         known = self.known_batch()
-        rows = arrow_input.batches(data, self.schema, self.definition.name, self.definition.added)
+        rows = arrow_input.conform_batches(data, self.schema, self.definition.name, self.definition.added)
         try:
             with disk_errors(f"appending to stream {self.definition.name!r}"):
-                for chunk in chunks(rows, self.schema, CHUNK_BYTES):
+                for chunk in split_chunks(rows, self.schema, CHUNK_BYTES):
                     self._take(chunk, write=known is None)
                 if known is not None:
                     return self.duplicate(known)
@@ -150,12 +152,12 @@ class Append:
         """The record of this batch, if it was appended before."""
         if self.batch_id is None:
             return None
-        at = batch_key(self.entry.id, self.source, self.batch_id)
+        at = encode_batch_key(self.entry.id, self.source, self.batch_id)
         found: BatchEntry | None = self.store.catalog.read(lambda tables: tables.get("batches", at))
         return found
 
     def _take(self, chunk: pa.Table, *, write: bool) -> None:
-        ts, exp, codes = classify(chunk, self.definition, self.now, self.horizon())
+        ts, exp, codes = classify_rows(chunk, self.definition, self.now, self.horizon())
         known_by = self.identity.encoded_keys(chunk) if self.identity.key and self.batch_id is not None else None
         self.count(ts, exp, known_by)
         if not write:
@@ -165,7 +167,7 @@ class Append:
             self.reject(chunk.filter(pa.array(~good)), codes[~good])
             chunk, ts, exp = chunk.filter(pa.array(good)), ts[good], exp[good]
         if chunk.num_rows:
-            self.stage(chunk, ts, exp, arrival(chunk.num_rows, 0))
+            self.stage(chunk, ts, exp, number_arrivals(chunk.num_rows, 0))
 
     def count(self, ts: Int64s, exp: Int64s, keys: pa.Array | None) -> None:
         """Count rows that were given, taken or not; a batch with an id is remembered by their digest."""
@@ -191,7 +193,7 @@ class Append:
 
     def stage(self, chunk: pa.Table, ts: Int64s, exp: Int64s, seq: Int64s) -> None:
         """Write rows that are taken, whose arrival order within the file is `seq`."""
-        arranged = arrange(chunk, self.model, self._partitioner, ts, exp, seq)
+        arranged = sort_into_segments(chunk, self.model, self._partitioner, ts, exp, seq)
         slots = self.model.slots(ts)
         events = pack_histogram(*native_rows.histogram(slots))
         tallied = partial(self._tallies, chunk, slots)
@@ -212,7 +214,7 @@ class Append:
         self._staged.append(self.store.writer.stage())
         return self._staged[-1]
 
-    def _tallies(self, rows: pa.Table, slots: Int64s) -> tuple[Tallies, ...]:
+    def _tallies(self, rows: pa.Table, slots: Int64s) -> tuple[AppendContribution, ...]:
         """What those who follow the stream want to know of rows."""
         found = [tally(self.store, self.entry, rows, slots) for tally in self._tally]
         return tuple(each for each in found if each is not None)
@@ -226,9 +228,9 @@ class Append:
     def _write(
         self,
         path: Path,
-        arranged: Arranged,
+        arranged: SortedBatch,
         events: Histogram,
-        tallied: Callable[[], tuple[Tallies, ...]] = tuple,
+        tallied: Callable[[], tuple[AppendContribution, ...]] = tuple,
         *,
         soon: bool = False,
     ) -> StagedFile:
@@ -252,7 +254,7 @@ class Append:
         tally = self.tally
         tally.files.append(staged)
         tally.accepted += staged.taken
-        tally.late += late_rows(staged.events, self.state.slide)
+        tally.late += count_late_rows(staged.events, self.state.slide)
         tally.max_ts = max_ts if tally.max_ts is None else max(tally.max_ts, max_ts)
 
     def duplicate(self, known: BatchEntry) -> AppendReport:
@@ -287,7 +289,9 @@ class Append:
         store.files.reach("append.committing")
         with store.publishing(published) as tables:
             known = (
-                tables.get("batches", batch_key(self.entry.id, self.source, self.batch_id)) if self.batch_id else None
+                tables.get("batches", encode_batch_key(self.entry.id, self.source, self.batch_id))
+                if self.batch_id
+                else None
             )
             if known is None:
                 self._record(tables, names, rejected, replacing)
@@ -309,13 +313,13 @@ class Append:
             raise UnknownStreamError(
                 f"stream {self.definition.name!r} was dropped and made anew while rows were appended; append them again"
             )
-        now, tally, stream = self.store.clock(), self.tally, key(entry.id)
+        now, tally, stream = self.store.clock(), self.tally, catalog_key(entry.id)
         # The stream may have been turned to another layout or altered since this append began.
         again = entry.definition.model if entry.definition.lasts_otherwise(self.definition) else None
         if names:
-            state = with_layout(state, self.layout if again is None else flattened(self.layout))
+            state = with_layout(state, self.layout if again is None else without_expiry_columns(self.layout))
         for name, staged in zip(names, tally.files, strict=True):
-            self._record_file(tables, stream + key(state.next_spool), name, staged, now, again)
+            self._record_file(tables, stream + catalog_key(state.next_spool), name, staged, now, again)
             for tallies in staged.tallies if again is None else ():
                 tallies.commit(tables, entry.id, state.next_spool)
             state = replace(state, next_spool=state.next_spool + 1)
@@ -330,21 +334,23 @@ class Append:
                 batch_id=self.batch_id,
                 at=now,
             )
-            tables.put("rejected", stream + key(state.next_rejected), record)
+            tables.put("rejected", stream + catalog_key(state.next_rejected), record)
             state = replace(state, next_rejected=state.next_rejected + 1, rejected=state.rejected + rejected.rows)
         replayed = 0
         for number in replacing:
-            old = tables.get("rejected", stream + key(number))
+            old = tables.get("rejected", stream + catalog_key(number))
             if old is None:
                 raise BusyError(
                     f"rejected rows of stream {self.definition.name!r} were replayed or discarded by somebody else "
                     "meanwhile; nothing was changed"
                 )
-            tables.delete("rejected", stream + key(number))
+            tables.delete("rejected", stream + catalog_key(number))
             replayed += old.rows
             state = replace(state, rejected=state.rejected - old.rows)
             tables.put(
-                "reclaim", key(tables.version, tables.allocate("reclaims")), Reclaim(stream=entry.id, files=(old.file,))
+                "reclaim",
+                catalog_key(tables.version, tables.allocate("reclaims")),
+                ReclaimEntry(stream=entry.id, files=(old.file,)),
             )
         tables.put("states", stream, state)
         self._record_source(tables, stream, now, (0 if rejected is None else rejected.rows) - replayed)
@@ -357,21 +363,22 @@ class Append:
                 accepted=tally.accepted,
                 at=now,
             )
-            tables.put("batches", batch_key(entry.id, self.source, self.batch_id), batch)
+            tables.put("batches", encode_batch_key(entry.id, self.source, self.batch_id), batch)
 
     def _record_file(
         self, tables: Tables, at: bytes, name: str, staged: StagedFile, now: int, again: RowModel | None
     ) -> None:
         segments = tuple(
-            segment_of(cut, tables.allocate("segments"), name, staged, self.layout.id, row=-1, slide=0)
+            make_segment(cut, tables.allocate("segments"), name, staged, self.layout.id, row=-1, slide=0)
             for cut in staged.cuts
         )
         if again is not None:
             segments = tuple(
-                retimed(segment, again, self.definition.stored_schema, self.store.reader) for segment in segments
+                recompute_expiries(segment, again, self.definition.stored_schema, self.store.reader)
+                for segment in segments
             )
         for segment, cut in zip(segments, staged.cuts, strict=True):
-            tables.put_raw("directories", key(segment.id), cut.directory)
+            tables.put_raw("directories", catalog_key(segment.id), cut.directory)
             self._directories[segment.id] = cut.directory
         tables.put(
             "files",

@@ -6,7 +6,7 @@ from typing import Any
 from windrow.errors import DefinitionError, QueryError
 
 
-def check_question(statement: object, params: object = None) -> None:
+def check_statement(statement: object, params: object = None) -> None:
     """Refuse what is no statement, and parameters that cannot be bound to one."""
     if not isinstance(statement, str):
         raise QueryError(f"a statement is text, not {_kind(statement)}")
@@ -15,7 +15,7 @@ def check_question(statement: object, params: object = None) -> None:
     raise QueryError(f"params={params!r} cannot be bound; give a list for ? and $1, or a dict for $name")
 
 
-def names(given: Any, what: str) -> tuple[str, ...]:
+def check_names(given: Any, what: str) -> tuple[str, ...]:
     """Names, of which a single one may stand for itself."""
     if isinstance(given, str):
         return (given,)

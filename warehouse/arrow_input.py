@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.errors import SchemaError
-from windrow.formats.durations import as_durations
+from windrow.formats.durations import to_durations
 
-_WIDER: dict[str, tuple[str, ...]] = {
+_WIDER_TYPES: dict[str, tuple[str, ...]] = {
     "int8": ("int16", "int32", "int64"),
     "int16": ("int32", "int64"),
     "int32": ("int64",),
@@ -21,14 +21,16 @@ _WIDER: dict[str, tuple[str, ...]] = {
 }
 
 
-def batches(data: Any, schema: pa.Schema, stream: str, optional: Collection[str] = ()) -> Iterator[pa.RecordBatch]:
+def conform_batches(
+    data: Any, schema: pa.Schema, stream: str, optional: Collection[str] = ()
+) -> Iterator[pa.RecordBatch]:
     """The rows of `data`, batch by batch, in the stream's schema; the schema is checked before the first batch.
 
     Columns that are `optional` may be missing: who sent rows before they were added may go on sending them.
     """
     reader = open_reader(data, f"stream {stream!r}")
-    plan = plan_columns(reader.schema, schema, stream, optional)
-    return _conformed(reader, schema, plan, stream)
+    plan = match_columns(reader.schema, schema, stream, optional)
+    return _conform(reader, schema, plan, stream)
 
 
 def open_reader(data: Any, what: str) -> pa.RecordBatchReader:
@@ -76,7 +78,7 @@ def _and_then(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
     yield from rest
 
 
-def plan_columns(given: pa.Schema, wanted: pa.Schema, stream: str, optional: Collection[str] = ()) -> list[int]:
+def match_columns(given: pa.Schema, wanted: pa.Schema, stream: str, optional: Collection[str] = ()) -> list[int]:
     """Where each wanted column is in the given schema (-1: nowhere), or an error that names every difference."""
     wrong = [f"column {name!r} is not in the stream" for name in given.names if name not in wanted.names]
     places, advice = [], ""
@@ -115,7 +117,7 @@ def _fits(given: pa.DataType, wanted: pa.DataType) -> bool:
         return True
     if pa.types.is_nested(given) and pa.types.is_nested(wanted):
         return _nested_fits(given, wanted)
-    return str(wanted) in _WIDER.get(str(given), ())
+    return str(wanted) in _WIDER_TYPES.get(str(given), ())
 
 
 def _nested_fits(given: pa.DataType, wanted: pa.DataType) -> bool:
@@ -146,9 +148,7 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def _conformed(
-    reader: pa.RecordBatchReader, schema: pa.Schema, plan: list[int], stream: str
-) -> Iterator[pa.RecordBatch]:
+def _conform(reader: pa.RecordBatchReader, schema: pa.Schema, plan: list[int], stream: str) -> Iterator[pa.RecordBatch]:
     for batch in reader:
         columns = [
             pa.nulls(batch.num_rows, field.type) if at < 0 else _cast(batch.column(at), field, stream)
@@ -170,7 +170,7 @@ def _cast(column: pa.Array, field: pa.Field, stream: str) -> pa.Array:
             plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
             return pc.dictionary_encode(plain.cast(field.type.value_type)).cast(field.type)
         if pa.types.is_interval(column.type):
-            return as_durations(column, field.type)
+            return to_durations(column, field.type)
         return column.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         why = str(error).splitlines()[0]

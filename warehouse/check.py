@@ -10,14 +10,14 @@ import pyarrow as pa
 from windrow.catalog.environment import Tables
 from windrow.catalog.records import FileEntry, RejectedEntry, ResultPart, SpoolEntry, TableEntry
 from windrow.errors import DamageError
-from windrow.files import digest_of, living_writers, writer_of
+from windrow.files import compute_digest, find_living_writers, parse_writer_name
 from windrow.indexes.row_model import SEQ
-from windrow.indexes.segment_reader import conform
+from windrow.indexes.segment_reader import conform_to_schema
 from windrow.indexes.segments import Segment, pack_histogram
 from windrow.native import directory as native_directory
 from windrow.native import rows as native_rows
 from windrow.orphans import data_files, distrust, marks, named_files
-from windrow.snapshot import Snapshot, StreamView
+from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 
 
@@ -40,7 +40,7 @@ class CheckReport:
 
 
 @dataclass(frozen=True)
-class _Named:
+class _FileRecords:
     """All records of one commit that say something about files."""
 
     files: dict[str, FileEntry]
@@ -55,14 +55,14 @@ class _Named:
     """Files of slides that are kept for periodic queries."""
 
 
-def check(store: Store, progress: Callable[[str], None] | None = None) -> CheckReport:
+def check_warehouse(store: Store, progress: Callable[[str], None] | None = None) -> CheckReport:
     """Verify the warehouse as of one commit; writers and readers may go on meanwhile."""
     say = progress or (lambda _: None)
     present = set(data_files(store.root))
-    alive = living_writers(store.root)
+    alive = find_living_writers(store.root)
     with Snapshot(store) as snapshot:
         views = [snapshot.view(name) for name in snapshot.streams()]
-        named = store.catalog.read(_records)
+        named = store.catalog.read(_read_records)
         problems: list[str] = []
         rows = segments = 0
         for view in views:
@@ -73,14 +73,14 @@ def check(store: Store, progress: Callable[[str], None] | None = None) -> CheckR
                 rows += segment.rows
                 problems += [
                     f"stream {view.name}: segment {segment.id} in {segment.file}: {p}"
-                    for p in _segment(store, view, segment, named)
+                    for p in _check_segment(store, view, segment, named)
                 ]
-            problems += _references(view, everything, named)
+            problems += _check_references(view, everything, named)
         for file, record in named.files.items():
             say(file)
-            problems += _file(store, file, record)
+            problems += _check_file(store, file, record)
         for kept in named.others:
-            problems += _file(store, kept.file, kept)
+            problems += _check_file(store, kept.file, kept)
         in_use = (
             named.reclaimed
             | {s.id for view in views for s in view.segments}
@@ -90,7 +90,9 @@ def check(store: Store, progress: Callable[[str], None] | None = None) -> CheckR
             f"a held slide needs file {file}, which no record names" for file in sorted(named.held - named.named)
         ]
         problems += [f"directory {number} belongs to no segment" for number in sorted(set(named.directories) - in_use)]
-        unnamed = [file for file in sorted(present - named.named) if writer_of(file.rsplit("/", 1)[1]) not in alive]
+        unnamed = [
+            file for file in sorted(present - named.named) if parse_writer_name(file.rsplit("/", 1)[1]) not in alive
+        ]
         wrong, orphans = _unnamed(store, unnamed) if unnamed else ([], 0)
         problems += wrong
     return CheckReport(tuple(problems), len(views), segments, len(named.files), rows, orphans)
@@ -120,11 +122,11 @@ def _unnamed(store: Store, files: list[str]) -> tuple[list[str], int]:
     ], len(marked.intersection(left))
 
 
-def _records(tables: Tables) -> _Named:
+def _read_records(tables: Tables) -> _FileRecords:
     spool: dict[int, list[SpoolEntry]] = {}
     for at, record in tables.items("spool"):
         spool.setdefault(int.from_bytes(at[:8], "big") - (1 << 63), []).append(record)
-    return _Named(
+    return _FileRecords(
         files={at.decode(): record for at, record in tables.items("files")},
         spool=spool,
         others=[
@@ -138,7 +140,7 @@ def _records(tables: Tables) -> _Named:
     )
 
 
-def _file(store: Store, file: str, record: FileEntry | RejectedEntry | TableEntry | ResultPart) -> Iterator[str]:
+def _check_file(store: Store, file: str, record: FileEntry | RejectedEntry | TableEntry | ResultPart) -> Iterator[str]:
     path = store.root / file
     if not path.exists():
         yield f"file {file} is missing"
@@ -146,7 +148,7 @@ def _file(store: Store, file: str, record: FileEntry | RejectedEntry | TableEntr
     size = path.stat().st_size
     if size != record.bytes:
         yield f"file {file} has {size} bytes, {record.bytes} were written"
-    elif digest_of(path) != record.digest:
+    elif compute_digest(path) != record.digest:
         yield f"file {file} does not have the checksum with which it was written"
         return
     try:
@@ -158,7 +160,7 @@ def _file(store: Store, file: str, record: FileEntry | RejectedEntry | TableEntr
         yield f"file {file} has {rows} rows, {record.rows} were written"
 
 
-def _references(view: StreamView, segments: list[Segment], named: _Named) -> Iterator[str]:
+def _check_references(view: StreamSnapshot, segments: list[Segment], named: _FileRecords) -> Iterator[str]:
     counts = Counter(segment.file for segment in segments)
     for file, count in counts.items():
         record = named.files.get(file)
@@ -171,7 +173,7 @@ def _references(view: StreamView, segments: list[Segment], named: _Named) -> Ite
             yield f"stream {view.name}: file {file} is recorded but no segment uses it"
 
 
-def _segment(store: Store, view: StreamView, segment: Segment, named: _Named) -> Iterator[str]:
+def _check_segment(store: Store, view: StreamSnapshot, segment: Segment, named: _FileRecords) -> Iterator[str]:
     definition, layout = view.entry.definition, view.state.layout_of(segment.layout)
     model = definition.model.keyed(layout.key)
     schema = definition.schema.append(pa.field(SEQ, pa.int64()))
@@ -180,7 +182,7 @@ def _segment(store: Store, view: StreamView, segment: Segment, named: _Named) ->
             [
                 schema.empty_table(),
                 *(
-                    conform(t, schema)
+                    conform_to_schema(t, schema)
                     for t in store.reader.batches(segment.file, segment.start, segment.stop, schema.names)
                 ),
             ]

@@ -12,19 +12,25 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from windrow import times
-from windrow.catalog.environment import Tables, key, last_int
-from windrow.catalog.lookups import find_stream, refuse_view, taken
-from windrow.catalog.records import Layout, Reclaim, SpoolEntry, StreamEntry, StreamState
+from windrow.catalog.environment import Tables, catalog_key, decode_last_int
+from windrow.catalog.lookups import find_name_clash, find_stream, refuse_view
+from windrow.catalog.records import Layout, ReclaimEntry, SpoolEntry, StreamEntry, StreamState
 from windrow.catalog.segment_log import forget_dropped
-from windrow.definitions import StreamDefinition, check_schema, choose_index, define
+from windrow.definitions import StreamDefinition, check_schema, choose_index, make_definition
 from windrow.errors import DefinitionError, InUseError, StreamExistsError, UnknownStreamError, ViewError
 from windrow.files import disk_errors
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.partitioners import Index
 from windrow.indexes.segments import Segment
-from windrow.layouts import flattened, opening_layout, retimed, settled, turn_to
+from windrow.layouts import (
+    add_layout,
+    drop_empty_layouts,
+    make_first_layout,
+    recompute_expiries,
+    without_expiry_columns,
+)
 from windrow.locks import locked
-from windrow.relayout import Stock, holding, take_stock
+from windrow.relayout import LayoutContents, hold_stream_lock, read_layout_contents
 from windrow.store import Store
 
 
@@ -49,7 +55,7 @@ def create_stream(
 ) -> None:
     """Check the declaration and record the stream."""
     store.check_writable()
-    definition = define(
+    definition = make_definition(
         name,
         schema,
         time=time,
@@ -66,14 +72,14 @@ def create_stream(
         on_source_failure=on_source_failure,
         index_auto=index == "auto",
     )
-    layout = first_layout(definition, index)
+    layout = choose_first_layout(definition, index)
     with disk_errors(f"creating stream {name!r}"):
-        make_folders(store, name)
+        make_stream_folders(store, name)
         with store.catalog.write() as tables:
             record_stream(tables, definition, layout, store.clock())
 
 
-def make_folders(store: Store, name: str) -> None:
+def make_stream_folders(store: Store, name: str) -> None:
     """The folders of a stream that is to be."""
     for part in ("segments", "rejected"):
         (store.stream_folder(name) / part).mkdir(parents=True, exist_ok=True)
@@ -81,7 +87,7 @@ def make_folders(store: Store, name: str) -> None:
     store.files.sync(store.root / "streams")
 
 
-def first_layout(definition: StreamDefinition, index: Index | str) -> Layout:
+def choose_first_layout(definition: StreamDefinition, index: Index | str) -> Layout:
     """The layout that a stream begins with: the user's, or one by its update pattern."""
     if isinstance(index, Index):
         chosen, why = index, "chosen by the user"
@@ -89,12 +95,12 @@ def first_layout(definition: StreamDefinition, index: Index | str) -> Layout:
         chosen, why = choose_index(definition)
     else:
         raise DefinitionError(f"index must be 'auto' or windrow.Index(…), not {index!r}")
-    return opening_layout(definition, chosen, why)
+    return make_first_layout(definition, chosen, why)
 
 
 def record_stream(tables: Tables, definition: StreamDefinition, layout: Layout, now: int) -> StreamEntry:
     """Put a new stream down, or say who has its name."""
-    other = taken(tables, definition.name)
+    other = find_name_clash(tables, definition.name)
     if other is not None:
         raise StreamExistsError(
             f"{other!r} exists already (SQL does not tell capitals apart); drop it first or choose another name"
@@ -102,7 +108,7 @@ def record_stream(tables: Tables, definition: StreamDefinition, layout: Layout, 
     number = tables.allocate("streams") + 1
     entry = StreamEntry(id=number, definition=definition, created=now)
     tables.put("streams", definition.name.encode(), entry)
-    tables.put("states", key(number), StreamState(layouts=(layout,), manifest=tables.version))
+    tables.put("states", catalog_key(number), StreamState(layouts=(layout,), manifest=tables.version))
     return entry
 
 
@@ -129,19 +135,19 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
         asking = [query.name for _, query in tables.items("queries") if name in query.reads]
         if asking:
             raise DefinitionError(f"stream {name!r} is read by periodic queries ({', '.join(asking)}); drop them first")
-        _refuse_needed(tables, entry)
-        stream = key(entry.id)
+        _refuse_if_viewed(tables, entry)
+        stream = catalog_key(entry.id)
         files = [at.decode() for at, record in tables.items("files") if record.stream == entry.id]
         segments = [record.id for _, record in tables.items("segments", stream)]
         segments += [segment.id for _, record in tables.items("spool", stream) for segment in record.segments]
         rejected = [record.file for _, record in tables.items("rejected", stream)]
-        record = Reclaim(stream=entry.id, segments=tuple(segments), files=(*files, *rejected))
-        tables.put("reclaim", key(tables.version, tables.allocate("reclaims")), record)
+        record = ReclaimEntry(stream=entry.id, segments=tuple(segments), files=(*files, *rejected))
+        tables.put("reclaim", catalog_key(tables.version, tables.allocate("reclaims")), record)
         for file in files:
             tables.delete("files", file.encode())
         for table in ("segments", "spool", "slides", "sources", "batches", "rejected", "usage", "synopses"):
             tables.delete_prefix(table, stream)
-        for at in [at for at, _ in tables.raw_items("views") if last_int(at) == entry.id]:
+        for at in [at for at, _ in tables.raw_items("views") if decode_last_int(at) == entry.id]:
             tables.delete("views", at)
         tables.delete("plans", stream)
         tables.delete("states", stream)
@@ -149,9 +155,12 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
         forget_dropped(store, tables)
 
 
-def _refuse_needed(tables: Tables, entry: StreamEntry) -> None:
+def _refuse_if_viewed(tables: Tables, entry: StreamEntry) -> None:
     """A stream that views are derived from stays."""
-    views = [tables.get("plans", key(last_int(at))).name for at, _ in tables.raw_items("views", key(entry.id))]
+    views = [
+        tables.get("plans", catalog_key(decode_last_int(at))).name
+        for at, _ in tables.raw_items("views", catalog_key(entry.id))
+    ]
     if views:
         raise InUseError(
             f"{entry.definition.name!r} is needed by the view{'s' if len(views) > 1 else ''} {', '.join(views)}; "
@@ -178,8 +187,8 @@ def alter_stream(
     timeout: float = 60.0,
 ) -> None:
     """Change a stream's definition in one transaction; see `Warehouse.alter_stream`."""
-    with disk_errors(f"altering stream {stream!r}"), holding(store, stream, timeout):
-        stock = store.catalog.read(lambda tables: take_stock(store, tables, stream))
+    with disk_errors(f"altering stream {stream!r}"), hold_stream_lock(store, stream, timeout):
+        stock = store.catalog.read(lambda tables: read_layout_contents(store, tables, stream))
         old = stock.entry.definition
         refuse_view(stock.entry, "altered")
         if stock.viewed and (add_column is not None or lifetime is not None or max_lifetime is not None):
@@ -190,24 +199,24 @@ def alter_stream(
             raise DefinitionError(
                 f"standing queries keep synopses of stream {stream!r}, by the lifetime that it has; drop them first"
             )
-        new = old if add_column is None else _widened(old, add_column)
-        new = _limited(new, slack, max_skew, max_ahead)
-        new = _lasting(new, stock.state, lifetime, max_lifetime)
-        again = _retimed(store, stock, new) if new.lasts_otherwise(old) else None
+        new = old if add_column is None else _add_column(old, add_column)
+        new = _change_limits(new, slack, max_skew, max_ahead)
+        new = _change_lifetime(new, stock.state, lifetime, max_lifetime)
+        again = _recompute_segments(store, stock, new) if new.lasts_otherwise(old) else None
         store.files.reach("alter.committing")
         with store.catalog.write() as tables:
             entry, state = find_stream(tables, stream)
             if again is not None:
-                state = _retime(store, tables, stock, state, new, again)
+                state = _record_recomputed(store, tables, stock, state, new, again)
             elif new.lifetime_slots != old.lifetime_slots:
-                state = _turned(store, stock, state, new, sum(segment.bytes for segment in stock.segments))
-                state = settled(tables, entry.id, state, stock.segments)
+                state = _layout_for_lifetime(store, stock, state, new, sum(segment.bytes for segment in stock.segments))
+                state = drop_empty_layouts(tables, entry.id, state, stock.segments)
             tables.put("streams", stream.encode(), replace(entry, definition=new))
-            tables.put("states", key(entry.id), state)
+            tables.put("states", catalog_key(entry.id), state)
         store.files.reach("alter.committed")
 
 
-def _widened(old: StreamDefinition, column: tuple[str, pa.DataType] | pa.Field) -> StreamDefinition:
+def _add_column(old: StreamDefinition, column: tuple[str, pa.DataType] | pa.Field) -> StreamDefinition:
     """The definition with one more column, last."""
     if isinstance(column, pa.Field):
         added = column
@@ -223,7 +232,7 @@ def _widened(old: StreamDefinition, column: tuple[str, pa.DataType] | pa.Field) 
     return replace(old, schema_bytes=schema.serialize().to_pybytes(), added=(*old.added, added.name))
 
 
-def _limited(
+def _change_limits(
     old: StreamDefinition,
     slack: times.Duration | None,
     max_skew: times.Duration | None,
@@ -232,16 +241,16 @@ def _limited(
     """The definition with other limits; those that are None stay."""
     new = old
     if slack is not None:
-        new = replace(new, slack=times.slack(slack, f"stream {old.name!r}: slack"))
+        new = replace(new, slack=times.parse_slack(slack, f"stream {old.name!r}: slack"))
     if max_skew is not None:
-        skew = None if max_skew == NEVER_SPOKEN_FOR else times.slack(max_skew, f"stream {old.name!r}: max_skew")
+        skew = None if max_skew == NEVER_SPOKEN_FOR else times.parse_slack(max_skew, f"stream {old.name!r}: max_skew")
         new = replace(new, max_skew=skew)
     if max_ahead is not None:
-        new = replace(new, max_ahead=times.slack(max_ahead, f"stream {old.name!r}: max_ahead"))
+        new = replace(new, max_ahead=times.parse_slack(max_ahead, f"stream {old.name!r}: max_ahead"))
     return new
 
 
-def _lasting(
+def _change_lifetime(
     old: StreamDefinition, state: StreamState, lifetime: times.Duration | None, max_lifetime: times.Duration | None
 ) -> StreamDefinition:
     """The definition with another lifetime."""
@@ -253,13 +262,13 @@ def _lasting(
             "alter max_lifetime, the longest that rows to come may live"
         )
     if max_lifetime is not None:
-        longest = times.duration(max_lifetime, f"stream {old.name!r}: max_lifetime")
-        return replace(old, max_lifetime=_at_least_a_slide(old, longest))
+        longest = times.parse_duration(max_lifetime, f"stream {old.name!r}: max_lifetime")
+        return replace(old, max_lifetime=_check_lifetime(old, longest))
     if lifetime is None:
         return old
-    length = None if lifetime == FOREVER else times.duration(lifetime, f"stream {old.name!r}: lifetime")
+    length = None if lifetime == FOREVER else times.parse_duration(lifetime, f"stream {old.name!r}: lifetime")
     if length is not None:
-        _at_least_a_slide(old, length)
+        _check_lifetime(old, length)
     floor = old.floor
     if state.slide is not None and old.lifetime is not None and (length is None or length > old.lifetime):
         gone = old.model.slot_end(state.slide) - old.lifetime
@@ -267,11 +276,11 @@ def _lasting(
     return replace(old, lifetime=length, floor=floor)
 
 
-def _at_least_a_slide(old: StreamDefinition, length: int) -> int:
+def _check_lifetime(old: StreamDefinition, length: int) -> int:
     if length < old.slide:
         raise DefinitionError(
-            f"stream {old.name!r}: lifetime {times.show_duration(length)} is shorter than the slide "
-            f"{times.show_duration(old.slide)}; rows would be gone before they are seen"
+            f"stream {old.name!r}: lifetime {times.format_duration(length)} is shorter than the slide "
+            f"{times.format_duration(old.slide)}; rows would be gone before they are seen"
         )
     return length
 
@@ -279,45 +288,55 @@ def _at_least_a_slide(old: StreamDefinition, length: int) -> int:
 # -- stored rows under another lifetime ------------------------------------------------------------------------------
 
 
-def _retimed(store: Store, stock: Stock, new: StreamDefinition) -> dict[int, Segment]:
+def _recompute_segments(store: Store, stock: LayoutContents, new: StreamDefinition) -> dict[int, Segment]:
     """The records of all stored and spooled segments under the new lifetime, by their number."""
-    spool = store.catalog.read(lambda tables: [record for _, record in tables.items("spool", key(stock.entry.id))])
+    spool = store.catalog.read(
+        lambda tables: [record for _, record in tables.items("spool", catalog_key(stock.entry.id))]
+    )
     segments = [*stock.segments, *(segment for record in spool for segment in record.segments)]
     full = stock.entry.definition.stored_schema
-    return {segment.id: retimed(segment, new.model, full, store.reader) for segment in segments}
+    return {segment.id: recompute_expiries(segment, new.model, full, store.reader) for segment in segments}
 
 
-def _retime(
-    store: Store, tables: Tables, stock: Stock, state: StreamState, new: StreamDefinition, again: dict[int, Segment]
+def _record_recomputed(
+    store: Store,
+    tables: Tables,
+    stock: LayoutContents,
+    state: StreamState,
+    new: StreamDefinition,
+    again: dict[int, Segment],
 ) -> StreamState:
     """Put the new records down; everything that is stored goes to layouts without expiry columns."""
     stream = stock.entry.id
     full, expired, total = stock.entry.definition.stored_schema, 0, 0
     for segment in stock.segments:
-        tables.put("segments", key(stream, segment.id), again[segment.id])
+        tables.put("segments", catalog_key(stream, segment.id), again[segment.id])
         total += segment.bytes
         if state.slide is not None:
             expired += again[segment.id].dead(state.slide) - segment.dead(state.slide)
     entry: SpoolEntry
-    for at, entry in list(tables.items("spool", key(stream))):
+    for at, entry in list(tables.items("spool", catalog_key(stream))):
         # What was appended since we looked is read here.
         own = tuple(
-            again.get(segment.id) or retimed(segment, new.model, full, store.reader) for segment in entry.segments
+            again.get(segment.id) or recompute_expiries(segment, new.model, full, store.reader)
+            for segment in entry.segments
         )
         tables.put("spool", at, replace(entry, segments=own))
         total += entry.bytes
     loose = stock.entry.definition.lifetime is None
-    flat = tuple(flattened(layout, loose=loose) for layout in state.layouts)
+    flat = tuple(without_expiry_columns(layout, loose=loose) for layout in state.layouts)
     state = replace(
         state, layouts=flat, expired=state.expired + expired, manifest=tables.version, rewritten=tables.version
     )
-    state = _turned(store, stock, state, new, total)
-    return settled(tables, stream, state, Manifest(again.values()))
+    state = _layout_for_lifetime(store, stock, state, new, total)
+    return drop_empty_layouts(tables, stream, state, Manifest(again.values()))
 
 
-def _turned(store: Store, stock: Stock, state: StreamState, new: StreamDefinition, total: int) -> StreamState:
+def _layout_for_lifetime(
+    store: Store, stock: LayoutContents, state: StreamState, new: StreamDefinition, total: int
+) -> StreamState:
     """The stream with a layout for the new lifetime: chosen anew, or the user's own for another number of slots."""
     index, why = stock.state.layout.index, stock.state.layout.why
     if new.index_auto:
         index, why = choose_index(new, late_rows=state.late > 0)
-    return turn_to(state, new, index, why, now=store.clock(), total=total, way_back=False)
+    return add_layout(state, new, index, why, now=store.clock(), total=total, way_back=False)

@@ -16,8 +16,8 @@ from windrow.indexes.partitioners import Index
 from windrow.indexes.row_model import SEQ, RowModel
 from windrow.native import key_encoding as native_keys
 
-RESERVED = ("_seq", "_reason", "_source", "_batch", "_rejected_at")
-OURS = "_windrow_"
+RESERVED_COLUMNS = ("_seq", "_reason", "_source", "_batch", "_rejected_at")
+INTERNAL_PREFIX = "_windrow_"
 """How columns begin that are only there on the way through Spark."""
 FAILURE_POLICIES = ("block", "exclude")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
@@ -65,7 +65,7 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the stream's rows."""
-        return schema_of(self.schema_bytes)
+        return read_schema(self.schema_bytes)
 
     @property
     def stored_schema(self) -> pa.Schema:
@@ -103,7 +103,7 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @lru_cache(maxsize=1024)
-def schema_of(serialized: bytes) -> pa.Schema:
+def read_schema(serialized: bytes) -> pa.Schema:
     """The schema that a definition keeps as bytes."""
     # One object per stream: readers keep what they learn about files by the schema's identity.
     return pa.ipc.read_schema(pa.py_buffer(serialized))
@@ -111,7 +111,7 @@ def schema_of(serialized: bytes) -> pa.Schema:
 
 @lru_cache(maxsize=1024)
 def _stored_schema(serialized: bytes) -> pa.Schema:
-    return schema_of(serialized).append(pa.field(SEQ, pa.int64()))
+    return read_schema(serialized).append(pa.field(SEQ, pa.int64()))
 
 
 def check_name(name: str, what: str) -> str:
@@ -140,7 +140,7 @@ def check_label(label: str, what: str) -> str:
     return label
 
 
-def define(
+def make_definition(
     name: str,
     schema: pa.Schema,
     *,
@@ -162,7 +162,7 @@ def define(
     check_name(name, "stream")
     check_schema(name, schema)
     _check_time_column(name, schema, time, "time")
-    step = times.duration(slide, f"stream {name!r}: slide")
+    step = times.parse_duration(slide, f"stream {name!r}: slide")
     if expires is None:
         if max_lifetime is not None:
             raise DefinitionError(
@@ -180,12 +180,12 @@ def define(
         _check_time_column(name, schema, expires, "expires")
         if expires == time:
             raise DefinitionError(f"stream {name!r}: expires and time are the same column {time!r}")
-    fixed = None if lifetime is None else times.duration(lifetime, f"stream {name!r}: lifetime")
-    longest = None if max_lifetime is None else times.duration(max_lifetime, f"stream {name!r}: max_lifetime")
+    fixed = None if lifetime is None else times.parse_duration(lifetime, f"stream {name!r}: lifetime")
+    longest = None if max_lifetime is None else times.parse_duration(max_lifetime, f"stream {name!r}: max_lifetime")
     if (kept := fixed or longest) is not None and kept < step:
         raise DefinitionError(
-            f"stream {name!r}: lifetime {times.show_duration(kept)} is shorter than the slide "
-            f"{times.show_duration(step)}; "
+            f"stream {name!r}: lifetime {times.format_duration(kept)} is shorter than the slide "
+            f"{times.format_duration(step)}; "
             "rows would be gone before they are seen"
         )
     if on_source_failure not in FAILURE_POLICIES:
@@ -202,10 +202,10 @@ def define(
         expires=expires,
         max_lifetime=longest,
         sources=_check_sources(name, sources),
-        slack=times.slack(slack, f"stream {name!r}: slack"),
-        max_skew=None if max_skew is None else times.slack(max_skew, f"stream {name!r}: max_skew"),
-        max_ahead=times.slack(max_ahead, f"stream {name!r}: max_ahead"),
-        origin=0 if origin is None else times.instant(origin, f"stream {name!r}: origin"),
+        slack=times.parse_slack(slack, f"stream {name!r}: slack"),
+        max_skew=None if max_skew is None else times.parse_slack(max_skew, f"stream {name!r}: max_skew"),
+        max_ahead=times.parse_slack(max_ahead, f"stream {name!r}: max_ahead"),
+        origin=0 if origin is None else times.parse_instant(origin, f"stream {name!r}: origin"),
         on_source_failure=on_source_failure,
         index_auto=index_auto,
     )
@@ -218,7 +218,7 @@ def check_schema(name: str, schema: pa.Schema) -> None:
     seen: set[str] = set()
     for field in schema:
         folded = field.name.lower()
-        if not field.name or folded in RESERVED or folded.startswith(OURS) or "\x00" in field.name:
+        if not field.name or folded in RESERVED_COLUMNS or folded.startswith(INTERNAL_PREFIX) or "\x00" in field.name:
             raise DefinitionError(f"stream {name!r}: column name {field.name!r} is reserved or empty; rename it")
         if folded in seen:
             raise DefinitionError(
@@ -232,18 +232,18 @@ def check_schema(name: str, schema: pa.Schema) -> None:
 
 def check_column(field: pa.Field, what: str, *, is_sorted: bool = True) -> None:
     """Refuse a column whose type cannot be stored or asked for, or whose zone nobody knows; `what` has it."""
-    zone = unknown_zone(field.type)
+    zone = find_unknown_zone(field.type)
     if zone is not None:
         raise DefinitionError(
             f"{what}: column {field.name!r} has the time zone {zone!r}, which is unknown; "
             "write it like UTC, Europe/Berlin or +01:00"
         )
-    if text.contains(field.type, _is_too_wide):
+    if text.contains_type(field.type, _is_too_wide):
         raise DefinitionError(
             f"{what}: column {field.name!r} of type {field.type} has more digits than the {_MOST_DIGITS} "
             f"that SQL counts with; make it a decimal of at most {_MOST_DIGITS} digits, or text"
         )
-    if field.metadata == text.BITS or text.contains(field.type, text.is_opaque):
+    if field.metadata == text.BITS or text.contains_type(field.type, text.is_opaque):
         raise DefinitionError(
             f"{what}: column {field.name!r} of type {text.type_name(field)} would come back as bytes; cast it to text"
         )
@@ -264,7 +264,7 @@ def _is_too_wide(kind: pa.DataType) -> bool:
     return bool(pa.types.is_decimal(plain)) and plain.precision > _MOST_DIGITS
 
 
-def unknown_zone(kind: pa.DataType) -> str | None:
+def find_unknown_zone(kind: pa.DataType) -> str | None:
     """The time zone in a type that is in no list of zones; None if all are known."""
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         try:
@@ -272,7 +272,7 @@ def unknown_zone(kind: pa.DataType) -> str | None:
         except pa.ArrowInvalid:
             return str(kind.tz)
     inner = (kind.field(at).type for at in range(kind.num_fields)) if pa.types.is_nested(kind) else ()
-    return next((zone for one in inner if (zone := unknown_zone(one)) is not None), None)
+    return next((zone for one in inner if (zone := find_unknown_zone(one)) is not None), None)
 
 
 def _check_time_column(name: str, schema: pa.Schema, column: str, role: str) -> None:
@@ -287,7 +287,7 @@ def _check_time_column(name: str, schema: pa.Schema, column: str, role: str) -> 
 
 def check_key(name: str, schema: pa.Schema, key: str | Sequence[str] | None) -> tuple[str, ...]:
     """The columns of a search key, or what is wrong with it."""
-    columns = () if key is None else arguments.names(key, f"stream {name!r}: key")
+    columns = () if key is None else arguments.check_names(key, f"stream {name!r}: key")
     if len(set(columns)) != len(columns):
         raise DefinitionError(f"stream {name!r}: the key names a column twice: {', '.join(columns)}")
     for column in columns:

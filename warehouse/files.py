@@ -1,6 +1,6 @@
 """The warehouse's files: staged under a living writer's name, synced and renamed into place, then named by a commit.
 
-Everything that touches the disk outside LMDB goes through `Files`, so that a test can fail any write and stop at any
+Everything that touches the disk outside LMDB goes through `FileSystem`, so that a test can fail any write and stop at any
 named step.
 """
 
@@ -21,9 +21,9 @@ import pyarrow as pa
 import xxhash
 
 from windrow.errors import StorageError, WindrowError
-from windrow.locks import HeldFile, is_held
+from windrow.locks import LockedFile, is_held
 
-STEPS = (
+CRASH_POINTS = (
     "append.staged",
     "append.published",
     "append.committing",
@@ -49,7 +49,7 @@ STEPS = (
     "table.committed",
 )
 """Named steps at which a crash test stops a process; see `Files.reach`."""
-DELIVERY_STEPS = (
+DELIVERY_CRASH_POINTS = (
     "query.staged",
     "query.published",
     "query.committing",
@@ -60,16 +60,16 @@ DELIVERY_STEPS = (
 )
 """The same, of what periodic queries deliver."""
 
-_OWNER = "owner.lock"
-_WRITER = re.compile(r"[0-9a-f]+_[0-9a-f]+_[0-9a-f]+_[0-9a-f]{12}")
+_OWNER_FILE = "owner.lock"
+_WRITER_NAME = re.compile(r"[0-9a-f]+_[0-9a-f]+_[0-9a-f]+_[0-9a-f]{12}")
 """Names of writers, as `Store.unique` makes them."""
 
 
-class Files:
+class FileSystem:
     """The disk, as the warehouse uses it. Tests inject a subclass that fails or stops where they want."""
 
     def reach(self, step: str) -> None:
-        """Called at each of `STEPS`; does nothing here."""
+        """Called at each of `CRASH_POINTS`; does nothing here."""
 
     def file_system(self, path: Path) -> str:
         """The kind of file system that holds `path`, as the kernel names it; empty if it does not say."""
@@ -120,7 +120,7 @@ def disk_errors(what: str) -> Iterator[None]:
         raise StorageError(error.errno, f"{what} failed: {why}; nothing was changed") from error
 
 
-class Writer:
+class StagingWriter:
     """A living writer: its folder under `staging/`, whose lock says that files named after it may still be committed.
 
     Args:
@@ -130,7 +130,7 @@ class Writer:
         beside: Runs disk work beside the caller's.
     """
 
-    def __init__(self, root: Path, name: str, files: Files, beside: Callable[..., Future[None]]) -> None:
+    def __init__(self, root: Path, name: str, files: FileSystem, beside: Callable[..., Future[None]]) -> None:
         self.name = name
         self.root = root
         self.files = files
@@ -141,11 +141,11 @@ class Writer:
         self._numbers = itertools.count(1)
         self._unsynced: set[Path] = set()
 
-    def _claimed(self) -> HeldFile:
+    def _claimed(self) -> LockedFile:
         """The lock on its folder. Until that is held, whoever cleans up may take the folder for a dead writer's."""
         while True:
             self.folder.mkdir(parents=True, exist_ok=True)
-            held = HeldFile.claim(self.folder / _OWNER)
+            held = LockedFile.claim(self.folder / _OWNER_FILE)
             if held is not None:
                 return held
 
@@ -167,7 +167,7 @@ class Writer:
         failures: list[BaseException] = []
         syncing = threading.Thread(target=self._sync_into, args=(path, failures))
         syncing.start()
-        digest = digest_of(path)
+        digest = compute_digest(path)
         syncing.join()
         if failures:
             raise failures[0]
@@ -226,17 +226,17 @@ class Writer:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def writer_of(file_name: str) -> str:
+def parse_writer_name(file_name: str) -> str:
     """The writer's name in a file's name."""
     return file_name.rsplit("-", 1)[0]
 
 
-def living_writers(root: Path) -> set[str]:
+def find_living_writers(root: Path) -> set[str]:
     """Names of writers whose process lives."""
     staging = root / "staging"
     if not staging.is_dir():
         return set()
-    return {entry.name for entry in staging.iterdir() if is_held(entry / _OWNER)}
+    return {entry.name for entry in staging.iterdir() if is_held(entry / _OWNER_FILE)}
 
 
 def remove_dead_staging(root: Path) -> int:
@@ -244,9 +244,9 @@ def remove_dead_staging(root: Path) -> int:
     staging = root / "staging"
     removed = 0
     for entry in staging.iterdir() if staging.is_dir() else ():
-        if not _WRITER.fullmatch(entry.name):
+        if not _WRITER_NAME.fullmatch(entry.name):
             continue
-        held = HeldFile.claim(entry / _OWNER)  # a writer that is just being made will make its folder again
+        held = LockedFile.claim(entry / _OWNER_FILE)  # a writer that is just being made will make its folder again
         if held is not None:
             shutil.rmtree(entry, ignore_errors=True)
             held.close()
@@ -254,7 +254,7 @@ def remove_dead_staging(root: Path) -> int:
     return removed
 
 
-def digest_of(path: Path) -> str:
+def compute_digest(path: Path) -> str:
     """XXH3 digest of a file's bytes."""
     with path.open("rb") as stream:
         if not path.stat().st_size:

@@ -8,19 +8,19 @@ from dataclasses import replace as changed
 import pyarrow as pa
 from msgspec.structs import replace
 
-from windrow.catalog.environment import Tables, key
-from windrow.catalog.records import Layout, Relayout, StreamState
+from windrow.catalog.environment import Tables, catalog_key
+from windrow.catalog.records import Layout, RelayoutState, StreamState
 from windrow.definitions import StreamDefinition
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.partitioners import Index
 from windrow.indexes.row_model import RowModel
-from windrow.indexes.segment_reader import FileReader, read_ranges
+from windrow.indexes.segment_reader import SegmentFileReader, read_ranges
 from windrow.indexes.segments import Segment, pack_histogram
 from windrow.native import rows as native_rows
 
 
-def retimed(segment: Segment, model: RowModel, full: pa.Schema, reader: FileReader) -> Segment:
-    """A segment's record as `model` sees its rows; it goes to a layout without expiry columns (see `flattened`).
+def recompute_expiries(segment: Segment, model: RowModel, full: pa.Schema, reader: SegmentFileReader) -> Segment:
+    """A segment's record as `model` sees its rows; it goes to a layout without expiry columns (see `without_expiry_columns`).
 
     Only streams whose rows all live equally long are retimed, so its event times are all that is read.
     """
@@ -38,12 +38,12 @@ def retimed(segment: Segment, model: RowModel, full: pa.Schema, reader: FileRead
     )
 
 
-def opening_layout(definition: StreamDefinition, index: Index, why: str) -> Layout:
+def make_first_layout(definition: StreamDefinition, index: Index, why: str) -> Layout:
     """The layout of a new stream."""
     return Layout(id=0, index=index, lifetime_slots=definition.lifetime_slots, why=why, key=definition.key)
 
 
-def turn_to(
+def add_layout(
     state: StreamState,
     definition: StreamDefinition,
     index: Index,
@@ -68,7 +68,7 @@ def turn_to(
     """
     number = max(state.next_layout, *(layout.id + 1 for layout in state.layouts))
     layout = Layout(id=number, index=index, lifetime_slots=definition.lifetime_slots, why=why, key=definition.key)
-    change = Relayout(previous=state.layout if way_back else None, started=now, total=total, budget=budget)
+    change = RelayoutState(previous=state.layout if way_back else None, started=now, total=total, budget=budget)
     return replace(state, layouts=(*state.layouts, layout), next_layout=number + 1, relayout=change)
 
 
@@ -79,12 +79,12 @@ def with_layout(state: StreamState, layout: Layout) -> StreamState:
     return replace(state, layouts=(layout, *state.layouts))
 
 
-def flattened(layout: Layout, *, loose: bool = False) -> Layout:
+def without_expiry_columns(layout: Layout, *, loose: bool = False) -> Layout:
     """A layout without expiry columns, for segments whose rows no longer expire when they were written to expire."""
     return replace(layout, index=changed(layout.index, columns=1), loose=layout.loose or loose)
 
 
-def settled(tables: Tables, stream: int, state: StreamState, segments: Manifest) -> StreamState:
+def drop_empty_layouts(tables: Tables, stream: int, state: StreamState, segments: Manifest) -> StreamState:
     """The stream without the layouts that are empty; a change of layout is over when only the current one is left.
 
     Args:
@@ -96,7 +96,7 @@ def settled(tables: Tables, stream: int, state: StreamState, segments: Manifest)
     if len(state.layouts) == 1 and state.relayout is None:
         return state
     used = segments.layouts() | {state.layout.id}
-    for _, entry in tables.items("spool", key(stream)):
+    for _, entry in tables.items("spool", catalog_key(stream)):
         used |= {segment.layout for segment in entry.segments}
     kept = tuple(layout for layout in state.layouts if layout.id in used)
     return replace(state, layouts=kept, relayout=state.relayout if len(kept) > 1 else None)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from windrow.errors import BusyError
 
-_POLL = 0.002
-_SIGNATURE = 128
+_POLL_SECONDS = 0.002
+_SIGNATURE_BYTES = 128
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
@@ -47,15 +47,17 @@ def locked(
         while timeout is not None and not try_lock(descriptor, shared=shared):
             if waited >= timeout:
                 raise BusyError(
-                    f"{what} is held by {holder(path)}; it was not free within {timeout:g} s, try again later"
+                    f"{what} is held by {describe_holder(path)}; it was not free within {timeout:g} s, try again later"
                 )
-            pause = min(_POLL * (1 + waited * 20), 0.1)
+            pause = min(_POLL_SECONDS * (1 + waited * 20), 0.1)
             sleep(pause)
             waited += pause
         if signed:
             # Of one length, so that the file need not be truncated first: that would wait for the disk.
             with contextlib.suppress(OSError):  # a full disk must not keep anybody from what frees space
-                os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".ljust(_SIGNATURE).encode(), 0)
+                os.pwrite(
+                    descriptor, f"process {os.getpid()} on {socket.gethostname()}".ljust(_SIGNATURE_BYTES).encode(), 0
+                )
         yield
     finally:
         # Unlocked by hand: a child that was forked meanwhile holds a copy of the descriptor.
@@ -63,7 +65,7 @@ def locked(
         os.close(descriptor)
 
 
-def holder(path: Path) -> str:
+def describe_holder(path: Path) -> str:
     """Who holds a lock file, in words."""
     try:
         return path.read_text().strip() or "another process"
@@ -101,19 +103,19 @@ def remove_unheld(path: str) -> bool:
         os.close(descriptor)
 
 
-_held: "weakref.WeakSet[HeldFile]" = weakref.WeakSet()
+_locked_files: "weakref.WeakSet[LockedFile]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
     # A child's copy of the descriptor would keep the lock alive after the parent's death.
-    for held in list(_held):
+    for held in list(_locked_files):
         held.close()
 
 
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class HeldFile:
+class LockedFile:
     """A file that shows that its owner lives: locked before it appears under its name, gone when closed.
 
     Args:
@@ -132,7 +134,7 @@ class HeldFile:
             if content:
                 os.write(self._descriptor, content)
             os.rename(hidden, path)
-            _held.add(self)
+            _locked_files.add(self)
         except BaseException:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -141,7 +143,7 @@ class HeldFile:
             raise
 
     @classmethod
-    def claim(cls, path: Path) -> "HeldFile | None":
+    def claim(cls, path: Path) -> "LockedFile | None":
         """Hold a file that may be there already; None if somebody else holds it, or removes it or its folder."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -158,7 +160,7 @@ class HeldFile:
             return None
         made = cls.__new__(cls)
         made.path, made._descriptor, made._pid = str(path), descriptor, os.getpid()
-        _held.add(made)
+        _locked_files.add(made)
         return made
 
     def rest(self) -> bool:

@@ -9,17 +9,17 @@ from pathlib import Path
 
 from windrow.catalog.environment import FORMAT, Catalog
 from windrow.errors import FormatError, StorageError
-from windrow.files import Files, disk_errors, remove_dead_staging
+from windrow.files import FileSystem, disk_errors, remove_dead_staging
 from windrow.indexes.column_cache import ColumnCache
-from windrow.indexes.scan import Copies
-from windrow.indexes.segment_reader import FileReader
+from windrow.indexes.scan import ScanCache
+from windrow.indexes.segment_reader import SegmentFileReader
 from windrow.orphans import clear_orphans, data_files
 from windrow.store import Store, wall_clock
 
 MARKER = "windrow.json"
 _FOLDERS = ("catalog", "streams", "staging", "tables", "results")
 """What a half-made warehouse may hold: its maker was killed, or is another process that is just now making it."""
-_NETWORK = frozenset(
+_NETWORK_FILE_SYSTEMS = frozenset(
     (
         "nfs",
         "nfs4",
@@ -48,7 +48,7 @@ def open_store(
     create: bool,
     clock: Callable[[], int] | None,
     sleep: Callable[[float], None],
-    files: Files,
+    files: FileSystem,
     randomness: random.Random | None,
     cache_bytes: int | None = None,
 ) -> Store:
@@ -58,7 +58,7 @@ def open_store(
         marked = (root / MARKER).exists()
         folder = _catalog_folder(root, catalog, create and not read_only)
         kind = files.file_system(folder if folder.exists() else root)
-        if kind in _NETWORK:
+        if kind in _NETWORK_FILE_SYSTEMS:
             raise StorageError(
                 f"the catalog in {folder} would be on a network file system ({kind}), where LMDB is not safe; "
                 "put it on a local disk with windrow.open(path, catalog='/local/folder')"
@@ -68,8 +68,8 @@ def open_store(
         opened = Catalog(folder, create=create and not read_only and not begun)
         if not marked:
             # Last, so that a marker always stands for a whole warehouse, and a catalog that is missing later was lost.
-            _mark(root, catalog)
-    reader = FileReader(root)
+            _write_marker(root, catalog)
+    reader = SegmentFileReader(root)
     columns = ColumnCache(reader, cache_bytes)
     store = Store(
         root=root,
@@ -77,7 +77,7 @@ def open_store(
         files=files,
         reader=reader,
         columns=columns,
-        copies=Copies(columns),
+        copies=ScanCache(columns),
         clock=clock or wall_clock,
         sleep=sleep,
         randomness=randomness or random.SystemRandom(),
@@ -97,7 +97,7 @@ def open_store(
 def _catalog_folder(root: Path, given: Path | None, create: bool) -> Path:
     marker = root / MARKER
     if marker.exists():
-        return _marked_folder(root, marker, given)
+        return _read_marker(root, marker, given)
     if not create:
         raise FormatError(f"{root} holds no warehouse; create one with 'windrow init' or check the path")
     if root.exists() and not root.is_dir():
@@ -110,7 +110,7 @@ def _catalog_folder(root: Path, given: Path | None, create: bool) -> Path:
     return given.absolute() if given is not None else root / "catalog"
 
 
-def _mark(root: Path, given: Path | None) -> None:
+def _write_marker(root: Path, given: Path | None) -> None:
     hidden = root / f".{MARKER}.{os.getpid()}"
     hidden.write_text(json.dumps({"format": FORMAT, "catalog": None if given is None else str(given.absolute())}))
     hidden.rename(root / MARKER)
@@ -126,7 +126,7 @@ def _check_catalog(root: Path, folder: Path, begun: bool) -> None:
     )
 
 
-def _marked_folder(root: Path, marker: Path, given: Path | None) -> Path:
+def _read_marker(root: Path, marker: Path, given: Path | None) -> Path:
     try:
         told = json.loads(marker.read_text())
         version, recorded = int(told["format"]), told.get("catalog")

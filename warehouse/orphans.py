@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from windrow.catalog.environment import Tables
 from windrow.errors import FormatError
-from windrow.files import living_writers, writer_of
+from windrow.files import find_living_writers, parse_writer_name
 from windrow.indexes.segments import Segment
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class _Found:
 
 def _judge(tables: Tables, present: set[str], alive: set[str], now: int) -> _Found:
     named, marked = named_files(tables), marks(tables)
-    unnamed = sorted(file for file in present - named if writer_of(file.rsplit("/", 1)[1]) not in alive)
+    unnamed = sorted(file for file in present - named if parse_writer_name(file.rsplit("/", 1)[1]) not in alive)
     return _Found(
         unnamed,
         [file for file in unnamed if marked.get(file, now + 1) > now],
@@ -96,7 +96,7 @@ def clear_orphans(store: "Store") -> Cleared:
     Whether there is anything to do is seen in an ordinary read, so that nobody waits for writers without need.
     """
     present = set(data_files(store.root))
-    alive = living_writers(store.root)
+    alive = find_living_writers(store.root)
     removed = 0
     try:
         while True:

@@ -12,15 +12,15 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from windrow.locks import HeldFile
+from windrow.locks import LockedFile
 
-_RESTING = 4
+_MOST_IDLE = 4
 """That are kept: as many readers as a process usually has at a time."""
-_EARLIER = 8
+_MOST_COMMITS_BEHIND = 8
 """Commits that a woken pin may be behind its reader."""
 
 
-def path(folder: Path, version: int, name: str) -> Path:
+def pin_path(folder: Path, version: int, name: str) -> Path:
     """Where a pin lies: its name says the commit, and it is empty, so a full disk can still be read.
 
     Args:
@@ -31,7 +31,7 @@ def path(folder: Path, version: int, name: str) -> Path:
     return folder / f"{version}-{name}"
 
 
-class Pin(HeldFile):
+class Pin(LockedFile):
     """One pin.
 
     Args:
@@ -42,20 +42,20 @@ class Pin(HeldFile):
 
     def __init__(self, folder: Path, version: int, name: str) -> None:
         self.version, self._name = version, name
-        super().__init__(path(folder, version, name))
+        super().__init__(pin_path(folder, version, name))
 
     def moved(self, version: int) -> bool:
         """Whether it could be made to pin what commits after `version` replace; it must be held."""
         if version != self.version:
             try:
-                self.rename(path(Path(self.path).parent, version, self._name))  # nobody removes it while it is held
+                self.rename(pin_path(Path(self.path).parent, version, self._name))  # nobody removes it while it is held
             except OSError:
                 return False
             self.version = version
         return True
 
 
-class Pins:
+class PinPool:
     """The pins of one handle, of which nothing else is known here: snapshots that nobody closed must not keep it alive.
 
     Nothing waits for a lock either: the garbage collector gives pins back at any moment.
@@ -70,7 +70,7 @@ class Pins:
         self._ended = False
         self.seen = 0
         """The last commit that a reader of this handle has read."""
-        weakref.finalize(self, _end, self._resting)
+        weakref.finalize(self, _close_all, self._resting)
 
     def take(self, version: Callable[[], int], unique: Callable[[], str]) -> Pin:
         """A pin, held when this returns, for one who then reads the last commit.
@@ -79,7 +79,7 @@ class Pins:
         anything is read: who looks through the folder meanwhile may find neither name.
         """
         held = self._woken()
-        if held is not None and (self.seen - held.version <= _EARLIER or held.moved(self.seen)):
+        if held is not None and (self.seen - held.version <= _MOST_COMMITS_BEHIND or held.moved(self.seen)):
             return held
         if held is not None:
             held.close()
@@ -114,12 +114,12 @@ class Pins:
 
     def give(self, held: Pin) -> None:
         """Let a pin rest, or go."""
-        if self._ended or len(self._resting) >= _RESTING or not held.rest():
+        if self._ended or len(self._resting) >= _MOST_IDLE or not held.rest():
             held.close()
             return
         self._resting.append(held)
         if self._ended:
-            _end(self._resting)
+            _close_all(self._resting)
 
     def resting(self) -> frozenset[str]:
         """The names of pins that protect nothing at this moment; a reader that wakes one has yet to read."""
@@ -127,15 +127,15 @@ class Pins:
 
     def clear(self) -> None:
         """Remove those that rest."""
-        _end(self._resting)
+        _close_all(self._resting)
 
     def close(self) -> None:
         """Remove those that rest, and keep none from now on."""
         self._ended = True
-        _end(self._resting)
+        _close_all(self._resting)
 
 
-def _end(resting: deque[Pin]) -> None:
+def _close_all(resting: deque[Pin]) -> None:
     while resting:
         try:
             held = resting.pop()

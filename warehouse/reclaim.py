@@ -7,15 +7,15 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from windrow.catalog.environment import Tables, key
-from windrow.catalog.records import Reclaim, StreamEntry
+from windrow.catalog.environment import Tables, catalog_key
+from windrow.catalog.records import ReclaimEntry, StreamEntry
 from windrow.files import remove_dead_staging
 from windrow.locks import remove_unheld
 from windrow.orphans import clear_orphans
 from windrow.store import Store
 
-_PER_SLIDE = 256
-_ABANDONED = 3600.0
+_MOST_PER_SLIDE = 256
+_ABANDONED_SECONDS = 3600.0
 _LARGE_BYTES = 64 << 20
 """Of one replaced thing; removing this much takes some ten milliseconds."""
 
@@ -40,7 +40,7 @@ class GcReport:
     """Why no file without a record was marked or removed, in one sentence; empty if nothing kept it from that."""
 
 
-def oldest_pin(store: Store) -> tuple[int | None, int]:
+def find_oldest_pin(store: Store) -> tuple[int | None, int]:
     """The lowest version that a living reader pins (None: no reader) and how many there are; dead pins are removed."""
     folder = store.pins.folder
     resting = store.pins.resting()
@@ -59,24 +59,26 @@ def oldest_pin(store: Store) -> tuple[int | None, int]:
 def _abandoned(path: str) -> bool:
     """Whether a pin that was never published is so old that its maker must be dead."""
     try:
-        return time.time() - os.stat(path).st_mtime > _ABANDONED
+        return time.time() - os.stat(path).st_mtime > _ABANDONED_SECONDS
     except OSError:
         return False
 
 
-def reclaim_ready(store: Store, limit: int = _PER_SLIDE) -> list[tuple[bytes, Reclaim]]:
-    """Replaced things that no pin protects: `unlink` removes their files, `settle` their records."""
-    pending, held = store.catalog.read(lambda tables: (_first(tables.items("reclaim"), limit), oldest_hold(tables)))
+def find_reclaimable(store: Store, limit: int = _MOST_PER_SLIDE) -> list[tuple[bytes, ReclaimEntry]]:
+    """Replaced things that no pin protects: `remove_files` removes their files, `forget_reclaimed` their records."""
+    pending, held = store.catalog.read(
+        lambda tables: (_take_first(tables.items("reclaim"), limit), find_oldest_hold(tables))
+    )
     if not pending:
         return []
-    oldest, _ = oldest_pin(store)
+    oldest, _ = find_oldest_pin(store)
     limits = [version for version in (oldest, held) if version is not None]
-    return [(at, record) for at, record in pending if not limits or _version(at) <= min(limits)]
+    return [(at, record) for at, record in pending if not limits or _version_in_key(at) <= min(limits)]
 
 
-def oldest_hold(tables: Tables) -> int | None:
+def find_oldest_hold(tables: Tables) -> int | None:
     """The oldest commit whose slides a periodic query has still to be run for."""
-    return next((_version(at) for at, _ in tables.raw_items("holds")), None)
+    return next((_version_in_key(at) for at, _ in tables.raw_items("holds")), None)
 
 
 def _has_a_lasting_name(file: str) -> bool:
@@ -84,8 +86,8 @@ def _has_a_lasting_name(file: str) -> bool:
     return not file.startswith("results/") or "/parts/" in file
 
 
-def unlink(store: Store, ready: list[tuple[bytes, Reclaim]]) -> None:
-    """Remove the files of things that are ready to go; `settle` removes those whose names may be needed again.
+def remove_files(store: Store, ready: list[tuple[bytes, ReclaimEntry]]) -> None:
+    """Remove the files of things that are ready to go; `forget_reclaimed` removes those whose names may be needed again.
 
     This may run before, after or while their records are settled: a record without files does no harm, and files
     without a record are orphans.
@@ -104,7 +106,7 @@ def unlink(store: Store, ready: list[tuple[bytes, Reclaim]]) -> None:
 class Removal:
     """Files that are being removed while a commit is made."""
 
-    ready: list[tuple[bytes, Reclaim]]
+    ready: list[tuple[bytes, ReclaimEntry]]
     """Whose records that commit settles."""
     under_way: Future[None] | None
 
@@ -120,24 +122,24 @@ def begin_removal(store: Store) -> Removal:
     The disk takes long to remove very large files, so nobody waits for those: their records stay until a later commit
     finds the files gone. A process that ends before they are leaves both, for the next slide or `gc`.
     """
-    ready = [(at, record) for at, record in reclaim_ready(store) if at not in store.leaving]
-    large = [item for item in ready if _bytes(store, item[1]) > _LARGE_BYTES]
+    ready = [(at, record) for at, record in find_reclaimable(store) if at not in store.leaving]
+    large = [item for item in ready if _remaining_bytes(store, item[1]) > _LARGE_BYTES]
     small = [item for item in ready if item not in large]
     store.leaving.update(at for at, _ in large)
     if large:
-        store.aside(_let_go, store, large)
-    return Removal(small, store.background(unlink, store, small) if small else None)
+        store.aside(_remove_large, store, large)
+    return Removal(small, store.background(remove_files, store, small) if small else None)
 
 
-def _let_go(store: Store, large: list[tuple[bytes, Reclaim]]) -> None:
+def _remove_large(store: Store, large: list[tuple[bytes, ReclaimEntry]]) -> None:
     """Remove files without anybody waiting; what could not be removed is tried again by a later slide, or by `gc`."""
     try:
-        unlink(store, large)
+        remove_files(store, large)
     finally:
         store.leaving.difference_update(at for at, _ in large)
 
 
-def _bytes(store: Store, record: Reclaim) -> int:
+def _remaining_bytes(store: Store, record: ReclaimEntry) -> int:
     """How much there is to remove still; another process may be at it too."""
     size = 0
     for file in filter(_has_a_lasting_name, record.files):
@@ -146,15 +148,15 @@ def _bytes(store: Store, record: Reclaim) -> int:
     return size
 
 
-def _first(items: Iterable[tuple[bytes, Reclaim]], limit: int) -> list[tuple[bytes, Reclaim]]:
+def _take_first(items: Iterable[tuple[bytes, ReclaimEntry]], limit: int) -> list[tuple[bytes, ReclaimEntry]]:
     return [item for _, item in zip(range(limit), items, strict=False)]
 
 
-def _version(at: bytes) -> int:
+def _version_in_key(at: bytes) -> int:
     return int.from_bytes(at[:8], "big") - (1 << 63)
 
 
-def settle(store: Store, tables: Tables, ready: list[tuple[bytes, Reclaim]]) -> int:
+def forget_reclaimed(store: Store, tables: Tables, ready: list[tuple[bytes, ReclaimEntry]]) -> int:
     """Forget things whose files are gone; gives how many.
 
     Reports go only here, where nobody else commits: a run that is to write one of the same name takes it out of the
@@ -163,7 +165,7 @@ def settle(store: Store, tables: Tables, ready: list[tuple[bytes, Reclaim]]) -> 
     """
     settled = 0
     for at, record in ready:
-        now: Reclaim | None = tables.get("reclaim", at)
+        now: ReclaimEntry | None = tables.get("reclaim", at)
         reports = () if now is None else [file for file in now.files if not _has_a_lasting_name(file)]
         try:
             for file in reports:
@@ -171,25 +173,25 @@ def settle(store: Store, tables: Tables, ready: list[tuple[bytes, Reclaim]]) -> 
         except OSError:
             continue
         for segment in record.segments:
-            tables.delete("directories", key(segment))
+            tables.delete("directories", catalog_key(segment))
         tables.delete("reclaim", at)
         settled += 1
     return settled
 
 
-def collect(store: Store) -> GcReport:
+def collect_garbage(store: Store) -> GcReport:
     """Remove all that can go: replaced files, dead writers' leavings, forgotten batch ids."""
     store.check_writable()
     store.pins.clear()
     removed, size = 0, 0
     while True:
-        before = _sizes(store)
-        ready = reclaim_ready(store)
+        before = _reclaimable_sizes(store)
+        ready = find_reclaimable(store)
         if not ready:
             break
-        unlink(store, ready)
+        remove_files(store, ready)
         with store.catalog.write() as tables:
-            settled = settle(store, tables, ready)
+            settled = forget_reclaimed(store, tables, ready)
         gone = [file for _, record in ready for file in record.files if not (store.root / file).exists()]
         removed += len(gone)
         size += sum(before.get(file, 0) for file in gone)
@@ -200,7 +202,7 @@ def collect(store: Store) -> GcReport:
     folders = remove_dead_staging(store.root)
     forgotten = _forget_batches(store)
     waiting = store.catalog.read(lambda tables: sum(len(record.files) for _, record in tables.items("reclaim")))
-    _, pins = oldest_pin(store)
+    _, pins = find_oldest_pin(store)
     return GcReport(
         files=removed,
         bytes=size,
@@ -213,7 +215,7 @@ def collect(store: Store) -> GcReport:
     )
 
 
-def _sizes(store: Store) -> dict[str, int]:
+def _reclaimable_sizes(store: Store) -> dict[str, int]:
     names = store.catalog.read(lambda tables: [file for _, record in tables.items("reclaim") for file in record.files])
     paths = {name: store.root / name for name in names}
     return {name: path.stat().st_size for name, path in paths.items() if path.exists()}
@@ -226,9 +228,9 @@ def _forget_batches(store: Store) -> int:
     def old(tables: Tables) -> list[bytes]:
         found = []
         for _, entry in tables.items("streams"):
-            kept = batch_memory(entry)
+            kept = batch_retention(entry)
             if kept is not None:
-                found += [at for at, batch in tables.items("batches", key(entry.id)) if batch.at < now - kept]
+                found += [at for at, batch in tables.items("batches", catalog_key(entry.id)) if batch.at < now - kept]
         return found
 
     forgotten = store.catalog.read(old)
@@ -239,7 +241,7 @@ def _forget_batches(store: Store) -> int:
     return len(forgotten)
 
 
-def batch_memory(entry: StreamEntry) -> int | None:
+def batch_retention(entry: StreamEntry) -> int | None:
     """How long, in microseconds of wall time, a stream remembers batch ids; None: for ever."""
     life = entry.definition.longest_life
     return None if life is None else max(2 * life, 7 * 86400 * 1_000_000)

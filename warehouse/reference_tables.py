@@ -6,13 +6,13 @@ from typing import Any
 import pyarrow as pa
 
 from windrow.arrow_input import open_reader
-from windrow.catalog.environment import Tables, key
-from windrow.catalog.lookups import taken
-from windrow.catalog.records import Reclaim, TableEntry
+from windrow.catalog.environment import Tables, catalog_key
+from windrow.catalog.lookups import find_name_clash
+from windrow.catalog.records import ReclaimEntry, TableEntry
 from windrow.definitions import check_column, check_name
 from windrow.errors import DefinitionError, InUseError, SchemaError, UnknownTableError
 from windrow.files import disk_errors
-from windrow.formats.durations import as_durations
+from windrow.formats.durations import to_durations
 from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.store import Store
 
@@ -21,7 +21,7 @@ def put_table(store: Store, name: str, data: Any) -> int:
     """Store (or replace) a table; gives its number of rows. Snapshots taken before go on seeing the old one."""
     store.check_writable()
     check_name(name, "table")
-    reader = _durations(open_reader(data, f"table {name!r}"), name)
+    reader = _convert_intervals(open_reader(data, f"table {name!r}"), name)
     schema: pa.Schema = reader.schema
     _check_schema(name, schema)
     with disk_errors(f"writing table {name!r}"):
@@ -45,7 +45,7 @@ def put_table(store: Store, name: str, data: Any) -> int:
         with store.publishing([file]) as tables:
             _check_free(tables, name)
             _check_fits(tables, name, schema)
-            _retire(tables, name)
+            _retire_file(tables, name)
             tables.put("tables", name.encode(), entry)
         store.files.reach("table.committed")
     return output.rows
@@ -61,7 +61,7 @@ def _check_schema(name: str, schema: pa.Schema) -> None:
         check_column(field, f"table {name!r}", is_sorted=False)
 
 
-def _durations(reader: pa.RecordBatchReader, name: str) -> pa.RecordBatchReader:
+def _convert_intervals(reader: pa.RecordBatchReader, name: str) -> pa.RecordBatchReader:
     """The rows with durations for intervals, which are what SQL makes of a duration and files cannot hold."""
     spans = [at for at, field in enumerate(reader.schema) if pa.types.is_interval(field.type)]
     if not spans:
@@ -72,7 +72,7 @@ def _durations(reader: pa.RecordBatchReader, name: str) -> pa.RecordBatchReader:
     def pieces() -> Iterator[pa.RecordBatch]:
         for batch in reader:
             try:
-                columns = [as_durations(c, kind) if at in spans else c for at, c in enumerate(batch.columns)]
+                columns = [to_durations(c, kind) if at in spans else c for at, c in enumerate(batch.columns)]
             except pa.ArrowInvalid as error:
                 raise SchemaError(f"table {name!r}: {error}; nothing was stored") from None
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -85,10 +85,10 @@ def drop_table(store: Store, name: str) -> None:
     store.check_writable()
     with store.catalog.write() as tables:
         find_table(tables, name)
-        views = _views(tables, name)
+        views = _views_of(tables, name)
         if views:
             raise InUseError(f"table {name!r} is needed by the views {', '.join(views)}; drop them first")
-        _retire(tables, name)
+        _retire_file(tables, name)
         tables.delete("tables", name.encode())
 
 
@@ -104,7 +104,7 @@ def find_table(tables: Tables, name: str) -> TableEntry:
 
 
 def _check_free(tables: Tables, name: str) -> None:
-    other = taken(tables, name, but="tables")
+    other = find_name_clash(tables, name, but="tables")
     if other is not None:
         raise DefinitionError(
             f"{other!r} exists already (SQL does not tell capitals apart); choose another name for the table"
@@ -114,7 +114,7 @@ def _check_free(tables: Tables, name: str) -> None:
 def _check_fits(tables: Tables, name: str, schema: pa.Schema) -> None:
     """A table that views join with may change its rows, not its columns: the next slide could not make sense of it."""
     old: TableEntry | None = tables.get("tables", name.encode())
-    views = _views(tables, name)
+    views = _views_of(tables, name)
     if old is None or not views:
         return
     known = {field.name: field.type for field in pa.ipc.read_schema(pa.py_buffer(old.schema_bytes))}
@@ -126,12 +126,16 @@ def _check_fits(tables: Tables, name: str, schema: pa.Schema) -> None:
         )
 
 
-def _views(tables: Tables, name: str) -> list[str]:
+def _views_of(tables: Tables, name: str) -> list[str]:
     """The views that join with a table."""
     return [record.name for _, record in tables.items("plans") if name in record.tables]
 
 
-def _retire(tables: Tables, name: str) -> None:
+def _retire_file(tables: Tables, name: str) -> None:
     old: TableEntry | None = tables.get("tables", name.encode())
     if old is not None:
-        tables.put("reclaim", key(tables.version, tables.allocate("reclaims")), Reclaim(stream=0, files=(old.file,)))
+        tables.put(
+            "reclaim",
+            catalog_key(tables.version, tables.allocate("reclaims")),
+            ReclaimEntry(stream=0, files=(old.file,)),
+        )

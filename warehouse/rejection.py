@@ -15,7 +15,7 @@ from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.native import rows as native_rows
 from windrow.store import Store
 
-EXTRA = (
+REJECTION_COLUMNS = (
     pa.field("_reason", pa.string()),
     pa.field("_source", pa.string()),
     pa.field("_batch", pa.string()),
@@ -23,10 +23,10 @@ EXTRA = (
 )
 """What stands behind the stream's own columns in a file of rejected rows."""
 
-EARLIEST = times.instant("1900-01-01T00:00:00")
+EARLIEST_TIME = times.parse_instant("1900-01-01T00:00:00")
 
 
-def classify(
+def classify_rows(
     rows: pa.Table, definition: StreamDefinition, now: int | None, horizon: int
 ) -> tuple[Int64s, Int64s, npt.NDArray[np.uint8]]:
     """Event times, expiries and reasons for rejection (0: the row is taken) of rows.
@@ -47,7 +47,7 @@ def classify(
         now=now,
         horizon=horizon,
         max_lifetime=definition.max_lifetime,
-        earliest=EARLIEST,
+        earliest=EARLIEST_TIME,
     )
     return ts, exp, codes
 
@@ -63,7 +63,7 @@ class RejectedFile:
     file: str = ""
 
 
-class RejectedRows:
+class RejectedRowsWriter:
     """The rejected rows of one append.
 
     Args:
@@ -92,9 +92,9 @@ class RejectedRows:
             reasons,
             pa.repeat(pa.scalar(self._source, pa.string()), count),
             pa.repeat(pa.scalar(self._batch_id, pa.string()), count),
-            pa.repeat(pa.scalar(self._store.clock(), EXTRA[3].type), count),
+            pa.repeat(pa.scalar(self._store.clock(), REJECTION_COLUMNS[3].type), count),
         )
-        for field, column in zip(EXTRA, values, strict=True):
+        for field, column in zip(REJECTION_COLUMNS, values, strict=True):
             rows = rows.append_column(field, column)
         if self._output is None:
             self.path = self._store.writer.stage()

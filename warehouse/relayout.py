@@ -19,25 +19,24 @@ from itertools import groupby
 import pyarrow as pa
 from msgspec.structs import replace
 
-from windrow.catalog.environment import Tables, key
-from windrow.catalog.environment import key as catalog_key
+from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.lookups import find_stream, refuse_view
 from windrow.catalog.records import FileEntry, StreamEntry, StreamState
-from windrow.catalog.segment_log import load_segments, noted, retire, torn_files
+from windrow.catalog.segment_log import find_torn_files, load_segments, note_change, retire_segments
 from windrow.definitions import StreamDefinition, check_key, choose_index
 from windrow.errors import DefinitionError, WindrowError
 from windrow.files import disk_errors
 from windrow.indexes.manifest import Manifest
-from windrow.indexes.merge import live_rows
+from windrow.indexes.merge import read_live_rows
 from windrow.indexes.partitioners import Index
 from windrow.indexes.row_model import SEQ
-from windrow.indexes.segment_builder import Cut, arrange
+from windrow.indexes.segment_builder import SegmentDraft, sort_into_segments
 from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.indexes.segments import Segment
-from windrow.layouts import settled, turn_to
+from windrow.layouts import add_layout, drop_empty_layouts
 from windrow.locks import locked
-from windrow.reclaim import reclaim_ready, settle, unlink
-from windrow.segment_files import CHUNK_BYTES, StagedFile, segment_of
+from windrow.reclaim import find_reclaimable, forget_reclaimed, remove_files
+from windrow.segment_files import CHUNK_BYTES, StagedFile, make_segment
 from windrow.store import Store
 
 STEP_BYTES = 64 << 20
@@ -45,7 +44,7 @@ STEP_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Stock:
+class LayoutContents:
     """A stream and what lies in its layouts."""
 
     entry: StreamEntry
@@ -70,7 +69,7 @@ class Stock:
 
 
 @dataclass(frozen=True)
-class MovedBySlide:
+class SlideRelayout:
     """What a slide moved besides."""
 
     relayout_bytes: int = 0
@@ -78,40 +77,40 @@ class MovedBySlide:
 
 
 @dataclass
-class _Written:
+class _RewrittenRows:
     """The rows of a step in their new order."""
 
     staged: StagedFile | None = None
-    places: list[tuple[Cut, int, int, int]] = field(default_factory=list)
+    places: list[tuple[SegmentDraft, int, int, int]] = field(default_factory=list)
     """Each new segment with its insertion row and the first and last slide that took its rows in."""
 
 
-def take_stock(store: Store, tables: Tables, stream: str) -> Stock:
+def read_layout_contents(store: Store, tables: Tables, stream: str) -> LayoutContents:
     """What lies in the layouts of a stream, out of an open transaction."""
     entry, state = find_stream(tables, stream)
     spooled = 0
     if len(state.layouts) > 1:
-        for _, record in tables.items("spool", key(entry.id)):
+        for _, record in tables.items("spool", catalog_key(entry.id)):
             spooled += sum(segment.bytes for segment in record.segments if segment.layout != state.layout.id)
     viewed, summarised = (
-        next(iter(tables.raw_items(table, key(entry.id))), None) is not None for table in ("views", "synopses")
+        next(iter(tables.raw_items(table, catalog_key(entry.id))), None) is not None for table in ("views", "synopses")
     )
-    return Stock(entry, state, load_segments(store, tables, entry.id, state), spooled, viewed, summarised)
+    return LayoutContents(entry, state, load_segments(store, tables, entry.id, state), spooled, viewed, summarised)
 
 
-def move_after_slide(store: Store, stream: str) -> MovedBySlide:
+def move_after_slide(store: Store, stream: str) -> SlideRelayout:
     """What a slide moves besides, under the lock that it holds. The slide is committed: nothing here may undo it."""
     change = store.catalog.read(lambda tables: find_stream(tables, stream)[1].relayout)
     if change is None or not change.budget:
-        return MovedBySlide()
+        return SlideRelayout()
     try:
         with disk_errors(f"moving rows of stream {stream!r}"):
-            return MovedBySlide(move(store, stream, change.budget))
+            return SlideRelayout(move_step(store, stream, change.budget))
     except WindrowError as error:
-        return MovedBySlide(relayout_problem=str(error))
+        return SlideRelayout(relayout_problem=str(error))
 
 
-def move(store: Store, stream: str, budget: int) -> int:
+def move_step(store: Store, stream: str, budget: int) -> int:
     """One step, under the stream's lock; gives the bytes that it took out of older layouts, 0 if there are none.
 
     Args:
@@ -119,27 +118,27 @@ def move(store: Store, stream: str, budget: int) -> int:
         stream: Its name.
         budget: Bytes to move at most; a segment is moved whole, so one that is larger is moved all the same.
     """
-    stock = store.catalog.read(lambda tables: take_stock(store, tables, stream))
-    chosen = _chosen(stock.older, budget)
+    stock = store.catalog.read(lambda tables: read_layout_contents(store, tables, stream))
+    chosen = _choose_segments(stock.older, budget)
     if not chosen:
         return 0
     store.files.reach("relayout.planned")
-    written = _write(store, stock, chosen)
+    written = _write_rows(store, stock, chosen)
     folder = store.stream_folder(stream) / "segments"
     staged = written.staged
     name = store.writer.publish([staged.path], folder, "relayout")[0] if staged is not None else ""
-    ready = reclaim_ready(store)
-    unlink(store, ready)
+    ready = find_reclaimable(store)
+    remove_files(store, ready)
     store.files.reach("relayout.committing")
     with store.publishing([name] if name else []) as tables:
         placed = _place(tables, stock, written, name)
         _record(tables, stock, chosen, placed)
-        settle(store, tables, ready)
+        forget_reclaimed(store, tables, ready)
     store.files.reach("relayout.committed")
     return sum(segment.bytes for segment in chosen)
 
 
-def _chosen(older: list[Segment], budget: int) -> list[Segment]:
+def _choose_segments(older: list[Segment], budget: int) -> list[Segment]:
     """What to move: files whose rows live longest first, since the others soon leave by themselves."""
     files: dict[str, list[Segment]] = {}
     for segment in older:
@@ -154,11 +153,11 @@ def _chosen(older: list[Segment], budget: int) -> list[Segment]:
     return found
 
 
-def _write(store: Store, stock: Stock, chosen: list[Segment]) -> _Written:
+def _write_rows(store: Store, stock: LayoutContents, chosen: list[Segment]) -> _RewrittenRows:
     """Write the live rows of segments in the order of the current layout, a chunk of each insertion row at a time."""
     definition, layout = stock.entry.definition, stock.state.layout
     partitioner, model = layout.partitioner(), definition.model
-    written = _Written()
+    written = _RewrittenRows()
     with store.writer.staging() as path:
         with store.files.sink(path) as sink:
             judge = store.judges[stock.entry.id]
@@ -166,14 +165,14 @@ def _write(store: Store, stock: Stock, chosen: list[Segment]) -> _Written:
             output = SegmentFileWriter(sink, definition.stored_schema, grouped, definition.key, judge)
             by_row = sorted(chosen, key=lambda segment: (partitioner.row(segment.last_slide), segment.last_slide))
             for row, group in groupby(by_row, key=lambda segment: partitioner.row(segment.last_slide)):
-                for rows, first, last in _chunks(store, stock, list(group)):
+                for rows, first, last in _read_chunks(store, stock, list(group)):
                     ts, _ = model.times(rows)
                     exp, _ = model.expiries(rows, ts)
                     seq = rows.column(SEQ).to_numpy()
-                    arranged = arrange(rows.drop_columns([SEQ]), model, partitioner, ts, exp, seq)
+                    arranged = sort_into_segments(rows.drop_columns([SEQ]), model, partitioner, ts, exp, seq)
                     start = output.rows
                     arranged.write(output)
-                    written.places += [(_shifted(cut, start), row, first, last) for cut in arranged.cuts]
+                    written.places += [(_shift_cut(cut, start), row, first, last) for cut in arranged.cuts]
             output.close()
         if not written.places:
             store.writer.discard([path])
@@ -184,11 +183,11 @@ def _write(store: Store, stock: Stock, chosen: list[Segment]) -> _Written:
     return written
 
 
-def _shifted(cut: Cut, by: int) -> Cut:
-    return Cut(**{**vars(cut), "start": cut.start + by})
+def _shift_cut(cut: SegmentDraft, by: int) -> SegmentDraft:
+    return SegmentDraft(**{**vars(cut), "start": cut.start + by})
 
 
-def _chunks(store: Store, stock: Stock, segments: list[Segment]) -> Iterator[tuple[pa.Table, int, int]]:
+def _read_chunks(store: Store, stock: LayoutContents, segments: list[Segment]) -> Iterator[tuple[pa.Table, int, int]]:
     """The live rows of segments with absolute sequences, in tables of bounded size, and which slides took them in."""
     definition = stock.entry.definition
     slide = None if stock.viewed else stock.state.slide
@@ -197,7 +196,7 @@ def _chunks(store: Store, stock: Stock, segments: list[Segment]) -> Iterator[tup
     pending: list[pa.Table] = []
     size, first, last = 0, segments[0].first_slide, segments[0].last_slide
     for segment in segments:
-        for rows in live_rows(segment, now, definition.model, schema, store.reader, CHUNK_BYTES // 4):
+        for rows in read_live_rows(segment, now, definition.model, schema, store.reader, CHUNK_BYTES // 4):
             if size >= CHUNK_BYTES:
                 yield pa.concat_tables(pending).combine_chunks(), first, last
                 pending, size, first, last = [], 0, segment.first_slide, segment.last_slide
@@ -208,7 +207,7 @@ def _chunks(store: Store, stock: Stock, segments: list[Segment]) -> Iterator[tup
         yield pa.concat_tables(pending).combine_chunks(), first, last
 
 
-def _place(tables: Tables, stock: Stock, written: _Written, file: str) -> list[Segment]:
+def _place(tables: Tables, stock: LayoutContents, written: _RewrittenRows, file: str) -> list[Segment]:
     """Name the new file, its segments and directories."""
     staged = written.staged
     if staged is None:
@@ -220,30 +219,30 @@ def _place(tables: Tables, stock: Stock, written: _Written, file: str) -> list[S
     placed = []
     for cut, row, first, last in written.places:
         number = tables.allocate("segments")
-        segment = segment_of(cut, number, file, staged, layout, row=row, slide=last, first_slide=first)
-        tables.put_raw("directories", key(number), cut.directory)
-        tables.put("segments", key(stream, number), segment)
+        segment = make_segment(cut, number, file, staged, layout, row=row, slide=last, first_slide=first)
+        tables.put_raw("directories", catalog_key(number), cut.directory)
+        tables.put("segments", catalog_key(stream, number), segment)
         placed.append(segment)
     return placed
 
 
-def _record(tables: Tables, stock: Stock, chosen: list[Segment], placed: list[Segment]) -> None:
+def _record(tables: Tables, stock: LayoutContents, chosen: list[Segment], placed: list[Segment]) -> None:
     stream, gone = stock.entry.id, {segment.id for segment in chosen}
-    retire(tables, stream, chosen)
+    retire_segments(tables, stream, chosen)
     left = stock.segments.changed(gone, placed)
     # Read again: appends may have changed it since we looked.
     _, state = find_stream(tables, stock.entry.definition.name)
     change = state.relayout
     if change is not None:
         change = replace(change, moved=change.moved + sum(segment.bytes for segment in chosen))
-    torn = torn_files(state.torn, chosen, (), left)
-    state = replace(noted(state, tables.version, placed, chosen), torn=torn, relayout=change)
-    tables.put("states", key(stream), settled(tables, stream, state, left))
+    torn = find_torn_files(state.torn, chosen, (), left)
+    state = replace(note_change(state, tables.version, placed, chosen), torn=torn, relayout=change)
+    tables.put("states", catalog_key(stream), drop_empty_layouts(tables, stream, state, left))
 
 
-MOVES = (False, "steps", "now")
+MOVE_CHOICES = (False, "steps", "now")
 
-Progress = Callable[["RelayoutReport"], None]
+ReportProgress = Callable[["RelayoutReport"], None]
 
 
 @dataclass(frozen=True)
@@ -282,25 +281,25 @@ def relayout(
     move: bool | str = False,
     budget: int = STEP_BYTES,
     timeout: float = 60.0,
-    progress: Progress | None = None,
+    progress: ReportProgress | None = None,
     auto: bool = False,
     why: str = "chosen by the user",
 ) -> RelayoutReport:
     """Turn a stream to another layout or search key; see `Warehouse.relayout`."""
-    if move not in MOVES:
+    if move not in MOVE_CHOICES:
         raise DefinitionError(f"move must be False, 'steps' or 'now', not {move!r}")
     if budget < 1:
         raise DefinitionError(f"a step moves at least one byte, not {budget}")
-    with disk_errors(f"changing the layout of stream {stream!r}"), holding(store, stream, timeout):
+    with disk_errors(f"changing the layout of stream {stream!r}"), hold_stream_lock(store, stream, timeout):
         with store.catalog.write() as tables:
-            _turn(store, tables, stream, index, key, budget if move == "steps" else 0, auto=auto, why=why)
+            _change_layout(store, tables, stream, index, key, budget if move == "steps" else 0, auto=auto, why=why)
         store.files.reach("relayout.committed")
     if move == "now":
         return move_all(store, stream, budget=budget, timeout=timeout, progress=progress)
-    return relayout_report(store, stream)
+    return read_relayout_report(store, stream)
 
 
-def _turn(
+def _change_layout(
     store: Store,
     tables: Tables,
     stream: str,
@@ -311,29 +310,29 @@ def _turn(
     auto: bool,
     why: str,
 ) -> None:
-    stock = take_stock(store, tables, stream)
+    stock = read_layout_contents(store, tables, stream)
     entry, state = stock.entry, stock.state
-    definition, wanted, why = _wanted(entry.definition, state, index, key, why)
+    definition, wanted, why = _resolve_change(entry.definition, state, index, key, why)
     definition = replace(definition, index_auto=definition.index_auto or auto)
     if definition.key != entry.definition.key or wanted != state.layout.index:
-        total = sum(segment.bytes for segment in stock.segments) + _spooled(tables, entry.id)
-        state = turn_to(state, definition, wanted, why, now=store.clock(), total=total, budget=budget)
+        total = sum(segment.bytes for segment in stock.segments) + _spooled_bytes(tables, entry.id)
+        state = add_layout(state, definition, wanted, why, now=store.clock(), total=total, budget=budget)
     elif state.relayout is not None:
         state = replace(state, relayout=replace(state.relayout, budget=budget))
     tables.put("streams", stream.encode(), replace(entry, definition=definition))
-    tables.put("states", catalog_key(entry.id), settled(tables, entry.id, state, stock.segments))
+    tables.put("states", catalog_key(entry.id), drop_empty_layouts(tables, entry.id, state, stock.segments))
 
 
-def _spooled(tables: Tables, stream: int) -> int:
+def _spooled_bytes(tables: Tables, stream: int) -> int:
     return sum(record.bytes for _, record in tables.items("spool", catalog_key(stream)))
 
 
-def _wanted(
+def _resolve_change(
     old: StreamDefinition, state: StreamState, index: Index | str | None, key: Sequence[str] | str | None, why: str
 ) -> tuple[StreamDefinition, Index, str]:
     """The definition after the change, the layout, and why."""
     columns = old.key if key is None else check_key(old.name, old.schema, key)
-    definition = rekeyed(old, columns)
+    definition = with_key(old, columns)
     if index is None:
         return definition, state.layout.index, state.layout.why
     if isinstance(index, Index):
@@ -344,7 +343,7 @@ def _wanted(
     return replace(definition, index_auto=True), chosen, pattern
 
 
-def rekeyed(definition: StreamDefinition, key: tuple[str, ...]) -> StreamDefinition:
+def with_key(definition: StreamDefinition, key: tuple[str, ...]) -> StreamDefinition:
     """A definition with another search key; batches go on being told apart by the first one."""
     if key == definition.key:
         return definition
@@ -354,9 +353,9 @@ def rekeyed(definition: StreamDefinition, key: tuple[str, ...]) -> StreamDefinit
 
 def cancel_relayout(store: Store, stream: str, timeout: float = 60.0) -> RelayoutReport:
     """Go back to the layout and key before the change; what was moved already leaves the new one by expiring."""
-    with disk_errors(f"changing the layout of stream {stream!r}"), holding(store, stream, timeout):
+    with disk_errors(f"changing the layout of stream {stream!r}"), hold_stream_lock(store, stream, timeout):
         with store.catalog.write() as tables:
-            stock = take_stock(store, tables, stream)
+            stock = read_layout_contents(store, tables, stream)
             entry, state, change = stock.entry, stock.state, stock.state.relayout
             if change is None:
                 raise DefinitionError(f"no change of layout of stream {stream!r} is under way; there is none to cancel")
@@ -370,11 +369,11 @@ def cancel_relayout(store: Store, stream: str, timeout: float = 60.0) -> Relayou
             undone = replace(change, previous=state.layout, started=store.clock(), total=total, moved=0, budget=0)
             others = tuple(layout for layout in state.layouts if layout.id != back.id)
             state = replace(state, layouts=(*others, back), relayout=undone)
-            definition = rekeyed(entry.definition, back.key)
+            definition = with_key(entry.definition, back.key)
             tables.put("streams", stream.encode(), replace(entry, definition=definition))
-            tables.put("states", catalog_key(entry.id), settled(tables, entry.id, state, stock.segments))
+            tables.put("states", catalog_key(entry.id), drop_empty_layouts(tables, entry.id, state, stock.segments))
         store.files.reach("relayout.committed")
-    return relayout_report(store, stream)
+    return read_relayout_report(store, stream)
 
 
 def move_all(
@@ -384,7 +383,7 @@ def move_all(
     budget: int = STEP_BYTES,
     steps: int | None = None,
     timeout: float = 60.0,
-    progress: Progress | None = None,
+    progress: ReportProgress | None = None,
 ) -> RelayoutReport:
     """Move what lies in older layouts, step by step; slides and appends go on between the steps.
 
@@ -397,15 +396,15 @@ def move_all(
         progress: Called after each step.
     """
     started, moved = time.perf_counter(), 0
-    before = relayout_report(store, stream)
+    before = read_relayout_report(store, stream)
     report = before
     while steps is None or steps > 0:
-        with disk_errors(f"moving rows of stream {stream!r}"), holding(store, stream, timeout):
-            step = move(store, stream, budget)
+        with disk_errors(f"moving rows of stream {stream!r}"), hold_stream_lock(store, stream, timeout):
+            step = move_step(store, stream, budget)
         moved += step
         steps = None if steps is None else steps - 1
         report = changed(
-            relayout_report(store, stream),
+            read_relayout_report(store, stream),
             moved_bytes=before.moved_bytes + moved,
             total_bytes=before.total_bytes,
             seconds=time.perf_counter() - started,
@@ -417,12 +416,12 @@ def move_all(
     return report
 
 
-def relayout_report(store: Store, stream: str) -> RelayoutReport:
+def read_relayout_report(store: Store, stream: str) -> RelayoutReport:
     """Where a change of layout stands."""
-    return store.catalog.read(lambda tables: report_of(take_stock(store, tables, stream)))
+    return store.catalog.read(lambda tables: make_relayout_report(read_layout_contents(store, tables, stream)))
 
 
-def report_of(stock: Stock) -> RelayoutReport:
+def make_relayout_report(stock: LayoutContents) -> RelayoutReport:
     """The same, of what was looked at."""
     state, change = stock.state, stock.state.relayout
     return RelayoutReport(
@@ -438,7 +437,7 @@ def report_of(stock: Stock) -> RelayoutReport:
     )
 
 
-def holding(store: Store, stream: str, timeout: float) -> AbstractContextManager[None]:
+def hold_stream_lock(store: Store, stream: str, timeout: float) -> AbstractContextManager[None]:
     """The stream's lock: no slide and no other change meanwhile; appends and readers go on."""
     store.check_writable()
     entry, _ = store.catalog.read(lambda tables: find_stream(tables, stream))

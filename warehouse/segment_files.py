@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from windrow.indexes.segment_builder import Cut
+from windrow.indexes.segment_builder import SegmentDraft
 from windrow.indexes.segments import Histogram, Segment, unpack_histogram
-from windrow.slide_hooks import Tallies
+from windrow.slide_hooks import AppendContribution
 
 CHUNK_BYTES = 64 << 20
 CHUNK_ROWS = 1 << 20
@@ -22,11 +22,11 @@ class StagedFile:
     rows: int
     bytes: int
     digest: str
-    cuts: tuple[Cut, ...]
+    cuts: tuple[SegmentDraft, ...]
     events: Histogram
     written_here: bool = False
     """By this process, not by a worker of Spark."""
-    tallies: tuple[Tallies, ...] = ()
+    tallies: tuple[AppendContribution, ...] = ()
     """What is put down with it for those who follow the stream."""
 
     @property
@@ -35,8 +35,8 @@ class StagedFile:
         return sum(cut.rows for cut in self.cuts)
 
 
-def segment_of(
-    cut: Cut,
+def make_segment(
+    cut: SegmentDraft,
     number: int,
     file: str,
     staged: StagedFile,
@@ -68,7 +68,7 @@ def segment_of(
     )
 
 
-def chunks(rows: Iterable[pa.RecordBatch], schema: pa.Schema, limit: int) -> Iterator[pa.Table]:
+def split_chunks(rows: Iterable[pa.RecordBatch], schema: pa.Schema, limit: int) -> Iterator[pa.Table]:
     """Batches gathered or split into tables of about `limit` bytes and not too many rows: each costs memory to sort."""
     pending: list[pa.RecordBatch] = []
     size = count = 0
@@ -87,7 +87,7 @@ def chunks(rows: Iterable[pa.RecordBatch], schema: pa.Schema, limit: int) -> Ite
         yield pa.Table.from_batches(pending, schema)
 
 
-def late_rows(events: Histogram, slide: int | None) -> int:
+def count_late_rows(events: Histogram, slide: int | None) -> int:
     """How many rows of a spooled file fall in slots that were already slid past at `slide`."""
     if slide is None:
         return 0

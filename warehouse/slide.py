@@ -13,29 +13,29 @@ from dataclasses import replace as replaced
 
 from msgspec.structs import replace
 
-from windrow.catalog.environment import Tables, key, last_int
+from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.lookups import find_stream, refuse_view
 from windrow.catalog.records import FileEntry, SlideEntry, SpoolEntry, StreamEntry, StreamState
-from windrow.catalog.segment_log import load_segments, noted, retire, torn_files
+from windrow.catalog.segment_log import find_torn_files, load_segments, note_change, retire_segments
 from windrow.definitions import choose_index
 from windrow.errors import ClockError
 from windrow.files import disk_errors
 from windrow.indexes.maintenance import Merge
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.merge import merge
-from windrow.indexes.segment_builder import Cut
+from windrow.indexes.segment_builder import SegmentDraft
 from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.indexes.segments import Segment
-from windrow.indexes.update_plan import Update, plan_update
-from windrow.layouts import settled, turn_to
+from windrow.indexes.update_plan import UpdatePlan, plan_update
+from windrow.layouts import add_layout, drop_empty_layouts
 from windrow.locks import locked
-from windrow.reclaim import begin_removal, settle
+from windrow.reclaim import begin_removal, forget_reclaimed
 from windrow.relayout import move_after_slide
-from windrow.segment_files import StagedFile, late_rows, segment_of
-from windrow.slide_hooks import Contribution, Follower, Moving, following, needed
-from windrow.sources import Progress, behind_error, progress_of
+from windrow.segment_files import StagedFile, count_late_rows, make_segment
+from windrow.slide_hooks import Contribution, SlideContext, SlideHook, find_removal_limit, prepare_contributions
+from windrow.sources import SourceProgress, behind_error, compute_progress
 from windrow.store import Store
-from windrow.times import show, show_duration, to_datetime
+from windrow.times import format_duration, format_time, to_datetime
 
 SLIDES_KEPT = 4096
 
@@ -74,15 +74,15 @@ class SlideReport:
 
 
 @dataclass(frozen=True)
-class Look:
+class SlideInput:
     """What a slide sees before it begins."""
 
     entry: StreamEntry
     state: StreamState
-    progress: Progress
+    progress: SourceProgress
     spooled: dict[int, SpoolEntry]
     segments: Manifest
-    followers: tuple[Follower, ...]
+    followers: tuple[SlideHook, ...]
 
 
 class Slide:
@@ -104,7 +104,7 @@ class Slide:
         target: int | None,
         force: bool,
         timeout: float,
-        followers: Sequence[Follower] = (),
+        followers: Sequence[SlideHook] = (),
     ) -> None:
         store.check_writable()
         self.store = store
@@ -144,7 +144,7 @@ class Slide:
             [look.spooled[number].segments for number in sorted(look.spooled)],
             look.segments,
             state.bucket,
-            store.catalog.read(lambda tables: needed(tables, look.followers, look.entry, slot))
+            store.catalog.read(lambda tables: find_removal_limit(tables, look.followers, look.entry, slot))
             if look.followers
             else None,
         )
@@ -152,11 +152,11 @@ class Slide:
         update.merges = [task for task in update.merges if task.cell[0] not in loose]
         store.files.reach("slide.planned")
         placed, kinds = tuple(update.placed), tuple(self.followers)
-        moving = Moving(
+        moving = SlideContext(
             look.entry, state, slot, now, state.ordinal + 1, placed, look.segments, kinds, self.timeout,
             tuple(look.spooled),
         )  # fmt: skip
-        with following(store, look.followers, moving) as contributions:
+        with prepare_contributions(store, look.followers, moving) as contributions:
             record = self._commit(look, update, slot, now, contributions, started)
         return SlideReport(
             stream=self.stream,
@@ -177,7 +177,13 @@ class Slide:
         )
 
     def _commit(
-        self, look: Look, update: Update, slot: int, now: int, contributions: Sequence[Contribution], started: float
+        self,
+        look: SlideInput,
+        update: UpdatePlan,
+        slot: int,
+        now: int,
+        contributions: Sequence[Contribution],
+        started: float,
     ) -> SlideEntry:
         """Write the merges, then put everything down in one transaction."""
         store, definition, state = self.store, look.entry.definition, look.state
@@ -188,7 +194,7 @@ class Slide:
             else ""
         )
         store.reader.trust([name] if name else [])
-        late = sum(late_rows(entry.events, state.slide) for entry in look.spooled.values())
+        late = sum(count_late_rows(entry.events, state.slide) for entry in look.spooled.values())
         record = SlideEntry(
             slide=slot,
             previous=state.slide,
@@ -214,31 +220,33 @@ class Slide:
             left = self.record(tables, look, update, record, placed)
             for contribution in contributions:
                 contribution.commit(tables)
-            settle(store, tables, removal.ready)
+            forget_reclaimed(store, tables, removal.ready)
             version = tables.version
         store.manifests[look.entry.id] = version, left
         removal.finish()
         store.files.reach("slide.committed")
         return record
 
-    def _look(self, tables: Tables) -> Look:
+    def _look(self, tables: Tables) -> SlideInput:
         entry, state = find_stream(tables, self.stream)
-        stream = key(entry.id)
+        stream = catalog_key(entry.id)
         sources = {at[len(stream) :].decode(): record for at, record in tables.items("sources", stream)}
-        spooled = {last_int(at): record for at, record in tables.items("spool", stream)}
+        spooled = {decode_last_int(at): record for at, record in tables.items("spool", stream)}
         segments = load_segments(self.store, tables, entry.id, state)
         followers = tuple(follower for follower in self.followers if follower.concerns(tables, entry.id))
-        return Look(entry, state, progress_of(entry.definition, state, sources), spooled, segments, followers)
+        return SlideInput(
+            entry, state, compute_progress(entry.definition, state, sources), spooled, segments, followers
+        )
 
-    def _reach(self, look: Look) -> int | None:
+    def _reach(self, look: SlideInput) -> int | None:
         """How far the clock goes: what the sources allow, or what was asked for and nothing forbids."""
         if self.target is None:
             return look.progress.upto
         definition, model = look.entry.definition, look.entry.definition.model
         if self.target > self.store.clock() + definition.max_ahead:
             raise ClockError(
-                f"stream {self.stream!r} cannot slide to {show(self.target)}: that is more than max_ahead "
-                f"({show_duration(definition.max_ahead)}) ahead of the wall clock, "
+                f"stream {self.stream!r} cannot slide to {format_time(self.target)}: that is more than max_ahead "
+                f"({format_duration(definition.max_ahead)}) ahead of the wall clock, "
                 "and would expire rows before their time"
             )
         end = model.slot_end(model.last_slot(self.target))
@@ -246,7 +254,7 @@ class Slide:
             raise behind_error(definition, look.progress, end)
         return end
 
-    def _unmoved(self, look: Look, started: float) -> SlideReport:
+    def _unmoved(self, look: SlideInput, started: float) -> SlideReport:
         slide = look.state.slide
         now = None if slide is None else to_datetime(look.entry.definition.model.slot_end(slide))
         return SlideReport(
@@ -267,8 +275,8 @@ class Slide:
         )
 
     def merge(
-        self, update: Update, now: int, entry: StreamEntry, state: StreamState
-    ) -> tuple[StagedFile | None, list[tuple[Merge, Cut]]]:
+        self, update: UpdatePlan, now: int, entry: StreamEntry, state: StreamState
+    ) -> tuple[StagedFile | None, list[tuple[Merge, SegmentDraft]]]:
         """Write all merges of the slide into one file."""
         if not update.merges:
             return None, []
@@ -276,7 +284,7 @@ class Slide:
         gone_at = now if update.needed is None else update.needed
         schema = definition.stored_schema
         row_group_bytes = state.layout.index.row_group_bytes
-        merged: list[tuple[Merge, Cut]] = []
+        merged: list[tuple[Merge, SegmentDraft]] = []
         with store.writer.staging() as path:
             with store.files.sink(path) as sink:
                 output = SegmentFileWriter(sink, schema, row_group_bytes, definition.key, store.judges[entry.id])
@@ -295,7 +303,7 @@ class Slide:
 
     @staticmethod
     def place(
-        tables: Tables, stream: int, merged: list[tuple[Merge, Cut]], file: str, staged: StagedFile | None
+        tables: Tables, stream: int, merged: list[tuple[Merge, SegmentDraft]], file: str, staged: StagedFile | None
     ) -> list[Segment]:
         """Name the merged file and its directories; gives its segments."""
         if staged is None:
@@ -309,29 +317,31 @@ class Slide:
         for task, cut in merged:
             first, last = min(s.first_slide for s in task.segments), max(s.last_slide for s in task.segments)
             number = tables.allocate("segments")
-            tables.put_raw("directories", key(number), cut.directory)
+            tables.put_raw("directories", catalog_key(number), cut.directory)
             segments.append(
-                segment_of(cut, number, file, staged, task.cell[0], row=task.cell[1], slide=last, first_slide=first)
+                make_segment(cut, number, file, staged, task.cell[0], row=task.cell[1], slide=last, first_slide=first)
             )
         return segments
 
-    def record(self, tables: Tables, look: Look, update: Update, record: SlideEntry, merged: list[Segment]) -> Manifest:
+    def record(
+        self, tables: Tables, look: SlideInput, update: UpdatePlan, record: SlideEntry, merged: list[Segment]
+    ) -> Manifest:
         """Put the slide down: what it placed, what goes, the stream's new state; gives what is then in the cells."""
-        stream, entry = key(look.entry.id), look.entry
+        stream, entry = catalog_key(look.entry.id), look.entry
         for number in look.spooled:
-            tables.delete("spool", stream + key(number))
+            tables.delete("spool", stream + catalog_key(number))
         come, gone = [*update.kept(), *merged], update.replaced()
         for segment in come:
-            tables.put("segments", stream + key(segment.id), segment)
-        retire(tables, entry.id, gone)
-        tables.put("slides", stream + key(record.ordinal), record)
-        tables.delete("slides", stream + key(record.ordinal - SLIDES_KEPT))
+            tables.put("segments", stream + catalog_key(segment.id), segment)
+        retire_segments(tables, entry.id, gone)
+        tables.put("slides", stream + catalog_key(record.ordinal), record)
+        tables.delete("slides", stream + catalog_key(record.ordinal - SLIDES_KEPT))
         # Read again: appends may have changed it since we looked.
         _, state = find_stream(tables, self.stream)
         left = look.segments.changed({segment.id for segment in gone}, come)
         rewritten = [segment for merge in update.merges for segment in merge.segments]
         state = replace(
-            noted(state, tables.version, come, gone),
+            note_change(state, tables.version, come, gone),
             slide=record.slide,
             ordinal=record.ordinal,
             missing=record.missing,
@@ -340,11 +350,11 @@ class Slide:
             expired=state.expired + record.expired,
             late=state.late + record.late,
             bucket=update.bucket,
-            torn=torn_files(state.torn, rewritten, update.placed, left),
+            torn=find_torn_files(state.torn, rewritten, update.placed, left),
             heartbeat=state.heartbeat if self.target is None else max(state.heartbeat or self.target, self.target),
         )
         state = self._turned(entry, state, record, int(left.figures.bytes.sum()))
-        tables.put("states", stream, settled(tables, entry.id, state, left))
+        tables.put("states", stream, drop_empty_layouts(tables, entry.id, state, left))
         self.store.usage.put_down(tables, entry.id, slides=1)
         return left
 
@@ -353,4 +363,4 @@ class Slide:
         if not (entry.definition.index_auto and record.late and state.layout.index.name == "wave-insertion"):
             return state
         index, why = choose_index(entry.definition, late_rows=True)
-        return turn_to(state, entry.definition, index, why, now=record.at, total=total)
+        return add_layout(state, entry.definition, index, why, now=record.at, total=total)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from windrow.catalog.environment import Tables, key
+from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.records import StreamEntry, StreamState
 from windrow.indexes.row_model import Int64s
 from windrow.indexes.segments import Segment
@@ -19,7 +19,7 @@ from windrow.store import Store
 
 
 @dataclass(frozen=True)
-class Moving:
+class SlideContext:
     """A slide that is about to be committed."""
 
     entry: StreamEntry
@@ -35,7 +35,7 @@ class Moving:
     """All rows that it takes in, where they were spooled; also rows ahead of the clock, and ones that have died."""
     segments: tuple[Segment, ...]
     """What was in the cells before it."""
-    followers: "tuple[Follower, ...]" = ()
+    followers: "tuple[SlideHook, ...]" = ()
     """All kinds there are: a view that moves with this slide is itself followed."""
     timeout: float = 60.0
     """Seconds that the slide may wait for whoever holds what it needs."""
@@ -54,40 +54,42 @@ class Contribution(Protocol):
         """Put down what was prepared."""
 
 
-Follow = Callable[[Store, Moving], AbstractContextManager[Contribution | None]]
+PrepareContribution = Callable[[Store, SlideContext], AbstractContextManager[Contribution | None]]
 """Prepares a contribution; what it holds (locks, pins) is let go after the commit."""
 
 
-class Tallies(Protocol):
+class AppendContribution(Protocol):
     """What an append adds to its transaction, so that the slide has less to do."""
 
     def commit(self, tables: Tables, stream: int, spool: int) -> None:
         """Put it down beside a spooled file, which has the number `spool` in its stream."""
 
 
-Tally = Callable[[Store, StreamEntry, pa.Table, Int64s], Tallies | None]
+PrepareAppend = Callable[[Store, StreamEntry, pa.Table, Int64s], AppendContribution | None]
 """Given a stream, rows that are about to be spooled, and the event slot of each; works on memory only."""
 
 
 @dataclass(frozen=True)
-class Follower:
+class SlideHook:
     """One kind of follower."""
 
     table: str
     """The catalog's table that lists what follows a stream, under keys that begin with the stream's number."""
-    load: Callable[[], Follow]
+    load: Callable[[], PrepareContribution]
     """Imports what does the work: most slides need none of it."""
     needs: "Callable[[Tables, StreamEntry, int], int | None] | None" = None
     """Given a stream and where its clock goes: what expires after which time must stay, though it is dead by then."""
-    tally: Callable[[], Tally] | None = None
+    tally: Callable[[], PrepareAppend] | None = None
     """Imports what appends do for it, if they do anything."""
 
     def concerns(self, tables: Tables, stream: int) -> bool:
         """True if anything of this kind follows the stream."""
-        return next(iter(tables.raw_items(self.table, key(stream))), None) is not None
+        return next(iter(tables.raw_items(self.table, catalog_key(stream))), None) is not None
 
 
-def needed(tables: Tables, followers: Sequence[Follower], entry: StreamEntry, slide: int) -> tuple[int, int] | None:
+def find_removal_limit(
+    tables: Tables, followers: Sequence[SlideHook], entry: StreamEntry, slide: int
+) -> tuple[int, int] | None:
     """The slot, and its end, up to which dead rows may go when the stream slides to `slide`; None: all of them."""
     model = entry.definition.model
     asked = [follower.needs(tables, entry, model.slot_end(slide)) for follower in followers if follower.needs]
@@ -97,7 +99,9 @@ def needed(tables: Tables, followers: Sequence[Follower], entry: StreamEntry, sl
 
 
 @contextmanager
-def following(store: Store, followers: Sequence[Follower], moving: Moving) -> Iterator[list[Contribution]]:
+def prepare_contributions(
+    store: Store, followers: Sequence[SlideHook], moving: SlideContext
+) -> Iterator[list[Contribution]]:
     """The contributions of all followers of a slide."""
     with ExitStack() as held:
         prepared = [held.enter_context(follower.load()(store, moving)) for follower in followers]

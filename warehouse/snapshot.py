@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from windrow import arguments, times
-from windrow.catalog.environment import Tables, key
+from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.lookups import find_stream
-from windrow.catalog.records import HoldEntry, SourceEntry, StreamEntry, StreamState, TableEntry
+from windrow.catalog.records import RetainedSlideEntry, SourceEntry, StreamEntry, StreamState, TableEntry
 from windrow.catalog.segment_log import load_segments
 from windrow.errors import ClosedError, UnknownStreamError, WindowError
 from windrow.files import disk_errors
 from windrow.indexes.manifest import Manifest
-from windrow.indexes.probe import KeyRange, Sorting, key_ranges, probe_segments, sorting
+from windrow.indexes.probe import KeyRange, SortOrders, encode_key_ranges, find_sort_orders, probe_segments
 from windrow.indexes.row_model import RowModel
 from windrow.indexes.scan import scan_segments
-from windrow.indexes.selection import Bounds, Selection, select
+from windrow.indexes.selection import Selection, WindowBounds, select_segments
 from windrow.pins import Pin
-from windrow.sources import Progress, progress_of
+from windrow.sources import SourceProgress, compute_progress
 from windrow.store import Store
 
 if TYPE_CHECKING:
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from windrow.queries.answer import Answer
 
 
-_LOADED = 16
+_MOST_CACHED = 16
 """Questions, each of some of the streams, whose part of the last commit is kept."""
 
 
 @dataclass(frozen=True)
-class StreamView:
+class StreamSnapshot:
     """One stream as a snapshot sees it."""
 
     entry: StreamEntry
@@ -49,7 +49,7 @@ class StreamView:
     """What the index needs to know of its rows."""
     now: int | None = field(init=False, repr=False, compare=False)
     """The stream's clock."""
-    sorted_by: Sorting = field(init=False, repr=False, compare=False)
+    sorted_by: SortOrders = field(init=False, repr=False, compare=False)
     """How its layouts are sorted, seen from its search key."""
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class StreamView:
         told = self.__dict__  # frozen for everybody else
         model = told["model"] = definition.model
         told["now"] = None if slide is None else model.slot_end(slide)
-        told["sorted_by"] = sorting(definition.key, [(layout.id, layout.key) for layout in self.state.layouts])
+        told["sorted_by"] = find_sort_orders(definition.key, [(layout.id, layout.key) for layout in self.state.layouts])
 
     @property
     def name(self) -> str:
@@ -74,51 +74,55 @@ class StreamView:
         """Of its files."""
         return self.entry.definition.stored_schema
 
-    def progress(self) -> Progress:
+    def progress(self) -> SourceProgress:
         """How far its sources have come."""
-        return progress_of(self.entry.definition, self.state, self.sources)
+        return compute_progress(self.entry.definition, self.state, self.sources)
 
-    def bounds(self, after: int | None = None, upto: int | None = None) -> Bounds | None:
+    def bounds(self, after: int | None = None, upto: int | None = None) -> WindowBounds | None:
         """A window's bounds at the clock; None before the first slide, when there is nothing to see."""
         now = self.now
-        return None if now is None else Bounds(after, now if upto is None else min(upto, now), now)
+        return None if now is None else WindowBounds(after, now if upto is None else min(upto, now), now)
 
-    def last(self, length: int) -> Bounds | None:
+    def last(self, length: int) -> WindowBounds | None:
         """The bounds of the last `length` microseconds; refuses a window longer than the stream keeps."""
         kept = self.entry.definition.longest_life
         if kept is not None and length > kept:
             raise WindowError(
-                f"stream {self.name!r} keeps rows for {times.show_duration(kept)}; "
-                f"a window of {times.show_duration(length)} would not be complete"
+                f"stream {self.name!r} keeps rows for {times.format_duration(kept)}; "
+                f"a window of {times.format_duration(length)} would not be complete"
             )
         now, floor = self.now, self.entry.definition.floor
         if now is not None and floor is not None and now - length < floor:
             raise WindowError(
-                f"stream {self.name!r} keeps rows only from {times.show(floor)} on, when its lifetime was lengthened; "
-                f"a window of {times.show_duration(length)} would not be complete before "
-                f"{times.show(floor + length)}"
+                f"stream {self.name!r} keeps rows only from {times.format_time(floor)} on, when its lifetime was lengthened; "
+                f"a window of {times.format_duration(length)} would not be complete before "
+                f"{times.format_time(floor + length)}"
             )
         return None if now is None else self.bounds(after=now - length)
 
-    def select(self, bounds: Bounds | None) -> Selection:
+    def select(self, bounds: WindowBounds | None) -> Selection:
         """The segments that the window needs."""
-        return select(self.segments, bounds) if bounds is not None else Selection(Bounds(None, 0, 0), (), ())
+        return (
+            select_segments(self.segments, bounds)
+            if bounds is not None
+            else Selection(WindowBounds(None, 0, 0), (), ())
+        )
 
 
-def load_view(store: Store, tables: Tables, name: str) -> StreamView:
+def load_stream(store: Store, tables: Tables, name: str) -> StreamSnapshot:
     """One stream, out of an open read transaction."""
     entry, state = find_stream(tables, name)
-    stream = key(entry.id)
+    stream = catalog_key(entry.id)
     sources = {at[len(stream) :].decode(): record for at, record in tables.items("sources", stream)}
-    return StreamView(entry, state, load_segments(store, tables, entry.id, state), sources)
+    return StreamSnapshot(entry, state, load_segments(store, tables, entry.id, state), sources)
 
 
 @dataclass(frozen=True)
-class Loaded:
+class SnapshotContents:
     """What a snapshot reads of the catalog. A commit never changes, so the next snapshot of the same one shares it."""
 
     version: int
-    views: dict[str, StreamView]
+    views: dict[str, StreamSnapshot]
     tables: dict[str, TableEntry]
 
 
@@ -143,21 +147,21 @@ class Snapshot:
                 store.pins.give(pin)
             raise
         self.version, self._views, self.tables = loaded.version, loaded.views, loaded.tables
-        self._release = _releasing(self, pin)
+        self._release = _make_finalizer(self, pin)
 
     @classmethod
     def held(cls, store: Store, at: bytes) -> "Snapshot | None":
         """The slides that a hold keeps, pinned as they were; None if the hold has gone."""
-        hold: HoldEntry | None = store.catalog.read(lambda tables: tables.get("holds", at))
+        hold: RetainedSlideEntry | None = store.catalog.read(lambda tables: tables.get("holds", at))
         if hold is None:
             return None
         made = cls.__new__(cls)
         made.store = store
         pin = cls._pin(store, hold.version)
-        made._release = _releasing(made, pin)
+        made._release = _make_finalizer(made, pin)
         made.version, made.tables = hold.version, hold.tables
         made._views = {
-            name: StreamView(stream.entry, stream.state, Manifest.of(stream.segments), stream.sources)
+            name: StreamSnapshot(stream.entry, stream.state, Manifest.of(stream.segments), stream.sources)
             for name, stream in hold.streams.items()
         }
         if store.catalog.read(lambda tables: tables.raw("holds", at) is None):
@@ -174,7 +178,7 @@ class Snapshot:
                 return store.pins.exact(version, store.unique)
             return store.pins.take(store.catalog.version, store.unique)
 
-    def view(self, stream: str) -> StreamView:
+    def view(self, stream: str) -> StreamSnapshot:
         """One stream of the snapshot."""
         if not self._release.alive:
             raise ClosedError("this snapshot is closed; take a new one")
@@ -198,12 +202,12 @@ class Snapshot:
     ) -> pa.RecordBatchReader:
         """The rows of a window, streamed; the snapshot lives at least as long as the reader."""
         view = self.view(stream)
-        schema = pick(view, columns)
-        bounds = view.bounds() if window is None else view.last(times.duration(window, "window"))
+        schema = select_columns(view, columns)
+        bounds = view.bounds() if window is None else view.last(times.parse_duration(window, "window"))
         self.store.count_scan(view.entry.id)
         return pa.RecordBatchReader.from_batches(schema, self._rows(view, view.select(bounds), schema))
 
-    def _rows(self, view: StreamView, selection: Selection, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _rows(self, view: StreamSnapshot, selection: Selection, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         # A generator of a method: it holds the snapshot, and so the pin, until it is used up or thrown away.
         store = self.store
         yield from scan_segments(selection, view.model, view.stored_schema, schema, store.reader, store.copies)
@@ -221,16 +225,16 @@ class Snapshot:
         """The rows of a window whose key equals `key`, is one of `keys`, or lies in `between` (both ends included)."""
         view = self.view(stream)
         definition = view.entry.definition
-        ranges = key_ranges(definition.name, definition.key, definition.key_types(), key, keys, between)
-        bounds = view.bounds() if window is None else view.last(times.duration(window, "window"))
-        schema = pick(view, columns)
+        ranges = encode_key_ranges(definition.name, definition.key, definition.key_types(), key, keys, between)
+        bounds = view.bounds() if window is None else view.last(times.parse_duration(window, "window"))
+        schema = select_columns(view, columns)
         selection = view.select(bounds)
         found = self.probe_selection(view, selection, ranges, schema)
         self.store.count_probe(view.entry.id, found.num_rows, definition.key[:1])
         return found
 
     def probe_selection(
-        self, view: StreamView, selection: Selection, ranges: Sequence[KeyRange], schema: pa.Schema
+        self, view: StreamSnapshot, selection: Selection, ranges: Sequence[KeyRange], schema: pa.Schema
     ) -> pa.Table:
         """The rows of selected segments whose key lies in one of the encoded ranges."""
         return probe_segments(
@@ -258,9 +262,9 @@ class Snapshot:
         """Ask this snapshot; every answer is of the same slides."""
         from windrow.queries import execution
 
-        arguments.check_question(statement, params)
-        limit = None if timeout is None else times.seconds(timeout, "timeout")
-        return execution.sql(self.store, statement, params, timeout=limit, snapshot=self)
+        arguments.check_statement(statement, params)
+        limit = None if timeout is None else times.parse_seconds(timeout, "timeout")
+        return execution.answer_from_snapshot(self.store, statement, params, timeout=limit, snapshot=self)
 
     def duckdb(self, memory: str | None = None, threads: int | None = None) -> "DuckDBPyConnection":
         """A DuckDB connection of your own over this snapshot, for pandas, ibis, SQLAlchemy and notebooks.
@@ -271,9 +275,9 @@ class Snapshot:
             memory: Such as ``"2GB"``; there is no folder to spill to.
             threads: Worker threads; all cores by default.
         """
-        from windrow.queries.external_connection import connection
+        from windrow.queries.external_connection import open_snapshot_connection
 
-        return connection(self, memory, threads)
+        return open_snapshot_connection(self, memory, threads)
 
     def close(self) -> None:
         """Let go of the pin."""
@@ -286,46 +290,46 @@ class Snapshot:
         self.close()
 
 
-def _load(store: Store, wanted: tuple[str, ...] | None, alike: frozenset[str] | None) -> Loaded:
+def _load(store: Store, wanted: tuple[str, ...] | None, alike: frozenset[str] | None) -> SnapshotContents:
     """The last commit, of which only what is wanted; from memory if the last snapshot here was of the same."""
     asked = wanted, alike
-    known: Loaded | None = store.loaded.get(asked)
+    known: SnapshotContents | None = store.loaded.get(asked)
 
-    def look(tables: Tables) -> Loaded:
+    def look(tables: Tables) -> SnapshotContents:
         version = tables.version
         if known is not None and known.version == version:
             return known
         names = [at.decode() for at, _ in tables.raw_items("streams")] if wanted is None else list(wanted)
         if alike is not None:
             names = [name for name in names if name.lower() in alike]
-        views = {name: load_view(store, tables, name) for name in names}
-        return Loaded(version, views, {at.decode(): record for at, record in tables.items("tables")})
+        views = {name: load_stream(store, tables, name) for name in names}
+        return SnapshotContents(version, views, {at.decode(): record for at, record in tables.items("tables")})
 
     found = store.catalog.read(look)
     if found is not known:
         same = {other: each for other, each in store.loaded.items() if each.version == found.version}
-        store.loaded = {**same, asked: found} if len(same) < _LOADED else {asked: found}
+        store.loaded = {**same, asked: found} if len(same) < _MOST_CACHED else {asked: found}
         store.pins.seen = found.version
     return found
 
 
-def _releasing(snapshot: Snapshot, pin: Pin | None) -> "weakref.finalize[[], Snapshot]":
+def _make_finalizer(snapshot: Snapshot, pin: Pin | None) -> "weakref.finalize[[], Snapshot]":
     """Lets go of a snapshot's pin when it is called, or when the snapshot is collected."""
     if pin is None:
-        return weakref.finalize(snapshot, _nothing)
+        return weakref.finalize(snapshot, _do_nothing)
     return weakref.finalize(snapshot, partial(snapshot.store.pins.give, pin))
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
-def pick(view: StreamView, columns: Sequence[str] | None) -> pa.Schema:
+def select_columns(view: StreamSnapshot, columns: Sequence[str] | None) -> pa.Schema:
     """The schema of the wanted columns, or an error that names what there is."""
     schema = view.schema
     if columns is None:
         return schema
-    wanted = arguments.names(columns, "columns")
+    wanted = arguments.check_names(columns, "columns")
     for name in wanted:
         if name not in schema.names:
             raise WindowError(f"stream {view.name!r} has no column {name!r}; it has {', '.join(schema.names)}")

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from windrow.catalog.environment import key
-from windrow.catalog.lookups import find_stream, refuse_view, source_name
+from windrow.catalog.environment import catalog_key
+from windrow.catalog.lookups import find_stream, refuse_view, resolve_source
 from windrow.catalog.records import SourceEntry, StreamState
 from windrow.definitions import StreamDefinition
 from windrow.errors import ClockError, SourceBehindError, UnknownSourceError
 from windrow.store import Store
-from windrow.times import show, show_duration
+from windrow.times import format_duration, format_time
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class SourceStatus:
 
 
 @dataclass(frozen=True)
-class Progress:
+class SourceProgress:
     """What the sources allow."""
 
     sources: tuple[SourceStatus, ...]
@@ -63,27 +63,29 @@ class Progress:
         return tuple(s.name for s in self.sources if s.spoken_for and (s.progress is None or s.progress < time))
 
 
-def progress_of(definition: StreamDefinition, state: StreamState, entries: Mapping[str, SourceEntry]) -> Progress:
+def compute_progress(
+    definition: StreamDefinition, state: StreamState, entries: Mapping[str, SourceEntry]
+) -> SourceProgress:
     """Weigh the sources of a stream."""
     names = definition.sources or tuple(entries)
-    own = {name: _own(entries.get(name), definition.slack) for name in names}
-    statuses = tuple(_status(name, definition, own, entries.get(name)) for name in names)
+    own = {name: _own_progress(entries.get(name), definition.slack) for name in names}
+    statuses = tuple(_source_status(name, definition, own, entries.get(name)) for name in names)
     counted = [s.effective for s in statuses if not s.excluded]
     reached = [t for t in counted if t is not None]
     upto = min(reached) if counted and len(reached) == len(counted) else None
     if not definition.sources and state.heartbeat is not None:
         upto = state.heartbeat if upto is None else max(upto, state.heartbeat)
-    return Progress(statuses, upto)
+    return SourceProgress(statuses, upto)
 
 
-def _own(entry: SourceEntry | None, slack: int) -> int | None:
+def _own_progress(entry: SourceEntry | None, slack: int) -> int | None:
     if entry is None:
         return None
     seen = [t for t in (entry.heartbeat, None if entry.max_ts is None else entry.max_ts - slack) if t is not None]
     return max(seen) if seen else None
 
 
-def _status(
+def _source_status(
     name: str, definition: StreamDefinition, own: dict[str, int | None], entry: SourceEntry | None
 ) -> SourceStatus:
     progress = own[name]
@@ -106,20 +108,20 @@ def _status(
     )
 
 
-def behind_error(definition: StreamDefinition, progress: Progress, target: int) -> SourceBehindError:
+def behind_error(definition: StreamDefinition, progress: SourceProgress, target: int) -> SourceBehindError:
     """The refusal to slide to `target`, naming who is behind and how far each has come."""
     behind = {s.name: s for s in progress.sources if s.name in progress.waiting_for(target)}
-    words = ", ".join(f"source {s.name!r} {_where(s)}" for s in behind.values())
+    words = ", ".join(f"source {s.name!r} {_describe_position(s)}" for s in behind.values())
     return SourceBehindError(
-        f"stream {definition.name!r} cannot slide to {show(target)}: {words}; "
+        f"stream {definition.name!r} cannot slide to {format_time(target)}: {words}; "
         "wait, send a heartbeat, or slide with force=True"
     )
 
 
-def _where(source: SourceStatus) -> str:
+def _describe_position(source: SourceStatus) -> str:
     if source.failed:
         return f"failed ({source.failed})"
-    return "was never heard" if source.effective is None else f"has reached {show(source.effective)}"
+    return "was never heard" if source.effective is None else f"has reached {format_time(source.effective)}"
 
 
 def heartbeat(store: Store, stream: str, source: str | None, up_to: int) -> None:
@@ -129,14 +131,14 @@ def heartbeat(store: Store, stream: str, source: str | None, up_to: int) -> None
     with store.catalog.write() as tables:
         entry, _ = find_stream(tables, stream)
         refuse_view(entry, "given a heartbeat")
-        name = source_name(entry, source)
+        name = resolve_source(entry, source)
         if up_to > now + entry.definition.max_ahead:
             raise ClockError(
-                f"heartbeat {show(up_to)} of stream {stream!r} is more than max_ahead "
-                f"({show_duration(entry.definition.max_ahead)}) ahead of the wall clock; "
+                f"heartbeat {format_time(up_to)} of stream {stream!r} is more than max_ahead "
+                f"({format_duration(entry.definition.max_ahead)}) ahead of the wall clock; "
                 "it would let the stream expire rows before their time"
             )
-        at = key(entry.id) + name.encode()
+        at = catalog_key(entry.id) + name.encode()
         known: SourceEntry = tables.get("sources", at) or SourceEntry()
         latest = up_to if known.heartbeat is None else max(known.heartbeat, up_to)
         tables.put("sources", at, replace(known, heartbeat=latest, failed=None, heard=now))
@@ -148,8 +150,8 @@ def fail_source(store: Store, stream: str, source: str, reason: str) -> None:
     with store.catalog.write() as tables:
         entry, _ = find_stream(tables, stream)
         refuse_view(entry, "failed by a source")
-        name = source_name(entry, source)
-        at = key(entry.id) + name.encode()
+        name = resolve_source(entry, source)
+        at = catalog_key(entry.id) + name.encode()
         known: SourceEntry | None = tables.get("sources", at)
         if known is None and not entry.definition.sources:
             raise UnknownSourceError(f"stream {stream!r} never heard of source {source!r}")

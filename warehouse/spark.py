@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from windrow.ingest.read import read, release, window
     from windrow.ingest.stream import stop, totals, write_stream
 
-_HOMES = {
+_MODULES = {
     "append": "windrow.ingest.append",
     "read": "windrow.ingest.read",
     "register": "windrow.ingest.data_source",
@@ -25,7 +25,7 @@ _HOMES = {
 __all__ = ["append", "read", "register", "release", "stop", "totals", "window", "write_stream"]
 
 
-def home(module: str) -> Any:
+def load_module(module: str) -> Any:
     """A module of `windrow.ingest`, imported now; if Spark is not installed, the error says how to install it."""
     import importlib
 
@@ -42,9 +42,9 @@ def home(module: str) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'windrow.spark' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(home(_HOMES[name]), name)
+    return getattr(load_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

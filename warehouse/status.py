@@ -4,15 +4,15 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from windrow.catalog.environment import Tables, key
+from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.records import SlideEntry
 from windrow.definitions import StreamDefinition
 from windrow.indexes.row_model import NEVER
 from windrow.indexes.segment_reader import read_live
-from windrow.indexes.selection import Bounds
-from windrow.reclaim import oldest_pin
-from windrow.relayout import RelayoutReport, report_of, take_stock
-from windrow.snapshot import StreamView, load_view
+from windrow.indexes.selection import WindowBounds
+from windrow.reclaim import find_oldest_pin
+from windrow.relayout import RelayoutReport, make_relayout_report, read_layout_contents
+from windrow.snapshot import StreamSnapshot, load_stream
 from windrow.sources import SourceStatus
 from windrow.store import Store
 
@@ -71,7 +71,7 @@ class WarehouseStatus:
 
 def stream_status(store: Store, name: str) -> StreamStatus:
     """The status of one stream."""
-    return store.catalog.read(lambda tables: _status(store, tables, load_view(store, tables, name)))
+    return store.catalog.read(lambda tables: _stream_status(store, tables, load_stream(store, tables, name)))
 
 
 def warehouse_status(store: Store) -> WarehouseStatus:
@@ -80,10 +80,14 @@ def warehouse_status(store: Store) -> WarehouseStatus:
     def look(tables: Tables) -> tuple[int, tuple[StreamStatus, ...], int]:
         names = [at.decode() for at, _ in tables.raw_items("streams")]
         waiting = sum(len(record.files) for _, record in tables.items("reclaim"))
-        return tables.version, tuple(_status(store, tables, load_view(store, tables, name)) for name in names), waiting
+        return (
+            tables.version,
+            tuple(_stream_status(store, tables, load_stream(store, tables, name)) for name in names),
+            waiting,
+        )
 
     version, streams, waiting = store.catalog.read(look)
-    oldest, readers = oldest_pin(store)
+    oldest, readers = find_oldest_pin(store)
     return WarehouseStatus(
         path=str(store.root),
         version=version,
@@ -95,15 +99,15 @@ def warehouse_status(store: Store) -> WarehouseStatus:
     )
 
 
-def _status(store: Store, tables: Tables, view: StreamView) -> StreamStatus:
-    state, stream = view.state, key(view.entry.id)
+def _stream_status(store: Store, tables: Tables, view: StreamSnapshot) -> StreamStatus:
+    state, stream = view.state, catalog_key(view.entry.id)
     progress = view.progress()
     spooled = [record for _, record in tables.items("spool", stream)]
     slide = state.slide
     stored = sum(segment.rows for segment in view.segments)
     dead = 0 if slide is None else sum(segment.dead(slide) for segment in view.segments)
-    ahead = rows_ahead(store, view)
-    directories = sum(len(tables.raw("directories", key(segment.id)) or b"") for segment in view.segments)
+    ahead = count_rows_ahead(store, view)
+    directories = sum(len(tables.raw("directories", catalog_key(segment.id)) or b"") for segment in view.segments)
     return StreamStatus(
         name=view.name,
         definition=view.entry.definition,
@@ -128,20 +132,22 @@ def _status(store: Store, tables: Tables, view: StreamView) -> StreamStatus:
         expired=state.expired,
         late=state.late,
         rejected=state.rejected,
-        last=tables.get("slides", stream + key(state.ordinal)),
+        last=tables.get("slides", stream + catalog_key(state.ordinal)),
         layouts=len(state.layouts),
-        relayout=report_of(take_stock(store, tables, view.name)) if state.relayout is not None else None,
+        relayout=make_relayout_report(read_layout_contents(store, tables, view.name))
+        if state.relayout is not None
+        else None,
     )
 
 
-def rows_ahead(store: Store, view: StreamView) -> int:
+def count_rows_ahead(store: Store, view: StreamSnapshot) -> int:
     """Rows that are stored and not expired, but later than the clock; only segments that hold some are looked at."""
     now, model = view.now, view.entry.definition.model
     if now is None:
         return 0
     names = [name for name in (model.time, model.expires) if name is not None]
     schema = pa.schema([view.schema.field(name) for name in names])
-    later = Bounds(after=now, upto=NEVER, now=now)
+    later = WindowBounds(after=now, upto=NEVER, now=now)
     return sum(
         read_live(s.file, s.start, s.stop, later, model, schema, view.stored_schema, store.reader).num_rows
         for s in view.segments

@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from windrow.catalog.environment import Catalog, Tables, key
+from windrow.catalog.environment import Catalog, Tables, catalog_key
 from windrow.errors import ClosedError, StorageError, WindrowError
-from windrow.files import Files, Writer
+from windrow.files import FileSystem, StagingWriter
 from windrow.indexes.column_cache import ColumnCache
 from windrow.indexes.manifest import Manifest
-from windrow.indexes.scan import Copies
-from windrow.indexes.segment_reader import FileReader
-from windrow.indexes.segment_writer import Judge
+from windrow.indexes.scan import ScanCache
+from windrow.indexes.segment_reader import SegmentFileReader
+from windrow.indexes.segment_writer import EncodingChooser
 from windrow.orphans import named_files
-from windrow.pins import Pins
-from windrow.usage import WORTH_A_COMMIT, Usage
+from windrow.pins import PinPool
+from windrow.usage import LEAST_AT_CLOSE, UsageCounters
 
 T = TypeVar("T")
 _DIRECTORY_CACHE = 64 << 20
@@ -40,23 +40,23 @@ class Store:
 
     root: Path
     catalog: Catalog
-    files: Files
-    reader: FileReader
+    files: FileSystem
+    reader: SegmentFileReader
     columns: ColumnCache
-    copies: Copies
+    copies: ScanCache
     clock: Callable[[], int] = wall_clock
     sleep: Callable[[float], None] = time.sleep
     randomness: random.Random = field(default_factory=random.SystemRandom)
     read_only: bool = False
     manifests: dict[int, tuple[int, Manifest]] = field(default_factory=dict)
     loaded: dict[Any, Any] = field(default_factory=dict)
-    """What snapshots of the last commit share; see `snapshot.Loaded`."""
-    usage: Usage = field(default_factory=Usage)
-    judges: defaultdict[int, Judge] = field(default_factory=lambda: defaultdict(Judge))
+    """What snapshots of the last commit share; see `snapshot.SnapshotContents`."""
+    usage: UsageCounters = field(default_factory=UsageCounters)
+    judges: defaultdict[int, EncodingChooser] = field(default_factory=lambda: defaultdict(EncodingChooser))
     """By stream: how its files are written."""
     leaving: set[bytes] = field(default_factory=set)
     """Replaced things whose files are being removed; see `reclaim`."""
-    _writer: Writer | None = None
+    _writer: StagingWriter | None = None
     _directories: dict[int, bytes] = field(default_factory=dict)
     _directory_bytes: int = 0
     _pool: ThreadPoolExecutor | None = None
@@ -66,7 +66,7 @@ class Store:
     _names: int = 0
 
     def __post_init__(self) -> None:
-        self.pins = Pins(self.catalog.folder / "pins")
+        self.pins = PinPool(self.catalog.folder / "pins")
 
     def unique(self) -> str:
         """A name that nobody else has: process, time and chance."""
@@ -75,14 +75,14 @@ class Store:
             return f"{self._pid:x}-{self.clock():x}-{self._names:x}-{self.randomness.getrandbits(48):012x}"
 
     @property
-    def writer(self) -> Writer:
+    def writer(self) -> StagingWriter:
         """This process's writer, made when it is first needed."""
         self.check_writable()
         if self._writer is None:
             name = self.unique()
             with self._guard:
                 if self._writer is None:
-                    self._writer = Writer(self.root, name.replace("-", "_"), self.files, self.background)
+                    self._writer = StagingWriter(self.root, name.replace("-", "_"), self.files, self.background)
         return self._writer
 
     def directories(self, segments: Manifest) -> list[bytes]:
@@ -94,7 +94,7 @@ class Store:
         except KeyError:
             missing = [number for number in numbers if number not in known]
         found = self.catalog.read(
-            lambda tables: {number: bytes(tables.raw("directories", key(number)) or b"") for number in missing}
+            lambda tables: {number: bytes(tables.raw("directories", catalog_key(number)) or b"") for number in missing}
         )
         wanted = [known[number] if number in known else found[number] for number in numbers]
         if not self.remember(found):
@@ -194,5 +194,5 @@ class Store:
                 self._writer = None
             if not self.read_only and self.catalog.writable:
                 with contextlib.suppress(WindrowError):
-                    self.usage.put_down_if_many(self.catalog, WORTH_A_COMMIT)
+                    self.usage.put_down_if_many(self.catalog, LEAST_AT_CLOSE)
             self.catalog.close()

@@ -42,7 +42,7 @@ def unit_micros(unit: str) -> int | None:
     return _UNITS.get(word) or (_UNITS.get(word[:-1]) if word.endswith("s") else None)
 
 
-def duration(value: Duration, what: str = "duration") -> int:
+def parse_duration(value: Duration, what: str = "duration") -> int:
     """Microseconds of a duration such as ``"1 hour 30 minutes"`` or a timedelta."""
     if isinstance(value, dt.timedelta):
         micros = value // dt.timedelta(microseconds=1)
@@ -67,23 +67,23 @@ def duration(value: Duration, what: str = "duration") -> int:
     return micros
 
 
-def seconds(value: float | Duration, what: str) -> float:
+def parse_seconds(value: float | Duration, what: str) -> float:
     """Seconds of a number of them, or of a duration."""
     if isinstance(value, str | dt.timedelta):
-        return duration(value, what) / SECOND
+        return parse_duration(value, what) / SECOND
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise DefinitionError(f"{what}={value!r} must be seconds, more than zero, or a duration such as '5 seconds'")
     return float(value)
 
 
-def slack(value: Duration, what: str) -> int:
-    """Like `duration`, but zero is allowed."""
+def parse_slack(value: Duration, what: str) -> int:
+    """Like `parse_duration`, but zero is allowed."""
     if value in ("0", "0 seconds", "0s") or value == dt.timedelta(0):
         return 0
-    return duration(value, what)
+    return parse_duration(value, what)
 
 
-def instant(value: Instant, what: str = "time") -> int:
+def parse_instant(value: Instant, what: str = "time") -> int:
     """Microseconds since the epoch of a datetime or ISO string; without a zone it is taken as UTC."""
     if isinstance(value, str):
         try:
@@ -102,18 +102,18 @@ def to_datetime(micros: int) -> dt.datetime:
     return _EPOCH + dt.timedelta(microseconds=min(max(micros, _FIRST), _LAST))
 
 
-def show(time: int | dt.datetime | None) -> str:
+def format_time(time: int | dt.datetime | None) -> str:
     """An instant (microseconds or a datetime) for people."""
     if time is None:
         return "-"
-    micros = instant(time) if isinstance(time, dt.datetime) else time
+    micros = parse_instant(time) if isinstance(time, dt.datetime) else time
     try:
         return to_datetime(micros).isoformat().replace("+00:00", "Z")
     except OverflowError:
         return f"{micros} µs"
 
 
-def show_duration(micros: int) -> str:
+def format_duration(micros: int) -> str:
     """A duration for people, in the largest unit that holds it in whole numbers."""
     for name in ("week", "day", "hour", "minute", "second", "millisecond"):
         size = _UNITS[name]

@@ -18,29 +18,28 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from windrow import arguments, ddl, times
-from windrow.advisor import Advice, advise
-from windrow.advisor import follow as follow_advice
+from windrow.advisor import Advice, advise, follow_advice
 from windrow.append import Append, AppendReport
 from windrow.catalog.environment import Tables
 from windrow.catalog.lookups import find_stream
 from windrow.catalog.records import StreamEntry
-from windrow.check import CheckReport, check
+from windrow.check import CheckReport, check_warehouse
 from windrow.ddl import alter_stream
 from windrow.errors import BusyError
-from windrow.files import Files
+from windrow.files import FileSystem
 from windrow.indexes.partitioners import Index
 from windrow.open_store import open_store
-from windrow.reclaim import GcReport, collect
+from windrow.reclaim import GcReport, collect_garbage
 from windrow.reference_tables import drop_table, put_table
-from windrow.rejected import discard_rejected, read_rejected, replay_rejected
+from windrow.rejected_rows import discard_rejected, read_rejected, replay_rejected
 from windrow.relayout import STEP_BYTES, RelayoutReport, cancel_relayout, move_all, relayout
 from windrow.slide import Slide, SlideReport
-from windrow.slide_hooks import Follow, Follower, Tally
-from windrow.snapshot import Snapshot, load_view
+from windrow.slide_hooks import PrepareAppend, PrepareContribution, SlideHook
+from windrow.snapshot import Snapshot, load_stream
 from windrow.sources import fail_source, heartbeat
 from windrow.status import StreamStatus, WarehouseStatus, stream_status, warehouse_status
 from windrow.store import Store
-from windrow.times import show
+from windrow.times import format_time
 
 if TYPE_CHECKING:
     from windrow.queries.answer import Answer, Explanation
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from windrow.queries.views.ddl import View
 
 
-class Changes:
+class StreamChanges:
     """Layouts, search keys, columns and lifetimes of streams that are in use."""
 
     _store: Store
@@ -136,25 +135,25 @@ class Changes:
         return cancel_relayout(self._store, stream, timeout)
 
 
-def _holding() -> Follow:
+def _load_retention_hook() -> PrepareContribution:
     from windrow.queries.periodic.retained_slides import follow
 
     return follow
 
 
-def _synopses() -> Follow:
+def _load_synopsis_hook() -> PrepareContribution:
     from windrow.queries.synopses.maintenance import follow
 
     return follow
 
 
-def _tally() -> Tally:
+def _load_append_tally() -> PrepareAppend:
     from windrow.queries.synopses.tally import tally
 
     return tally
 
 
-def _follow_views() -> Follow:
+def _load_view_hook() -> PrepareContribution:
     from windrow.queries.views.slide_hook import follow
 
     return follow
@@ -166,10 +165,10 @@ def _needed_by_views(tables: Tables, entry: StreamEntry, now: int) -> int | None
     return needs(tables, entry, now)
 
 
-FOLLOWERS: tuple[Follower, ...] = (
-    Follower("views", _follow_views, _needed_by_views),  # first: what keeps a slide keeps that of its views too
-    Follower("keepers", _holding),
-    Follower("synopses", _synopses, tally=_tally),
+SLIDE_HOOKS: tuple[SlideHook, ...] = (
+    SlideHook("views", _load_view_hook, _needed_by_views),  # first: what keeps a slide keeps that of its views too
+    SlideHook("keepers", _load_retention_hook),
+    SlideHook("synopses", _load_synopsis_hook, tally=_load_append_tally),
 )
 """What changes with a slide, and what appends do for it."""
 
@@ -177,7 +176,7 @@ FOLLOWERS: tuple[Follower, ...] = (
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
 
 
-def wait_for(store: Store, stream: str, up_to: int, timeout: float | None) -> None:
+def wait_for_clock(store: Store, stream: str, up_to: int, timeout: float | None) -> None:
     """Return when the clock has reached `up_to`; say who holds it up if it has not within `timeout` seconds."""
     waited, pause, seen = 0.0, _FIRST_PAUSE, -1
     while True:
@@ -188,18 +187,18 @@ def wait_for(store: Store, stream: str, up_to: int, timeout: float | None) -> No
             if state.slide is not None and entry.definition.model.slot_end(state.slide) >= up_to:
                 return
         if timeout is not None and waited >= timeout:
-            view = store.catalog.read(lambda tables: load_view(store, tables, stream))
+            view = store.catalog.read(lambda tables: load_stream(store, tables, stream))
             waiting = view.progress().waiting_for()
             why = f"it waits for {', '.join(waiting)}" if waiting else "nobody has slid it"
             raise BusyError(
-                f"stream {stream!r} has reached {show(view.now)}, not {show(up_to)}, within {timeout:g} s: {why}"
+                f"stream {stream!r} has reached {format_time(view.now)}, not {format_time(up_to)}, within {timeout:g} s: {why}"
             )
         store.sleep(pause)
         waited += pause
         pause = min(pause * 2, _LONGEST_PAUSE)
 
 
-class Warehouse(Changes):
+class Warehouse(StreamChanges):
     """A disk-archived sliding-window warehouse.
 
     Many processes may open the same folder; each opens its own handle. Use it as a context manager or call `close`.
@@ -226,7 +225,7 @@ class Warehouse(Changes):
         create: bool = True,
         clock: Callable[[], int] | None = None,
         sleep: Callable[[float], None] = time.sleep,
-        files: Files | None = None,
+        files: FileSystem | None = None,
         randomness: random.Random | None = None,
         cache_bytes: int | None = None,
     ) -> None:
@@ -237,7 +236,7 @@ class Warehouse(Changes):
             create=create,
             clock=clock,
             sleep=sleep,
-            files=files or Files(),
+            files=files or FileSystem(),
             randomness=randomness,
             cache_bytes=cache_bytes,
         )
@@ -372,11 +371,11 @@ class Warehouse(Changes):
             source: Which of the stream's sources the rows come from.
             batch_id: Appending the same (source, batch_id) again changes nothing.
         """
-        return Append(self._store, stream, source, batch_id, FOLLOWERS).run(data)
+        return Append(self._store, stream, source, batch_id, SLIDE_HOOKS).run(data)
 
     def heartbeat(self, stream: str, *, source: str | None = None, up_to: times.Instant) -> None:
         """Promise that nothing at or before `up_to` will follow from a source."""
-        heartbeat(self._store, stream, source, times.instant(up_to, "up_to"))
+        heartbeat(self._store, stream, source, times.parse_instant(up_to, "up_to"))
 
     def fail_source(self, stream: str, source: str, reason: str = "declared failed") -> None:
         """Declare a source failed; `on_source_failure` says what happens. Its next append or heartbeat revives it."""
@@ -393,8 +392,8 @@ class Warehouse(Changes):
             force: Slide even if a declared source is behind; answers then say who was missing.
             timeout: Seconds to wait for another slide of the same stream.
         """
-        target = None if to is None else times.instant(to, "to")
-        report = Slide(self._store, stream, target, force, timeout, FOLLOWERS).run()
+        target = None if to is None else times.parse_instant(to, "to")
+        report = Slide(self._store, stream, target, force, timeout, SLIDE_HOOKS).run()
         if report.moved:
             follow_advice(self._store, stream)
         return report
@@ -406,8 +405,8 @@ class Warehouse(Changes):
 
     def wait_for(self, stream: str, *, up_to: times.Instant, timeout: float | times.Duration | None = None) -> None:
         """Wait until the stream's clock has reached `up_to`, whoever slides it."""
-        limit = None if timeout is None else 0.0 if timeout == 0 else times.seconds(timeout, "timeout")
-        wait_for(self._store, stream, times.instant(up_to, "up_to"), limit)
+        limit = None if timeout is None else 0.0 if timeout == 0 else times.parse_seconds(timeout, "timeout")
+        wait_for_clock(self._store, stream, times.parse_instant(up_to, "up_to"), limit)
 
     def scan(
         self, stream: str, window: times.Duration | None = None, columns: Sequence[str] | None = None
@@ -458,15 +457,17 @@ class Warehouse(Changes):
         """
         from windrow.queries import isolation as levels
 
-        arguments.check_question(statement, params)
-        limit = None if timeout is None else times.seconds(timeout, "timeout")
-        return levels.sql(self._store, statement, params, isolation=isolation, timeout=limit, memory_limit=memory_limit)
+        arguments.check_statement(statement, params)
+        limit = None if timeout is None else times.parse_seconds(timeout, "timeout")
+        return levels.answer_query(
+            self._store, statement, params, isolation=isolation, timeout=limit, memory_limit=memory_limit
+        )
 
     def explain(self, statement: str, params: Sequence[Any] | dict[str, Any] | None = None) -> "Explanation":
         """What a statement would read: cells, segments, rows and bytes before and after pruning, and DuckDB's plan."""
         from windrow.queries import execution
 
-        arguments.check_question(statement, params)
+        arguments.check_statement(statement, params)
         return execution.explain(self._store, statement, params)
 
     def add_query(
@@ -547,7 +548,7 @@ class Warehouse(Changes):
         """
         from windrow.queries.periodic import runner
 
-        wanted = None if names is None else arguments.names(names, "names")
+        wanted = None if names is None else arguments.check_names(names, "names")
         return runner.run_due(self._store, wanted, now=now, policy=policy)
 
     def query_plan(self) -> "list[Group]":
@@ -601,7 +602,7 @@ class Warehouse(Changes):
 
     def check(self, progress: Callable[[str], None] | None = None) -> CheckReport:
         """Verify everything: files, checksums, order, directories, cells, synopses; nothing is changed."""
-        report = check(self._store, progress)
+        report = check_warehouse(self._store, progress)
         if not self._store.catalog.read(lambda tables: next(iter(tables.raw_items("synopses")), None) is not None):
             return report
         from windrow.queries.synopses.check import problems
@@ -610,7 +611,7 @@ class Warehouse(Changes):
 
     def gc(self) -> GcReport:
         """Remove what can go now. Slides do this as they pass; answers never depend on it."""
-        return collect(self._store)
+        return collect_garbage(self._store)
 
     def close(self) -> None:
         """Close the handle. Snapshots and readers that are still open keep their files, not their catalog."""

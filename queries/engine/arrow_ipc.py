@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 
-def single_batch(rows: pa.Table) -> pa.RecordBatch | None:
+def as_single_batch(rows: pa.Table) -> pa.RecordBatch | None:
     """The rows as one batch that can stand by itself behind its schema; None if they need a writer."""
     batches = rows.combine_chunks().to_batches()
     return batches[0] if len(batches) == 1 and not has_dictionary(rows.schema.types) else None
@@ -19,12 +19,12 @@ def has_dictionary(kinds: Iterable[pa.DataType]) -> bool:
     )
 
 
-def stream(batch: pa.RecordBatch, *, before: bytes = b"", schema: pa.Schema | None = None) -> bytes:
+def encode_batch(batch: pa.RecordBatch, *, before: bytes = b"", schema: pa.Schema | None = None) -> bytes:
     """A batch as bytes, behind some others: a schema and a batch, one behind the other, are a whole stream."""
     return b"".join((before, (batch.schema if schema is None else schema).serialize(), batch.serialize()))
 
 
-def written(rows: pa.Table, options: pa.ipc.IpcWriteOptions | None = None) -> pa.Buffer:
+def encode_table(rows: pa.Table, options: pa.ipc.IpcWriteOptions | None = None) -> pa.Buffer:
     """Rows of any kind as bytes, by a writer."""
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, rows.schema, options=options) as sink:

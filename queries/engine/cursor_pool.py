@@ -11,21 +11,21 @@ from typing import Any
 import pyarrow as pa
 
 from windrow.queries.engine import arrow_source, instance
-from windrow.queries.engine.arrow_source import ListeningSource, Read
-from windrow.queries.engine.fork_safety import leave_to_parent
-from windrow.queries.engine.types import quoted
+from windrow.queries.engine.arrow_source import ReadRows, RelationSource
+from windrow.queries.engine.fork_safety import forget_after_fork
+from windrow.queries.engine.types import quote_name
 from windrow.store import Store
 
-_KEPT = 4
+_MAX_IDLE = 4
 """Idle desks of one warehouse and process."""
 _guard = threading.Lock()
-Home = tuple[int, str]
+PoolKey = tuple[int, str]
 """A process and a warehouse."""
-_idle: dict[Home, list["Desk"]] = {}
-leave_to_parent(_idle, _guard)
+_idle: dict[PoolKey, list["PooledCursor"]] = {}
+forget_after_fork(_idle, _guard)
 
 
-class Desk:
+class PooledCursor:
     """A cursor and what lies on it.
 
     Args:
@@ -33,21 +33,21 @@ class Desk:
         home: Where it goes when it is no longer needed; None: it is closed.
     """
 
-    def __init__(self, cursor: Any, home: Home | None = None) -> None:
+    def __init__(self, cursor: Any, home: PoolKey | None = None) -> None:
         self.cursor = cursor
         self._home = home
-        self._sources: dict[str, ListeningSource] = {}
+        self._sources: dict[str, RelationSource] = {}
         self._views: dict[str, str] = {}
 
-    def source(self, name: str, schema: pa.Schema, read: Read, rows: int | None = None) -> None:
+    def source(self, name: str, schema: pa.Schema, read: ReadRows, rows: int | None = None) -> None:
         """Let DuckDB find rows under a name; they are read when a statement wants them."""
         found = self._sources.get(name.lower())
         if found is not None and found.schema.equals(schema):
             found.read, found.told = read, rows
             return
         self._take_away(name)
-        source = ListeningSource(schema, read, rows)
-        arrow_source.register(self.cursor, name, source)
+        source = RelationSource(schema, read, rows)
+        arrow_source.register_source(self.cursor, name, source)
         self._sources[name.lower()] = source
 
     def view(self, name: str, sql: str) -> None:
@@ -56,7 +56,7 @@ class Desk:
             return
         if name.lower() not in self._views:  # else it is replaced, which is quicker
             self._take_away(name)
-        self.cursor.execute(f"CREATE OR REPLACE TEMP VIEW {quoted(name)} AS {sql}")
+        self.cursor.execute(f"CREATE OR REPLACE TEMP VIEW {quote_name(name)} AS {sql}")
         self._views[name.lower()] = sql
 
     def rows(self, name: str, rows: pa.Table) -> None:
@@ -65,9 +65,9 @@ class Desk:
 
     def _take_away(self, name: str) -> None:
         if self._sources.pop(name.lower(), None) is not None:
-            arrow_source.unregister(self.cursor, name)
+            arrow_source.unregister_source(self.cursor, name)
         if self._views.pop(name.lower(), None) is not None:
-            self.cursor.execute(f"DROP VIEW IF EXISTS {quoted(name)}")
+            self.cursor.execute(f"DROP VIEW IF EXISTS {quote_name(name)}")
 
     def clear(self, names: Iterable[str]) -> None:
         """Make room for something else under these names."""
@@ -82,13 +82,13 @@ class Desk:
         if tidy and self._home is not None and self._home[0] == os.getpid():
             with _guard:
                 waiting = _idle.setdefault(self._home, [])
-                if len(waiting) < _KEPT:
+                if len(waiting) < _MAX_IDLE:
                     waiting.append(self)
                     return
         self.cursor.close()
 
 
-def take(store: Store, memory_limit: str | None = None) -> Desk:
+def take_cursor(store: Store, memory_limit: str | None = None) -> PooledCursor:
     """An idle desk of the warehouse, or a new one.
 
     Args:
@@ -96,10 +96,10 @@ def take(store: Store, memory_limit: str | None = None) -> Desk:
         memory_limit: Of what is done on it; it is not kept then.
     """
     if memory_limit is not None:
-        return Desk(instance.cursor(store, memory_limit))
+        return PooledCursor(instance.open_cursor(store, memory_limit))
     home = os.getpid(), str(store.root)
     with _guard:
         waiting = _idle.get(home)
         if waiting:
             return waiting.pop()
-    return Desk(instance.cursor(store), home)
+    return PooledCursor(instance.open_cursor(store), home)

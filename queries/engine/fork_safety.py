@@ -10,7 +10,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 
-def leave_to_parent(instances: MutableMapping[Any, Any], lock: LockType) -> None:
+def forget_after_fork(instances: MutableMapping[Any, Any], lock: LockType) -> None:
     """Empty `instances` in every child that this process forks, without ever closing what was in it.
 
     Args:

@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 import duckdb
 
 T = TypeVar("T")
-_LOOK = 0.1
+_POLL_SECONDS = 0.1
 """Seconds."""
 
 
-def interrupt(cursor: Any) -> None:
+def interrupt_cursor(cursor: Any) -> None:
     """Ask DuckDB to give up what the cursor is doing."""
     with contextlib.suppress(duckdb.Error):  # it was closed meanwhile
         cursor.interrupt()
@@ -35,15 +35,15 @@ class _Timer(threading.Timer):
         self.args = ()
 
 
-def after(seconds: float, cursor: Any) -> threading.Timer:
+def interrupt_after(seconds: float, cursor: Any) -> threading.Timer:
     """A running timer that interrupts the cursor; cancel it when the query is done."""
-    timer = _Timer(seconds, interrupt, [cursor])
+    timer = _Timer(seconds, interrupt_cursor, [cursor])
     timer.daemon = True
     timer.start()
     return timer
 
 
-class _Watch:
+class _SignalWatcher:
     """Reads arriving signals while the main thread is inside DuckDB. One per process."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class _Watch:
                     os.write(before, signals)
             if signal.SIGINT in signals and cursor is not None:
                 self._stopped = True
-                interrupt(cursor)
+                interrupt_cursor(cursor)
 
     def call(self, cursor: Any, work: Callable[[], T]) -> T:
         """Do `work`; Ctrl-C ends it."""
@@ -80,38 +80,38 @@ class _Watch:
             signal.set_wakeup_fd(self._before, warn_on_full_buffer=False)
 
 
-_watches: list[_Watch] = []
+_watchers: list[_SignalWatcher] = []
 
 
-def interruptible(cursor: Any, work: Callable[[], T]) -> T:
+def run_interruptibly(cursor: Any, work: Callable[[], T]) -> T:
     """Do `work` on the cursor, so that Ctrl-C ends it at once."""
     if threading.current_thread() is not threading.main_thread():
         return work()  # only the main thread is told of Ctrl-C
     handler = signal.getsignal(signal.SIGINT)
     if handler is not signal.default_int_handler:
-        return _beside(cursor, work) if callable(handler) else work()
-    if not _watches or _watches[-1].process != os.getpid():
-        _watches.append(_Watch())
-    return _watches[-1].call(cursor, work)
+        return _run_on_thread(cursor, work) if callable(handler) else work()
+    if not _watchers or _watchers[-1].process != os.getpid():
+        _watchers.append(_SignalWatcher())
+    return _watchers[-1].call(cursor, work)
 
 
-def _beside(cursor: Any, work: Callable[[], T]) -> T:
+def _run_on_thread(cursor: Any, work: Callable[[], T]) -> T:
     """Do `work` on a thread of its own while this one, the main one, runs whatever handlers signals have."""
     outcome: Future[T] = Future()
-    thread = threading.Thread(target=_settle, args=[outcome, work], name="windrow-call", daemon=True)
+    thread = threading.Thread(target=_complete, args=[outcome, work], name="windrow-call", daemon=True)
     thread.start()
     try:
         while not outcome.done():  # a signal that another thread was woken for is handled when this one looks again
-            wait([outcome], _LOOK)
+            wait([outcome], _POLL_SECONDS)
     except BaseException:
         while thread.is_alive():  # again and again: what has not begun yet does not hear it
-            interrupt(cursor)
+            interrupt_cursor(cursor)
             thread.join(0.02)
         raise
     return outcome.result()
 
 
-def _settle(outcome: "Future[T]", work: Callable[[], T]) -> None:
+def _complete(outcome: "Future[T]", work: Callable[[], T]) -> None:
     try:
         outcome.set_result(work())
     except BaseException as error:  # noqa: BLE001 - raised again where it is waited for

@@ -15,25 +15,25 @@ from windrow.formats import text as text_format
 from windrow.formats.text import BITS, HUGE
 
 _DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
-_ENDLESS = (1 << 63) - 1
-_OUTSIDE = (OverflowError, ValueError, KeyError)
+_INFINITY = (1 << 63) - 1
+_OUT_OF_RANGE = (OverflowError, ValueError, KeyError)
 """How Arrow says that Python has no such value; the last is of a map that has a key twice."""
 
 
-def values(column: pa.Array, field: pa.Field) -> list[Any]:
+def to_python_values(column: pa.Array, field: pa.Field) -> list[Any]:
     """The values of a column; times in nanoseconds are cut to microseconds, which is what Python has."""
     kind = column.type
     if field.metadata == HUGE:
         return [None if value is None else int(value) for value in column.to_pylist()]
     if field.metadata == BITS:
-        return list(text_format.text(column, field).to_pylist())
-    if _in_nanoseconds(kind) and not pc.any(_endless(column)).as_py():
+        return list(text_format.format_column(column, field).to_pylist())
+    if _in_nanoseconds(kind) and not pc.any(_is_infinite(column)).as_py():
         column = column.cast(pa.timestamp("us", kind.tz), safe=False)
     if not _is_plain(column):
         return [_value(scalar) for scalar in column]
     try:
         return list(column.to_pylist(maps_as_pydicts="strict"))
-    except _OUTSIDE:
+    except _OUT_OF_RANGE:
         return [_value(scalar) for scalar in column]
 
 
@@ -41,11 +41,11 @@ def _is_plain(column: pa.Array) -> bool:
     """Whether Arrow itself gives the values that are wanted, or says that it cannot."""
     kind = column.type
     if pa.types.is_time(kind) and kind.unit != "ns":
-        return not pc.any(_beyond(column)).as_py()
-    return not text_format.contains(kind, _has_own_form)
+        return not pc.any(_is_end_of_day(column)).as_py()
+    return not text_format.contains_type(kind, _needs_conversion)
 
 
-def _has_own_form(kind: pa.DataType) -> bool:
+def _needs_conversion(kind: pa.DataType) -> bool:
     is_ = pa.types
     if is_.is_map(kind):
         return bool(is_.is_nested(kind.key_type))
@@ -56,12 +56,12 @@ def _in_nanoseconds(kind: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(kind) and kind.unit == "ns")
 
 
-def _endless(instants: pa.Array) -> pa.Array:
+def _is_infinite(instants: pa.Array) -> pa.Array:
     """Which times in nanoseconds are infinity, or the one before all."""
-    return pc.is_in(instants.view(pa.int64()), pa.array([-_ENDLESS, _ENDLESS]))
+    return pc.is_in(instants.view(pa.int64()), pa.array([-_INFINITY, _INFINITY]))
 
 
-def _beyond(times: pa.Array) -> pa.Array:
+def _is_end_of_day(times: pa.Array) -> pa.Array:
     """Which times are 24:00, which SQL has and Python has not."""
     counted = times.view(pa.int32() if pa.types.is_time32(times.type) else pa.int64())
     return pc.greater_equal(counted, _DAY[times.type.unit])
@@ -80,7 +80,7 @@ def _value(scalar: Any) -> Any:
         return {name: _value(inner) for name, inner in scalar.items()}
     if pa.types.is_nested(kind):
         return [_value(inner) for inner in scalar.values]
-    return _single(scalar)
+    return _leaf_value(scalar)
 
 
 def _map(scalar: Any) -> dict[Any, Any]:
@@ -91,27 +91,27 @@ def _map(scalar: Any) -> dict[Any, Any]:
     return dict(pairs)
 
 
-def _single(scalar: Any) -> Any:
+def _leaf_value(scalar: Any) -> Any:
     kind = scalar.type
     alone = pa.array([scalar], kind)
-    if text_format.is_opaque(kind) or (pa.types.is_time(kind) and _beyond(alone)[0].as_py()):
+    if text_format.is_opaque(kind) or (pa.types.is_time(kind) and _is_end_of_day(alone)[0].as_py()):
         return _text(alone)
     if pa.types.is_time64(kind):
         return alone.cast(pa.time64("us"), safe=False)[0].as_py()
     if _in_nanoseconds(kind):
         cut = alone.cast(pa.timestamp("us", kind.tz), safe=False)[0]
-        return _outside(alone) if _endless(alone)[0].as_py() else cut.as_py()
+        return _out_of_range_value(alone) if _is_infinite(alone)[0].as_py() else cut.as_py()
     try:
         return _delta(scalar.as_py()) if pa.types.is_interval(kind) else scalar.as_py()
-    except _OUTSIDE:
-        return _outside(alone)
+    except _OUT_OF_RANGE:
+        return _out_of_range_value(alone)
 
 
 def _delta(value: Any) -> dt.timedelta:
     return dt.timedelta(days=value.days + 30 * value.months, microseconds=value.nanoseconds // 1000)
 
 
-def _outside(alone: pa.Array) -> Any:
+def _out_of_range_value(alone: pa.Array) -> Any:
     text, kind = _text(alone), alone.type
     if "infinity" not in text.lower():
         return text
@@ -122,4 +122,4 @@ def _outside(alone: pa.Array) -> Any:
 
 
 def _text(alone: pa.Array) -> str:
-    return str(text_format.text(alone, pa.field("", alone.type))[0])
+    return str(text_format.format_column(alone, pa.field("", alone.type))[0])

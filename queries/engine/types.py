@@ -1,6 +1,6 @@
 """Arrow types in DuckDB's words, so that a window has the same columns whether it is empty, probed or read from files.
 
-DuckDB reads some types of Arrow and of Parquet differently, or not at all; `bridge` is the form in which both agree.
+DuckDB reads some types of Arrow and of Parquet differently, or not at all; `to_duckdb_schema` is the form in which both agree.
 
 Columns of types that Arrow has not, marked as what they are: wide integers are decimals, bit strings are bytes.
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 from windrow.errors import QueryError
 from windrow.formats.text import BITS, HUGE
 
-_PLAIN = {
+_SIMPLE_TYPES = {
     "bool": "BOOLEAN",
     "int8": "TINYINT",
     "int16": "SMALLINT",
@@ -37,8 +37,8 @@ _PLAIN = {
     "extension<arrow.uuid>": "UUID",
     "extension<arrow.json>": "JSON",
 }
-_WIDEST_DECIMAL = 38
-_SCALES = {
+_MAX_DECIMAL_DIGITS = 38
+_DURATION_SQL = {
     "s": "to_seconds({})",
     "ms": "to_milliseconds({})",
     "us": "to_microseconds({})",
@@ -46,19 +46,19 @@ _SCALES = {
 }
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """A name as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def text(value: str) -> str:
+def quote_text(value: str) -> str:
     """A string as an SQL literal."""
     return "'" + value.replace("'", "''") + "'"
 
 
 def duckdb_type(kind: pa.DataType) -> str:  # noqa: PLR0911 - one per family of types
     """The DuckDB type of a column of the Arrow type `kind`."""
-    if (plain := _PLAIN.get(str(kind))) is not None:
+    if (plain := _SIMPLE_TYPES.get(str(kind))) is not None:
         return plain
     if isinstance(kind, pa.BaseExtensionType):
         return duckdb_type(kind.storage_type)
@@ -73,7 +73,7 @@ def duckdb_type(kind: pa.DataType) -> str:  # noqa: PLR0911 - one per family of 
     if pa.types.is_duration(kind):
         return "INTERVAL"
     if pa.types.is_decimal(kind):
-        return f"DECIMAL({kind.precision},{kind.scale})" if kind.precision <= _WIDEST_DECIMAL else "DOUBLE"
+        return f"DECIMAL({kind.precision},{kind.scale})" if kind.precision <= _MAX_DECIMAL_DIGITS else "DOUBLE"
     if pa.types.is_nested(kind):
         return _nested_type(kind)
     return "BLOB" if "binary" in str(kind) else "VARCHAR"
@@ -82,7 +82,7 @@ def duckdb_type(kind: pa.DataType) -> str:  # noqa: PLR0911 - one per family of 
 def _nested_type(kind: pa.DataType) -> str:
     if pa.types.is_struct(kind):
         fields = (kind.field(at) for at in range(kind.num_fields))
-        return "STRUCT(" + ", ".join(f"{quoted(f.name)} {_inner_type(f.type)}" for f in fields) + ")"
+        return "STRUCT(" + ", ".join(f"{quote_name(f.name)} {_inner_type(f.type)}" for f in fields) + ")"
     if pa.types.is_map(kind):
         return f"MAP({_inner_type(kind.key_type)}, {_inner_type(kind.item_type)})"
     size = str(kind.list_size) if pa.types.is_fixed_size_list(kind) else ""
@@ -94,21 +94,21 @@ def _inner_type(kind: pa.DataType) -> str:
     return "BIGINT" if pa.types.is_duration(kind) else duckdb_type(kind)
 
 
-def stored(field: pa.Field) -> str:
+def stored_column_sql(field: pa.Field) -> str:
     """The expression that reads a column from a segment file with its DuckDB type."""
-    name, kind = quoted(field.name), field.type
+    name, kind = quote_name(field.name), field.type
     if pa.types.is_duration(kind):
-        return f"{_SCALES[kind.unit].format(name)} AS {name}"
+        return f"{_DURATION_SQL[kind.unit].format(name)} AS {name}"
     as_read = not (pa.types.is_nested(kind) or pa.types.is_null(kind) or isinstance(kind, pa.BaseExtensionType))
     return name if as_read else f"CAST({name} AS {duckdb_type(kind)}) AS {name}"
 
 
-def bridge(schema: pa.Schema) -> pa.Schema:
+def to_duckdb_schema(schema: pa.Schema) -> pa.Schema:
     """The schema in which DuckDB reads the same columns from Arrow as it does from segment files."""
-    return pa.schema([pa.field(field.name, _bridged(field.type)) for field in schema])
+    return pa.schema([pa.field(field.name, _duckdb_arrow_type(field.type)) for field in schema])
 
 
-def cross(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+def cast_to_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """`rows` with the types of a bridged schema."""
     if rows.schema.equals(schema):
         return rows
@@ -125,7 +125,7 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     return column.cast(kind)
 
 
-def _bridged(kind: pa.DataType, *, inside: bool = False) -> pa.DataType:
+def _duckdb_arrow_type(kind: pa.DataType, *, inside: bool = False) -> pa.DataType:
     if pa.types.is_float16(kind):
         return pa.float32()
     if pa.types.is_null(kind):
@@ -135,18 +135,18 @@ def _bridged(kind: pa.DataType, *, inside: bool = False) -> pa.DataType:
     if pa.types.is_timestamp(kind) and kind.unit in ("s", "ms"):
         return pa.timestamp("us", kind.tz)
     if pa.types.is_decimal256(kind):
-        return pa.decimal128(kind.precision, kind.scale) if kind.precision <= _WIDEST_DECIMAL else pa.float64()
+        return pa.decimal128(kind.precision, kind.scale) if kind.precision <= _MAX_DECIMAL_DIGITS else pa.float64()
     if pa.types.is_dictionary(kind):
-        plain = _bridged(kind.value_type, inside=inside)
+        plain = _duckdb_arrow_type(kind.value_type, inside=inside)
         return kind if plain == kind.value_type else plain
-    if isinstance(kind, pa.BaseExtensionType) and str(kind) not in _PLAIN:
-        return _bridged(kind.storage_type, inside=inside)
-    return _bridged_nested(kind) if pa.types.is_nested(kind) else kind
+    if isinstance(kind, pa.BaseExtensionType) and str(kind) not in _SIMPLE_TYPES:
+        return _duckdb_arrow_type(kind.storage_type, inside=inside)
+    return _duckdb_nested_type(kind) if pa.types.is_nested(kind) else kind
 
 
-def _bridged_nested(kind: pa.DataType) -> pa.DataType:
+def _duckdb_nested_type(kind: pa.DataType) -> pa.DataType:
     def within(field: pa.Field) -> pa.Field:
-        return field.with_type(_bridged(field.type, inside=True))
+        return field.with_type(_duckdb_arrow_type(field.type, inside=True))
 
     if pa.types.is_struct(kind):
         return pa.struct([within(kind.field(at)) for at in range(kind.num_fields)])
@@ -160,13 +160,13 @@ def _bridged_nested(kind: pa.DataType) -> pa.DataType:
 UNSIGNED = pa.decimal256(39, 0)
 """What holds an unsigned integer of 128 bits. DuckDB gives them as if they were signed, large ones as negative."""
 _MARKS = {"HUGEINT": HUGE, "UHUGEINT": HUGE, "BIT": BITS}
-_LOST = {"TIME WITH TIME ZONE", "UHUGEINT", "BIT"}
+_LOSSY_TYPES = {"TIME WITH TIME ZONE", "UHUGEINT", "BIT"}
 """Types of which Arrow gets only a part: the offset is left out, others are taken for signed numbers or bytes."""
 _NESTED = {"list", "array", "struct", "map", "union"}
-_MAY_BE_LOST = re.compile("|".join(_LOST))
+_LOSSY_NAME = re.compile("|".join(_LOSSY_TYPES))
 
 
-def marked(schema: pa.Schema, types: Sequence[Any]) -> pa.Schema:
+def mark_schema(schema: pa.Schema, types: Sequence[Any]) -> pa.Schema:
     """The schema of an answer, with marks.
 
     Args:
@@ -183,14 +183,14 @@ def marked(schema: pa.Schema, types: Sequence[Any]) -> pa.Schema:
     return pa.schema(fields)
 
 
-def arriving(column: str, kind: Any) -> str:
+def check_arrow_type(column: str, kind: Any) -> str:
     """The name of a column's type in DuckDB.
 
     Raises:
         QueryError: the column has values that would not arrive as they are.
     """
     name = str(kind)
-    if may_be_lost(name) and _is_lost(kind):
+    if may_lose_values(name) and _loses_values(kind):
         raise QueryError(
             f"column {column!r} is of type {name}, of which Arrow keeps only a part; "
             "cast it in the statement, for example to VARCHAR"
@@ -198,25 +198,27 @@ def arriving(column: str, kind: Any) -> str:
     return name
 
 
-def comes_back(name: str) -> bool:
+def survives_arrow(name: str) -> bool:
     """Whether values of a type surely come back from Arrow as they went; marks stay with answers."""
-    return _MAY_BE_LOST.search(name) is None
+    return _LOSSY_NAME.search(name) is None
 
 
-def may_be_lost(name: str) -> bool:
+def may_lose_values(name: str) -> bool:
     """Whether a type by this name can have parts that do not arrive: what it says may also be the name of a field."""
-    return name not in _MARKS and _MAY_BE_LOST.search(name) is not None
+    return name not in _MARKS and _LOSSY_NAME.search(name) is not None
 
 
-def _is_lost(kind: Any) -> bool:
+def _loses_values(kind: Any) -> bool:
     """Whether a type of DuckDB, or one nested in it, is one of those that get lost."""
-    if str(kind) in _LOST:
+    if str(kind) in _LOSSY_TYPES:
         return True
     inner = [part for _, part in kind.children] if kind.id in _NESTED else []
-    return any(_is_lost(part) for part in inner if not isinstance(part, int))  # the size of an array is one of them
+    return any(
+        _loses_values(part) for part in inner if not isinstance(part, int)
+    )  # the size of an array is one of them
 
 
-def as_marked(columns: Sequence[Any], schema: pa.Schema) -> list[Any]:
+def cast_to_marked(columns: Sequence[Any], schema: pa.Schema) -> list[Any]:
     """Columns as DuckDB gives them, with the types of a marked schema."""
     return [
         _unsigned(column) if field.type == UNSIGNED and column.type != UNSIGNED else column

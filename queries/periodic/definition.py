@@ -15,8 +15,8 @@ from windrow import times
 from windrow.catalog.records import Pace, QueryEntry
 from windrow.errors import DefinitionError, QueryError
 from windrow.queries.sql.statement import Reference, Statement, parse
-from windrow.queries.sql.window_spec import Range
-from windrow.snapshot import Snapshot, StreamView
+from windrow.queries.sql.window_spec import RangeWindow
+from windrow.snapshot import Snapshot, StreamSnapshot
 
 MISSED = ("latest", "every", "skip")
 OUTPUTS = ("whole", "inserts", "deletes")
@@ -94,11 +94,11 @@ def _keep(keep: int | times.Duration | None) -> tuple[int | None, int | None]:
         if keep < 1:
             raise DefinitionError(f"keep={keep} must be at least one run, or a duration such as '7 days'")
         return keep, None
-    return None, times.duration(keep, "keep")
+    return None, times.parse_duration(keep, "keep")
 
 
 def _timeout(timeout: float | times.Duration | None) -> float | None:
-    return TIMEOUT if timeout is None else times.seconds(timeout, "timeout")
+    return TIMEOUT if timeout is None else times.parse_seconds(timeout, "timeout")
 
 
 def read_statement(sql: str) -> Statement:
@@ -109,7 +109,7 @@ def read_statement(sql: str) -> Statement:
     return statement
 
 
-def streams_of(statement: Statement, snapshot: Snapshot) -> list[tuple[Reference, StreamView]]:
+def streams_of(statement: Statement, snapshot: Snapshot) -> list[tuple[Reference, StreamSnapshot]]:
     """The references to streams, with what the snapshot knows of each, in the order of the text."""
     known = {name.lower(): name for name in snapshot.streams()}
     return [
@@ -120,7 +120,7 @@ def streams_of(statement: Statement, snapshot: Snapshot) -> list[tuple[Reference
 
 
 def paces_of(
-    statement: Statement, found: Sequence[tuple[Reference, StreamView]], period: int | None
+    statement: Statement, found: Sequence[tuple[Reference, StreamSnapshot]], period: int | None
 ) -> tuple[Pace, ...]:
     """How each stream paces the query.
 
@@ -137,7 +137,7 @@ def paces_of(
     paces: dict[str, Pace] = {}
     _check_period(statement, found, period)
     for reference, view in found:
-        window = reference.window.length if isinstance(reference.window, Range) else None
+        window = reference.window.length if isinstance(reference.window, RangeWindow) else None
         own = _own_period(reference)
         wanted = own if own is not None else period
         if wanted is None:
@@ -156,32 +156,32 @@ def paces_of(
     return tuple(paces.values())
 
 
-def _check_period(statement: Statement, found: Sequence[tuple[Reference, StreamView]], period: int | None) -> None:
+def _check_period(statement: Statement, found: Sequence[tuple[Reference, StreamSnapshot]], period: int | None) -> None:
     """Refuse a period that would be passed over because every clause in the text has its own."""
     named = [(reference, own) for reference, _ in found if (own := _own_period(reference)) is not None]
     if period is None or len(named) < len(found):
         return
     for reference, own in named:
         if own != period:
-            given, told = times.show_duration(period), times.show_duration(own).upper()
+            given, told = times.format_duration(period), times.format_duration(own).upper()
             message = f"slide={given!r} is given, and the clause says SLIDE {told}; leave one of them out"
             raise _at(statement, reference, message)
 
 
 def _own_period(reference: Reference) -> int | None:
     """The period that a clause names."""
-    return reference.window.slide if isinstance(reference.window, Range) else None
+    return reference.window.slide if isinstance(reference.window, RangeWindow) else None
 
 
-def _slots(statement: Statement, reference: Reference, view: StreamView, period: int) -> int:
+def _slots(statement: Statement, reference: Reference, view: StreamSnapshot, period: int) -> int:
     delta = view.entry.definition.slide
     if period % delta:
         nearest = max(1, (2 * period + delta) // (2 * delta)) * delta
         raise _at(
             statement,
             reference,
-            f"stream {view.name!r} slides every {times.show_duration(delta)}, and a period of "
-            f"{times.show_duration(period)} is no multiple of that; the nearest is {times.show_duration(nearest)}",
+            f"stream {view.name!r} slides every {times.format_duration(delta)}, and a period of "
+            f"{times.format_duration(period)} is no multiple of that; the nearest is {times.format_duration(nearest)}",
         )
     return period // delta
 
@@ -260,7 +260,7 @@ def _schemas(packed: bytes) -> tuple[pa.Schema, pa.Schema]:
 
 def show_period(entry: QueryEntry, slides: Mapping[str, int]) -> str:
     """How often it is due, in words; `slides` gives each stream's Δ."""
-    parts = {p.stream: times.show_duration(p.period * slides[p.stream]) for p in entry.paces if p.stream in slides}
+    parts = {p.stream: times.format_duration(p.period * slides[p.stream]) for p in entry.paces if p.stream in slides}
     if len(set(parts.values())) == 1:
         return next(iter(parts.values()))
     return ", ".join(f"{name} {text}" for name, text in parts.items())

@@ -15,7 +15,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from windrow import times
-from windrow.catalog.environment import Tables, key
+from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.records import QueryEntry, QueryState, ResultPart, RunEntry
 from windrow.errors import QueryError, WindrowError
 from windrow.files import disk_errors
@@ -34,7 +34,7 @@ def difference(store: Store, left: pa.Table, right: pa.Table | None) -> pa.Table
     if right is None or not right.num_rows or not left.num_rows:
         return left
     names = [f"c{at}" for at in range(left.num_columns)]
-    cursor = instance.cursor(store)
+    cursor = instance.open_cursor(store)
     try:
         cursor.register("_left", left.rename_columns(names))
         cursor.register("_right", right.rename_columns(names))
@@ -144,7 +144,7 @@ def _clocks(tables: Tables, runs: Sequence[Due]) -> dict[str, tuple[int, int]]:
     """Slide and Δ of each stream that paces a run."""
     found = {}
     for name, number in {(pace.stream, pace.stream_id) for due in runs for pace in due.entry.paces}:
-        state, entry = tables.get("states", key(number)), tables.get("streams", name.encode())
+        state, entry = tables.get("states", catalog_key(number)), tables.get("streams", name.encode())
         if state is not None and entry is not None and state.slide is not None:
             found[name] = state.slide, entry.definition.slide
     return found
@@ -227,15 +227,15 @@ def _commit(tables: Tables, store: Store, each: _Packed) -> RunEntry | None:
     """Put one run down, unless its query has gone or somebody else has delivered it."""
     due, entry = each.due, each.due.entry
     known: QueryEntry | None = tables.get("queries", entry.name.encode())
-    state: QueryState | None = tables.get("paced", key(entry.id))
+    state: QueryState | None = tables.get("paced", catalog_key(entry.id))
     if known is None or known.id != entry.id or state is None or state.reached != due.state.reached:
         return None
-    at = key(entry.id, due.slide)
+    at = catalog_key(entry.id, due.slide)
     before: RunEntry | None = tables.get("runs", at)
     run = replace(each.run, version=tables.version, attempts=1 if before is None else before.attempts + 1)
     if run.outcome == "failed":
         state = result_store.note_trouble(tables, entry, state, run)
-        tables.put("paced", key(entry.id), _failed(store, state, run))
+        tables.put("paced", catalog_key(entry.id), _failed(store, state, run))
         return run
     if due.hold is not None and not release(tables, due.hold, [entry.id]):
         return None
@@ -248,7 +248,7 @@ def _commit(tables: Tables, store: Store, each: _Packed) -> RunEntry | None:
     if entry.output != "whole":
         state = _with_whole(tables, entry, state, each)
     state = result_store.trim(tables, entry, state, due.window[1], own_folder(entry))
-    tables.put("paced", key(entry.id), state)
+    tables.put("paced", catalog_key(entry.id), state)
     return run
 
 

@@ -7,7 +7,7 @@ the slowest has moved on.
 
 from collections.abc import Mapping, Sequence
 
-from windrow.catalog.environment import Tables, key
+from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.records import Pace, QueryEntry, StreamState
 from windrow.snapshot import Snapshot
 
@@ -44,7 +44,7 @@ def committed_slides(tables: Tables, entry: QueryEntry, known: dict[int, int | N
     found: Slides = {}
     for pace in entry.paces:
         if pace.stream_id not in looked:
-            state: StreamState | None = tables.get("states", key(pace.stream_id))
+            state: StreamState | None = tables.get("states", catalog_key(pace.stream_id))
             looked[pace.stream_id] = None if state is None else state.slide
         slide = looked[pace.stream_id]
         if slide is not None:

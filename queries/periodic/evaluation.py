@@ -19,7 +19,7 @@ from windrow.queries import execution
 from windrow.queries.periodic import shared_evaluation
 from windrow.queries.periodic.definition import unpack_params
 from windrow.queries.periodic.scheduler import HYBRID_LATE_PENDING
-from windrow.queries.priorities import BACKGROUND, GATE
+from windrow.queries.priorities import BACKGROUND, PROCESS_GATE
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 
@@ -83,7 +83,7 @@ def answer_plainly(store: Store, snapshot: Snapshot, queries: Sequence[QueryEntr
 
 def answer_one(store: Store, snapshot: Snapshot, query: QueryEntry) -> Answered:
     """One statement over the rows of the snapshot. One-time queries go first: it waits for those that are running."""
-    GATE.pause(BACKGROUND)
+    PROCESS_GATE.pause(BACKGROUND)
     started = time.perf_counter()
     try:
         rows = _rows(store, snapshot, query)
@@ -100,7 +100,7 @@ def _rows(store: Store, snapshot: Snapshot, query: QueryEntry) -> pa.Table:
     with _guard:
         _cursors.add(prepared.cursor)
     try:
-        return GATE.batches(execution.run(prepared, params, query.timeout), BACKGROUND).read_all()
+        return PROCESS_GATE.batches(execution.run(prepared, params, query.timeout), BACKGROUND).read_all()
     finally:
         with _guard:
             _cursors.discard(prepared.cursor)

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from windrow import times
 from windrow.catalog.records import QueryEntry, RunEntry
-from windrow.formats.text import json, values
-from windrow.queries.answer import narrow
+from windrow.formats.text import encode_json, json_values
+from windrow.queries.answer import narrow_integers
 from windrow.queries.periodic.definition import RUN_COLUMNS, own_schema
 
 MOST_ROWS = 500
@@ -43,7 +43,7 @@ def page(entry: QueryEntry, run: RunEntry, rows: pa.Table, history: pa.Table) ->
         rows: What it delivered, with the columns of the run before the query's own.
         history: The results table, for a line over earlier runs where an answer is a single row.
     """
-    own = narrow(rows.select(own_schema(entry).names))
+    own = narrow_integers(rows.select(own_schema(entry).names))
     drawn = _chart(entry, own, history)
     shown = own.slice(0, MOST_ROWS)
     more = f"<p>{own.num_rows - MOST_ROWS} more rows are in the results table.</p>" if own.num_rows > MOST_ROWS else ""
@@ -61,13 +61,13 @@ def _text(value: object) -> str:
 
 
 def _about(entry: QueryEntry, run: RunEntry) -> str:
-    start = "the beginning" if run.window_start is None else times.show(run.window_start)
+    start = "the beginning" if run.window_start is None else times.format_time(run.window_start)
     what = {"whole": "the whole answer", "inserts": "rows that have come", "deletes": "rows that have gone"}
-    late = f", {times.show_duration(run.staleness)} behind the stream" if run.staleness else ""
+    late = f", {times.format_duration(run.staleness)} behind the stream" if run.staleness else ""
     warning = "" if run.complete else '<p class="warn">Not every source had reached the end of this window.</p>'
     streams = ", ".join(pace.stream for pace in entry.paces)
     return (
-        f"<p>{_text(streams)} after {_text(start)} up to {_text(times.show(run.window_end))} "
+        f"<p>{_text(streams)} after {_text(start)} up to {_text(times.format_time(run.window_end))} "
         f"(slide {run.slide}{late}), {run.rows} rows, {what[entry.output]}.</p>{warning}"
     )
 
@@ -86,14 +86,14 @@ def _table(rows: pa.Table) -> str:
 
 def _values(rows: pa.Table, name: str) -> list[Any]:
     """A column in the forms that all files have."""
-    return values(rows.column(name).combine_chunks(), rows.schema.field(name))
+    return json_values(rows.column(name).combine_chunks(), rows.schema.field(name))
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return '<span class="null">null</span>'
     if isinstance(value, (list, dict)):
-        return _text(json(value).decode())
+        return _text(encode_json(value).decode())
     return _text(_number(value) if isinstance(value, float) else value)
 
 

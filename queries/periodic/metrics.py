@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from windrow import times
-from windrow.catalog.environment import Tables, key
+from windrow.catalog.environment import Tables, catalog_key
 from windrow.queries.periodic.registry import QueryStatus, queries
 from windrow.queries.periodic.runner import RunReport
 from windrow.store import Store
@@ -43,7 +43,7 @@ class Counts:
 def _streams(tables: Tables) -> list[dict[str, Any]]:
     found = []
     for _, entry in tables.items("streams"):
-        state = tables.get("states", key(entry.id))
+        state = tables.get("states", catalog_key(entry.id))
         now = None if state.slide is None else entry.definition.model.slot_end(state.slide)
         found.append({"stream": entry.definition.name, "slide": state.slide, "now": now})
     return found
@@ -55,13 +55,14 @@ def status(store: Store, counts: Counts) -> dict[str, Any]:
     return {
         "warehouse": str(store.root),
         "leading": counts.leading,
-        "started": times.show(counts.started),
+        "started": times.format_time(counts.started),
         "rounds": counts.rounds,
         "runs": sum(counts.runs.values()),
         "errors": counts.errors,
         "last_error": counts.last_error,
         "streams": [
-            stream | {"now": times.show(stream["now"]) if stream["now"] is not None else None} for stream in streams
+            stream | {"now": times.format_time(stream["now"]) if stream["now"] is not None else None}
+            for stream in streams
         ],
         "queries": [_query(query) for query in queries(store)],
     }
@@ -70,7 +71,7 @@ def status(store: Store, counts: Counts) -> dict[str, Any]:
 def _query(query: QueryStatus) -> dict[str, Any]:
     instants = ("created", "delivered_at", "retry_at")
     told = asdict(query)
-    return told | {name: None if told[name] is None else times.show(told[name]) for name in instants}
+    return told | {name: None if told[name] is None else times.format_time(told[name]) for name in instants}
 
 
 def metrics(store: Store, counts: Counts) -> str:

@@ -7,8 +7,8 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from windrow import arguments, times
-from windrow.catalog.environment import Tables, key
-from windrow.catalog.lookups import taken
+from windrow.catalog.environment import Tables, catalog_key
+from windrow.catalog.lookups import find_name_clash
 from windrow.catalog.records import QueryEntry, QueryState
 from windrow.definitions import check_name
 from windrow.errors import DefinitionError, QueryError, UnknownQueryError
@@ -89,7 +89,7 @@ def add_query(
     """Check a query by running it once, and register it; it is due at the first slide of its next period."""
     store.check_writable()
     check_name(name, "query")
-    arguments.check_question(sql, params)
+    arguments.check_statement(sql, params)
     wanted = wishes(sink, priority, missed, output, keep, timeout)
     statement = read_statement(sql)
     if missed == "every" and any(reference.schema for reference in statement.references):
@@ -97,9 +97,9 @@ def add_query(
     with Snapshot(store) as snapshot:
         found = streams_of(statement, snapshot)
         bound = unpack_params(pack_params(params))
-        with execution.sql(store, sql, bound, timeout=wanted.timeout, snapshot=snapshot) as tried:
+        with execution.answer_from_snapshot(store, sql, bound, timeout=wanted.timeout, snapshot=snapshot) as tried:
             rows = tried.arrow()
-        paces = paces_of(statement, found, None if slide is None else times.duration(slide, "slide"))
+        paces = paces_of(statement, found, None if slide is None else times.parse_duration(slide, "slide"))
         entry = QueryEntry(
             id=0,
             name=name,
@@ -127,7 +127,7 @@ def add_query(
 
 def record(tables: Tables, entry: QueryEntry) -> None:
     """Put a checked query down under a number of its own, as of the slides that its streams are at."""
-    other = taken(tables, entry.name)
+    other = find_name_clash(tables, entry.name)
     if other is not None:
         raise DefinitionError(
             f"{other!r} exists already (SQL does not tell capitals apart); drop it first or choose another name"
@@ -140,7 +140,7 @@ def record(tables: Tables, entry: QueryEntry) -> None:
     now = committed_slides(tables, entry)
     known = replace(entry, id=number, created_slides=now)
     tables.put("queries", entry.name.encode(), known)
-    tables.put("paced", key(number), QueryState(reached=now, seen=now))
+    tables.put("paced", catalog_key(number), QueryState(reached=now, seen=now))
     if known.missed != "latest":
         keep_watch(tables, known, watched=True)
 
@@ -162,19 +162,19 @@ def drop_query(store: Store, name: str) -> None:
     store.check_writable()
     with store.catalog.write() as tables:
         entry = find_query(tables, name)
-        state: QueryState = tables.get("paced", key(entry.id))
+        state: QueryState = tables.get("paced", catalog_key(entry.id))
         files = [part.file for part in (*state.parts, state.previous) if part is not None]
         own = own_folder(entry)
-        files += [run.file for _, run in tables.items("runs", key(entry.id)) if run.file.startswith(own)]
+        files += [run.file for _, run in tables.items("runs", catalog_key(entry.id)) if run.file.startswith(own)]
         if entry.sink == "html" and not entry.folder:
             files.append(latest_name(entry))
         result_store.retire(tables, files)
         release_all(tables, entry.id)
         keep_watch(tables, entry, watched=False)
         tables.delete("queries", entry.name.encode())
-        tables.delete("paced", key(entry.id))
-        tables.delete_prefix("runs", key(entry.id))
-        tables.delete_prefix("results", key(entry.id))
+        tables.delete("paced", catalog_key(entry.id))
+        tables.delete_prefix("runs", catalog_key(entry.id))
+        tables.delete_prefix("results", catalog_key(entry.id))
     result_store.lock_path(store, entry).unlink(missing_ok=True)
     adjust_all(store, entry.paces)
 
@@ -190,7 +190,7 @@ def status(store: Store, name: str) -> QueryStatus:
 
 
 def _status(tables: Tables, entry: QueryEntry) -> QueryStatus:
-    state: QueryState = tables.get("paced", key(entry.id))
+    state: QueryState = tables.get("paced", catalog_key(entry.id))
     streams = [tables.get("streams", pace.stream.encode()) for pace in entry.paces]
     slides = {stream.definition.name: stream.definition.slide for stream in streams if stream is not None}
     now = committed_slides(tables, entry)
@@ -203,7 +203,7 @@ def _status(tables: Tables, entry: QueryEntry) -> QueryStatus:
         priority=entry.priority,
         missed=entry.missed,
         output=entry.output,
-        keep=f"{entry.keep_runs} runs" if entry.keep_time is None else times.show_duration(entry.keep_time),
+        keep=f"{entry.keep_runs} runs" if entry.keep_time is None else times.format_duration(entry.keep_time),
         timeout=entry.timeout,
         created=times.to_datetime(entry.created),
         slide=state.delivered,

@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 
-from windrow.catalog.environment import Tables, key, last_int
-from windrow.catalog.records import QueryEntry, QueryState, Reclaim, ResultPart, RunEntry
+from windrow.catalog.environment import Tables, catalog_key, decode_last_int
+from windrow.catalog.records import QueryEntry, QueryState, ReclaimEntry, ResultPart, RunEntry
 from windrow.errors import DamageError, DefinitionError, QueryError, StorageError
 from windrow.files import disk_errors
-from windrow.formats.durations import in_words
-from windrow.formats.text import BITS, contains, is_opaque, type_name
+from windrow.formats.durations import format_durations
+from windrow.formats.text import BITS, contains_type, is_opaque, type_name
 from windrow.queries.engine import arrow_ipc
 from windrow.queries.engine.types import UNSIGNED
 from windrow.queries.periodic.definition import own_schema, result_schema
@@ -43,10 +43,10 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 def encode(rows: pa.Table) -> bytes:
     """Rows as bytes; a few are not worth compressing."""
-    few = arrow_ipc.single_batch(rows) if rows.nbytes <= _FEW_BYTES else None
+    few = arrow_ipc.as_single_batch(rows) if rows.nbytes <= _FEW_BYTES else None
     if few is not None:
-        return arrow_ipc.stream(few)
-    packed: bytes = arrow_ipc.written(rows, _OPTIONS).to_pybytes()
+        return arrow_ipc.encode_batch(few)
+    packed: bytes = arrow_ipc.encode_table(rows, _OPTIONS).to_pybytes()
     return packed
 
 
@@ -62,7 +62,7 @@ def storable(schema: pa.Schema) -> pa.Schema:
     )
     for field in kept:
         try:
-            if field.type == UNSIGNED or field.metadata == BITS or contains(field.type, is_opaque):
+            if field.type == UNSIGNED or field.metadata == BITS or contains_type(field.type, is_opaque):
                 raise NotImplementedError("DuckDB would read it as something else")
             pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
         except (pa.ArrowException, NotImplementedError):
@@ -107,7 +107,7 @@ def _microseconds(intervals: pa.Array) -> pa.Array:
     days = raw["days"].astype(np.int64) + 30 * raw["months"].astype(np.int64)
     empty = np.asarray(intervals.is_null())
     if (long := (np.abs(days) > _MOST_DAYS) & ~empty).any():
-        worst = in_words(intervals.slice(int(np.argmax(long)), 1))[0]
+        worst = format_durations(intervals.slice(int(np.argmax(long)), 1))[0]
         raise QueryError(f"the interval '{worst}' is longer than results can keep; cast it to text")
     micros = days * 86_400_000_000 + raw["nanos"] // 1000
     return pa.array(np.where(empty, 0, micros), pa.int64(), mask=empty).cast(pa.duration("us"))
@@ -126,12 +126,12 @@ def stage_part(store: Store, entry: QueryEntry, rows: pa.Table, first: int, last
 
 def row_key(query: int, slide: int) -> bytes:
     """Where a run's rows are in the catalog."""
-    return key(query) + b"r" + key(slide)
+    return catalog_key(query) + b"r" + catalog_key(slide)
 
 
 def whole_key(query: int) -> bytes:
     """Where the last whole answer is, of a query that delivers differences."""
-    return key(query) + b"w"
+    return catalog_key(query) + b"w"
 
 
 @dataclass(frozen=True)
@@ -192,17 +192,23 @@ def _read(store: Store, part: ResultPart, columns: Sequence[str]) -> Iterator[pa
 
 def stored(tables: Tables, entry: QueryEntry, version: int | None = None) -> Stored:
     """A query's results in a transaction, with the runs that were delivered up to a commit."""
-    state: QueryState = tables.get("paced", key(entry.id))
-    first = next((last_int(at) for at, _ in tables.raw_items("runs", key(entry.id))), 0)
+    state: QueryState = tables.get("paced", catalog_key(entry.id))
+    first = next((decode_last_int(at) for at, _ in tables.raw_items("runs", catalog_key(entry.id))), 0)
     last = state.delivered
     if last is not None and version is not None:
-        run: RunEntry | None = tables.get("runs", key(entry.id, last))
+        run: RunEntry | None = tables.get("runs", catalog_key(entry.id, last))
         if run is None or run.version > version:
-            seen = [r.slide for _, r in tables.items("runs", key(entry.id)) if _delivered(r) and r.version <= version]
+            seen = [
+                r.slide
+                for _, r in tables.items("runs", catalog_key(entry.id))
+                if _delivered(r) and r.version <= version
+            ]
             last = max(seen, default=None)
     if last is None:
         return Stored(entry, (), (), 0, -1)
-    tail = tuple((last_int(at), bytes(raw)) for at, raw in tables.raw_items("results", key(entry.id) + b"r"))
+    tail = tuple(
+        (decode_last_int(at), bytes(raw)) for at, raw in tables.raw_items("results", catalog_key(entry.id) + b"r")
+    )
     return Stored(entry, state.parts, tail, first, last)
 
 
@@ -231,7 +237,7 @@ def last_runs(store: Store, entry: QueryEntry, count: int) -> pa.Table:
     """The rows of the last `count` runs."""
 
     def look(tables: Tables) -> Stored:
-        slides = [last_int(at) for at, _ in tables.raw_items("runs", key(entry.id))]
+        slides = [decode_last_int(at) for at, _ in tables.raw_items("runs", catalog_key(entry.id))]
         found = stored(tables, entry)
         return Stored(entry, found.parts, found.tail, max([found.first, *slides[-count:][:1]]), found.last)
 
@@ -254,7 +260,7 @@ def previous_answer(store: Store, entry: QueryEntry) -> pa.Table | None:
 
     def look(tables: Tables) -> tuple[bytes | None, ResultPart | None]:
         raw = tables.raw("results", whole_key(entry.id))
-        state: QueryState | None = tables.get("paced", key(entry.id))
+        state: QueryState | None = tables.get("paced", catalog_key(entry.id))
         return None if raw is None else bytes(raw), None if state is None else state.previous
 
     raw, part = store.catalog.read(look)
@@ -272,7 +278,7 @@ def trim(tables: Tables, entry: QueryEntry, state: QueryState, end: int | None, 
         return state
     gone: list[str] = []
     tail_runs, tail_bytes, kept, troubles = state.tail_runs, state.tail_bytes, state.stored_runs, state.troubles
-    for at, run in tables.items("runs", key(entry.id)):
+    for at, run in tables.items("runs", catalog_key(entry.id)):
         too_many = entry.keep_runs is not None and kept > entry.keep_runs
         too_old = entry.keep_time is not None and end is not None and (run.window_end or end) <= end - entry.keep_time
         if not (too_many or too_old) or run.slide == state.delivered:
@@ -286,7 +292,7 @@ def trim(tables: Tables, entry: QueryEntry, state: QueryState, end: int | None, 
         tables.delete("runs", at)
         kept -= _delivered(run)
         troubles -= not _delivered(run)
-    first = next((last_int(at) for at, _ in tables.raw_items("runs", key(entry.id))), 0)
+    first = next((decode_last_int(at) for at, _ in tables.raw_items("runs", catalog_key(entry.id))), 0)
     parts = tuple(part for part in state.parts if part.last >= first)
     gone += [part.file for part in state.parts if part.last < first]
     retire(tables, gone)
@@ -296,11 +302,11 @@ def trim(tables: Tables, entry: QueryEntry, state: QueryState, end: int | None, 
 
 def note_trouble(tables: Tables, entry: QueryEntry, state: QueryState, run: RunEntry) -> QueryState:
     """Record a run that was not delivered; of those, only the newest are kept."""
-    at = key(entry.id, run.slide)
+    at = catalog_key(entry.id, run.slide)
     count = state.troubles + (tables.raw("runs", at) is None)
     tables.put("runs", at, run)
     if count > MOST_TROUBLES:
-        oldest = next((at for at, known in tables.items("runs", key(entry.id)) if not _delivered(known)), None)
+        oldest = next((at for at, known in tables.items("runs", catalog_key(entry.id)) if not _delivered(known)), None)
         if oldest is not None:
             tables.delete("runs", oldest)
             count -= 1
@@ -310,8 +316,8 @@ def note_trouble(tables: Tables, entry: QueryEntry, state: QueryState, run: RunE
 def retire(tables: Tables, files: Sequence[str]) -> None:
     """Files that no record names any more; readers may still be at them."""
     if files:
-        record = Reclaim(stream=0, files=tuple(files))
-        tables.put("reclaim", key(tables.version, tables.allocate("reclaims")), record)
+        record = ReclaimEntry(stream=0, files=tuple(files))
+        tables.put("reclaim", catalog_key(tables.version, tables.allocate("reclaims")), record)
 
 
 def need_again(tables: Tables, files: Collection[str]) -> None:
@@ -358,10 +364,10 @@ def roll(store: Store, entries: Iterable[QueryEntry]) -> None:
 
 
 def _rolled(store: Store, entry: QueryEntry) -> _Rolled:
-    prefix = key(entry.id) + b"r"
+    prefix = catalog_key(entry.id) + b"r"
     raws = store.catalog.read(lambda tables: {at: bytes(raw) for at, raw in tables.raw_items("results", prefix)})
     rows = pa.concat_tables([decode(raw) for raw in raws.values()])
-    slides = [last_int(at) for at in raws]
+    slides = [decode_last_int(at) for at in raws]
     part = stage_part(store, entry, rows, min(slides), max(slides))
     return _Rolled(entry, part, {at: len(raw) for at, raw in raws.items()})
 
@@ -370,11 +376,11 @@ def _name_part(tables: Tables, each: _Rolled) -> bool:
     """Put a part in the place of the runs that it holds; false if one of them has gone meanwhile."""
     entry, raws = each.entry, each.raws
     known: QueryEntry | None = tables.get("queries", entry.name.encode())
-    now: QueryState | None = tables.get("paced", key(entry.id))
+    now: QueryState | None = tables.get("paced", catalog_key(entry.id))
     if known is None or now is None or any(tables.raw("results", at) is None for at in raws):
         return False
     for at in raws:
         tables.delete("results", at)
     counts = {"tail_runs": now.tail_runs - len(raws), "tail_bytes": now.tail_bytes - sum(raws.values())}
-    tables.put("paced", key(entry.id), replace(now, parts=(*now.parts, each.part), **counts))
+    tables.put("paced", catalog_key(entry.id), replace(now, parts=(*now.parts, each.part), **counts))
     return True

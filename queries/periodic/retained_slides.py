@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
-from windrow.catalog.environment import Tables, key
+from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.lookups import find_stream
-from windrow.catalog.records import HeldStream, HoldEntry, QueryEntry, QueryState, RunEntry
+from windrow.catalog.records import QueryEntry, QueryState, RetainedSlideEntry, RetainedStream, RunEntry
 from windrow.queries.periodic.due import committed_slides, is_due
 from windrow.queries.periodic.result_store import note_trouble
-from windrow.slide_hooks import Contribution, Moving
+from windrow.slide_hooks import Contribution, SlideContext
 from windrow.store import Store
 
 MOST_HELD = 256
@@ -22,7 +22,7 @@ MOST_HELD = 256
 
 
 @contextmanager
-def follow(store: Store, moving: Moving) -> Iterator[Contribution]:
+def follow(store: Store, moving: SlideContext) -> Iterator[Contribution]:
     """Note which queries are due at a slide, and keep it for those that want every run."""
     yield _Keeping(moving.entry.id, store.clock())
 
@@ -42,10 +42,10 @@ class _Keeping:
     def commit(self, tables: Tables) -> None:
         """Find the queries that are due at the slide that is being committed."""
         waiting: list[QueryEntry] = []
-        prefix = key(self._stream)
+        prefix = catalog_key(self._stream)
         for name in [at[len(prefix) :] for at, _ in tables.raw_items("keepers", prefix)]:
             entry: QueryEntry = tables.get("queries", name)
-            state: QueryState = tables.get("paced", key(entry.id))
+            state: QueryState = tables.get("paced", catalog_key(entry.id))
             slides = committed_slides(tables, entry)
             if not is_due(entry.paces, state.seen, slides):
                 continue
@@ -53,12 +53,12 @@ class _Keeping:
             if entry.missed == "every":
                 waiting.append(entry)
                 state = replace(self._with_room(tables, entry, state), waiting=min(state.waiting + 1, MOST_HELD))
-            tables.put("paced", key(entry.id), state)
+            tables.put("paced", catalog_key(entry.id), state)
         if waiting:
-            hold, before = _hold(tables, waiting), tables.get("holds", key(tables.version))
+            hold, before = _hold(tables, waiting), tables.get("holds", catalog_key(tables.version))
             if before is not None:  # views move in the transaction of their input's slide, each with queries of its own
                 hold = replace(hold, queries=before.queries + hold.queries, streams=before.streams | hold.streams)
-            tables.put("holds", key(tables.version), hold)
+            tables.put("holds", catalog_key(tables.version), hold)
 
     def _with_room(self, tables: Tables, entry: QueryEntry, state: QueryState) -> QueryState:
         """Give the oldest waiting run up if there are too many: the disk cannot keep every slide for ever."""
@@ -79,9 +79,9 @@ class _Keeping:
         return replace(note_trouble(tables, entry, state, run), reached=slides, missed=state.missed + 1)
 
 
-def _hold(tables: Tables, waiting: Iterable[QueryEntry]) -> HoldEntry:
+def _hold(tables: Tables, waiting: Iterable[QueryEntry]) -> RetainedSlideEntry:
     waiting = tuple(waiting)
-    return HoldEntry(
+    return RetainedSlideEntry(
         version=tables.version,
         queries=tuple(entry.id for entry in waiting),
         streams={name: _stream(tables, name) for name in sorted({name for entry in waiting for name in entry.reads})},
@@ -89,10 +89,10 @@ def _hold(tables: Tables, waiting: Iterable[QueryEntry]) -> HoldEntry:
     )
 
 
-def _stream(tables: Tables, name: str) -> HeldStream:
+def _stream(tables: Tables, name: str) -> RetainedStream:
     entry, state = find_stream(tables, name)
-    stream = key(entry.id)
-    return HeldStream(
+    stream = catalog_key(entry.id)
+    return RetainedStream(
         entry=entry,
         state=state,
         segments=tuple(segment for _, segment in tables.items("segments", stream)),
@@ -102,7 +102,7 @@ def _stream(tables: Tables, name: str) -> HeldStream:
 
 def release(tables: Tables, at: bytes, queries: Iterable[int]) -> bool:
     """Let a hold go for some queries; gives whether it was there for all of them."""
-    hold: HoldEntry | None = tables.get("holds", at)
+    hold: RetainedSlideEntry | None = tables.get("holds", at)
     gone = set(queries)
     if hold is None or not gone <= set(hold.queries):
         return False
@@ -123,7 +123,7 @@ def release_all(tables: Tables, query: int) -> None:
 def keep(tables: Tables, entry: QueryEntry, *, watched: bool) -> None:
     """Let the slides of a query's streams look at it, or no longer."""
     for pace in entry.paces:
-        at = key(pace.stream_id) + entry.name.encode()
+        at = catalog_key(pace.stream_id) + entry.name.encode()
         if watched:
             tables.put_raw("keepers", at, b"")
         else:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from windrow import times
-from windrow.catalog.environment import Tables, key
+from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.records import QueryEntry, QueryState, RunEntry
 from windrow.errors import BusyError, StorageError, UnknownQueryError
 from windrow.files import disk_errors
@@ -135,7 +135,7 @@ class Round:
         for _, entry in tables.items("queries"):
             if self.names is not None and entry.name.lower() not in self.names:
                 continue
-            state: QueryState = tables.get("paced", key(entry.id))
+            state: QueryState = tables.get("paced", catalog_key(entry.id))
             found.append((entry, state))
             ready = self.now or state.retry_at is None or state.retry_at <= clock
             if ready and (state.waiting or self._is_due(entry, state, committed_slides(tables, entry, slides))):
@@ -217,7 +217,7 @@ class Round:
     def _runs(self, snapshot: Snapshot, entries: Iterable[QueryEntry], hold: bytes | None) -> Iterator[Due]:
         """What is to be run over a snapshot, judged again under the lock: another round may have been quicker."""
         states = self.store.catalog.read(
-            lambda tables: {entry.id: tables.get("paced", key(entry.id)) for entry in entries}
+            lambda tables: {entry.id: tables.get("paced", catalog_key(entry.id)) for entry in entries}
         )
         for entry in entries:
             state: QueryState | None = states[entry.id]
@@ -238,7 +238,9 @@ class Round:
 
     def _settle(self, entries: Sequence[QueryEntry]) -> None:
         """Put files in their folders that earlier rounds left, and roll what has gathered in the catalog into parts."""
-        states = self.store.catalog.read(lambda tables: [tables.get("paced", key(entry.id)) for entry in entries])
+        states = self.store.catalog.read(
+            lambda tables: [tables.get("paced", catalog_key(entry.id)) for entry in entries]
+        )
         known = [(entry, state) for entry, state in zip(entries, states, strict=True) if state is not None]
         self._place([entry for entry, state in known if state.unplaced and entry.id not in self._placed])
         full = [entry for entry, state in known if result_store.is_full(state)]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from windrow.errors import WindrowError
 from windrow.files import disk_errors
-from windrow.locks import holder, try_lock
+from windrow.locks import describe_holder, try_lock
 from windrow.queries.periodic import evaluation
 from windrow.queries.periodic.metrics import ADDRESS, Counts, Window
 from windrow.queries.periodic.runner import Round, RunReport
@@ -92,7 +92,7 @@ class Server:
             told = False
             while not (leads := try_lock(descriptor)) and not self._stop.wait(self._poll):
                 if not told:
-                    self._say(f"{holder(path)} is serving; waiting to take over")
+                    self._say(f"{describe_holder(path)} is serving; waiting to take over")
                     told = True
             if leads:
                 os.pwrite(descriptor, f"process {os.getpid()}".ljust(128).encode(), 0)

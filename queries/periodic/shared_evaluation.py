@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from windrow.catalog.records import QueryEntry
 from windrow.queries.periodic.scheduler import HYBRID_LATE_PENDING, Group, Member, batches
-from windrow.queries.priorities import BACKGROUND, GATE
-from windrow.queries.sql.split_aggregate import CannotCutError
+from windrow.queries.priorities import BACKGROUND, PROCESS_GATE
+from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.synopses import array_answers, evaluate, node_store
 from windrow.queries.synopses.array_answers import Window
 from windrow.queries.synopses.array_engine import Pass, TooLargeError, possible
@@ -60,9 +60,9 @@ def answer(
     for query in queries:
         try:
             if query.params:
-                raise CannotCutError("it has parameters")
+                raise CannotSplitError("it has parameters")
             plans.append((query, evaluate.plan(store, snapshot, query.sql, seen)))
-        except CannotCutError:
+        except CannotSplitError:
             yield query
     by_name = {query.name: (query, planned) for query, planned in plans}
     for names in batches(policy, _groups(plans), dict(late or {})):
@@ -91,7 +91,7 @@ def _answered(
     with shelf.lock:
         try:
             merged, done = _merged(store, shelf, plans, seen)
-        except CannotCutError:
+        except CannotSplitError:
             yield from (query for query, _ in plans)
             return
         yield from done.values()
@@ -127,7 +127,7 @@ def _merged(
         try:
             passed = shelf.passed(store, source.entry, there, [node for node, _ in source.nodes])
             if passed is None:
-                raise CannotCutError("a slide came meanwhile")
+                raise CannotSplitError("a slide came meanwhile")
             merged[at], answered = _passed_over(passed, planned.view.state.slide, uses)
             done |= answered
         except TooLargeError:
@@ -199,7 +199,7 @@ def _share(shelf: Shelf, merged: _Merged, plans: Sequence[tuple[QueryEntry, Plan
 
 
 def _one(shelf: Shelf, cursor: Any, merged: _Merged, query: QueryEntry, planned: Planned) -> Joint | QueryEntry:
-    GATE.pause(BACKGROUND)
+    PROCESS_GATE.pause(BACKGROUND)
     started = time.perf_counter()
     try:
         relations = [_relation(cursor, merged, planned, number) for number in range(len(planned.sources))]
@@ -209,7 +209,7 @@ def _one(shelf: Shelf, cursor: Any, merged: _Merged, query: QueryEntry, planned:
             told = [relation for relation in relations if relation is not None]
             ranked = all(ranked for _, ranked in told)
             rows = evaluate.finish(cursor, planned, [text for text, _ in told], ranked=ranked)
-    except (CannotCutError, duckdb.Error):
+    except (CannotSplitError, duckdb.Error):
         return query  # its rows will say what is wrong with it
     return Joint(query, rows, time.perf_counter() - started, f"{planned.kinds} synopsis")
 

@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from windrow import times
-from windrow.catalog.environment import Tables, key
+from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.records import QueryEntry, QueryState, RunEntry
 from windrow.errors import StorageError
 from windrow.files import disk_errors
 from windrow.formats.text import write_csv, write_json_lines
-from windrow.queries.answer import narrow
+from windrow.queries.answer import narrow_integers
 from windrow.queries.periodic import html_report, result_store
 from windrow.store import Store
 
@@ -32,7 +32,7 @@ def own_folder(entry: QueryEntry) -> str:
 
 def file_name(entry: QueryEntry, slide: int, end: int | None) -> str:
     """Where a run's file goes: relative to the warehouse, or absolute in a folder that the user named."""
-    stamp = "" if end is None else times.show(end).translate({ord("-"): None, ord(":"): None})
+    stamp = "" if end is None else times.format_time(end).translate({ord("-"): None, ord(":"): None})
     name = f"{entry.name}-{stamp}-{slide}{_SUFFIXES[entry.sink]}"
     return str(Path(entry.folder) / name) if entry.folder else own_folder(entry) + name
 
@@ -88,18 +88,18 @@ def place_waiting(store: Store, entries: Sequence[QueryEntry]) -> dict[int, str]
         return {}
     with store.catalog.write() as tables:
         for query, (placed, error) in done.items():
-            state: QueryState | None = tables.get("paced", key(query))
+            state: QueryState | None = tables.get("paced", catalog_key(query))
             if state is not None:
                 left = tuple(slide for slide in state.unplaced if slide not in placed) if error else ()
                 told = error or (state.error if state.failures else None)
-                tables.put("paced", key(query), replace(state, unplaced=left, error=told))
+                tables.put("paced", catalog_key(query), replace(state, unplaced=left, error=told))
     store.files.reach("query.settled")
     return {query: error for query, (_, error) in done.items() if error is not None}
 
 
 def _waiting(tables: Tables, entry: QueryEntry) -> list[RunEntry]:
-    state: QueryState | None = tables.get("paced", key(entry.id))
-    runs = [tables.get("runs", key(entry.id, slide)) for slide in (() if state is None else state.unplaced)]
+    state: QueryState | None = tables.get("paced", catalog_key(entry.id))
+    runs = [tables.get("runs", catalog_key(entry.id, slide)) for slide in (() if state is None else state.unplaced)]
     return [run for run in runs if run is not None]
 
 
@@ -107,7 +107,7 @@ def _portable(rows: pa.Table) -> pa.Table:
     """Staleness in seconds, which every reader of files understands."""
     at = rows.schema.get_field_index("_staleness")
     seconds = pc.divide(rows.column(at).cast(pa.int64()).cast(pa.float64()), 1e6)
-    return narrow(rows.set_column(at, "_staleness", seconds))
+    return narrow_integers(rows.set_column(at, "_staleness", seconds))
 
 
 def _parquet(store: Store, entry: QueryEntry, run: RunEntry, rows: pa.Table) -> bytes:  # noqa: ARG001

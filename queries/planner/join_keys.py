@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from windrow.queries.engine.types import quoted
+from windrow.queries.engine.types import quote_name
 from windrow.queries.sql import parse_tree
 from windrow.queries.sql.statement import Statement
 
-_FILTERS = {"COLUMN_REF", "CONSTANT", "COMPARISON", "CONJUNCTION", "BETWEEN", "OPERATOR", "PARAMETER"}
+_FILTER_CLASSES = {"COLUMN_REF", "CONSTANT", "COMPARISON", "CONJUNCTION", "BETWEEN", "OPERATOR", "PARAMETER"}
 """What a condition on the table may be made of: nothing that could fail, or give something else the next time."""
 _OPERATORS = {"COMPARE_IN", "COMPARE_NOT_IN", "OPERATOR_NOT", "OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL"}
-_OUTER = {"INNER", "LEFT", "RIGHT", "FULL"}
-_PLAIN = {"REGULAR", "CROSS"}
+_JOIN_TYPES = {"INNER", "LEFT", "RIGHT", "FULL"}
+_PLAIN_JOINS = {"REGULAR", "CROSS"}
 
 Node = parse_tree.Node
 
@@ -36,7 +36,7 @@ class KeySource:
 
 
 @dataclass(frozen=True)
-class _Leaf:
+class _FromRelation:
     """A relation in a FROM clause; `columns` is None if they are not known."""
 
     node: Node
@@ -46,12 +46,12 @@ class _Leaf:
 
 
 @dataclass(frozen=True)
-class _Column:
-    leaf: _Leaf
+class _ResolvedColumn:
+    leaf: _FromRelation
     name: str
 
 
-class Finder:
+class KeySourceFinder:
     """Looks for key sources in one statement.
 
     Args:
@@ -97,7 +97,7 @@ class Finder:
 
     # -- WHERE stream.key IN (SELECT column FROM table WHERE …)
 
-    def _by_subquery(self, select: Node, leaves: list[_Leaf]) -> Iterator[KeySource]:
+    def _by_subquery(self, select: Node, leaves: list[_FromRelation]) -> Iterator[KeySource]:
         for condition in _conjuncts(select.get("where_clause")):
             if condition.get("class") != "SUBQUERY" or condition["subquery_type"] != "ANY":
                 continue
@@ -117,7 +117,7 @@ class Finder:
 
     # -- FROM stream JOIN table USING (key) WHERE conditions on the table
 
-    def _by_join(self, select: Node, leaves: list[_Leaf]) -> Iterator[KeySource]:
+    def _by_join(self, select: Node, leaves: list[_FromRelation]) -> Iterator[KeySource]:
         joins = list(_joins(select["from_table"]))
         if not joins or not all(_is_inner(join) for join in joins):
             return
@@ -132,24 +132,26 @@ class Finder:
                 own = [each for each in conditions if self._is_filter(each, other.leaf, leaves)]
                 yield self._source(one.leaf, key, other, own)
 
-    def _equated(self, condition: Node, leaves: list[_Leaf]) -> Iterator[tuple[_Column, _Column]]:
+    def _equated(
+        self, condition: Node, leaves: list[_FromRelation]
+    ) -> Iterator[tuple[_ResolvedColumn, _ResolvedColumn]]:
         if condition.get("type") == "COMPARE_EQUAL":
             left, right = self._resolve(condition["left"], leaves), self._resolve(condition["right"], leaves)
             if left is not None and right is not None:
                 yield left, right
                 yield right, left
 
-    def _used(self, join: Node) -> Iterator[tuple[_Column, _Column]]:
+    def _used(self, join: Node) -> Iterator[tuple[_ResolvedColumn, _ResolvedColumn]]:
         sides = [list(self._leaves(join[side])) for side in ("left", "right")]
         if all(len(side) == 1 for side in sides):
             (left,), (right,) = sides
             for name in join.get("using_columns") or ():
-                yield _Column(left, name), _Column(right, name)
-                yield _Column(right, name), _Column(left, name)
+                yield _ResolvedColumn(left, name), _ResolvedColumn(right, name)
+                yield _ResolvedColumn(right, name), _ResolvedColumn(left, name)
 
     # -- names
 
-    def _leaves(self, node: Node) -> Iterator[_Leaf]:
+    def _leaves(self, node: Node) -> Iterator[_FromRelation]:
         if node.get("type") == "JOIN":
             yield from self._leaves(node["left"])
             yield from self._leaves(node["right"])
@@ -158,9 +160,9 @@ class Finder:
         known = self._columns.get(name.lower()) if len(node.get("qualified_name", {}).get("path", ())) == 1 else None
         if name.lower() in self._hiding or node.get("column_name_alias"):
             known = None
-        yield _Leaf(node, (node.get("alias") or name).lower(), name, known)
+        yield _FromRelation(node, (node.get("alias") or name).lower(), name, known)
 
-    def _resolve(self, node: Node | None, leaves: list[_Leaf]) -> _Column | None:
+    def _resolve(self, node: Node | None, leaves: list[_FromRelation]) -> _ResolvedColumn | None:
         """The column that a reference certainly means."""
         if node is None or node.get("class") != "COLUMN_REF":
             return None
@@ -174,9 +176,9 @@ class Finder:
         if len(owners) != 1 or owners[0].columns is None:
             return None
         own = [name for name in owners[0].columns if name.lower() == names[-1]]
-        return _Column(owners[0], own[0]) if own else None
+        return _ResolvedColumn(owners[0], own[0]) if own else None
 
-    def _key(self, column: _Column, source: Node) -> str | None:
+    def _key(self, column: _ResolvedColumn, source: Node) -> str | None:
         """The search key column that this is, if the conclusion may be drawn for its stream."""
         relation = column.leaf.relation.lower()
         if column.leaf.columns is None or relation not in self._streams or relation not in self._once:
@@ -184,13 +186,13 @@ class Finder:
         key = self._streams[relation][1].get(column.name.lower())
         return key if key is not None and _is_reachable(source, column.leaf.node) else None
 
-    def _is_filter(self, condition: Node, leaf: _Leaf, leaves: list[_Leaf]) -> bool:
+    def _is_filter(self, condition: Node, leaf: _FromRelation, leaves: list[_FromRelation]) -> bool:
         """Whether a condition speaks of one relation only, and always says the same."""
         for visit in parse_tree.walk(condition):
             role = visit.node.get("class")
             if role is None:
                 continue  # a literal
-            if role not in _FILTERS or (role == "OPERATOR" and visit.node["type"] not in _OPERATORS):
+            if role not in _FILTER_CLASSES or (role == "OPERATOR" and visit.node["type"] not in _OPERATORS):
                 return False
             if role == "COLUMN_REF":
                 column = self._resolve(visit.node, leaves)
@@ -200,7 +202,7 @@ class Finder:
 
     # -- the query
 
-    def _source(self, stream: _Leaf, key: str, given: _Column, conditions: list[Node]) -> KeySource:
+    def _source(self, stream: _FromRelation, key: str, given: _ResolvedColumn, conditions: list[Node]) -> KeySource:
         relation = self._streams[stream.relation.lower()][0]
         texts: list[str] = []
         parameters: dict[str, Any] = {}
@@ -210,21 +212,21 @@ class Finder:
                 texts.append(f"({written[0]})")
                 parameters |= written[1]
         where = f" WHERE {' AND '.join(texts)}" if texts else ""
-        table = quoted(given.leaf.relation)
-        alias = quoted(given.leaf.node.get("alias") or given.leaf.relation)
-        sql = f"SELECT DISTINCT {alias}.{quoted(given.name)} FROM {table} AS {alias}{where}"
+        table = quote_name(given.leaf.relation)
+        alias = quote_name(given.leaf.node.get("alias") or given.leaf.relation)
+        sql = f"SELECT DISTINCT {alias}.{quote_name(given.name)} FROM {table} AS {alias}{where}"
         return KeySource(relation, key, given.leaf.relation, given.name, sql, parameters)
 
     def _written(self, condition: Node) -> tuple[str, dict[str, Any]] | None:
         """A condition as it was written, its parameters by name; None if its text cannot be told for certain."""
-        nodes = [visit.node for visit in parse_tree.walk(condition) if parse_tree.location(visit.node) is not None]
+        nodes = [visit.node for visit in parse_tree.walk(condition) if parse_tree.find_location(visit.node) is not None]
         start = min(node["query_location"] for node in nodes)
         stop = max(node["query_location"] + node["query_location_length"] for node in nodes)
-        again = parse_tree.statements(f"SELECT {self._data[start:stop].decode(errors='replace')}")
+        again = parse_tree.parse_statements(f"SELECT {self._data[start:stop].decode(errors='replace')}")
         if (
             isinstance(again, parse_tree.Refusal)
             or len(again) != 1
-            or _shape(again[0]["select_list"]) != _shape([condition])
+            or _without_locations(again[0]["select_list"]) != _without_locations([condition])
         ):
             return None
         pieces: list[bytes] = []
@@ -241,13 +243,13 @@ class Finder:
         return given[name] if isinstance(given, dict) else given[int(name) - 1]
 
 
-def _shape(node: Any) -> Any:
+def _without_locations(node: Any) -> Any:
     """A tree without the places in the text and the numbers of parameters."""
     if isinstance(node, list):
-        return [_shape(item) for item in node]
+        return [_without_locations(item) for item in node]
     if isinstance(node, dict):
         left_out = {"query_location", "query_location_length", "identifier"}
-        return {name: _shape(value) for name, value in node.items() if name not in left_out}
+        return {name: _without_locations(value) for name, value in node.items() if name not in left_out}
     return node
 
 
@@ -269,7 +271,7 @@ def _joins(node: Node) -> Iterator[Node]:
 
 
 def _is_inner(join: Node) -> bool:
-    return join["join_type"] == "INNER" and join["ref_type"] in _PLAIN
+    return join["join_type"] == "INNER" and join["ref_type"] in _PLAIN_JOINS
 
 
 def _is_reachable(source: Node, leaf: Node) -> bool:
@@ -278,7 +280,7 @@ def _is_reachable(source: Node, leaf: Node) -> bool:
         return True
     if (
         source.get("type") != "JOIN"
-        or source["join_type"] not in _OUTER
+        or source["join_type"] not in _JOIN_TYPES
         or source["ref_type"] not in ("REGULAR", "CROSS")
     ):
         return False

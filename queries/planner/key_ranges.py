@@ -15,24 +15,24 @@ import pyarrow as pa
 from duckdb._sources import nodes
 
 from windrow.indexes.probe import KeyRange
-from windrow.indexes.row_model import RowModel, value_bytes
+from windrow.indexes.row_model import RowModel, encode_value
 from windrow.native import key_encoding as native_keys
 
-MOST_POINTS = 10_000
+MAX_KEY_POINTS = 10_000
 _NOT_NULL, _END = b"\x01", b"\x02"
-_MARGIN = 2
+_TIME_MARGIN = 2
 """Microseconds by which a time constant may be off: finer units are rounded, and an open end becomes a closed one."""
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 Interval = tuple[bytes, bytes]
 """Encoded values of one column from the first, up to but without the second."""
 Intervals = list[Interval]
-Span = tuple[int | None, int | None]
+TimeRange = tuple[int | None, int | None]
 Encode = Callable[[Any], bytes | None]
 
 
 @dataclass(frozen=True)
-class Asked:
+class KeyPredicate:
     """What predicates leave of a stream."""
 
     keys: tuple[KeyRange, ...] | None
@@ -41,12 +41,12 @@ class Asked:
     upto: int | None
 
 
-def asked_of(
+def find_key_predicate(
     predicates: Iterable[nodes.Node],
     model: RowModel,
     schema: pa.Schema,
     among: Mapping[str, pa.Array] | None = None,
-) -> Asked:
+) -> KeyPredicate:
     """The ranges that all of `predicates` together allow.
 
     Args:
@@ -57,16 +57,16 @@ def asked_of(
     """
     given = list(predicates)
     nothing: tuple[int | None, int | None] = (None, None)
-    after, upto = functools.reduce(_both, (_times(predicate, model.time) for predicate in given), nothing)
+    after, upto = functools.reduce(_both, (_find_time_range(predicate, model.time) for predicate in given), nothing)
     per_column: list[Intervals | None] = []
     for name in model.key:
         encode = _encoder(schema.field(name).type)
         allowed = _points((among or {}).get(name), schema.field(name).type)
         for predicate in given:
-            own = _intervals(predicate, name, encode)
+            own = _find_intervals(predicate, name, encode)
             allowed = own if allowed is None else allowed if own is None else _intersect(allowed, own)
         per_column.append(allowed)
-    return Asked(_compose(per_column), after, upto)
+    return KeyPredicate(_compose(per_column), after, upto)
 
 
 def _points(values: pa.Array | None, kind: pa.DataType) -> Intervals | None:
@@ -96,7 +96,7 @@ def _encoder(kind: pa.DataType) -> Encode:
     is_time = pa.types.is_timestamp(plain)
 
     def encode(value: Any) -> bytes | None:
-        at_once = value_bytes(value, plain)
+        at_once = encode_value(value, plain)
         if at_once is not None:
             return at_once
         try:
@@ -114,11 +114,11 @@ def _encoder(kind: pa.DataType) -> Encode:
     return encode
 
 
-def _intervals(predicate: nodes.Node, column: str, encode: Encode) -> Intervals | None:
+def _find_intervals(predicate: nodes.Node, column: str, encode: Encode) -> Intervals | None:
     """The values of `column` for which the predicate can be true; None: it does not say."""
     if isinstance(predicate, nodes.Binary) and predicate.op in ("AND", "OR"):
-        left = _intervals(predicate.left, column, encode)
-        right = _intervals(predicate.right, column, encode)
+        left = _find_intervals(predicate.left, column, encode)
+        right = _find_intervals(predicate.right, column, encode)
         if predicate.op == "AND":
             return right if left is None else left if right is None else _intersect(left, right)
         return None if left is None or right is None else _unite(left + right)
@@ -180,8 +180,8 @@ def _compose(columns: Sequence[Intervals | None]) -> tuple[KeyRange, ...] | None
     """Ranges of the whole key from those of its columns: points lengthen a prefix, a range ends it."""
     prefixes, found = [b""], list[KeyRange]()
     for at, intervals in enumerate(columns):
-        if intervals is None or len(prefixes) * len(intervals) > MOST_POINTS:
-            return None if at == 0 else _sorted([*found, *(_whole(prefix) for prefix in prefixes)])
+        if intervals is None or len(prefixes) * len(intervals) > MAX_KEY_POINTS:
+            return None if at == 0 else _sorted([*found, *(_prefix_range(prefix) for prefix in prefixes)])
         points = []
         for low, high in intervals:
             if _is_point((low, high)):
@@ -196,44 +196,48 @@ def _sorted(ranges: list[KeyRange]) -> tuple[KeyRange, ...]:
     return tuple(sorted(ranges, key=lambda each: each.low))
 
 
-def _whole(prefix: bytes) -> KeyRange:
+def _prefix_range(prefix: bytes) -> KeyRange:
     return KeyRange(prefix, native_keys.successor(prefix), open_ended=True)
 
 
-def _times(predicate: nodes.Node, column: str) -> Span:
+def _find_time_range(predicate: nodes.Node, column: str) -> TimeRange:
     """Bounds ``after < ts <= upto`` that a predicate implies; None where it does not."""
     if isinstance(predicate, nodes.Binary) and predicate.op in ("AND", "OR"):
-        left, right = _times(predicate.left, column), _times(predicate.right, column)
+        left, right = _find_time_range(predicate.left, column), _find_time_range(predicate.right, column)
         return _both(left, right) if predicate.op == "AND" else _either(left, right)
     if not _is_column(predicate, column):
         return None, None
     if isinstance(predicate, nodes.In):
-        spans = [_compared("=", item) for item in predicate.values]
+        spans = [_compare_time("=", item) for item in predicate.values]
         return functools.reduce(_either, spans)
     if isinstance(predicate, nodes.Binary):
-        return _compared(predicate.op, predicate.right)
+        return _compare_time(predicate.op, predicate.right)
     return None, None
 
 
-def _compared(op: str, constant: nodes.Node) -> Span:
-    time = _micros(constant.value) if isinstance(constant, nodes.Lit) else None
+def _compare_time(op: str, constant: nodes.Node) -> TimeRange:
+    time = _to_micros(constant.value) if isinstance(constant, nodes.Lit) else None
     if time is None:
         return None, None
-    return time - _MARGIN if op in (">", ">=", "=") else None, time + _MARGIN if op in ("<", "<=", "=") else None
+    return time - _TIME_MARGIN if op in (">", ">=", "=") else None, time + _TIME_MARGIN if op in (
+        "<",
+        "<=",
+        "=",
+    ) else None
 
 
-def _both(left: Span, right: Span) -> Span:
+def _both(left: TimeRange, right: TimeRange) -> TimeRange:
     afters, uptos = ([bound for bound in pair if bound is not None] for pair in zip(left, right, strict=True))
     return max(afters, default=None), min(uptos, default=None)
 
 
-def _either(left: Span, right: Span) -> Span:
+def _either(left: TimeRange, right: TimeRange) -> TimeRange:
     (a, b), (c, d) = left, right
     return None if a is None or c is None else min(a, c), None if b is None or d is None else max(b, d)
 
 
-def _micros(value: object) -> int | None:
-    """Microseconds of a time constant, within `_MARGIN`."""
+def _to_micros(value: object) -> int | None:
+    """Microseconds of a time constant, within `_TIME_MARGIN`."""
     if isinstance(value, dt.datetime):
         stamped = value if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
         return (stamped - _EPOCH) // dt.timedelta(microseconds=1)

@@ -15,53 +15,55 @@ from typing import Any
 import pyarrow as pa
 
 from windrow.errors import WindowError
-from windrow.indexes.column_cache import Picks
+from windrow.indexes.column_cache import SegmentRanges
 from windrow.indexes.manifest import Manifest
-from windrow.indexes.probe import SORTED, KeyRange, Located, read_found, read_near
-from windrow.indexes.segment_reader import FileReader, Spans, read_live_spans, read_within
+from windrow.indexes.probe import SORTED_BY_KEY, KeyRange, LocatedRows, read_candidates, read_matching
+from windrow.indexes.segment_reader import SegmentFileReader, Spans, read_live_spans, read_within_limits
 from windrow.indexes.segments import Segment
-from windrow.indexes.selection import Bounds, Selection
-from windrow.queries.engine.cursor_pool import Desk
-from windrow.queries.engine.types import quoted
-from windrow.queries.planner.key_ranges import Asked
-from windrow.queries.planner.predicates import Heard, Listener
-from windrow.queries.planner.scan_sql import absent_columns, edge_condition, ordered_sql, window_sql
-from windrow.queries.planner.top_k import First, Top, first_of
+from windrow.indexes.selection import Selection, WindowBounds
+from windrow.queries.engine.cursor_pool import PooledCursor
+from windrow.queries.engine.types import quote_name
+from windrow.queries.planner.key_ranges import KeyPredicate
+from windrow.queries.planner.predicates import CollectedPredicates, PredicateCollector
+from windrow.queries.planner.scan_sql import edge_condition, find_missing_columns, ordered_sql, window_sql
+from windrow.queries.planner.top_k import TopK, TopKPicker, find_top_k
 from windrow.queries.sql import macros, window_spec
-from windrow.queries.sql.column_usage import filtered_columns
+from windrow.queries.sql.column_usage import find_filtered_columns
 from windrow.queries.sql.statement import Reference, Statement
-from windrow.snapshot import Snapshot, StreamView
+from windrow.snapshot import Snapshot, StreamSnapshot
 
-_FEW = 100_000
+EDGE_ROWS = 100_000
 """Rows that one thread has picked sooner than DuckDB's would have begun."""
 
 
-def is_small(view: StreamView, selection: Selection, reader: FileReader) -> bool:
+def is_small_edge(view: StreamSnapshot, selection: Selection, reader: SegmentFileReader) -> bool:
     """Whether the edge of a window is worth picking here: it has few rows, and its pages need not be unpacked."""
     edge = Manifest.of(selection.edge)
-    if edge.rows > _FEW:
+    if edge.rows > EDGE_ROWS:
         return False
     files = edge.files()
     reader.mapped_all(tuple(files), view.stored_schema)  # what is not known yet says nothing
     return not reader.unpacks(files)
 
 
-def shown(schema: pa.Schema) -> pa.Schema:
+def to_text_views(schema: pa.Schema) -> pa.Schema:
     """The columns as they are handed out: texts as views of the files that they lie in, so that none is copied."""
-    return pa.schema([field.with_type(_viewed(field.type)) for field in schema])
+    return pa.schema([field.with_type(_text_view_type(field.type)) for field in schema])
 
 
-def _viewed(kind: pa.DataType) -> pa.DataType:
+def _text_view_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return pa.string_view()
     return pa.binary_view() if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else kind
 
 
-def rows(view: StreamView, selection: Selection, schema: pa.Schema, reader: FileReader) -> list[pa.RecordBatch]:
-    """The rows at the edge that are in the window, with some of the columns that are `shown`."""
+def read_edge_rows(
+    view: StreamSnapshot, selection: Selection, schema: pa.Schema, reader: SegmentFileReader
+) -> list[pa.RecordBatch]:
+    """The rows at the edge that are in the window, with some of the columns that are `to_text_views`."""
     spans, bounds, full = Spans.of_segments(selection.edge), selection.edge_bounds(), view.stored_schema
     limits = bounds.limits(view.model, full)
-    found = None if limits is None else read_within(spans, limits, schema, full, reader)
+    found = None if limits is None else read_within_limits(spans, limits, schema, full, reader)
     if found is not None:
         return [found]
     stored = pa.schema([full.field(name) for name in schema.names])
@@ -76,16 +78,16 @@ NEAR_ROWS = 2_000
 """Up to so many rows are read with all their columns before anybody has looked at their keys."""
 PROBE_SHARE = 0.2
 """Where more than this share of a stream has the wanted keys, whole segments are read."""
-Picking = Callable[[Sequence[Segment]], Picks]
+PickRows = Callable[[Sequence[Segment]], SegmentRanges]
 """Which rows of segments are wanted; asked when they are read."""
 
 
 @dataclass(frozen=True)
-class Pruned:
+class RelationPlan:
     """What a reference to a stream reads, out of what the stream has."""
 
     reference: Reference
-    bounds: Bounds | None
+    bounds: WindowBounds | None
     path: str
     """How it is read: ``columns`` (kept in memory), ``scan`` (files), ``probe`` (rows by key), ``empty``."""
     selection: Selection
@@ -94,7 +96,7 @@ class Pruned:
     """Those that the stream has."""
     picked: int | None
     """Rows that are read if they are found by key; None: all of the segments."""
-    asked: Asked
+    asked: KeyPredicate
     origin: str = ""
     """Where keys come from that the statement does not name itself, in words."""
 
@@ -123,41 +125,41 @@ class Pruned:
     @property
     def keys(self) -> str:
         """What the search key was found to be restricted to, in words."""
-        return _in_words(self.asked.keys) + (self.origin if self.asked.keys else "")
+        return _describe_ranges(self.asked.keys) + (self.origin if self.asked.keys else "")
 
 
 @dataclass(frozen=True)
-class _Ready:
+class _SelectedRelation:
     """A stream relation before it is given to DuckDB."""
 
     reference: Reference
-    view: StreamView
+    view: StreamSnapshot
     selection: Selection
-    asked: Asked
-    found: Located | None
+    asked: KeyPredicate
+    found: LocatedRows | None
 
 
-def _kept(selection: Selection, keep: Callable[[Segment], bool]) -> Selection:
+def _filter_segments(selection: Selection, keep: Callable[[Segment], bool]) -> Selection:
     return Selection(selection.bounds, tuple(filter(keep, selection.whole)), tuple(filter(keep, selection.edge)))
 
 
-def _narrowed(selection: Selection, wanted: Asked) -> Selection:
+def _prune_by_time(selection: Selection, wanted: KeyPredicate) -> Selection:
     """Without the segments that a predicate on the time leaves nothing of; the rest is DuckDB's to filter."""
     after, upto = wanted.after, wanted.upto
     if after is None and upto is None:
         return selection
-    return _kept(
+    return _filter_segments(
         selection,
         lambda segment: (after is None or segment.max_ts > after) and (upto is None or segment.min_ts <= upto),
     )
 
 
-def _is_probe(found: Located) -> bool:
+def _is_probe(found: LocatedRows) -> bool:
     """Whether the rows are so few, and in so few places, that they are read by page."""
     return len(found.start) <= PROBE_RANGES and found.rows <= PROBE_ROWS
 
 
-def _in_words(ranges: Sequence[KeyRange] | None) -> str:
+def _describe_ranges(ranges: Sequence[KeyRange] | None) -> str:
     if ranges is None:
         return "any"
     points = sum(each.is_point for each in ranges)
@@ -166,13 +168,13 @@ def _in_words(ranges: Sequence[KeyRange] | None) -> str:
     return " and ".join(words) or "none"
 
 
-def bounds_of(view: StreamView, window: window_spec.WindowSpec) -> Bounds | None:
+def find_bounds(view: StreamSnapshot, window: window_spec.WindowSpec) -> WindowBounds | None:
     """The bounds of a window at the stream's clock; None before its first slide."""
-    if isinstance(window, window_spec.Range):
+    if isinstance(window, window_spec.RangeWindow):
         return view.last(window.length)
-    if isinstance(window, window_spec.Since):
+    if isinstance(window, window_spec.LandmarkWindow):
         return view.bounds(after=window.start)
-    if isinstance(window, window_spec.Between):
+    if isinstance(window, window_spec.FixedWindow):
         if window.stop <= window.start:
             raise WindowError(f"{window} is empty: it ends before it begins")
         return view.bounds(after=window.start, upto=window.stop)
@@ -189,47 +191,47 @@ class Planner:
         desk: Where the statement will run.
     """
 
-    def __init__(self, snapshot: Snapshot, statement: Statement, parameters: Any, desk: Desk) -> None:
+    def __init__(self, snapshot: Snapshot, statement: Statement, parameters: Any, desk: PooledCursor) -> None:
         self.desk = desk
         self.snapshot = snapshot
         self.statement = statement
         self.parameters = parameters
         self._root = snapshot.store.root
-        self._heard = Heard()
-        self._numbered = macros.asks_for_order(statement)
+        self._heard = CollectedPredicates()
+        self._numbered = macros.uses_sequence(statement)
 
-    def prepare(self, references: Sequence[Reference]) -> list[Pruned]:
+    def prepare(self, references: Sequence[Reference]) -> list[RelationPlan]:
         """Make every stream of the statement readable under its relation's name; gives what was pruned."""
         streams = {reference.relation: reference for reference in references}
-        self._heard = Listener(self.snapshot, self.desk, self.statement, self.parameters, streams).listen()
+        self._heard = PredicateCollector(self.snapshot, self.desk, self.statement, self.parameters, streams).listen()
         ready = [self._select(reference) for reference in streams.values()]
         return [self._make(each) for each in ready]
 
-    def _view(self, reference: Reference) -> StreamView:
+    def _view(self, reference: Reference) -> StreamSnapshot:
         return self.snapshot.view(reference.name)
 
-    def _select(self, reference: Reference) -> _Ready:
+    def _select(self, reference: Reference) -> _SelectedRelation:
         view = self._view(reference)
-        bounds = bounds_of(view, reference.window)
-        wanted = self._heard.asked.get(reference.relation, Asked(None, None, None))
-        if isinstance(reference.window, window_spec.Rows):
-            wanted = Asked(None, None, None)  # selection does not commute with a count window
-        selection = _narrowed(view.select(bounds), wanted)
+        bounds = find_bounds(view, reference.window)
+        wanted = self._heard.asked.get(reference.relation, KeyPredicate(None, None, None))
+        if isinstance(reference.window, window_spec.CountWindow):
+            wanted = KeyPredicate(None, None, None)  # selection does not commute with a count window
+        selection = _prune_by_time(view.select(bounds), wanted)
         if wanted.keys is None or not selection.segments:
-            return _Ready(reference, view, selection, wanted, None)
+            return _SelectedRelation(reference, view, selection, wanted, None)
         found = self._heard.located(reference.relation, selection.segments, self.snapshot.directories, view.sorted_by)
         kept = selection
         if not found.touches_all():
             holding = found.holding()
-            kept = _kept(selection, lambda segment: segment.id in holding)
+            kept = _filter_segments(selection, lambda segment: segment.id in holding)
         few = found.rows <= 1000 or found.rows <= PROBE_SHARE * view.segments.rows
-        return _Ready(reference, view, kept, wanted, found if few else None)
+        return _SelectedRelation(reference, view, kept, wanted, found if few else None)
 
-    def _make(self, ready: _Ready) -> Pruned:
+    def _make(self, ready: _SelectedRelation) -> RelationPlan:
         reference, view, selection = ready.reference, ready.view, ready.selection
         model, name = view.model, reference.relation
         path = "scan" if selection.segments else "empty"
-        newest = reference.window.count if isinstance(reference.window, window_spec.Rows) else None
+        newest = reference.window.count if isinstance(reference.window, window_spec.CountWindow) else None
         if newest is not None or self._numbered:
             sql = ordered_sql(
                 self._root,
@@ -239,11 +241,11 @@ class Planner:
                 view.state.torn,
                 newest=newest,
                 numbered=self._numbered,
-                absent=absent_columns(view, selection, self.snapshot.store.reader),
+                absent=find_missing_columns(view, selection, self.snapshot.store.reader),
             )
             self._create_view(name, sql)
         elif (first := self._first(reference, view)) is not None and selection.segments and self._fits(view, selection):
-            top = Top(first, selection.whole, self.snapshot.store.columns, view.stored_schema)
+            top = TopKPicker(first, selection.whole, self.snapshot.store.columns, view.stored_schema)
             self._register_columns(name, view, selection, top.picks)
             path = "columns"
         elif ready.found is not None and selection.segments:
@@ -260,7 +262,7 @@ class Planner:
         self._count(ready, path)
         return self._pruned(ready, path)
 
-    def _count(self, ready: _Ready, path: str) -> None:
+    def _count(self, ready: _SelectedRelation, path: str) -> None:
         """Tell the advisor what was asked."""
         view, store = ready.view, self.snapshot.store
         definition = view.entry.definition
@@ -268,41 +270,41 @@ class Planner:
             store.count_probe(view.entry.id, ready.found.rows, definition.key[:1])
         else:
             names = [name for name in view.schema.names if name not in (definition.time, definition.expires)]
-            store.count_scan(view.entry.id, filtered_columns(self.statement, names))
+            store.count_scan(view.entry.id, find_filtered_columns(self.statement, names))
 
-    def offer(self, name: str, view: StreamView, selection: Selection, torn: Collection[str] = ()) -> str:
+    def offer(self, name: str, view: StreamSnapshot, selection: Selection, torn: Collection[str] = ()) -> str:
         """Make a window readable under a name; gives how it is read. Of `torn` files only its segments' rows are."""
         if selection.segments and self._fits(view, selection):
             self._register_columns(name, view, selection)
             return "columns"
         model = view.model
-        absent = absent_columns(view, selection, self.snapshot.store.reader)
+        absent = find_missing_columns(view, selection, self.snapshot.store.reader)
         files = {*view.state.torn, *torn}
         self._create_view(name, window_sql(self._root, model, view.schema, selection, files, absent))
         return "scan" if selection.segments else "empty"
 
-    def _fits(self, view: StreamView, selection: Selection) -> bool:
+    def _fits(self, view: StreamSnapshot, selection: Selection) -> bool:
         """Whether the window's columns can be kept in memory between queries."""
         return self.snapshot.store.columns.has_room_for(selection.segments, view.stored_schema)
 
-    def _first(self, reference: Reference, view: StreamView) -> First | None:
+    def _first(self, reference: Reference, view: StreamSnapshot) -> TopK | None:
         """What the statement orders by first, if it wants only a few rows of all."""
-        first = first_of(self.statement, reference.relation, tuple(view.schema.names))
-        return first if first is not None and Top.suits(view.schema.field(first.column).type) else None
+        first = find_top_k(self.statement, reference.relation, tuple(view.schema.names))
+        return first if first is not None and TopKPicker.suits(view.schema.field(first.column).type) else None
 
     def _register_columns(
         self,
         name: str,
-        view: StreamView,
+        view: StreamSnapshot,
         selection: Selection,
-        picks: Picking | None = None,
+        picks: PickRows | None = None,
         noted_as: str | None = None,
     ) -> None:
         """Offer the window out of the column cache; only segments at its edge are filtered."""
         store, parts = self.snapshot.store, list[str]()
         # Of all segments together: those that are wholly live are often only the newest, of which nothing is known yet.
         repeating = store.columns.repeating(selection.segments, view.stored_schema)
-        picked = picks is None and bool(selection.edge) and is_small(view, selection, store.reader)
+        picked = picks is None and bool(selection.edge) and is_small_edge(view, selection, store.reader)
         for suffix, segments in (("whole", selection.whole), ("edge", selection.edge)):
             if not segments:
                 continue
@@ -314,21 +316,23 @@ class Planner:
             else:
                 self._offer_columns(own, view, segments, repeating, picks, noted_as)
             condition = "" if ready else f" WHERE {edge_condition(view, selection)}"
-            parts.append(f"SELECT * FROM {quoted(own)}{condition}")
+            parts.append(f"SELECT * FROM {quote_name(own)}{condition}")
         if not alone:
             self._create_view(name, " UNION ALL ".join(parts))
 
-    def _offer_edge(self, name: str, view: StreamView, selection: Selection) -> None:
+    def _offer_edge(self, name: str, view: StreamSnapshot, selection: Selection) -> None:
         reader, count = self.snapshot.store.reader, Manifest.of(selection.edge).rows
-        self.desk.source(name, shown(view.schema), lambda schema: rows(view, selection, schema, reader), count)
+        self.desk.source(
+            name, to_text_views(view.schema), lambda schema: read_edge_rows(view, selection, schema, reader), count
+        )
 
     def _offer_columns(
         self,
         name: str,
-        view: StreamView,
+        view: StreamSnapshot,
         segments: Sequence[Segment],
         repeating: Collection[str],
-        picks: Picking | None,
+        picks: PickRows | None,
         noted_as: str | None,
     ) -> None:
         cache, full = self.snapshot.store.columns, view.stored_schema
@@ -345,7 +349,7 @@ class Planner:
 
         self.desk.source(name, schema, read, sum(segment.rows for segment in segments))
 
-    def _register_probe(self, name: str, ready: _Ready, found: Located) -> None:
+    def _register_probe(self, name: str, ready: _SelectedRelation, found: LocatedRows) -> None:
         view, store = ready.view, self.snapshot.store
         model, full = view.model, view.stored_schema
         whole = not ready.selection.edge
@@ -357,10 +361,10 @@ class Planner:
             if whole and not plain and (held := store.columns.held_rows(found.places(), schema)) is not None:
                 return pa.Table.from_batches([held])
             # DuckDB looks at the keys of the few rows that lie beside those that count; of many, keys are read first.
-            if view.sorted_by is SORTED and (found.rows <= NEAR_ROWS or found.exact.all()):
-                return read_near(spans, ready.selection, model, full, schema, store.reader)
+            if view.sorted_by is SORTED_BY_KEY and (found.rows <= NEAR_ROWS or found.exact.all()):
+                return read_candidates(spans, ready.selection, model, full, schema, store.reader)
             ranges = ready.asked.keys or ()
-            return read_found(found.ranges(), ready.selection, ranges, model, full, schema, store.reader)
+            return read_matching(found.ranges(), ready.selection, ranges, model, full, schema, store.reader)
 
         def read(schema: pa.Schema) -> Iterable[pa.RecordBatch]:
             rows = self._heard.rows(name, found, schema, lambda: looked_up(schema)) if whole else looked_up(schema)
@@ -372,8 +376,8 @@ class Planner:
     def _create_view(self, name: str, sql: str) -> None:
         self.desk.view(name, sql)
 
-    def _pruned(self, ready: _Ready, path: str) -> Pruned:
-        return Pruned(
+    def _pruned(self, ready: _SelectedRelation, path: str) -> RelationPlan:
+        return RelationPlan(
             reference=ready.reference,
             bounds=None if ready.view.state.slide is None else ready.selection.bounds,
             path=path,

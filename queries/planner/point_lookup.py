@@ -12,31 +12,34 @@ from typing import Any
 import pyarrow as pa
 from duckdb._sources import nodes
 
-from windrow.definitions import StreamDefinition, schema_of
+from windrow.definitions import StreamDefinition, read_schema
 from windrow.indexes.probe import KeyRange
-from windrow.indexes.row_model import value_bytes
-from windrow.queries.planner.key_ranges import Asked, asked_of
+from windrow.indexes.row_model import encode_value
+from windrow.queries.planner.key_ranges import KeyPredicate, find_key_predicate
 from windrow.queries.sql import parse_tree
-from windrow.queries.sql.statement import Path, Statement, by_likeness
+from windrow.queries.sql.statement import Statement, TreePath, cached_per_template
 
 _INTEGER = re.compile(r"-?[0-9]{1,20}")
-_UNCLEAR = {"STAR", "POSITIONAL_REFERENCE", "SUBQUERY", "LAMBDA", "LAMBDA_REF"}
+_UNCLEAR_CLASSES = {"STAR", "POSITIONAL_REFERENCE", "SUBQUERY", "LAMBDA", "LAMBDA_REF"}
 """What may mean a column without naming it, or another one than it names."""
 
 
-def asked(statement: Statement, parameters: Any, definition: StreamDefinition) -> Asked | None:
+def find_point_predicate(statement: Statement, parameters: Any, definition: StreamDefinition) -> KeyPredicate | None:
     """What a statement asks of the search key of the only stream that it reads; None if that is not plain."""
-    points, schema = _points(statement, definition.key, definition.time, definition.schema_bytes), definition.schema
+    points, schema = (
+        _find_key_equalities(statement, definition.key, definition.time, definition.schema_bytes),
+        definition.schema,
+    )
     if points is None:
         return None
-    values = [(column, _value(_at(statement.tree, path), parameters)) for column, path in points]
+    values = [(column, _constant_value(_node_at(statement.tree, path), parameters)) for column, path in points]
     if not all(_compares_exactly(value, schema.field(column).type) for column, value in values):
         return None
     if len(values) == len(definition.key) == 1:
-        whole = value_bytes(values[0][1], schema.field(values[0][0]).type)
+        whole = encode_value(values[0][1], schema.field(values[0][0]).type)
         if whole is not None:
-            return Asked((KeyRange(whole, whole),), None, None)
-    found = asked_of(
+            return KeyPredicate((KeyRange(whole, whole),), None, None)
+    found = find_key_predicate(
         [nodes.Binary("=", nodes.Col((column,)), nodes.Lit(value, "")) for column, value in values],
         definition.model,
         schema,
@@ -44,15 +47,15 @@ def asked(statement: Statement, parameters: Any, definition: StreamDefinition) -
     return None if found.keys is None else found
 
 
-@by_likeness
-def _points(
+@cached_per_template
+def _find_key_equalities(
     statement: Statement, key: tuple[str, ...], time: str, schema_bytes: bytes
-) -> tuple[tuple[str, Path], ...] | None:
+) -> tuple[tuple[str, TreePath], ...] | None:
     """The key columns that must equal something, and where that stands in the tree.
 
     None if the key's first column is not among them, or if another condition may say something of key or time.
     """
-    tree, columns = statement.tree, schema_of(schema_bytes).names
+    tree, columns = statement.tree, read_schema(schema_bytes).names
     if not key or len(statement.references) != 1 or not _reads_one(tree):
         return None
     if not all(name.isascii() for name in columns) or len({name.lower() for name in columns}) < len(columns):
@@ -61,7 +64,7 @@ def _points(
     names = {name.lower(): name for name in (time, *key)}
     found = []
     for condition, at in _conditions(tree["where_clause"], ("where_clause",)):
-        point = _point(condition, alias, names)
+        point = _match_equality(condition, alias, names)
         if point is not None and point[0] in key:
             found.append((point[0], (*at, point[1])))
         elif _may_name(condition, names):
@@ -83,7 +86,7 @@ def _reads_one(tree: parse_tree.Node) -> bool:
     )
 
 
-def _conditions(node: parse_tree.Node, at: Path) -> Iterator[tuple[parse_tree.Node, Path]]:
+def _conditions(node: parse_tree.Node, at: TreePath) -> Iterator[tuple[parse_tree.Node, TreePath]]:
     if node.get("type") == "CONJUNCTION_AND":
         for number, child in enumerate(node["children"]):
             yield from _conditions(child, (*at, "children", number))
@@ -91,7 +94,7 @@ def _conditions(node: parse_tree.Node, at: Path) -> Iterator[tuple[parse_tree.No
         yield node, at
 
 
-def _point(condition: parse_tree.Node, alias: str, names: Mapping[str, str]) -> tuple[str, str] | None:
+def _match_equality(condition: parse_tree.Node, alias: str, names: Mapping[str, str]) -> tuple[str, str] | None:
     """The column that a condition wants to be equal to the constant or parameter on its other side."""
     if condition.get("type") != "COMPARE_EQUAL" or condition.get("class") != "COMPARISON":
         return None
@@ -109,29 +112,29 @@ def _may_name(condition: parse_tree.Node, names: Mapping[str, str]) -> bool:
     for visit in parse_tree.walk(condition):
         role = visit.node.get("class")
         path = visit.node.get("column_names") or ()
-        if role in _UNCLEAR or any(not str(n).isascii() or str(n).lower() in names for n in path):
+        if role in _UNCLEAR_CLASSES or any(not str(n).isascii() or str(n).lower() in names for n in path):
             return True
     return False
 
 
-def _at(tree: Any, path: Path) -> parse_tree.Node:
+def _node_at(tree: Any, path: TreePath) -> parse_tree.Node:
     for step in path:
         tree = tree[step]
     found: parse_tree.Node = tree
     return found
 
 
-def _value(node: parse_tree.Node, parameters: Sequence[Any] | Mapping[str, Any] | None) -> Any:
+def _constant_value(node: parse_tree.Node, parameters: Sequence[Any] | Mapping[str, Any] | None) -> Any:
     """What a constant or a parameter is: an integer or a string; None for all others."""
     if node["class"] == "PARAMETER":
-        return _given(str(node["identifier"]), parameters)
+        return _parameter_value(str(node["identifier"]), parameters)
     literal = node.get("literal") or {}
     if literal.get("kind") == "INTEGER" and _INTEGER.fullmatch(literal["text"]):
         return int(literal["text"])
     return literal["text"] if literal.get("kind") == "STRING" else None
 
 
-def _given(name: str, parameters: Sequence[Any] | Mapping[str, Any] | None) -> Any:
+def _parameter_value(name: str, parameters: Sequence[Any] | Mapping[str, Any] | None) -> Any:
     if isinstance(parameters, Mapping):
         return parameters.get(name)
     place = int(name) if name.isdigit() else 0

@@ -11,15 +11,15 @@ import pyarrow as pa
 
 from windrow.catalog.records import TableEntry
 from windrow.indexes.row_model import SEQ, RowModel
-from windrow.indexes.segment_reader import FileReader
+from windrow.indexes.segment_reader import SegmentFileReader
 from windrow.indexes.segments import Segment
-from windrow.indexes.selection import Bounds, Selection
-from windrow.queries.engine.types import duckdb_type, quoted, stored, text
-from windrow.snapshot import StreamView
+from windrow.indexes.selection import Selection, WindowBounds
+from windrow.queries.engine.types import duckdb_type, quote_name, quote_text, stored_column_sql
+from windrow.snapshot import StreamSnapshot
 
 
 @dataclass(frozen=True)
-class _File:
+class _FileScan:
     """The segments of one file that a window needs."""
 
     path: str
@@ -32,11 +32,11 @@ class _File:
     """Columns that were added after it was written."""
 
 
-Absent = Mapping[str, frozenset[str]]
+MissingColumns = Mapping[str, frozenset[str]]
 """Columns that files lack, by file."""
 
 
-def absent_columns(view: StreamView, selection: Selection, reader: FileReader) -> Absent:
+def find_missing_columns(view: StreamSnapshot, selection: Selection, reader: SegmentFileReader) -> MissingColumns:
     """What the files of a selection lack because it was added to the stream after they were written."""
     added = frozenset(view.entry.definition.added)
     if not added:
@@ -51,7 +51,7 @@ def window_sql(
     schema: pa.Schema,
     selection: Selection,
     torn: Collection[str] = (),
-    absent: Absent | None = None,
+    absent: MissingColumns | None = None,
 ) -> str:
     """A SELECT that gives the rows of a window, with the stream's columns."""
     files = _files(root, selection, torn, absent or {})
@@ -68,7 +68,7 @@ def ordered_sql(
     *,
     newest: int | None = None,
     numbered: bool = False,
-    absent: Absent | None = None,
+    absent: MissingColumns | None = None,
 ) -> str:
     """A SELECT that knows the order of (time, arrival).
 
@@ -96,24 +96,24 @@ def ordered_sql(
         inner += _parts(_files(root, kept, torn, absent or {}), columns, _condition(model, schema, selection.bounds))
     if not inner:
         return empty_sql(schema, numbered=numbered)
-    names = ", ".join(quoted(name) for name in (*schema.names, *([SEQ] if numbered else ())))
-    last = "" if newest is None else f" ORDER BY {quoted(SEQ)} DESC LIMIT {newest}"
+    names = ", ".join(quote_name(name) for name in (*schema.names, *([SEQ] if numbered else ())))
+    last = "" if newest is None else f" ORDER BY {quote_name(SEQ)} DESC LIMIT {newest}"
     return f"SELECT {names} FROM ({' UNION ALL '.join(inner)}){last}"
 
 
 def _sequence(time: pa.Field, base: int) -> str:
     """Time in the high bits, arrival in the low ones: one number that orders rows."""
     epoch = "epoch_ns" if time.type.unit == "ns" else "epoch_us"
-    return f"CAST({epoch}({quoted(time.name)}) AS HUGEINT) * {1 << 63} + {quoted(SEQ)} + {base} AS {quoted(SEQ)}"
+    return f"CAST({epoch}({quote_name(time.name)}) AS HUGEINT) * {1 << 63} + {quote_name(SEQ)} + {base} AS {quote_name(SEQ)}"
 
 
 def table_sql(root: Path, entry: TableEntry) -> str:
     """A SELECT that gives the rows of a table."""
-    columns = ", ".join(stored(field) for field in table_schema(entry))
-    return f"SELECT {columns} FROM read_parquet({text(str(root / entry.file))})"
+    columns = ", ".join(stored_column_sql(field) for field in read_table_schema(entry))
+    return f"SELECT {columns} FROM read_parquet({quote_text(str(root / entry.file))})"
 
 
-def table_schema(entry: TableEntry) -> pa.Schema:
+def read_table_schema(entry: TableEntry) -> pa.Schema:
     """Columns of a table."""
     return pa.ipc.read_schema(pa.py_buffer(entry.schema_bytes))
 
@@ -122,7 +122,7 @@ def empty_sql(schema: pa.Schema, *, numbered: bool = False) -> str:
     """A SELECT with the stream's columns and no rows."""
     columns = [_null(field) for field in schema]
     if numbered:
-        columns.append(f"CAST(NULL AS HUGEINT) AS {quoted(SEQ)}")
+        columns.append(f"CAST(NULL AS HUGEINT) AS {quote_name(SEQ)}")
     return f"SELECT {', '.join(columns)} WHERE false"
 
 
@@ -130,16 +130,18 @@ def _columns(schema: pa.Schema, *more: str) -> Callable[[frozenset[str]], str]:
     """The columns of a SELECT over files that lack some."""
 
     def columns(absent: frozenset[str]) -> str:
-        return ", ".join([*(_null(field) if field.name in absent else stored(field) for field in schema), *more])
+        return ", ".join(
+            [*(_null(field) if field.name in absent else stored_column_sql(field) for field in schema), *more]
+        )
 
     return columns
 
 
 def _null(field: pa.Field) -> str:
-    return f"CAST(NULL AS {duckdb_type(field.type)}) AS {quoted(field.name)}"
+    return f"CAST(NULL AS {duckdb_type(field.type)}) AS {quote_name(field.name)}"
 
 
-def _files(root: Path, selection: Selection, torn: Collection[str], absent: Absent) -> list[_File]:
+def _files(root: Path, selection: Selection, torn: Collection[str], absent: MissingColumns) -> list[_FileScan]:
     whole = {segment.id for segment in selection.whole}
     by_file: dict[str, list[Segment]] = {}
     for segment in selection.segments:
@@ -149,50 +151,52 @@ def _files(root: Path, selection: Selection, torn: Collection[str], absent: Abse
         covered = sum(segment.rows for segment in own) == own[0].file_rows
         wholly = all(segment.id in whole for segment in own) and (covered or file in torn)
         lacks = absent.get(file, frozenset())
-        files.append(_File(str(root / file), tuple(own), edge=not wholly, torn=file in torn, absent=lacks))
+        files.append(_FileScan(str(root / file), tuple(own), edge=not wholly, torn=file in torn, absent=lacks))
     return files
 
 
-def _parts(files: Sequence[_File], columns: Callable[[frozenset[str]], str], condition: str) -> Iterable[str]:
+def _parts(files: Sequence[_FileScan], columns: Callable[[frozenset[str]], str], condition: str) -> Iterable[str]:
     together: dict[tuple[bool, frozenset[str]], list[str]] = {}
     for file in files:
         if not file.torn:
             together.setdefault((file.edge, file.absent), []).append(file.path)
     for (edge, absent), paths in together.items():
         where = f" WHERE {condition}" if edge else ""
-        yield f"SELECT {columns(absent)} FROM read_parquet([{', '.join(map(text, paths))}]){where}"
+        yield f"SELECT {columns(absent)} FROM read_parquet([{', '.join(map(quote_text, paths))}]){where}"
     for file in files:
         if file.torn:
             ranges = " OR ".join(f"file_row_number BETWEEN {s.start} AND {s.stop - 1}" for s in file.segments)
             where = f"({ranges})" + (f" AND {condition}" if file.edge else "")
-            source = f"read_parquet({text(file.path)}, file_row_number = true)"
+            source = f"read_parquet({quote_text(file.path)}, file_row_number = true)"
             yield f"SELECT {columns(file.absent)} FROM {source} WHERE {where}"
 
 
-def edge_condition(view: StreamView, selection: Selection) -> str:
+def edge_condition(view: StreamSnapshot, selection: Selection) -> str:
     """What rows at the edge of a window must fulfil, without what is known of all their segments."""
     ended = all(segment.max_ts <= selection.bounds.upto for segment in selection.edge)
     return _condition(view.entry.definition.model, view.schema, selection.bounds, ended=ended)
 
 
-def _condition(model: RowModel, schema: pa.Schema, bounds: Bounds, *, ended: bool = False) -> str:
+def _condition(model: RowModel, schema: pa.Schema, bounds: WindowBounds, *, ended: bool = False) -> str:
     """``after < ts <= upto and exp > now`` in SQL; a fixed lifetime's expiry is a bound on the time column.
 
     With `ended`, all rows are known to be at or before `upto`.
     """
-    kind, name = schema.field(model.time).type, quoted(model.time)
+    kind, name = schema.field(model.time).type, quote_name(model.time)
     after = bounds.after
     if (oldest := model.oldest(bounds.now)) is not None:
         after = oldest if after is None else max(after, oldest)
-    terms = [] if ended and (after is not None or model.expires) else [f"{name} <= {stamp(bounds.upto, kind)}"]
+    terms = (
+        [] if ended and (after is not None or model.expires) else [f"{name} <= {timestamp_literal(bounds.upto, kind)}"]
+    )
     if after is not None:
-        terms.append(f"{name} > {stamp(after, kind)}")
+        terms.append(f"{name} > {timestamp_literal(after, kind)}")
     if model.expires is not None:
-        terms.append(f"{quoted(model.expires)} > {stamp(bounds.now, schema.field(model.expires).type)}")
+        terms.append(f"{quote_name(model.expires)} > {timestamp_literal(bounds.now, schema.field(model.expires).type)}")
     return "(" + " AND ".join(terms) + ")"
 
 
-def stamp(micros: int, kind: pa.TimestampType) -> str:
+def timestamp_literal(micros: int, kind: pa.TimestampType) -> str:
     """An instant as an SQL constant of a column's type; DuckDB compares times in nanoseconds only with their like."""
     if kind.unit == "ns":
         return f"CAST(make_timestamp_ns({micros * 1000}) AS {duckdb_type(kind)})"

@@ -11,25 +11,25 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from windrow.indexes.column_cache import ColumnCache, Picks
+from windrow.indexes.column_cache import ColumnCache, SegmentRanges
 from windrow.indexes.row_model import Int64s
 from windrow.indexes.segments import Segment
 from windrow.queries.sql import parse_tree
-from windrow.queries.sql.statement import Statement, by_likeness
+from windrow.queries.sql.statement import Statement, cached_per_template
 
-MOST = 10_000
+MAX_TOP_K = 10_000
 """With more rows wanted than this, all are read."""
-_LEAST = 64
+_MIN_NOTED_ROWS = 64
 """So many extremes of a segment are noted at least, so that a slightly greater LIMIT finds them too."""
-_STEP = 64
+_SAMPLE_STEP = 64
 """One row in so many is looked at to guess where the extremes begin."""
-_LAST = {"ORDER_DEFAULT", "NULLS LAST"}
-_PLAIN = {"STAR", "COLUMN_REF", "CONSTANT"}
+_NULLS_LAST = {"ORDER_DEFAULT", "NULLS LAST"}
+_PLAIN_CLASSES = {"STAR", "COLUMN_REF", "CONSTANT"}
 """What a select list may be made of: a row of the answer for each row of the stream, whatever the others are."""
 
 
 @dataclass(frozen=True)
-class First:
+class TopK:
     """The first column that a statement orders by, and how many rows it wants."""
 
     column: str
@@ -37,8 +37,8 @@ class First:
     count: int
 
 
-@by_likeness
-def first_of(statement: Statement, relation: str, columns: tuple[str, ...]) -> First | None:
+@cached_per_template
+def find_top_k(statement: Statement, relation: str, columns: tuple[str, ...]) -> TopK | None:
     """What a statement of the shape ``SELECT … FROM stream ORDER BY column, … LIMIT n`` orders by first.
 
     Args:
@@ -59,9 +59,9 @@ def first_of(statement: Statement, relation: str, columns: tuple[str, ...]) -> F
     order = kinds["ORDER_MODIFIER"]["orders"][0]
     name = _column(order["expression"], statement.references[0].alias, tree["select_list"], columns)
     count = limit + (offset or 0)
-    if name is None or not 0 < count <= MOST or order["null_order"] not in _LAST:
+    if name is None or not 0 < count <= MAX_TOP_K or order["null_order"] not in _NULLS_LAST:
         return None
-    return First(name, order["type"] == "DESCENDING", count)
+    return TopK(name, order["type"] == "DESCENDING", count)
 
 
 def _has_more(tree: parse_tree.Node, relation: str) -> bool:
@@ -76,7 +76,7 @@ def _has_more(tree: parse_tree.Node, relation: str) -> bool:
         or source["sample"]
         or source.get("column_name_alias")
         or any(
-            visit.node.get("class", "STAR") not in _PLAIN
+            visit.node.get("class", "STAR") not in _PLAIN_CLASSES
             for item in tree["select_list"]
             for visit in parse_tree.walk(item)
         )
@@ -107,7 +107,7 @@ def _renames(item: parse_tree.Node) -> bool:
 
 
 @dataclass(frozen=True)
-class Extremes:
+class SegmentExtremes:
     """The rows of a segment that have the greatest values, in the order of the file, and all that equal the last."""
 
     values: Int64s
@@ -122,7 +122,7 @@ class Extremes:
         return int(self.values.nbytes + self.rows.nbytes)
 
 
-class Top:
+class TopKPicker:
     """The rows of a window that can be among the first ones.
 
     Segments never change, so the extremes of a segment are noted beside its columns: after a slide only the new
@@ -135,19 +135,19 @@ class Top:
         full: All columns of the files.
     """
 
-    def __init__(self, first: First, whole: Sequence[Segment], cache: ColumnCache, full: pa.Schema) -> None:
+    def __init__(self, first: TopK, whole: Sequence[Segment], cache: ColumnCache, full: pa.Schema) -> None:
         self._first, self._whole, self._cache = first, whole, cache
         self._full, self._schema = full, pa.schema([full.field(first.column)])
         self._form = "greatest" if first.descending else "smallest"
         self._limit: int | None = None
-        self._looked: dict[int, Extremes] = {}
+        self._looked: dict[int, SegmentExtremes] = {}
 
     @staticmethod
     def suits(kind: pa.DataType) -> bool:
         """Whether a column's values can be compared as they are stored."""
         return bool(pa.types.is_signed_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
-    def picks(self, segments: Sequence[Segment]) -> Picks:
+    def picks(self, segments: Sequence[Segment]) -> SegmentRanges:
         """Rows of segments, as ranges in their files."""
         if self._limit is None:
             self._limit = self._nth()
@@ -172,14 +172,14 @@ class Top:
             rows = np.flatnonzero(mask if valid is None else mask & valid) + segment.start
         return rows, rows + 1
 
-    def _extremes(self, segment: Segment) -> Extremes:
+    def _extremes(self, segment: Segment) -> SegmentExtremes:
         """At least as many rows of a segment as are wanted of all, if it has so many."""
         looked = self._looked.get(segment.id)
         if looked is None:
             looked = self._cache.noted(segment, self._first.column, self._form)
             if looked is None or (looked.floor is not None and len(looked.rows) < self._first.count):
-                wanted = max(_LEAST, 1 << (self._first.count - 1).bit_length())
-                looked = extremes(*self._values(segment), segment.start, wanted)
+                wanted = max(_MIN_NOTED_ROWS, 1 << (self._first.count - 1).bit_length())
+                looked = find_extremes(*self._values(segment), segment.start, wanted)
                 if len(looked.rows) <= 4 * wanted:  # else too many are equal to be worth the memory
                     self._cache.note(segment, self._first.column, self._form, looked)
             self._looked[segment.id] = looked
@@ -198,7 +198,7 @@ class Top:
         return (values if self._first.descending else ~values), valid
 
 
-def extremes(values: Int64s, valid: Any, start: int, wanted: int) -> Extremes:
+def find_extremes(values: Int64s, valid: Any, start: int, wanted: int) -> SegmentExtremes:
     """The rows with the `wanted` greatest values, and those that equal the least of them.
 
     Args:
@@ -211,12 +211,12 @@ def extremes(values: Int64s, valid: Any, start: int, wanted: int) -> Extremes:
     own = values if at is None else values[at]
     if len(own) <= wanted:
         rows = np.arange(len(own)) if at is None else at
-        return Extremes(own.astype(np.int64), rows + start, None)
+        return SegmentExtremes(own.astype(np.int64), rows + start, None)
     # A sample says where the floor is about: the exact one is looked for among the few rows above that.
-    sample = np.sort(own[::_STEP])
-    rough = sample[max(0, len(sample) - 4 * (wanted // _STEP + 1))]
+    sample = np.sort(own[::_SAMPLE_STEP])
+    rough = sample[max(0, len(sample) - 4 * (wanted // _SAMPLE_STEP + 1))]
     above = own[own >= rough]
     above = above if len(above) >= wanted else own
     floor = np.partition(above, len(above) - wanted)[len(above) - wanted]
     chosen = np.flatnonzero(own >= floor)
-    return Extremes(own[chosen].astype(np.int64), (chosen if at is None else at[chosen]) + start, int(floor))
+    return SegmentExtremes(own[chosen].astype(np.int64), (chosen if at is None else at[chosen]) + start, int(floor))

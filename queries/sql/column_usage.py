@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from windrow.queries.sql.statement import Statement, by_likeness
+from windrow.queries.sql.statement import Statement, cached_per_template
 
 _COMPARISONS = frozenset(("=", "==", "<", ">", "<=", ">=", "in", "between"))
 
 
-@by_likeness
-def compared(statement: Statement) -> frozenset[str]:
+@cached_per_template
+def find_compared_names(statement: Statement) -> frozenset[str]:
     """Names, in lower case, that stand right before a comparison."""
     tokens = statement.source.tokens
     return frozenset(
@@ -19,7 +19,7 @@ def compared(statement: Statement) -> frozenset[str]:
     )
 
 
-def filtered_columns(statement: Statement, names: Sequence[str]) -> list[str]:
+def find_filtered_columns(statement: Statement, names: Sequence[str]) -> list[str]:
     """Those of a stream's columns that the statement compares."""
-    found = compared(statement)
+    found = find_compared_names(statement)
     return [name for name in names if name.lower() in found]

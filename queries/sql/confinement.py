@@ -10,11 +10,11 @@ from windrow.queries.sql import parse_tree
 from windrow.queries.sql.statement import Reference, Statement
 from windrow.queries.sql.window_clause import SYSTEM_SCHEMA
 
-QUERIES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
-RELATIONS = {"BASE_TABLE", "SUBQUERY", "JOIN", "TABLE_FUNCTION", "EXPRESSION_LIST", "EMPTY", "PIVOT", "SHOW_REF"}
-MODIFIERS = {"ORDER_MODIFIER", "LIMIT_MODIFIER", "LIMIT_PERCENT_MODIFIER", "DISTINCT_MODIFIER"}
-ORDERS = {"ORDER_DEFAULT", "ASCENDING", "DESCENDING"}
-EXPRESSIONS = {
+QUERY_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
+RELATION_NODES = {"BASE_TABLE", "SUBQUERY", "JOIN", "TABLE_FUNCTION", "EXPRESSION_LIST", "EMPTY", "PIVOT", "SHOW_REF"}
+MODIFIER_NODES = {"ORDER_MODIFIER", "LIMIT_MODIFIER", "LIMIT_PERCENT_MODIFIER", "DISTINCT_MODIFIER"}
+ORDER_NODES = {"ORDER_DEFAULT", "ASCENDING", "DESCENDING"}
+EXPRESSION_CLASSES = {
     "BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "DEFAULT", "FUNCTION",
     "LAMBDA", "LAMBDA_REF", "OPERATOR", "PARAMETER", "POSITIONAL_REFERENCE", "STAR", "SUBQUERY", "TYPE", "WINDOW",
 }  # fmt: skip
@@ -24,7 +24,7 @@ TABLE_FUNCTIONS = {
 }  # fmt: skip
 """Table functions that compute from their arguments alone."""
 
-SHOWS = {"DESCRIBE", "SUMMARY"}
+SHOW_TYPES = {"DESCRIBE", "SUMMARY"}
 DENIED_FUNCTIONS = {
     # what the process and the engine know
     "getenv", "current_setting",
@@ -57,22 +57,22 @@ def confine(statement: Statement, exists: Exists) -> None:
     for visit in parse_tree.walk(statement.tree):
         problem = _problem(visit.node)
         if problem is not None:
-            raise statement.error(parse_tree.location(visit.node), problem, ConfinementError)
+            raise statement.error(parse_tree.find_location(visit.node), problem, ConfinementError)
     for reference in statement.references:
         if reference.schema.lower() not in ("", SYSTEM_SCHEMA) or not exists(reference):
-            raise _unknown(statement, reference)
+            raise _unknown_relation_error(statement, reference)
 
 
 def _problem(node: parse_tree.Node) -> str | None:
     kind, role = node.get("type"), node.get("class")
     if role is not None:
-        if role not in EXPRESSIONS:
-            return f"{_words(role)} cannot be used in a query"
+        if role not in EXPRESSION_CLASSES:
+            return f"{_describe_kind(role)} cannot be used in a query"
         return _function_problem(node) if role in ("FUNCTION", "WINDOW") else None
-    if not isinstance(kind, str) or kind in QUERIES or kind in MODIFIERS or kind in ORDERS:
+    if not isinstance(kind, str) or kind in QUERY_NODES or kind in MODIFIER_NODES or kind in ORDER_NODES:
         return None
-    if kind not in RELATIONS:
-        return f"{_words(kind)} cannot be used in a query; only SELECT can"
+    if kind not in RELATION_NODES:
+        return f"{_describe_kind(kind)} cannot be used in a query; only SELECT can"
     return _relation_problem(node, kind)
 
 
@@ -83,7 +83,7 @@ def _relation_problem(node: parse_tree.Node, kind: str) -> str | None:
         if function.get("class") != "FUNCTION" or name not in TABLE_FUNCTIONS:
             return f"the table function {name} cannot be used in a query"
     elif kind == "SHOW_REF":
-        if node["show_type"] not in SHOWS or node["query"] is None:
+        if node["show_type"] not in SHOW_TYPES or node["query"] is None:
             return "SHOW cannot be used here; ask DESCRIBE stream, or FROM windrow.streams"
     elif kind == "BASE_TABLE" and node.get("at_clause") is not None:
         return "AT cannot be used here; write [FROM TIMESTAMP '…' TO TIMESTAMP '…'] behind the stream's name"
@@ -98,7 +98,7 @@ def _function_problem(node: parse_tree.Node) -> str | None:
     return None
 
 
-def _unknown(statement: Statement, reference: Reference) -> QueryError:
+def _unknown_relation_error(statement: Statement, reference: Reference) -> QueryError:
     name = f"{reference.schema}.{reference.name}" if reference.schema else reference.name
     offset = None if reference.span is None else len(statement.text[: reference.span[0]].encode())
     if reference.schema.lower() not in ("", SYSTEM_SCHEMA):
@@ -110,5 +110,5 @@ def _unknown(statement: Statement, reference: Reference) -> QueryError:
     return statement.error(offset, f"there is no stream, table or view {name!r}; FROM windrow.streams lists them")
 
 
-def _words(kind: str) -> str:
+def _describe_kind(kind: str) -> str:
     return kind.removesuffix("_NODE").removesuffix("_QUERY").replace("_", " ")

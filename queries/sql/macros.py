@@ -8,21 +8,21 @@ from typing import Any
 import pyarrow as pa
 
 from windrow.indexes.row_model import SEQ
-from windrow.queries.sql.statement import Statement, by_likeness
+from windrow.queries.sql.statement import Statement, cached_per_template
 
-KIND = pa.decimal128(38, 0)
+SEQUENCE_TYPE = pa.decimal128(38, 0)
 """How a stand-in shows the sequence, which is a 128-bit integer: time above, arrival below."""
-_BACK = "ROWS BETWEEN w PRECEDING AND CURRENT ROW"
+_FRAME = "ROWS BETWEEN w PRECEDING AND CURRENT ROW"
 MACROS = (
     "prev(x, seq) AS lag(x) OVER (ORDER BY seq), (x, seq, per) AS lag(x) OVER (PARTITION BY per ORDER BY seq)",
     "next(x, seq) AS lead(x) OVER (ORDER BY seq), (x, seq, per) AS lead(x) OVER (PARTITION BY per ORDER BY seq)",
     (
-        f"avgw(w, x, seq) AS avg(x) OVER (ORDER BY seq {_BACK}), "
-        f"(w, x, seq, per) AS avg(x) OVER (PARTITION BY per ORDER BY seq {_BACK})"
+        f"avgw(w, x, seq) AS avg(x) OVER (ORDER BY seq {_FRAME}), "
+        f"(w, x, seq, per) AS avg(x) OVER (PARTITION BY per ORDER BY seq {_FRAME})"
     ),
     (
-        f"maxw(w, x, seq) AS max(x) OVER (ORDER BY seq {_BACK}), "
-        f"(w, x, seq, per) AS max(x) OVER (PARTITION BY per ORDER BY seq {_BACK})"
+        f"maxw(w, x, seq) AS max(x) OVER (ORDER BY seq {_FRAME}), "
+        f"(w, x, seq, per) AS max(x) OVER (PARTITION BY per ORDER BY seq {_FRAME})"
     ),
     # Rows of the same time that arrived later are not before this one, though a RANGE frame would take them in.
     (
@@ -33,26 +33,26 @@ MACROS = (
 """``w`` is a number of rows, which may differ from row to row; ``rangew`` says how many rows back ``v`` reaches."""
 
 
-def define(connection: Any) -> None:
+def define_macros(connection: Any) -> None:
     """Make the macros known to a DuckDB."""
     for macro in MACROS:
         connection.execute(f"CREATE MACRO {macro}")
 
 
-@by_likeness
-def asks_for_order(statement: Statement) -> bool:
+@cached_per_template
+def uses_sequence(statement: Statement) -> bool:
     """Whether the statement names the hidden sequence."""
     return any(token.named and token.name.lower() == SEQ for token in statement.source.tokens)
 
 
-def hidden(statement: Statement, names: list[str]) -> list[int]:
+def find_hidden_columns(statement: Statement, names: list[str]) -> list[int]:
     """Which columns of the answer show the sequence only because of a star."""
-    if not asks_for_order(statement) or _selects_it(statement.tree):
+    if not uses_sequence(statement) or _selects_sequence(statement.tree):
         return []
     return [at for at, name in enumerate(names) if name.lower() == SEQ]
 
 
-def _selects_it(tree: dict[str, Any]) -> bool:
+def _selects_sequence(tree: dict[str, Any]) -> bool:
     """Whether a select list whose rows become the answer's names it."""
     if tree.get("type") == "SELECT_NODE":
         return any(
@@ -60,4 +60,4 @@ def _selects_it(tree: dict[str, Any]) -> bool:
             for item in tree["select_list"]
         )
     inner = [*(tree.get(side) for side in ("left", "right", "child")), *tree.get("children", ())]
-    return any(_selects_it(node) for node in inner if isinstance(node, dict))
+    return any(_selects_sequence(node) for node in inner if isinstance(node, dict))

@@ -17,16 +17,16 @@ from typing import Any
 
 import duckdb
 
-from windrow.queries.engine.fork_safety import leave_to_parent
-from windrow.queries.sql.tokens import Source, Token, read
+from windrow.queries.engine.fork_safety import forget_after_fork
+from windrow.queries.sql.tokens import SourceText, Token, tokenize
 
 Node = dict[str, Any]
 
-_NOWHERE = (1 << 64) - 1
-_DEEPEST = 8000  # DuckDB nests at most 1000 expressions, each a few JSON levels deep
+_NO_LOCATION = (1 << 64) - 1
+_MAX_JSON_DEPTH = 8000  # DuckDB nests at most 1000 expressions, each a few JSON levels deep
 _lock = threading.Lock()
 _parsers: dict[str, duckdb.DuckDBPyConnection] = {}
-leave_to_parent(_parsers, _lock)
+forget_after_fork(_parsers, _lock)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def _connection() -> duckdb.DuckDBPyConnection:
         return _parsers["parser"].cursor()
 
 
-def statements(sql: str) -> list[Node] | Refusal:
+def parse_statements(sql: str) -> list[Node] | Refusal:
     """The tree of each statement of a text that holds only queries, or why there is none."""
     with _connection() as parser:
         row = parser.execute("SELECT json_serialize_sql($1)", [sql]).fetchone()
@@ -71,13 +71,13 @@ def statements(sql: str) -> list[Node] | Refusal:
     return Refusal(message, offset, not message.startswith("Only SELECT statements"))
 
 
-def statement_kinds(sql: str) -> list[str]:
+def list_statement_kinds(sql: str) -> list[str]:
     """DuckDB's word for the kind of each statement of a text, such as SELECT, MULTI (a pivot) or COPY."""
     with _connection() as parser:
         return [statement.type.name for statement in parser.extract_statements(sql)]
 
 
-def instant(kind: str, text: str) -> int | None:
+def parse_timestamp(kind: str, text: str) -> int | None:
     """Microseconds UTC of a time as DuckDB reads it, None if it cannot."""
     with _connection() as parser:
         try:
@@ -94,7 +94,7 @@ def _decode(text: str) -> Any:
         pass
     with _lock:
         usual = sys.getrecursionlimit()
-        sys.setrecursionlimit(usual + _DEEPEST)
+        sys.setrecursionlimit(usual + _MAX_JSON_DEPTH)
         try:
             return json.loads(text)
         finally:
@@ -128,29 +128,29 @@ def _inside(node: Node, hidden: frozenset[str]) -> list[tuple[Any, frozenset[str
     return inner
 
 
-def location(node: Node) -> int | None:
+def find_location(node: Node) -> int | None:
     """The byte offset of a node, None where DuckDB does not keep it."""
-    offset = node.get("query_location", _NOWHERE)
-    return None if offset == _NOWHERE else offset
+    offset = node.get("query_location", _NO_LOCATION)
+    return None if offset == _NO_LOCATION else offset
 
 
 _OPEN, _CLOSE = "([{", ")]}"
-_ENDS = ("union", "except", "intersect", "group", "order", "limit", "offset", "fetch")
-_QUERIES = ("select", "with", "from", "values", "table", "pivot", "unpivot", "pivot_wider", "pivot_longer")
+_PIVOT_ENDS = ("union", "except", "intersect", "group", "order", "limit", "offset", "fetch")
+_QUERY_WORDS = ("select", "with", "from", "values", "table", "pivot", "unpivot", "pivot_wider", "pivot_longer")
 
 Insert = tuple[int, bytes]
 
 
-def pivot_statements(sql: str) -> list[Node] | None:
+def parse_pivots(sql: str) -> list[Node] | None:
     """The trees of a text whose statements are queries and pivots, None if it is anything else or cannot be told."""
-    kinds = statement_kinds(sql)
+    kinds = list_statement_kinds(sql)
     if "MULTI" not in kinds or any(kind not in ("SELECT", "MULTI") for kind in kinds):
         return None
-    answer = statements(with_lists(read(sql)))
+    answer = parse_statements(add_pivot_lists(tokenize(sql)))
     return answer if isinstance(answer, list) and len(answer) == len(kinds) else None
 
 
-def with_lists(source: Source) -> str:
+def add_pivot_lists(source: SourceText) -> str:
     """The text with an IN list for every pivot expression that has none."""
     inserts: list[Insert] = []
     for at, token in enumerate(source.tokens):
@@ -169,7 +169,7 @@ def _inserts(tokens: tuple[Token, ...], entry: list[int]) -> list[Insert]:
     last = _closing(tokens, entry[-1])
     if not any(tokens[at].word == "in" for at in entry):
         return [(tokens[entry[0]].start, b"("), (tokens[last].stop, b") IN ('')")]
-    if last > entry[-1] and tokens[entry[-1] + 1].word in _QUERIES:
+    if last > entry[-1] and tokens[entry[-1] + 1].word in _QUERY_WORDS:
         return [(tokens[entry[-1]].stop, b"("), (tokens[last].start, b"), ''")]
     return []
 
@@ -207,7 +207,7 @@ def _level(tokens: tuple[Token, ...], start: int) -> Iterator[int]:
     at = start
     while at < len(tokens):
         token = tokens[at]
-        if token.text == ";" or token.word in _ENDS or (token.kind == "operator" and token.text in _CLOSE):
+        if token.text == ";" or token.word in _PIVOT_ENDS or (token.kind == "operator" and token.text in _CLOSE):
             return
         yield at
         at = _closing(tokens, at) + 1

@@ -18,14 +18,14 @@ from windrow.queries.sql.parse_tree import Node
 from windrow.queries.sql.statement import Reference, Statement
 
 CLAUSES = ("select", "from", "where", "group", "having", "window", "qualify", "order", "limit", "offset")
-PLACES = ("query_location", "query_location_length")
+LOCATION_FIELDS = ("query_location", "query_location_length")
 
 
-class CannotCutError(Exception):
+class CannotSplitError(Exception):
     """Why a statement cannot be computed slot by slot; only ever seen by our own code."""
 
 
-def clauses_of(statement: Statement) -> dict[str, tuple[int, int]]:
+def find_clauses(statement: Statement) -> dict[str, tuple[int, int]]:
     """The clauses of a statement by their first word: where they begin and end, in bytes."""
     tokens = statement.source.tokens
     found: list[tuple[str, int]] = []
@@ -43,37 +43,37 @@ def clauses_of(statement: Statement) -> dict[str, tuple[int, int]]:
     stops = [*(start for _, start in found[1:]), end]
     clauses = {word: (start, stop) for (word, start), stop in zip(found, stops, strict=True)}
     if len(clauses) != len(found) or "select" not in clauses or "from" not in clauses:
-        raise CannotCutError("its clauses were not found")
+        raise CannotSplitError("its clauses were not found")
     return clauses
 
 
-def free_prefix(data: bytes) -> str:
+def find_free_prefix(data: bytes) -> str:
     """The beginning of names that occur nowhere in a text."""
     lower = data.lower()
     return next(name for n in range(10_000) if (name := f"_p{n}_").encode() not in lower)
 
 
-def nodes(value: Any) -> Iterator[Node]:
+def walk_nodes(value: Any) -> Iterator[Node]:
     """Every object in a piece of a tree."""
     if isinstance(value, list):
         for item in value:
-            yield from nodes(item)
+            yield from walk_nodes(item)
     elif isinstance(value, dict):
         yield value
         for item in value.values():
-            yield from nodes(item)
+            yield from walk_nodes(item)
 
 
-def plain(value: Any) -> Any:
+def without_locations(value: Any) -> Any:
     """A piece of a tree without places."""
     if isinstance(value, list):
-        return [plain(item) for item in value]
+        return [without_locations(item) for item in value]
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items() if key not in PLACES}
+        return {key: without_locations(item) for key, item in value.items() if key not in LOCATION_FIELDS}
     return value
 
 
-def equal(one: Any, other: Any, *, parameters: bool = True) -> bool:
+def are_equal(one: Any, other: Any, *, parameters: bool = True) -> bool:
     """Whether two pieces without places are equal; the outermost alias of an expression on its own does not count."""
     if parameters:
         return bool(one == other)
@@ -90,19 +90,19 @@ def _renumbered(value: Any) -> Any:
     return value
 
 
-def only(text: str) -> Node:
+def parse_single_select(text: str) -> Node:
     """The tree of a text that must be one SELECT."""
-    answer = parse_tree.statements(text)
+    answer = parse_tree.parse_statements(text)
     if isinstance(answer, parse_tree.Refusal) or len(answer) != 1 or answer[0]["type"] != "SELECT_NODE":
-        raise CannotCutError("a piece of it is no query")
+        raise CannotSplitError("a piece of it is no query")
     return answer[0]
 
 
-def position(node: Node, count: int) -> int:
+def find_group_position(node: Node, count: int) -> int:
     """The select item that a constant in GROUP BY means."""
     literal = node.get("literal") or {}
     if literal.get("kind") != "INTEGER" or not 1 <= int(literal["text"]) <= count:
-        raise CannotCutError("a group is a constant")
+        raise CannotSplitError("a group is a constant")
     return int(literal["text"]) - 1
 
 
@@ -112,13 +112,13 @@ def _is_inside(tokens: Sequence[Any], at: int) -> bool:
     return words in (["is", "distinct", "from"], ["not", "distinct", "from"]) or words[-2:] == ["within", "group"]
 
 
-def holds(table: Node, relation: str) -> int:
+def count_occurrences(table: Node, relation: str) -> int:
     """How often each row of a relation can stand behind a row of FROM; 2 where that cannot be said."""
     if table["type"] == "BASE_TABLE":
         return int(table["table_name"] == relation)
     if table["type"] != "JOIN" or table["ref_type"] not in ("REGULAR", "NATURAL", "CROSS", "ASOF"):
         return 2
-    left, right = holds(table["left"], relation), holds(table["right"], relation)
+    left, right = count_occurrences(table["left"], relation), count_occurrences(table["right"], relation)
     kind = table["join_type"]
     keeps = {"INNER": (1, 1), "LEFT": (1, 0), "SEMI": (1, 0), "ANTI": (1, 0), "RIGHT": (0, 1)}.get(kind, (0, 0))
     if table["ref_type"] == "ASOF":
@@ -128,7 +128,7 @@ def holds(table: Node, relation: str) -> int:
     return left + right
 
 
-MERGEABLE = {
+MERGEABLE_AGGREGATES = {
     "sum", "sum_no_overflow", "fsum", "kahan_sum", "sumkahan", "count", "count_star", "count_if", "countif", "avg",
     "mean", "favg", "min", "max", "product", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor", "arg_min",
     "argmin", "min_by", "arg_max", "argmax", "max_by", "stddev", "stddev_samp", "stddev_pop", "variance",
@@ -137,18 +137,18 @@ MERGEABLE = {
     "regr_syy", "median", "quantile", "quantile_cont", "quantile_disc", "mad", "approx_count_distinct",
 }  # fmt: skip
 """Aggregates whose states, merged, give what one pass over the rows gives (in sums of floats up to rounding)."""
-_TAIL = ("window", "qualify", "order", "limit", "offset")
+_FINAL_CLAUSES = ("window", "qualify", "order", "limit", "offset")
 
 
 @dataclass(frozen=True)
-class Functions:
+class EngineFunctions:
     """What the engine knows of functions, by name in lower case."""
 
     aggregates: frozenset[str]
 
 
 @dataclass(frozen=True)
-class Parts:
+class SplitStatement:
     """A statement that was cut.
 
     `near` and `far` give states; `near` reads the column `leave` of the stream's relation, `far` needs it not.
@@ -182,16 +182,19 @@ class Parts:
         ]
 
 
-def known_functions(cursor: Any) -> Functions:
+def read_engine_functions(cursor: Any) -> EngineFunctions:
     """Ask the engine what it knows."""
     rows = cursor.execute("SELECT lower(function_name), function_type FROM duckdb_functions()").fetchall()
-    return Functions(frozenset(name for name, kind in rows if kind == "aggregate"))
+    return EngineFunctions(frozenset(name for name, kind in rows if kind == "aggregate"))
 
 
 @lru_cache(maxsize=256)
-def cut(
-    statement: Statement, stream: Reference, relations: tuple[tuple[str, tuple[str, ...]], ...], functions: Functions
-) -> Parts:
+def split_statement(
+    statement: Statement,
+    stream: Reference,
+    relations: tuple[tuple[str, tuple[str, ...]], ...],
+    functions: EngineFunctions,
+) -> SplitStatement:
     """Cut a statement that reads one stream.
 
     Args:
@@ -203,10 +206,10 @@ def cut(
     Raises:
         CannotCutError: it has a shape that cannot be cut, or not by this module.
     """
-    return Cutter(statement, stream, dict(relations), functions).parts()
+    return StatementSplitter(statement, stream, dict(relations), functions).parts()
 
 
-class Cutter:
+class StatementSplitter:
     """One statement on its way into two."""
 
     def __init__(
@@ -214,7 +217,7 @@ class Cutter:
         statement: Statement,
         stream: Reference,
         relations: Mapping[str, Sequence[str]],
-        functions: Functions,
+        functions: EngineFunctions,
     ) -> None:
         self.statement = statement
         self.tree = statement.tree
@@ -222,15 +225,15 @@ class Cutter:
         self.relations = relations
         self.functions = functions
         self.names = [name.lower() for columns in relations.values() for name in columns]
-        self.prefix = free_prefix(self.data)
+        self.prefix = find_free_prefix(self.data)
         self.stream = stream
         self.replaced: list[tuple[int, int, str]] = []
         self.aggregates: list[Node] = []
 
-    def parts(self) -> Parts:
+    def parts(self) -> SplitStatement:
         """The statement in two."""
         self._refuse()
-        clauses = clauses_of(self.statement)
+        clauses = find_clauses(self.statement)
         groups = self._groups()
         keys = [self._key(node) for node in groups]
         self._refuse_ambiguous(keys)
@@ -238,18 +241,18 @@ class Cutter:
             name: self._swap(self.tree[name], keys) for name in ("select_list", "having", "qualify", "modifiers")
         }
         if not self.aggregates and not groups:
-            raise CannotCutError("it has neither aggregates nor groups")
+            raise CannotSplitError("it has neither aggregates nor groups")
         near, far = self._state_queries(groups, clauses)
         final = self._final(clauses, expected)
-        return Parts(
+        return SplitStatement(
             prefix=self.prefix,
             groups=len(groups),
             aggregates=len(self.aggregates),
             near=near,
             far=far,
-            near_parameters=parameters_of(near),
+            near_parameters=find_parameters(near),
             final=final,
-            final_parameters=parameters_of(final),
+            final_parameters=find_parameters(final),
         )
 
     # -- what cannot be cut ----------------------------------------------------------------------------------------
@@ -257,23 +260,23 @@ class Cutter:
     def _refuse(self) -> None:
         tree = self.tree
         if tree["type"] != "SELECT_NODE" or tree["cte_map"]["map"]:
-            raise CannotCutError("it is not a single SELECT")
+            raise CannotSplitError("it is not a single SELECT")
         if tree["sample"] is not None or len(tree["group_sets"]) > 1:
-            raise CannotCutError("it samples, or groups in several ways")
+            raise CannotSplitError("it samples, or groups in several ways")
         for visit in parse_tree.walk(tree):
             node = visit.node
-            if volatility.called(node) is not None:
-                raise CannotCutError("it calls a function that differs from query to query")
+            if volatility.find_volatile_call(node) is not None:
+                raise CannotSplitError("it calls a function that differs from query to query")
             if node.get("sample") is not None or node.get("column_name_alias"):
-                raise CannotCutError("it samples or renames a relation's columns")
+                raise CannotSplitError("it samples or renames a relation's columns")
         for name in ("select_list", "group_expressions", "having", "qualify"):
-            for node in nodes(tree[name]):
+            for node in walk_nodes(tree[name]):
                 if node.get("class") in ("STAR", "SUBQUERY", "LAMBDA", "POSITIONAL_REFERENCE"):
-                    raise CannotCutError(f"it has a {node['class'].lower()} outside of FROM and WHERE")
-        if any(node.get("class") in ("SUBQUERY", "LAMBDA") for node in nodes(tree["modifiers"])):
-            raise CannotCutError("it orders by a subquery")
-        if holds(tree["from_table"], self.stream.relation) != 1:
-            raise CannotCutError("not every row of FROM comes from one row of the stream")
+                    raise CannotSplitError(f"it has a {node['class'].lower()} outside of FROM and WHERE")
+        if any(node.get("class") in ("SUBQUERY", "LAMBDA") for node in walk_nodes(tree["modifiers"])):
+            raise CannotSplitError("it orders by a subquery")
+        if count_occurrences(tree["from_table"], self.stream.relation) != 1:
+            raise CannotSplitError("not every row of FROM comes from one row of the stream")
 
     def _refuse_ambiguous(self, keys: list[Any]) -> None:
         """An alias that hides a column means one thing in HAVING and ORDER BY here and perhaps another there."""
@@ -283,12 +286,12 @@ class Cutter:
             if node["alias"].lower() in self.names and self._key(node) != ("column", node["alias"].lower())
         }
         orders = [order["expression"] for modifier in self.tree["modifiers"] for order in modifier.get("orders", ())]
-        inner = [node for order in orders if order["class"] != "COLUMN_REF" for node in nodes(order)]
-        for node in [*nodes(self.tree["having"]), *nodes(self.tree["qualify"]), *inner]:
-            if _bare(node) in hiding:
-                raise CannotCutError("an alias has the name of a column")
-        if any(_bare(order) in hiding and self._key(order) in keys for order in orders):
-            raise CannotCutError("an alias has the name of a group's column")
+        inner = [node for order in orders if order["class"] != "COLUMN_REF" for node in walk_nodes(order)]
+        for node in [*walk_nodes(self.tree["having"]), *walk_nodes(self.tree["qualify"]), *inner]:
+            if _unqualified_name(node) in hiding:
+                raise CannotSplitError("an alias has the name of a column")
+        if any(_unqualified_name(order) in hiding and self._key(order) in keys for order in orders):
+            raise CannotSplitError("an alias has the name of a group's column")
 
     # -- places in the text ----------------------------------------------------------------------------------------
 
@@ -306,17 +309,17 @@ class Cutter:
         """Where an expression stands: the hull of the places that DuckDB gives for it and what is in it."""
         places = [
             (at, at + each["query_location_length"])
-            for each in nodes(node)
-            if (at := parse_tree.location(each)) is not None
+            for each in walk_nodes(node)
+            if (at := parse_tree.find_location(each)) is not None
         ]
         if not places:
-            raise CannotCutError("an expression has no place")
+            raise CannotSplitError("an expression has no place")
         span = min(start for start, _ in places), max(stop for _, stop in places)
-        alone = parse_tree.statements(f"SELECT {self.data[span[0] : span[1]].decode()}")
+        alone = parse_tree.parse_statements(f"SELECT {self.data[span[0] : span[1]].decode()}")
         if isinstance(alone, parse_tree.Refusal) or len(alone) != 1 or len(alone[0]["select_list"]) != 1:
-            raise CannotCutError("an expression was not found again")
-        if not equal(plain(alone[0]["select_list"][0]), plain(node), parameters=False):
-            raise CannotCutError("an expression reads differently on its own")
+            raise CannotSplitError("an expression was not found again")
+        if not are_equal(without_locations(alone[0]["select_list"][0]), without_locations(node), parameters=False):
+            raise CannotSplitError("an expression reads differently on its own")
         return span
 
     # -- groups and aggregates -------------------------------------------------------------------------------------
@@ -327,20 +330,20 @@ class Cutter:
         if self.tree["aggregate_handling"] == "FORCE_AGGREGATES":
             for item in items:
                 if self._has_aggregate(item) and any(n.get("class") == "COLUMN_REF" for n in self._outside(item)):
-                    raise CannotCutError("GROUP BY ALL with a column beside an aggregate")
-                if any(node.get("class") == "WINDOW" for node in nodes(item)):
-                    raise CannotCutError("GROUP BY ALL with a window function")
+                    raise CannotSplitError("GROUP BY ALL with a column beside an aggregate")
+                if any(node.get("class") == "WINDOW" for node in walk_nodes(item)):
+                    raise CannotSplitError("GROUP BY ALL with a window function")
             return [item for item in items if not self._has_aggregate(item)]
         groups = []
         for node in self.tree["group_expressions"]:
             if node["class"] == "CONSTANT":
-                groups.append(items[position(node, len(items))])
+                groups.append(items[find_group_position(node, len(items))])
             elif node["class"] == "COLUMN_REF" and len(node["column_names"]) == 1:
                 groups.append(self._named(node, items))
             else:
                 groups.append(node)
         if any(self._has_aggregate(group) for group in groups):
-            raise CannotCutError("a group is an aggregate")
+            raise CannotSplitError("a group is an aggregate")
         return groups
 
     def _named(self, node: Node, items: list[Node]) -> Node:
@@ -349,14 +352,14 @@ class Cutter:
             return node  # a column wins over an alias in GROUP BY
         named = [item for item in items if item["alias"].lower() == name]
         if len(named) != 1:
-            raise CannotCutError("a group is neither a column nor an alias")
+            raise CannotSplitError("a group is neither a column nor an alias")
         return named[0]
 
     def _is_aggregate(self, node: Node) -> bool:
         return node.get("class") == "FUNCTION" and str(node["function_name"]).lower() in self.functions.aggregates
 
     def _has_aggregate(self, node: Node) -> bool:
-        return any(self._is_aggregate(each) for each in nodes(node))
+        return any(self._is_aggregate(each) for each in walk_nodes(node))
 
     def _outside(self, value: Any) -> Iterator[Node]:
         """The nodes of an expression that are not part of an aggregate."""
@@ -376,7 +379,7 @@ class Cutter:
             if len(path) == 2 and path[1] in aliases.get(path[0], ()) and self.names.count(path[1]) == 1:
                 path = path[1:]
             return ("column", *path)
-        rest = {key: self._keys(value) for key, value in node.items() if key not in (*PLACES, "alias")}
+        rest = {key: self._keys(value) for key, value in node.items() if key not in (*LOCATION_FIELDS, "alias")}
         return tuple(sorted(rest.items(), key=lambda item: item[0]))
 
     def _keys(self, value: Any) -> Any:
@@ -402,10 +405,10 @@ class Cutter:
 
     def _aggregate(self, node: Node) -> int:
         name = str(node["function_name"]).lower()
-        if name not in MERGEABLE or node["distinct"] or node["export_state"] or node["schema"]:
-            raise CannotCutError(f"states of {name} do not merge into what one pass gives")
+        if name not in MERGEABLE_AGGREGATES or node["distinct"] or node["export_state"] or node["schema"]:
+            raise CannotSplitError(f"states of {name} do not merge into what one pass gives")
         if node["order_bys"]["orders"] and name not in ("quantile_cont", "quantile_disc"):
-            raise CannotCutError("an aggregate over an order")
+            raise CannotSplitError("an aggregate over an order")
         keys = [self._key(known) for known in self.aggregates]
         if self._key(node) in keys:
             return keys.index(self._key(node))
@@ -435,14 +438,14 @@ class Cutter:
         return near, far
 
     def _check_state_query(self, text: str, groups: list[Node], first: int) -> None:
-        tree = only(text)
+        tree = parse_single_select(text)
         exported = [{**node, "export_state": True} for node in self.aggregates]
-        found = [plain(node) | {"alias": ""} for node in tree["select_list"][first:]]
-        same = equal(found, [plain(node) | {"alias": ""} for node in [*groups, *exported]])
+        found = [without_locations(node) | {"alias": ""} for node in tree["select_list"][first:]]
+        same = are_equal(found, [without_locations(node) | {"alias": ""} for node in [*groups, *exported]])
         for name in ("from_table", "where_clause"):
-            same = same and equal(plain(tree[name]), plain(self.tree[name]))
+            same = same and are_equal(without_locations(tree[name]), without_locations(self.tree[name]))
         if not same or tree["having"] is not None or tree["modifiers"] or tree["cte_map"]["map"]:
-            raise CannotCutError("the query for its states reads differently")
+            raise CannotSplitError("the query for its states reads differently")
 
     def _final(self, clauses: Mapping[str, tuple[int, int]], expected: dict[str, Any]) -> str:
         done = f"{self.prefix}done"
@@ -450,13 +453,20 @@ class Cutter:
         if "having" in clauses:
             start, stop = clauses["having"]
             text += "WHERE" + self._text(start + len("having"), stop) + "\n"
-        text += "\n".join(self._text(*clauses[word]) for word in _TAIL if word in clauses)
-        tree = only(text)
-        same = all(equal(plain(tree[name]), plain(expected[name])) for name in ("select_list", "qualify", "modifiers"))
-        same = same and equal(plain(tree["where_clause"]), plain(expected["having"])) and tree["having"] is None
+        text += "\n".join(self._text(*clauses[word]) for word in _FINAL_CLAUSES if word in clauses)
+        tree = parse_single_select(text)
+        same = all(
+            are_equal(without_locations(tree[name]), without_locations(expected[name]))
+            for name in ("select_list", "qualify", "modifiers")
+        )
+        same = (
+            same
+            and are_equal(without_locations(tree["where_clause"]), without_locations(expected["having"]))
+            and tree["having"] is None
+        )
         table = tree["from_table"]
         if not same or table["type"] != "BASE_TABLE" or table["table_name"] != done or tree["group_expressions"]:
-            raise CannotCutError("the query over its finished states reads differently")
+            raise CannotSplitError("the query over its finished states reads differently")
         return text
 
     # -- parameters ------------------------------------------------------------------------------------------------
@@ -464,20 +474,22 @@ class Cutter:
     def _parameter_places(self) -> list[tuple[int, int, str]]:
         """A ``?`` counts from the beginning of its statement, so in a piece it must be named."""
         places = []
-        for node in nodes(self.tree):
-            at = parse_tree.location(node) if node.get("class") == "PARAMETER" else None
+        for node in walk_nodes(self.tree):
+            at = parse_tree.find_location(node) if node.get("class") == "PARAMETER" else None
             if at is not None and self.data[at : at + 1] == b"?":
                 places.append((at, at + 1, f"${node['identifier']}"))
         inside = [(start, stop) for start, stop, _ in self.replaced]
         return [place for place in places if not any(start <= place[0] < stop for start, stop in inside)]
 
 
-def parameters_of(text: str) -> frozenset[str]:
+def find_parameters(text: str) -> frozenset[str]:
     """Names of the parameters of a query."""
-    return frozenset(str(node["identifier"]) for node in nodes(only(text)) if node.get("class") == "PARAMETER")
+    return frozenset(
+        str(node["identifier"]) for node in walk_nodes(parse_single_select(text)) if node.get("class") == "PARAMETER"
+    )
 
 
-def _bare(node: Node) -> str:
+def _unqualified_name(node: Node) -> str:
     """The name, in lower case, of a column that is written without its relation; else empty."""
     single = node.get("class") == "COLUMN_REF" and len(node["column_names"]) == 1
     return str(node["column_names"][0]).lower() if single else ""

@@ -22,52 +22,52 @@ import duckdb
 
 from windrow.errors import ConfinementError, QueryError
 from windrow.queries.sql import parse_tree, window_clause
-from windrow.queries.sql.tokens import Source, Token, read
-from windrow.queries.sql.window_clause import Candidate
-from windrow.queries.sql.window_spec import All, WindowSpec
+from windrow.queries.sql.tokens import SourceText, Token, tokenize
+from windrow.queries.sql.window_clause import ClauseCandidate
+from windrow.queries.sql.window_spec import AllRows, WindowSpec
 
 _CONSTANT = re.compile(rb"(?<=[=<>])\s*(?:(0|[1-9][0-9]{0,17})|'([ !#-&(-\[\]-~]*)')(?![\w.'$])")
 """A number of up to 18 digits, or a string without quotes, backslashes and whatever is not printed in ASCII."""
 _KINDS = {"numeric_const": "INTEGER", "string_const": "STRING"}
 
-Path = tuple[str | int, ...]
+TreePath = tuple[str | int, ...]
 
 
-def normalized(text: str) -> bytes | None:
+def normalize(text: str) -> bytes | None:
     """A text with all that may be such a constant blotted out, byte by byte; None if it holds nothing of the kind."""
     if not text.isascii():
         return None
     data = bytearray(text.encode())
-    places = _places(bytes(data))
+    places = _find_constant_spans(bytes(data))
     for start, stop in places:
         data[start:stop] = b"0" * (stop - start)
     return bytes(data) if places else None
 
 
-def _places(data: bytes) -> list[tuple[int, int]]:
+def _find_constant_spans(data: bytes) -> list[tuple[int, int]]:
     """Where constants may stand, strings without their quotes."""
     return [found.span(found.lastindex or 0) for found in _CONSTANT.finditer(data)]
 
 
 @dataclass(frozen=True)
-class Constant:
+class TemplateConstant:
     """A constant of a statement: its number among the tokens, and the path to its value in the tree."""
 
     token: int
-    path: Path
+    path: TreePath
 
 
 @dataclass(frozen=True)
-class Model:
+class StatementTemplate:
     """What a statement tells of those that are alike."""
 
-    source: Source
+    source: SourceText
     tree: parse_tree.Node
-    constants: tuple[Constant, ...]
+    constants: tuple[TemplateConstant, ...]
     cut: list[tuple[int, Any]]
     """As DuckDB's tokenizer cuts it."""
 
-    def source_of(self, text: str) -> Source | None:
+    def source_of(self, text: str) -> SourceText | None:
         """A text, which is the same when blotted, in tokens; None if DuckDB cuts it in another way after all."""
         if duckdb.tokenize(text) != self.cut:
             return None
@@ -75,16 +75,16 @@ class Model:
         for constant in self.constants:
             token = tokens[constant.token]
             tokens[constant.token] = Token(token.kind, data[token.start : token.stop].decode(), token.start, token.stop)
-        return Source(text, data, tuple(tokens))
+        return SourceText(text, data, tuple(tokens))
 
-    def tree_of(self, source: Source) -> parse_tree.Node:
+    def tree_of(self, source: SourceText) -> parse_tree.Node:
         """The tree of a statement that is alike: the same, but for its own constants."""
         tree = self.tree
         for constant in self.constants:
-            tree = _put(tree, constant.path, _value(source.tokens[constant.token].text))
+            tree = _replace_at(tree, constant.path, _value(source.tokens[constant.token].text))
         return tree
 
-    def sql_of(self, sql: str, source: Source) -> str:
+    def sql_of(self, sql: str, source: SourceText) -> str:
         """What DuckDB runs for a statement that is alike; `sql` is what it runs for this one."""
         data = bytearray(sql.encode())
         for constant in self.constants:
@@ -93,24 +93,27 @@ class Model:
         return data.decode()
 
 
-def model_of(source: Source, tree: parse_tree.Node) -> Model | None:
+def make_template(source: SourceText, tree: parse_tree.Node) -> StatementTemplate | None:
     """What a statement tells of those that are alike; None if something in it that looks like a constant is none."""
     if tree.get("type") != "SELECT_NODE" or not tree.get("where_clause"):
         return None
     if any("pivot" in token.word for token in source.tokens):
         return None  # its tree may be that of another text
-    compared = {(node["query_location"], node["query_location_length"]): (node, at) for node, at in _compared(tree)}
+    compared = {
+        (node["query_location"], node["query_location_length"]): (node, at)
+        for node, at in _find_compared_constants(tree)
+    }
     numbers = {token.start: number for number, token in enumerate(source.tokens)}
     constants = []
-    for first, last in _places(source.data):
+    for first, last in _find_constant_spans(source.data):
         quote = source.data[first - 1 : first] == b"'"  # DuckDB counts quotes in
         start, stop = first - quote, last + quote
         number = numbers.get(start)
         node, at = compared.get((start, stop - start), (None, ()))
         if number is None or node is None or not _is_token(source.tokens[number], stop, node["literal"]):
             return None
-        constants.append(Constant(number, (*at, "literal", "text")))
-    return Model(source, tree, tuple(constants), duckdb.tokenize(source.text)) if constants else None
+        constants.append(TemplateConstant(number, (*at, "literal", "text")))
+    return StatementTemplate(source, tree, tuple(constants), duckdb.tokenize(source.text)) if constants else None
 
 
 def _is_token(token: Token, stop: int, literal: dict[str, str]) -> bool:
@@ -122,9 +125,9 @@ def _value(written: str) -> str:
     return written[1:-1] if written[0] == "'" else written
 
 
-def _compared(tree: parse_tree.Node) -> Iterator[tuple[parse_tree.Node, Path]]:
+def _find_compared_constants(tree: parse_tree.Node) -> Iterator[tuple[parse_tree.Node, TreePath]]:
     """The constants that whole conditions of WHERE compare something with."""
-    pending: list[tuple[parse_tree.Node, Path]] = [(tree["where_clause"], ("where_clause",))]
+    pending: list[tuple[parse_tree.Node, TreePath]] = [(tree["where_clause"], ("where_clause",))]
     while pending:
         node, at = pending.pop()
         if node.get("type") == "CONJUNCTION_AND":
@@ -135,18 +138,18 @@ def _compared(tree: parse_tree.Node) -> Iterator[tuple[parse_tree.Node, Path]]:
                     yield node[side], (*at, side)
 
 
-def _put(node: Any, path: Path, value: str) -> Any:
+def _replace_at(node: Any, path: TreePath, value: str) -> Any:
     """A copy with something else at the end of a path; what does not lie on it is shared."""
     if not path:
         return value
     copied: Any = list(node) if isinstance(node, list) else dict(node)
-    copied[path[0]] = _put(node[path[0]], path[1:], value)
+    copied[path[0]] = _replace_at(node[path[0]], path[1:], value)
     return copied
 
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _NO_ALIAS = ("table", "describe", "desc", "summarize", "show")
-_REMEMBERED = 256
+_MAX_CACHED = 256
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -190,11 +193,11 @@ class Statement:
     sql: str
     references: tuple[Reference, ...]
     explain: str
-    source: Source = field(repr=False, compare=False)
+    source: SourceText = field(repr=False, compare=False)
     tree: parse_tree.Node = field(repr=False, compare=False)
     model: "Statement | None" = field(default=None, repr=False, compare=False)
     notes: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
-    """What was found out about it and all that are alike; see `by_likeness`."""
+    """What was found out about it and all that are alike; see `cached_per_template`."""
 
     def __hash__(self) -> int:
         return hash(self.text)  # asked for again and again, and nearly all that tells statements apart
@@ -217,7 +220,7 @@ class Statement:
         return kind(message) if offset is None else self.source.error(offset, message, kind)
 
 
-def by_likeness(find: Callable[Concatenate[Statement, P], T]) -> Callable[Concatenate[Statement, P], T]:
+def cached_per_template(find: Callable[Concatenate[Statement, P], T]) -> Callable[Concatenate[Statement, P], T]:
     """Find something once for all statements that are alike; it must not depend on the constants they differ in."""
 
     @wraps(find)
@@ -226,7 +229,7 @@ def by_likeness(find: Callable[Concatenate[Statement, P], T]) -> Callable[Concat
         try:
             known: T = like.notes[asked]
         except KeyError:
-            if len(like.notes) >= _REMEMBERED:
+            if len(like.notes) >= _MAX_CACHED:
                 like.notes.clear()
             known = like.notes[asked] = find(like, *rest, **named)
         return known
@@ -234,11 +237,11 @@ def by_likeness(find: Callable[Concatenate[Statement, P], T]) -> Callable[Concat
     return found
 
 
-_models: OrderedDict[bytes, tuple[Statement, Model]] = OrderedDict()
+_templates: OrderedDict[bytes, tuple[Statement, StatementTemplate]] = OrderedDict()
 _guard = threading.Lock()
 
 
-@lru_cache(maxsize=_REMEMBERED)
+@lru_cache(maxsize=_MAX_CACHED)
 def parse(text: str) -> Statement:
     """Read one statement, or say where it is wrong.
 
@@ -246,38 +249,38 @@ def parse(text: str) -> Statement:
         QueryError: a syntax error, at its place in `text`.
         ConfinementError: not exactly one query.
     """
-    blotted = normalized(text)
-    known = None if blotted is None else _models.get(blotted)
+    blotted = normalize(text)
+    known = None if blotted is None else _templates.get(blotted)
     source = None if known is None else known[1].source_of(text)
     if known is not None and source is not None:
         first, model = known
         sql = model.sql_of(first.sql, source)
         return Statement(text, sql, first.references, "", source, model.tree_of(source), first)
-    statement = _parsed(text)
+    statement = _parse_uncached(text)
     if blotted is not None:
-        _remember(blotted, statement)
+        _cache_template(blotted, statement)
     return statement
 
 
-def _remember(blotted: bytes, statement: Statement) -> None:
+def _cache_template(blotted: bytes, statement: Statement) -> None:
     """Take a statement for the model of all that are alike, if that is safe."""
-    model = None if statement.explain else model_of(statement.source, statement.tree)
+    model = None if statement.explain else make_template(statement.source, statement.tree)
     if model is not None:
         with _guard:
-            _models[blotted] = statement, model
-            while len(_models) > _REMEMBERED:
-                _models.popitem(last=False)
+            _templates[blotted] = statement, model
+            while len(_templates) > _MAX_CACHED:
+                _templates.popitem(last=False)
 
 
-def _parsed(text: str) -> Statement:
-    source, explain = _without_explain(read(text))
-    candidates = window_clause.find(source, parse_tree.instant)
+def _parse_uncached(text: str) -> Statement:
+    source, explain = _without_explain(tokenize(text))
+    candidates = window_clause.find_candidates(source, parse_tree.parse_timestamp)
     prefix = _free_prefix(source, candidates)
-    sql, tree, candidates = _settle(source, candidates, prefix)
+    sql, tree, candidates = _place_clauses(source, candidates, prefix)
     return Statement(text, sql, tuple(_references(source, tree, candidates, prefix)), explain, source, tree)
 
 
-def _without_explain(source: Source) -> tuple[Source, str]:
+def _without_explain(source: SourceText) -> tuple[SourceText, str]:
     words = [token.word for token in source.tokens[:2]]
     count = 0 if words[:1] != ["explain"] else 2 if words[1:] in (["analyze"], ["analyse"]) else 1
     if not count:
@@ -287,10 +290,10 @@ def _without_explain(source: Source) -> tuple[Source, str]:
     for token in source.tokens[:count]:
         data[token.start : token.stop] = b" " * (token.stop - token.start)
     kept = tuple(token for token in source.tokens if token.start >= stop)
-    return Source(source.text, bytes(data), kept), "explain analyze" if count == 2 else "explain"
+    return SourceText(source.text, bytes(data), kept), "explain analyze" if count == 2 else "explain"
 
 
-def _free_prefix(source: Source, candidates: list[Candidate]) -> str:
+def _free_prefix(source: SourceText, candidates: list[ClauseCandidate]) -> str:
     """The beginning of a name that occurs nowhere in the text, short enough for `name [ROWS 1]` to hold it."""
     if not candidates:
         return ""
@@ -309,7 +312,7 @@ def _placeholder(prefix: str, number: int) -> str:
     return prefix + (_DIGITS[high] if high else "") + _DIGITS[low]
 
 
-def _render(source: Source, candidates: list[Candidate], prefix: str, aliased: Iterable[bool]) -> str:
+def _render(source: SourceText, candidates: list[ClauseCandidate], prefix: str, aliased: Iterable[bool]) -> str:
     pieces, done = [], 0
     for number, (candidate, alias) in enumerate(zip(candidates, aliased, strict=True)):
         name = _placeholder(prefix, number) + (f" AS {candidate.written}" if alias else "")
@@ -323,7 +326,9 @@ def _render(source: Source, candidates: list[Candidate], prefix: str, aliased: I
     return b"".join([*pieces, source.data[done:]]).decode()
 
 
-def _settle(source: Source, candidates: list[Candidate], prefix: str) -> tuple[str, parse_tree.Node, list[Candidate]]:
+def _place_clauses(
+    source: SourceText, candidates: list[ClauseCandidate], prefix: str
+) -> tuple[str, parse_tree.Node, list[ClauseCandidate]]:
     """The SQL and its tree, with an alias exactly where the user gave none and one can stand."""
     aliased = [_wants_alias(source, candidate) for candidate in candidates]
     for attempt in range(4):
@@ -343,7 +348,7 @@ def _settle(source: Source, candidates: list[Candidate], prefix: str) -> tuple[s
             if name not in places:
                 raise _misplaced(source, candidate)
         wanted = [
-            alias or (attempt < 3 and not places[name]["alias"] and parse_tree.location(places[name]) is not None)
+            alias or (attempt < 3 and not places[name]["alias"] and parse_tree.find_location(places[name]) is not None)
             for name, alias in zip(names, aliased, strict=True)
         ]
         if wanted == aliased:
@@ -356,7 +361,7 @@ def _is_relation(visit: parse_tree.Visit) -> bool:
     return visit.node.get("type") == "BASE_TABLE" and len(visit.node["qualified_name"]["path"]) == 1
 
 
-def _wants_alias(source: Source, candidate: Candidate) -> bool:
+def _wants_alias(source: SourceText, candidate: ClauseCandidate) -> bool:
     """A guess, so that one look at the tree is usually enough to know."""
     tokens = source.tokens
     after = tokens[candidate.after] if candidate.after < len(tokens) else None
@@ -366,11 +371,11 @@ def _wants_alias(source: Source, candidate: Candidate) -> bool:
     return before is None or not (before.text == ":" or before.word in _NO_ALIAS)
 
 
-def _tree(source: Source, sql: str, candidates: list[Candidate], *, final: bool) -> parse_tree.Node | None:
+def _tree(source: SourceText, sql: str, candidates: list[ClauseCandidate], *, final: bool) -> parse_tree.Node | None:
     """The tree of the one statement in `sql`; None if it cannot be read and there is something left to try."""
-    answer = parse_tree.statements(sql)
+    answer = parse_tree.parse_statements(sql)
     if isinstance(answer, parse_tree.Refusal) and not answer.select:
-        answer = parse_tree.pivot_statements(sql) or answer
+        answer = parse_tree.parse_pivots(sql) or answer
     if isinstance(answer, parse_tree.Refusal):
         if not answer.select:
             raise ConfinementError(f"only queries can be asked here, not {_kind(sql)}")
@@ -383,21 +388,21 @@ def _tree(source: Source, sql: str, candidates: list[Candidate], *, final: bool)
 
 
 def _kind(sql: str) -> str:
-    found = [kind.replace("_", " ") for kind in parse_tree.statement_kinds(sql) if kind not in ("SELECT", "MULTI")]
+    found = [kind.replace("_", " ") for kind in parse_tree.list_statement_kinds(sql) if kind not in ("SELECT", "MULTI")]
     return found[0] if found else "this statement"
 
 
-def _syntax_error(source: Source, candidates: list[Candidate], refusal: parse_tree.Refusal) -> QueryError:
+def _syntax_error(source: SourceText, candidates: list[ClauseCandidate], refusal: parse_tree.Refusal) -> QueryError:
     offset = refusal.offset
     if offset is None:
         return QueryError(refusal.message)
     for candidate in candidates:
         if candidate.start <= offset < candidate.stop:
             return _misplaced(source, candidate)
-    return window_clause.misread(source, offset) or source.error(offset, refusal.message)
+    return window_clause.explain_misread_clause(source, offset) or source.error(offset, refusal.message)
 
 
-def _misplaced(source: Source, candidate: Candidate) -> QueryError:
+def _misplaced(source: SourceText, candidate: ClauseCandidate) -> QueryError:
     """A clause that follows something else than a relation; most often its alias."""
     before = source.tokens[max(0, candidate.before - 1) : candidate.before + 1]
     if before and (before[-1].kind == "identifier" or before[-1].text == ")" or before[-1].word == "as"):
@@ -407,7 +412,9 @@ def _misplaced(source: Source, candidate: Candidate) -> QueryError:
     return source.error(candidate.clause, "a window clause stands directly after the name of a stream in FROM or JOIN")
 
 
-def _references(source: Source, tree: parse_tree.Node, candidates: list[Candidate], prefix: str) -> Iterator[Reference]:
+def _references(
+    source: SourceText, tree: parse_tree.Node, candidates: list[ClauseCandidate], prefix: str
+) -> Iterator[Reference]:
     windowed = {_placeholder(prefix, number): candidate for number, candidate in enumerate(candidates)}
     for visit in parse_tree.walk(tree):
         node = visit.node
@@ -428,18 +435,18 @@ def _references(source: Source, tree: parse_tree.Node, candidates: list[Candidat
                 relation=path[-1],
             )
         elif len(path) > 1 or path[0].lower() not in visit.hidden:
-            offset = parse_tree.location(node)
+            offset = parse_tree.find_location(node)
             yield Reference(
                 name=path[-1],
                 schema=".".join(path[:-1]),
-                window=All(),
+                window=AllRows(),
                 alias=alias or path[-1],
                 span=None if offset is None else _span(source, offset, _name_stop(source, offset, len(path))),
                 relation=path[-1],
             )
 
 
-def _name_stop(source: Source, offset: int, parts: int) -> int:
+def _name_stop(source: SourceText, offset: int, parts: int) -> int:
     for at, token in enumerate(source.tokens):
         if token.start == offset:
             colon = 2 if at + 1 < len(source.tokens) and source.tokens[at + 1].text == ":" else 0
@@ -447,6 +454,6 @@ def _name_stop(source: Source, offset: int, parts: int) -> int:
     return offset
 
 
-def _span(source: Source, start: int, stop: int) -> tuple[int, int]:
+def _span(source: SourceText, start: int, stop: int) -> tuple[int, int]:
     encoded = source.text.encode()
     return len(encoded[:start].decode()), len(encoded[:stop].decode())

@@ -15,9 +15,9 @@ import duckdb
 from windrow.errors import QueryError
 
 # DuckDB's parser takes these for spaces outside quotes, its tokenizer does not; tried on every code point.
-_ODD_SPACES = re.compile("[\u00a0\u2000-\u200b\u202f\u205f\u2060\u3000\ufeff]")
+_UNICODE_SPACES = re.compile("[\u00a0\u2000-\u200b\u202f\u205f\u2060\u3000\ufeff]")
 _WHITE = b" \t\n\v\f\r"
-_EXCERPT = 100
+_EXCERPT_CHARACTERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Token:
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceText:
     """A statement as written, the bytes that stand for it, and its tokens without comments.
 
     `data` has as many bytes as the text: only spaces outside quotes that are not ASCII became ASCII spaces.
@@ -66,13 +66,13 @@ class Source:
         """An error that shows the place in the text as written."""
         line, column = self.place(min(offset, len(self.data)))
         shown = self.text.split("\n")[line - 1].rstrip("\r")
-        cut = max(0, column - 1 - _EXCERPT // 2) if len(shown) > _EXCERPT else 0
+        cut = max(0, column - 1 - _EXCERPT_CHARACTERS // 2) if len(shown) > _EXCERPT_CHARACTERS else 0
         label = f"line {line}: {'…' if cut else ''}"
-        excerpt = shown[cut : cut + _EXCERPT].replace("\t", " ")
+        excerpt = shown[cut : cut + _EXCERPT_CHARACTERS].replace("\t", " ")
         return kind(f"{message}\n{label}{excerpt}\n{' ' * (len(label) + column - 1 - cut)}^", line, column)
 
 
-def read(text: str) -> Source:
+def tokenize(text: str) -> SourceText:
     """Tokens of a statement; refuses text that no parser should see."""
     try:
         data = text.encode()
@@ -80,12 +80,12 @@ def read(text: str) -> Source:
         raise QueryError("the statement is not valid text: it holds half of a surrogate pair") from None
     if b"\x00" in data:
         raise QueryError("the statement holds a NUL character; remove it")
-    if _ODD_SPACES.search(text):
-        data = _plain_spaces(data)
-    return Source(text, data, tuple(token for token in _cut(data) if token.kind != "comment"))
+    if _UNICODE_SPACES.search(text):
+        data = _replace_unicode_spaces(data)
+    return SourceText(text, data, tuple(token for token in _tokenize_bytes(data) if token.kind != "comment"))
 
 
-def _cut(data: bytes) -> list[Token]:
+def _tokenize_bytes(data: bytes) -> list[Token]:
     starts: list[int] = []
     kinds: list[str] = []
     for start, kind in duckdb.tokenize(data.decode()):
@@ -99,33 +99,33 @@ def _cut(data: bytes) -> list[Token]:
     return tokens
 
 
-def _plain_spaces(data: bytes) -> bytes:
+def _replace_unicode_spaces(data: bytes) -> bytes:
     pieces, done = [], 0
-    for token in _cut(data):
+    for token in _tokenize_bytes(data):
         if token.kind in ("comment", "string_const") or token.text[0] in '"`':
             continue
-        plain = _ODD_SPACES.sub(lambda space: " " * len(space[0].encode()), token.text)
+        plain = _UNICODE_SPACES.sub(lambda space: " " * len(space[0].encode()), token.text)
         pieces += [data[done : token.start], plain.encode()]
         done = token.stop
     return b"".join([*pieces, data[done:]])
 
 
-def split(text: str) -> list[str]:
+def split_statements(text: str) -> list[str]:
     """The statements of a text, without their semicolons; empty ones are left out."""
-    statements, _ = _split(text)
+    statements, _ = _split_at_semicolons(text)
     return statements
 
 
 def is_finished(text: str) -> bool:
     """Whether a text that is being typed ends with a semicolon, so that it can be run."""
-    statements, rest = _split(text)
+    statements, rest = _split_at_semicolons(text)
     return bool(statements) and not rest
 
 
-def _split(text: str) -> tuple[list[str], bool]:
+def _split_at_semicolons(text: str) -> tuple[list[str], bool]:
     """The statements, and whether the last of them lacks its semicolon."""
     data, start, found, rest = text.encode(), 0, [], False
-    tokens = read(text).tokens
+    tokens = tokenize(text).tokens
     for token in tokens:
         if token.text == ";":
             if rest:

@@ -1,6 +1,6 @@
 """Window clauses in a token list: where they stand, which relation they follow, and what they mean.
 
-Nothing here decides that a clause is well placed; it only proposes `Candidate`s, which DuckDB's parser confirms or not.
+Nothing here decides that a clause is well placed; it only proposes `ClauseCandidate`s, which DuckDB's parser confirms or not.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,24 +9,24 @@ from decimal import Decimal, InvalidOperation
 
 from windrow import times
 from windrow.errors import DefinitionError, QueryError
-from windrow.queries.sql.tokens import Source, Token
-from windrow.queries.sql.window_spec import All, Between, Range, Rows, Since, WindowSpec
+from windrow.queries.sql.tokens import SourceText, Token
+from windrow.queries.sql.window_spec import AllRows, CountWindow, FixedWindow, LandmarkWindow, RangeWindow, WindowSpec
 
 SYSTEM_SCHEMA = "windrow"
-FORMS = (
+CLAUSE_FORMS = (
     "[WINDOW 10 MINUTES], [WINDOW 10 MINUTES SLIDE 2 MINUTES], [ROWS 100], [SINCE TIMESTAMP '…'] "
     "or [FROM TIMESTAMP '…' TO TIMESTAMP '…']"
 )
-_INSTANT_TYPES = ("timestamp", "timestamptz", "datetime", "date")
+_TIMESTAMP_TYPES = ("timestamp", "timestamptz", "datetime", "date")
 _UNITS = "microseconds, milliseconds, seconds, minutes, hours, days or weeks"
-_MOST = times.NEVER // 4
+_MAX_MICROSECONDS = times.NEVER // 4
 
-Instants = Callable[[str, str], int | None]
+ParseTimestamp = Callable[[str, str], int | None]
 """(type, text) to microseconds, None if DuckDB cannot read the text as that type."""
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ClauseCandidate:
     """A place in the text that reads like a relation with a window.
 
     Args:
@@ -52,33 +52,33 @@ class Candidate:
     after: int
 
 
-def find(source: Source, instants: Instants) -> list[Candidate]:
+def find_candidates(source: SourceText, instants: ParseTimestamp) -> list[ClauseCandidate]:
     """Everything in the text that may be a relation with a window, and the system tables, in order."""
     tokens = source.tokens
-    found: list[Candidate] = []
+    found: list[ClauseCandidate] = []
     at = 0
     while at < len(tokens):
         candidate = None
-        if _opens(tokens, at):
-            candidate = _after_name(source, at, instants)
+        if _opens_clause(tokens, at):
+            candidate = _parse_bracket_form(source, at, instants)
         elif _is(tokens, at + 1, "(") and tokens[at].named and tokens[at].name.lower() == "window":
-            candidate = _function(source, at, instants)
+            candidate = _parse_function_form(source, at, instants)
         elif tokens[at].named and tokens[at].name.lower() == SYSTEM_SCHEMA:
-            candidate = _system_table(tokens, at)
+            candidate = _match_system_table(tokens, at)
         if candidate is not None:
             found.append(candidate)
         at = max(at + 1, candidate.after if candidate else 0)
     return found
 
 
-def misread(source: Source, offset: int) -> QueryError | None:
+def explain_misread_clause(source: SourceText, offset: int) -> QueryError | None:
     """A better message for a syntax error at a bracket that was probably meant as a window clause."""
     for at, token in enumerate(source.tokens):
         if token.text == "[" and token.start <= offset and at + 1 < len(source.tokens):
             inner = source.tokens[at + 1]
             near = offset <= (source.tokens[at + 2].start if at + 2 < len(source.tokens) else inner.stop)
             if near and inner.word in ("rows", "range", "since", "last", "slide", "now", "unbounded"):
-                return source.error(token.start, f"this is not a window clause; write {FORMS}")
+                return source.error(token.start, f"this is not a window clause; write {CLAUSE_FORMS}")
     return None
 
 
@@ -90,7 +90,7 @@ def _word(tokens: Sequence[Token], at: int) -> str:
     return tokens[at].word if 0 <= at < len(tokens) else ""
 
 
-def _opens(tokens: Sequence[Token], at: int) -> bool:
+def _opens_clause(tokens: Sequence[Token], at: int) -> bool:
     """Whether a bracket opens a window clause: never where it could open a list or a subscript in valid SQL."""
     if not _is(tokens, at, "["):
         return False
@@ -102,20 +102,20 @@ def _opens(tokens: Sequence[Token], at: int) -> bool:
     if first in ("rows", "range"):
         number = second.kind == "numeric_const" and second.text[0] != "."
         return number or (first == "range" and second.word == "interval")
-    return first == "since" and second.word in _INSTANT_TYPES and at + 3 < len(tokens)
+    return first == "since" and second.word in _TIMESTAMP_TYPES and at + 3 < len(tokens)
 
 
-def _after_name(source: Source, at: int, instants: Instants) -> Candidate:
+def _parse_bracket_form(source: SourceText, at: int, instants: ParseTimestamp) -> ClauseCandidate:
     tokens = source.tokens
     first = at - 1
     if first < 0 or not tokens[first].named:
         raise source.error(tokens[at].start, "a window clause stands directly after the name of a stream")
     while _is(tokens, first - 1, ".") and first >= 2 and tokens[first - 2].named:
         first -= 2
-    reader = _Reader(source, at + 1, instants)
+    reader = _ClauseParser(source, at + 1, instants)
     window = reader.clause()
-    reader.expect("]", f"the window clause must end here with ]; write {FORMS}")
-    return Candidate(
+    reader.expect("]", f"the window clause must end here with ]; write {CLAUSE_FORMS}")
+    return ClauseCandidate(
         start=tokens[first].start,
         stop=tokens[reader.at - 1].stop,
         clause=tokens[at].start,
@@ -128,14 +128,14 @@ def _after_name(source: Source, at: int, instants: Instants) -> Candidate:
     )
 
 
-def _function(source: Source, at: int, instants: Instants) -> Candidate:
+def _parse_function_form(source: SourceText, at: int, instants: ParseTimestamp) -> ClauseCandidate:
     tokens = source.tokens
-    reader = _Reader(source, at + 2, instants)
+    reader = _ClauseParser(source, at + 2, instants)
     name = reader.string("window('stream', INTERVAL 10 MINUTES) begins with the stream's name as a string")
     window = reader.arguments()
     reader.expect(")", "window('stream', …) must end here with )")
     quoted = '"' + name.replace('"', '""') + '"'
-    return Candidate(
+    return ClauseCandidate(
         start=tokens[at].start,
         stop=tokens[reader.at - 1].stop,
         clause=tokens[at].start,
@@ -148,30 +148,30 @@ def _function(source: Source, at: int, instants: Instants) -> Candidate:
     )
 
 
-def _system_table(tokens: Sequence[Token], at: int) -> Candidate | None:
+def _match_system_table(tokens: Sequence[Token], at: int) -> ClauseCandidate | None:
     """``windrow.streams`` and the like; ``windrow.x`` may also be a column of something called windrow."""
     if _is(tokens, at - 1, ".") or not _is(tokens, at + 1, ".") or at + 2 >= len(tokens) or not tokens[at + 2].named:
         return None
     if any(_is(tokens, at + 3, after) for after in (".", "(", "[")):
         return None
     table = tokens[at + 2]
-    return Candidate(
+    return ClauseCandidate(
         start=tokens[at].start,
         stop=table.stop,
         clause=tokens[at].start,
         path=(SYSTEM_SCHEMA, table.name),
         written=table.text,
-        window=All(),
+        window=AllRows(),
         required=False,
         before=at - 1,
         after=at + 3,
     )
 
 
-class _Reader:
+class _ClauseParser:
     """Reads the inside of a clause, token by token; every refusal names its place."""
 
-    def __init__(self, source: Source, at: int, instants: Instants) -> None:
+    def __init__(self, source: SourceText, at: int, instants: ParseTimestamp) -> None:
         self._source = source
         self._instants = instants
         self.at = at
@@ -224,19 +224,19 @@ class _Reader:
         kind = self._take("").word
         if kind in ("window", "range"):
             length = self._duration()
-            return Range(length, self._duration() if self._word("slide") else None)
+            return RangeWindow(length, self._duration() if self._word("slide") else None)
         if kind == "rows":
-            return Rows(self._count())
+            return CountWindow(self._count())
         start = self._instant()
         if kind == "since":
-            return Since(start)
+            return LandmarkWindow(start)
         if not self._word("to"):
             raise self._error("[FROM TIMESTAMP '…' goes on with TO TIMESTAMP '…']")
         return self._between(start, self._instant())
 
     def arguments(self) -> WindowSpec:
         """What stands behind the stream's name in the function form."""
-        window: WindowSpec = All()
+        window: WindowSpec = AllRows()
         while self._symbol(","):
             window = self._argument(window)
         return window
@@ -247,34 +247,34 @@ class _Reader:
         if following is not None and following.text in (":=", "=>"):
             word = self._take("").word
             self.at += 1
-            if word == "rows" and isinstance(window, All):
-                return Rows(self._count())
-            if word == "since" and isinstance(window, All):
-                return Since(self._instant())
-            if word == "slide" and isinstance(window, Range) and window.slide is None:
-                return Range(window.length, self._duration())
-        elif self._is_instant() and isinstance(window, All):
+            if word == "rows" and isinstance(window, AllRows):
+                return CountWindow(self._count())
+            if word == "since" and isinstance(window, AllRows):
+                return LandmarkWindow(self._instant())
+            if word == "slide" and isinstance(window, RangeWindow) and window.slide is None:
+                return RangeWindow(window.length, self._duration())
+        elif self._is_instant() and isinstance(window, AllRows):
             start = self._instant()
             both = (
                 "window('stream', TIMESTAMP '…', TIMESTAMP '…') needs both ends; for one, write since := TIMESTAMP '…'"
             )
             self.expect(",", both)
             return self._between(start, self._instant())
-        elif isinstance(window, All):
-            return Range(self._duration())
+        elif isinstance(window, AllRows):
+            return RangeWindow(self._duration())
         self.at = given
         raise self._error(
             "window('stream', …) takes INTERVAL n unit [, slide := INTERVAL n unit], rows := n, since := TIMESTAMP '…' "
             "or TIMESTAMP '…', TIMESTAMP '…'"
         )
 
-    def _between(self, start: int, stop: int) -> Between:
+    def _between(self, start: int, stop: int) -> FixedWindow:
         if start >= stop:
-            raise self._error(f"the window ends at {times.show(stop)}, not after it begins", back=1)
-        return Between(start, stop)
+            raise self._error(f"the window ends at {times.format_time(stop)}, not after it begins", back=1)
+        return FixedWindow(start, stop)
 
     def _number(self) -> Decimal:
-        message = f"a number is expected here; write {FORMS}"
+        message = f"a number is expected here; write {CLAUSE_FORMS}"
         token = self._take(message)
         try:
             return Decimal(token.text if token.kind == "numeric_const" else "")
@@ -283,7 +283,7 @@ class _Reader:
 
     def _count(self) -> int:
         number = self._number()
-        if number < 1 or number != int(number) or number > _MOST:
+        if number < 1 or number != int(number) or number > _MAX_MICROSECONDS:
             raise self._error(f"[ROWS n] takes a whole number of rows, at least 1, not {number}", back=1)
         return int(number)
 
@@ -298,7 +298,7 @@ class _Reader:
             micros = self._part(self._number(), nested)
             while not interval and (token := self._peek()) is not None and token.kind == "numeric_const":
                 micros += self._part(self._number(), nested=False)
-        if micros <= 0 or micros > _MOST or micros != int(micros):
+        if micros <= 0 or micros > _MAX_MICROSECONDS or micros != int(micros):
             message = "a window is a whole number of microseconds long, more than zero and less than 70000 years"
             raise self._error(message, back=self.at - started)
         return int(micros)
@@ -323,25 +323,25 @@ class _Reader:
             except InvalidOperation:
                 raise self._error(f"INTERVAL '{text}' {token.text} needs a number between the quotes", back=1) from None
         try:
-            return Decimal(times.duration(text, "window"))
+            return Decimal(times.parse_duration(text, "window"))
         except DefinitionError as error:
             raise self._error(str(error), back=1) from None
 
     def _is_instant(self) -> bool:
         token = self._peek()
-        return token is not None and token.word in (*_INSTANT_TYPES, "cast")
+        return token is not None and token.word in (*_TIMESTAMP_TYPES, "cast")
 
     def _instant(self) -> int:
         started = self.at
         kind, text = self._cast() if self._word("cast") else self._typed()
         micros = self._instants(kind, text)
-        if micros is None or abs(micros) > _MOST:
+        if micros is None or abs(micros) > _MAX_MICROSECONDS:
             raise self._error(f"{text!r} is not a {kind} that a window can begin or end at", back=self.at - started)
         return micros
 
     def _instant_type(self) -> str:
         token = self._take("TIMESTAMP '…' is expected here")
-        if token.word not in _INSTANT_TYPES:
+        if token.word not in _TIMESTAMP_TYPES:
             raise self._error("TIMESTAMP '…' is expected here", back=1)
         if self._word("with"):
             if not (self._word("time") and self._word("zone")):

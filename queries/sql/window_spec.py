@@ -9,7 +9,7 @@ from windrow import times
 
 
 @dataclass(frozen=True)
-class All:
+class AllRows:
     """Every live row: a stream named without a clause."""
 
     def __str__(self) -> str:
@@ -17,19 +17,19 @@ class All:
 
 
 @dataclass(frozen=True)
-class Range:
+class RangeWindow:
     """The last `length` microseconds, ``now - length < ts <= now``; `slide` is how often a periodic query wants it."""
 
     length: int
     slide: int | None = None
 
     def __str__(self) -> str:
-        moved = "" if self.slide is None else f" SLIDE {times.show_duration(self.slide).upper()}"
-        return f"[WINDOW {times.show_duration(self.length).upper()}{moved}]"
+        moved = "" if self.slide is None else f" SLIDE {times.format_duration(self.slide).upper()}"
+        return f"[WINDOW {times.format_duration(self.length).upper()}{moved}]"
 
 
 @dataclass(frozen=True)
-class Rows:
+class CountWindow:
     """The `count` newest live rows by (time, arrival)."""
 
     count: int
@@ -39,24 +39,24 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Since:
+class LandmarkWindow:
     """A landmark window: live rows with ``start < ts <= now``."""
 
     start: int
 
     def __str__(self) -> str:
-        return f"[SINCE TIMESTAMP '{times.show(self.start)}']"
+        return f"[SINCE TIMESTAMP '{times.format_time(self.start)}']"
 
 
 @dataclass(frozen=True)
-class Between:
+class FixedWindow:
     """A fixed window: live rows with ``start < ts <= stop``."""
 
     start: int
     stop: int
 
     def __str__(self) -> str:
-        return f"[FROM TIMESTAMP '{times.show(self.start)}' TO TIMESTAMP '{times.show(self.stop)}']"
+        return f"[FROM TIMESTAMP '{times.format_time(self.start)}' TO TIMESTAMP '{times.format_time(self.stop)}']"
 
 
-WindowSpec = All | Range | Rows | Since | Between
+WindowSpec = AllRows | RangeWindow | CountWindow | LandmarkWindow | FixedWindow

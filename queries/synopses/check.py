@@ -21,7 +21,7 @@ def differences(store: Store, snapshot: Snapshot, stream: str, entry: SynopsisEn
     slide = view.state.slide
     if slide is None or entry.slide != slide:
         return
-    with instance.cursor(store) as cursor:
+    with instance.open_cursor(store) as cursor:
         should = maintenance.rebuilt(store, cursor, view, slide, entry)
 
         def look(tables: Tables) -> dict[Node, pa.Table] | None:
@@ -53,6 +53,6 @@ def problems(store: Store) -> Iterator[str]:
                 try:
                     found = list(differences(store, snapshot, name, entry))
                 except (duckdb.Error, pa.ArrowException, OSError) as error:
-                    found = [f"it cannot be compared with its rows ({instance.message_of(error)})"]
+                    found = [f"it cannot be compared with its rows ({instance.read_error_message(error)})"]
                 for problem in found:
                     yield f"stream {name}: synopsis {entry.number}: {problem}"

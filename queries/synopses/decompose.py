@@ -11,8 +11,15 @@ from typing import Any
 import xxhash
 
 from windrow.queries.sql import window_spec
-from windrow.queries.sql.parse_tree import Node, location, statements
-from windrow.queries.sql.split_aggregate import CannotCutError, Cutter, Functions, clauses_of, nodes, plain
+from windrow.queries.sql.parse_tree import Node, find_location, parse_statements
+from windrow.queries.sql.split_aggregate import (
+    CannotSplitError,
+    EngineFunctions,
+    StatementSplitter,
+    find_clauses,
+    walk_nodes,
+    without_locations,
+)
 from windrow.queries.sql.statement import Reference, Statement
 
 ROW = "_row"
@@ -93,7 +100,9 @@ class Decomposed:
 
 
 @lru_cache(maxsize=1024)
-def decompose(statement: Statement, stream: Reference, columns: tuple[str, ...], functions: Functions) -> Decomposed:
+def decompose(
+    statement: Statement, stream: Reference, columns: tuple[str, ...], functions: EngineFunctions
+) -> Decomposed:
     """Take a statement apart that reads one stream and nothing else.
 
     Args:
@@ -108,14 +117,14 @@ def decompose(statement: Statement, stream: Reference, columns: tuple[str, ...],
     return _Decomposer(statement, stream, {stream.alias: columns}, functions).decomposed()
 
 
-class _Decomposer(Cutter):
+class _Decomposer(StatementSplitter):
     """One statement on its way."""
 
     def decomposed(self) -> Decomposed:
         """All its pieces."""
         self._refuse()
         self._refuse_nested()
-        clauses = clauses_of(self.statement)
+        clauses = find_clauses(self.statement)
         groups = self._groups()
         keys = [self._key(node) for node in groups]
         self._refuse_ambiguous(keys)
@@ -123,10 +132,10 @@ class _Decomposer(Cutter):
             name: self._swap(self.tree[name], keys) for name in ("select_list", "having", "qualify", "modifiers")
         }
         if not self.aggregates and not groups:
-            raise CannotCutError("it has neither aggregates nor groups")
+            raise CannotSplitError("it has neither aggregates nor groups")
         for node in [*groups, *self.aggregates, self.tree["where_clause"] or {}]:
-            if any(each.get("class") in _NESTED for each in nodes(node)):
-                raise CannotCutError("a condition, group or aggregate has a subquery or a parameter")
+            if any(each.get("class") in _NESTED for each in walk_nodes(node)):
+                raise CannotSplitError("a condition, group or aggregate has a subquery or a parameter")
         final = self._final(clauses, expected)
         where = self.tree["where_clause"]
         return Decomposed(
@@ -143,20 +152,20 @@ class _Decomposer(Cutter):
     def _refuse_nested(self) -> None:
         table = self.tree["from_table"]
         if table["type"] != "BASE_TABLE":
-            raise CannotCutError("it joins")
-        if any(node.get("class") == "WINDOW" for node in nodes(self.tree["group_expressions"])):
-            raise CannotCutError("it groups by a window function")
+            raise CannotSplitError("it joins")
+        if any(node.get("class") == "WINDOW" for node in walk_nodes(self.tree["group_expressions"])):
+            raise CannotSplitError("it groups by a window function")
         alias = self.stream.alias.lower()
-        if alias in self.names and any(self._qualified(node) for node in nodes(self.tree)):
-            raise CannotCutError("the stream and one of its columns have the same name")
+        if alias in self.names and any(self._qualified(node) for node in walk_nodes(self.tree)):
+            raise CannotSplitError("the stream and one of its columns have the same name")
 
     def _aggregate(self, node: Node) -> int:
         """Every aggregate is taken; whether its states can be kept is for `components` to say."""
         if node["export_state"] or node["schema"]:
-            raise CannotCutError(f"{node['function_name']} gives its state, or is of a schema")
-        inner = [each for argument in node["arguments"] for each in nodes(argument["expression"])]
+            raise CannotSplitError(f"{node['function_name']} gives its state, or is of a schema")
+        inner = [each for argument in node["arguments"] for each in walk_nodes(argument["expression"])]
         if any(self._is_aggregate(each) for each in inner):
-            raise CannotCutError("an aggregate stands in another one")
+            raise CannotSplitError("an aggregate stands in another one")
         keys = [self._key(known) for known in self.aggregates]
         if self._key(node) in keys:
             return keys.index(self._key(node))
@@ -176,21 +185,21 @@ class _Decomposer(Cutter):
         start, stop = self._span(node)
         tokens = {token.start: token.stop for token in self.statement.source.tokens}
         places = []
-        for each in nodes(node):
+        for each in walk_nodes(node):
             if self._qualified(each):
-                at = location(each)
+                at = find_location(each)
                 if at is None or at not in tokens:
-                    raise CannotCutError("a column has no place")
+                    raise CannotSplitError("a column has no place")
                 places.append((at, tokens[at], ROW))
         kept, self.replaced = self.replaced, places
         text = self._text(start, stop)
         self.replaced = kept
         # Comments end with their line; what follows the piece must not become part of one.
-        alone = statements(f"SELECT {text}\n")
+        alone = parse_statements(f"SELECT {text}\n")
         if not isinstance(alone, list) or len(alone) != 1 or len(alone[0]["select_list"]) != 1:
-            raise CannotCutError("a piece of it is no expression")
+            raise CannotSplitError("a piece of it is no expression")
         if _bare(alone[0]["select_list"][0]) != _bare(self._renamed(node)):
-            raise CannotCutError("a piece of it reads differently on its own")
+            raise CannotSplitError("a piece of it reads differently on its own")
         return Expression(text, _digest(self._key(node)))
 
     def _renamed(self, value: Any) -> Any:
@@ -207,12 +216,12 @@ class _Decomposer(Cutter):
         whole = self._expression(node)
         arguments = [argument["expression"] for argument in node["arguments"]]
         if any(argument["name"] for argument in node["arguments"]):
-            raise CannotCutError("an aggregate has named arguments")
+            raise CannotSplitError("an aggregate has named arguments")
         if any(argument.get("class") == "STAR" for argument in arguments):
-            raise CannotCutError("an aggregate is of all columns")
+            raise CannotSplitError("an aggregate is of all columns")
         orders = node["order_bys"]["orders"]
         if len(orders) > 1 or any(o["type"] not in ("ORDER_DEFAULT", "ASCENDING") for o in orders):
-            raise CannotCutError("an aggregate over an order of several expressions, or a descending one")
+            raise CannotSplitError("an aggregate over an order of several expressions, or a descending one")
         return Call(
             name=str(node["function_name"]).lower(),
             text=whole.text,
@@ -226,7 +235,7 @@ class _Decomposer(Cutter):
 
 
 def _bare(node: Node) -> Any:
-    return {**plain(node), "alias": ""}
+    return {**without_locations(node), "alias": ""}
 
 
 def _digest(key: Any) -> str:

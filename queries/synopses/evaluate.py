@@ -7,15 +7,15 @@ from typing import Any
 import pyarrow as pa
 
 from windrow.catalog.records import SynopsisEntry
-from windrow.queries.engine.arrow_source import run as start
-from windrow.queries.engine.types import as_marked, marked
-from windrow.queries.sql.split_aggregate import CannotCutError
+from windrow.queries.engine.arrow_source import run_streaming as start
+from windrow.queries.engine.types import cast_to_marked, mark_schema
+from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.synopses import kinds, node_store, predicate_cover
 from windrow.queries.synopses.kinds import Node
 from windrow.queries.synopses.node_cache import Seen, Shelf, shelf_of
 from windrow.queries.synopses.partial_aggregates import Need, done_sql, merges
 from windrow.queries.synopses.query_shape import Asked, asked
-from windrow.snapshot import Snapshot, StreamView
+from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 
 _BATCH_ROWS = 100_000
@@ -35,7 +35,7 @@ class Planned:
     """A statement and the synopses that answer it."""
 
     asked: Asked
-    view: StreamView
+    view: StreamSnapshot
     sources: tuple[tuple[Source, ...], ...]
     """For each of its needs."""
 
@@ -55,14 +55,14 @@ def plan(store: Store, snapshot: Snapshot, sql: str, seen: dict[str, Seen]) -> P
     name = next(stream for stream in snapshot.streams() if stream.lower() == question.stream.name.lower())
     view = snapshot.view(name)
     if view.state.slide is None:
-        raise CannotCutError("the stream has no clock yet")
+        raise CannotSplitError("the stream has no clock yet")
     if name not in seen:
         seen[name] = shelf_of(store).look(store, view)
     sources = tuple(_sources(seen[name], view, question, need) for need in question.shape.needs)
     return Planned(question, view, sources)
 
 
-def _sources(seen: Seen, view: StreamView, question: Asked, need: Need) -> tuple[Source, ...]:
+def _sources(seen: Seen, view: StreamSnapshot, question: Asked, need: Need) -> tuple[Source, ...]:
     why = "no synopsis keeps what it needs"
     for entry in seen.by_identity.get(need.identity, ()):
         if node_store.meets(entry, need):
@@ -79,11 +79,11 @@ def _sources(seen: Seen, view: StreamView, question: Asked, need: Need) -> tuple
     )
     found = [_source(seen, view, question, fitting[at], sign) for at, sign in parts or ()]
     if not found or None in found:
-        raise CannotCutError(why)
+        raise CannotSplitError(why)
     return tuple(source for source in found if source is not None)
 
 
-def _source(seen: Seen, view: StreamView, question: Asked, entry: SynopsisEntry, sign: int) -> Source | None:
+def _source(seen: Seen, view: StreamSnapshot, question: Asked, entry: SynopsisEntry, sign: int) -> Source | None:
     """A synopsis at the window of a question, if it reaches back so far and still is of the snapshot's slide."""
     nodes = seen.window(entry, view, question.slots)
     return None if nodes is None else Source(entry, sign, nodes)
@@ -107,9 +107,9 @@ def load(store: Store, shelf: Shelf, plans: Sequence[Planned]) -> None:
         shelf.forget(stream, seen.entries)
         changed = seen.changed.get(entry.number)
         if changed is None or any(changed.get(node, 0) > view.state.ordinal for node in nodes):
-            raise CannotCutError("a slide came meanwhile")
+            raise CannotSplitError("a slide came meanwhile")
         if shelf.load(store, entry, changed, nodes) is None:
-            raise CannotCutError("a slide came meanwhile")
+            raise CannotSplitError("a slide came meanwhile")
 
 
 def finish(cursor: Any, planned: Planned, merged: Sequence[str], *, ranked: bool = False) -> pa.Table:
@@ -118,9 +118,9 @@ def finish(cursor: Any, planned: Planned, merged: Sequence[str], *, ranked: bool
     done = done_sql(planned.asked.shape, [f"({text})" for text in merged], ranked)
     reader, _ = start(cursor, f"WITH {whole.done} AS ({done}) {whole.final}", None, _BATCH_ROWS)
     rows = reader.read_all()
-    schema = marked(rows.schema, [kind for _, kind in planned.asked.columns])
+    schema = mark_schema(rows.schema, [kind for _, kind in planned.asked.columns])
     fields = [f.with_name(name) for f, (name, _) in zip(schema, planned.asked.columns, strict=True)]
-    return pa.Table.from_arrays(as_marked(rows.columns, schema), schema=pa.schema(fields))
+    return pa.Table.from_arrays(cast_to_marked(rows.columns, schema), schema=pa.schema(fields))
 
 
 def _merged_sql(shelf: Shelf, planned: Planned, number: int) -> str:
@@ -176,6 +176,6 @@ def _nothing(entry: SynopsisEntry, need: Need, places: Sequence[int]) -> str | N
     columns = [f"CAST(NULL AS {entry.groups[place][2]}) AS g{at}" for at, place in enumerate(places)]
     for at, column in enumerate(need.columns):
         if kept[column.key].state is not None:
-            raise CannotCutError("nothing is kept yet")
+            raise CannotSplitError("nothing is kept yet")
         columns.append(f"CAST(NULL AS {kept[column.key].type}) AS c{at}")
     return f"SELECT {', '.join([*columns, '0 AS n', '1 AS s'])} WHERE false"

@@ -20,16 +20,16 @@ from windrow.files import disk_errors
 from windrow.indexes.row_model import RowModel
 from windrow.indexes.segment_reader import read_ranges
 from windrow.indexes.segments import Segment
-from windrow.indexes.selection import Bounds, Selection, select
+from windrow.indexes.selection import Selection, WindowBounds, select_segments
 from windrow.locks import locked
 from windrow.queries.engine import instance
-from windrow.queries.engine.types import quoted
+from windrow.queries.engine.types import quote_name
 from windrow.queries.planner.scan_sql import window_sql
 from windrow.queries.synopses import kinds, node_store, tally
 from windrow.queries.synopses.kinds import Node
 from windrow.queries.synopses.node_store import EXPIRY, SLOT, Worker, fetched
-from windrow.slide_hooks import Contribution, Moving
-from windrow.snapshot import Snapshot, StreamView
+from windrow.slide_hooks import Contribution, SlideContext
+from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 
 LOCK_SECONDS = 60.0
@@ -92,14 +92,14 @@ class Followed:
 
 
 @contextmanager
-def follow(store: Store, moving: Moving) -> Iterator[Contribution | None]:
+def follow(store: Store, moving: SlideContext) -> Iterator[Contribution | None]:
     """Prepare the synopses of a stream for a slide that is about to be committed."""
     kept = store.catalog.read(lambda tables: node_store.entries(tables, moving.entry.id))
     if not kept:
         yield None
         return
     with ExitStack() as stack:
-        opened = cache(lambda: stack.enter_context(instance.cursor(store)))
+        opened = cache(lambda: stack.enter_context(instance.open_cursor(store)))
         adopted, spent = store.catalog.read(lambda tables: _adopted(tables, moving, kept))
         came = _built(store, opened, moving, [entry for entry in kept if entry.number not in adopted])
         for entry in kept:
@@ -122,7 +122,7 @@ def follow(store: Store, moving: Moving) -> Iterator[Contribution | None]:
 
 
 def _adopted(
-    tables: Tables, moving: Moving, kept: Sequence[SynopsisEntry]
+    tables: Tables, moving: SlideContext, kept: Sequence[SynopsisEntry]
 ) -> tuple[dict[int, tally.Adopted], list[bytes]]:
     """What appends have tallied, by the synopsis's number, and tallies that no synopsis uses."""
     found = {entry.number: tally.adopt(tables, moving, entry) for entry in kept}
@@ -135,7 +135,7 @@ def _one(worker: Worker, parts: list[pa.Table]) -> pa.Table:
 
 
 def _built(
-    store: Store, opened: Callable[[], Any], moving: Moving, kept: Sequence[SynopsisEntry]
+    store: Store, opened: Callable[[], Any], moving: SlideContext, kept: Sequence[SynopsisEntry]
 ) -> dict[int, dict[int, pa.Table]]:
     """What came in for synopses, out of the rows: by number and slot."""
     if not kept:
@@ -151,7 +151,7 @@ def _built(
 
 
 def _plainly(
-    store: Store, moving: Moving, kept: Sequence[SynopsisEntry], after: int
+    store: Store, moving: SlideContext, kept: Sequence[SynopsisEntry], after: int
 ) -> tuple[dict[int, dict[int, pa.Table]], list[SynopsisEntry]]:
     """What came in for the synopses that need no DuckDB, by number and slot, and the synopses that do."""
     definition = moving.entry.definition
@@ -194,7 +194,7 @@ def _cut_rows(
     return tally.by_slot(rows, model.slots(model.times(rows)[0]), _MOST_SLOTS)
 
 
-def _offer_rows(store: Store, cursor: Any, moving: Moving, kept: Sequence[SynopsisEntry], after: int) -> None:
+def _offer_rows(store: Store, cursor: Any, moving: SlideContext, kept: Sequence[SynopsisEntry], after: int) -> None:
     """The new rows that can be in a window, with their slots, as a table."""
     definition = moving.entry.definition
     covered: dict[str, int] = {}
@@ -207,7 +207,7 @@ def _offer_rows(store: Store, cursor: Any, moving: Moving, kept: Sequence[Synops
 
 def _selection(segments: Sequence[Segment], after: int, now: int) -> Selection:
     upto = max((segment.max_ts for segment in segments), default=now)
-    return select(segments, Bounds(after, max(upto, now), now))
+    return select_segments(segments, WindowBounds(after, max(upto, now), now))
 
 
 def _rows_sql(
@@ -223,7 +223,7 @@ def _rows_sql(
     selection = _selection(segments, after, now)
     wanted = _columns(schema, kept)
     units = {name: schema.field(name).type.unit for name in (model.time, model.expires) if name is not None}
-    columns = [quoted(name) for name in wanted]
+    columns = [quote_name(name) for name in wanted]
     columns.append(f"{node_store.slot_sql(model, model.time, units[model.time])} AS {SLOT}")
     if model.expires is not None:
         columns.append(f"{node_store.slot_sql(model, model.expires, units[model.expires])} AS {EXPIRY}")
@@ -343,12 +343,12 @@ def backfill(
     slide = view.state.slide
     if slide is None:
         return [Changed(replace(entry, slide=None, floor=_NEVER_SLID), {}) for entry in wanted]
-    with instance.cursor(store) as cursor:
+    with instance.open_cursor(store) as cursor:
         return [_filled(store, cursor, view, slide, entry, choose) for entry in wanted]
 
 
 def _filled(
-    store: Store, cursor: Any, view: StreamView, slide: int, entry: SynopsisEntry, choose: Choose | None
+    store: Store, cursor: Any, view: StreamSnapshot, slide: int, entry: SynopsisEntry, choose: Choose | None
 ) -> Changed:
     model = view.entry.definition.model
     after = model.slot_end(slide - entry.slots)
@@ -364,7 +364,7 @@ def _filled(
 
 
 def rebuilt(
-    store: Store, cursor: Any, view: StreamView, slide: int, entry: SynopsisEntry
+    store: Store, cursor: Any, view: StreamSnapshot, slide: int, entry: SynopsisEntry
 ) -> dict[Node, pa.Table | None]:
     """The nodes of a synopsis as the stored rows say."""
     return _filled(store, cursor, view, slide, replace(entry, slide=None), None).nodes

@@ -17,17 +17,17 @@ import pyarrow as pa
 from windrow.catalog.environment import Tables
 from windrow.catalog.records import SynopsisEntry
 from windrow.queries.engine import instance
-from windrow.queries.engine.fork_safety import leave_to_parent
+from windrow.queries.engine.fork_safety import forget_after_fork
 from windrow.queries.synopses import kinds, node_store
 from windrow.queries.synopses.array_engine import Numbering, Pass
 from windrow.queries.synopses.kinds import Node
 from windrow.queries.synopses.node_store import Kept
-from windrow.snapshot import StreamView
+from windrow.snapshot import StreamSnapshot
 from windrow.store import Store
 
 _guard = threading.Lock()
 _shelves: dict[tuple[int, str], "Shelf"] = {}
-leave_to_parent(_shelves, _guard)
+forget_after_fork(_shelves, _guard)
 
 
 @dataclass
@@ -59,14 +59,14 @@ class Seen:
             found.setdefault((entry.where_key, tuple(sorted(group[1] for group in entry.groups))), []).append(entry)
         return found
 
-    def window(self, entry: SynopsisEntry, view: StreamView, slots: int) -> tuple[tuple[Node, int], ...] | None:
+    def window(self, entry: SynopsisEntry, view: StreamSnapshot, slots: int) -> tuple[tuple[Node, int], ...] | None:
         """The nodes of a window of so many slots, if all are as they were at the snapshot's slide."""
         at = entry.number, slots
         if at not in self.windows:
             self.windows[at] = self._window(entry, view, slots)
         return self.windows[at]
 
-    def _window(self, entry: SynopsisEntry, view: StreamView, slots: int) -> tuple[tuple[Node, int], ...] | None:
+    def _window(self, entry: SynopsisEntry, view: StreamSnapshot, slots: int) -> tuple[tuple[Node, int], ...] | None:
         slide = view.state.slide
         if slide is None or entry.slide is None or entry.slide < slide or slots > entry.slots:
             return None
@@ -79,7 +79,7 @@ class Seen:
         own = tuple(kinds.cover(entry.kind, entry.slots, slide - slots, slide))
         return own if all(self._holds(entry, view, node) for node, _ in own) else None
 
-    def _holds(self, entry: SynopsisEntry, view: StreamView, node: Node) -> bool:
+    def _holds(self, entry: SynopsisEntry, view: StreamSnapshot, node: Node) -> bool:
         return node.left >= entry.floor and self.changed[entry.number].get(node, 0) <= view.state.ordinal
 
 
@@ -87,12 +87,12 @@ class Shelf:
     """The synopses of one warehouse that this process has read."""
 
     def __init__(self, store: Store) -> None:
-        self.instance: duckdb.DuckDBPyConnection = instance.locked_instance(store.root, threads=1)
+        self.instance: duckdb.DuckDBPyConnection = instance.open_locked_instance(store.root, threads=1)
         self.lock = threading.RLock()
         self.loaded: dict[tuple[int, int], Loaded] = {}
         self.passes: dict[tuple[int, int], Pass] = {}
 
-    def look(self, store: Store, view: StreamView) -> Seen:
+    def look(self, store: Store, view: StreamSnapshot) -> Seen:
         """What there is, without its rows."""
 
         def read(tables: Tables) -> Seen:

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from windrow.catalog.environment import Tables, key, last_int
+from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.records import SynopsisColumn, SynopsisEntry
 from windrow.indexes.row_model import RowModel
 from windrow.queries.engine import arrow_ipc, python_values
-from windrow.queries.engine.arrow_source import run
-from windrow.queries.engine.types import quoted
+from windrow.queries.engine.arrow_source import run_streaming
+from windrow.queries.engine.types import quote_name
 from windrow.queries.synopses import kinds
 from windrow.queries.synopses.decompose import ROW
 from windrow.queries.synopses.kinds import Node
@@ -63,7 +63,7 @@ def table_of(packed: bytes) -> pa.Table:
 
 def fetched(cursor: Any, sql: str) -> pa.Table:
     """The rows of a query; asked once, where DuckDB's relations would bind it twice."""
-    return run(cursor, sql, None, _BATCH_ROWS)[0].read_all()
+    return run_streaming(cursor, sql, None, _BATCH_ROWS)[0].read_all()
 
 
 def joined(parts: Sequence[pa.Table]) -> pa.Table:
@@ -76,23 +76,23 @@ def joined(parts: Sequence[pa.Table]) -> pa.Table:
 
 def entry_key(stream: int, number: int) -> bytes:
     """Where a synopsis is described."""
-    return key(stream, "d", number)
+    return catalog_key(stream, "d", number)
 
 
 def node_key(stream: int, number: int, node: Node) -> bytes:
     """Where a node lies."""
-    return key(stream, "n", number, node.level, node.left)
+    return catalog_key(stream, "n", number, node.level, node.left)
 
 
 def entries(tables: Tables, stream: int) -> list[SynopsisEntry]:
     """The synopses of a stream."""
-    return [record for _, record in tables.items("synopses", key(stream, "d"))]
+    return [record for _, record in tables.items("synopses", catalog_key(stream, "d"))]
 
 
 def nodes(tables: Tables, entry: SynopsisEntry) -> Iterator[tuple[Node, int]]:
     """The nodes of a synopsis and when each was last changed."""
-    for at, raw in tables.raw_items("synopses", key(entry.stream, "n", entry.number)):
-        yield Node(last_int(at[:-8]), last_int(at)), _HEAD.unpack_from(raw)[0]
+    for at, raw in tables.raw_items("synopses", catalog_key(entry.stream, "n", entry.number)):
+        yield Node(decode_last_int(at[:-8]), decode_last_int(at)), _HEAD.unpack_from(raw)[0]
 
 
 def fetch(tables: Tables, entry: SynopsisEntry, node: Node) -> Kept | None:
@@ -111,12 +111,15 @@ def is_there(tables: Tables, entry: SynopsisEntry, node: Node) -> bool:
 
 def tally_key(stream: int, number: int, spool: int, slot: int) -> bytes:
     """Where the tally of a spooled file's rows of one slot lies, before and after a node names it."""
-    return key(stream, "t", number, spool, slot)
+    return catalog_key(stream, "t", number, spool, slot)
 
 
 def tallied_slots(tables: Tables, entry: SynopsisEntry, spool: int) -> list[int]:
     """The slots of a spooled file, if an append has tallied its rows for a synopsis."""
-    return [last_int(at) for at, _ in tables.raw_items("synopses", key(entry.stream, "t", entry.number, spool))]
+    return [
+        decode_last_int(at)
+        for at, _ in tables.raw_items("synopses", catalog_key(entry.stream, "t", entry.number, spool))
+    ]
 
 
 def naming(changed: int, spools: Sequence[int]) -> bytes:
@@ -147,9 +150,9 @@ def packed(changed: int, rows: pa.Table) -> bytes:
 
 def body(rows: pa.Table, before: bytes = b"") -> bytes:
     """Kept values as bytes: numbers that are one array, as counts are where nothing is null, are written once."""
-    written = arrow_ipc.single_batch(rows)
+    written = arrow_ipc.as_single_batch(rows)
     if written is None:
-        return b"".join((before, arrow_ipc.written(rows)))
+        return b"".join((before, arrow_ipc.encode_table(rows)))
     schema = written.schema
     places: dict[tuple[Any, ...], int] = {}
     told, firsts = [], []
@@ -168,14 +171,14 @@ def body(rows: pa.Table, before: bytes = b"") -> bytes:
     if len(firsts) < len(told):
         written = written.select(firsts)
         schema = written.schema.with_metadata({_COLUMNS: ",".join(told).encode()})
-    return arrow_ipc.stream(written, before=before, schema=schema)
+    return arrow_ipc.encode_batch(written, before=before, schema=schema)
 
 
 def drop(tables: Tables, entry: SynopsisEntry) -> None:
     """Forget a synopsis."""
     tables.delete("synopses", entry_key(entry.stream, entry.number))
     for what in ("n", "t"):
-        tables.delete_prefix("synopses", key(entry.stream, what, entry.number))
+        tables.delete_prefix("synopses", catalog_key(entry.stream, what, entry.number))
 
 
 # -- what meets a need -----------------------------------------------------------------------------------------------
@@ -213,9 +216,9 @@ def names_of(entry: SynopsisEntry) -> list[str]:
 
 def slot_sql(model: RowModel, column: str, unit: str) -> str:
     """The slot of a time, in SQL."""
-    times = f"epoch_us({quoted(column)})"
+    times = f"epoch_us({quote_name(column)})"
     if unit == "ns":
-        times = f"((epoch_ns({quoted(column)}) + {_FAR * 1_000_000} + 999) // 1000 - {_FAR * 1000})"
+        times = f"((epoch_ns({quote_name(column)}) + {_FAR * 1_000_000} + 999) // 1000 - {_FAR * 1000})"
     delta, far = model.delta, -(-(1 << 58) // model.delta)
     return f"(({times} - {model.origin} + {far * delta + delta - 1}) // {delta} - {far})"
 
@@ -313,7 +316,7 @@ class Worker:
         source = f"SELECT {columns_sql(self.entry)} FROM _parts"
         found = fetched(self.cursor, f"SELECT {', '.join([*by, *kept])} FROM ({source}){where}{grouped}")
         columns = zip(found.columns, found.schema, strict=True)
-        values = (python_values.values(column.combine_chunks(), field) for column, field in columns)
+        values = (python_values.to_python_values(column.combine_chunks(), field) for column, field in columns)
         told = list(zip(*values, strict=True))
         return sorted(told, key=lambda row: repr(_unsigned(row[: len(by)])))
 

@@ -12,8 +12,8 @@ from typing import Any
 import duckdb
 
 from windrow.catalog.records import StateCall, SynopsisColumn
-from windrow.queries.engine.types import comes_back
-from windrow.queries.sql.split_aggregate import MERGEABLE, CannotCutError
+from windrow.queries.engine.types import survives_arrow
+from windrow.queries.sql.split_aggregate import MERGEABLE_AGGREGATES, CannotSplitError
 from windrow.queries.synopses.decompose import Call, Decomposed, Expression
 
 _SAME = {"min", "max", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor", "product"}
@@ -144,8 +144,8 @@ def _types(cursor: Any, texts: Sequence[str], rows: str, tail: str) -> list[str]
     described = cursor.execute(f"DESCRIBE SELECT {columns} FROM {rows}{tail}").fetchall()
     found = [str(row[1]) for row in described]
     for kind in found:
-        if not comes_back(kind):
-            raise CannotCutError(f"values of type {kind} cannot be kept")
+        if not survives_arrow(kind):
+            raise CannotSplitError(f"values of type {kind} cannot be kept")
     return found
 
 
@@ -169,7 +169,7 @@ def _finish(
     if call.name in _QUANTILES and (within or given[0]) in _INTEGERS and _fraction(call) is not None:
         return _by_frequency(needs, call, given, within, result)
     if call.within is not None and call.name not in ("quantile_cont", "quantile_disc"):
-        raise CannotCutError(f"{call.name} depends on an order")
+        raise CannotSplitError(f"{call.name} depends on an order")
     if call.name in _COUNTS:
         need, name = needs.column(None, _counted(call))
         return Finish(need, f"coalesce({name}, 0)", result, ("count", _at(name)))
@@ -187,8 +187,8 @@ def _finish(
     if call.name in _SAME and len(given) == 1:
         need, name = needs.column(None, _keyed(call, call.name, f"{call.name}({argument}\n)", call.name, result))
         return Finish(need, name, result, (call.name, _at(name)) if call.name in ("min", "max") else None)
-    if call.name not in MERGEABLE and call.name not in _APPROXIMATE:
-        raise CannotCutError(f"states of {call.name} do not merge into what one pass gives")
+    if call.name not in MERGEABLE_AGGREGATES and call.name not in _APPROXIMATE:
+        raise CannotSplitError(f"states of {call.name} do not merge into what one pass gives")
     need, name = needs.column(None, _state(cursor, call, given, within, rows))
     nothing = cursor.execute(f"SELECT CAST({call.text}\n AS VARCHAR) FROM {rows}").fetchall()[0][0]
     finished = f"finalize({name})" if nothing is None else f"coalesce(finalize({name}), '{nothing}'::{result})"
@@ -237,11 +237,11 @@ def _state(cursor: Any, call: Call, given: Sequence[str], within: str | None, ro
         except duckdb.Error as error:
             bound = re.search(r"bound=\[(.*?)\] requested", str(error))
             if bound is None:
-                raise CannotCutError(f"states of {call.name} cannot be kept: {error}") from None
+                raise CannotSplitError(f"states of {call.name} cannot be kept: {error}") from None
             signature = _split(bound[1])
             continue
         return column
-    raise CannotCutError(f"states of {call.name} cannot be kept")
+    raise CannotSplitError(f"states of {call.name} cannot be kept")
 
 
 def _split(types: str) -> list[str]:
@@ -273,7 +273,7 @@ def _by_frequency(needs: _Needs, call: Call, given: Sequence[str], within: str |
     """Counts of each value, and an expression over the distinct ones."""
     value = call.within or (call.arguments[0] if call.arguments else None)
     if value is None or (call.distinct and (len(given) != 1 or call.name not in _DISTINCT)):
-        raise CannotCutError(f"{call.name} of distinct values cannot be finished from counts")
+        raise CannotSplitError(f"{call.name} of distinct values cannot be finished from counts")
     plain = SynopsisColumn(
         key=f"count*::{'' if call.condition is None else call.condition.key}",
         build=f"count(*){_filtered(call)}",
@@ -330,7 +330,7 @@ def _frequency_expression(call: Call, given: Sequence[str], name: str) -> str:
 def _whole(call: Call, given: Sequence[str]) -> int:
     text = call.arguments[1].text.strip() if len(given) == 2 else ""
     if not text.isdecimal():
-        raise CannotCutError(f"{call.name} without a constant number")
+        raise CannotSplitError(f"{call.name} without a constant number")
     return int(text)
 
 

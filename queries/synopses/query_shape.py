@@ -16,16 +16,16 @@ import pyarrow as pa
 
 from windrow.indexes.row_model import RowModel
 from windrow.queries.engine import instance
-from windrow.queries.engine.arrow_source import run
-from windrow.queries.engine.types import marked, quoted
+from windrow.queries.engine.arrow_source import run_streaming
+from windrow.queries.engine.types import mark_schema, quote_name
 from windrow.queries.planner.scan_sql import empty_sql
 from windrow.queries.sql import split_aggregate, window_spec
-from windrow.queries.sql.parse_tree import Node, statements
-from windrow.queries.sql.split_aggregate import CannotCutError
+from windrow.queries.sql.parse_tree import Node, parse_statements
+from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.sql.statement import Reference, Statement, parse
 from windrow.queries.synopses.decompose import ROW, Decomposed, decompose
 from windrow.queries.synopses.partial_aggregates import Shape, shape
-from windrow.snapshot import Snapshot, StreamView
+from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 
 _WHOLE = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER"}
@@ -77,7 +77,7 @@ def recognised(shape: Shape) -> Final | None:
     types = shape.needs[0].types[: len(whole.groups)]
     if not plain or len(shape.needs) != 1 or not _GROUPS.issuperset(types):
         return None
-    trees = statements(whole.final)
+    trees = parse_statements(whole.final)
     if not isinstance(trees, list) or len(trees) != 1:
         return None
     tree = trees[0]
@@ -170,7 +170,7 @@ def _whole(node: Node) -> int | None:
     return int(text) if plain and text.isdecimal() and len(text) <= len(str(1 << 40)) else None
 
 
-_functions: dict[int, split_aggregate.Functions] = {}
+_functions: dict[int, split_aggregate.EngineFunctions] = {}
 _Shaped = tuple[Shape, tuple[tuple[str, str], ...], Direct | None]
 
 
@@ -197,38 +197,38 @@ def asked(store: Store, snapshot: Snapshot, sql: str) -> Asked:
     """
     statement = parse(sql)
     if statement.explain:
-        raise CannotCutError("it asks for a plan")
+        raise CannotSplitError("it asks for a plan")
     known = {name.lower(): name for name in snapshot.streams()}
     if len(statement.references) != 1 or statement.references[0].schema:
-        raise CannotCutError("it does not read exactly one stream")
+        raise CannotSplitError("it does not read exactly one stream")
     reference = statement.references[0]
     if reference.name.lower() not in known:
-        raise CannotCutError("it does not read a stream")
+        raise CannotSplitError("it does not read a stream")
     view = snapshot.view(known[reference.name.lower()])
     slots = window_slots(view, reference.window)
     shaped, columns, direct = _shaped(_Question(store, statement, reference, view.schema.serialize().to_pybytes()))
     return Asked(statement, reference, shaped, slots, columns, direct)
 
 
-def window_slots(view: StreamView, window: window_spec.WindowSpec) -> int:
+def window_slots(view: StreamSnapshot, window: window_spec.WindowSpec) -> int:
     """The whole slots that a window is made of."""
     definition, model = view.entry.definition, view.entry.definition.model
-    if isinstance(window, window_spec.Range):
+    if isinstance(window, window_spec.RangeWindow):
         if window.length % definition.slide:
-            raise CannotCutError("its window is no multiple of the stream's slide")
+            raise CannotSplitError("its window is no multiple of the stream's slide")
         if definition.longest_life is not None and window.length > definition.longest_life:
-            raise CannotCutError("its window is longer than the stream keeps rows")
+            raise CannotSplitError("its window is longer than the stream keeps rows")
         return window.length // definition.slide
-    if not isinstance(window, window_spec.All):
-        raise CannotCutError("its window is a count of rows or has a fixed end")
+    if not isinstance(window, window_spec.AllRows):
+        raise CannotSplitError("its window is a count of rows or has a fixed end")
     return _all_live(definition.longest_life, definition.slide, model)
 
 
 def _all_live(longest: int | None, slide: int, model: RowModel) -> int:
     if longest is None:
-        raise CannotCutError("it asks for all rows of a stream that keeps them for ever")
+        raise CannotSplitError("it asks for all rows of a stream that keeps them for ever")
     if model.expires is None and longest % slide:
-        raise CannotCutError("the stream's lifetime is no multiple of its slide")
+        raise CannotSplitError("the stream's lifetime is no multiple of its slide")
     return -(-longest // slide)
 
 
@@ -249,17 +249,17 @@ class _Question:
 def _shaped(question: _Question) -> _Shaped:
     found = _remembered(question)
     if isinstance(found, str):
-        raise CannotCutError(found)
+        raise CannotSplitError(found)
     return found
 
 
 @lru_cache(maxsize=2048)
 def _remembered(question: _Question) -> _Shaped | str:
     schema = pa.ipc.read_schema(pa.py_buffer(question.schema))
-    with instance.cursor(question.store) as cursor:
+    with instance.open_cursor(question.store) as cursor:
         try:
             return _look(cursor, question, schema)
-        except CannotCutError as error:
+        except CannotSplitError as error:
             return str(error)
         except duckdb.Error:
             return "its pieces do not stand on their own"
@@ -268,13 +268,13 @@ def _remembered(question: _Question) -> _Shaped | str:
 def _look(cursor: Any, question: _Question, schema: pa.Schema) -> _Shaped:
     known = _functions.get(os.getpid())
     if known is None:
-        known = _functions[os.getpid()] = split_aggregate.known_functions(cursor)
+        known = _functions[os.getpid()] = split_aggregate.read_engine_functions(cursor)
     whole = decompose(question.statement, question.stream, tuple(schema.names), known)
     rows = f"({empty_sql(schema)}) AS {ROW}"
     shaped = shape(cursor, whole, rows)
-    own = f"WITH {quoted(question.stream.relation)} AS ({empty_sql(schema)}) {question.statement.sql}"
+    own = f"WITH {quote_name(question.stream.relation)} AS ({empty_sql(schema)}) {question.statement.sql}"
     if question.statement.tree["type"] != "SELECT_NODE":
-        raise CannotCutError("it is not a single SELECT")
+        raise CannotSplitError("it is not a single SELECT")
     columns = _described(cursor, own)
     group_types = shaped.needs[0].types[: len(whole.groups)]
     stand_ins = [f"CAST(NULL AS {kind}) AS {whole.group_column(at)}" for at, kind in enumerate(group_types)]
@@ -282,7 +282,7 @@ def _look(cursor: Any, question: _Question, schema: pa.Schema) -> _Shaped:
     none = f"SELECT {', '.join(stand_ins)}"
     given = _described(cursor, f"WITH {whole.done} AS ({none}) {whole.final}")
     if [kind for _, kind in columns] != [kind for _, kind in given]:
-        raise CannotCutError("its pieces have other types")
+        raise CannotSplitError("its pieces have other types")
     return shaped, tuple(columns), _direct(cursor, shaped, columns, f"WITH {whole.done} AS ({none}) {whole.final}")
 
 
@@ -291,7 +291,7 @@ def _direct(cursor: Any, shaped: Shape, columns: Sequence[tuple[str, str]], noth
     final = recognised(shaped)
     if final is None:
         return None
-    schema = marked(run(cursor, nothing, None, 1)[0].schema, [kind for _, kind in columns])
+    schema = mark_schema(run_streaming(cursor, nothing, None, 1)[0].schema, [kind for _, kind in columns])
     return Direct(final, pa.schema([f.with_name(name) for f, (name, _) in zip(schema, columns, strict=True)]))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from windrow.catalog.environment import Tables, key
+from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.lookups import find_stream
 from windrow.catalog.records import Pace, QueryEntry, SlideEntry, SynopsisEntry
 from windrow.errors import BusyError, UnknownStreamError
@@ -14,7 +14,7 @@ from windrow.queries.synopses import maintenance, node_store
 from windrow.queries.synopses.array_engine import quick
 from windrow.queries.synopses.cost_model import Load, choose_kind, kind_costs
 from windrow.queries.synopses.sharing import Shared, Wanted, share, standings
-from windrow.snapshot import Snapshot, StreamView
+from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 
 _LOOK_BACK = 32
@@ -108,7 +108,7 @@ def _possible(kind: str, wanted: Wanted) -> str:
     return "basic" if kind == "running" and not all(c.subtractable for c in wanted.columns) else kind
 
 
-def _entry(view: StreamView, wanted: Wanted, number: int, kind: str | None, late: float) -> SynopsisEntry:
+def _entry(view: StreamSnapshot, wanted: Wanted, number: int, kind: str | None, late: float) -> SynopsisEntry:
     chosen, why = choose_kind(
         _load(wanted, *_sizes(None, wanted), late, expiring=view.entry.definition.model.expires is not None)
     )
@@ -131,7 +131,7 @@ def _entry(view: StreamView, wanted: Wanted, number: int, kind: str | None, late
     )
 
 
-def _reach(view: StreamView, slots: int) -> int:
+def _reach(view: StreamSnapshot, slots: int) -> int:
     """Somewhat further back than is asked for, so that the next longer window need not fill it again."""
     definition = view.entry.definition
     longest = definition.longest_life
@@ -159,11 +159,11 @@ class _Chooser:
         return replace(entry, kind=kind, why=why, slot_groups=groups, all_groups=distinct)
 
 
-def _late_share(store: Store, view: StreamView) -> float:
+def _late_share(store: Store, view: StreamSnapshot) -> float:
     """The share of recent slides that took in late rows."""
 
     def look(tables: Tables) -> list[Any]:
-        return [record for _, record in tables.items("slides", key(view.entry.id))][-_LOOK_BACK:]
+        return [record for _, record in tables.items("slides", catalog_key(view.entry.id))][-_LOOK_BACK:]
 
     slides: list[SlideEntry] = store.catalog.read(look)
     return sum(slide.late > 0 for slide in slides) / len(slides) if slides else 0.0

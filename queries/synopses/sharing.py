@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from windrow.catalog.records import QueryEntry, SynopsisColumn, SynopsisEntry
-from windrow.queries.sql.split_aggregate import CannotCutError
+from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.synopses import predicate_cover
 from windrow.queries.synopses.kinds import BASIC
 from windrow.queries.synopses.node_store import columns_for
@@ -82,10 +82,10 @@ def standings(store: Store, snapshot: Snapshot, entries: Iterable[QueryEntry]) -
         stream, period = pace.stream, pace.period
         try:
             if entry.params:
-                raise CannotCutError("it has parameters")
+                raise CannotSplitError("it has parameters")
             question = asked(store, snapshot, entry.sql)
             found.append(Standing(entry.name, stream, period, entry.priority, question, "", entry.sql))
-        except CannotCutError as error:
+        except CannotSplitError as error:
             found.append(Standing(entry.name, stream, period, entry.priority, None, str(error), entry.sql))
     return found
 

@@ -26,7 +26,7 @@ from windrow.queries.synopses import kinds, node_store
 from windrow.queries.synopses.array_engine import Numbers
 from windrow.queries.synopses.decompose import ROW
 from windrow.queries.synopses.kinds import Node
-from windrow.slide_hooks import Moving
+from windrow.slide_hooks import SlideContext
 from windrow.store import Store
 
 _NAME = rf'(?:{ROW}\.)?(?:(\w+)|"([^"]+)")'
@@ -290,7 +290,7 @@ class Adopted:
     """Where tallies lie that no node names."""
 
 
-def adopt(tables: Tables, moving: Moving, entry: SynopsisEntry) -> Adopted | None:
+def adopt(tables: Tables, moving: SlideContext, entry: SynopsisEntry) -> Adopted | None:
     """The tallies of all rows that a slide takes in; None if some are lacking, and the rows must say."""
     if moving.spooled is None or entry.kind != kinds.BASIC:
         return None
@@ -319,7 +319,7 @@ def adopt(tables: Tables, moving: Moving, entry: SynopsisEntry) -> Adopted | Non
     return adopted
 
 
-def leftovers(tables: Tables, moving: Moving, entries: Sequence[SynopsisEntry]) -> list[bytes]:
+def leftovers(tables: Tables, moving: SlideContext, entries: Sequence[SynopsisEntry]) -> list[bytes]:
     """Where tallies of the slide's files lie, of synopses that are made from the rows."""
     return [
         node_store.tally_key(entry.stream, entry.number, spool, slot)

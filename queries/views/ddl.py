@@ -11,16 +11,15 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from windrow import arguments, times
-from windrow.catalog.environment import Tables
-from windrow.catalog.environment import key as catalog_key
+from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.records import Layout, StreamEntry, StreamState, ViewEntry, ViewInput
-from windrow.ddl import first_layout, make_folders, record_stream
-from windrow.definitions import StreamDefinition, check_name, define
+from windrow.ddl import choose_first_layout, make_stream_folders, record_stream
+from windrow.definitions import StreamDefinition, check_name, make_definition
 from windrow.errors import StreamExistsError, UnknownTableError, ViewError
 from windrow.files import disk_errors
 from windrow.indexes.partitioners import Index
 from windrow.locks import locked
-from windrow.queries.planner.scan_sql import table_schema
+from windrow.queries.planner.scan_sql import read_table_schema
 from windrow.queries.views.delta_sql import describe
 from windrow.queries.views.inputs import Side
 from windrow.queries.views.plan import Plan
@@ -72,7 +71,7 @@ def create_view(
 ) -> View:
     """Declare a view, fill it from what its inputs hold, and give what is known of it."""
     store.check_writable()
-    arguments.check_question(sql)
+    arguments.check_statement(sql)
     with ExitStack() as held:
         plan, snapshot = _planned(store, name, sql, retroactive, held)
         inputs = {part.name: snapshot.view(part.name).entry for part in plan.streams}
@@ -91,9 +90,9 @@ def create_view(
         _check_options(draft, plan)
         schema = describe(store, name, plan, snapshot.tables)
         definition = _definition(draft, plan, schema, key, slide, time, expires, index_auto=index == "auto")
-        layout = first_layout(definition, index)
+        layout = choose_first_layout(definition, index)
         with disk_errors(f"creating view {name!r}"):
-            make_folders(store, name)
+            make_stream_folders(store, name)
             _fill(store, draft, plan, definition, layout, snapshot)
     return next(view for view in views(store) if view.name == name)
 
@@ -120,7 +119,7 @@ def _planned(store: Store, name: str, sql: str, retroactive: Sequence[str], held
 
 
 def _plan_in(snapshot: Snapshot, name: str, sql: str, retroactive: Sequence[str]) -> Plan:
-    tables = {known: table_schema(entry) for known, entry in snapshot.tables.items()}
+    tables = {known: read_table_schema(entry) for known, entry in snapshot.tables.items()}
     for table in retroactive:
         if table not in tables:
             raise UnknownTableError(f"view {name!r}: there is no table {table!r} that could be retroactive")
@@ -149,13 +148,13 @@ def _slots(plan: Plan, name: str, slide: times.Duration | None) -> tuple[int, in
     definitions = [part.definition for part in plan.streams if part.definition is not None]
     origin = definitions[0].origin
     if slide is not None:
-        return times.duration(slide, f"view {name!r}: slide"), origin
+        return times.parse_duration(slide, f"view {name!r}: slide"), origin
     step = math.gcd(*(each.slide for each in definitions), *(abs(each.origin - origin) for each in definitions))
     lives = [part.life for part in plan.streams if part.life is not None]
     if lives and max(lives) // step > _MOST_SLOTS:
-        slides = ", ".join(f"{each.name} {times.show_duration(each.slide)}" for each in definitions)
+        slides = ", ".join(f"{each.name} {times.format_duration(each.slide)}" for each in definitions)
         raise ViewError(
-            f"view {name!r}: the slides of its inputs ({slides}) meet only every {times.show_duration(step)}; "
+            f"view {name!r}: the slides of its inputs ({slides}) meet only every {times.format_duration(step)}; "
             "say how often it shall move with slide=…"
         )
     return step, origin
@@ -205,7 +204,7 @@ def _definition(
     if not columns:
         raise ViewError(f"view {view.name!r} has no columns besides its times; select at least one")
     schema = pa.schema([*(pa.field(field.name, field.type) for field in columns), *(pa.field(n, stamp) for n in names)])
-    definition = define(
+    definition = make_definition(
         view.name,
         schema,
         time=time,

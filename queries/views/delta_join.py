@@ -24,12 +24,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from windrow.definitions import StreamDefinition
-from windrow.indexes.column_cache import Picks
-from windrow.indexes.row_model import NEVER, SEQ, Int64s, micros
+from windrow.indexes.column_cache import SegmentRanges
+from windrow.indexes.row_model import NEVER, SEQ, Int64s, to_microseconds
 from windrow.indexes.segments import SEQ_BITS, Segment
 from windrow.native import hash_match as native_matches
 from windrow.native.hash_match import Matcher
-from windrow.queries.sql.window_spec import All, Range
+from windrow.queries.sql.window_spec import AllRows, RangeWindow
 from windrow.queries.views import join_order
 from windrow.queries.views.delta_sql import BATCH_ROWS, Given, telling
 from windrow.queries.views.inputs import ALL, KNOWN, NEW, matters, told_apart
@@ -237,7 +237,7 @@ _Told = tuple[bool, bool, int, bool]
 
 def is_plain(plan: Plan, view: StreamDefinition) -> bool:
     """Whether a view's results can be found here."""
-    if not plan.taken or not all(isinstance(part.reference.window, All | Range) for part in plan.streams):
+    if not plan.taken or not all(isinstance(part.reference.window, AllRows | RangeWindow) for part in plan.streams):
         return False
     parts = {part.number: part.definition for part in plan.streams if part.definition is not None}
     if any(definition.model.floor is not None for definition in parts.values()) or not can_chain(plan.branches[0]):
@@ -372,7 +372,7 @@ class Matching:
     def _begins(part: Part, stretch: Stretch, places: Int64s) -> Int64s:
         """When rows of a part begin."""
         assert part.definition is not None
-        return micros(stretch.take(part.definition.time, places))[0]
+        return to_microseconds(stretch.take(part.definition.time, places))[0]
 
     @staticmethod
     def _ends(part: Part, stretch: Stretch, places: Int64s, begins: Int64s) -> Int64s:
@@ -381,7 +381,9 @@ class Matching:
         model = part.definition.model
         lives = [life for life in (None if model.expires else model.lifetime, part.window) if life is not None]
         ends = begins + min(lives) if lives else np.full(len(begins), NEVER, np.int64)
-        return ends if model.expires is None else np.minimum(ends, micros(stretch.take(model.expires, places))[0])
+        return (
+            ends if model.expires is None else np.minimum(ends, to_microseconds(stretch.take(model.expires, places))[0])
+        )
 
     # -- and their columns ---------------------------------------------------------------------------------------------
 
@@ -464,7 +466,7 @@ class Matching:
         return pa.schema([_form(field, field.name in repeating) for field in full if field.name in names])
 
     def _read(
-        self, part: Part, schema: pa.Schema, segments: Sequence[Segment], picks: Picks | None = None
+        self, part: Part, schema: pa.Schema, segments: Sequence[Segment], picks: SegmentRanges | None = None
     ) -> Iterator[pa.RecordBatch]:
         assert part.definition is not None
         return self.store.columns.batches(segments, schema, part.definition.stored_schema, picks)

@@ -18,8 +18,8 @@ from windrow.errors import ViewError
 from windrow.indexes.probe import KeyRange
 from windrow.indexes.segments import Segment
 from windrow.queries.engine import arrow_source, cursor_pool, instance
-from windrow.queries.engine.cursor_pool import Desk
-from windrow.queries.engine.types import quoted
+from windrow.queries.engine.cursor_pool import PooledCursor
+from windrow.queries.engine.types import quote_name
 from windrow.queries.planner.scan_sql import table_sql
 from windrow.queries.views import join_order
 from windrow.queries.views.inputs import ALL, KNOWN, NEW, Binder, Group, Moment, Seen, Side, ends_sql
@@ -72,20 +72,22 @@ def telling(
     try:
         yield
     except (duckdb.Error, pa.ArrowException) as error:
-        said = instance.message_of(error)
+        said = instance.read_error_message(error)
         raise ViewError(f"view {name!r} cannot be computed ({said}), so nothing was changed; {advice}") from None
 
 
 def describe(store: Store, name: str, plan: Plan, tables: Mapping[str, TableEntry]) -> pa.Schema:
     """The columns that the plan's SQL gives."""
     nothing = Moment(None, 0, 0)
-    desk = cursor_pool.take(store)
+    desk = cursor_pool.take_cursor(store)
     try:
         with telling(name, "check the names and types in its statement"):
             binder = Binder(store, desk, nothing)
             for part in plan.parts:
                 _offer_nothing(store, desk, binder, plan, part, tables)
-            reader, types = arrow_source.run(desk.cursor, f"SELECT * FROM ({plan.sql}) LIMIT 0", None, BATCH_ROWS)
+            reader, types = arrow_source.run_streaming(
+                desk.cursor, f"SELECT * FROM ({plan.sql}) LIMIT 0", None, BATCH_ROWS
+            )
             schema = reader.schema
             reader.read_all()
         for column, kind in zip(schema.names, types, strict=True):
@@ -97,7 +99,7 @@ def describe(store: Store, name: str, plan: Plan, tables: Mapping[str, TableEntr
 
 
 def _offer_nothing(
-    store: Store, desk: Desk, binder: Binder, plan: Plan, part: Part, tables: Mapping[str, TableEntry]
+    store: Store, desk: PooledCursor, binder: Binder, plan: Plan, part: Part, tables: Mapping[str, TableEntry]
 ) -> None:
     if part.definition is None:
         desk.view(part.relation, table_sql(store.root, tables[part.name]))
@@ -117,7 +119,7 @@ class Maintenance:
         self.store = store
         self.given = given
         self.plan = given.plan
-        self.desk = cursor_pool.take(store)
+        self.desk = cursor_pool.take_cursor(store)
         self.binder = Binder(store, self.desk, given.moment)
         self.distinct: dict[int, dict[str, float]] = {}
         """How many values the joined columns of new rows have, by part; filled where the order of joins matters."""
@@ -138,21 +140,21 @@ class Maintenance:
                     for sql in self._terms():
                         yield from self._run(sql)
                 for name in self._temporary:
-                    self.desk.cursor.execute(f"DROP TABLE IF EXISTS {quoted(name)}")
+                    self.desk.cursor.execute(f"DROP TABLE IF EXISTS {quote_name(name)}")
                 tidy = True
             finally:
                 self.desk.leave(tidy=tidy)
 
     def _run(self, sql: str) -> Iterator[pa.RecordBatch]:
-        reader, _ = arrow_source.run(self.desk.cursor, sql, None, BATCH_ROWS)
+        reader, _ = arrow_source.run_streaming(self.desk.cursor, sql, None, BATCH_ROWS)
         yield from reader
 
     def _keep(self, name: str, sql: str) -> int:
         """Keep the rows of a query under a name until the update is over; gives how many they are."""
-        self.desk.cursor.execute(f"CREATE OR REPLACE TEMP TABLE {quoted(name)} AS {sql}")
+        self.desk.cursor.execute(f"CREATE OR REPLACE TEMP TABLE {quote_name(name)} AS {sql}")
         if name not in self._temporary:
             self._temporary.append(name)
-        return int(self._one(f"SELECT count(*) FROM {quoted(name)}")[0])
+        return int(self._one(f"SELECT count(*) FROM {quote_name(name)}")[0])
 
     def _one(self, sql: str) -> Any:
         """The only row of a query; all is fetched, so that the connection is free again."""
@@ -177,7 +179,7 @@ class Maintenance:
     def _terms(self) -> Iterator[str]:
         """For each input that has new rows, the query that gives their results; its relations are laid out by then."""
         plan, moment = self.plan, self.given.moment
-        alive = f"{quoted(plan.begins)} < {quoted(plan.ends)} AND {quoted(plan.ends)} > {moment.floor}"
+        alive = f"{quote_name(plan.begins)} < {quote_name(plan.ends)} AND {quote_name(plan.ends)} > {moment.floor}"
         for branch in plan.branches:
             for part in plan.parts:
                 if part not in branch.parts:
@@ -246,14 +248,14 @@ class Maintenance:
     def _reduced(self, part: Part, links: Sequence[Link], parts: Mapping[int, Part]) -> int:
         """Keep only rows that have a partner among those bound so far; gives how many they are."""
         wanted = [
-            f"{quoted(link.left_column)} IN (SELECT {quoted(link.right_column)} "
-            f"FROM {quoted(parts[link.right].relation)})"
+            f"{quote_name(link.left_column)} IN (SELECT {quote_name(link.right_column)} "
+            f"FROM {quote_name(parts[link.right].relation)})"
             for link in links
         ]
         where = f" WHERE {' AND '.join(wanted)}" if wanted else ""
         name = f"{part.relation} met"
-        found = self._keep(name, f"SELECT * FROM {quoted(part.relation)}{where}")
-        self.desk.view(part.relation, f"SELECT * FROM {quoted(name)}")
+        found = self._keep(name, f"SELECT * FROM {quote_name(part.relation)}{where}")
+        self.desk.view(part.relation, f"SELECT * FROM {quote_name(name)}")
         self._met.add(part.relation)
         return found
 
@@ -261,8 +263,8 @@ class Maintenance:
         """Count rows and values of what is new, for the next time that an order is chosen."""
         own = [link.seen_from(seed.number) for link in branch.links if seed.number in (link.left, link.right)]
         columns = sorted({link.left_column for link in own})
-        counts = ", ".join(f"approx_count_distinct({quoted(column)})" for column in columns) or "0"
-        row = self._one(f"SELECT {counts} FROM {quoted(seed.relation)}")
+        counts = ", ".join(f"approx_count_distinct({quote_name(column)})" for column in columns) or "0"
+        row = self._one(f"SELECT {counts} FROM {quote_name(seed.relation)}")
         self.distinct[seed.number] = {column: float(value) for column, value in zip(columns, row, strict=False)}
 
     # -- the directories of partners -----------------------------------------------------------------------------------
@@ -313,8 +315,8 @@ class Maintenance:
         known, name = groups[link.right], link.right_column
         found = None if other.relation in self._met else self.binder.values(other, known, name)
         if found is None:
-            column = quoted(name)
-            sql = f"SELECT {column} FROM {quoted(other.relation)} WHERE {column} IS NOT NULL"
+            column = quote_name(name)
+            sql = f"SELECT {column} FROM {quote_name(other.relation)} WHERE {column} IS NOT NULL"
             found = self.desk.cursor.sql(sql).to_arrow_table().column(0).combine_chunks()
         if not found.type.equals(kind) or not (pa.types.is_integer(kind) or pa.types.is_string(kind)):
             return None
@@ -323,9 +325,9 @@ class Maintenance:
     def _ranges(self, part: Part, links: Sequence[Link], parts: Mapping[int, Part], most: int) -> list[KeyRange] | None:
         definition = part.definition
         assert definition is not None
-        columns = ", ".join(quoted(link.right_column) for link in links)
-        wanted = " AND ".join(f"{quoted(link.right_column)} IS NOT NULL" for link in links)
-        relation = quoted(parts[links[0].right].relation)
+        columns = ", ".join(quote_name(link.right_column) for link in links)
+        wanted = " AND ".join(f"{quote_name(link.right_column)} IS NOT NULL" for link in links)
+        relation = quote_name(parts[links[0].right].relation)
         sql = f"SELECT DISTINCT {columns} FROM {relation} WHERE {wanted} LIMIT {most + 1}"
         values = self.desk.cursor.sql(sql).to_arrow_table()
         if values.num_rows > most:
@@ -345,18 +347,18 @@ class Maintenance:
             if at == 0:
                 self._keep(found, sql)
             else:
-                self.desk.cursor.execute(f"INSERT INTO {quoted(found)} {sql}")
+                self.desk.cursor.execute(f"INSERT INTO {quote_name(found)} {sql}")
         if found not in self._temporary:
             return
-        begins, ends = quoted(plan.begins), quoted(plan.ends)
-        described = self.desk.cursor.execute(f"DESCRIBE {quoted(found)}").fetchall()
+        begins, ends = quote_name(plan.begins), quote_name(plan.ends)
+        described = self.desk.cursor.execute(f"DESCRIBE {quote_name(found)}").fetchall()
         columns = [str(column[0]) for column in described][2:]
-        names = ", ".join(quoted(name) for name in columns)
-        newest = f"SELECT max(row({ends}, {begins})) AS life, {names} FROM {quoted(found)} GROUP BY {names}"
-        same = " AND ".join(f"n.{quoted(name)} IS NOT DISTINCT FROM k.{quoted(name)}" for name in columns)
+        names = ", ".join(quote_name(name) for name in columns)
+        newest = f"SELECT max(row({ends}, {begins})) AS life, {names} FROM {quote_name(found)} GROUP BY {names}"
+        same = " AND ".join(f"n.{quote_name(name)} IS NOT DISTINCT FROM k.{quote_name(name)}" for name in columns)
         yield from self._run(
             f"SELECT greatest(n.life[2], coalesce(k.upto, n.life[2])) AS {begins}, n.life[1] AS {ends}, "
-            f"{', '.join(f'n.{quoted(name)}' for name in columns)} "
+            f"{', '.join(f'n.{quote_name(name)}' for name in columns)} "
             f"FROM ({newest}) n LEFT JOIN ({self._known_values(columns)}) k ON {same} "
             f"WHERE k.upto IS NULL OR n.life[1] > k.upto"
         )
@@ -364,12 +366,14 @@ class Maintenance:
     def _known_values(self, columns: Sequence[str]) -> str:
         """Until when the view has a row of each value."""
         own, moment = self.given.own, self.given.moment
-        names = ", ".join(quoted(name) for name in columns)
+        names = ", ".join(quote_name(name) for name in columns)
         live = () if own is None else tuple(s for s in own.segments if s.max_exp > moment.now)
         if own is None or not live:
-            return f"SELECT {names}, 0::BIGINT AS upto FROM {quoted(_RESULTS)} WHERE false"
+            return f"SELECT {names}, 0::BIGINT AS upto FROM {quote_name(_RESULTS)} WHERE false"
         schema, model = own.definition.schema, own.definition.model
         name = "_v own"
         self.binder.columns(name, own.definition, live, None)
         upto = ends_sql(model, schema, None)
-        return f"SELECT {names}, max({upto}) AS upto FROM {quoted(name)} WHERE {upto} > {moment.now} GROUP BY {names}"
+        return (
+            f"SELECT {names}, max({upto}) AS upto FROM {quote_name(name)} WHERE {upto} > {moment.now} GROUP BY {names}"
+        )

@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from windrow.catalog.records import StreamEntry
 from windrow.definitions import StreamDefinition
-from windrow.indexes.column_cache import Picks
+from windrow.indexes.column_cache import SegmentRanges
 from windrow.indexes.row_model import NEVER, SEQ, RowModel
 from windrow.indexes.segments import SEQ_BITS, Segment
-from windrow.queries.engine.cursor_pool import Desk
-from windrow.queries.engine.types import quoted
+from windrow.queries.engine.cursor_pool import PooledCursor
+from windrow.queries.engine.types import quote_name
 from windrow.queries.planner.scan_sql import empty_sql
-from windrow.queries.sql.window_spec import Between, Rows, Since
+from windrow.queries.sql.window_spec import CountWindow, FixedWindow, LandmarkWindow
 from windrow.queries.views.partner_filter import Mask, meeting
 from windrow.queries.views.plan import Part, Prune
 from windrow.store import Store
@@ -83,8 +83,8 @@ class Group:
 def micros(column: str, kind: pa.TimestampType) -> str:
     """A time column in microseconds, rounded up, as SQL."""
     if kind.unit == "ns":
-        return f"(-((-epoch_ns({quoted(column)})) // 1000))"
-    return f"epoch_us({quoted(column)})"
+        return f"(-((-epoch_ns({quote_name(column)})) // 1000))"
+    return f"epoch_us({quote_name(column)})"
 
 
 def ends_sql(model: RowModel, schema: pa.Schema, window: int | None) -> str:
@@ -105,7 +105,7 @@ def matters(part: Part, segment: Segment, moment: Moment) -> bool:
     if segment.max_exp <= floor or segment.min_ts > moment.now:
         return False
     bounds = part.reference.window
-    if isinstance(bounds, Since | Between) and segment.max_ts <= bounds.start:
+    if isinstance(bounds, LandmarkWindow | FixedWindow) and segment.max_ts <= bounds.start:
         return False
     return window is None or segment.max_ts + window > floor
 
@@ -138,7 +138,7 @@ class Binder:
         moment: Of the update.
     """
 
-    def __init__(self, store: Store, desk: Desk, moment: Moment) -> None:
+    def __init__(self, store: Store, desk: PooledCursor, moment: Moment) -> None:
         self._store = store
         self._desk = desk
         self.moment = moment
@@ -146,7 +146,7 @@ class Binder:
     def groups(self, part: Part, side: Side, seen: Seen, which: str) -> list[Group]:
         """The segments that hold such rows, and which of their rows those are."""
         before = self.moment.before
-        ordered = isinstance(part.reference.window, Rows)
+        ordered = isinstance(part.reference.window, CountWindow)
         kinds: dict[tuple[str, int], list[Segment]] = {}
         for segment in side.segments:
             if not matters(part, segment, self.moment):
@@ -168,7 +168,7 @@ class Binder:
             segment.max_ts <= self.moment.now
             and segment.min_exp > floor
             and (window is None or segment.min_ts + window > floor)
-            and not isinstance(bounds, Since | Between)
+            and not isinstance(bounds, LandmarkWindow | FixedWindow)
         ):
             return ""
         model, schema = definition.model, definition.schema
@@ -177,9 +177,9 @@ class Binder:
             terms.append(f"{begins} <= {self.moment.now}")
         if segment.min_exp <= floor or (window is not None and segment.min_ts + window <= floor):
             terms.append(f"{ends_sql(model, schema, window)} > {floor}")
-        if isinstance(bounds, Since | Between) and segment.min_ts <= bounds.start:
+        if isinstance(bounds, LandmarkWindow | FixedWindow) and segment.min_ts <= bounds.start:
             terms.append(f"{begins} > {bounds.start}")
-        if isinstance(bounds, Between) and segment.max_ts > bounds.stop:
+        if isinstance(bounds, FixedWindow) and segment.max_ts > bounds.stop:
             terms.append(f"{begins} <= {bounds.stop}")
         return " AND ".join(terms)
 
@@ -192,7 +192,7 @@ class Binder:
             return None if found is None else ""
         mixed, ahead = found
         begins = micros(definition.time, definition.schema.field(definition.time).type)
-        arrived = f"(({quoted(SEQ)} + {segment.seq_base}) >> {SEQ_BITS}) <= {seen.ordinal}"
+        arrived = f"(({quote_name(SEQ)} + {segment.seq_base}) >> {SEQ_BITS}) <= {seen.ordinal}"
         terms = [term for term, needed in ((arrived, mixed), (f"{begins} <= {before}", ahead)) if needed]
         known = " AND ".join(terms)
         return f"({known})" if which == KNOWN else f"NOT ({known})"
@@ -220,9 +220,9 @@ class Binder:
         extra = ""
         if hidden is not None:
             begins = micros(model.time, schema.field(model.time).type)
-            extra = f", {begins} AS {quoted(hidden[0])}, {ends_sql(model, schema, part.window)} AS {quoted(hidden[1])}"
-        columns = ", ".join(quoted(name) for name in schema.names)
-        newest = part.reference.window.count if isinstance(part.reference.window, Rows) else 0
+            extra = f", {begins} AS {quote_name(hidden[0])}, {ends_sql(model, schema, part.window)} AS {quote_name(hidden[1])}"
+        columns = ", ".join(quote_name(name) for name in schema.names)
+        newest = part.reference.window.count if isinstance(part.reference.window, CountWindow) else 0
         selects, rows = [], 0
         for number, group in enumerate(groups):
             segments, picks = (prune(group.segments) if prune is not None else None) or (group.segments, None)
@@ -231,14 +231,14 @@ class Binder:
             own = f"{part.relation} {number}"
             rows += self.columns(own, definition, segments, picks, meets)
             where = f" WHERE {group.condition}" if group.condition else ""
-            arrival = f", {quoted(SEQ)} + {group.base} AS {quoted(SEQ)}" if newest else ""
-            selects.append(f"SELECT {columns}{extra}{arrival} FROM {quoted(own)}{where}")
+            arrival = f", {quote_name(SEQ)} + {group.base} AS {quote_name(SEQ)}" if newest else ""
+            selects.append(f"SELECT {columns}{extra}{arrival} FROM {quote_name(own)}{where}")
         if not selects:
             self._desk.view(part.relation, f"SELECT {columns}{extra} FROM ({empty_sql(schema)})")
             return 0
         sql = " UNION ALL ".join(selects)
         if newest:
-            last = f"ORDER BY {quoted(definition.time)} DESC, {quoted(SEQ)} DESC LIMIT {newest}"
+            last = f"ORDER BY {quote_name(definition.time)} DESC, {quote_name(SEQ)} DESC LIMIT {newest}"
             sql = f"SELECT {columns} FROM ({sql}) {last}"
         self._desk.view(part.relation, sql)
         return rows
@@ -259,7 +259,7 @@ class Binder:
         name: str,
         definition: StreamDefinition,
         segments: Sequence[Segment],
-        picks: Picks | None,
+        picks: SegmentRanges | None,
         meets: tuple[str, Mask] | None = None,
     ) -> int:
         """Let DuckDB find rows of segments under a name; gives how many there are."""

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from windrow.catalog.lookups import find_stream
 from windrow.definitions import StreamDefinition
-from windrow.indexes.column_cache import Picks
-from windrow.indexes.probe import KeyRange, locate
+from windrow.indexes.column_cache import SegmentRanges
+from windrow.indexes.probe import KeyRange, locate_rows
 from windrow.indexes.row_model import Int64s
 from windrow.indexes.segments import Segment
 from windrow.native import key_encoding as native_keys
@@ -119,9 +119,9 @@ def by_directory(store: Store, part: Part, ranges: Sequence[KeyRange]) -> Prune:
     layouts = store.catalog.read(lambda tables: find_stream(tables, part.name)[1].layouts)
     sorted_by_key = {layout.id for layout in layouts if layout.key == definition.key}
 
-    def prune(segments: Sequence[Segment]) -> tuple[Sequence[Segment], Picks] | None:
+    def prune(segments: Sequence[Segment]) -> tuple[Sequence[Segment], SegmentRanges] | None:
         stored = [segment for segment in segments if segment.id >= 0 and segment.layout in sorted_by_key]
-        found = locate(stored, ranges, lambda own, use: use(directories(own)))
+        found = locate_rows(stored, ranges, lambda own, use: use(directories(own)))
         if found.rows > _SHARE * sum(segment.rows for segment in segments):
             return None
         picks = found.by_segment()

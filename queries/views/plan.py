@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from windrow.definitions import StreamDefinition
-from windrow.indexes.column_cache import Picks
+from windrow.indexes.column_cache import SegmentRanges
 from windrow.indexes.segments import Segment
 from windrow.queries.sql.parse_tree import Node
 from windrow.queries.sql.statement import Reference, Statement
-from windrow.queries.sql.window_spec import Range
+from windrow.queries.sql.window_spec import RangeWindow
 from windrow.queries.views.update_patterns import Label, Pattern
 
-Prune = Callable[[Sequence[Segment]], tuple[Sequence[Segment], Picks] | None]
+Prune = Callable[[Sequence[Segment]], tuple[Sequence[Segment], SegmentRanges] | None]
 """Which rows of which segments can matter; None: all of them."""
 
 
@@ -44,7 +44,7 @@ class Part:
     @property
     def window(self) -> int | None:
         """The length of its window, None if it has none."""
-        return self.reference.window.length if isinstance(self.reference.window, Range) else None
+        return self.reference.window.length if isinstance(self.reference.window, RangeWindow) else None
 
     @property
     def life(self) -> int | None:

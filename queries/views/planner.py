@@ -17,14 +17,14 @@ import pyarrow as pa
 from windrow import times
 from windrow.definitions import StreamDefinition
 from windrow.errors import ViewError
-from windrow.queries.engine.types import quoted
+from windrow.queries.engine.types import quote_name
 from windrow.queries.sql import macros, parse_tree, volatility
 from windrow.queries.sql.confinement import confine
 from windrow.queries.sql.parse_tree import Node
-from windrow.queries.sql.split_aggregate import free_prefix, plain
+from windrow.queries.sql.split_aggregate import find_free_prefix, without_locations
 from windrow.queries.sql.statement import Statement, parse
 from windrow.queries.sql.window_clause import SYSTEM_SCHEMA
-from windrow.queries.sql.window_spec import All, Range
+from windrow.queries.sql.window_spec import AllRows, RangeWindow
 from windrow.queries.views import update_patterns
 from windrow.queries.views.plan import Branch, Link, Part, Plan, base_tables, selects_of
 from windrow.queries.views.update_patterns import Label, Pattern
@@ -50,8 +50,8 @@ def _relation_edits(plan: Plan) -> Iterator[tuple[int, int, str]]:
         start, stop = (len(statement.text[:at].encode()) for at in part.reference.span)
         written = statement.sql.encode()[start:stop].decode()
         behind = written[len(node["table_name"]) :] if written.startswith(node["table_name"]) else ""
-        alias = "" if node["alias"] else f" AS {quoted(part.alias)}"
-        yield start, stop, f"{quoted(part.relation)}{behind}{alias}"
+        alias = "" if node["alias"] else f" AS {quote_name(part.alias)}"
+        yield start, stop, f"{quote_name(part.relation)}{behind}{alias}"
 
 
 def _select_edits(name: str, plan: Plan) -> Iterator[tuple[int, int, str]]:
@@ -65,9 +65,9 @@ def _select_edits(name: str, plan: Plan) -> Iterator[tuple[int, int, str]]:
         if tokens[at + 1].word in ("distinct", "all"):
             yield tokens[at + 1].start, tokens[at + 1].stop, " "
             after = tokens[at + 1]
-        both = [[f"{quoted(p.alias)}.{quoted(plan.hidden(p)[n])}" for p in branch.streams] for n in (0, 1)]
+        both = [[f"{quote_name(p.alias)}.{quote_name(plan.hidden(p)[n])}" for p in branch.streams] for n in (0, 1)]
         begins, ends = (f"{word}({', '.join(of)})" for word, of in zip(("greatest", "least"), both, strict=True))
-        yield after.stop, after.stop, f" {begins} AS {quoted(plan.begins)}, {ends} AS {quoted(plan.ends)},"
+        yield after.stop, after.stop, f" {begins} AS {quote_name(plan.begins)}, {ends} AS {quote_name(plan.ends)},"
         yield from _star_edits(name, plan, branch, at, stop)
 
 
@@ -81,7 +81,7 @@ def _star_edits(name: str, plan: Plan, branch: Branch, first: int, stop: int) ->
         own = branch.streams
         if before.text == ".":
             own = tuple(part for part in own if part.alias.lower() == tokens[at - 2].name.lower())
-        hidden = ", ".join(quoted(column) for part in own for column in plan.hidden(part))
+        hidden = ", ".join(quote_name(column) for part in own for column in plan.hidden(part))
         if not hidden:
             continue
         if at + 1 < len(tokens) and tokens[at + 1].word == "exclude":
@@ -105,12 +105,12 @@ def _union_edits(statement: Statement) -> Iterator[tuple[int, int, str]]:
 
 def confirm(name: str, before: Sequence[Node], sql: str) -> None:
     """The edited text must read as the statement did, with two columns more in each SELECT."""
-    answer = parse_tree.statements(sql)
+    answer = parse_tree.parse_statements(sql)
     after = list(selects_of(answer[0])) if isinstance(answer, list) and len(answer) == 1 else []
     same = len(after) == len(before)
     for old, new in zip(before, after, strict=False):
         same = same and _bare(old["select_list"]) == _bare(new["select_list"][2:])
-        same = same and plain(old["where_clause"]) == plain(new["where_clause"])
+        same = same and without_locations(old["where_clause"]) == without_locations(new["where_clause"])
     if not same:
         raise ViewError(
             f"view {name!r}: the statement could not be followed; name its columns one by one, "
@@ -121,7 +121,7 @@ def confirm(name: str, before: Sequence[Node], sql: str) -> None:
 def _bare(items: list[Any]) -> list[Any]:
     """A select list without places and without what its stars leave out."""
     found = []
-    for item in plain(items):
+    for item in without_locations(items):
         dropped = {"exclude_list", "qualified_exclude_list"} if item.get("class") == "STAR" else set()
         found.append({key: value for key, value in item.items() if key not in dropped})
     return found
@@ -154,7 +154,7 @@ def make_plan(
     if not any(part.definition for part in parts):
         raise ViewError(f"view {name!r} reads no stream; ask the table itself, or store the answer with put_table")
     found = update_patterns.label(statement.tree, _leaves(parts, retroactive))
-    prefix = free_prefix(statement.sql.encode())
+    prefix = find_free_prefix(statement.sql.encode())
     if found.pattern is Pattern.STRICT:
         own = tuple(replace(part, relation=part.reference.relation) for part in parts)
         return Plan(statement, found, own, (), False, statement.sql.rstrip().rstrip(";"), prefix)
@@ -178,29 +178,29 @@ def _check_statement(
         raise ViewError(f"view {name!r}: a view takes no parameters; write the values into its statement")
     if any(node.get("sample") is not None for node in nodes):
         raise ViewError(f"view {name!r}: a sample is another one each time; a view must depend on its rows alone")
-    fickle = next(filter(None, map(volatility.called, nodes)), None)
+    fickle = next(filter(None, map(volatility.find_volatile_call, nodes)), None)
     if fickle is not None:
         raise ViewError(f"view {name!r}: {fickle} gives something else each time; a view must depend on its rows alone")
-    if macros.asks_for_order(statement):
+    if macros.uses_sequence(statement):
         raise ViewError(f"view {name!r}: _seq is not kept in views; leave it and the macros that need it out")
     for reference in statement.references:
         definition = streams.get(folded[reference.name.lower()])
         window = reference.window
         if definition is None:
-            if not isinstance(window, All):
+            if not isinstance(window, AllRows):
                 raise ViewError(f"view {name!r}: {reference.name} is a table, which has no windows")
-        elif isinstance(window, Range):
+        elif isinstance(window, RangeWindow):
             _check_range(name, definition, window)
 
 
-def _check_range(name: str, definition: StreamDefinition, window: Range) -> None:
+def _check_range(name: str, definition: StreamDefinition, window: RangeWindow) -> None:
     kept = definition.longest_life
     if window.slide is not None:
         raise ViewError(f"view {name!r}: a view moves with its inputs; leave SLIDE out of {window}")
     if kept is not None and window.length > kept:
         raise ViewError(
-            f"view {name!r}: stream {definition.name!r} keeps rows for {times.show_duration(kept)}; "
-            f"a window of {times.show_duration(window.length)} would not be complete"
+            f"view {name!r}: stream {definition.name!r} keeps rows for {times.format_duration(kept)}; "
+            f"a window of {times.format_duration(window.length)} would not be complete"
         )
 
 

@@ -13,11 +13,11 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from windrow.catalog.environment import Tables, key, last_int
+from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.records import StreamEntry, TableEntry, ViewEntry, ViewInput
 from windrow.definitions import StreamDefinition
 from windrow.locks import locked
-from windrow.queries.planner.scan_sql import table_schema
+from windrow.queries.planner.scan_sql import read_table_schema
 from windrow.queries.views.delta_join import Matching, is_plain
 from windrow.queries.views.delta_sql import Given, Maintenance
 from windrow.queries.views.inputs import Moment, Seen, Side
@@ -25,7 +25,7 @@ from windrow.queries.views.join_order import Rate
 from windrow.queries.views.plan import Plan
 from windrow.queries.views.planner import make_plan
 from windrow.queries.views.storage import Moved, as_rows
-from windrow.slide_hooks import Contribution, Follower, Moving, following, needed
+from windrow.slide_hooks import Contribution, SlideContext, SlideHook, find_removal_limit, prepare_contributions
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 
@@ -62,7 +62,7 @@ class Motion:
         for moved, learned in self.moved:
             moved.commit(tables, [each.number for each in learned])
             for each in learned:
-                tables.put("views", key(each.number, moved.entry.id), each.record)
+                tables.put("views", catalog_key(each.number, moved.entry.id), each.record)
         for other in self.others:
             other.commit(tables)
 
@@ -77,7 +77,7 @@ def plan_of(store: Store, view: ViewEntry, streams: dict[str, StreamDefinition],
 
     They may have been altered, or this may be another warehouse where one was removed.
     """
-    tables = {name: table_schema(snapshot.tables[name]) for name in view.tables}
+    tables = {name: read_table_schema(snapshot.tables[name]) for name in view.tables}
     made_of = view.sql, {name: streams[name] for name in view.inputs}, tables
     known = _plans.get((str(store.root), view.id))
     if known is None or known[0] != made_of:
@@ -87,7 +87,7 @@ def plan_of(store: Store, view: ViewEntry, streams: dict[str, StreamDefinition],
 
 
 @contextmanager
-def follow(store: Store, moving: Moving) -> Iterator[Contribution | None]:
+def follow(store: Store, moving: SlideContext) -> Iterator[Contribution | None]:
     """The part of a slide that belongs to views."""
     with ExitStack() as held:
         motion = Motion()
@@ -101,7 +101,7 @@ def follow(store: Store, moving: Moving) -> Iterator[Contribution | None]:
 
 def dependents(tables: Tables, stream: int) -> list[int]:
     """Numbers of the views that read a stream."""
-    return [last_int(at) for at, _ in tables.raw_items("views", key(stream))]
+    return [decode_last_int(at) for at, _ in tables.raw_items("views", catalog_key(stream))]
 
 
 def clock_after(tables: Tables, view: ViewEntry, moved: dict[int, int]) -> int | None:
@@ -109,7 +109,7 @@ def clock_after(tables: Tables, view: ViewEntry, moved: dict[int, int]) -> int |
     entry = tables.get("streams", view.name.encode())
     clocks = []
     for name, number in view.inputs.items():
-        state = tables.get("states", key(number))
+        state = tables.get("states", catalog_key(number))
         clock = moved.get(number)
         if clock is None and state.slide is not None:
             clock = tables.get("streams", name.encode()).definition.model.slot_end(state.slide)
@@ -124,12 +124,12 @@ def needs(tables: Tables, entry: StreamEntry, now: int) -> int | None:
     """Rows that expire after this time are needed by a view that is behind the stream."""
     times = []
     for number in dependents(tables, entry.id):
-        clock = clock_after(tables, tables.get("plans", key(number)), {entry.id: now})
+        clock = clock_after(tables, tables.get("plans", catalog_key(number)), {entry.id: now})
         times.append(-(1 << 62) if clock is None else clock)
     return min(times) if times else None
 
 
-def _prepare(store: Store, moving: Moving, held: ExitStack, motion: Motion) -> None:
+def _prepare(store: Store, moving: SlideContext, held: ExitStack, motion: Motion) -> None:
     views = _locked_views(store, moving, held)
     if not views:
         return
@@ -150,7 +150,7 @@ def _prepare(store: Store, moving: Moving, held: ExitStack, motion: Motion) -> N
         concerned = store.catalog.read(partial(_beside_views, moving, each.id))
         if concerned:
             placed = tuple(moved.update.placed)
-            own_moving = Moving(
+            own_moving = SlideContext(
                 moved.entry,
                 moved.state,
                 moved.slide,
@@ -160,19 +160,19 @@ def _prepare(store: Store, moving: Moving, held: ExitStack, motion: Motion) -> N
                 moved.segments,
                 moving.followers,
             )
-            motion.others += held.enter_context(following(store, concerned, own_moving))
+            motion.others += held.enter_context(prepare_contributions(store, concerned, own_moving))
 
 
-def _beside_views(moving: Moving, number: int, tables: Tables) -> list[Follower]:
+def _beside_views(moving: SlideContext, number: int, tables: Tables) -> list[SlideHook]:
     """What else follows a view: its synopses, and the periodic queries that it paces."""
     return [f for f in moving.followers if f.table != "views" and f.concerns(tables, number)]
 
 
 def _look(number: int, tables: Tables) -> tuple[ViewEntry | None, list[int]]:
-    return tables.get("plans", key(number)), dependents(tables, number)
+    return tables.get("plans", catalog_key(number)), dependents(tables, number)
 
 
-def _locked_views(store: Store, moving: Moving, held: ExitStack) -> list[ViewEntry]:
+def _locked_views(store: Store, moving: SlideContext, held: ExitStack) -> list[ViewEntry]:
     """Every view that depends on a stream, its lock held; none can be made on it or on them meanwhile."""
     names, waiting = store.catalog.read(
         lambda tables: (
@@ -205,7 +205,7 @@ def _move(
     view: ViewEntry,
     sides: dict[str, Side],
     snapshot: Snapshot,
-    moving: Moving,
+    moving: SlideContext,
     numbers: Iterator[int],
     motion: Motion,
 ) -> Moved | None:
@@ -220,12 +220,12 @@ def _move(
     if own.state.slide is not None and slide <= own.state.slide:
         return None
     edges: dict[str, ViewInput] = store.catalog.read(
-        lambda tables: {name: tables.get("views", key(number, view.id)) for name, number in view.inputs.items()}
+        lambda tables: {name: tables.get("views", catalog_key(number, view.id)) for name, number in view.inputs.items()}
     )
     moved = Moved(store, own.entry, own.state, slide, model.slot_end(slide), own.segments)
     own_side = Side(own.entry, own.state.slide, own.state.ordinal, own.segments)
     concerned = [f for f in moving.followers if f.needs]
-    kept = store.catalog.read(lambda tables: needed(tables, concerned, own.entry, slide))
+    kept = store.catalog.read(lambda tables: find_removal_limit(tables, concerned, own.entry, slide))
     plan = plan_of(store, view, {name: sides[name].definition for name in view.inputs}, snapshot)
     update_view(store, view, plan, moved, own_side, sides, edges, snapshot.tables, numbers, kept, motion)
     store.files.reach("view.written")

@@ -8,22 +8,22 @@ import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
-from windrow.catalog.environment import Tables, key
+from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.lookups import find_stream
 from windrow.catalog.records import FileEntry, SlideEntry, StreamEntry, StreamState, ViewEntry
 from windrow.definitions import StreamDefinition
 from windrow.files import disk_errors
 from windrow.indexes.maintenance import Merge
 from windrow.indexes.manifest import Manifest
-from windrow.indexes.segment_builder import Cut, arrange, arrival
+from windrow.indexes.segment_builder import SegmentDraft, number_arrivals, sort_into_segments
 from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.indexes.segments import Segment, pack_histogram
-from windrow.indexes.update_plan import Update, plan_update
+from windrow.indexes.update_plan import UpdatePlan, plan_update
 from windrow.native import rows as native_rows
 from windrow.queries.views.inputs import Moment, Side
-from windrow.segment_files import CHUNK_BYTES, StagedFile, chunks, late_rows, segment_of
-from windrow.slide import Look, Slide
-from windrow.sources import Progress
+from windrow.segment_files import CHUNK_BYTES, StagedFile, count_late_rows, make_segment, split_chunks
+from windrow.slide import Slide, SlideInput
+from windrow.sources import SourceProgress
 from windrow.store import Store
 
 DIED = "_died"
@@ -77,8 +77,8 @@ class Moved:
     staged: list[StagedFile] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     """The published files of `staged`."""
-    update: Update = field(default_factory=lambda: Update(0))
-    merged: list[tuple[Merge, Cut]] = field(default_factory=list)
+    update: UpdatePlan = field(default_factory=lambda: UpdatePlan(0))
+    merged: list[tuple[Merge, SegmentDraft]] = field(default_factory=list)
     merged_file: StagedFile | None = None
     merged_name: str = ""
     started: float = field(default_factory=time.perf_counter)
@@ -111,7 +111,7 @@ class Moved:
             needed: See `plan_update`.
         """
         with disk_errors(f"writing view {self.name!r}"):
-            for chunk in chunks(rows, self.entry.definition.schema, CHUNK_BYTES):
+            for chunk in split_chunks(rows, self.entry.definition.schema, CHUNK_BYTES):
                 self.staged.append(self._stage(chunk))
             folder = self.store.stream_folder(self.name) / "segments"
             if self.staged:
@@ -119,7 +119,7 @@ class Moved:
                 self.store.reader.trust(self.names)
             layout = self.state.layout
             arrivals = [
-                [segment_of(cut, next(numbers), name, staged, layout.id, row=-1, slide=0) for cut in staged.cuts]
+                [make_segment(cut, next(numbers), name, staged, layout.id, row=-1, slide=0) for cut in staged.cuts]
                 for name, staged in zip(self.names, self.staged, strict=True)
             ]
             partitioners = {each.id: each.partitioner() for each in self.state.layouts}
@@ -139,7 +139,7 @@ class Moved:
         model = definition.model
         ts, _ = model.times(chunk)
         exp, _ = model.expiries(chunk, ts)
-        arranged = arrange(chunk, model, layout.partitioner(), ts, exp, arrival(chunk.num_rows, 0))
+        arranged = sort_into_segments(chunk, model, layout.partitioner(), ts, exp, number_arrivals(chunk.num_rows, 0))
         store = self.store
         with store.writer.staging() as path:
             with store.files.sink(path) as sink:
@@ -160,7 +160,7 @@ class Moved:
     def commit(self, tables: Tables, inputs: Sequence[int]) -> None:
         """Name the files and move the view's clock."""
         update = self._numbered(tables)
-        states = [tables.get("states", key(number)) for number in inputs]
+        states = [tables.get("states", catalog_key(number)) for number in inputs]
         missing = tuple(sorted({source for state in states for source in state.missing}))
         record = SlideEntry(
             slide=self.slide,
@@ -170,7 +170,7 @@ class Moved:
             at=self.store.clock(),
             inserted=update.inserted,
             expired=update.expired,
-            late=sum(late_rows(staged.events, self.state.slide) for staged in self.staged),
+            late=sum(count_late_rows(staged.events, self.state.slide) for staged in self.staged),
             touched=len(update.touched),
             rebuilt=len(self.merged),
             dropped=len(update.dropped),
@@ -182,19 +182,19 @@ class Moved:
         )
         slide = self._slide()
         placed = slide.place(tables, self.entry.id, self.merged, self.merged_name, self.merged_file)
-        look = Look(
-            self.entry, find_stream(tables, self.name)[1], Progress((), None), {}, Manifest.of(self.segments), ()
+        look = SlideInput(
+            self.entry, find_stream(tables, self.name)[1], SourceProgress((), None), {}, Manifest.of(self.segments), ()
         )
         slide.record(tables, look, update, record, placed)
 
-    def _numbered(self, tables: Tables) -> Update:
+    def _numbered(self, tables: Tables) -> UpdatePlan:
         """Give the new segments their numbers, and put down their files and directories."""
         numbers: dict[int, int] = {}
         segments = iter(self.update.placed)
         for name, staged in zip(self.names, self.staged, strict=True):
             for cut in staged.cuts:
                 numbers[(stand_in := next(segments)).id] = tables.allocate("segments")
-                tables.put_raw("directories", key(numbers[stand_in.id]), cut.directory)
+                tables.put_raw("directories", catalog_key(numbers[stand_in.id]), cut.directory)
             record = FileEntry(
                 stream=self.entry.id, rows=staged.rows, bytes=staged.bytes, digest=staged.digest,
                 segments=len(staged.cuts),
@@ -205,7 +205,7 @@ class Moved:
             return replace(segment, id=numbers[segment.id]) if segment.id in numbers else segment
 
         update = self.update
-        return Update(
+        return UpdatePlan(
             update.slide,
             placed=[named(segment) for segment in update.placed],
             dropped=[named(segment) for segment in update.dropped],

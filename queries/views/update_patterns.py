@@ -15,7 +15,7 @@ import duckdb
 from windrow.definitions import StreamDefinition
 from windrow.queries.sql.parse_tree import Node
 from windrow.queries.sql.statement import Statement
-from windrow.queries.sql.window_spec import Range, Rows, WindowSpec
+from windrow.queries.sql.window_spec import CountWindow, RangeWindow, WindowSpec
 from windrow.snapshot import Snapshot
 
 
@@ -69,9 +69,9 @@ STATIC = Label(Pattern.MONOTONIC, "nothing changes", static=True)
 def stream_leaf(definition: StreamDefinition, window: WindowSpec) -> Label:
     """The label of a window over a stream."""
     name = definition.name
-    if isinstance(window, Rows):
+    if isinstance(window, CountWindow):
         return Label(Pattern.STRICT, f"a count window over {name}: newer rows push the oldest out")
-    length = window.length if isinstance(window, Range) else None
+    length = window.length if isinstance(window, RangeWindow) else None
     kept = definition.longest_life
     if definition.expires is not None:
         return Label(Pattern.WEAK, f"rows of {name} have their own lifetimes")

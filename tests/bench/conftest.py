@@ -1,6 +1,6 @@
 """The benchmarks are no part of the package: they are loaded as `windrow bench` loads them."""
 
 from conftest import ROOT
-from windrow.cli.admin import load
+from windrow.cli.admin import import_bench
 
-load(ROOT)
+import_bench(ROOT)

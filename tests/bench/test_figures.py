@@ -6,7 +6,7 @@ from bench import report
 from bench.measures import UPDATE
 from bench.results import Results
 from bench.runner import Case, Outcome, Sample, contestants
-from bench.statistics import Wanted, figures, summarise
+from bench.statistics import Aim, summarise, summarise_one
 from bench.systems.floors import RawBytes, SortedParquet
 from bench.workload import SlidingRows
 
@@ -20,7 +20,7 @@ def case(**changes) -> Case:
 
 
 def test_figures_are_in_milliseconds():
-    found = figures(samples(0.010, 0.020, 0.030, 0.100))
+    found = summarise_one(samples(0.010, 0.020, 0.030, 0.100))
     assert (found.mean, found.median, found.least, found.cpu) == pytest.approx((40, 25, 10, 20))
     assert found.p95 > 80
     assert found.spread == pytest.approx((47.5 - 17.5) / 2 / 25)
@@ -28,7 +28,7 @@ def test_figures_are_in_milliseconds():
 
 def test_repetitions_damp_noise_but_not_what_a_step_always_costs():
     """Step 1 is slow in each repetition (a merge); step 0 was disturbed once."""
-    found = figures(
+    found = summarise_one(
         [
             *samples(0.010, 0.090, repetition=0),
             *samples(0.010, 0.090, repetition=1),
@@ -79,6 +79,6 @@ def test_a_table_shows_floors_without_answers():
 
 
 def test_aims_that_are_missed_stand_out():
-    text = report.wanted_table([Wanted("fast", 0.5, 1.0), Wanted("small", 2.0, 1.0)])
+    text = report.aims_table([Aim("fast", 0.5, 1.0), Aim("small", 2.0, 1.0)])
     assert "| fast | 0.50 | ≤ 1 | yes |" in text
     assert "| small | 2.00 | ≤ 1 | **no** |" in text

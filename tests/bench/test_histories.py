@@ -17,7 +17,7 @@ import pytest
 import windrow
 from bench import histories
 from bench.histories import parse
-from bench.schedulers import APART, LWS, POLICIES, SERIAL, TTU, WS, Executor, Task
+from bench.schedulers import APART, LWS, POLICIES, SERIAL, TTU, WS, Executor, ScheduledQuery
 from sample_streams import BASE, DELTA, when
 from windrow.queries import execution
 
@@ -97,12 +97,12 @@ class Stream:
     def pin(self) -> Any:
         return self.wh.snapshot(["s"])
 
-    def read(self, task: Task, slot: int, pinned: Any) -> Any:
+    def read(self, task: ScheduledQuery, slot: int, pinned: Any) -> Any:
         start, stop = (when(at * DELTA).replace("T", " ")[:19] for at in (slot - 1, slot))
         text = f"SELECT slot, count(*) FROM s [FROM TIMESTAMP '{start}' TO TIMESTAMP '{stop}'] GROUP BY slot"
-        return execution.sql(self.wh._store, text, snapshot=pinned).fetchall()
+        return execution.answer_from_snapshot(self.wh._store, text, snapshot=pinned).fetchall()
 
-    def merge(self, task: Task, parts: list[Any]) -> Any:
+    def merge(self, task: ScheduledQuery, parts: list[Any]) -> Any:
         return sorted(row for part in parts for row in part)
 
 
@@ -120,8 +120,10 @@ def test_every_answer_is_the_state_of_one_slide(path, policy):
     """Periodic queries of all lengths, one-time queries at random moments, slides every seven reads."""
     chance = random.Random(1)
     stream = Stream(path, WINDOW)
-    tasks = [Task(f"p{length}", length) for length in (5, 2, 4, 1, 3)]
-    arrivals = [(chance.uniform(0, 60), Task("once", chance.randint(1, WINDOW), priority=0)) for _ in range(6)]
+    tasks = [ScheduledQuery(f"p{length}", length) for length in (5, 2, 4, 1, 3)]
+    arrivals = [
+        (chance.uniform(0, 60), ScheduledQuery("once", chance.randint(1, WINDOW), priority=0)) for _ in range(6)
+    ]
     executor = Executor(stream, stream.number, WINDOW, policy, 7.0, tasks, arrivals, costs)
     done = executor.run(80)
     assert len(done) > 10
@@ -138,7 +140,7 @@ def test_every_answer_is_the_state_of_one_slide(path, policy):
 @pytest.mark.parametrize("period", [2.0, 3.0, 4.0, 11.0])
 def test_histories_have_the_isolation_that_their_scheduler_promises(path, policy, period):
     stream = Stream(path, WINDOW)
-    executor = Executor(stream, stream.number, WINDOW, policy, period, [Task("all", WINDOW)], (), costs)
+    executor = Executor(stream, stream.number, WINDOW, policy, period, [ScheduledQuery("all", WINDOW)], (), costs)
     executor.run(40)
     running = {running.number for running in executor._running}
     history = [o for o in executor.history if o.who not in {f"Q{n}" for n in running}]
@@ -154,7 +156,7 @@ def test_oldest_first_aborts_where_youngest_first_does_not(path):
     aborted = {}
     for policy in (LWS, TTU, APART):
         stream = Stream(path.with_name(policy.name), WINDOW)
-        executor = Executor(stream, stream.number, WINDOW, policy, 7.0, [Task("all", WINDOW)], (), costs)
+        executor = Executor(stream, stream.number, WINDOW, policy, 7.0, [ScheduledQuery("all", WINDOW)], (), costs)
         executor.run(70)
         aborted[policy.name] = executor.aborted
     assert aborted["LWS"] > 0 and aborted["TTU"] == aborted["apart"] == 0
@@ -165,7 +167,7 @@ def test_where_slides_are_faster_than_queries_only_states_apart_still_answer(pat
     answered = {}
     for policy in (LWS, TTU, APART):
         stream = Stream(path.with_name(policy.name), WINDOW)
-        executor = Executor(stream, stream.number, WINDOW, policy, 1.0, [Task("all", 3)], (), costs)
+        executor = Executor(stream, stream.number, WINDOW, policy, 1.0, [ScheduledQuery("all", 3)], (), costs)
         answered[policy.name] = len(executor.run(30))
         assert policy.aborts or executor.aborted == 0
     assert answered["apart"] >= answered["TTU"] >= answered["LWS"]
@@ -175,8 +177,10 @@ def test_only_a_serial_scheduler_makes_the_urgent_wait(path):
     response = {}
     for policy in (SERIAL, WS, TTU, APART):
         stream = Stream(path.with_name(policy.name), WINDOW)
-        urgent = Task("once", 1, priority=0)
-        executor = Executor(stream, stream.number, WINDOW, policy, 50.0, [Task("all", WINDOW)], [(1.0, urgent)], costs)
+        urgent = ScheduledQuery("once", 1, priority=0)
+        executor = Executor(
+            stream, stream.number, WINDOW, policy, 50.0, [ScheduledQuery("all", WINDOW)], [(1.0, urgent)], costs
+        )
         done = {finished.task.name: finished for finished in executor.run(20)}
         response[policy.name] = done["once"].response
     assert response["Serial"] == WINDOW

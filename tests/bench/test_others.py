@@ -8,7 +8,7 @@ from bench import growth, index, peers
 from bench.growth_child import Point, measure
 from bench.results import Results
 from bench.runner import silent
-from bench.statements import STATEMENTS, Told
+from bench.statements import STATEMENTS, LayoutFigures
 from bench.systems.ours import Windrow
 from bench.workload import SlidingRows
 
@@ -30,8 +30,8 @@ def test_every_layout_of_the_thesis_is_there():
 
 
 def test_statements_are_judged_by_the_figures():
-    flat = {label: Told(update=1.0, probe=1.0, scan=1.0, written=1.0, space=1.0) for label in index.layouts()}
-    quick = flat | {"R-rr4x4": Told(update=0.7, probe=1.0, scan=1.0, written=1.0, space=1.0)}
+    flat = {label: LayoutFigures(update=1.0, probe=1.0, scan=1.0, written=1.0, space=1.0) for label in index.layouts()}
+    quick = flat | {"R-rr4x4": LayoutFigures(update=0.7, probe=1.0, scan=1.0, written=1.0, space=1.0)}
     first = STATEMENTS[0]
     assert first.verdict(flat, flat, flat) == "**no**"
     assert first.verdict(quick, flat, flat) == "yes"

@@ -9,13 +9,20 @@ import pytest
 import windrow
 from sample_streams import BASE, DELTA, US, when
 from windrow import Index
-from windrow.indexes.cost_model import Costs, Workload, alternatives, compare, estimate, play
+from windrow.indexes.cost_model import (
+    CostConstants,
+    Workload,
+    alternatives,
+    compare_layouts,
+    estimate_layout,
+    simulate_slides,
+)
 
 UNIFORM = dict.fromkeys(range(1, 17), 1 / 16)
 
 
 def segments(index, lives, slots=16, rows=1000):
-    played, _ = play(Workload(rows=rows, row_bytes=100, lives=lives), slots, index)
+    played, _ = simulate_slides(Workload(rows=rows, row_bytes=100, lives=lives), slots, index)
     return float(np.mean(played.segments))
 
 
@@ -69,7 +76,7 @@ def test_the_play_has_as_many_segments_as_the_stream_that_it_stands_for(index, p
         size = wh.stream("s").bytes / wh.stream("s").stored_rows
         measured = wh.advise("s", among=[index]).workload
     lives = dict.fromkeys(range(1, slots + 1), 1 / slots)
-    played, _ = play(Workload(rows=rows, row_bytes=size, lives=lives), 10, index)
+    played, _ = simulate_slides(Workload(rows=rows, row_bytes=size, lives=lives), 10, index)
     assert np.mean(played.segments) == pytest.approx(np.mean(counted[-14:]), rel=0.15)
     assert sum(measured.lives.values()) == pytest.approx(1.0)
     assert sum(life * share for life, share in measured.lives.items()) == pytest.approx(4.5, rel=0.1)
@@ -78,7 +85,7 @@ def test_the_play_has_as_many_segments_as_the_stream_that_it_stands_for(index, p
 def test_more_queries_ask_for_fewer_segments_and_more_updates_for_less_rewriting():
     def best(probes, scans):
         mix = Workload(rows=5000, row_bytes=200, lives=UNIFORM, probes=probes, scans=scans)
-        return compare(mix, 16, alternatives(mix, 16))[0]
+        return compare_layouts(mix, 16, alternatives(mix, 16))[0]
 
     idle, busy = best(0, 0), best(10_000, 1000)
     assert idle.written <= busy.written
@@ -88,12 +95,14 @@ def test_more_queries_ask_for_fewer_segments_and_more_updates_for_less_rewriting
 
 def test_a_total_is_the_update_and_the_questions_before_the_next():
     mix = Workload(rows=1000, row_bytes=100, lives=UNIFORM, probes=7, scans=3)
-    found = estimate(mix, 16, Index("round-robin", 2, 2), Costs())
+    found = estimate_layout(mix, 16, Index("round-robin", 2, 2), CostConstants())
     assert found.total == pytest.approx(found.update + 7 * found.probe + 3 * found.scan)
 
 
 def test_rows_that_never_expire_and_long_lifetimes_are_played_too():
     forever = Workload(rows=100, row_bytes=100, lives=None)
-    assert [each.index.name for each in compare(forever, None, alternatives(forever, None))] == ["append-only"] * 2
+    assert [each.index.name for each in compare_layouts(forever, None, alternatives(forever, None))] == [
+        "append-only"
+    ] * 2
     long = Workload(rows=100, row_bytes=100, lives={5000: 1.0})
-    assert all(each.total > 0 for each in compare(long, 5000, alternatives(long, 5000)))
+    assert all(each.total > 0 for each in compare_layouts(long, 5000, alternatives(long, 5000)))

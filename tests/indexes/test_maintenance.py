@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.indexes.maintenance import Files, adaptive, bucket_after
+from windrow.indexes.maintenance import FileArrays, plan_adaptive_merges, refill_budget
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.partitioners import Index
 from windrow.indexes.segments import Segment, pack_histogram
@@ -36,9 +36,9 @@ def segment(number: int, file: str, size: int, slots: list[int], row: int = 0, c
     )
 
 
-def files_of(segments: list[Segment], slide: int = 50) -> Files:
+def files_of(segments: list[Segment], slide: int = 50) -> FileArrays:
     manifest = Manifest(segments)
-    return Files.of(segments, manifest.figures, manifest.dead(slide))
+    return FileArrays.of(segments, manifest.figures, manifest.dead(slide))
 
 
 @given(
@@ -57,13 +57,13 @@ def test_dead_rows_among_many_live_ones_are_left_to_leave_by_themselves() -> Non
     """Two files of ten are nearly dead: rewriting them would free a fifth of the row and cost an update its evenness."""
     live = [segment(n, f"live{n}", 8 * MEGABYTE, [90] * 100) for n in range(8)]
     rotten = [segment(10 + n, f"rotten{n}", 8 * MEGABYTE, [1] * 90 + [90] * 10) for n in range(2)]
-    assert adaptive(files_of(live + rotten), Index(), 8 * MEGABYTE, 8 * MEGABYTE, 50) == []
+    assert plan_adaptive_merges(files_of(live + rotten), Index(), 8 * MEGABYTE, 8 * MEGABYTE, 50) == []
 
 
 def test_a_row_whose_bytes_are_mostly_dead_is_cleaned() -> None:
     live = [segment(1, "live", 8 * MEGABYTE, [90] * 100)]
     rotten = [segment(10 + n, f"rotten{n}", 8 * MEGABYTE, [1] * 90 + [90] * 10) for n in range(4)]
-    merges = adaptive(files_of(live + rotten), Index(), 8 * MEGABYTE, 8 * MEGABYTE, 50)
+    merges = plan_adaptive_merges(files_of(live + rotten), Index(), 8 * MEGABYTE, 8 * MEGABYTE, 50)
     assert {s.file for merge in merges for s in merge.segments} == {s.file for s in rotten}
 
 
@@ -81,6 +81,6 @@ def test_one_slide_never_rewrites_more_than_it_could_have_taken_in(
 ) -> None:
     index = Index(max_segments=2, dead_fraction=0.2)
     row = files_of([segment(n, f"f{n}", size, slots) for n, (size, slots) in enumerate(files)])
-    saved = bucket_after(row, index, bucket, batch)
-    merges = adaptive(row, index, saved, batch, 50)
+    saved = refill_budget(row, index, bucket, batch)
+    merges = plan_adaptive_merges(row, index, saved, batch, 50)
     assert sum(merge.cost for merge in merges) <= max(batch, MEGABYTE)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.indexes.test_maintenance import segment
-from windrow.indexes.manifest import Figures, Manifest
+from windrow.indexes.manifest import Manifest, SegmentArrays
 from windrow.indexes.segments import Segment
 
 SLOTS = st.lists(st.integers(-3, 40), min_size=1, max_size=20)
@@ -33,7 +33,7 @@ def test_carried_columns_are_those_of_the_segments(
         manifest = manifest.changed(gone, fresh)
         plain = [*(one for one in plain if one.id not in gone), *fresh]
         assert list(manifest) == plain
-        carried, asked = manifest.figures, Figures.of(plain)
+        carried, asked = manifest.figures, SegmentArrays.of(plain)
         assert np.array_equal(carried.all[:-1], asked.all[:-1])
         assert len({*zip(carried.file.tolist(), (one.file for one in plain), strict=True)}) == len(set(carried.file))
         assert len(set(carried.file)) == len({one.file for one in plain})

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from windrow.indexes.column_cache import ColumnCache
-from windrow.indexes.scan import Copies
+from windrow.indexes.scan import ScanCache
 
 MB = 1 << 20
 A, B, C = (((number, 0, 10, b"", 3), (number + 10, 5, 9, b"", 0)) for number in range(3))
@@ -21,7 +21,7 @@ def cache() -> ColumnCache:
 
 
 def test_a_scan_is_kept_from_its_second_time_on(cache: ColumnCache) -> None:
-    copies = Copies(cache)
+    copies = ScanCache(cache)
     assert copies.begin("scan", {A}) is None
     assert copies.begin("scan", {A}) == {}
     made = batches(MB)
@@ -35,7 +35,7 @@ def test_a_scan_is_kept_from_its_second_time_on(cache: ColumnCache) -> None:
 
 
 def test_what_a_scan_no_longer_wants_goes_before_anything_new_is_made(cache: ColumnCache) -> None:
-    copies = Copies(cache)
+    copies = ScanCache(cache)
     for _ in range(2):
         copies.begin("scan", {A, B})
     copies.keep("scan", A, batches(MB), MB)
@@ -47,7 +47,7 @@ def test_what_a_scan_no_longer_wants_goes_before_anything_new_is_made(cache: Col
 
 
 def test_copies_take_a_quarter_of_the_budget_at_most_and_the_oldest_scan_gives_way(cache: ColumnCache) -> None:
-    copies = Copies(cache)
+    copies = ScanCache(cache)
     for scan in ("old", "new"):
         for _ in range(2):
             copies.begin(scan, {A, B})
@@ -62,7 +62,7 @@ def test_copies_take_a_quarter_of_the_budget_at_most_and_the_oldest_scan_gives_w
 
 
 def test_a_scan_that_wants_no_copies_any_more_drops_what_it_kept(cache: ColumnCache) -> None:
-    copies = Copies(cache)
+    copies = ScanCache(cache)
     assert copies.has_room_for(4 * MB)
     assert not copies.has_room_for(4 * MB + 1)
     for _ in range(2):
@@ -73,7 +73,7 @@ def test_a_scan_that_wants_no_copies_any_more_drops_what_it_kept(cache: ColumnCa
 
 
 def test_what_is_counted_of_a_copy_is_what_its_keeper_said(cache: ColumnCache) -> None:
-    copies = Copies(cache)
+    copies = ScanCache(cache)
     for _ in range(2):
         copies.begin("scan", {A, B})
     copies.keep("scan", A, batches(8 * MB), 1000)
@@ -84,7 +84,7 @@ def test_what_is_counted_of_a_copy_is_what_its_keeper_said(cache: ColumnCache) -
 
 
 def test_scans_that_were_not_made_for_long_are_forgotten(cache: ColumnCache) -> None:
-    copies = Copies(cache)
+    copies = ScanCache(cache)
     for _ in range(2):
         copies.begin("first", {A})
     copies.keep("first", A, batches(MB), MB)
@@ -96,7 +96,7 @@ def test_scans_that_were_not_made_for_long_are_forgotten(cache: ColumnCache) -> 
 
 
 def test_copies_of_segments_that_are_gone_go_with_them(cache: ColumnCache) -> None:
-    copies = Copies(cache)
+    copies = ScanCache(cache)
     for scan in ("one", "two"):
         for _ in range(2):
             copies.begin(scan, {A, B})

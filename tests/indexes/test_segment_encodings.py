@@ -7,7 +7,7 @@ import pytest
 
 import windrow
 from windrow.indexes import segment_writer
-from windrow.indexes.segment_writer import Judge
+from windrow.indexes.segment_writer import EncodingChooser
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us")), ("k", pa.int64()), ("text", pa.string())])
 ROWS = 512
@@ -41,16 +41,17 @@ def test_two_streams_with_the_same_columns_are_judged_apart(path, first):
 
 
 def test_a_judgement_stands_for_some_files_and_not_for_ever():
-    judge = Judge()
+    judge = EncodingChooser()
     told = [has_dictionary(judge.settings(rows(repeating=True), None, ["k"]))]
     told += [
-        has_dictionary(judge.settings(rows(repeating=False), None, ["k"])) for _ in range(segment_writer._JUDGED_FOR)
+        has_dictionary(judge.settings(rows(repeating=False), None, ["k"]))
+        for _ in range(segment_writer._FILES_PER_CHOICE)
     ]
-    assert told == [True] * segment_writer._JUDGED_FOR + [False]
+    assert told == [True] * segment_writer._FILES_PER_CHOICE + [False]
 
 
 def test_other_columns_and_another_order_are_judged_anew():
-    judge = Judge()
+    judge = EncodingChooser()
     repeating = rows(repeating=True)
     assert has_dictionary(judge.settings(repeating, None, ["k"]))
     assert judge.settings(repeating, None, ["k"])["write_statistics"] == ["k"]
@@ -60,8 +61,8 @@ def test_other_columns_and_another_order_are_judged_anew():
 
 def test_the_rows_that_are_written_are_judged_and_not_those_beside_them():
     both = pa.concat_tables([rows(repeating=True), rows(repeating=False)])
-    assert has_dictionary(Judge().settings(both, np.arange(ROWS), ["k"]))
-    assert not has_dictionary(Judge().settings(both, np.arange(ROWS, 2 * ROWS), ["k"]))
+    assert has_dictionary(EncodingChooser().settings(both, np.arange(ROWS), ["k"]))
+    assert not has_dictionary(EncodingChooser().settings(both, np.arange(ROWS, 2 * ROWS), ["k"]))
 
 
 def test_a_key_that_repeats_does_not_have_all_rows_written_in_another_way():
@@ -69,6 +70,6 @@ def test_a_key_that_repeats_does_not_have_all_rows_written_in_another_way():
     key = pa.array(np.arange(ROWS) // 7 * 1_000_003)
     noise = {name: pa.array(chance.random(ROWS)) for name in "abcdef"}
     rows = pa.table({"k": key, **noise})
-    assert segment_writer.is_plain(Judge().settings(rows, None, ["k"]))
+    assert segment_writer.is_plain(EncodingChooser().settings(rows, None, ["k"]))
     repeating = pa.table({"k": key, **dict.fromkeys("abc", key), "d": noise["d"]})
-    assert not segment_writer.is_plain(Judge().settings(repeating, None, ["k"]))
+    assert not segment_writer.is_plain(EncodingChooser().settings(repeating, None, ["k"]))

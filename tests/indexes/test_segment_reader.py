@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from windrow.errors import DamageError, SearchKeyError
 from windrow.indexes import scan
-from windrow.indexes.row_model import RowModel, key_bytes, value_bytes
+from windrow.indexes.row_model import RowModel, encode_key, encode_value
 from windrow.indexes.scan import scan_segments
-from windrow.indexes.segment_reader import FileReader, Spans, read_live_spans, read_spans
+from windrow.indexes.segment_reader import SegmentFileReader, Spans, read_live_spans, read_spans
 from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.indexes.segments import Segment
-from windrow.indexes.selection import Bounds, Selection
+from windrow.indexes.selection import Selection, WindowBounds
 from windrow.native import key_encoding, parquet_reader
 
 EPOCH, MICRO = dt.datetime(1970, 1, 1), dt.timedelta(microseconds=1)
@@ -53,7 +53,7 @@ def test_a_mask_leaves_those_rows_for_which_it_is_true(
 @given(st.integers(-(1 << 63), (1 << 63) - 1))
 def test_a_key_that_is_a_whole_number_is_encoded_as_in_the_directories(number: int) -> None:
     encoded = key_encoding.encode([pa.array([number], pa.int64())])[0].as_py()
-    assert key_bytes([number], [pa.int64()], ["n"]) == encoded
+    assert encode_key([number], [pa.int64()], ["n"]) == encoded
 
 
 NUMBERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
@@ -67,12 +67,12 @@ def test_a_whole_number_is_encoded_as_in_the_directories_if_its_type_can_hold_it
         encoded = key_encoding.encode([pa.array([number], kind)])[0].as_py()
     except (pa.ArrowInvalid, OverflowError):
         encoded = None
-    assert value_bytes(number, kind) == encoded
+    assert encode_value(number, kind) == encoded
 
 
 @given(st.sampled_from((pa.string(), pa.large_string())), st.text(st.sampled_from("a\0\x01\xffé\u2028𝄞"), max_size=6))
 def test_a_text_is_encoded_as_in_the_directories(kind: pa.DataType, text: str) -> None:
-    assert value_bytes(text, kind) == key_encoding.encode([pa.array([text], kind)])[0].as_py()
+    assert encode_value(text, kind) == key_encoding.encode([pa.array([text], kind)])[0].as_py()
 
 
 @pytest.mark.parametrize(
@@ -81,18 +81,18 @@ def test_a_text_is_encoded_as_in_the_directories(kind: pa.DataType, text: str) -
      (1, pa.string()), ("\ud800", pa.string()), (None, pa.int64()), (b"a", pa.string()), ("a", pa.binary())],
 )  # fmt: skip
 def test_what_is_not_plainly_of_its_type_is_left_to_the_kernel(value: object, kind: pa.DataType) -> None:
-    assert value_bytes(value, kind) is None
+    assert encode_value(value, kind) is None
 
 
 @pytest.mark.parametrize("value", [1 << 63, -(1 << 63) - 1, "1"])
 def test_a_key_that_is_not_of_its_type_is_refused(value: object) -> None:
     with pytest.raises(SearchKeyError, match="'n'"):
-        key_bytes([value], [pa.int64()], ["n"])
+        encode_key([value], [pa.int64()], ["n"])
 
 
 def test_no_ranges_are_no_rows(tmp_path: Path) -> None:
     schema = pa.schema([("n", pa.int64())])
-    assert read_spans(Spans.of({}), schema, schema, FileReader(tmp_path)).equals(schema.empty_table())
+    assert read_spans(Spans.of({}), schema, schema, SegmentFileReader(tmp_path)).equals(schema.empty_table())
     assert rows_of(Spans.of_segments([])) == []
 
 
@@ -121,7 +121,7 @@ def test_ranges_of_written_files_are_the_rows_that_pyarrow_reads(how: str, width
             writer = SegmentFileWriter(sink, schema, 64 << 10, ["n"])
             writer.add(table, order[:cut])
             writer.close()
-    reader = FileReader(tmp_path)
+    reader = SegmentFileReader(tmp_path)
     files = {name: pq.read_table(tmp_path / name) for name in ("a", "b")}
     assert files["a"].equals(table.take(pa.array(order)))
     ranges = [(0, 5, 300), (1, 0, 400), (0, 0, 900), (1, 399, 1), (0, 100, 0)]
@@ -139,7 +139,7 @@ def test_text_that_is_not_copied_outlives_its_file(tmp_path: Path) -> None:
         writer = SegmentFileWriter(sink, schema, 1 << 20)
         writer.add(table)
         writer.close()
-    reader = FileReader(tmp_path)
+    reader = SegmentFileReader(tmp_path)
     before = pa.total_allocated_bytes()
     rows = read_spans(Spans.of({"a": [(0, 500)]}), schema, schema, reader)
     assert pa.total_allocated_bytes() - before < table.nbytes / 4, "the text was copied"
@@ -159,7 +159,7 @@ def test_a_flipped_bit_in_a_file_is_told_with_its_name(tmp_path: Path) -> None:
     raw[len(raw) // 2] ^= 4
     (tmp_path / "a").write_bytes(raw)
     with pytest.raises(DamageError, match="segment file a is damaged"):
-        read_spans(Spans.of({"a": [(0, 500)]}), schema, schema, FileReader(tmp_path))
+        read_spans(Spans.of({"a": [(0, 500)]}), schema, schema, SegmentFileReader(tmp_path))
 
 
 AT = pa.timestamp("us")
@@ -190,8 +190,8 @@ def test_rows_within_limits_are_those_that_a_loop_over_all_rows_keeps(
     files = timed_files(tmp_path, [1, 700, 3000], width)
     ranges = {"f1": [(0, 10), (10, 10), (500, 700)], "f2": [(7, 2900)], "f0": [(0, 1)]}
     model = RowModel("at", (), "gone", None, 0, 10)
-    bounds = Bounds(after, upto, now)
-    found = read_live_spans(Spans.of(ranges), bounds, model, TIMED, TIMED, FileReader(tmp_path))
+    bounds = WindowBounds(after, upto, now)
+    found = read_live_spans(Spans.of(ranges), bounds, model, TIMED, TIMED, SegmentFileReader(tmp_path))
     expected = [
         row
         for file, pairs in ranges.items()
@@ -210,15 +210,15 @@ def test_a_flipped_bit_is_told_where_only_live_rows_are_read(tmp_path: Path) -> 
     raw = bytearray((tmp_path / "f0").read_bytes())
     raw[len(raw) // 2] ^= 1
     (tmp_path / "f0").write_bytes(raw)
-    model, bounds = RowModel("at", (), "gone", None, 0, 10), Bounds(None, 99, 30)
+    model, bounds = RowModel("at", (), "gone", None, 0, 10), WindowBounds(None, 99, 30)
     with pytest.raises(DamageError, match="f0"):
-        read_live_spans(Spans.of({"f0": [(0, 4000)]}), bounds, model, TIMED, TIMED, FileReader(tmp_path))
+        read_live_spans(Spans.of({"f0": [(0, 4000)]}), bounds, model, TIMED, TIMED, SegmentFileReader(tmp_path))
 
 
 def test_memory_of_long_texts_is_used_again_but_never_while_an_array_looks_at_it(tmp_path: Path) -> None:
     files = timed_files(tmp_path, [3000], 600)
-    reader, wanted = FileReader(tmp_path), pa.schema([TIMED.field("s")])
-    model, bounds = RowModel("at", (), "gone", None, 0, 10), Bounds(None, 99, 10)
+    reader, wanted = SegmentFileReader(tmp_path), pa.schema([TIMED.field("s")])
+    model, bounds = RowModel("at", (), "gone", None, 0, 10), WindowBounds(None, 99, 10)
 
     def read() -> pa.Table:
         return read_live_spans(Spans.of({"f0": [(0, 3000)]}), bounds, model, wanted, TIMED, reader)
@@ -241,13 +241,13 @@ def test_a_scan_gives_every_live_row_once_whoever_reads_it_and_tells_of_damage(
 ) -> None:
     monkeypatch.setattr(scan, "_ALONE_BYTES", alone)
     files = timed_files(tmp_path, [9000, 12_000], 700)
-    model, bounds = RowModel("at", (), "gone", None, 0, 10), Bounds(None, 99, 40)
+    model, bounds = RowModel("at", (), "gone", None, 0, 10), WindowBounds(None, 99, 40)
     segments = [segment_over(name, rows, start) for name, rows in files.items() for start in range(0, len(rows), 1000)]
     selection = Selection(bounds, (), tuple(segments))
     expected = [r for rows in files.values() for r in rows.to_pylist() if r["gone"] > EPOCH + 40 * MICRO]
-    scanned = pa.Table.from_batches(scan_segments(selection, model, TIMED, TIMED, FileReader(tmp_path)), TIMED)
+    scanned = pa.Table.from_batches(scan_segments(selection, model, TIMED, TIMED, SegmentFileReader(tmp_path)), TIMED)
     assert scanned.to_pylist() == expected
-    unfinished = scan_segments(selection, model, TIMED, TIMED, FileReader(tmp_path))
+    unfinished = scan_segments(selection, model, TIMED, TIMED, SegmentFileReader(tmp_path))
     next(unfinished)
     unfinished.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("windrow-scan")]
@@ -255,7 +255,7 @@ def test_a_scan_gives_every_live_row_once_whoever_reads_it_and_tells_of_damage(
     raw[len(raw) - 1_000_000] ^= 1
     (tmp_path / "f1").write_bytes(raw)
     with pytest.raises(DamageError, match="f1"):
-        list(scan_segments(selection, model, TIMED, TIMED, FileReader(tmp_path)))
+        list(scan_segments(selection, model, TIMED, TIMED, SegmentFileReader(tmp_path)))
 
 
 def segment_over(file: str, rows: pa.Table, start: int) -> Segment:

@@ -38,10 +38,11 @@ def frame(spark: Any) -> Callable[..., Any]:
     def of(table: pa.Table, partitions: int = 2) -> Any:
         from pyspark.sql.types import StructField, StructType
 
-        from windrow.ingest.schemas import read_type
+        from windrow.ingest.schemas import find_read_type
 
         kinds = [
-            read_type(pa.timestamp("us", f.type.tz) if pa.types.is_timestamp(f.type) else f.type) for f in table.schema
+            find_read_type(pa.timestamp("us", f.type.tz) if pa.types.is_timestamp(f.type) else f.type)
+            for f in table.schema
         ]
         schema = StructType(
             [StructField(f.name, kind, f.nullable) for f, kind in zip(table.schema, kinds, strict=True)]

@@ -17,11 +17,11 @@ import windrow.spark
 def main(warehouse: str, folder: str, checkpoint: str, step: str, passes: str, mode: str) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     sys.path.append(str(Path(__file__).parents[1]))
-    from faulty_disks import KillAt
+    from faulty_disks import KillAtStep
 
     master = os.environ.get("WINDROW_TEST_MASTER", "local[2]")
     spark = session(master)
-    wh = windrow.open(warehouse, files=KillAt(step, int(passes) + 1))
+    wh = windrow.open(warehouse, files=KillAtStep(step, int(passes) + 1))
     rows = spark.readStream.schema("ts timestamp, k bigint, pad string").option("maxFilesPerTrigger", 1).parquet(folder)
     if "cluster" in master:
         rows = rows.repartition(3).mapInArrow(unlucky, rows.schema)

@@ -195,7 +195,7 @@ class Test_the_same_rows_give_the_same_warehouse:
         same(direct, sparked, "s")
 
     def test_a_file_too_large_to_be_written_again_keeps_its_rejected_rows_unseen(self, pair, frame, same, monkeypatch):
-        monkeypatch.setattr("windrow.ingest.verify._REWRITTEN_BYTES", 0)
+        monkeypatch.setattr("windrow.ingest.verify._MAX_REWRITE_BYTES", 0)
         table = leases(5, 300, NOW)
         options = {"time": "ts", "key": "port", "slide": "2 minutes", "expires": "exp", "max_lifetime": "30 minutes"}
         direct, sparked = pair(table.schema, **options)
@@ -388,7 +388,7 @@ class Test_storage_order_in_one_number:
         assert counts[3:] == [0, 0]
 
     def test_a_large_file_leaves_only_its_odd_rows_to_the_driver(self, pair, frame, same, monkeypatch):
-        monkeypatch.setattr("windrow.ingest.verify._REWRITTEN_BYTES", 0)
+        monkeypatch.setattr("windrow.ingest.verify._MAX_REWRITE_BYTES", 0)
         schema = pa.schema([("ts", UTC), ("n", pa.int64())])
         direct, sparked = pair(schema, time="ts", key="n", slide="1 minute", lifetime="20 minutes")
         for number, far in enumerate([1, 10**9, 2]):

@@ -71,12 +71,12 @@ class Test_reading:
         from pyspark.sql.datasource import EqualTo, In, LessThan
 
         from windrow.ingest.data_source import WindrowReader
-        from windrow.ingest.schemas import read_schema
+        from windrow.ingest.schemas import build_read_schema
 
         wh.append("s", table(0, 20_000))
         wh.slide("s", NOW)
         read = []
-        schema = read_schema(wh.stream("s").definition, ["u"])
+        schema = build_read_schema(wh.stream("s").definition, ["u"])
         for filters in ([], [EqualTo(("k",), 7)], [In(("k",), (7, 8)), EqualTo(("k",), 8)], [LessThan(("k",), 5)]):
             reader = WindrowReader(str(wh.path), wh.stream("s").definition, None, schema, "1 second")
             assert list(reader.pushFilters(filters)) == filters
@@ -87,12 +87,12 @@ class Test_reading:
 
     def test_the_files_stay_until_the_driver_is_gone_or_the_time_is_over(self, wh):
         from windrow.ingest.data_source import WindrowReader
-        from windrow.ingest.schemas import read_schema
+        from windrow.ingest.schemas import build_read_schema
 
         wh.append("s", table(0, 10))
         wh.slide("s", NOW)
         definition = wh.stream("s").definition
-        reader = WindrowReader(str(wh.path), definition, None, read_schema(definition, ["u"]), "3 seconds")
+        reader = WindrowReader(str(wh.path), definition, None, build_read_schema(definition, ["u"]), "3 seconds")
         assert reader.partitions()
         assert wh.status().readers == 1
         end = time.monotonic() + 60

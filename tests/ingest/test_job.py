@@ -20,7 +20,7 @@ from click.testing import CliRunner
 import windrow
 from windrow import cli
 from windrow.ingest import job
-from windrow.ingest.errors import told
+from windrow.ingest.errors import describe_error
 
 NOW = dt.datetime.now(dt.UTC).replace(second=0, microsecond=0)
 UTC = pa.timestamp("us", "UTC")
@@ -250,6 +250,9 @@ def test_a_stream_that_fails_says_why_and_what_came_before(run, tmp_path):
 
 def test_a_failure_of_ours_is_told_in_its_own_words():
     text = "[STREAM_FAILED] Query [id = 1] terminated with exception: boo\n...\nwindrow.errors.SchemaError: 'a' is odd\n at"
-    assert told(RuntimeError(text)) == "'a' is odd"
-    assert told(RuntimeError("[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: boo\nmore")) == "boo"
-    assert told(RuntimeError()) == "RuntimeError"
+    assert describe_error(RuntimeError(text)) == "'a' is odd"
+    assert (
+        describe_error(RuntimeError("[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: boo\nmore"))
+        == "boo"
+    )
+    assert describe_error(RuntimeError()) == "RuntimeError"

@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import windrow
-from windrow.files import STEPS
+from windrow.files import CRASH_POINTS
 
 UTC = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema([("ts", UTC), ("k", pa.int64()), ("pad", pa.string())])
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 PROCESS = Path(__file__).with_name("query_process.py")
-POINTS = [step for step in STEPS if step.startswith(("append.", "slide."))]
+POINTS = [step for step in CRASH_POINTS if step.startswith(("append.", "slide."))]
 
 
 class Ingest:

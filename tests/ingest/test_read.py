@@ -90,7 +90,7 @@ class Test_the_window_is_what_scan_gives:
             assert df.count() == 0
 
     def test_many_partly_used_files_share_a_scan(self, spark, frame, warehouse, monkeypatch):
-        monkeypatch.setattr("windrow.ingest.read._SCANS", 0)
+        monkeypatch.setattr("windrow.ingest.read._MAX_SEPARATE_SCANS", 0)
         wh = warehouse(frame, windrow.Index("round-robin", 2, 3, "rebuild"))
         with windrow.spark.window(spark, wh, "s", "4 minutes") as df:
             assert collected(df) == scanned(wh, "4 minutes")

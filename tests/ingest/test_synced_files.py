@@ -20,7 +20,7 @@ def growing(tmp_path: Path) -> Path:
 def test_a_file_is_synced_each_time_it_has_grown_enough(
     tmp_path: Path, growing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(append, "_WORTH_BYTES", 50)
+    monkeypatch.setattr(append, "_SYNC_STEP_BYTES", 50)
     sizes, heard = [], threading.Semaphore(0)
 
     def sync(opened: int) -> None:
@@ -28,7 +28,7 @@ def test_a_file_is_synced_each_time_it_has_grown_enough(
         heard.release()
 
     monkeypatch.setattr(os, "fdatasync", sync)
-    with append.synced_meanwhile(tmp_path):
+    with append.sync_in_background(tmp_path):
         assert heard.acquire(timeout=60)
         with growing.open("ab") as more:
             more.write(b"x" * 200)
@@ -36,14 +36,14 @@ def test_a_file_is_synced_each_time_it_has_grown_enough(
         committed = tmp_path / "_temporary" / "0" / "task_1" / growing.name
         committed.parent.mkdir()
         growing.rename(committed)
-        assert not heard.acquire(timeout=5 * append._PAUSE), "the same bytes under another name"
+        assert not heard.acquire(timeout=5 * append._SYNC_INTERVAL), "the same bytes under another name"
     assert sizes == [100, 300]
 
 
 def test_a_failed_write_is_raised_after_the_block(
     tmp_path: Path, growing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(append, "_WORTH_BYTES", 50)
+    monkeypatch.setattr(append, "_SYNC_STEP_BYTES", 50)
     asked = threading.Event()
 
     def fail(_: int) -> None:
@@ -51,9 +51,9 @@ def test_a_failed_write_is_raised_after_the_block(
         raise OSError(5, "Input/output error", str(growing))
 
     monkeypatch.setattr(os, "fdatasync", fail)
-    with pytest.raises(OSError, match="Input/output"), append.synced_meanwhile(tmp_path):
+    with pytest.raises(OSError, match="Input/output"), append.sync_in_background(tmp_path):
         assert asked.wait(60)
-    with pytest.raises(ValueError, match="first"), append.synced_meanwhile(tmp_path):
+    with pytest.raises(ValueError, match="first"), append.sync_in_background(tmp_path):
         asked.clear()
         asked.wait(60)
         raise ValueError("what went wrong first")

@@ -11,5 +11,5 @@ import scratch_folders
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
     """As pytest's own, but quick."""
-    with scratch_folders.folder() as path:
+    with scratch_folders.scratch_folder() as path:
         yield path

@@ -25,8 +25,8 @@ from hypothesis.stateful import (
 
 import scratch_folders
 import windrow
-from alteration_rules import Changing
-from oracle import SECOND, Appended, Conflict, Oracle, Refused, Slid
+from alteration_rules import AlterationRules
+from oracle import SECOND, BatchConflict, ExpectedAppend, ExpectedSlide, Oracle, SlideRefused
 from sample_streams import BASE, DELTA, LAYOUTS, SHAPES, assert_rows, when
 from windrow import times
 
@@ -53,14 +53,14 @@ windows = st.one_of(
 handles = st.integers(0, 1)
 
 
-class History(Changing, RuleBasedStateMachine):
+class History(AlterationRules, RuleBasedStateMachine):
     """One warehouse with one stream, two handles, and the truth beside it."""
 
     layout: windrow.Index | str = "auto"
 
     @initialize(shape=st.sampled_from(sorted(SHAPES)))
     def begin(self, shape: str) -> None:
-        self.place = scratch_folders.folder()
+        self.place = scratch_folders.scratch_folder()
         self.folder = self.place.__enter__()
         self.clock = BASE
         self.numbers = iter(range(1 << 30))
@@ -140,7 +140,7 @@ class History(Changing, RuleBasedStateMachine):
             rows.append(self.shape.row(next(self.numbers), self.clock, DELTA, random.Random(seed)))
         try:
             expected = self.truth.append(rows, self.clock, source, batch_id)
-        except Conflict:
+        except BatchConflict:
             with pytest.raises(windrow.BatchConflictError, match=batch_id):
                 self.handles[handle].append(STREAM, self.shape.table(rows), source=source, batch_id=batch_id)
         else:
@@ -148,8 +148,8 @@ class History(Changing, RuleBasedStateMachine):
             self.same(found, expected)
 
     @staticmethod
-    def same(report: windrow.AppendReport, expected: Appended) -> None:
-        found = Appended(report.rows, report.accepted, report.rejected, report.late, report.duplicate)
+    def same(report: windrow.AppendReport, expected: ExpectedAppend) -> None:
+        found = ExpectedAppend(report.rows, report.accepted, report.rejected, report.late, report.duplicate)
         assert found == expected
 
     @rule(handle=handles, offset=st.integers(0, 3 * DELTA), choice=st.integers(0, 2))
@@ -157,7 +157,7 @@ class History(Changing, RuleBasedStateMachine):
         up_to, source = (self.truth.now or self.clock) + offset, self.source(choice)
         try:
             self.truth.heartbeat(up_to, self.clock, source)
-        except Refused:
+        except SlideRefused:
             with pytest.raises(windrow.ClockError, match="max_ahead"):
                 self.handles[handle].heartbeat(STREAM, source=source, up_to=when(up_to))
         else:
@@ -183,7 +183,7 @@ class History(Changing, RuleBasedStateMachine):
         self.clock = max(self.clock, to - DELTA)
         try:
             expected = self.truth.slide(self.clock, to, force)
-        except Refused as refusal:
+        except SlideRefused as refusal:
             self.refused(handle, to, force, refusal.sources)
         else:
             self.slid(self.handles[handle].slide(STREAM, to=when(to), force=force), expected)
@@ -199,8 +199,8 @@ class History(Changing, RuleBasedStateMachine):
         self.clock = max(self.clock, to)
         self.slid(self.handles[handle].slide(STREAM, to=when(to), force=True), self.truth.slide(self.clock, to, True))
 
-    def slid(self, report: windrow.SlideReport, expected: Slid) -> None:
-        found = Slid(
+    def slid(self, report: windrow.SlideReport, expected: ExpectedSlide) -> None:
+        found = ExpectedSlide(
             report.moved, report.slide, report.inserted, report.expired, report.late, frozenset(report.missing)
         )
         assert found == expected

@@ -20,17 +20,17 @@ import pytest
 import child_processes
 import recorded_history
 import windrow
-from faulty_disks import Counting, Recording, finish, start
+from faulty_disks import CountingDisk, RecordingDisk, join_child, start_child
 from sample_streams import SHAPES
-from windrow.files import STEPS
+from windrow.files import CRASH_POINTS
 from windrow.orphans import data_files, named_files
 
 SHAPE = "per-row-rich"
 INDEX = windrow.Index("round-robin", 2, 2, maintenance="rebuild")
 OPERATIONS = recorded_history.operations(SHAPES[SHAPE], seed=20260101)
-OWN_STEPS = [step for step in STEPS if not step.startswith(("relayout.", "alter."))]
+OWN_STEPS = [step for step in CRASH_POINTS if not step.startswith(("relayout.", "alter."))]
 """Those of changes have scenarios of their own: see test_relayout_crashes."""
-TRUTHS = recorded_history.truths(SHAPES[SHAPE], OPERATIONS)
+TRUTHS = recorded_history.expected_states(SHAPES[SHAPE], OPERATIONS)
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +45,10 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reached(fresh: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     """How often the scenario reaches each step."""
     path = shutil.copytree(fresh, tmp_path_factory.mktemp("counted") / "wh")
-    files = Counting()
+    files = CountingDisk()
     with recorded_history.open_warehouse(path, files=files) as wh:
         for operation in OPERATIONS:
-            recorded_history.do(wh, SHAPES[SHAPE], operation)
+            recorded_history.perform(wh, SHAPES[SHAPE], operation)
         assert recorded_history.state(wh) == recorded_history.expected(TRUTHS[-1], SHAPES[SHAPE])
     return dict(files.steps)
 
@@ -66,7 +66,7 @@ def assert_recovers(path: Path, progress: Path) -> None:
         for k in range(done, len(OPERATIONS)):
             if OPERATIONS[k] == ("replay",) and k < possible[-1]:
                 continue
-            again = recorded_history.do(wh, shape, OPERATIONS[k])
+            again = recorded_history.perform(wh, shape, OPERATIONS[k])
             if k < possible[-1] and OPERATIONS[k][0] == "append":
                 assert again.duplicate, "a retried batch that was in must be seen as such"
         assert recorded_history.state(wh) == recorded_history.expected(TRUTHS[-1], shape)
@@ -88,8 +88,8 @@ def test_a_process_killed_at_a_named_step_leaves_the_state_before_or_after(
 ) -> None:
     for nth in range(1, reached[step] + 1):
         path, progress = shutil.copytree(fresh, tmp_path / f"wh{nth}"), tmp_path / f"progress{nth}"
-        child = start(child_processes.run_until_step, str(path), SHAPE, OPERATIONS, str(progress), step, nth)
-        assert finish(child) == -signal.SIGKILL
+        child = start_child(child_processes.run_until_step, str(path), SHAPE, OPERATIONS, str(progress), step, nth)
+        assert join_child(child) == -signal.SIGKILL
         assert_recovers(path, progress)
         shutil.rmtree(path)
 
@@ -100,10 +100,10 @@ def kills(fresh: Path, tmp_path: Path, seed: int, count: int, how: str) -> Itera
         path, progress = shutil.copytree(fresh, tmp_path / f"wh{turn}"), tmp_path / f"progress{turn}"
         if how == "call":
             moment: Any = choice.randint(1, 60_000)
-            child = start(child_processes.run_until_call, str(path), SHAPE, OPERATIONS, str(progress), moment)
+            child = start_child(child_processes.run_until_call, str(path), SHAPE, OPERATIONS, str(progress), moment)
         else:
             moment = choice.uniform(0.001, 0.8)
-            child = start(child_processes.run_until_alarm, str(path), SHAPE, OPERATIONS, str(progress), moment)
+            child = start_child(child_processes.run_until_alarm, str(path), SHAPE, OPERATIONS, str(progress), moment)
         print(f"seed {seed}, turn {turn}: killed by {how} at {moment}")
         yield path, progress, child
         shutil.rmtree(path)
@@ -114,7 +114,7 @@ def test_a_process_killed_at_a_random_moment_leaves_the_state_before_or_after(
     how: str, fresh: Path, tmp_path: Path
 ) -> None:
     for path, progress, child in kills(fresh, tmp_path, 7, 8, how):
-        finish(child)
+        join_child(child)
         assert_recovers(path, progress)
 
 
@@ -125,7 +125,7 @@ def test_a_process_killed_at_any_of_many_random_moments_leaves_the_state_before_
 ) -> None:
     seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
     for path, progress, child in kills(fresh, tmp_path, seed, 500, how):
-        finish(child)
+        join_child(child)
         assert_recovers(path, progress)
 
 
@@ -135,11 +135,15 @@ def test_nothing_is_named_by_a_commit_before_it_is_durable(shape: str, tmp_path:
 
     Nested columns are written by another writer than plain ones, and synced at another time.
     """
-    path, files, operations = tmp_path / "wh", Recording(), recorded_history.operations(SHAPES[shape], seed=20260101)
+    path, files, operations = (
+        tmp_path / "wh",
+        RecordingDisk(),
+        recorded_history.operations(SHAPES[shape], seed=20260101),
+    )
     recorded_history.create(path, shape, INDEX)
     with recorded_history.open_warehouse(path, files=files) as wh:
         for operation in operations:
-            recorded_history.do(wh, SHAPES[shape], operation)
+            recorded_history.perform(wh, SHAPES[shape], operation)
     renamed = [(at, event) for at, event in enumerate(files.events) if event[0] == "rename"]
     assert len(renamed) > len(operations) // 2
     for at, (_, source, target) in renamed:

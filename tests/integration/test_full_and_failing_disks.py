@@ -10,7 +10,7 @@ import pytest
 import child_processes
 import recorded_history
 import windrow
-from faulty_disks import PROCESSES, Counting, FailAt, finish, small_disk, start
+from faulty_disks import PROCESSES, CountingDisk, FailAtCall, join_child, small_disk, start_child
 from oracle import SECOND
 from sample_streams import BASE, DELTA, SHAPES, when
 
@@ -19,7 +19,7 @@ PLAIN = "per-row"
 """Its files are written by our own writer, and synced together with their folder."""
 INDEX = windrow.Index("round-robin", 2, 2, maintenance="rebuild")
 OPERATIONS = {name: recorded_history.operations(SHAPES[name], seed=4, rounds=3) for name in (SHAPE, PLAIN)}
-TRUTHS = {name: recorded_history.truths(SHAPES[name], operations) for name, operations in OPERATIONS.items()}
+TRUTHS = {name: recorded_history.expected_states(SHAPES[name], operations) for name, operations in OPERATIONS.items()}
 
 
 @pytest.fixture(scope="module")
@@ -31,16 +31,16 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def calls(fresh: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counting]:
+def calls(fresh: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, CountingDisk]:
     """How often each scenario asks something of the disk."""
-    found: dict[str, Counting] = {}
+    found: dict[str, CountingDisk] = {}
     for name, path in fresh.items():
-        found[name] = files = FailAt("write", -1)
+        found[name] = files = FailAtCall("write", -1)
         with recorded_history.open_warehouse(
             shutil.copytree(path, tmp_path_factory.mktemp("c") / "wh"), files=files
         ) as wh:
             for operation in OPERATIONS[name]:
-                recorded_history.do(wh, SHAPES[name], operation)
+                recorded_history.perform(wh, SHAPES[name], operation)
     return found
 
 
@@ -63,7 +63,7 @@ CALLS = [*((SHAPE, call) for call in ("sink", "write", "sync", "rename")), (PLAI
 
 @pytest.mark.parametrize(("name", "call"), CALLS)
 def test_an_operation_that_finds_the_disk_full_changes_nothing_and_works_when_there_is_space(
-    name: str, call: str, fresh: dict[str, Path], calls: dict[str, Counting], tmp_path: Path
+    name: str, call: str, fresh: dict[str, Path], calls: dict[str, CountingDisk], tmp_path: Path
 ) -> None:
     """Every single call is failed once, in an otherwise undisturbed run; of the writes, which are many, some."""
     count = calls[name].calls[call]
@@ -76,7 +76,7 @@ def test_an_operation_that_finds_the_disk_full_changes_nothing_and_works_when_th
 
 @pytest.mark.soak
 def test_a_disk_that_is_full_at_any_single_write_changes_nothing(
-    fresh: dict[str, Path], calls: dict[str, Counting], tmp_path: Path
+    fresh: dict[str, Path], calls: dict[str, CountingDisk], tmp_path: Path
 ) -> None:
     for name, path in fresh.items():
         for nth in range(1, calls[name].calls["write"] + 1):
@@ -85,14 +85,14 @@ def test_a_disk_that_is_full_at_any_single_write_changes_nothing(
 
 def fail_once(path: Path, name: str, call: str, nth: int) -> bool:
     """Fail the nth call of a kind; gives whether there was one."""
-    shape, truths, files = SHAPES[name], TRUTHS[name], FailAt(call, nth)
+    shape, truths, files = SHAPES[name], TRUTHS[name], FailAtCall(call, nth)
     with recorded_history.open_warehouse(path, files=files) as wh, recorded_history.open_warehouse(path) as other:
         for k, operation in enumerate(OPERATIONS[name]):
             if files.failed:
-                recorded_history.do(wh, shape, operation)
+                recorded_history.perform(wh, shape, operation)
                 continue
             try:
-                recorded_history.do(wh, shape, operation)
+                recorded_history.perform(wh, shape, operation)
             except windrow.StorageError as error:
                 assert_tells_that_the_disk_is_full(error)
                 assert files.failed
@@ -102,7 +102,7 @@ def fail_once(path: Path, name: str, call: str, nth: int) -> bool:
                         operation,
                     )
                 assert unnamed(wh) == [], f"{operation[0]} left files behind on a full disk"
-                recorded_history.do(wh, shape, operation)
+                recorded_history.perform(wh, shape, operation)
         assert recorded_history.state(other) == recorded_history.expected(truths[-1], shape)
         recorded_history.assert_sound(other)
     shutil.rmtree(path)
@@ -117,9 +117,9 @@ def test_other_errors_of_the_disk_are_told_in_words(fresh: dict[str, Path], tmp_
         (errno.EIO, "Input/output"),
     ):
         path = shutil.copytree(fresh[SHAPE], tmp_path / f"wh{number}")
-        with recorded_history.open_warehouse(path, files=FailAt("sync", 1, number)) as wh:
+        with recorded_history.open_warehouse(path, files=FailAtCall("sync", 1, number)) as wh:
             with pytest.raises(windrow.StorageError, match=words) as error:
-                recorded_history.do(wh, SHAPES[SHAPE], OPERATIONS[SHAPE][0])
+                recorded_history.perform(wh, SHAPES[SHAPE], OPERATIONS[SHAPE][0])
             assert "nothing was changed" in str(error.value)
             assert error.value.errno == number
 
@@ -170,9 +170,9 @@ def test_a_limit_on_the_size_of_files_is_told_and_changes_nothing(fresh: dict[st
     for limit in limits:
         copy = shutil.copytree(path, tmp_path / f"limit{limit}")
         queue = PROCESSES.SimpleQueue()
-        child = start(child_processes.run_with_small_files, str(copy), SHAPE, OPERATIONS[SHAPE], limit, queue)
+        child = start_child(child_processes.run_with_small_files, str(copy), SHAPE, OPERATIONS[SHAPE], limit, queue)
         told, same = queue.get()
-        assert finish(child) == 0
+        assert join_child(child) == 0
         assert told.startswith("StorageError"), told
         assert "nothing was changed" in told
         assert same
@@ -183,9 +183,9 @@ def test_a_limit_on_the_size_of_files_is_told_and_changes_nothing(fresh: dict[st
 
 def test_a_process_that_may_not_reserve_address_space_is_told_so(tmp_path: Path) -> None:
     queue = PROCESSES.SimpleQueue()
-    child = start(child_processes.open_with_little_address_space, str(tmp_path / "wh"), queue)
+    child = start_child(child_processes.open_with_little_address_space, str(tmp_path / "wh"), queue)
     kind, message = queue.get()
-    finish(child)
+    join_child(child)
     assert kind == "StorageError"
     assert "1 TiB" in message
     assert "ulimit -v" in message
@@ -209,12 +209,12 @@ def test_an_append_that_fails_half_way_through_its_input_leaves_nothing(fresh: d
 
 
 def test_a_stream_dropped_while_rows_are_appended_refuses_them_and_leaves_no_files(tmp_path: Path) -> None:
-    from faulty_disks import CallAt
+    from faulty_disks import CallAtStep
 
     shape = SHAPES["fixed"]
     with recorded_history.open_warehouse(tmp_path / "wh") as other:
         shape.create(other, recorded_history.STREAM, INDEX)
-        drop = CallAt("append.committing", lambda: other.drop_stream(recorded_history.STREAM))
+        drop = CallAtStep("append.committing", lambda: other.drop_stream(recorded_history.STREAM))
         with recorded_history.open_warehouse(tmp_path / "wh", files=drop) as wh:
             rows = shape.table([{"ts": BASE + SECOND, "k": 1, "text": "", "n": 1}])
             with pytest.raises(windrow.UnknownStreamError, match=recorded_history.STREAM):

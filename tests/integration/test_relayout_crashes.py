@@ -13,15 +13,15 @@ import pytest
 
 import child_processes
 import recorded_history
-from faulty_disks import Counting, finish, start
+from faulty_disks import CountingDisk, join_child, start_child
 from recorded_history import Operation
 from sample_streams import DELTA, SHAPES
 from windrow import Index
-from windrow.files import STEPS
+from windrow.files import CRASH_POINTS
 
 SHAPE = "fixed"
 INDEX = Index("round-robin", 2, 2, maintenance="rebuild")
-CHANGES = [step for step in STEPS if step.startswith(("relayout.", "alter.")) or step == "slide.committed"]
+CHANGES = [step for step in CRASH_POINTS if step.startswith(("relayout.", "alter.")) or step == "slide.committed"]
 
 
 def operations() -> list[Operation]:
@@ -47,7 +47,7 @@ def operations() -> list[Operation]:
 
 
 OPERATIONS = operations()
-TRUTHS = recorded_history.truths(SHAPES[SHAPE], OPERATIONS)
+TRUTHS = recorded_history.expected_states(SHAPES[SHAPE], OPERATIONS)
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +60,10 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def reached(fresh: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     path = shutil.copytree(fresh, tmp_path_factory.mktemp("counted") / "wh")
-    files = Counting()
+    files = CountingDisk()
     with recorded_history.open_warehouse(path, files=files) as wh:
         for k, operation in enumerate(OPERATIONS):
-            recorded_history.do(wh, SHAPES[SHAPE], operation)
+            recorded_history.perform(wh, SHAPES[SHAPE], operation)
             assert recorded_history.state(wh) == recorded_history.expected(TRUTHS[k + 1], SHAPES[SHAPE]), (k, operation)
             recorded_history.assert_sound(wh)
     return dict(files.steps)
@@ -81,7 +81,7 @@ def assert_goes_on(path: Path, progress: Path) -> None:
         for k in range(done, len(OPERATIONS)):
             if OPERATIONS[k][0] in ("replay", "cancel") and k < possible[-1]:
                 continue
-            recorded_history.do(wh, shape, OPERATIONS[k])
+            recorded_history.perform(wh, shape, OPERATIONS[k])
         assert recorded_history.state(wh) == recorded_history.expected(TRUTHS[-1], shape)
         recorded_history.assert_sound(wh)
     assert not any((path / "staging").iterdir())
@@ -97,8 +97,8 @@ def test_a_process_killed_at_a_step_of_a_change_leaves_the_state_before_or_after
 ) -> None:
     for nth in range(1, min(reached[step], 5) + 1):
         path, progress = shutil.copytree(fresh, tmp_path / f"wh{nth}"), tmp_path / f"progress{nth}"
-        child = start(child_processes.run_until_step, str(path), SHAPE, OPERATIONS, str(progress), step, nth)
-        assert finish(child) == -signal.SIGKILL
+        child = start_child(child_processes.run_until_step, str(path), SHAPE, OPERATIONS, str(progress), step, nth)
+        assert join_child(child) == -signal.SIGKILL
         assert_goes_on(path, progress)
         shutil.rmtree(path)
 
@@ -109,9 +109,9 @@ def test_a_process_killed_at_a_random_moment_of_a_change_leaves_the_state_before
     choice = random.Random(11)
     for turn in range(4):
         path, progress = shutil.copytree(fresh, tmp_path / f"wh{turn}"), tmp_path / f"progress{turn}"
-        child = start(
+        child = start_child(
             child_processes.run_until_call, str(path), SHAPE, OPERATIONS, str(progress), choice.randint(20_000, 120_000)
         )
-        finish(child)
+        join_child(child)
         assert_goes_on(path, progress)
         shutil.rmtree(path)

@@ -19,9 +19,9 @@ import child_processes
 import recorded_history
 import windrow
 from child_processes import KEYS, PER_SLOT
-from faulty_disks import PROCESSES, CallAt, finish, kill, start
+from faulty_disks import PROCESSES, CallAtStep, join_child, kill_child, start_child
 from sample_streams import BASE, DELTA, SHAPES, when
-from windrow.files import STEPS
+from windrow.files import CRASH_POINTS
 
 REBUILD = windrow.Index("round-robin", 2, 2, maintenance="rebuild")
 LAYOUTS = {
@@ -34,11 +34,11 @@ LAYOUTS = {
 
 def slide_while_reading(path: Path, states: int, readers: int, gc: bool) -> None:
     stop = path.parent / "stop"
-    writer = start(child_processes.write_numbered, str(path), str(stop), gc)
-    crowd = [start(child_processes.read_numbered, str(path), states) for _ in range(readers)]
-    ends = [finish(reader) for reader in crowd]
+    writer = start_child(child_processes.write_numbered, str(path), str(stop), gc)
+    crowd = [start_child(child_processes.read_numbered, str(path), states) for _ in range(readers)]
+    ends = [join_child(reader) for reader in crowd]
     stop.touch()
-    assert finish(writer) == 0
+    assert join_child(writer) == 0
     assert ends == [0] * readers
     with recorded_history.open_warehouse(path) as wh:
         recorded_history.assert_sound(wh)
@@ -59,11 +59,11 @@ def test_every_answer_during_slides_is_exactly_one_slides_state(layout: str, tmp
 def test_every_answer_while_a_stream_changes_its_layout_and_key_is_exactly_one_slides_state(tmp_path: Path) -> None:
     path, stop = tmp_path / "wh", tmp_path / "stop"
     child_processes.create_numbered(str(path), REBUILD)
-    writer = start(child_processes.write_numbered_changing, str(path), str(stop), 5)
-    crowd = [start(child_processes.read_numbered, str(path), 25) for _ in range(2)]
-    ends = [finish(reader) for reader in crowd]
+    writer = start_child(child_processes.write_numbered_changing, str(path), str(stop), 5)
+    crowd = [start_child(child_processes.read_numbered, str(path), 25) for _ in range(2)]
+    ends = [join_child(reader) for reader in crowd]
     stop.touch()
-    assert finish(writer) == 0
+    assert join_child(writer) == 0
     assert ends == [0, 0]
     with recorded_history.open_warehouse(path) as wh:
         recorded_history.assert_sound(wh)
@@ -96,14 +96,14 @@ def test_a_reader_does_not_wait_for_a_commit_that_is_under_way(tmp_path: Path) -
     for step in ("append.committing", "slide.planned", "slide.staged", "slide.committing"):
         copy = shutil.copytree(path, tmp_path / step)
         stopped, answers = PROCESSES.SimpleQueue(), PROCESSES.SimpleQueue()
-        writer = start(child_processes.stage_and_wait, str(copy), stopped, step)
+        writer = start_child(child_processes.stage_and_wait, str(copy), stopped, step)
         reached = stopped.get()
         assert reached == step
-        reader_process = start(child_processes.scan_once, str(copy), answers)
-        assert finish(reader_process) == 0
+        reader_process = start_child(child_processes.scan_once, str(copy), answers)
+        assert join_child(reader_process) == 0
         slot, probed, found = answers.get()
         assert (slot, probed, found) == (2, 2 * PER_SLOT // KEYS, slide)
-        kill(writer)
+        kill_child(writer)
 
 
 def test_the_writer_does_not_wait_for_a_stopped_reader_and_takes_no_file_from_it(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_the_writer_does_not_wait_for_a_stopped_reader_and_takes_no_file_from_it
     with recorded_history.open_warehouse(path) as wh:
         for slot in range(1, 5):
             child_processes.slide_numbered(wh, slot)
-        reader = start(child_processes.scan_slowly, str(path), told, go)
+        reader = start_child(child_processes.scan_slowly, str(path), told, go)
         assert told.get() == "holding"
         os.kill(reader.pid, signal.SIGSTOP)
         for slot in range(5, 25):
@@ -124,7 +124,7 @@ def test_the_writer_does_not_wait_for_a_stopped_reader_and_takes_no_file_from_it
         os.kill(reader.pid, signal.SIGCONT)
         go.put("go")
         assert told.get() == (4, 4 * PER_SLOT // KEYS)
-        assert finish(reader) == 0
+        assert join_child(reader) == 0
         assert wh.gc().waiting == 0
 
 
@@ -149,13 +149,13 @@ def test_a_reader_that_was_killed_does_not_hold_space_for_ever(tmp_path: Path) -
     child_processes.create_numbered(str(path), REBUILD)
     with recorded_history.open_warehouse(path) as wh:
         child_processes.slide_numbered(wh, 1)
-        reader = start(child_processes.hold_and_wait, str(path), told)
+        reader = start_child(child_processes.hold_and_wait, str(path), told)
         assert told.get() == 2
         for slot in range(2, 8):
             child_processes.slide_numbered(wh, slot)
         assert wh.status().readers == 2
         assert wh.gc().waiting > 0
-        kill(reader)
+        kill_child(reader)
         report = wh.gc()
         assert report.waiting == 0
         assert report.files > 0
@@ -170,10 +170,10 @@ def test_slides_alone_clear_up_after_a_killed_reader(tmp_path: Path) -> None:
     child_processes.create_numbered(str(path), REBUILD)
     with recorded_history.open_warehouse(path) as wh:
         child_processes.slide_numbered(wh, 1)
-        reader = start(child_processes.hold_and_wait, str(path), told)
+        reader = start_child(child_processes.hold_and_wait, str(path), told)
         told.get()
         child_processes.slide_numbered(wh, 2)
-        kill(reader)
+        kill_child(reader)
         for slot in range(3, 30):
             child_processes.slide_numbered(wh, slot)
         files = len(list((path / "streams").rglob("*.parquet")))
@@ -183,9 +183,9 @@ def test_slides_alone_clear_up_after_a_killed_reader(tmp_path: Path) -> None:
 def test_a_forked_child_gets_an_error_from_old_handles_and_harms_its_parent_in_nothing(tmp_path: Path) -> None:
     path, told = tmp_path / "wh", PROCESSES.SimpleQueue()
     child_processes.create_numbered(str(path), REBUILD)
-    process = start(child_processes.fork_and_use, str(path), told)
+    process = start_child(child_processes.fork_and_use, str(path), told)
     code, same_pins, old, new, slid, problems = told.get()
-    assert finish(process) == 0
+    assert join_child(process) == 0
     assert code == 0, "every use of an inherited handle raises ClosedError, and the child can open its own"
     assert same_pins, "the parent's pin survives its child"
     assert (old, new, slid, problems) == (1, 2, True, [])
@@ -207,7 +207,9 @@ def test_reading_all_bytes_of_the_folder_in_a_process_that_uses_it_harms_nobody(
             ]
 
         everything = [batches(first) for first in (0, 1000, 2000)]
-        others = [start(child_processes.append_and_hash, str(path), "fixed", part, told) for part in everything[1:]]
+        others = [
+            start_child(child_processes.append_and_hash, str(path), "fixed", part, told) for part in everything[1:]
+        ]
         for turn, (rows, batch) in enumerate(everything[0]):
             if how == "copy":
                 shutil.copytree(
@@ -219,7 +221,7 @@ def test_reading_all_bytes_of_the_folder_in_a_process_that_uses_it_harms_nobody(
             wh.append("s", shape.table(rows), batch_id=batch)
             with recorded_history.open_warehouse(path) as again:
                 assert again.streams() == ["s"]
-        assert [finish(other) for other in others] == [0, 0]
+        assert [join_child(other) for other in others] == [0, 0]
         truth = shape.oracle()
         for part in everything:
             for rows, batch in part:
@@ -235,7 +237,7 @@ OPERATIONS = recorded_history.operations(SHAPES[OTHER_SHAPE], seed=99, rounds=3)
 OPERATIONS[5:5] = [("relayout", ("chronological", 2, 2), ("k",), "now", 1), ("column", "note")]
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", CRASH_POINTS)
 def test_a_process_that_opens_the_warehouse_in_the_middle_of_anothers_work_removes_nothing(
     step: str, tmp_path: Path
 ) -> None:
@@ -245,13 +247,13 @@ def test_a_process_that_opens_the_warehouse_in_the_middle_of_anothers_work_remov
     """
     path, shape = tmp_path / "wh", SHAPES[OTHER_SHAPE]
     recorded_history.create(path, OTHER_SHAPE, REBUILD)
-    truths = recorded_history.truths(shape, OPERATIONS)
+    truths = recorded_history.expected_states(shape, OPERATIONS)
     done = 0
     visits = []
 
     def visit() -> None:
         told = PROCESSES.SimpleQueue()
-        assert finish(start(child_processes.come_by, str(path), told)) == 0
+        assert join_child(start_child(child_processes.check_and_leave, str(path), told)) == 0
         problems, state = told.get()
         assert problems == []
         assert state in [recorded_history.expected(truths[k], shape) for k in (done, done + 1)]
@@ -260,10 +262,10 @@ def test_a_process_that_opens_the_warehouse_in_the_middle_of_anothers_work_remov
             recorded_history.assert_sound(visitor)
         visits.append(step)
 
-    hook = CallAt(step, visit)
+    hook = CallAtStep(step, visit)
     with recorded_history.open_warehouse(path, files=hook) as wh:
         for operation in OPERATIONS:
-            recorded_history.do(wh, shape, operation)
+            recorded_history.perform(wh, shape, operation)
             done += 1
             if hook.called and len(visits) < 4:
                 hook.call = visit
@@ -275,9 +277,9 @@ def test_a_process_that_opens_the_warehouse_in_the_middle_of_anothers_work_remov
 def test_a_read_only_visitor_removes_nothing_not_even_what_the_dead_left(tmp_path: Path) -> None:
     path, told = tmp_path / "wh", PROCESSES.SimpleQueue()
     child_processes.create_numbered(str(path), REBUILD)
-    writer = start(child_processes.stage_and_wait, str(path), told, "append.committing")
+    writer = start_child(child_processes.stage_and_wait, str(path), told, "append.committing")
     told.get()
-    kill(writer)
+    kill_child(writer)
     files = sorted(str(p) for p in path.rglob("*.parquet"))
     staging = sorted(str(p) for p in (path / "staging").rglob("*"))
     assert files
@@ -311,8 +313,8 @@ def test_appenders_work_side_by_side_and_a_batch_given_to_both_is_in_once(tmp_pa
         ([shape.row(100 * b + i, BASE + 1 + i, None, choice) for i in range(20)], f"batch {b}") for b in range(30)
     ]
     parts = [batches[:20], list(reversed(batches[10:])), batches[5:25]]
-    crowd = [start(child_processes.append_many, str(path), "fixed", part, told) for part in parts]
-    assert [finish(child) for child in crowd] == [0, 0, 0]
+    crowd = [start_child(child_processes.append_many, str(path), "fixed", part, told) for part in parts]
+    assert [join_child(child) for child in crowd] == [0, 0, 0]
     assert sum(told.get() for _ in crowd) == len(batches)
     truth = shape.oracle()
     for rows, batch in batches:
@@ -329,7 +331,7 @@ def test_a_batch_that_another_process_appends_at_the_same_moment_is_seen_at_the_
     recorded_history.create(path, "fixed", REBUILD)
     rows = shape.table([shape.row(i, BASE + 1, None, random.Random(1)) for i in range(5)])
     with recorded_history.open_warehouse(path) as other:
-        hook = CallAt("append.committing", lambda: other.append("s", rows, batch_id="b"))
+        hook = CallAtStep("append.committing", lambda: other.append("s", rows, batch_id="b"))
         with recorded_history.open_warehouse(path, files=hook) as wh:
             assert wh.append("s", rows, batch_id="b").duplicate
             assert wh.stream("s").spooled_rows == 5
@@ -346,7 +348,7 @@ def test_rows_appended_while_a_slide_is_under_way_wait_for_the_next_slide(tmp_pa
     path = tmp_path / "wh"
     child_processes.create_numbered(str(path), REBUILD)
     with recorded_history.open_warehouse(path) as other:
-        hook = CallAt("slide.planned", lambda: other.append("s", child_processes.numbered_rows(2)))
+        hook = CallAtStep("slide.planned", lambda: other.append("s", child_processes.numbered_rows(2)))
         with recorded_history.open_warehouse(path, files=hook) as wh:
             assert child_processes.slide_numbered(wh, 1).inserted == PER_SLOT
             assert wh.stream("s").spooled_rows == PER_SLOT
@@ -364,7 +366,7 @@ def test_two_slides_of_one_stream_queue_up_and_the_second_finds_the_work_done(tm
         assert waiting.wait(60)
 
     reports = {}
-    with recorded_history.open_warehouse(path, files=CallAt("slide.planned", hold)) as first:
+    with recorded_history.open_warehouse(path, files=CallAtStep("slide.planned", hold)) as first:
         worker = threading.Thread(target=lambda: reports.update(first=child_processes.slide_numbered(first, 1)))
         worker.start()
         assert inside.wait(60)
@@ -384,7 +386,7 @@ def test_two_slides_of_one_stream_queue_up_and_the_second_finds_the_work_done(tm
 def test_a_slide_that_cannot_have_its_turn_in_time_names_the_holder(tmp_path: Path) -> None:
     path, told = tmp_path / "wh", PROCESSES.SimpleQueue()
     child_processes.create_numbered(str(path), REBUILD)
-    holder = start(child_processes.stage_and_wait, str(path), told, "slide.committing")
+    holder = start_child(child_processes.stage_and_wait, str(path), told, "slide.committing")
     told.get()
     slept: list[float] = []
     with recorded_history.open_warehouse(path, sleep=slept.append) as wh:
@@ -396,7 +398,7 @@ def test_a_slide_that_cannot_have_its_turn_in_time_names_the_holder(tmp_path: Pa
         SHAPES["fixed"].create(wh, "other", REBUILD)
         wh.append("s", child_processes.numbered_rows(1))
         assert wh.slide("other", to=when(BASE)).moved
-        kill(holder)
+        kill_child(holder)
         assert wh.slide("s", to=when(BASE + DELTA)).moved
         recorded_history.assert_sound(wh)
 

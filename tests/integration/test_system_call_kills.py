@@ -77,7 +77,7 @@ def _copy(source: str, target: str) -> str:
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
-    with scratch_folders.folder() as folder, Server(system_calls.build(folder)) as server, Server() as third:
+    with scratch_folders.scratch_folder() as folder, Server(system_calls.build(folder)) as server, Server() as third:
         yield Stage(server, third, folder)
 
 

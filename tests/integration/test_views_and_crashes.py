@@ -8,7 +8,7 @@ import pytest
 
 import child_processes
 import view_histories
-from faulty_disks import Counting, finish, start
+from faulty_disks import CountingDisk, join_child, start_child
 
 OPERATIONS = view_histories.operations(seed=20261116, count=60)
 STEPS = (
@@ -25,7 +25,7 @@ STEPS = (
 
 def truths() -> list[dict]:
     """What must be seen after so many operations."""
-    truth = view_histories.Truth()
+    truth = view_histories.ExpectedViews()
     found = [truth.state()]
     for operation in OPERATIONS:
         truth.do(operation)
@@ -47,10 +47,10 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reached(fresh: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     """How often each step is reached; every state on the way is the truth."""
     path = shutil.copytree(fresh, tmp_path_factory.mktemp("counted") / "wh")
-    files = Counting()
+    files = CountingDisk()
     with view_histories.open_warehouse(path, files=files) as wh:
         for number, operation in enumerate(OPERATIONS, 1):
-            view_histories.do(wh, operation)
+            view_histories.perform(wh, operation)
             assert view_histories.state(wh) == TRUTHS[number]
         assert wh.check().ok
     return dict(files.steps)
@@ -69,14 +69,14 @@ def test_a_slide_killed_at_a_step_moves_all_views_or_none(
 ) -> None:
     for nth in sorted({reached[step] // 3, reached[step]}):
         path, progress = shutil.copytree(fresh, tmp_path / f"wh{nth}"), tmp_path / f"progress{nth}"
-        child = start(child_processes.run_views_until_step, str(path), OPERATIONS, str(progress), step, nth)
-        assert finish(child) == -signal.SIGKILL
+        child = start_child(child_processes.run_views_until_step, str(path), OPERATIONS, str(progress), step, nth)
+        assert join_child(child) == -signal.SIGKILL
         done = len(progress.read_bytes())
         with view_histories.open_warehouse(path) as wh:
             found = view_histories.state(wh)
             assert found in TRUTHS[done : done + 2], f"killed in {OPERATIONS[done]}"
             for number, operation in enumerate(OPERATIONS[done:], done + 1):
-                view_histories.do(wh, operation)
+                view_histories.perform(wh, operation)
                 if number > done + 1 and number % 10 == 0:
                     assert view_histories.state(wh) == TRUTHS[number]
             wh.gc()

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from windrow.indexes.row_model import RowModel
-from windrow.indexes.segment_reader import FileReader, Spans, read_live_spans, read_spans
+from windrow.indexes.segment_reader import SegmentFileReader, Spans, read_live_spans, read_spans
 from windrow.indexes.segment_writer import SegmentFileWriter
-from windrow.indexes.selection import Bounds
+from windrow.indexes.selection import WindowBounds
 
 ROWS, WIDTH = 12_000, 1000
 AT = pa.timestamp("us")
@@ -57,7 +57,7 @@ def test_a_probe_of_cold_files_fetches_what_it_reads(trusted: bool, tmp_path: Pa
     wanted = [files[f"f{at}"].slice(first, 20) for at, first in zip(part.tolist(), start.tolist(), strict=True)]
     stored = sum((tmp_path / name).stat().st_size for name in files)
     for turn in range(2):
-        reader = FileReader(tmp_path)
+        reader = SegmentFileReader(tmp_path)
         if trusted:
             reader.trust(files)
         forget(tmp_path)
@@ -66,7 +66,7 @@ def test_a_probe_of_cold_files_fetches_what_it_reads(trusted: bool, tmp_path: Pa
             found = read_spans(spans, SCHEMA, SCHEMA, reader)
             assert found.equals(pa.concat_tables(wanted).combine_chunks())
         else:
-            model, bounds = RowModel("at", (), "gone", None, 0, 10), Bounds(None, (1 << 63) - 1, 50)
+            model, bounds = RowModel("at", (), "gone", None, 0, 10), WindowBounds(None, (1 << 63) - 1, 50)
             found = read_live_spans(spans, bounds, model, SCHEMA, SCHEMA, reader)
             live = [row for rows in wanted for row in rows.to_pylist() if row["gone"].microsecond > 50]
             assert found.to_pylist() == live

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arrow_values import READABLE
+from arrow_values import VALUE_MAKERS
 from tests.native.test_parquet_reader import OPTIONS, column, plain, some_ranges, written
 from windrow.native import parquet_reader
 
@@ -39,12 +39,12 @@ def test_rows_within_limits_equal_what_pyarrow_keeps(options, rows, nulls, as_vi
     r = random.Random(seed)
     if r.random() < 0.5:
         options |= OPEN
-    kinds = r.sample(list(READABLE), r.randint(1, 5))
+    kinds = r.sample(list(VALUE_MAKERS), r.randint(1, 5))
     files, part, start, stop, expected = [], [], [], [], []
     limits = [(name, r.randrange(-1, 70), r.randrange(30, 101)) for name in ("a", "b")[: r.randint(1, 2)]]
     schema = None
     for at in range(r.randint(1, 3)):
-        columns = {f"c{i}": column(kind, READABLE[kind], rows, nulls, r) for i, kind in enumerate(kinds)}
+        columns = {f"c{i}": column(kind, VALUE_MAKERS[kind], rows, nulls, r) for i, kind in enumerate(kinds)}
         file = written(pa.table({**columns, "a": limits_of(rows, r), "b": limits_of(rows, r)}), **options)
         schema = schema or pq.ParquetFile(io.BytesIO(file)).schema_arrow
         files.append((file, parquet_reader.open_layout(file, schema)))

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arrow_values import READABLE, Maker
+from arrow_values import VALUE_MAKERS, Maker
 from windrow.native import parquet_reader
 
 DECLINED = [
@@ -90,10 +90,10 @@ OPTIONS = st.fixed_dictionaries(
 @settings(max_examples=6 * settings.default.max_examples)
 def test_any_rows_of_any_file_equal_what_pyarrow_reads(options, rows, nulls, nullable, seed):
     r = random.Random(seed)
-    kinds = r.sample(list(READABLE), r.randint(1, 6))
+    kinds = r.sample(list(VALUE_MAKERS), r.randint(1, 6))
     parts, wanted, schema = [], [], None
     for _ in range(r.randint(1, 3)):
-        columns = [column(k, READABLE[k], rows, nulls if nullable or k == pa.null() else 0, r) for k in kinds]
+        columns = [column(k, VALUE_MAKERS[k], rows, nulls if nullable or k == pa.null() else 0, r) for k in kinds]
         fields = [pa.field(f"c{i}", k, nullable or k == pa.null()) for i, k in enumerate(kinds)]
         file = written(pa.table(columns, schema=pa.schema(fields)), **options)
         schema = schema or pq.ParquetFile(io.BytesIO(file)).schema_arrow
@@ -112,12 +112,12 @@ def test_any_rows_of_any_file_equal_what_pyarrow_reads(options, rows, nulls, nul
     assert all(c.num_chunks <= 1 for c in result.columns)
 
 
-@pytest.mark.parametrize("kind", READABLE, ids=str)
+@pytest.mark.parametrize("kind", VALUE_MAKERS, ids=str)
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("use_dictionary", [True, False])
 def test_every_readable_type_is_read(kind, version, use_dictionary):
     r = random.Random(1)
-    table = pa.table({"c": column(kind, READABLE[kind], 500, 0.2, r)})
+    table = pa.table({"c": column(kind, VALUE_MAKERS[kind], 500, 0.2, r)})
     file = written(table, data_page_version=version, use_dictionary=use_dictionary, row_group_size=90)
     schema = pq.ParquetFile(io.BytesIO(file)).schema_arrow
     layout = parquet_reader.open_layout(file, schema)
@@ -326,7 +326,7 @@ def damageable(r: random.Random) -> tuple[bytes, pa.Schema]:
         pa.binary(5),
         pa.dictionary(pa.int32(), pa.string()),
     ]
-    table = pa.table({str(k): column(k, READABLE[k], 200, r.choice([0, 0.2]), r) for k in kinds})
+    table = pa.table({str(k): column(k, VALUE_MAKERS[k], 200, r.choice([0, 0.2]), r) for k in kinds})
     file = written(
         table,
         compression=r.choice(["none", "none", "snappy", "lz4", "zstd"]),

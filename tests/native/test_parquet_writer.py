@@ -20,10 +20,10 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arrow_values import READABLE
+from arrow_values import VALUE_MAKERS
 from windrow.native import parquet_reader, parquet_writer
 
-OURS = [kind for kind in READABLE if not pa.types.is_dictionary(kind) and not pa.types.is_null(kind)]
+OURS = [kind for kind in VALUE_MAKERS if not pa.types.is_dictionary(kind) and not pa.types.is_null(kind)]
 LEFT = [
     pa.list_(pa.int64()),
     pa.struct([("a", pa.int64())]),
@@ -58,7 +58,7 @@ def read(raw: bytes) -> pa.Table:
 def random_table(r: random.Random, kinds: list[pa.DataType], rows: int, nulls: float) -> pa.Table:
     """Columns of some types, that begin in the middle of their buffers."""
     arrays = [
-        pa.array([None if r.random() < nulls else READABLE[kind](r) for _ in range(rows + 3)], kind).slice(3)
+        pa.array([None if r.random() < nulls else VALUE_MAKERS[kind](r) for _ in range(rows + 3)], kind).slice(3)
         for kind in kinds
     ]
     return pa.table(arrays, names=[f"c{i}" for i in range(len(kinds))])

@@ -19,7 +19,7 @@ import pytest
 
 import packet_warehouse
 import windrow
-from packet_warehouse import EACH, LIVE, NOON
+from packet_warehouse import LIVE_MINUTES, NOON, ROWS_PER_MINUTE
 from windrow import ClosedError, QueryError
 from windrow.queries.engine import interrupt, python_values
 
@@ -29,7 +29,7 @@ HEAVY = "SELECT sum(a.i * b.i) FROM range(1000000) a(i), range(1000000) b(i)"
 
 @pytest.fixture(scope="module")
 def wh() -> Iterator[windrow.Warehouse]:
-    with packet_warehouse.warehouse() as made:
+    with packet_warehouse.open_packet_warehouse() as made:
         yield made
 
 
@@ -89,10 +89,10 @@ class Test_values:
 
     def test_sums_are_integers(self, wh):
         """DuckDB sums with 128 bits, for which Arrow has no integer."""
-        assert wh.sql("SELECT sum(len) FROM packets [WINDOW 1 MINUTE]").fetchall() == [(sum(range(EACH)),)]
+        assert wh.sql("SELECT sum(len) FROM packets [WINDOW 1 MINUTE]").fetchall() == [(sum(range(ROWS_PER_MINUTE)),)]
         assert wh.sql("SELECT sum(len) AS s FROM packets [WINDOW 1 MINUTE]").df()["s"].dtype == "int64"
         huge = wh.sql("SELECT sum(9223372036854775807) AS s FROM packets [WINDOW 1 MINUTE]")
-        assert huge.fetchall() == [(EACH * (2**63 - 1),)]
+        assert huge.fetchall() == [(ROWS_PER_MINUTE * (2**63 - 1),)]
 
     def test_nanoseconds_are_cut_to_what_python_has(self, wh):
         row = wh.sql("SELECT TIMESTAMP_NS '2025-01-01 00:00:00.123456789', TIME_NS '10:00:00.123456789'").fetchone()
@@ -160,7 +160,7 @@ class Test_values:
     def test_a_map_with_a_key_twice_keeps_the_last(self):
         kind = pa.map_(pa.string(), pa.int64())
         twice = pa.MapArray.from_arrays([0, 2, 3], ["a", "a", "b"], pa.array([1, 2, 3], pa.int64()))
-        assert python_values.values(twice, pa.field("m", kind)) == [{"a": 2}, {"b": 3}]
+        assert python_values.to_python_values(twice, pa.field("m", kind)) == [{"a": 2}, {"b": 3}]
 
     @pytest.mark.parametrize("isolation", ["snapshot", "latest"])
     @pytest.mark.parametrize(
@@ -198,7 +198,10 @@ class Test_values:
         """DuckDB gives them to Arrow as if they were signed."""
         text = "SELECT md5_number(note) AS m, (max(src) + 5)::UHUGEINT AS n FROM packets GROUP BY note ORDER BY note"
         notes = sorted(
-            {f"m{minute}" for minute in range(packet_warehouse.MINUTES - LIVE + 1, packet_warehouse.MINUTES + 1)}
+            {
+                f"m{minute}"
+                for minute in range(packet_warehouse.MINUTES - LIVE_MINUTES + 1, packet_warehouse.MINUTES + 1)
+            }
         )
         hashed = [int.from_bytes(hashlib.md5(note.encode()).digest(), "little") for note in notes]
         assert any(number >= 1 << 127 for number in hashed)
@@ -206,7 +209,7 @@ class Test_values:
         table = wh.sql(text, isolation=isolation).arrow()
         table.validate(full=True)
         assert [int(value) for value in table["m"].to_pylist()] == hashed
-        assert wh.sql(text, isolation=isolation).df()["n"].tolist() == [64] * LIVE
+        assert wh.sql(text, isolation=isolation).df()["n"].tolist() == [64] * LIVE_MINUTES
         with pytest.raises(QueryError, match=r"polars cannot hold column 'm' .*cast it, or read it with arrow\(\)"):
             wh.sql(text, isolation=isolation).pl()
         assert wh.sql("SELECT 12::UHUGEINT AS n").pl()["n"].to_list() == [12]
@@ -239,24 +242,24 @@ class Test_what_it_is_of:
     def test_a_stream_named_twice_is_one_window(self, wh):
         answer = wh.sql("SELECT count(*) FROM packets a JOIN packets b ON a.src = b.src AND a.ts = b.ts")
         assert [window.stream for window in answer.windows] == ["packets"]
-        assert answer.fetchall()[0][0] > LIVE * EACH
+        assert answer.fetchall()[0][0] > LIVE_MINUTES * ROWS_PER_MINUTE
 
     def test_staleness_grows_until_the_answer_is_finished(self):
-        with packet_warehouse.warehouse() as wh:
+        with packet_warehouse.open_packet_warehouse() as wh:
             answer = wh.sql("SELECT * FROM packets")
             assert answer.staleness == dt.timedelta()
-            packet_warehouse.advance(wh, 21)
+            packet_warehouse.append_and_slide(wh, 21)
             assert answer.staleness == dt.timedelta(minutes=1)
-            assert answer.arrow().num_rows == LIVE * EACH
-            packet_warehouse.advance(wh, 22)
+            assert answer.arrow().num_rows == LIVE_MINUTES * ROWS_PER_MINUTE
+            packet_warehouse.append_and_slide(wh, 22)
             assert answer.staleness == dt.timedelta(minutes=1)
 
     def test_a_dropped_stream_can_still_be_read(self):
-        with packet_warehouse.warehouse() as wh:
+        with packet_warehouse.open_packet_warehouse() as wh:
             answer = wh.sql("SELECT * FROM packets")
             wh.drop_stream("packets")
             wh.gc()
-            assert answer.arrow().num_rows == LIVE * EACH
+            assert answer.arrow().num_rows == LIVE_MINUTES * ROWS_PER_MINUTE
             assert answer.staleness == dt.timedelta()
 
 
@@ -412,7 +415,7 @@ class Test_cancelling:
         thread = threading.Thread(target=lambda: found.extend(wh.sql("SELECT count(*) FROM packets").fetchall()))
         thread.start()
         thread.join()
-        assert found == [(LIVE * EACH,)]
+        assert found == [(LIVE_MINUTES * ROWS_PER_MINUTE,)]
 
 
 class Test_memory_limit:
@@ -455,7 +458,7 @@ def test_a_timer_that_is_cancelled_lets_go_of_its_cursor_at_once():
         pass
 
     cursor = Cursor()
-    held, timer = weakref.ref(cursor), interrupt.after(600, cursor)
+    held, timer = weakref.ref(cursor), interrupt.interrupt_after(600, cursor)
     timer.cancel()
     del cursor
     assert held() is None

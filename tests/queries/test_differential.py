@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import scratch_folders
-from random_statements import Question, Questions, comparable, open_plain, our_answer, plain_answer
-from random_warehouses import make_world
+from random_statements import StatementGenerator, StatementPair, comparable, open_plain, our_answer, plain_answer
+from random_warehouses import make_warehouse
 from windrow.queries.planner import planner, predicates
 from windrow.queries.sql.statement import parse
 
@@ -16,7 +16,7 @@ POINTED = ("i", "small", "u", "s", "big", "kind", "Mixed Case")
 """Key columns whose constants are compared as they are."""
 
 
-def check(given: object, expected: object, question: Question, told: str) -> None:
+def check(given: object, expected: object, question: StatementPair, told: str) -> None:
     about = f"{told}\nours:  {question.ours}\nplain: {question.plain}\nparameters: {question.parameters}"
     if isinstance(expected, str) or isinstance(given, str):
         assert isinstance(expected, str) and isinstance(given, str), f"{about}\nplain: {expected}\nours: {given}"
@@ -29,8 +29,8 @@ def check(given: object, expected: object, question: Question, told: str) -> Non
 
 def compare(path: Path, seed: int, count: int, **size: int) -> None:
     """Make a world and ask `count` questions of it and of plain DuckDB."""
-    world = make_world(path / "w", seed, **size)
-    questions = Questions(world, random.Random(seed + 1000))
+    world = make_warehouse(path / "w", seed, **size)
+    questions = StatementGenerator(world, random.Random(seed + 1000))
     with world.wh as wh, open_plain() as plain:
         for number in range(count):
             question = questions.ask()
@@ -45,7 +45,7 @@ def test_answers_equal_plain_duckdb(seed, monkeypatch):
         monkeypatch.setattr(planner, "PROBE_RANGES", 0)
     if seed % 8 > 3:  # DuckDB filters the edges of windows, as if they were long
         monkeypatch.setattr(planner, "_FEW", 0)
-    with scratch_folders.folder() as path:
+    with scratch_folders.scratch_folder() as path:
         compare(path, seed, EACH)
 
 
@@ -58,9 +58,9 @@ def test_the_same_statement_with_other_constants(seed, monkeypatch):
         predicates.pointing, "asked", lambda *of: (found := real(*of), heard.append(found is not None))[0]
     )
     alike = 0
-    with scratch_folders.folder() as path:
-        world = make_world(path / "w", seed, rows=60)
-        questions = Questions(world, random.Random(seed + 2000))
+    with scratch_folders.scratch_folder() as path:
+        world = make_warehouse(path / "w", seed, rows=60)
+        questions = StatementGenerator(world, random.Random(seed + 2000))
         with world.wh as wh, open_plain() as plain:
             for number in range(8):
                 for question in questions.ask_alike(10):
@@ -78,5 +78,5 @@ def test_the_same_statement_with_other_constants(seed, monkeypatch):
 def test_thousands_of_answers_equal_plain_duckdb(pytestconfig):
     seeds = random.Random(pytestconfig.getoption("--hypothesis-seed", None))
     for _ in range(60):
-        with scratch_folders.folder() as path:
+        with scratch_folders.scratch_folder() as path:
             compare(path, seeds.randrange(1 << 30), 100, rounds=12, rows=60)

@@ -49,7 +49,7 @@ def market(request: pytest.FixtureRequest) -> Iterator[tuple[windrow.Warehouse, 
     """A warehouse with ticks, and the live ones in order: by time, then by arrival."""
     choice = random.Random(request.param)
     ticks = make_ticks(choice)
-    with scratch_folders.folder() as path, windrow.open(path / "w") as wh:
+    with scratch_folders.scratch_folder() as path, windrow.open(path / "w") as wh:
         index = windrow.Index("round-robin", 2, 2, maintenance=choice.choice(("rebuild", "norebuild", "adaptive")))
         wh.create_stream("ticks", SCHEMA, time="ts", key="sid", slide="10 minutes", lifetime="4 days", index=index)
         for at in range(0, len(ticks), 700):

@@ -20,12 +20,12 @@ import pytest
 
 import isolation_histories
 import windrow
-from faulty_disks import PROCESSES, finish, start
-from isolation_histories import KINDS, STREAM, UNCUT, History, assert_same, hosts, statement
+from faulty_disks import PROCESSES, join_child, start_child
+from isolation_histories import KINDS, NOT_SPLIT, STREAM, History, assert_same, hosts, statement
 from sample_streams import BASE, DELTA, LAYOUTS, when
 from windrow.errors import BusyError, QueryError
 from windrow.queries import incremental, isolation
-from windrow.queries.priorities import BACKGROUND, GATE, Gate
+from windrow.queries.priorities import BACKGROUND, PROCESS_GATE, PriorityGate
 
 pytestmark = pytest.mark.usefixtures("small_reads")
 
@@ -52,7 +52,7 @@ def cut(monkeypatch) -> list[str]:
 
 
 def ask(history: History, text: str, params: Any = None, between: Any = None) -> windrow.queries.answer.Answer:
-    return isolation.sql(history.wh._store, text, params, isolation="latest", between=between)
+    return isolation.answer_query(history.wh._store, text, params, isolation="latest", between=between)
 
 
 def disturb(path, kind: str, seed: int, cut: list[str], questions: int) -> int:
@@ -69,7 +69,7 @@ def disturb(path, kind: str, seed: int, cut: list[str], questions: int) -> int:
             nonlocal budget
             if budget and chance.random() < 0.5:
                 budget -= 1
-                history.move(chance.choice((1, 1, 1, 2, incremental.APART + 1)))
+                history.move(chance.choice((1, 1, 1, 2, incremental.SEPARATE_SLIDES + 1)))
 
         clause, live = history.window()
         text, params = statement(chance)
@@ -104,7 +104,7 @@ def test_latest_for_many_histories(path, kind, seed, cut):
     assert disturb(path, kind, seed, cut, 6) == 6
 
 
-@pytest.mark.parametrize("text", UNCUT)
+@pytest.mark.parametrize("text", NOT_SPLIT)
 def test_what_cannot_be_cut_is_run_again_until_no_slide_came(path, text, cut):
     history = History(path, "fixed", random.Random(7))
     history.wh.put_table("hosts", hosts())
@@ -140,13 +140,13 @@ def test_what_slides_overtake_too_often_says_how_stale_it_is(path):
             history.move(rows=5)
 
     answer = ask(history, f"SELECT n FROM {STREAM}", None, between)
-    assert runs == isolation.RERUNS + 1
+    assert runs == isolation.MAX_RERUNS + 1
     assert answer.windows[0].slide == history.truth.slide_number - 1
     assert answer.staleness == dt.timedelta(microseconds=DELTA)
 
 
 def test_slides_at_every_check_are_absorbed_until_that_would_never_end(path, monkeypatch):
-    monkeypatch.setattr(incremental, "ROUNDS", 5)
+    monkeypatch.setattr(incremental, "MAX_ABSORPTIONS", 5)
     history = History(path, "fixed", random.Random(3))
     history.move(rows=5)
 
@@ -180,7 +180,7 @@ def test_rows_that_were_ahead_of_the_clock_are_counted_when_it_reaches_them(path
             if step == "check" and moves:
                 wh.slide("s", to=when(moves.pop()))
 
-        answer = isolation.sql(
+        answer = isolation.answer_query(
             wh._store, "SELECT sum(n) FROM s [WINDOW 3 MINUTES]", isolation="latest", between=between
         )
         assert answer.fetchall() == [(3,)]
@@ -190,14 +190,14 @@ def test_rows_that_were_ahead_of_the_clock_are_counted_when_it_reaches_them(path
 @pytest.fixture
 def works(monkeypatch):
     """The queries that were computed slot by slot."""
-    found: list[incremental.Slotwise] = []
-    real = incremental.Slotwise.run
-    monkeypatch.setattr(incremental.Slotwise, "run", lambda self: (found.append(self), real(self))[1])
+    found: list[incremental.IncrementalAggregation] = []
+    real = incremental.IncrementalAggregation.run
+    monkeypatch.setattr(incremental.IncrementalAggregation, "run", lambda self: (found.append(self), real(self))[1])
     return found
 
 
 def test_more_slides_than_were_kept_apart_are_absorbed_by_reading_again(path, works, monkeypatch):
-    monkeypatch.setattr(incremental, "APART", 1)
+    monkeypatch.setattr(incremental, "SEPARATE_SLIDES", 1)
     history = History(path, "per-row", random.Random(11))
     for _ in range(6):
         history.move(rows=12)
@@ -226,7 +226,7 @@ def test_slides_that_come_faster_than_they_are_absorbed_do_not_make_it_read_all_
         begun += step == "read"
         if step == "check" and left:
             left -= 1
-            for _ in range(incremental.APART + 2):
+            for _ in range(incremental.SEPARATE_SLIDES + 2):
                 history.move(rows=6)
 
     text = f"SELECT k, sum(n), count(*) FROM {STREAM} [WINDOW {5 * DELTA} MICROSECONDS] GROUP BY k"
@@ -310,7 +310,7 @@ def test_serial_queries_do_not_wait_for_each_other(path):
 
 
 def test_a_serial_query_waits_for_a_slide_that_is_under_way(path):
-    from faulty_disks import CallAt
+    from faulty_disks import CallAtStep
 
     with two_streams(path):
         pass
@@ -321,7 +321,7 @@ def test_a_serial_query_waits_for_a_slide_that_is_under_way(path):
             wh.sql("SELECT count(*) FROM a", isolation="serial", timeout=0.3)
         told.append("busy")
 
-    wh = windrow.open(path, clock=lambda: BASE + 1000 * DELTA, files=CallAt("slide.committing", ask_inside))
+    wh = windrow.open(path, clock=lambda: BASE + 1000 * DELTA, files=CallAtStep("slide.committing", ask_inside))
     wh.slide("a", to=when(BASE + 2 * DELTA))
     assert told == ["busy"]
     assert wh.sql("SELECT count(*) FROM a", isolation="serial").windows[0].slide == wh.stream("a").slide
@@ -392,7 +392,7 @@ def test_a_long_query_is_cancelled_at_latest_too(path, many):
 
 
 def test_low_priority_work_pauses_while_a_one_time_query_runs():
-    gate, passed = Gate(), threading.Event()
+    gate, passed = PriorityGate(), threading.Event()
 
     def background() -> None:
         gate.pause(BACKGROUND)
@@ -408,7 +408,7 @@ def test_low_priority_work_pauses_while_a_one_time_query_runs():
 
 
 def test_equals_do_not_wait_for_each_other():
-    gate = Gate()
+    gate = PriorityGate()
     with gate.running(0), gate.running(BACKGROUND):
         assert gate.pause(0, timeout=0)
         assert not gate.pause(BACKGROUND, timeout=0)
@@ -423,7 +423,7 @@ def test_a_background_query_is_suspended_between_two_reads(path):
     inside, done = threading.Event(), threading.Event()
 
     def one_time() -> None:
-        with GATE.running(0):
+        with PROCESS_GATE.running(0):
             inside.set()
             order.append("one-time begins")
             done.wait(0.05)
@@ -440,7 +440,7 @@ def test_a_background_query_is_suspended_between_two_reads(path):
 
     text = f"SELECT sum(n) FROM {STREAM}"
     store = history.wh._store
-    answer = isolation.sql(store, text, isolation="latest", priority=BACKGROUND, between=between)
+    answer = isolation.answer_query(store, text, isolation="latest", priority=BACKGROUND, between=between)
     thread.join()
     assert answer.fetchall() == [tuple(history.expected(text, history.truth.live())[0])]
     assert order.index("one-time ends") < order.index("check")
@@ -456,21 +456,25 @@ def crowd(path, layout: str, readers: int, rounds: int) -> None:
     """
     isolation_histories.create_numbered(str(path), layout)
     stop, log, told = path.with_name("stop"), path.with_name("log"), PROCESSES.Queue()
-    writer = start(isolation_histories.write_numbered, str(path), str(stop), str(log))
-    asking = [start(isolation_histories.read_numbered, str(path), rounds, told) for _ in range(readers)]
+    writer = start_child(isolation_histories.write_numbered, str(path), str(stop), str(log))
+    asking = [start_child(isolation_histories.read_numbered, str(path), rounds, told) for _ in range(readers)]
     answers = []
     for _ in asking:
         answers += told.get(timeout=60 + 2 * rounds)
-    assert [finish(process) for process in asking] == [0] * readers
+    assert [join_child(process) for process in asking] == [0] * readers
     stop.touch()
-    assert finish(writer) == 0
+    assert join_child(writer) == 0
     committed = [tuple(map(int, line.split())) for line in log.read_text().splitlines()]
     assert len(answers) == readers * rounds * 3
     for asked in answers:
         if asked.level == "latest":
             last = max(slot for slot, commit in committed if commit <= asked.version)
             assert asked.slide + asked.stale == last, f"{asked.text}: slide {asked.slide} of {last}"
-            assert asked.stale == 0 or asked.text == isolation_histories.WHOLE or asked.rounds == incremental.ROUNDS
+            assert (
+                asked.stale == 0
+                or asked.text == isolation_histories.WHOLE
+                or asked.rounds == incremental.MAX_ABSORPTIONS
+            )
     assert {asked.slide for asked in answers} <= {slot for slot, _ in committed}
 
 

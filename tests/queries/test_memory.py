@@ -35,7 +35,7 @@ with windrow.open(sys.argv[1]) as wh:
 
 @pytest.fixture(scope="module")
 def wh():
-    with packet_warehouse.warehouse() as made:
+    with packet_warehouse.open_packet_warehouse() as made:
         yield made
 
 
@@ -72,7 +72,9 @@ def test_a_limit_holds_at_every_level_and_a_refused_query_leaves_nothing(wh, lev
     assert wh.status().readers == 0
     assert spilling() == before
     assert threading.active_count() <= threads + 1  # the thread that listens for Ctrl-C stays
-    assert wh.sql("SELECT count(*) FROM packets").fetchall() == [(packet_warehouse.LIVE * packet_warehouse.EACH,)]
+    assert wh.sql("SELECT count(*) FROM packets").fetchall() == [
+        (packet_warehouse.LIVE_MINUTES * packet_warehouse.ROWS_PER_MINUTE,)
+    ]
 
 
 def test_an_answer_with_a_limit_that_is_thrown_away_frees_its_engine(wh):

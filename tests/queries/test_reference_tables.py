@@ -7,7 +7,7 @@ import pytest
 
 import packet_warehouse
 import windrow
-from packet_warehouse import EACH
+from packet_warehouse import ROWS_PER_MINUTE
 from windrow import DefinitionError, QueryError, UnknownTableError
 
 JOIN = "SELECT name, count(*) FROM packets [WINDOW 1 MINUTE] JOIN hosts USING (src) GROUP BY name ORDER BY name"
@@ -15,13 +15,17 @@ JOIN = "SELECT name, count(*) FROM packets [WINDOW 1 MINUTE] JOIN hosts USING (s
 
 @pytest.fixture
 def wh():
-    with packet_warehouse.warehouse() as made:
+    with packet_warehouse.open_packet_warehouse() as made:
         yield made
 
 
 def test_joined_by_name(wh):
     assert wh.tables() == ["hosts"]
-    assert wh.sql(JOIN).fetchall() == [("ant", EACH // 60), ("bee", EACH // 60), ("cat", EACH // 60)]
+    assert wh.sql(JOIN).fetchall() == [
+        ("ant", ROWS_PER_MINUTE // 60),
+        ("bee", ROWS_PER_MINUTE // 60),
+        ("cat", ROWS_PER_MINUTE // 60),
+    ]
     assert wh.sql('SELECT count(*) FROM "HOSTS" h, Hosts').fetchall() == [(9,)]
 
 

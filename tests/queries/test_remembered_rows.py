@@ -113,7 +113,7 @@ def test_rows_that_a_join_picks_are_noted_by_segment(tmp_path, monkeypatch):
     chance = random.Random(14)
     keys = pa.table({"k": [1], "name": ["one"]})
     taken: list[int] = []
-    real = columns._indices
+    real = columns._range_indices
     monkeypatch.setattr(columns, "_indices", lambda *given: (taken.append(1), real(*given))[1])
     texts = [
         f"SELECT {what} FROM p {clause} JOIN h USING (k) ORDER BY n"

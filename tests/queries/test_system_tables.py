@@ -7,7 +7,7 @@ import pytest
 
 import packet_warehouse
 import windrow
-from packet_warehouse import EACH, LIVE, MINUTES, NOON
+from packet_warehouse import LIVE_MINUTES, MINUTES, NOON, ROWS_PER_MINUTE
 from windrow import QueryError
 
 NAMES = ("streams", "slides", "sources", "batches", "segments", "cells", "queries", "runs", "rejected")
@@ -15,7 +15,7 @@ NAMES = ("streams", "slides", "sources", "batches", "segments", "cells", "querie
 
 @pytest.fixture(scope="module")
 def wh() -> Iterator[windrow.Warehouse]:
-    with packet_warehouse.warehouse() as made:
+    with packet_warehouse.open_packet_warehouse() as made:
         yield made
 
 
@@ -45,9 +45,9 @@ def test_slides_are_all_there(wh):
     rows = wh.sql(
         "SELECT now, inserted, expired FROM windrow.slides WHERE stream = 'packets' ORDER BY ordinal"
     ).fetchall()
-    gone = [0] * (LIVE - 1) + [EACH] * (MINUTES - LIVE + 1)
+    gone = [0] * (LIVE_MINUTES - 1) + [ROWS_PER_MINUTE] * (MINUTES - LIVE_MINUTES + 1)
     assert [row[0] for row in rows] == [NOON + dt.timedelta(minutes=n) for n in range(1, MINUTES + 1)]
-    assert [row[1] for row in rows] == [EACH] * MINUTES
+    assert [row[1] for row in rows] == [ROWS_PER_MINUTE] * MINUTES
     assert sum(row[2] for row in rows) <= sum(gone)
 
 
@@ -58,13 +58,13 @@ def test_segments_and_cells_add_up(wh):
 
 
 def test_batches_and_rejected_rows(tmp_path):
-    with packet_warehouse.warehouse() as wh:
-        late = packet_warehouse.minute(1)
+    with packet_warehouse.open_packet_warehouse() as wh:
+        late = packet_warehouse.make_minute(1)
         wh.append("packets", late, batch_id="too late")
         rows = wh.sql("SELECT batch_id, reason, rows FROM windrow.rejected").fetchall()
-        assert rows == [("too late", "the row had already expired on arrival", EACH)]
+        assert rows == [("too late", "the row had already expired on arrival", ROWS_PER_MINUTE)]
         batch = wh.sql("SELECT rows, accepted FROM windrow.batches WHERE batch_id = 'too late'").fetchall()
-        assert batch == [(EACH, 0)]
+        assert batch == [(ROWS_PER_MINUTE, 0)]
 
 
 def test_they_join_with_streams_and_each_other(wh):
@@ -73,12 +73,12 @@ def test_they_join_with_streams_and_each_other(wh):
         FROM windrow.streams s JOIN windrow.segments g USING (stream) GROUP BY s.stream
     """
     ((stream, segments, rows),) = wh.sql(sql).fetchall()
-    assert (stream, segments, rows) == ("packets", wh.stream("packets").segments, LIVE * EACH)
+    assert (stream, segments, rows) == ("packets", wh.stream("packets").segments, LIVE_MINUTES * ROWS_PER_MINUTE)
 
 
 def test_a_snapshot_shows_its_own_slides():
-    with packet_warehouse.warehouse() as wh, wh.snapshot() as snapshot:
-        packet_warehouse.advance(wh, MINUTES + 1)
+    with packet_warehouse.open_packet_warehouse() as wh, wh.snapshot() as snapshot:
+        packet_warehouse.append_and_slide(wh, MINUTES + 1)
         asked = "SELECT max(ordinal), (SELECT max(now) FROM windrow.streams) FROM windrow.slides"
         assert snapshot.sql(asked).fetchall() == [(MINUTES, NOON + dt.timedelta(minutes=MINUTES))]
         assert wh.sql(asked).fetchall() == [(MINUTES + 1, NOON + dt.timedelta(minutes=MINUTES + 1))]

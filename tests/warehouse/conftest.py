@@ -7,19 +7,19 @@ import pytest
 
 import scratch_folders
 import windrow
-from command_line import PACKETS, Windrow, at, table
+from command_line import PACKETS, CommandLine, at, table
 
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
     """As pytest's own, but quick."""
-    with scratch_folders.folder() as path:
+    with scratch_folders.scratch_folder() as path:
         yield path
 
 
 @pytest.fixture
 def empty(path):
-    run = Windrow(path)
+    run = CommandLine(path)
     run("init")
     return run
 

@@ -6,7 +6,7 @@ import pytest
 import windrow
 from sample_streams import BASE, DELTA, US, when
 from windrow import Index
-from windrow.usage import PUT_DOWN_EVERY, WORTH_A_COMMIT
+from windrow.usage import COMMIT_EVERY, LEAST_AT_CLOSE
 
 SCHEMA = pa.schema([("ts", US), ("exp", US), ("k", pa.int64()), ("host", pa.string())])
 
@@ -59,10 +59,10 @@ def test_queries_are_counted_by_the_slide_that_follows_them(wh):
 def test_no_query_writes_until_many_have_come_together(wh):
     slide(wh, 1)
     before = wh._store.catalog.version()
-    for _ in range(WORTH_A_COMMIT - 1):
+    for _ in range(LEAST_AT_CLOSE - 1):
         wh.probe("s", 3)
     assert wh._store.catalog.version() == before
-    for _ in range(PUT_DOWN_EVERY):
+    for _ in range(COMMIT_EVERY):
         wh.probe("s", 3)
     assert wh._store.catalog.version() == before + 1
 
@@ -75,7 +75,7 @@ def test_a_reader_counts_for_nobody_and_a_short_visit_writes_nothing(path):
         before = visitor._store.catalog.version()
         visitor.probe("s", 3)
     with opened(path, read_only=True) as reader:
-        for _ in range(PUT_DOWN_EVERY + 1):
+        for _ in range(COMMIT_EVERY + 1):
             reader.probe("s", 3)
         assert reader._store.catalog.version() == before
         assert reader.advise("s").workload.probes == 0

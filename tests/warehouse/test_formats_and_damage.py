@@ -16,9 +16,9 @@ import child_processes
 import recorded_history
 import windrow
 from child_processes import KEYS, PER_SLOT, SLOTS
-from faulty_disks import PROCESSES, finish, start
+from faulty_disks import PROCESSES, join_child, start_child
 from sample_streams import BASE, DELTA, SHAPES, when
-from windrow.files import Files
+from windrow.files import FileSystem
 
 NOREBUILD = windrow.Index("round-robin", 2, 2, maintenance="norebuild")
 REBUILD = windrow.Index("round-robin", 2, 2, maintenance="rebuild")
@@ -160,8 +160,8 @@ def test_a_merge_that_meets_damage_fails_in_words_and_changes_nothing(path: Path
 def test_every_flipped_byte_is_found_by_check_and_none_brings_a_reader_down(filled: Path) -> None:
     told = PROCESSES.SimpleQueue()
     file = str(segment_files(filled)[0].relative_to(filled))
-    child = start(child_processes.read_damaged, str(filled), file, 1, 120, told)
-    assert finish(child) == 0, "a damaged file must not crash the process, nor raise anything but DamageError"
+    child = start_child(child_processes.read_damaged, str(filled), file, 1, 120, told)
+    assert join_child(child) == 0, "a damaged file must not crash the process, nor raise anything but DamageError"
     outcomes = told.get()
     print(f"seed 1: {outcomes}")
     assert outcomes["checked"] == 120
@@ -201,18 +201,20 @@ def test_check_tells_in_words_what_lies_around_and_gc_removes_it_an_hour_later(f
 
 
 def test_check_finds_a_directory_that_does_not_match_its_segment(filled: Path) -> None:
-    from windrow.catalog.environment import key
+    from windrow.catalog.environment import catalog_key
 
     with recorded_history.open_warehouse(filled) as wh:
         first, second = wh.snapshot().view("s").segments[:2]
         with wh._store.catalog.write() as tables:
-            tables.delete("directories", key(first.id))
+            tables.delete("directories", catalog_key(first.id))
         assert [p for p in wh.check().problems if f"segment {first.id} " in p and "directory is missing" in p]
         with wh._store.catalog.write() as tables:
-            tables.put_raw("directories", key(first.id), b"garbage")
+            tables.put_raw("directories", catalog_key(first.id), b"garbage")
         assert [p for p in wh.check().problems if f"segment {first.id} " in p and "directory" in p]
         with wh._store.catalog.write() as tables:
-            tables.put_raw("directories", key(999_999), bytes(tables.raw("directories", key(second.id))))
+            tables.put_raw(
+                "directories", catalog_key(999_999), bytes(tables.raw("directories", catalog_key(second.id)))
+            )
         assert [p for p in wh.check().problems if "directory 999999 belongs to no segment" in p]
 
 
@@ -227,7 +229,7 @@ def test_check_reports_progress_and_counts_what_it_has_seen(filled: Path) -> Non
 # -- places ------------------------------------------------------------------------------------------------------------
 
 
-class On(Files):
+class On(FileSystem):
     """A disk of a given kind."""
 
     def __init__(self, kind: str) -> None:
@@ -254,11 +256,11 @@ def test_the_kernel_is_asked_what_holds_a_path(path: Path) -> None:
     kinds = subprocess.run(
         ["stat", "-f", "-c", "%T", str(path.parent)], check=True, capture_output=True, text=True
     ).stdout.strip()
-    found = Files().file_system(path.parent)
+    found = FileSystem().file_system(path.parent)
     assert found
     if kinds == "tmpfs":
         assert found == "tmpfs"
-    assert Files().file_system(Path("/proc")) == "proc"
+    assert FileSystem().file_system(Path("/proc")) == "proc"
 
 
 def test_the_catalog_may_lie_elsewhere_and_is_found_again(path: Path, tmp_path: Path) -> None:

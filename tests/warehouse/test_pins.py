@@ -13,8 +13,8 @@ import pytest
 import recorded_history
 import windrow
 from sample_streams import BASE, DELTA, SHAPES, when
-from windrow.locks import HeldFile, is_held, locked, remove_unheld
-from windrow.pins import Pins
+from windrow.locks import LockedFile, is_held, locked, remove_unheld
+from windrow.pins import PinPool
 
 S = "s"
 
@@ -31,8 +31,8 @@ def live_on(wh: windrow.Warehouse, first: int, slides: int) -> None:
 
 
 @pytest.fixture
-def pins(tmp_path: Path) -> Pins:
-    return Pins(tmp_path / "pins")
+def pins(tmp_path: Path) -> PinPool:
+    return PinPool(tmp_path / "pins")
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def unasked() -> int:
     raise AssertionError("a pin that rests needs no look into the catalog")
 
 
-def test_a_pin_that_was_given_back_is_used_again(pins: Pins, unique: Callable[[], str]) -> None:
+def test_a_pin_that_was_given_back_is_used_again(pins: PinPool, unique: Callable[[], str]) -> None:
     first = pins.take(asked(3), unique)
     assert os.listdir(pins.folder) == ["3-x-0"]
     assert is_held(Path(first.path))
@@ -70,7 +70,7 @@ def test_a_pin_that_was_given_back_is_used_again(pins: Pins, unique: Callable[[]
     assert not os.listdir(pins.folder)
 
 
-def test_a_pin_stays_behind_its_readers_by_a_few_commits_only(pins: Pins, unique: Callable[[], str]) -> None:
+def test_a_pin_stays_behind_its_readers_by_a_few_commits_only(pins: PinPool, unique: Callable[[], str]) -> None:
     for seen in range(3, 40):
         pin = pins.take(asked(seen), unique)
         [name] = os.listdir(pins.folder)
@@ -81,7 +81,7 @@ def test_a_pin_stays_behind_its_readers_by_a_few_commits_only(pins: Pins, unique
         pins.give(pin)
 
 
-def test_an_exact_pin_is_of_the_commit_that_was_asked_for(pins: Pins, unique: Callable[[], str]) -> None:
+def test_an_exact_pin_is_of_the_commit_that_was_asked_for(pins: PinPool, unique: Callable[[], str]) -> None:
     pins.give(pins.take(asked(7), unique))
     earlier = pins.exact(5, unique)
     later = pins.exact(8, unique)
@@ -90,7 +90,7 @@ def test_an_exact_pin_is_of_the_commit_that_was_asked_for(pins: Pins, unique: Ca
     assert is_held(Path(later.path))
 
 
-def test_a_resting_pin_that_somebody_removed_is_not_taken_for_one(pins: Pins, unique: Callable[[], str]) -> None:
+def test_a_resting_pin_that_somebody_removed_is_not_taken_for_one(pins: PinPool, unique: Callable[[], str]) -> None:
     first = pins.take(asked(1), unique)
     assert not remove_unheld(first.path), "it is held"
     pins.give(first)
@@ -101,7 +101,7 @@ def test_a_resting_pin_that_somebody_removed_is_not_taken_for_one(pins: Pins, un
     assert is_held(Path(again.path))
 
 
-def test_a_resting_pin_that_somebody_looks_at_is_left_to_them(pins: Pins, unique: Callable[[], str]) -> None:
+def test_a_resting_pin_that_somebody_looks_at_is_left_to_them(pins: PinPool, unique: Callable[[], str]) -> None:
     """Whoever clears up holds the lock from the look to the removal; a reader who comes between makes a new pin."""
     first = pins.take(asked(1), unique)
     pins.give(first)
@@ -111,7 +111,7 @@ def test_a_resting_pin_that_somebody_looks_at_is_left_to_them(pins: Pins, unique
     assert is_held(Path(again.path))
 
 
-def test_few_pins_rest_and_none_after_the_end(pins: Pins, unique: Callable[[], str]) -> None:
+def test_few_pins_rest_and_none_after_the_end(pins: PinPool, unique: Callable[[], str]) -> None:
     taken = [pins.take(asked(1), unique) for _ in range(20)]
     for pin in taken[:-1]:
         pins.give(pin)
@@ -124,7 +124,7 @@ def test_few_pins_rest_and_none_after_the_end(pins: Pins, unique: Callable[[], s
 
 
 def test_a_closed_pin_neither_rests_nor_wakes(tmp_path: Path) -> None:
-    held = HeldFile(tmp_path / "1-a")
+    held = LockedFile(tmp_path / "1-a")
     held.close()
     assert not held.rest()
     assert not held.wake()

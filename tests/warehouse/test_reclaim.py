@@ -13,7 +13,7 @@ import recorded_history
 import windrow
 from sample_streams import BASE, DELTA, SHAPES, when
 from windrow import reclaim
-from windrow.locks import HeldFile
+from windrow.locks import LockedFile
 
 S = "s"
 
@@ -42,7 +42,7 @@ def test_a_slide_does_not_wait_for_the_removal_of_large_files(path: Path, monkey
             live_on(wh, turns, 1)
             turns += 1
         doomed = waiting(wh)
-        plain = reclaim.unlink
+        plain = reclaim.remove_files
 
         def slowly(store: object, ready: object) -> None:
             go_on.wait(60)
@@ -106,15 +106,15 @@ def test_what_writers_left_that_died_at_any_moment_goes(path: Path) -> None:
 def test_a_writer_whose_folder_is_cleaned_away_before_it_is_locked_makes_it_again(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim, taken = HeldFile.claim, []
+    claim, taken = LockedFile.claim, []
 
-    def robbed(file: Path) -> HeldFile | None:
+    def robbed(file: Path) -> LockedFile | None:
         if not taken:
             taken.append(file)
             shutil.rmtree(file.parent)
         return claim(file)
 
-    monkeypatch.setattr(HeldFile, "claim", robbed)
+    monkeypatch.setattr(LockedFile, "claim", robbed)
     with recorded_history.open_warehouse(path) as wh:
         SHAPES["fixed"].create(wh, S, windrow.Index("round-robin", 2, 2))
         live_on(wh, 0, 2)

@@ -12,7 +12,7 @@ import pytest
 
 import recorded_history
 import windrow
-from faulty_disks import CallAt
+from faulty_disks import CallAtStep
 from oracle import SECOND
 from sample_streams import BASE, DELTA, LAYOUTS, SHAPES, US, assert_rows, when
 from windrow.indexes.segments import SEQ_BITS
@@ -119,12 +119,12 @@ def test_sliding_sixty_slots_at_once_is_one_update(path: Path) -> None:
 def test_all_layouts_and_maintenances_give_the_same_answers(path: Path, shape_name: str) -> None:
     shape = SHAPES[shape_name]
     operations = [op for op in recorded_history.operations(shape, seed=12, rounds=8) if op[0] != "table"]
-    truths = recorded_history.truths(shape, operations)
+    truths = recorded_history.expected_states(shape, operations)
     for layout, index in LAYOUTS.items():
         with recorded_history.open_warehouse(path / layout) as wh:
             shape.create(wh, S, index)
             for operation, truth in zip(operations, truths[1:], strict=True):
-                recorded_history.do(wh, shape, operation)
+                recorded_history.perform(wh, shape, operation)
                 for window in (None, DELTA, DELTA + 1, DELTA // 2):
                     length = None if window is None else f"{window} us"
                     assert_rows(wh.scan(S, window=length).read_all(), truth.live(window), f"{layout} {window}")
@@ -252,7 +252,7 @@ def test_a_stream_that_chose_for_itself_changes_its_layout_when_late_rows_come(p
         late, meanwhile = batch(BASE + 2 * DELTA + 5), batch(BASE + 4 * DELTA + 5)
         other.append(S, shape.table(late))
         truth.append(late, recorded_history.CLOCK)
-        hook = CallAt("slide.planned", lambda: other.append(S, shape.table(meanwhile)))
+        hook = CallAtStep("slide.planned", lambda: other.append(S, shape.table(meanwhile)))
         with recorded_history.open_warehouse(path, files=hook) as wh:
             report = wh.slide(S, to=when(BASE + 4 * DELTA))
             assert report.late == 20

@@ -345,12 +345,12 @@ def test_replayed_rows_are_progress_of_the_source_that_sent_them(wh, make, clock
 
 
 def test_two_replays_at_the_same_moment_take_the_rows_once(path, wh, make, clock) -> None:
-    from faulty_disks import CallAt
+    from faulty_disks import CallAtStep
 
     make(max_ahead="10 seconds")
     wh.append("s", pa.table({"ts": pa.array([clock.time + HOUR], US), "n": [7]}, schema=SCHEMA))
     clock.time += HOUR
-    hook = CallAt("append.committing", lambda: wh.replay("s"))
+    hook = CallAtStep("append.committing", lambda: wh.replay("s"))
     busy = pytest.raises(windrow.BusyError, match="nothing was changed")
     with windrow.open(path, clock=clock, files=hook) as second, busy:
         second.replay("s")

@@ -60,7 +60,7 @@ _LATER = frozenset(("orphans",))
 
 T = TypeVar("T")
 _U64 = struct.Struct(">Q")
-_KINDS: dict[str, Any] = {
+_RECORD_TYPES: dict[str, Any] = {
     "streams": records.StreamEntry,
     "states": records.StreamState,
     "files": records.FileEntry,
@@ -70,43 +70,43 @@ _KINDS: dict[str, Any] = {
     "sources": records.SourceEntry,
     "batches": records.BatchEntry,
     "rejected": records.RejectedEntry,
-    "reclaim": records.Reclaim,
+    "reclaim": records.ReclaimEntry,
     "tables": records.TableEntry,
     "usage": records.UsageEntry,
     "queries": records.QueryEntry,
     "runs": records.RunEntry,
     "synopses": records.SynopsisEntry,
     "paced": records.QueryState,
-    "holds": records.HoldEntry,
+    "holds": records.RetainedSlideEntry,
     "views": records.ViewInput,
     "plans": records.ViewEntry,
     "orphans": int,
 }
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODERS = {name: msgspec.msgpack.Decoder(kind) for name, kind in _KINDS.items()}
-_ASKED_AGAIN = frozenset(("streams", "states", "sources", "tables"))
+_DECODERS = {name: msgspec.msgpack.Decoder(kind) for name, kind in _RECORD_TYPES.items()}
+_CACHED_DATABASES = frozenset(("streams", "states", "sources", "tables"))
 """What every query reads, and few commits change; records are immutable, so the same bytes may share one."""
 
 
 @lru_cache(maxsize=512)
-def _decoded(table: str, raw: bytes) -> Any:
+def _decode_cached(table: str, raw: bytes) -> Any:
     return _DECODERS[table].decode(raw)
 
 
-def key(*parts: int | str) -> bytes:
+def catalog_key(*parts: int | str) -> bytes:
     """An LMDB key: integers as 8 big-endian bytes (negative ones before), text as its bytes, in order."""
     return b"".join(
         _U64.pack((part + (1 << 63)) & ((1 << 64) - 1)) if isinstance(part, int) else part.encode() for part in parts
     )
 
 
-def last_int(raw: bytes) -> int:
+def decode_last_int(raw: bytes) -> int:
     """The integer at the end of a key made by `key`."""
     number: int = _U64.unpack(raw[-8:])[0]
     return number - (1 << 63)
 
 
-class _Shared:
+class _SharedEnvironment:
     """The one environment of a path in this process, counted by its handles."""
 
     def __init__(self, env: lmdb.Environment, handles: dict[str, Any]) -> None:
@@ -116,17 +116,17 @@ class _Shared:
         self.thread_lock = threading.Lock()
 
 
-class _Process:
+class _OpenEnvironments:
     """What this process has open."""
 
     def __init__(self) -> None:
-        self.open: dict[tuple[int, int], _Shared] = {}
+        self.open: dict[tuple[int, int], _SharedEnvironment] = {}
         self.guard = threading.RLock()
-        self.leaked: list[_Shared] = []
-        self.abandoned: deque[tuple[int, tuple[int, int], _Shared]] = deque()
+        self.leaked: list[_SharedEnvironment] = []
+        self.abandoned: deque[tuple[int, tuple[int, int], _SharedEnvironment]] = deque()
         """Of handles that were collected and never closed, with the process that had them."""
 
-    def release(self, identity: tuple[int, int], shared: _Shared) -> None:
+    def release(self, identity: tuple[int, int], shared: _SharedEnvironment) -> None:
         """One handle less; the last one closes the environment. The guard must be held."""
         shared.users -= 1
         if shared.users == 0:
@@ -142,18 +142,18 @@ class _Process:
                 self.release(identity, shared)
 
 
-_process = _Process()
+_environments = _OpenEnvironments()
 
 
 def _after_fork() -> None:
     # The child must never close an inherited environment: that would free its parent's reader slot.
-    for shared in _process.open.values():
+    for shared in _environments.open.values():
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(shared.env))
         for handle in shared.databases.values():
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
-        _process.leaked.append(shared)
-    _process.open.clear()
-    _process.guard = threading.RLock()
+        _environments.leaked.append(shared)
+    _environments.open.clear()
+    _environments.guard = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -178,7 +178,7 @@ class Tables:
     def decode(self, table: str, raw: Any) -> Any:
         """The record that `raw` bytes of a table hold."""
         try:
-            return _decoded(table, bytes(raw)) if table in _ASKED_AGAIN else _DECODERS[table].decode(raw)
+            return _decode_cached(table, bytes(raw)) if table in _CACHED_DATABASES else _DECODERS[table].decode(raw)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise FormatError(
                 f"a record of the catalog's {table} cannot be read ({error}); "
@@ -265,13 +265,13 @@ class Catalog:
             self.writable = os.access(folder, os.W_OK)
             status = folder.stat()
         self._identity = (status.st_dev, status.st_ino)
-        with _process.guard:
-            _process.release_abandoned()
-            shared = _process.open.get(self._identity)
+        with _environments.guard:
+            _environments.release_abandoned()
+            shared = _environments.open.get(self._identity)
             if shared is None:
                 with self._opening():
                     shared = _open_environment(folder, self.writable, create)
-                _process.open[self._identity] = shared
+                _environments.open[self._identity] = shared
             shared.users += 1
             self._shared = shared
         try:
@@ -308,7 +308,7 @@ class Catalog:
             "open it with the release that wrote it"
         )
 
-    def _live(self) -> _Shared:
+    def _live(self) -> _SharedEnvironment:
         if self._pid != os.getpid():
             raise ClosedError("this warehouse was opened before a fork; open it again in the child process")
         if self._closed:
@@ -342,10 +342,10 @@ class Catalog:
         raise BusyError(f"all {MAX_READERS} reader slots of {self.folder} are taken; close some readers and try again")
 
     @staticmethod
-    def _overtaken(shared: _Shared, began: int) -> bool:
+    def _overtaken(shared: _SharedEnvironment, began: int) -> bool:
         return int(shared.env.info()["last_txnid"]) - began >= 2
 
-    def _readers_full(self, shared: _Shared, attempt: int) -> None:
+    def _readers_full(self, shared: _SharedEnvironment, attempt: int) -> None:
         shared.env.reader_check()
         if attempt > 8:
             raise BusyError(
@@ -408,20 +408,20 @@ class Catalog:
         if self._closed or self._pid != os.getpid():
             return
         self._closed = True
-        with _process.guard:
-            _process.release(self._identity, self._shared)
+        with _environments.guard:
+            _environments.release(self._identity, self._shared)
 
-    def __del__(self, abandoned: deque[Any] = _process.abandoned) -> None:
+    def __del__(self, abandoned: deque[Any] = _environments.abandoned) -> None:
         # This may run in any thread and at any moment, so the next handle that is opened does the rest.
         if not self._closed and hasattr(self, "_shared"):
             abandoned.append((self._pid, self._identity, self._shared))
 
 
 @contextlib.contextmanager
-def _beside_inherited() -> Iterator[None]:
+def _allow_reopening() -> Iterator[None]:
     """Let a forked child open what its parent has open: py-lmdb's list of open files is inherited, locks are not."""
     identity = getattr(lmdb, "_envid", None)
-    if identity is None or not _process.leaked:
+    if identity is None or not _environments.leaked:
         yield
         return
     known = identity.env_keys
@@ -432,9 +432,9 @@ def _beside_inherited() -> Iterator[None]:
         identity.env_keys = known
 
 
-def _open_environment(folder: Path, writable: bool, create: bool) -> _Shared:
+def _open_environment(folder: Path, writable: bool, create: bool) -> _SharedEnvironment:
     try:
-        with _beside_inherited():
+        with _allow_reopening():
             env = lmdb.open(
                 str(folder),
                 map_size=MAP_SIZE,
@@ -455,10 +455,10 @@ def _open_environment(folder: Path, writable: bool, create: bool) -> _Shared:
             f"{folder}/data.mdb is not a catalog or is damaged ({error}); restore it from a copy"
         ) from None
     except (lmdb.MemoryError, MemoryError) as error:
-        raise _address_space(folder) from error
+        raise _address_space_error(folder) from error
     except lmdb.Error as error:
         if "memory" in str(error).lower():
-            raise _address_space(folder) from error
+            raise _address_space_error(folder) from error
         raise _disk_error(error, folder) from error
     try:
         if not create and not _is_begun(env):
@@ -467,7 +467,7 @@ def _open_environment(folder: Path, writable: bool, create: bool) -> _Shared:
         for name in _LATER:
             with contextlib.suppress(lmdb.NotFoundError):
                 databases[name] = env.open_db(name.encode(), create=writable)
-        return _Shared(env, databases)
+        return _SharedEnvironment(env, databases)
     except BaseException:
         env.close()
         raise
@@ -487,7 +487,7 @@ def _emptied(folder: Path) -> FormatError:
     return FormatError(f"the catalog in {folder} is empty; restore it from a copy, the rows are untouched")
 
 
-def _address_space(folder: Path) -> StorageError:
+def _address_space_error(folder: Path) -> StorageError:
     return StorageError(
         f"the catalog in {folder} reserves {MAP_SIZE >> 40} TiB of addresses (not memory) and this process may not; "
         "raise 'ulimit -v'"

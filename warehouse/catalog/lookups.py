@@ -2,7 +2,7 @@
 
 import xxhash
 
-from windrow.catalog.environment import Tables, key
+from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.records import StreamEntry, StreamState
 from windrow.definitions import DEFAULT_SOURCE, check_label
 from windrow.errors import UnknownSourceError, UnknownStreamError, ViewError
@@ -16,7 +16,7 @@ def find_stream(tables: Tables, name: str) -> tuple[StreamEntry, StreamState]:
         raise UnknownStreamError(
             f"there is no stream {name!r}; {'the streams are ' + ', '.join(names) if names else 'none was created yet'}"
         )
-    return entry, tables.get("states", key(entry.id))
+    return entry, tables.get("states", catalog_key(entry.id))
 
 
 def refuse_view(entry: StreamEntry, action: str) -> None:
@@ -28,7 +28,7 @@ def refuse_view(entry: StreamEntry, action: str) -> None:
         )
 
 
-def source_name(entry: StreamEntry, source: str | None) -> str:
+def resolve_source(entry: StreamEntry, source: str | None) -> str:
     """The source that an append or heartbeat speaks for, checked against the declared ones."""
     declared = entry.definition.sources
     if source is None:
@@ -45,12 +45,12 @@ def source_name(entry: StreamEntry, source: str | None) -> str:
     return source
 
 
-def batch_key(stream_id: int, source: str, batch_id: str) -> bytes:
+def encode_batch_key(stream_id: int, source: str, batch_id: str) -> bytes:
     """Where a batch is remembered."""
-    return key(stream_id) + xxhash.xxh3_128_digest(f"{len(source)}:{source}{batch_id}".encode())
+    return catalog_key(stream_id) + xxhash.xxh3_128_digest(f"{len(source)}:{source}{batch_id}".encode())
 
 
-def taken(tables: Tables, name: str, but: str = "") -> str | None:
+def find_name_clash(tables: Tables, name: str, but: str = "") -> str | None:
     """What already has a name that SQL could not tell from `name`, other than the table in `but`."""
     for kind in ("streams", "tables", "queries"):
         for at, _ in tables.raw_items(kind):

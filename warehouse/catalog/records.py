@@ -32,7 +32,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return Partitioner(self.index, self.lifetime_slots)
 
 
-class Relayout(msgspec.Struct, frozen=True, kw_only=True):
+class RelayoutState(msgspec.Struct, frozen=True, kw_only=True):
     """A change of layout under way: older layouts still hold rows."""
 
     previous: Layout | None
@@ -47,7 +47,7 @@ class Relayout(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that each slide moves at most; 0: the older layouts empty out by themselves."""
 
 
-class Change(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class SegmentChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What one commit did to a stream's segments: who knows them as of `before` need not read them all again."""
 
     before: int
@@ -80,14 +80,14 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that adaptive maintenance may still rewrite."""
     manifest: int = 0
     """The commit that last changed the stream's segments."""
-    changes: tuple[Change, ...] = ()
+    changes: tuple[SegmentChange, ...] = ()
     """What the last few commits did to them."""
     torn: tuple[str, ...] = ()
     """Files that hold live rows which are in no segment: they were rejected, or a merge took them elsewhere."""
     next_spool: int = 0
     next_rejected: int = 0
     next_layout: int = 0
-    relayout: Relayout | None = None
+    relayout: RelayoutState | None = None
     rewritten: int = 0
     """The commit that last changed the records of segments which keep their number."""
     batch_floor: int = 0
@@ -208,7 +208,7 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
 
 
-class Reclaim(msgspec.Struct, frozen=True, kw_only=True):
+class ReclaimEntry(msgspec.Struct, frozen=True, kw_only=True):
     """What a commit replaced: it goes when no pin is older than that commit."""
 
     stream: int
@@ -365,7 +365,7 @@ class RunEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Where a file sink puts it."""
 
 
-class HeldStream(msgspec.Struct, frozen=True, kw_only=True):
+class RetainedStream(msgspec.Struct, frozen=True, kw_only=True):
     """One stream as it was at a held slide."""
 
     entry: StreamEntry
@@ -374,13 +374,13 @@ class HeldStream(msgspec.Struct, frozen=True, kw_only=True):
     sources: dict[str, SourceEntry]
 
 
-class HoldEntry(msgspec.Struct, frozen=True, kw_only=True):
+class RetainedSlideEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A slide that is kept readable until the runs that need it have been made: a pin that outlives its process."""
 
     version: int
     queries: tuple[int, ...]
     """Numbers of the periodic queries that still wait for it."""
-    streams: dict[str, HeldStream]
+    streams: dict[str, RetainedStream]
     tables: dict[str, TableEntry]
 
 

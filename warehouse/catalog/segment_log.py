@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from windrow.catalog.environment import Tables, key, last_int
-from windrow.catalog.records import Change, FileEntry, Reclaim, StreamState
+from windrow.catalog.environment import Tables, catalog_key, decode_last_int
+from windrow.catalog.records import FileEntry, ReclaimEntry, SegmentChange, StreamState
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.segments import Segment
 from windrow.store import Store
@@ -24,31 +24,31 @@ def load_segments(store: Store, tables: Tables, stream: int, state: StreamState)
     if cached is not None and cached[0] == state.manifest:
         return cached[1]
     if cached is not None and cached[0] > state.manifest:
-        return _read(tables, stream, ())  # of an older commit than is known: records may have been other ones then
+        return _read_all(tables, stream, ())  # of an older commit than is known: records may have been other ones then
     known = cached[1] if cached is not None and cached[0] >= state.rewritten else None
-    segments = None if cached is None or known is None else _followed(tables, stream, state, cached[0], known)
+    segments = None if cached is None or known is None else _apply_changes(tables, stream, state, cached[0], known)
     if segments is None:
-        segments = _read(tables, stream, known or ())
+        segments = _read_all(tables, stream, known or ())
     if cached is None:
         forget_dropped(store, tables)
     else:
-        _let_go(store, cached[1], segments)
+        _evict_caches(store, cached[1], segments)
     store.manifests[stream] = state.manifest, segments
     return segments
 
 
 def forget_dropped(store: Store, tables: Tables) -> None:
     """Let go of all that is held of streams that are gone, whoever dropped them."""
-    there = {last_int(at) for at, _ in tables.raw_items("states")}
+    there = {decode_last_int(at) for at, _ in tables.raw_items("states")}
     for stream in store.manifests.keys() - there:
         known = store.manifests.pop(stream, None)
         if known is not None:
-            _let_go(store, known[1], Manifest(()))
+            _evict_caches(store, known[1], Manifest(()))
     for stream in store.judges.keys() - there:
         store.judges.pop(stream, None)
 
 
-def _followed(tables: Tables, stream: int, state: StreamState, version: int, known: Manifest) -> Manifest | None:
+def _apply_changes(tables: Tables, stream: int, state: StreamState, version: int, known: Manifest) -> Manifest | None:
     """The manifest of commit `version`, changed as later commits changed it; None if not all of them are known."""
     cached, come = version, dict[int, None]()
     gone: set[int] = set()
@@ -60,20 +60,22 @@ def _followed(tables: Tables, stream: int, state: StreamState, version: int, kno
             gone |= set(change.gone)
     if version != state.manifest:
         return None
-    fresh: list[Segment | None] = [tables.get("segments", key(stream, number)) for number in come if number not in gone]
+    fresh: list[Segment | None] = [
+        tables.get("segments", catalog_key(stream, number)) for number in come if number not in gone
+    ]
     found = [segment for segment in fresh if segment is not None]
     return known.changed(gone, found) if len(found) == len(fresh) else None
 
 
-def _read(tables: Tables, stream: int, known: tuple[Segment, ...]) -> Manifest:
+def _read_all(tables: Tables, stream: int, known: tuple[Segment, ...]) -> Manifest:
     seen = {segment.id: segment for segment in known}
     return Manifest(
-        seen.get(last_int(at)) or tables.decode("segments", raw)
-        for at, raw in tables.raw_items("segments", key(stream))
+        seen.get(decode_last_int(at)) or tables.decode("segments", raw)
+        for at, raw in tables.raw_items("segments", catalog_key(stream))
     )
 
 
-def _let_go(store: Store, before: Manifest, after: Manifest) -> None:
+def _evict_caches(store: Store, before: Manifest, after: Manifest) -> None:
     """Drop what is held of files that no segment is in any more: a map keeps a deleted file's space."""
     if before:
         folder, files = before[0].file.rsplit("/", 1)[0], after.files()
@@ -83,10 +85,10 @@ def _let_go(store: Store, before: Manifest, after: Manifest) -> None:
 
 
 _CHANGES_KEPT = 8
-_MOST_NOTED = 256
+_MOST_SEGMENTS_NOTED = 256
 
 
-def retire(tables: Tables, stream: int, replaced: Sequence[Segment]) -> None:
+def retire_segments(tables: Tables, stream: int, replaced: Sequence[Segment]) -> None:
     """Take segments out of the cells; what they need on disk goes when no reader is left that may look at it."""
     gone: list[str] = []
     for file, count in Counter(segment.file for segment in replaced).items():
@@ -97,21 +99,21 @@ def retire(tables: Tables, stream: int, replaced: Sequence[Segment]) -> None:
         else:
             tables.put("files", file.encode(), replace(known, segments=known.segments - count))
     for segment in replaced:
-        tables.delete("segments", key(stream, segment.id))
+        tables.delete("segments", catalog_key(stream, segment.id))
     if replaced:
-        record = Reclaim(stream=stream, segments=tuple(s.id for s in replaced), files=tuple(gone))
-        tables.put("reclaim", key(tables.version, tables.allocate("reclaims")), record)
+        record = ReclaimEntry(stream=stream, segments=tuple(s.id for s in replaced), files=tuple(gone))
+        tables.put("reclaim", catalog_key(tables.version, tables.allocate("reclaims")), record)
 
 
-def noted(state: StreamState, version: int, come: Sequence[Segment], gone: Sequence[Segment]) -> StreamState:
+def note_change(state: StreamState, version: int, come: Sequence[Segment], gone: Sequence[Segment]) -> StreamState:
     """The state after commit `version` has changed the stream's segments; a change of very many is not put down."""
-    if len(come) + len(gone) > _MOST_NOTED:
+    if len(come) + len(gone) > _MOST_SEGMENTS_NOTED:
         return replace(state, manifest=version, changes=())
-    change = Change(state.manifest, version, tuple(s.id for s in come), tuple(s.id for s in gone))
+    change = SegmentChange(state.manifest, version, tuple(s.id for s in come), tuple(s.id for s in gone))
     return replace(state, manifest=version, changes=(*state.changes[1 - _CHANGES_KEPT :], change))
 
 
-def torn_files(
+def find_torn_files(
     known: Iterable[str], rewritten: Iterable[Segment], placed: Sequence[Segment], left: Manifest
 ) -> tuple[str, ...]:
     """Files whose rows may be read only by the ranges of their segments.

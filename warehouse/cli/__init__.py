@@ -3,7 +3,7 @@
 import click
 
 from windrow import __version__
-from windrow.cli.session import ENVIRONMENT, TopGroup
+from windrow.cli.session import ENVIRONMENT_VARIABLE, TopGroup
 
 COMMANDS = {
     "init": "windrow.cli.admin:init",
@@ -34,8 +34,8 @@ COMMANDS = {
     "-w",
     "--warehouse",
     metavar="PATH",
-    envvar=ENVIRONMENT,
-    help=f"The warehouse's folder; by default ${ENVIRONMENT}, or the current folder if it holds one.",
+    envvar=ENVIRONMENT_VARIABLE,
+    help=f"The warehouse's folder; by default ${ENVIRONMENT_VARIABLE}, or the current folder if it holds one.",
 )
 @click.version_option(__version__, prog_name="windrow")
 def windrow(warehouse: str | None) -> None:

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windrow.cli import terminal
-from windrow.cli.session import MARKER, Failure, Session, command
-from windrow.times import show
+from windrow.cli.session import MARKER_FILE, Failure, Session, command
+from windrow.times import format_time
 
 if TYPE_CHECKING:
     from windrow.advisor import Advice
     from windrow.indexes.cost_model import Estimate
     from windrow.status import WarehouseStatus
 
-PROBLEMS_FOUND = 1
+EXIT_PROBLEMS_FOUND = 1
 
 
 @click.command(short_help="Make an empty warehouse.")
@@ -37,7 +37,7 @@ PROBLEMS_FOUND = 1
 def init(session: Session, path: str | None, catalog: str | None) -> None:
     """Make an empty warehouse in a new or empty folder, by default the current one."""
     folder = Path(path or session.place or ".").absolute()
-    there = (folder / MARKER).exists()
+    there = (folder / MARKER_FILE).exists()
     from windrow.warehouse import Warehouse
 
     with Warehouse(folder, catalog=catalog):
@@ -59,10 +59,10 @@ def status(session: Session) -> None:
     with session.open(read_only=True) as wh:
         found = wh.status()
     if session.json:
-        from windrow.cli.streams import state_json
+        from windrow.cli.streams import stream_state_to_json
 
         told = {key: value for key, value in vars(found).items() if key != "streams"}
-        terminal.write_json({**told, "streams": [{"name": s.name, **state_json(s)} for s in found.streams]})
+        terminal.write_json({**told, "streams": [{"name": s.name, **stream_state_to_json(s)} for s in found.streams]})
     else:
         show_status(found)
 
@@ -73,30 +73,32 @@ def show_status(found: "WarehouseStatus") -> None:
     rows = [
         (
             s.name,
-            show(s.now),
+            format_time(s.now),
             f"{s.live_rows:,}",
             f"{s.spooled_rows:,}",
             f"{s.late:,}",
             f"{s.rejected:,}",
             f"{s.segments:,}",
             terminal.size(s.bytes),
-            terminal.waited(s.waiting_for),
+            terminal.format_waiting(s.waiting_for),
         )
         for s in found.streams
     ]
     if rows:
-        terminal.table(columns, rows, right=columns[2:8])
+        terminal.print_table(columns, rows, right=columns[2:8])
     for s in found.streams:
         for source in s.sources:
             if source.name in s.waiting_for and s.definition.sources:
-                reached = "was never heard" if source.effective is None else f"has reached {show(source.effective)}"
+                reached = (
+                    "was never heard" if source.effective is None else f"has reached {format_time(source.effective)}"
+                )
                 terminal.say(
                     f"{s.name} waits for source {source.name!r}, which {'failed' if source.failed else reached}"
                 )
         if s.relayout is not None:
-            from windrow.cli.streams import left_in_words
+            from windrow.cli.streams import describe_remaining
 
-            terminal.say(f"{s.name} changes its layout: {left_in_words(s.relayout)}")
+            terminal.say(f"{s.name} changes its layout: {describe_remaining(s.relayout)}")
         if s.missing:
             terminal.say(f"{s.name} went on without {terminal.names(s.missing)}")
     streams, readers = terminal.count(len(found.streams), "stream"), terminal.count(found.readers, "reader")
@@ -113,7 +115,7 @@ def check(session: Session) -> None:
     with session.open(read_only=True) as wh:
         status_before = wh.status()
         steps = sum(s.segments + s.files + s.spooled_files * 2 for s in status_before.streams)
-        with terminal.progress("check", steps) as moved:
+        with terminal.progress_bar("check", steps) as moved:
             done = 0
 
             def step(_: str) -> None:
@@ -135,7 +137,7 @@ def check(session: Session) -> None:
             terminal.say(problem)
         terminal.say(f"{terminal.count(len(report.problems), 'problem')} in {looked}")
     if not report.ok:
-        raise click.exceptions.Exit(PROBLEMS_FOUND)
+        raise click.exceptions.Exit(EXIT_PROBLEMS_FOUND)
 
 
 @click.command()
@@ -175,12 +177,12 @@ def demo(session: Session, folder: str | None, updates: int, rows: int, seed: in
     """Show what windrow does, on generated data."""
     from windrow.demo import run
 
-    if folder is not None and (Path(folder) / MARKER).exists():
+    if folder is not None and (Path(folder) / MARKER_FILE).exists():
         raise Failure(f"{folder} holds a warehouse already; the demo wants a new or empty folder")
     run(folder, updates=updates, rows=rows, seed=seed, as_json=session.json, skip=skip)
 
 
-SHOWN = 8
+_SHOWN_LAYOUTS = 8
 
 
 @click.command(short_help="Say which layout and search key would serve a stream best.")
@@ -198,19 +200,19 @@ def advise(session: Session, stream: str, every: bool, follow: bool, move: bool)
         if follow:
             wh.relayout(stream, found.best.index, key=list(found.key), move="now" if move else False)
     if session.json:
-        terminal.write_json(advice_json(found))
+        terminal.write_json(advice_to_json(found))
         return
-    shown = found.alternatives if every else found.alternatives[:SHOWN]
+    shown = found.alternatives if every else found.alternatives[:_SHOWN_LAYOUTS]
     if found.current not in shown:
         shown = (*shown, found.current)
     columns = ("layout", "budget", "update", "probe", "scan", "a slide", "space", "segments")
-    terminal.table(columns, [_row(each, found) for each in shown], right=columns[2:])
+    terminal.print_table(columns, [_format_estimate(each, found) for each in shown], right=columns[2:])
     terminal.say(f"{found.stream}: {found.why}")
     terminal.say(f"search key {terminal.names(found.key) or 'none'}: {found.key_why}")
     terminal.say(f"row groups of {terminal.size(found.row_group_bytes)}; {found.measured_slides} slides were looked at")
 
 
-def _row(each: "Estimate", advice: "Advice") -> tuple[str, ...]:
+def _format_estimate(each: "Estimate", advice: "Advice") -> tuple[str, ...]:
     mark = " (now)" if each.index == advice.current.index else ""
     index = each.index
     budget = f"{index.merge_budget:g}, {index.max_segments}" if index.maintenance == "adaptive" else "-"
@@ -218,22 +220,22 @@ def _row(each: "Estimate", advice: "Advice") -> tuple[str, ...]:
     return (
         f"{index}{mark}",
         budget,
-        *(terminal.milliseconds(time / 1e3) for time in times),
+        *(terminal.format_seconds(time / 1e3) for time in times),
         terminal.size(int(each.space)),
         f"{each.segments:,.0f}",
     )
 
 
-def advice_json(found: "Advice") -> dict[str, Any]:
+def advice_to_json(found: "Advice") -> dict[str, Any]:
     """Advice for machines."""
 
     def told(each: "Estimate") -> dict[str, Any]:
         index = {name: getattr(each.index, name) for name in each.index.__dataclass_fields__}
-        return {**terminal.plain(each), "index": index}
+        return {**terminal.to_record(each), "index": index}
 
     return {
         "stream": found.stream,
-        "workload": terminal.plain(found.workload),
+        "workload": terminal.to_record(found.workload),
         "current": told(found.current),
         "best": told(found.best),
         "clearly_better": found.clearly_better,
@@ -246,12 +248,12 @@ def advice_json(found: "Advice") -> dict[str, Any]:
     }
 
 
-_MISSING = (
+_NO_CHECKOUT = (
     "the benchmarks are not part of the installed package; run 'windrow bench' inside a checkout of windrow's source"
 )
 
 
-def checkout() -> Path | None:
+def find_checkout() -> Path | None:
     """The root of windrow's source tree: the one this package runs from, else the one we stand in."""
     here = Path.cwd()
     for folder in (Path(__file__).resolve().parent.parent, here, *here.parents):
@@ -263,7 +265,7 @@ def checkout() -> Path | None:
     return None
 
 
-def load(root: Path) -> ModuleType:
+def import_bench(root: Path) -> ModuleType:
     """Make `bench` importable without putting the root on the path, where `indexes` and others would be found twice."""
     if "bench.cli" not in sys.modules:
         folder = root / "bench"
@@ -277,10 +279,10 @@ def load(root: Path) -> ModuleType:
 
 
 @click.command("bench", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
-def _not_here() -> None:
+def _bench_without_checkout() -> None:
     """Compare Windrow with what you would use instead (only in a checkout of its source)."""
-    raise click.UsageError(_MISSING)
+    raise click.UsageError(_NO_CHECKOUT)
 
 
-_ROOT = checkout()
-bench: click.Command = load(_ROOT).bench if _ROOT is not None else _not_here
+_ROOT = find_checkout()
+bench: click.Command = import_bench(_ROOT).bench if _ROOT is not None else _bench_without_checkout

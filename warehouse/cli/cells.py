@@ -1,7 +1,7 @@
 """Cells of CSV and JSON files become values: whatever `windrow.texts` writes is read back as what it was.
 
 Text is read by Arrow's own parsers, column by column; where they are narrower than users are (times, durations, bytes,
-nested CSV cells), a column is first read as a `carrier` type and then restored. Values that do not fit raise
+nested CSV cells), a column is first read as a `find_intermediate_type` type and then restored. Values that do not fit raise
 `pa.ArrowException`.
 
 What is wrong with a cell of a file, told so that it can be found: row, column, value, and what was expected.
@@ -20,12 +20,12 @@ from windrow.errors import DefinitionError, SchemaError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_UNBOUNDED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_UNBOUNDED_LINE = re.compile(rb'^.*"(?:NaN|-?Infinity)".*$', re.MULTILINE)
+_NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_NON_FINITE_LINE = re.compile(rb'^.*"(?:NaN|-?Infinity)".*$', re.MULTILINE)
 _HEXADECIMAL = "\\x"
 
 
-def carrier(kind: "pa.DataType", *, json: bool) -> "pa.DataType":
+def find_intermediate_type(kind: "pa.DataType", *, json: bool) -> "pa.DataType":
     """The type that Arrow's CSV or JSON reader is asked for, when the column is to become `kind`."""
     import pyarrow as pa
 
@@ -33,7 +33,7 @@ def carrier(kind: "pa.DataType", *, json: bool) -> "pa.DataType":
 
     is_ = pa.types
     if is_.is_dictionary(kind):
-        return carrier(kind.value_type, json=json)
+        return find_intermediate_type(kind.value_type, json=json)
     if is_.is_map(kind) or is_.is_union(kind) or is_.is_run_end_encoded(kind):
         raise DefinitionError(f"a column of type {kind} cannot be read from text; use Parquet or Arrow")
     if is_.is_temporal(kind) or is_.is_string_view(kind) or (is_.is_decimal256(kind) and not json):
@@ -44,52 +44,52 @@ def carrier(kind: "pa.DataType", *, json: bool) -> "pa.DataType":
         return pa.string() if json else pa.binary()
     if not is_.is_nested(kind):
         return kind
-    return _nested_carrier(kind) if json else pa.string()
+    return _find_nested_intermediate(kind) if json else pa.string()
 
 
-def _nested_carrier(kind: "pa.DataType") -> "pa.DataType":
+def _find_nested_intermediate(kind: "pa.DataType") -> "pa.DataType":
     """Lists of all kinds are read as lists."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
         fields = [kind.field(at) for at in range(kind.num_fields)]
-        return pa.struct([pa.field(field.name, carrier(field.type, json=True)) for field in fields])
-    return pa.list_(carrier(kind.value_type, json=True))
+        return pa.struct([pa.field(field.name, find_intermediate_type(field.type, json=True)) for field in fields])
+    return pa.list_(find_intermediate_type(kind.value_type, json=True))
 
 
-def restore(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
-    """The column that was read as a `carrier`, as the type it is to have; dictionaries stay plain."""
+def convert_column(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
+    """The column that was read as a `find_intermediate_type`, as the type it is to have; dictionaries stay plain."""
     import pyarrow as pa
 
     from windrow.formats.text import is_bytes
 
     if pa.types.is_dictionary(kind):
-        return restore(column, kind.value_type)
+        return convert_column(column, kind.value_type)
     if is_bytes(kind):
-        return _bytes(column).cast(kind)
+        return _parse_bytes(column).cast(kind)
     if column.type.equals(kind):
         return column
     if pa.types.is_string(column.type):
-        return _from_text(column, kind)
+        return _parse_text(column, kind)
     if pa.types.is_nested(column.type):
-        return _restored_parts(column, kind)
+        return _convert_nested(column, kind)
     return column.cast(kind)
 
 
-def _from_text(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
+def _parse_text(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
     import pyarrow as pa
 
-    from windrow.formats.durations import from_words
-    from windrow.formats.timestamps import from_iso
+    from windrow.formats.durations import parse_durations
+    from windrow.formats.timestamps import parse_iso
 
     if pa.types.is_duration(kind):
-        return from_words(column, kind)
+        return parse_durations(column, kind)
     if pa.types.is_temporal(kind):
-        return from_iso(column, kind)
-    return _nested_cells(column, kind) if pa.types.is_nested(kind) else column.cast(kind)
+        return parse_iso(column, kind)
+    return _parse_nested_cells(column, kind) if pa.types.is_nested(kind) else column.cast(kind)
 
 
-def _bytes(column: "pa.Array") -> "pa.Array":
+def _parse_bytes(column: "pa.Array") -> "pa.Array":
     r"""Text as bytes: after \x the digits of each, else the text's own."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -112,24 +112,24 @@ def read_bytes(text: bytes) -> bytes:
         raise pa.ArrowInvalid(f"{text!r} has other characters than hexadecimal digits after \\x") from None
 
 
-def _restored_parts(column: Any, kind: "pa.DataType") -> "pa.Array":
+def _convert_nested(column: Any, kind: "pa.DataType") -> "pa.Array":
     """Nested values whose parts are restored, each by its type."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if pa.types.is_struct(kind):
         fields = [kind.field(at) for at in range(kind.num_fields)]
-        parts = [restore(column.field(at), field.type) for at, field in enumerate(fields)]
+        parts = [convert_column(column.field(at), field.type) for at, field in enumerate(fields)]
         made = [field.with_type(part.type) for field, part in zip(fields, parts, strict=True)]
         return pa.StructArray.from_arrays(parts, fields=made, mask=column.is_null()).cast(kind)
     offsets = column.offsets
     first = offsets[0].as_py()
-    inner = restore(column.values.slice(first, offsets[-1].as_py() - first), kind.value_type)
+    inner = convert_column(column.values.slice(first, offsets[-1].as_py() - first), kind.value_type)
     listed = pa.ListArray.from_arrays(pc.subtract(offsets, offsets[0]), inner, mask=column.is_null())
     return listed.cast(kind)
 
 
-def _nested_cells(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
+def _parse_nested_cells(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
     """CSV cells that hold JSON."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -139,33 +139,33 @@ def _nested_cells(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
         return pa.nulls(0, kind)
     lines = pc.binary_join_element_wise('{"v":', pc.fill_null(column, "null"), "}", "")
     text = pc.binary_join(pa.ListArray.from_arrays([0, len(lines)], lines), "\n")[0].as_py().encode()
-    block = unquoted(text, pa.schema([("v", kind)]))
+    block = unquote_numbers(text, pa.schema([("v", kind)]))
     read = pj.read_json(
         pa.BufferReader(block),
         read_options=pj.ReadOptions(block_size=len(block) + 64),
         parse_options=pj.ParseOptions(
-            explicit_schema=pa.schema([("v", _nested_carrier(kind))]), newlines_in_values=True
+            explicit_schema=pa.schema([("v", _find_nested_intermediate(kind))]), newlines_in_values=True
         ),
     )
-    return _restored_parts(read.column("v").combine_chunks(), kind)
+    return _convert_nested(read.column("v").combine_chunks(), kind)
 
 
-def unquoted(block: bytes, schema: "pa.Schema") -> bytes:
+def unquote_numbers(block: bytes, schema: "pa.Schema") -> bytes:
     """Lines of JSON in which "NaN", "Infinity" and "-Infinity" lost their quotes where numbers belong.
 
     JSON has no numbers of that kind, so they are written as text; Arrow's reader takes them bare, and only so.
     """
     import pyarrow as pa
 
-    from windrow.formats.text import contains
+    from windrow.formats.text import contains_type
 
-    numbers = [field for field in schema if contains(field.type, pa.types.is_floating)]
-    if not numbers or not any(f'"{word}"'.encode() in block for word in _UNBOUNDED):
+    numbers = [field for field in schema if contains_type(field.type, pa.types.is_floating)]
+    if not numbers or not any(f'"{word}"'.encode() in block for word in _NON_FINITE):
         return block
-    return _UNBOUNDED_LINE.sub(lambda line: _unquoted_line(line[0], numbers), block)
+    return _NON_FINITE_LINE.sub(lambda line: _unquote_line(line[0], numbers), block)
 
 
-def _unquoted_line(line: bytes, numbers: "list[pa.Field]") -> bytes:
+def _unquote_line(line: bytes, numbers: "list[pa.Field]") -> bytes:
     try:
         row = json.loads(line)
     except ValueError:
@@ -174,45 +174,45 @@ def _unquoted_line(line: bytes, numbers: "list[pa.Field]") -> bytes:
         return line
     for field in numbers:
         if field.name in row:
-            row[field.name] = _number(row[field.name], field.type)
+            row[field.name] = _unquote_value(row[field.name], field.type)
     return json.dumps(row).encode()
 
 
-def _number(value: Any, kind: "pa.DataType") -> Any:
+def _unquote_value(value: Any, kind: "pa.DataType") -> Any:
     import pyarrow as pa
 
     if isinstance(value, str) and pa.types.is_floating(kind):
-        return _UNBOUNDED.get(value, value)
+        return _NON_FINITE.get(value, value)
     if isinstance(value, dict) and pa.types.is_struct(kind):
         fields = (kind.field(at) for at in range(kind.num_fields))
-        return value | {f.name: _number(value[f.name], f.type) for f in fields if f.name in value}
+        return value | {f.name: _unquote_value(value[f.name], f.type) for f in fields if f.name in value}
     if isinstance(value, list) and pa.types.is_nested(kind) and not pa.types.is_struct(kind):
-        return [_number(one, kind.field(0).type) for one in value]
+        return [_unquote_value(one, kind.field(0).type) for one in value]
     return value
 
 
-_SHOWN = 60
+_MAX_SHOWN_CHARACTERS = 60
 
 
-def restored(column: "pa.Array", field: "pa.Field", before: int) -> "pa.Array":
-    """`restore`, with an error that names the first value that does not fit; `before` rows of the file came earlier."""
+def convert_checked(column: "pa.Array", field: "pa.Field", before: int) -> "pa.Array":
+    """`convert_column`, with an error that names the first value that does not fit; `before` rows of the file came earlier."""
     import pyarrow as pa
 
     def fails(start: int, end: int) -> bool:
         try:
-            restore(column.slice(start, end - start), field.type)
+            convert_column(column.slice(start, end - start), field.type)
         except pa.ArrowException:
             return True
         return False
 
     try:
-        return restore(column, field.type)
+        return convert_column(column, field.type)
     except pa.ArrowException:
-        at = first_failing(len(column), fails)
-        raise mistake(before + at + 1, field, column[at].as_py()) from None
+        at = find_first_failing(len(column), fails)
+        raise build_value_error(before + at + 1, field, column[at].as_py()) from None
 
 
-def first_failing(count: int, fails: Callable[[int, int], bool]) -> int:
+def find_first_failing(count: int, fails: Callable[[int, int], bool]) -> int:
     """The first of `count` things that fails, found by halving; some part of them does."""
     low, high = 0, count
     while high - low > 1:
@@ -221,21 +221,21 @@ def first_failing(count: int, fails: Callable[[int, int], bool]) -> int:
     return low
 
 
-def mistake(row: int, field: "pa.Field", value: Any) -> SchemaError:
+def build_value_error(row: int, field: "pa.Field", value: Any) -> SchemaError:
     """The error for a value that is not of its column's type."""
     return SchemaError(
-        f"row {row:,}, column {field.name!r}: {_shown(value)} is not {expected(field.type)}; nothing was appended"
+        f"row {row:,}, column {field.name!r}: {_shorten(value)} is not {describe_type(field.type)}; nothing was appended"
     )
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
     text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}…"
 
 
-def expected(kind: "pa.DataType") -> str:  # noqa: PLR0911 - one for each family of types
+def describe_type(kind: "pa.DataType") -> str:  # noqa: PLR0911 - one for each family of types
     """What a value of a type looks like in a file."""
     import pyarrow as pa
 
@@ -243,7 +243,7 @@ def expected(kind: "pa.DataType") -> str:  # noqa: PLR0911 - one for each family
 
     is_ = pa.types
     if is_.is_dictionary(kind):
-        return expected(kind.value_type)
+        return describe_type(kind.value_type)
     if is_.is_timestamp(kind):
         return "a time like 2025-01-01T12:00:00Z"
     if is_.is_date(kind):

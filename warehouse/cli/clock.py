@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windrow.cli import terminal
-from windrow.cli.session import Failure, Session, command, in_shell_words
+from windrow.cli.session import Failure, Session, command, to_shell_message
 from windrow.errors import ClockError, SourceBehindError
-from windrow.times import instant, show
+from windrow.times import format_time, parse_instant
 
 if TYPE_CHECKING:
     from windrow.slide import SlideReport
@@ -39,26 +39,26 @@ def slide(session: Session, stream: str | None, every: bool, to: str | None, for
             except (SourceBehindError, ClockError) as error:
                 if not every:
                     raise
-                refused.append(in_shell_words(str(error)))
+                refused.append(to_shell_message(str(error)))
     if session.json:
-        told = [report_json(report) for report in reports]
+        told = [slide_to_json(report) for report in reports]
         terminal.write_json(told if every else told[0])
     else:
-        show_reports(reports)
+        show_slides(reports)
     if refused:
         raise Failure("\nwindrow: ".join(refused))
 
 
-def report_json(report: "SlideReport") -> dict[str, Any]:
+def slide_to_json(report: "SlideReport") -> dict[str, Any]:
     """A slide's report for machines."""
-    return terminal.plain(report, instants=("now",))
+    return terminal.to_record(report, instants=("now",))
 
 
-def show_reports(reports: "list[SlideReport]") -> None:
+def show_slides(reports: "list[SlideReport]") -> None:
     """Slides as a table, and why a stream stayed where it was."""
     columns = ("stream", "slide", "now", "inserted", "late", "expired", "touched", "rebuilt", "written", "took")
     if moved := [report for report in reports if report.moved]:
-        terminal.table(columns, [report_row(report) for report in moved], right=columns[3:])
+        terminal.print_table(columns, [format_slide(report) for report in moved], right=columns[3:])
     for report in moved:
         if report.missing:
             terminal.say(f"{report.stream}: went on without {terminal.names(report.missing)}")
@@ -69,24 +69,24 @@ def show_reports(reports: "list[SlideReport]") -> None:
     for report in reports:
         if not report.moved:
             why = (
-                f"it waits for {terminal.waited(report.waiting_for)}"
+                f"it waits for {terminal.format_waiting(report.waiting_for)}"
                 if report.waiting_for
                 else "there is nothing to slide to"
             )
-            at = f"stays at {show(report.now)}" if report.now is not None else "has not slid yet"
+            at = f"stays at {format_time(report.now)}" if report.now is not None else "has not slid yet"
             terminal.say(f"{report.stream} {at}: {why}")
 
 
-def report_row(report: "SlideReport") -> tuple[str, ...]:
+def format_slide(report: "SlideReport") -> tuple[str, ...]:
     """One slide in a table."""
     numbers = (report.inserted, report.late, report.expired, report.touched, report.rebuilt)
     return (
         report.stream,
         str(report.slide),
-        show(report.now),
+        format_time(report.now),
         *(f"{number:,}" for number in numbers),
         terminal.size(report.bytes_written),
-        terminal.milliseconds(report.seconds),
+        terminal.format_seconds(report.seconds),
     )
 
 
@@ -113,10 +113,12 @@ def heartbeat(session: Session, stream: str, source: str | None, up_to: str | No
     name = source or (status.definition.sources[0] if status.definition.sources else "default")
     if session.json:
         told = next(s for s in status.sources if s.name == name)
-        document = terminal.plain(told, instants=("progress", "effective", "heard"))
+        document = terminal.to_record(told, instants=("progress", "effective", "heard"))
         terminal.write_json({"stream": stream, **document, "waiting_for": list(status.waiting_for)})
     elif up_to is not None:
-        terminal.say(f"{stream}: nothing at or before {show(instant(up_to))} will follow from source {name!r}")
+        terminal.say(
+            f"{stream}: nothing at or before {format_time(parse_instant(up_to))} will follow from source {name!r}"
+        )
     else:
         then = (
             "the stream waits for it"

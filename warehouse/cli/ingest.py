@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from windrow.ingest.totals import Totals
     from windrow.warehouse import Warehouse
 
-_SAY_EVERY = 30.0
+_PROGRESS_SECONDS = 30.0
 
 _OPTIONS: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
     click.option(
@@ -65,7 +65,7 @@ _OPTIONS: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
 _ONLY_CONTINUOUS = ("trigger", "heartbeat", "lag")
 
 
-def _with_options(function: Callable[..., None]) -> Callable[..., None]:
+def _add_options(function: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
@@ -73,7 +73,7 @@ def _with_options(function: Callable[..., None]) -> Callable[..., None]:
 
 @click.command()
 @click.argument("stream")
-@_with_options
+@_add_options
 @command
 def ingest(
     session: Session,
@@ -89,22 +89,26 @@ def ingest(
     Without --checkpoint the input is one batch: all of it is in, or nothing. With --checkpoint it is read as a stream,
     exactly once over restarts, until everything is read or, with --continuous, until the command is stopped.
     """
-    _check(given)
-    source, conf = pairs(options, "--option"), pairs(settings, "--conf")
+    _check_options(given)
+    source, conf = parse_pairs(options, "--option"), parse_pairs(settings, "--conf")
     started = time.monotonic()
-    from windrow.spark import home
+    from windrow.spark import load_module
 
-    job = home("windrow.ingest.job")
+    job = load_module("windrow.ingest.job")
     with session.open() as wh:
         wh.stream(stream)
-        with _spark_errors(), job.spark_session(master, packages, conf) as spark, _progress(wh, stream) as moved:
+        with (
+            _shorten_spark_errors(),
+            job.spark_session(master, packages, conf) as spark,
+            _show_progress(wh, stream) as moved,
+        ):
             counted = job.Job(stream=stream, options=source, **given).run(wh, spark, moved)
-        summary(session, wh, stream, counted, time.monotonic() - started)
+        show_summary(session, wh, stream, counted, time.monotonic() - started)
     if counted.failure:
         raise Failure(f"stream {stream!r}: the ingest failed: {counted.failure}")
 
 
-def _check(given: dict[str, Any]) -> None:
+def _check_options(given: dict[str, Any]) -> None:
     if given["continuous"] and not given["checkpoint"]:
         raise click.UsageError("--continuous needs --checkpoint, or a restart would read everything again")
     if given["checkpoint"] and given["batch_id"]:
@@ -114,7 +118,7 @@ def _check(given: dict[str, Any]) -> None:
         raise click.UsageError(f"--{idle[0]} is for an ingest that goes on; add --continuous and --checkpoint")
 
 
-def pairs(given: tuple[str, ...], option: str) -> dict[str, str]:
+def parse_pairs(given: tuple[str, ...], option: str) -> dict[str, str]:
     """KEY=VALUE arguments."""
     for item in given:
         if "=" not in item:
@@ -123,9 +127,9 @@ def pairs(given: tuple[str, ...], option: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _spark_errors() -> Iterator[None]:
+def _shorten_spark_errors() -> Iterator[None]:
     """What Spark raises, in one line; the rest of it is for whoever reads Spark's own log."""
-    from windrow.ingest.errors import SPARK_ERRORS, told
+    from windrow.ingest.errors import SPARK_ERRORS, describe_error
 
     try:
         with warnings.catch_warnings():
@@ -133,37 +137,37 @@ def _spark_errors() -> Iterator[None]:
             warnings.simplefilter("ignore", FutureWarning)
             yield
     except SPARK_ERRORS as error:
-        raise Failure(f"Spark: {told(error)}") from error
+        raise Failure(f"Spark: {describe_error(error)}") from error
 
 
 @contextlib.contextmanager
-def _progress(wh: "Warehouse", stream: str) -> "Iterator[Callable[[Totals], None]]":
+def _show_progress(wh: "Warehouse", stream: str) -> "Iterator[Callable[[Totals], None]]":
     """Rows as they come: a bar on a terminal, else a line now and then."""
     said = [time.monotonic(), 0]
 
     def say(counted: "Totals") -> None:
-        if time.monotonic() - said[0] >= _SAY_EVERY and counted.rows > said[1]:
+        if time.monotonic() - said[0] >= _PROGRESS_SECONDS and counted.rows > said[1]:
             said[:] = [time.monotonic(), counted.rows]
             terminal.note(
-                f"{stream}: {terminal.count(counted.rows, 'row')} so far, now {terminal.cell(wh.now(stream))}"
+                f"{stream}: {terminal.count(counted.rows, 'row')} so far, now {terminal.format_cell(wh.now(stream))}"
             )
 
     if not sys.stderr.isatty():
         yield say
         return
-    with terminal.progress(f"ingest {stream}") as moved:
+    with terminal.progress_bar(f"ingest {stream}") as moved:
         yield lambda counted: moved(counted.rows)
 
 
-def summary(session: Session, wh: "Warehouse", stream: str, counted: "Totals", seconds: float) -> None:
+def show_summary(session: Session, wh: "Warehouse", stream: str, counted: "Totals", seconds: float) -> None:
     """What came of it."""
     now = wh.now(stream)
     if session.json:
         terminal.write_json(
             {
                 "stream": stream,
-                **terminal.plain(counted),
-                "now": None if now is None else terminal.cell(now),
+                **terminal.to_record(counted),
+                "now": None if now is None else terminal.format_cell(now),
                 "seconds": seconds,
             }
         )
@@ -176,5 +180,5 @@ def summary(session: Session, wh: "Warehouse", stream: str, counted: "Totals", s
     terminal.say(f"{stream}: {terminal.count(counted.accepted, 'row')} ingested{late} in {seconds:.1f} s ({rate})")
     for reason, number in sorted(counted.rejected.items()):
         terminal.say(f"{stream}: {terminal.count(number, 'row')} rejected: {reason}")
-    moved = "not slid yet" if now is None else f"now {terminal.cell(now)}"
+    moved = "not slid yet" if now is None else f"now {terminal.format_cell(now)}"
     terminal.say(f"{stream}: {terminal.count(counted.slides, 'slide')}, {moved}")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 NULL = r"\N"
 """How a null search key is written."""
 
-_SIMPLE = {
+_TYPE_NAMES = {
     "int8": "int8",
     "tinyint": "int8",
     "int16": "int16",
@@ -126,8 +126,8 @@ class _TypeParser:
     def base(self, word: str) -> "pa.DataType":
         import pyarrow as pa
 
-        if word in _SIMPLE:
-            return getattr(pa, _SIMPLE[word])()
+        if word in _TYPE_NAMES:
+            return getattr(pa, _TYPE_NAMES[word])()
         if word in ("timestamp", "datetime", "timestamptz"):
             return self.timestamp(word == "timestamptz")
         if word in ("decimal", "numeric", "decimal128", "decimal256"):
@@ -233,13 +233,13 @@ def parse_value(text: str, kind: "pa.DataType", column: str) -> Any:
     r"""A search key's value, by its column's type; ``\N`` is null."""
     import pyarrow as pa
 
-    from windrow.cli.cells import carrier, restore
+    from windrow.cli.cells import convert_column, find_intermediate_type
 
     if text == NULL:
         return None
     plain = kind.value_type if pa.types.is_dictionary(kind) else kind
     try:
-        value = restore(pa.array([text], pa.string()).cast(carrier(plain, json=False)), plain)[0]
+        value = convert_column(pa.array([text], pa.string()).cast(find_intermediate_type(plain, json=False)), plain)[0]
         return value if pa.types.is_timestamp(plain) else value.as_py()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, ValueError):
         raise SearchKeyError(f"search key column {column!r} is of type {kind}, which {text!r} is not") from None

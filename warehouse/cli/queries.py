@@ -7,14 +7,14 @@ import click
 
 from windrow.cli import terminal
 from windrow.cli.session import Failure, Session, command
-from windrow.cli.sql import Form, params_option, parse_params, telling, write_answer
+from windrow.cli.sql import OutputFormat, explain_query_errors, params_option, parse_params, write_answer
 
 if TYPE_CHECKING:
     from windrow.queries.periodic.registry import QueryStatus
     from windrow.queries.periodic.runner import RunReport
 
-MISSED = ("latest", "every", "skip")
-OUTPUTS = ("whole", "inserts", "deletes")
+MISSED_POLICIES = ("latest", "every", "skip")
+OUTPUT_KINDS = ("whole", "inserts", "deletes")
 
 
 @click.group()
@@ -30,10 +30,14 @@ def query() -> None:
 @click.option("--sink", metavar="KIND[:FOLDER]", help="Also write each run to a file: parquet, csv, jsonl or html.")
 @click.option("--priority", type=int, default=0, show_default=True, help="Higher ones are run first.")
 @click.option(
-    "--missed", type=click.Choice(MISSED), default="latest", show_default=True, help="What becomes of missed runs."
+    "--missed",
+    type=click.Choice(MISSED_POLICIES),
+    default="latest",
+    show_default=True,
+    help="What becomes of missed runs.",
 )
 @click.option(
-    "--output", type=click.Choice(OUTPUTS), default="whole", show_default=True, help="The answer, or its changes."
+    "--output", type=click.Choice(OUTPUT_KINDS), default="whole", show_default=True, help="The answer, or its changes."
 )
 @click.option("--keep", metavar="RUNS|DURATION", help="What the results table keeps.  [default: 1000 runs]")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Cancel a run after this.  [default: 600]")
@@ -46,17 +50,17 @@ def add(session: Session, name: str, statement: str, params: tuple[str, ...], ke
     """
     text = sys.stdin.read() if statement == "-" else statement
     kept = int(keep) if keep is not None and keep.isdigit() else keep
-    with telling(), session.open() as wh:
+    with explain_query_errors(), session.open() as wh:
         added = wh.add_query(name, text, params=parse_params(params), keep=kept, **how)
     if session.json:
-        terminal.write_json(_plain(added))
+        terminal.write_json(_query_to_json(added))
         return
     where = "" if added.sink == "table" else f", to {added.sink}"
     terminal.say(f"{name}: every {added.period} of {terminal.names(added.streams)}, missed runs: {added.missed}{where}")
 
 
-def _plain(query: "QueryStatus") -> dict[str, Any]:
-    return terminal.plain(query, instants=("created", "delivered_at", "retry_at"))
+def _query_to_json(query: "QueryStatus") -> dict[str, Any]:
+    return terminal.to_record(query, instants=("created", "delivered_at", "retry_at"))
 
 
 @query.command("list")
@@ -66,7 +70,7 @@ def list_(session: Session) -> None:
     with session.open(read_only=True) as wh:
         found = wh.queries()
     if session.json:
-        terminal.write_json([_plain(each) for each in found])
+        terminal.write_json([_query_to_json(each) for each in found])
         return
     columns = ("query", "every", "of", "sink", "priority", "missed", "runs", "slide", "took", "state")
     rows = [
@@ -79,15 +83,15 @@ def list_(session: Session) -> None:
             each.missed,
             f"{each.runs:,}",
             "-" if each.slide is None else each.slide,
-            "-" if each.seconds is None else terminal.milliseconds(each.seconds),
-            _state(each),
+            "-" if each.seconds is None else terminal.format_seconds(each.seconds),
+            _describe_state(each),
         )
         for each in found
     ]
-    terminal.table(columns, rows, right=("priority", "runs", "slide", "took"))
+    terminal.print_table(columns, rows, right=("priority", "runs", "slide", "took"))
 
 
-def _state(query: "QueryStatus") -> str:
+def _describe_state(query: "QueryStatus") -> str:
     if query.error is not None:
         return f"{terminal.count(query.failures, 'failure')}: {query.error}" if query.failures else query.error
     if query.waiting:
@@ -102,14 +106,14 @@ def plan(session: Session) -> None:
     with session.open(read_only=True) as wh:
         groups = wh.query_plan()
     if session.json:
-        terminal.write_json([terminal.plain(group) for group in groups])
+        terminal.write_json([terminal.to_record(group) for group in groups])
         return
     columns = ("group", "queries", "answered by", "why")
     rows = [
         (number, terminal.names(group.queries), group.by, "; ".join(group.why))
         for number, group in enumerate(groups, 1)
     ]
-    terminal.table(columns, rows, right=("group",))
+    terminal.print_table(columns, rows, right=("group",))
 
 
 @query.command("results")
@@ -140,10 +144,10 @@ def results(
         if last:
             slide = next((each.slide for each in wh.queries() if each.name.lower() == name.lower()), None)
         with wh.results(name, slide=slide) as answer:
-            write_answer(answer, Form(session.json, as_csv, output, limit))
+            write_answer(answer, OutputFormat(session.json, as_csv, output, limit))
 
 
-_policy = click.option(
+_policy_option = click.option(
     "--policy",
     metavar="NAME",
     default="hybrid+late-pending",
@@ -156,17 +160,19 @@ _policy = click.option(
 @query.command("run")
 @click.argument("names", nargs=-1, metavar="[NAME]…")
 @click.option("--now", is_flag=True, help="Run them for the newest slide even if they are not due.")
-@_policy
+@_policy_option
 @command
 def run(session: Session, names: tuple[str, ...], now: bool, policy: str) -> None:
     """Run what is due and deliver it; all queries, or those that are named."""
     with session.open() as wh:
         reports = wh.run_due(names or None, now=now, policy=policy)
     if session.json:
-        terminal.write_json([terminal.plain(report) for report in reports])
+        terminal.write_json([terminal.to_record(report) for report in reports])
     elif reports:
         columns = ("query", "slide", "outcome", "rows", "took", "behind", "answered by", "file or error")
-        terminal.table(columns, [_run_row(report) for report in reports], right=("slide", "rows", "took", "behind"))
+        terminal.print_table(
+            columns, [_format_run(report) for report in reports], right=("slide", "rows", "took", "behind")
+        )
     else:
         terminal.say("nothing is due")
     failed = [report.query for report in reports if report.outcome == "failed"]
@@ -177,13 +183,13 @@ def run(session: Session, names: tuple[str, ...], now: bool, policy: str) -> Non
         raise Failure(f"{terminal.names(unplaced)}: results are kept, but their files could not be written yet")
 
 
-def _run_row(report: "RunReport") -> tuple[Any, ...]:
+def _format_run(report: "RunReport") -> tuple[Any, ...]:
     return (
         report.query,
         report.slide,
         report.outcome,
         f"{report.rows:,}",
-        terminal.milliseconds(report.seconds),
+        terminal.format_seconds(report.seconds),
         f"{report.staleness:g} s",
         report.how,
         report.error or report.file or "",
@@ -211,7 +217,7 @@ def drop(session: Session, name: str) -> None:
 @click.option(
     "--poll", type=click.FloatRange(0.01, 60), default=0.2, show_default=True, help="Seconds between two looks."
 )
-@_policy
+@_policy_option
 @command
 def serve(session: Session, port: int, no_http: bool, poll: float, policy: str) -> None:
     """Watch for slides, run what is due, write results; until it is told to stop.
@@ -232,7 +238,7 @@ def serve(session: Session, port: int, no_http: bool, poll: float, policy: str) 
         sys.stdout.flush()
 
     def ran(report: "RunReport") -> None:
-        click.echo(json.dumps(terminal.plain(report)) if session.json else line(report))
+        click.echo(json.dumps(terminal.to_record(report)) if session.json else format_log_line(report))
         sys.stdout.flush()
 
     with session.open() as wh:
@@ -242,10 +248,10 @@ def serve(session: Session, port: int, no_http: bool, poll: float, policy: str) 
         server.run()
 
 
-def line(report: "RunReport") -> str:
+def format_log_line(report: "RunReport") -> str:
     """One run in a log."""
-    took = f"{terminal.count(report.rows, 'row')} in {terminal.milliseconds(report.seconds)} by {report.how}"
+    took = f"{terminal.count(report.rows, 'row')} in {terminal.format_seconds(report.seconds)} by {report.how}"
     late = f", {report.staleness:g} s behind" if report.staleness else ""
     part = "" if report.complete else ", incomplete"
     end = f": {report.error}" if report.error else f" -> {report.file}" if report.file else ""
-    return terminal.printable(f"{report.outcome} {report.query} slide {report.slide}, {took}{late}{part}{end}")
+    return terminal.escape_controls(f"{report.outcome} {report.query} slide {report.slide}, {took}{late}{part}{end}")

@@ -17,7 +17,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from windrow.cli.cells import carrier, first_failing, mistake, restored, unquoted
+from windrow.cli.cells import (
+    build_value_error,
+    convert_checked,
+    find_first_failing,
+    find_intermediate_type,
+    unquote_numbers,
+)
 from windrow.errors import SchemaError, StorageError, WindrowError
 
 if TYPE_CHECKING:
@@ -25,12 +31,12 @@ if TYPE_CHECKING:
 
 _JSON_BLOCK = 4 << 20
 _ARRAY_ROWS = 8192
-_CHANGED = re.compile(r"Column\(/([^/]*)[^)]*\) changed from \w+ to \w+ in row (\d+)")
+_TYPE_CHANGE = re.compile(r"Column\(/([^/]*)[^)]*\) changed from \w+ to \w+ in row (\d+)")
 _NO_OBJECT = re.compile(r"Column\(\) changed from object to \w+ in row (\d+)")
-_PARSING = re.compile(r"JSON parse error: (.*?)\.? in row (\d+)")
+_PARSE_ERROR = re.compile(r"JSON parse error: (.*?)\.? in row (\d+)")
 
 
-def first_byte(plain: "pa.NativeFile") -> bytes:
+def read_first_byte(plain: "pa.NativeFile") -> bytes:
     """The first byte that is not white space."""
     while more := bytes(plain.read(4096)):
         if found := more.strip():
@@ -38,7 +44,7 @@ def first_byte(plain: "pa.NativeFile") -> bytes:
     return b""
 
 
-def line_blocks(plain: "pa.NativeFile") -> Iterator[bytes]:
+def read_line_blocks(plain: "pa.NativeFile") -> Iterator[bytes]:
     """Whole lines, some megabytes at a time."""
     rest = b""
     while more := bytes(plain.read(_JSON_BLOCK)):
@@ -51,14 +57,14 @@ def line_blocks(plain: "pa.NativeFile") -> Iterator[bytes]:
     yield rest
 
 
-def array_blocks(plain: "pa.NativeFile") -> Iterator[bytes]:
+def read_array_blocks(plain: "pa.NativeFile") -> Iterator[bytes]:
     """One array of objects, as some programs write it, as lines: it can only be read whole."""
     rows = iter(json.loads(bytes(plain.read())))
     while piece := list(itertools.islice(rows, _ARRAY_ROWS)):
         yield "\n".join(json.dumps(row, ensure_ascii=False) for row in piece).encode()
 
 
-def read_blocks(blocks: Iterator[bytes], schema: "pa.Schema") -> "pa.RecordBatchReader":
+def parse_blocks(blocks: Iterator[bytes], schema: "pa.Schema") -> "pa.RecordBatchReader":
     """The rows of blocks of lines; dictionaries come plain."""
     import pyarrow as pa
 
@@ -69,12 +75,12 @@ def read_blocks(blocks: Iterator[bytes], schema: "pa.Schema") -> "pa.RecordBatch
     def pieces() -> "Iterator[pa.RecordBatch]":
         done = 0
         for text in blocks:
-            lines = unquoted(text, schema)
+            lines = unquote_numbers(text, schema)
             if not lines.strip():
                 continue
-            block = _Block(lines, schema, done)
+            block = _JsonBlock(lines, schema, done)
             for batch in block.read():
-                columns = [restored(batch.column(f.name), f, done) for f in made]
+                columns = [convert_checked(batch.column(f.name), f, done) for f in made]
                 yield pa.RecordBatch.from_arrays(columns, names=made.names)
                 done += batch.num_rows
 
@@ -82,7 +88,7 @@ def read_blocks(blocks: Iterator[bytes], schema: "pa.Schema") -> "pa.RecordBatch
 
 
 @dataclass(frozen=True)
-class _Block:
+class _JsonBlock:
     """Some lines of a file, after `before` others."""
 
     lines: bytes
@@ -96,7 +102,7 @@ class _Block:
         self._check_text()
         wanted = pa.schema([pa.field(f.name, self._carrier(f)) for f in self.schema])
         try:
-            found = _parsed(self.lines, wanted, "infer")
+            found = _parse_lines(self.lines, wanted, "infer")
         except pa.ArrowException as error:
             raise self._told(str(error).splitlines()[0], wanted) from None
         unknown = [name for name in found.schema.names if name not in wanted.names]
@@ -122,25 +128,25 @@ class _Block:
             name = re.escape(json.dumps(field.name, ensure_ascii=False).encode())
             if re.search(rb"(?<!\\)" + name + rb"\s*:\s*-?\d", self.lines):
                 return pa.int64()
-        return carrier(field.type, json=True)
+        return find_intermediate_type(field.type, json=True)
 
     def _told(self, why: str, wanted: "pa.Schema") -> SchemaError:
         """What is wrong, with the row and, if it is a value, the column and the value."""
         lines = [line for line in self.lines.splitlines() if line.strip()]
-        if found := _CHANGED.search(why):
+        if found := _TYPE_CHANGE.search(why):
             return self._mistake(lines, int(found[2]), found[1])
         if found := _NO_OBJECT.search(why):
             return SchemaError(f"row {self.before + int(found[1]) + 1:,} is not a JSON object; nothing was appended")
-        if found := _PARSING.search(why):
+        if found := _PARSE_ERROR.search(why):
             return SchemaError(f"row {self.before + int(found[2]) + 1:,}: {found[1]}; nothing was appended")
         for column in wanted:
             alone = wanted.empty_table().select([column.name]).schema
-            if _fails(lines, alone):
+            if _fails_to_parse(lines, alone):
 
                 def fails(start: int, end: int, alone: "pa.Schema" = alone) -> bool:
-                    return _fails(lines[start:end], alone)
+                    return _fails_to_parse(lines[start:end], alone)
 
-                return self._mistake(lines, first_failing(len(lines), fails), column.name)
+                return self._mistake(lines, find_first_failing(len(lines), fails), column.name)
         return SchemaError(f"{why}; nothing was appended")
 
     def _mistake(self, lines: list[bytes], at: int, name: str) -> SchemaError:
@@ -151,20 +157,20 @@ class _Block:
             return SchemaError(f"row {row:,} is not a whole JSON object; nothing was appended")
         if name not in self.schema.names:
             return SchemaError(f"column {name!r} is not in the stream; nothing was appended")
-        return mistake(row, self.schema.field(name), value)
+        return build_value_error(row, self.schema.field(name), value)
 
 
-def _fails(lines: list[bytes], alone: "pa.Schema") -> bool:
+def _fails_to_parse(lines: list[bytes], alone: "pa.Schema") -> bool:
     import pyarrow as pa
 
     try:
-        _parsed(b"\n".join(lines), alone, "ignore")
+        _parse_lines(b"\n".join(lines), alone, "ignore")
     except pa.ArrowException:
         return True
     return False
 
 
-def _parsed(lines: bytes, wanted: "pa.Schema", unexpected: str) -> "pa.Table":
+def _parse_lines(lines: bytes, wanted: "pa.Schema", unexpected: str) -> "pa.Table":
     import pyarrow as pa
     import pyarrow.json as pj
 
@@ -190,12 +196,12 @@ _SUFFIXES = {
     "ipc": "arrow",
     "feather": "arrow",
 }
-_PACKED = {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4"}
+_COMPRESSIONS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4"}
 _BLOCK = 4 << 20
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     """How text files are to be read."""
 
     format: str | None = None
@@ -204,21 +210,21 @@ class Reading:
     nulls: tuple[str, ...] = ()
 
 
-def format_of(path: str, given: str | None) -> str:
+def find_format(path: str, given: str | None) -> str:
     """The format of a file, as given or by its suffix."""
     if given is not None:
         return given
     if path == STDIN:
         raise SchemaError(f"standard input has no suffix; say what it is with --format {'|'.join(FORMATS)}")
     parts = os.path.basename(path).lower().split(".")
-    if len(parts) > 1 and parts[-1] in _PACKED:
+    if len(parts) > 1 and parts[-1] in _COMPRESSIONS:
         parts.pop()
     if len(parts) < 2 or parts[-1] not in _SUFFIXES:
         raise SchemaError(f"{path} has no suffix that tells its format; say it with --format {'|'.join(FORMATS)}")
     return _SUFFIXES[parts[-1]]
 
 
-def total_bytes(paths: Sequence[str]) -> int | None:
+def count_bytes(paths: Sequence[str]) -> int | None:
     """How much there is to read, None if that cannot be known."""
     if not all(os.path.isfile(path) for path in paths):
         return None
@@ -229,7 +235,7 @@ def read_files(
     paths: Sequence[str],
     schema: "pa.Schema",
     stream: str,
-    reading: Reading,
+    reading: ReadOptions,
     moved: Callable[[int], None],
     optional: Sequence[str] = (),
 ) -> "pa.RecordBatchReader":
@@ -240,34 +246,34 @@ def read_files(
     import pyarrow as pa
 
     for path in paths:
-        format_of(path, reading.format)
-        _check_there(path)
-    return pa.RecordBatchReader.from_batches(schema, _rows(paths, schema, stream, reading, moved, optional))
+        find_format(path, reading.format)
+        _check_exists(path)
+    return pa.RecordBatchReader.from_batches(schema, _read_rows(paths, schema, stream, reading, moved, optional))
 
 
-def _check_there(path: str) -> None:
+def _check_exists(path: str) -> None:
     if path != STDIN and os.path.isdir(path):
         raise StorageError(f"{path} is a folder; name the files in it; nothing was appended")
     if path != STDIN and not os.path.exists(path):
         raise StorageError(f"there is no file {path}; nothing was appended")
 
 
-def _rows(
+def _read_rows(
     paths: Sequence[str],
     schema: "pa.Schema",
     stream: str,
-    reading: Reading,
+    reading: ReadOptions,
     moved: Callable[[int], None],
     optional: Sequence[str],
 ) -> "Iterator[pa.RecordBatch]":
-    from windrow.arrow_input import batches
+    from windrow.arrow_input import conform_batches
 
     done = 0
     for path in paths:
         name = "standard input" if path == STDIN else path
-        with _told(name), _source(path) as source:
-            reader = _READERS[format_of(path, reading.format)](source, schema, reading)
-            for batch in batches(reader, schema, stream, optional):
+        with _name_file_in_errors(name), _open_input(path) as source:
+            reader = _READERS[find_format(path, reading.format)](source, schema, reading)
+            for batch in conform_batches(reader, schema, stream, optional):
                 moved(done + source.position())
                 yield batch
             done += source.size
@@ -275,7 +281,7 @@ def _rows(
 
 
 @contextlib.contextmanager
-def _told(name: str) -> Iterator[None]:
+def _name_file_in_errors(name: str) -> Iterator[None]:
     """Errors that say which file they are about."""
     import pyarrow as pa
 
@@ -291,7 +297,7 @@ def _told(name: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Source:
+class _InputFile:
     """An open file, and how it is packed."""
 
     path: str
@@ -317,25 +323,25 @@ class _Source:
 
     def seekable(self) -> "pa.NativeFile":
         """The unpacked file for readers that jump about."""
-        return self.plain() if self.codec is None else _copied(self.plain())
+        return self.plain() if self.codec is None else _copy_to_file(self.plain())
 
 
 @contextlib.contextmanager
-def _source(path: str) -> Iterator[_Source]:
+def _open_input(path: str) -> Iterator[_InputFile]:
     import pyarrow as pa
 
     if path == STDIN:
-        raw = _copied(sys.stdin.buffer)
+        raw = _copy_to_file(sys.stdin.buffer)
     elif os.path.isfile(path):
         raw = pa.OSFile(path)
     else:
         with open(path, "rb") as pipe:
-            raw = _copied(pipe)
+            raw = _copy_to_file(pipe)
     with raw:
-        yield _Source(path, raw, _PACKED.get(path.lower().rsplit(".", 1)[-1]), raw.size())
+        yield _InputFile(path, raw, _COMPRESSIONS.get(path.lower().rsplit(".", 1)[-1]), raw.size())
 
 
-def _copied(pipe: Any) -> "pa.NativeFile":
+def _copy_to_file(pipe: Any) -> "pa.NativeFile":
     """What comes through a pipe, as a temporary file: Arrow's readers cannot be interrupted on a silent pipe."""
     import pyarrow as pa
 
@@ -345,26 +351,26 @@ def _copied(pipe: Any) -> "pa.NativeFile":
         return pa.OSFile(copy.name)
 
 
-def _csv(source: _Source, schema: "pa.Schema", reading: Reading) -> "pa.RecordBatchReader":
+def _read_csv(source: _InputFile, schema: "pa.Schema", reading: ReadOptions) -> "pa.RecordBatchReader":
     import pyarrow as pa
 
-    kinds = {field.name: carrier(field.type, json=False) for field in schema}
+    kinds = {field.name: find_intermediate_type(field.type, json=False) for field in schema}
     try:
         reader = _open_csv(source, schema, reading, kinds)
     except pa.ArrowInvalid as error:
-        raise _csv_mistake(source, schema, reading, error) from None
+        raise _find_csv_error(source, schema, reading, error) from None
 
     def batches() -> "Iterator[pa.RecordBatch]":
         try:
             yield from reader
         except pa.ArrowInvalid as error:
-            raise _csv_mistake(source, schema, reading, error) from None
+            raise _find_csv_error(source, schema, reading, error) from None
 
-    return _restored(pa.RecordBatchReader.from_batches(reader.schema, batches()), schema)
+    return _convert_columns(pa.RecordBatchReader.from_batches(reader.schema, batches()), schema)
 
 
 def _open_csv(
-    source: _Source, schema: "pa.Schema", reading: Reading, kinds: "Mapping[str, pa.DataType]"
+    source: _InputFile, schema: "pa.Schema", reading: ReadOptions, kinds: "Mapping[str, pa.DataType]"
 ) -> "pa.RecordBatchReader":
     import pyarrow.csv as pcsv
 
@@ -373,7 +379,7 @@ def _open_csv(
         read_options=pcsv.ReadOptions(
             block_size=_BLOCK, column_names=None if reading.header else schema.names, use_threads=True
         ),
-        parse_options=_csv_format(source.path, reading),
+        parse_options=_csv_parse_options(source.path, reading),
         convert_options=pcsv.ConvertOptions(
             column_types=kinds,
             null_values=sorted({"", *reading.nulls}),
@@ -383,7 +389,7 @@ def _open_csv(
     )
 
 
-def _csv_mistake(source: _Source, schema: "pa.Schema", reading: Reading, error: Exception) -> SchemaError:
+def _find_csv_error(source: _InputFile, schema: "pa.Schema", reading: ReadOptions, error: Exception) -> SchemaError:
     """Which cell it was that Arrow stumbled over: the file is read again, as text, up to there."""
     import pyarrow as pa
 
@@ -397,14 +403,14 @@ def _csv_mistake(source: _Source, schema: "pa.Schema", reading: Reading, error: 
     if name in schema.names:
         for batch in reader:
             try:
-                restored(batch.column(at), schema.field(name), done)
+                convert_checked(batch.column(at), schema.field(name), done)
             except SchemaError as mistake:
                 return mistake
             done += batch.num_rows
     return SchemaError(f"column {name!r}: {found[2]}; nothing was appended")
 
 
-def _csv_format(path: str, reading: Reading) -> Any:
+def _csv_parse_options(path: str, reading: ReadOptions) -> Any:
     import pyarrow.csv as pcsv
 
     tabs = re.search(r"\.tsv(\.\w+)?$", path.lower()) is not None
@@ -412,21 +418,21 @@ def _csv_format(path: str, reading: Reading) -> Any:
     return pcsv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
 
 
-def _json(source: _Source, schema: "pa.Schema", reading: Reading) -> "pa.RecordBatchReader":  # noqa: ARG001
-    array = first_byte(source.plain()) == b"["
-    return read_blocks((array_blocks if array else line_blocks)(source.plain()), schema)
+def _read_json(source: _InputFile, schema: "pa.Schema", reading: ReadOptions) -> "pa.RecordBatchReader":  # noqa: ARG001
+    array = read_first_byte(source.plain()) == b"["
+    return parse_blocks((read_array_blocks if array else read_line_blocks)(source.plain()), schema)
 
 
-def _parquet(source: _Source, schema: "pa.Schema", reading: Reading) -> "pa.RecordBatchReader":  # noqa: ARG001
+def _read_parquet(source: _InputFile, schema: "pa.Schema", reading: ReadOptions) -> "pa.RecordBatchReader":  # noqa: ARG001
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     file = pq.ParquetFile(source.seekable())
     reader = pa.RecordBatchReader.from_batches(file.schema_arrow, file.iter_batches(batch_size=1 << 16))
-    return _with_durations(reader, schema)
+    return _parse_durations(reader, schema)
 
 
-def _with_durations(reader: "pa.RecordBatchReader", schema: "pa.Schema") -> "pa.RecordBatchReader":
+def _parse_durations(reader: "pa.RecordBatchReader", schema: "pa.Schema") -> "pa.RecordBatchReader":
     """Words as the durations that they stand for: `windrow sql` writes them, since Parquet has no intervals."""
     import pyarrow as pa
 
@@ -439,14 +445,16 @@ def _with_durations(reader: "pa.RecordBatchReader", schema: "pa.Schema") -> "pa.
     def pieces() -> "Iterator[pa.RecordBatch]":
         done = 0
         for batch in reader:
-            columns = [restored(c, made.field(at), done) if at in told else c for at, c in enumerate(batch.columns)]
+            columns = [
+                convert_checked(c, made.field(at), done) if at in told else c for at, c in enumerate(batch.columns)
+            ]
             yield pa.RecordBatch.from_arrays(columns, schema=made)
             done += batch.num_rows
 
     return pa.RecordBatchReader.from_batches(made, pieces()) if told else reader
 
 
-def _arrow(source: _Source, schema: "pa.Schema", reading: Reading) -> "pa.RecordBatchReader":  # noqa: ARG001
+def _read_arrow(source: _InputFile, schema: "pa.Schema", reading: ReadOptions) -> "pa.RecordBatchReader":  # noqa: ARG001
     import pyarrow as pa
 
     file = source.seekable()
@@ -459,7 +467,7 @@ def _arrow(source: _Source, schema: "pa.Schema", reading: Reading) -> "pa.Record
     return pa.RecordBatchReader.from_batches(whole.schema, pieces)
 
 
-def _restored(reader: "pa.RecordBatchReader", schema: "pa.Schema") -> "pa.RecordBatchReader":
+def _convert_columns(reader: "pa.RecordBatchReader", schema: "pa.Schema") -> "pa.RecordBatchReader":
     """The columns that were read as carriers, as what the stream has; unknown columns stay for the intake to name."""
     import pyarrow as pa
 
@@ -471,34 +479,34 @@ def _restored(reader: "pa.RecordBatchReader", schema: "pa.Schema") -> "pa.Record
     def pieces() -> "Iterator[pa.RecordBatch]":
         done = 0
         for batch in reader:
-            columns = [restored(batch.column(at), field, done) for at, field in enumerate(made)]
+            columns = [convert_checked(batch.column(at), field, done) for at, field in enumerate(made)]
             yield pa.RecordBatch.from_arrays(columns, schema=made)
             done += batch.num_rows
 
     return pa.RecordBatchReader.from_batches(made, pieces())
 
 
-_READERS = {"csv": _csv, "json": _json, "parquet": _parquet, "arrow": _arrow}
+_READERS = {"csv": _read_csv, "json": _read_json, "parquet": _read_parquet, "arrow": _read_arrow}
 
 
-def schema_of(path: str, reading: Reading, times: Sequence[str]) -> "pa.Schema":
+def infer_schema(path: str, reading: ReadOptions, times: Sequence[str]) -> "pa.Schema":
     """The schema that a file has or suggests; the columns in `times` are read as times if they are text."""
     import pyarrow as pa
 
-    kind = format_of(path, reading.format)
+    kind = find_format(path, reading.format)
     if not os.path.isfile(path):
         folder, there = os.path.isdir(path), os.path.exists(path)
         wrong = f"{path} is a {'folder' if folder else 'pipe'}" if there else f"there is no file {path}"
         raise StorageError(f"{wrong}; name a file that has the columns")
-    with _told_schema(path), _source(path) as source:
+    with _explain_schema_errors(path), _open_input(path) as source:
         if kind in ("parquet", "arrow"):
             found: pa.Schema = _READERS[kind](source, pa.schema([]), reading).schema
             return found.remove_metadata()
-        return pa.schema([_guessed(field, kind, times) for field in _inferred(source, kind, reading)])
+        return pa.schema([_widen_field(field, kind, times) for field in _infer_text_schema(source, kind, reading)])
 
 
 @contextlib.contextmanager
-def _told_schema(path: str) -> Iterator[None]:
+def _explain_schema_errors(path: str) -> Iterator[None]:
     import pyarrow as pa
 
     try:
@@ -507,17 +515,19 @@ def _told_schema(path: str) -> Iterator[None]:
         raise SchemaError(f"the columns of {path} cannot be told: {str(error).splitlines()[0]}") from None
 
 
-def _inferred(source: _Source, format: str, reading: Reading) -> "pa.Schema":
+def _infer_text_schema(source: _InputFile, format: str, reading: ReadOptions) -> "pa.Schema":
     import pyarrow.csv as pcsv
     import pyarrow.json as pj
 
     if format == "csv":
         read = pcsv.ReadOptions(block_size=_BLOCK, autogenerate_column_names=not reading.header)
-        return pcsv.open_csv(source.plain(), read_options=read, parse_options=_csv_format(source.path, reading)).schema
+        return pcsv.open_csv(
+            source.plain(), read_options=read, parse_options=_csv_parse_options(source.path, reading)
+        ).schema
     return pj.open_json(source.plain(), read_options=pj.ReadOptions(block_size=_BLOCK)).schema
 
 
-def _guessed(field: "pa.Field", format: str, times: Sequence[str]) -> "pa.Field":
+def _widen_field(field: "pa.Field", format: str, times: Sequence[str]) -> "pa.Field":
     """What text suggests, made safe: whole seconds may be followed by fractions, an empty column may hold anything."""
     import pyarrow as pa
 

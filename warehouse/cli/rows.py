@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windrow.cli import terminal
-from windrow.cli.readers import FORMATS, Reading, read_files, total_bytes
+from windrow.cli.readers import FORMATS, ReadOptions, count_bytes, read_files
 from windrow.cli.session import Session, command
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from windrow.snapshot import Snapshot, StreamView
+    from windrow.snapshot import Snapshot, StreamSnapshot
 
 Option = Callable[[Callable[..., None]], Callable[..., None]]
 
 
-def output_options(function: Callable[..., None]) -> Callable[..., None]:
+def add_output_options(function: Callable[..., None]) -> Callable[..., None]:
     """How rows are to be written."""
     options: list[Option] = [
         click.option("--columns", metavar="A,B,…", multiple=True, help="Only these columns."),
@@ -73,14 +73,14 @@ def append(
     """
     if delimiter is not None and len(delimiter.replace("\\t", "\t")) != 1:
         raise click.UsageError(f"--delimiter is one character, not {delimiter!r}")
-    reading = Reading(format, delimiter, not no_header, nulls)
+    reading = ReadOptions(format, delimiter, not no_header, nulls)
     with session.open() as wh:
         definition = wh.stream(stream).definition
-        with terminal.progress(f"append {stream}", total_bytes(files), in_bytes=True) as moved:
+        with terminal.progress_bar(f"append {stream}", count_bytes(files), in_bytes=True) as moved:
             rows = read_files(files, definition.schema, stream, reading, moved, definition.added)
             report = wh.append(stream, rows, source=source, batch_id=batch_id)
     if session.json:
-        terminal.write_json(terminal.plain(report))
+        terminal.write_json(terminal.to_record(report))
         return
     if report.duplicate:
         terminal.say(
@@ -88,7 +88,7 @@ def append(
         )
         return
     late = f", {report.late:,} of them late" if report.late else ""
-    took = f"{terminal.size(report.bytes_written)} in {terminal.milliseconds(report.seconds)}"
+    took = f"{terminal.size(report.bytes_written)} in {terminal.format_seconds(report.seconds)}"
     terminal.say(f"{stream}: {terminal.count(report.accepted, 'row')} appended{late} ({took})")
     for reason, number in sorted(report.rejected.items()):
         terminal.say(f"{stream}: {terminal.count(number, 'row')} rejected: {reason}")
@@ -100,7 +100,7 @@ def append(
 @click.option("--keys", "listed", metavar="K1,K2,…", multiple=True, help="Several search keys of one column.")
 @click.option("--between", nargs=2, metavar="LOW HIGH", help="A range of search keys, both ends included.")
 @click.option("--window", metavar="DURATION", help="Only the last DURATION; by default all live rows.")
-@output_options
+@add_output_options
 @command
 def probe(
     session: Session,
@@ -123,16 +123,20 @@ def probe(
         raise click.UsageError("give either --key (or --keys) or --between")
     with session.open(read_only=True) as wh, wh.snapshot([stream]) as snapshot:
         view = snapshot.view(stream)
-        keys = [_key(text, view) for text in given] + [_key(text, view) for text in _listed(listed, view)]
-        wanted: dict[str, Any] = {"between": tuple(_key(text, view) for text in between)} if between else {"keys": keys}
-        found = snapshot.probe(stream, **wanted, window=window, columns=_columns(columns))
-        _write(session, view, found.to_reader, found.num_rows, window, limit, as_csv, output)
+        keys = [_parse_key(text, view) for text in given] + [
+            _parse_key(text, view) for text in _split_keys(listed, view)
+        ]
+        wanted: dict[str, Any] = (
+            {"between": tuple(_parse_key(text, view) for text in between)} if between else {"keys": keys}
+        )
+        found = snapshot.probe(stream, **wanted, window=window, columns=_parse_columns(columns))
+        _write_rows(session, view, found.to_reader, found.num_rows, window, limit, as_csv, output)
 
 
 @click.command(short_help="Read a window.")
 @click.argument("stream")
 @click.option("--window", metavar="DURATION", help="Only the last DURATION; by default all live rows.")
-@output_options
+@add_output_options
 @command
 def scan(
     session: Session,
@@ -146,24 +150,24 @@ def scan(
     """Read a window: all live rows, or the last ten minutes, in no particular order."""
     with session.open(read_only=True) as wh, wh.snapshot([stream]) as snapshot:
         view = snapshot.view(stream)
-        chosen = _columns(columns)
+        chosen = _parse_columns(columns)
         snapshot.scan(
             stream, window, chosen
         )  # what is wrong with the window or the columns is said before anything is counted
-        total = _count(snapshot, view, window) if not (session.json or as_csv) else 0
-        _write(session, view, lambda: snapshot.scan(stream, window, chosen), total, window, limit, as_csv, output)
+        total = _count_rows(snapshot, view, window) if not (session.json or as_csv) else 0
+        _write_rows(session, view, lambda: snapshot.scan(stream, window, chosen), total, window, limit, as_csv, output)
 
 
-def _count(snapshot: "Snapshot", view: "StreamView", window: str | None) -> int:
+def _count_rows(snapshot: "Snapshot", view: "StreamSnapshot", window: str | None) -> int:
     return sum(batch.num_rows for batch in snapshot.scan(view.name, window, [view.entry.definition.time]))
 
 
-def _columns(given: Sequence[str]) -> list[str] | None:
+def _parse_columns(given: Sequence[str]) -> list[str] | None:
     names = [name.strip() for text in given for name in text.split(",")]
     return list(dict.fromkeys(names)) or None
 
 
-def _listed(texts: Sequence[str], view: "StreamView") -> Iterator[str]:
+def _split_keys(texts: Sequence[str], view: "StreamSnapshot") -> Iterator[str]:
     if texts and len(view.entry.definition.key) > 1:
         raise click.UsageError(
             f"the search key of {view.name} has several columns; give --key several times, as in --key ant,80"
@@ -172,7 +176,7 @@ def _listed(texts: Sequence[str], view: "StreamView") -> Iterator[str]:
         yield from next(csv.reader([text], skipinitialspace=True))
 
 
-def _key(text: str, view: "StreamView") -> Any:
+def _parse_key(text: str, view: "StreamSnapshot") -> Any:
     """A search key as the front door takes it: one value, or a tuple."""
     from windrow.cli.literals import parse_value
     from windrow.errors import SearchKeyError
@@ -193,9 +197,9 @@ def _key(text: str, view: "StreamView") -> Any:
     return tuple(parse_value(part, kind, name) for part, kind, name in zip(parts, types, definition.key, strict=False))
 
 
-def _write(
+def _write_rows(
     session: Session,
-    view: "StreamView",
+    view: "StreamSnapshot",
     rows: "Callable[[], pa.RecordBatchReader]",
     total: int,
     window: str | None,
@@ -209,41 +213,41 @@ def _write(
     if output is not None:
         if as_csv:
             raise click.UsageError("--output's suffix tells the format; leave --csv out")
-        with terminal.progress(f"write {output}", total) as moved:
-            done = writers.write_file(writers.limited(rows(), limit), output, moved)
+        with terminal.progress_bar(f"write {output}", total) as moved:
+            done = writers.write_file(writers.limit_rows(rows(), limit), output, moved)
         if session.json:
-            terminal.write_json({"file": output, "rows": done, **describe(view, window)})
+            terminal.write_json({"file": output, "rows": done, **window_to_json(view, window)})
         else:
-            terminal.say(f"{terminal.count(done, 'row')} written to {output}: {sentence(view, window)}")
+            terminal.say(f"{terminal.count(done, 'row')} written to {output}: {describe_window(view, window)}")
     elif as_csv and session.json:
         raise click.UsageError("choose one of --csv and --json")
     elif as_csv:
-        writers.print_csv(writers.limited(rows(), limit))
+        writers.print_csv(writers.limit_rows(rows(), limit))
     elif session.json:
-        writers.print_json(writers.limited(rows(), limit))
+        writers.print_json(writers.limit_rows(rows(), limit))
     else:
-        shown = writers.show_rows(writers.limited(rows(), writers.TABLE_ROWS if limit is None else limit))
+        shown = writers.show_rows(writers.limit_rows(rows(), writers.TABLE_ROWS if limit is None else limit))
         few = f", {shown:,} shown (--limit, --csv, --json or --output give more)" if shown < total else ""
-        terminal.say(f"{terminal.count(total, 'row')} of {sentence(view, window)}{few}")
+        terminal.say(f"{terminal.count(total, 'row')} of {describe_window(view, window)}{few}")
 
 
-def describe(view: "StreamView", window: str | None) -> dict[str, Any]:
+def window_to_json(view: "StreamSnapshot", window: str | None) -> dict[str, Any]:
     """Which window an answer is of."""
-    from windrow.times import show
+    from windrow.times import format_time
 
     now = view.now
     return {
         "stream": view.name,
         "slide": view.state.slide,
-        "now": None if now is None else show(now),
+        "now": None if now is None else format_time(now),
         "window": window,
         "missing": list(view.state.missing),
     }
 
 
-def sentence(view: "StreamView", window: str | None) -> str:
+def describe_window(view: "StreamSnapshot", window: str | None) -> str:
     """Which window an answer is of, in words."""
-    told = describe(view, window)
+    told = window_to_json(view, window)
     if told["now"] is None:
         return f"{view.name}, which has not slid yet"
     missing = f", without {terminal.names(told['missing'])}" if told["missing"] else ""
@@ -252,7 +256,7 @@ def sentence(view: "StreamView", window: str | None) -> str:
 
 @click.command()
 @click.argument("name")
-@output_options
+@add_output_options
 @click.option("--discard", is_flag=True, help="Throw the rejected rows away instead of showing them.")
 @command
 def rejected(
@@ -297,7 +301,7 @@ def _write_rejected(
         )
     reasons = Counter(rows.column("_reason").to_pylist())
     few = limit if limit is not None or as_csv or output or session.json else writers.TABLE_ROWS
-    reader = writers.limited(rows.select(wanted).to_reader(), few)
+    reader = writers.limit_rows(rows.select(wanted).to_reader(), few)
     if output is not None:
         done = writers.write_file(reader, output, lambda _: None)
         told = {"file": output, "rows": done, "stream": name}
@@ -324,7 +328,7 @@ def replay(session: Session, name: str) -> None:
     with session.open() as wh:
         report = wh.replay(name)
     if session.json:
-        terminal.write_json(terminal.plain(report))
+        terminal.write_json(terminal.to_record(report))
         return
     still = sum(report.rejected.values())
     terminal.say(

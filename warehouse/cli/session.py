@@ -22,9 +22,9 @@ from windrow.errors import FormatError, WindrowError
 if TYPE_CHECKING:
     from windrow.warehouse import Warehouse
 
-MARKER = "windrow.json"
-ENVIRONMENT = "WINDROW_WAREHOUSE"
-INTERRUPTED, PIPE_CLOSED = 130, 141
+MARKER_FILE = "windrow.json"
+ENVIRONMENT_VARIABLE = "WINDROW_WAREHOUSE"
+EXIT_INTERRUPTED, EXIT_PIPE_CLOSED = 130, 141
 
 
 class Failure(click.ClickException):
@@ -69,25 +69,25 @@ class TopGroup(LazyGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except (KeyboardInterrupt, click.Abort):
-            raise click.exceptions.Exit(INTERRUPTED) from None
+            raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
         except WindrowError as error:
-            raise Failure(in_shell_words(str(error))) from error
+            raise Failure(to_shell_message(str(error))) from error
         except OSError as error:
             if error.errno == errno.EPIPE:
-                _forget_output()
-                raise click.exceptions.Exit(PIPE_CLOSED) from None
+                _discard_output()
+                raise click.exceptions.Exit(EXIT_PIPE_CLOSED) from None
             where = f"{error.filename}: " if error.filename else ""
             raise Failure(f"{where}{error.strerror or error}") from error
         return result
 
 
-def in_shell_words(message: str) -> str:
+def to_shell_message(message: str) -> str:
     """A message of the Python interface, on one line and with its arguments named as options: force=True is --force."""
     named = re.sub(r"\b([a-z_]+)=(?:…|True)", lambda found: "--" + found[1].replace("_", "-"), message)
     return " ".join(named.split())
 
 
-def _forget_output() -> None:
+def _discard_output() -> None:
     """Nobody reads any more: what is still buffered goes nowhere, and the interpreter says nothing about it at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -106,10 +106,10 @@ class Session:
         if self.place is not None:
             return Path(self.place)
         here = Path.cwd()
-        if (here / MARKER).exists():
+        if (here / MARKER_FILE).exists():
             return here
         raise FormatError(
-            f"{here} holds no warehouse; give one with -w PATH or {ENVIRONMENT}, or make one with 'windrow init'"
+            f"{here} holds no warehouse; give one with -w PATH or {ENVIRONMENT_VARIABLE}, or make one with 'windrow init'"
         )
 
     def open(self, *, read_only: bool = False) -> "Warehouse":

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from windrow.queries.answer import Answer, Explanation
     from windrow.warehouse import Warehouse
 
-LEVELS = ("snapshot", "latest", "serial")
-_WORDS = {"null": None, "true": True, "false": False}
+ISOLATION_LEVELS = ("snapshot", "latest", "serial")
+_PARAM_WORDS = {"null": None, "true": True, "false": False}
 _STDIN = "-"
 
 Option = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 @dataclass(frozen=True)
-class Form:
+class OutputFormat:
     """How rows are to be written."""
 
     json: bool = False
@@ -41,7 +41,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Asking:
+class SqlOptions:
     """How statements are to be asked."""
 
     params: list[Any] | dict[str, Any] | None = None
@@ -67,7 +67,11 @@ def params_option(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("-f", "--file", "file", metavar="FILE", help="Run the statements of a file; - is standard input.")
 @params_option
 @click.option(
-    "--isolation", type=click.Choice(LEVELS), default="snapshot", show_default=True, help="How slides are met."
+    "--isolation",
+    type=click.Choice(ISOLATION_LEVELS),
+    default="snapshot",
+    show_default=True,
+    help="How slides are met.",
 )
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Cancel it after this.")
 @click.option("--memory-limit", metavar="SIZE", help="Such as 500MB; what needs more is spilled to disk, or refused.")
@@ -96,13 +100,13 @@ def sql(
         raise click.UsageError("give either a statement or --file")
     if sum((session.json, as_csv, output is not None)) > 1:
         raise click.UsageError("choose one of --json, --csv and --output")
-    form = Form(session.json, as_csv, output, limit)
-    asking = Asking(parse_params(params), **how)
-    with telling(), session.open(read_only=asking.isolation != "serial") as wh:
+    form = OutputFormat(session.json, as_csv, output, limit)
+    asking = SqlOptions(parse_params(params), **how)
+    with explain_query_errors(), session.open(read_only=asking.isolation != "serial") as wh:
         if statement is None and file is None and sys.stdin.isatty():
-            prompt(wh, asking, form)
+            run_prompt(wh, asking, form)
             return
-        _run(wh, statement if statement is not None else _read(file or _STDIN), asking, form)
+        _run_statements(wh, statement if statement is not None else _read_text(file or _STDIN), asking, form)
 
 
 @click.command("explain")
@@ -111,18 +115,18 @@ def sql(
 @command
 def explain(session: Session, statement: str, params: tuple[str, ...]) -> None:
     """Show what a statement would read: cells, segments, rows and bytes, before and after pruning."""
-    with telling(), session.open(read_only=True) as wh:
+    with explain_query_errors(), session.open(read_only=True) as wh:
         told = wh.explain(statement, parse_params(params))
     if session.json:
-        terminal.write_json(_explanation_json(told))
+        terminal.write_json(_explanation_to_json(told))
         return
     show_explanation(told)
 
 
-def _run(wh: "Warehouse", text: str, asking: Asking, form: Form) -> None:
-    from windrow.queries.sql.tokens import split
+def _run_statements(wh: "Warehouse", text: str, asking: SqlOptions, form: OutputFormat) -> None:
+    from windrow.queries.sql.tokens import split_statements
 
-    statements = split(text)
+    statements = split_statements(text)
     if not statements:
         raise QueryError("there is no statement to run")
     if len(statements) > 1 and form.output is not None:
@@ -130,10 +134,10 @@ def _run(wh: "Warehouse", text: str, asking: Asking, form: Form) -> None:
     for number, statement in enumerate(statements):
         if number and not (form.json or form.csv):
             terminal.say("")
-        ask(wh, statement, asking, form)
+        run_statement(wh, statement, asking, form)
 
 
-def ask(wh: "Warehouse", statement: str, asking: Asking, form: Form) -> None:
+def run_statement(wh: "Warehouse", statement: str, asking: SqlOptions, form: OutputFormat) -> None:
     """Ask one statement and write its rows."""
     answer = wh.sql(
         statement,
@@ -146,12 +150,12 @@ def ask(wh: "Warehouse", statement: str, asking: Asking, form: Form) -> None:
         write_answer(answer, form)
 
 
-def write_answer(answer: "Answer", form: Form) -> None:
+def write_answer(answer: "Answer", form: OutputFormat) -> None:
     """Write the rows of an answer in a form."""
     import pyarrow as pa
 
     from windrow.cli import writers
-    from windrow.queries.answer import narrow
+    from windrow.queries.answer import narrow_integers
     from windrow.queries.sql.statement import parse
 
     if form.output is None and not (form.json or form.csv) and parse(answer.text).explain:
@@ -159,22 +163,22 @@ def write_answer(answer: "Answer", form: Form) -> None:
             terminal.say(row[0])
         return
     if form.output is None and not (form.json or form.csv):
-        shown, total = _show(answer, writers.TABLE_ROWS if form.limit is None else form.limit)
+        shown, total = _show_rows(answer, writers.TABLE_ROWS if form.limit is None else form.limit)
         few = f", {shown:,} shown (--limit, --csv, --json or --output give more)" if shown < total else ""
-        terminal.say(f"{terminal.count(total, 'row')}{_of(answer)}{few}")
+        terminal.say(f"{terminal.count(total, 'row')}{_describe_windows(answer)}{few}")
         return
-    rows = writers.limited(pa.RecordBatchReader.from_stream(answer), form.limit)
+    rows = writers.limit_rows(pa.RecordBatchReader.from_stream(answer), form.limit)
     if form.output is not None:
-        with terminal.progress(f"write {form.output}") as moved:
+        with terminal.progress_bar(f"write {form.output}") as moved:
             done = writers.write_file(rows, form.output, moved)
-        terminal.say(f"{terminal.count(done, 'row')} written to {form.output}{_of(answer)}")
+        terminal.say(f"{terminal.count(done, 'row')} written to {form.output}{_describe_windows(answer)}")
     elif form.csv:
         writers.print_csv(rows)
     else:
-        writers.print_json(map(narrow, rows))
+        writers.print_json(map(narrow_integers, rows))
 
 
-def _show(answer: "Answer", limit: int) -> tuple[int, int]:
+def _show_rows(answer: "Answer", limit: int) -> tuple[int, int]:
     """Print the first rows; gives how many, and how many there are."""
     import pyarrow as pa
 
@@ -191,16 +195,16 @@ def _show(answer: "Answer", limit: int) -> tuple[int, int]:
     return shown, total
 
 
-def _of(answer: "Answer") -> str:
+def _describe_windows(answer: "Answer") -> str:
     """Which windows an answer is of, in words."""
-    from windrow.queries.answer import show_windows
+    from windrow.queries.answer import describe_windows
 
-    words = f" of {show_windows(answer.windows)}" if answer.windows else ""
+    words = f" of {describe_windows(answer.windows)}" if answer.windows else ""
     seconds = answer.staleness.total_seconds()
     return f"{words}, {seconds:g} s behind" if seconds else words
 
 
-def _read(file: str) -> str:
+def _read_text(file: str) -> str:
     if file == _STDIN:
         return sys.stdin.read()
     try:
@@ -215,24 +219,24 @@ def parse_params(given: Sequence[str]) -> list[Any] | dict[str, Any] | None:
     """Parameters as they are bound: all by position, or all by name."""
     if not given:
         return None
-    named = [_name_of(text) for text in given]
+    named = [_find_param_name(text) for text in given]
     if all(name is None for name in named):
-        return [_value(text) for text in given]
+        return [_parse_param(text) for text in given]
     if any(name is None for name in named):
         raise click.UsageError("give all parameters by position, or all as NAME=VALUE")
-    return {str(name): _value(text.partition("=")[2]) for name, text in zip(named, given, strict=True)}
+    return {str(name): _parse_param(text.partition("=")[2]) for name, text in zip(named, given, strict=True)}
 
 
-def _name_of(text: str) -> str | None:
+def _find_param_name(text: str) -> str | None:
     name, equals, _ = text.partition("=")
     return name if equals and name.isidentifier() else None
 
 
-def _value(text: str) -> Any:
+def _parse_param(text: str) -> Any:
     if len(text) >= 2 and text[0] == text[-1] == "'":
         return text[1:-1].replace("''", "'")
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
+    if text.lower() in _PARAM_WORDS:
+        return _PARAM_WORDS[text.lower()]
     for kind in (int, float):
         with contextlib.suppress(ValueError):
             return kind(text)
@@ -240,7 +244,7 @@ def _value(text: str) -> Any:
 
 
 @contextlib.contextmanager
-def telling() -> Iterator[None]:
+def explain_query_errors() -> Iterator[None]:
     """A wrong statement is shown with the place where it is wrong, on lines of its own."""
     try:
         yield
@@ -259,13 +263,13 @@ def show_explanation(told: "Explanation") -> None:
         slide = "-" if window.slide is None else window.slide
         rows.append((window.stream, window.clause, slide, pruned.path, *counts, size, pruned.keys))
     if rows:
-        terminal.table(columns, rows, right=columns[4:8])
+        terminal.print_table(columns, rows, right=columns[4:8])
     if told.pattern:
         terminal.say(f"update pattern: {told.pattern}")
     terminal.say(told.plan.rstrip())
 
 
-def _explanation_json(told: "Explanation") -> dict[str, Any]:
+def _explanation_to_json(told: "Explanation") -> dict[str, Any]:
     def one(pruned: Any, window: Any) -> dict[str, Any]:
         parts = {name: getattr(pruned, name) for name in ("cells", "segments", "rows", "bytes")}
         return {
@@ -282,7 +286,7 @@ def _explanation_json(told: "Explanation") -> dict[str, Any]:
 
 
 WELCOME = "DuckDB's SQL, with windows: FROM stream [WINDOW 10 MINUTES]. End with ;  \\d lists streams, \\q leaves."
-FIRST, NEXT = "windrow> ", "     ...> "
+FIRST_PROMPT, NEXT_PROMPT = "windrow> ", "     ...> "
 _HISTORY_LENGTH = 2000
 _KEYWORDS = [
     "ALL", "AND", "AS", "ASC", "ASOF", "BETWEEN", "BY", "CASE", "COUNT", "DAYS", "DESC", "DESCRIBE", "DISTINCT", "ELSE",
@@ -295,17 +299,17 @@ _KEYWORDS = [
 ReadLine = Callable[[str], str]
 
 
-def prompt(wh: "Warehouse", asking: Asking, form: Form, read_line: ReadLine = input) -> None:
+def run_prompt(wh: "Warehouse", asking: SqlOptions, form: OutputFormat, read_line: ReadLine = input) -> None:
     """Ask, statement by statement, until the input ends."""
-    with _editing(wh):
+    with _line_editing(wh):
         terminal.say(WELCOME)
-        for text in _statements(read_line):
+        for text in _read_statements(read_line):
             try:
                 if text.startswith("\\"):
-                    if _command(wh, text) is False:
+                    if _run_prompt_command(wh, text) is False:
                         return
                 else:
-                    ask(wh, text, asking, form)
+                    run_statement(wh, text, asking, form)
             except WindrowError as error:
                 terminal.note(str(error))
             except KeyboardInterrupt:
@@ -315,14 +319,14 @@ def prompt(wh: "Warehouse", asking: Asking, form: Form, read_line: ReadLine = in
     terminal.say("")
 
 
-def _statements(read_line: ReadLine) -> Iterator[str]:
+def _read_statements(read_line: ReadLine) -> Iterator[str]:
     """What was typed, one statement or command at a time; Ctrl-C drops what was begun."""
-    from windrow.queries.sql.tokens import is_finished, split
+    from windrow.queries.sql.tokens import is_finished, split_statements
 
     lines: list[str] = []
     while True:
         try:
-            lines.append(read_line(NEXT if lines else FIRST))
+            lines.append(read_line(NEXT_PROMPT if lines else FIRST_PROMPT))
         except EOFError:
             return
         except KeyboardInterrupt:
@@ -344,29 +348,29 @@ def _statements(read_line: ReadLine) -> Iterator[str]:
                 continue
             if finished:
                 lines = []
-                yield from split(text)
+                yield from split_statements(text)
 
 
-def _command(wh: "Warehouse", text: str) -> bool:
+def _run_prompt_command(wh: "Warehouse", text: str) -> bool:
     """A command of the prompt itself; False if it was to leave."""
     word, _, name = text.partition(" ")
     if word in ("\\q", "\\quit"):
         return False
     if word == "\\d" and name.strip():
-        columns = _columns(wh).get(name.strip().lower())
+        columns = _find_columns(wh).get(name.strip().lower())
         if columns is None:
             terminal.note(f"there is no stream or table {name.strip()!r}")
         else:
-            terminal.table(("column", "type"), columns)
+            terminal.print_table(("column", "type"), columns)
     elif word == "\\d":
         kinds = [(name, "stream") for name in wh.streams()] + [(name, "table") for name in wh.tables()]
-        terminal.table(("name", "kind"), sorted(kinds))
+        terminal.print_table(("name", "kind"), sorted(kinds))
     else:
         terminal.note(f"{word} is not a command; there are \\d, \\d NAME and \\q")
     return True
 
 
-def _columns(wh: "Warehouse") -> dict[str, list[tuple[str, str]]]:
+def _find_columns(wh: "Warehouse") -> dict[str, list[tuple[str, str]]]:
     """Columns and types of every stream and table, by name in lower case."""
     found = {}
     for name in [*wh.streams(), *wh.tables()]:
@@ -377,21 +381,21 @@ def _columns(wh: "Warehouse") -> dict[str, list[tuple[str, str]]]:
     return found
 
 
-def completions(wh: "Warehouse", word: str, line: str) -> list[str]:
+def find_completions(wh: "Warehouse", word: str, line: str) -> list[str]:
     """What a word may become: columns (of the relations on the line, if any), streams, tables, words of SQL."""
-    from windrow.queries.system_tables import TABLES
+    from windrow.queries.system_tables import TABLE_NAMES
 
     folded, words = word.lower(), line.lower()
-    columns = _columns(wh)
+    columns = _find_columns(wh)
     named = [name for name in columns if name in words]
     wanted = [column for name in named or columns for column, _ in columns[name]]
-    names = [*wanted, *wh.streams(), *wh.tables(), *(f"windrow.{name}" for name in TABLES)]
+    names = [*wanted, *wh.streams(), *wh.tables(), *(f"windrow.{name}" for name in TABLE_NAMES)]
     keywords = [keyword if word[:1].isupper() else keyword.lower() for keyword in _KEYWORDS]
     return [name for name in dict.fromkeys([*names, *keywords]) if name.lower().startswith(folded)]
 
 
 @contextlib.contextmanager
-def _editing(wh: "Warehouse") -> Iterator[None]:
+def _line_editing(wh: "Warehouse") -> Iterator[None]:
     """Line editing with history and completion while the prompt is open, where the terminal has it."""
     try:
         import readline
@@ -402,10 +406,10 @@ def _editing(wh: "Warehouse") -> Iterator[None]:
 
     def complete(word: str, state: int) -> str | None:
         if state == 0:
-            found[:] = completions(wh, word, readline.get_line_buffer())
+            found[:] = find_completions(wh, word, readline.get_line_buffer())
         return found[state] if state < len(found) else None
 
-    history = _history_file()
+    history = _find_history_file()
     with contextlib.suppress(OSError):
         readline.read_history_file(history)
     before = readline.get_completer(), readline.get_completer_delims()
@@ -423,6 +427,6 @@ def _editing(wh: "Warehouse") -> Iterator[None]:
             readline.write_history_file(history)
 
 
-def _history_file() -> Path:
+def _find_history_file() -> Path:
     state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(state) / "windrow" / "sql_history"

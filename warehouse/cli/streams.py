@@ -12,11 +12,11 @@ import click
 
 from windrow.cli import terminal
 from windrow.cli.literals import parse_column
-from windrow.cli.readers import FORMATS, Reading, schema_of
+from windrow.cli.readers import FORMATS, ReadOptions, infer_schema
 from windrow.cli.session import Failure, LazyGroup, Session, command
 from windrow.errors import DefinitionError
-from windrow.times import show as show_time
-from windrow.times import show_duration
+from windrow.times import format_duration
+from windrow.times import format_time as show_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,7 +89,7 @@ def create(
     """Declare a stream."""
     if not columns and like is None:
         raise click.UsageError("say which columns the stream has: --column NAME:TYPE for each, or --like FILE")
-    schema = _schema(columns, like, format, [column for column in (time, expires) if column])
+    schema = _build_schema(columns, like, format, [column for column in (time, expires) if column])
     layout = parse_index(index, maintenance)
     with session.open() as wh:
         wh.create_stream(
@@ -97,19 +97,19 @@ def create(
         )
         status = wh.stream(name)
     if session.json:
-        terminal.write_json(stream_json(status))
+        terminal.write_json(stream_to_json(status))
     else:
-        terminal.say(f"created stream {name}: index {status.index}, because {_because(status)}")
+        terminal.say(f"created stream {name}: index {status.index}, because {_explain_index(status)}")
 
 
-def _because(status: "StreamStatus") -> str:
+def _explain_index(status: "StreamStatus") -> str:
     return "you chose it" if status.index_why == "chosen by the user" else status.index_why
 
 
-def _schema(columns: Sequence[str], like: str | None, format: str | None, times: Sequence[str]) -> "pa.Schema":
+def _build_schema(columns: Sequence[str], like: str | None, format: str | None, times: Sequence[str]) -> "pa.Schema":
     import pyarrow as pa
 
-    fields = {} if like is None else {field.name: field for field in schema_of(like, Reading(format), times)}
+    fields = {} if like is None else {field.name: field for field in infer_schema(like, ReadOptions(format), times)}
     for text in columns:
         field = parse_column(text)
         if like is None and field.name in fields:
@@ -140,14 +140,14 @@ def list_streams(session: Session) -> None:
     with session.open(read_only=True) as wh:
         found = wh.status().streams
     if session.json:
-        terminal.write_json([stream_json(status) for status in found])
+        terminal.write_json([stream_to_json(status) for status in found])
         return
     columns = ("stream", "slide", "rows live", "key", "index", "live rows", "now")
     rows = [
         (
             s.name,
-            show_duration(s.definition.slide),
-            _lives(s),
+            format_duration(s.definition.slide),
+            _describe_lifetime(s),
             terminal.names(s.definition.key),
             s.index,
             f"{s.live_rows:,}",
@@ -156,16 +156,16 @@ def list_streams(session: Session) -> None:
         for s in found
     ]
     if rows:
-        terminal.table(columns, rows, right=("live rows",))
+        terminal.print_table(columns, rows, right=("live rows",))
     else:
         terminal.say("there are no streams; create one with 'windrow stream create'")
 
 
-def _lives(status: "StreamStatus") -> str:
+def _describe_lifetime(status: "StreamStatus") -> str:
     definition = status.definition
     if definition.expires is not None:
-        return f"until {definition.expires}, at most {show_duration(definition.max_lifetime or 0)}"
-    return "for ever" if definition.lifetime is None else show_duration(definition.lifetime)
+        return f"until {definition.expires}, at most {format_duration(definition.max_lifetime or 0)}"
+    return "for ever" if definition.lifetime is None else format_duration(definition.lifetime)
 
 
 @click.command(short_help="Show one stream and why it has its index.")
@@ -176,20 +176,20 @@ def show(session: Session, name: str) -> None:
     with session.open(read_only=True) as wh:
         status = wh.stream(name)
     if session.json:
-        terminal.write_json(stream_json(status))
+        terminal.write_json(stream_to_json(status))
         return
     definition = status.definition
     facts: list[tuple[str, Any]] = [
         ("stream", status.name),
-        ("columns", ", ".join(_column(field) for field in definition.schema)),
+        ("columns", ", ".join(_describe_column(field) for field in definition.schema)),
         ("time", definition.time),
         ("key", terminal.names(definition.key)),
-        ("slide", show_duration(definition.slide)),
-        ("rows live", _lives(status)),
-        ("update pattern", _pattern(status)),
+        ("slide", format_duration(definition.slide)),
+        ("rows live", _describe_lifetime(status)),
+        ("update pattern", _describe_pattern(status)),
         ("index", status.index),
-        ("why", _because(status)),
-        ("now", _clock(status)),
+        ("why", _explain_index(status)),
+        ("now", _describe_clock(status)),
         ("live rows", f"{status.live_rows:,} ({status.stored_rows:,} stored)"),
         (
             "stored in",
@@ -207,37 +207,37 @@ def show(session: Session, name: str) -> None:
                 f"{status.rejected:,} rejected"
             ),
         ),
-        ("limits", _limits(status)),
+        ("limits", _describe_limits(status)),
     ]
     if status.relayout is not None:
-        facts.insert(9, ("relayout", left_in_words(status.relayout)))
-    terminal.pairs(facts)
+        facts.insert(9, ("relayout", describe_remaining(status.relayout)))
+    terminal.print_pairs(facts)
     show_sources(status)
 
 
-def _pattern(status: "StreamStatus") -> str:
+def _describe_pattern(status: "StreamStatus") -> str:
     inputs = status.definition.inputs
     return status.definition.update_pattern + (f", derived from {terminal.names(inputs)}" if inputs else "")
 
 
-def _column(field: "pa.Field") -> str:
+def _describe_column(field: "pa.Field") -> str:
     return f"{field.name} {field.type}{'' if field.nullable else ' not null'}"
 
 
-def _clock(status: "StreamStatus") -> str:
+def _describe_clock(status: "StreamStatus") -> str:
     at = "not slid yet" if status.now is None else f"{show_time(status.now)}, slide {status.slide}"
-    waits = f"; waits for {terminal.waited(status.waiting_for)}" if status.waiting_for else ""
+    waits = f"; waits for {terminal.format_waiting(status.waiting_for)}" if status.waiting_for else ""
     missing = f"; without {terminal.names(status.missing)}" if status.missing else ""
     return at + waits + missing
 
 
-def _limits(status: "StreamStatus") -> str:
+def _describe_limits(status: "StreamStatus") -> str:
     definition = status.definition
-    told = [f"max_ahead {show_duration(definition.max_ahead)}"]
+    told = [f"max_ahead {format_duration(definition.max_ahead)}"]
     if definition.slack:
-        told.append(f"slack {show_duration(definition.slack)}")
+        told.append(f"slack {format_duration(definition.slack)}")
     if definition.max_skew is not None:
-        told.append(f"max_skew {show_duration(definition.max_skew)}")
+        told.append(f"max_skew {format_duration(definition.max_skew)}")
     if definition.origin:
         told.append(f"origin {show_time(definition.origin)}")
     if definition.sources:
@@ -262,10 +262,10 @@ def show_sources(status: "StreamStatus") -> None:
         rows.append(
             (source.name, show_time(source.progress), f"{source.rows:,}", f"{source.rejected:,}", terminal.names(state))
         )
-    terminal.table(columns, rows, right=("rows", "rejected"))
+    terminal.print_table(columns, rows, right=("rows", "rejected"))
 
 
-def stream_json(status: "StreamStatus") -> dict[str, Any]:
+def stream_to_json(status: "StreamStatus") -> dict[str, Any]:
     """All that is known of a stream, for machines."""
     definition = status.definition
     declared = {
@@ -280,7 +280,7 @@ def stream_json(status: "StreamStatus") -> dict[str, Any]:
         "on_source_failure": definition.on_source_failure,
     }
     spans = ("slide", "lifetime", "max_lifetime", "slack", "max_skew", "max_ahead")
-    declared |= terminal.plain({name: getattr(definition, name) for name in spans}, durations=spans)
+    declared |= terminal.to_record({name: getattr(definition, name) for name in spans}, durations=spans)
     index_name, grid, maintenance = status.index.split()
     rows, columns = grid.split("x")
     index = {
@@ -291,12 +291,12 @@ def stream_json(status: "StreamStatus") -> dict[str, Any]:
         "auto": definition.index_auto,
         "why": status.index_why,
         "layouts": status.layouts,
-        "relayout": None if status.relayout is None else terminal.plain(status.relayout),
+        "relayout": None if status.relayout is None else terminal.to_record(status.relayout),
     }
-    return {"name": status.name, "definition": declared, "index": index, **state_json(status)}
+    return {"name": status.name, "definition": declared, "index": index, **stream_state_to_json(status)}
 
 
-def state_json(status: "StreamStatus") -> dict[str, Any]:
+def stream_state_to_json(status: "StreamStatus") -> dict[str, Any]:
     """Where a stream stands, for machines."""
     counted = (
         "live_rows",
@@ -314,7 +314,7 @@ def state_json(status: "StreamStatus") -> dict[str, Any]:
         "rejected",
     )
     sources = [
-        terminal.plain(s, instants=("progress", "effective", "heard")) | {"spoken_for": s.spoken_for}
+        terminal.to_record(s, instants=("progress", "effective", "heard")) | {"spoken_for": s.spoken_for}
         for s in status.sources
     ]
     return {
@@ -337,7 +337,7 @@ def drop(session: Session, name: str, yes: bool) -> None:
     with session.open() as wh:
         confirm_drop("stream", name, wh.stream(name).live_rows, yes=yes)
         wh.drop_stream(name)
-    tell_dropped(session, "stream", name)
+    show_dropped(session, "stream", name)
 
 
 def confirm_drop(kind: str, name: str, rows: int, *, yes: bool) -> None:
@@ -350,7 +350,7 @@ def confirm_drop(kind: str, name: str, rows: int, *, yes: bool) -> None:
         raise Failure("nothing was dropped")
 
 
-def tell_dropped(session: Session, kind: str, name: str) -> None:
+def show_dropped(session: Session, kind: str, name: str) -> None:
     """Say that it is gone."""
     if session.json:
         terminal.write_json({kind: name, "dropped": True})
@@ -408,40 +408,42 @@ def relayout(
             layout = None if index is None else parse_index(index, maintenance)
             keys = [] if no_key else list(key) or None
             how = "now" if move else "steps" if move_with_slides else False
-            report = _turn(wh, name, layout, keys, how, options)
+            report = _change_layout(wh, name, layout, keys, how, options)
         else:
-            from windrow.relayout import relayout_report
+            from windrow.relayout import read_relayout_report
 
-            report = relayout_report(wh._store, name)
+            report = read_relayout_report(wh._store, name)
     if session.json:
-        terminal.write_json(report_json(report))
+        terminal.write_json(relayout_to_json(report))
     else:
-        terminal.say(in_words(report))
+        terminal.say(describe_relayout(report))
 
 
-def _turn(wh: "Warehouse", name: str, layout: Any, keys: Any, how: Any, options: dict[str, Any]) -> "RelayoutReport":
+def _change_layout(
+    wh: "Warehouse", name: str, layout: Any, keys: Any, how: Any, options: dict[str, Any]
+) -> "RelayoutReport":
     if how != "now":
         return wh.relayout(name, layout, key=keys, move=how, **options)
-    with terminal.progress("move", wh.stream(name).bytes, in_bytes=True) as moved:
+    with terminal.progress_bar("move", wh.stream(name).bytes, in_bytes=True) as moved:
         return wh.relayout(
             name, layout, key=keys, move=how, progress=lambda report: moved(report.moved_bytes), **options
         )
 
 
-def report_json(report: "RelayoutReport") -> dict[str, Any]:
+def relayout_to_json(report: "RelayoutReport") -> dict[str, Any]:
     """A change of layout for machines."""
-    return {**terminal.plain(report), "done": report.done}
+    return {**terminal.to_record(report), "done": report.done}
 
 
-def in_words(report: "RelayoutReport") -> str:
+def describe_relayout(report: "RelayoutReport") -> str:
     """Where a change of layout stands, for people."""
     key = f"key {terminal.names(report.key)}" if report.key else "no key"
     into = f"{report.stream}: rows go to {report.index}, {key}"
     moved = f"; {terminal.size(report.moved_bytes)} moved" if report.moved_bytes else ""
-    return f"{into}{moved}; {left_in_words(report)}"
+    return f"{into}{moved}; {describe_remaining(report)}"
 
 
-def left_in_words(report: "RelayoutReport") -> str:
+def describe_remaining(report: "RelayoutReport") -> str:
     """What lies in older layouts, and how it leaves them."""
     if report.done:
         return "nothing lies in older layouts"
@@ -477,7 +479,7 @@ def alter(session: Session, name: str, add_column: str | None, timeout: float, *
         wh.alter_stream(name, add_column=column, timeout=timeout, **options)
         status = wh.stream(name)
     if session.json:
-        terminal.write_json(stream_json(status))
+        terminal.write_json(stream_to_json(status))
     else:
         told = [] if column is None else [f"column {column.name} {column.type}"]
         told += [f"{option.replace('_', ' ')} {value}" for option, value in options.items() if value is not None]

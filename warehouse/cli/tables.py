@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from windrow.cli import terminal
-from windrow.cli.readers import FORMATS, Reading, read_files, schema_of, total_bytes
+from windrow.cli.readers import FORMATS, ReadOptions, count_bytes, infer_schema, read_files
 from windrow.cli.session import Session, command
 from windrow.errors import SchemaError
 
@@ -29,11 +29,11 @@ def put(session: Session, name: str, files: tuple[str, ...], format: str | None,
 
     The columns are those of the first file. Queries see the old table or the new one, never a part.
     """
-    reading = Reading(format, delimiter)
+    reading = ReadOptions(format, delimiter)
     with session.open() as wh:
-        schema = schema_of(files[0], reading, ())
+        schema = infer_schema(files[0], reading, ())
         try:
-            with terminal.progress(f"put {name}", total_bytes(files), in_bytes=True) as moved:
+            with terminal.progress_bar(f"put {name}", count_bytes(files), in_bytes=True) as moved:
                 rows = wh.put_table(name, read_files(files, schema, name, reading, moved))
         except SchemaError as error:
             message = str(error).replace(f"stream {name!r}", f"table {name!r}").replace("the stream", "the table")
@@ -50,17 +50,17 @@ def put(session: Session, name: str, files: tuple[str, ...], format: str | None,
 def list_(session: Session) -> None:
     """List the tables."""
     with session.open(read_only=True) as wh:
-        found = _tables(wh)
+        found = _list_tables(wh)
     if session.json:
         terminal.write_json(
             [{"table": name, "rows": rows, "bytes": size, "columns": columns} for name, rows, size, columns in found]
         )
         return
     shown = [(name, f"{rows:,}", terminal.size(size), ", ".join(columns)) for name, rows, size, columns in found]
-    terminal.table(("table", "rows", "size", "columns"), shown, right=("rows", "size"))
+    terminal.print_table(("table", "rows", "size", "columns"), shown, right=("rows", "size"))
 
 
-def _tables(wh: "Warehouse") -> list[tuple[str, int, int, list[str]]]:
+def _list_tables(wh: "Warehouse") -> list[tuple[str, int, int, list[str]]]:
     import pyarrow as pa
 
     with wh.snapshot([]) as snapshot:

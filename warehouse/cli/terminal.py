@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from windrow.times import show, show_duration
+from windrow.times import format_duration, format_time
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_BARE_WIDTH = 4000
+_UNLIMITED_WIDTH = 4000
 """Columns when nobody looks at a terminal: wide enough that nothing is cut."""
 
-Moved = Callable[[int], None]
+ProgressCallback = Callable[[int], None]
 
 
 def say(text: str) -> None:
@@ -38,11 +38,11 @@ def write_json(document: Any) -> None:
     click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
 
-def console() -> "Console":
+def open_console() -> "Console":
     """Rich's console on stdout, as wide as the terminal, or as its content if there is none."""
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else _BARE_WIDTH
+    width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else _UNLIMITED_WIDTH
     return Console(file=sys.stdout, width=width, highlight=False, soft_wrap=False)
 
 
@@ -63,15 +63,17 @@ def make_table(
         header_style="bold",
     )
     for name in columns:
-        made.add_column(Text(printable(name)), justify="right" if name in right else "left", overflow="fold")
+        made.add_column(Text(escape_controls(name)), justify="right" if name in right else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(Text(cell(value)) for value in row))
+        made.add_row(*(Text(format_cell(value)) for value in row))
     return made
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = (), title: str = "") -> None:
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = (), title: str = ""
+) -> None:
     """Print a table."""
-    made, out = make_table(columns, rows, right=right, title=title), console()
+    made, out = make_table(columns, rows, right=right, title=title), open_console()
     if out.is_terminal:
         out.print(made)
         return
@@ -81,22 +83,22 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Seque
         say(line.rstrip())
 
 
-def pairs(rows: Iterable[tuple[str, Any]]) -> None:
+def print_pairs(rows: Iterable[tuple[str, Any]]) -> None:
     """Print names and what they stand for, one pair a line."""
-    known = [(name, cell(value)) for name, value in rows]
+    known = [(name, format_cell(value)) for name, value in rows]
     width = max((len(name) for name, _ in known), default=0)
     for name, value in known:
         say(f"{name:<{width}}  {value}".rstrip())
 
 
-def printable(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Text without control characters, which data could use to play tricks on a terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def cell(value: Any) -> str:
+def format_cell(value: Any) -> str:
     """A value in a table."""
     if value is None:
         return "null"
@@ -105,8 +107,8 @@ def cell(value: Any) -> str:
     if isinstance(value, dt.datetime):
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, (list, dict, tuple)):
-        return printable(json.dumps(value, ensure_ascii=False, default=cell))
-    return printable(str(value))
+        return escape_controls(json.dumps(value, ensure_ascii=False, default=format_cell))
+    return escape_controls(str(value))
 
 
 def size(count: int) -> str:
@@ -126,7 +128,7 @@ def count(number: int, word: str) -> str:
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
-def milliseconds(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """A short time for people."""
     return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
@@ -136,25 +138,25 @@ def names(items: Iterable[str]) -> str:
     return ", ".join(items) or "-"
 
 
-def waited(sources: Sequence[str]) -> str:
+def format_waiting(sources: Sequence[str]) -> str:
     """Whom a stream waits for; a stream without named sources waits for rows."""
     from windrow.definitions import DEFAULT_SOURCE
 
     return "newer rows" if tuple(sources) == (DEFAULT_SOURCE,) else names(sources)
 
 
-def plain(record: Any, instants: Sequence[str] = (), durations: Sequence[str] = ()) -> dict[str, Any]:
+def to_record(record: Any, instants: Sequence[str] = (), durations: Sequence[str] = ()) -> dict[str, Any]:
     """A record as JSON has it: instants in ISO form, durations in words that windrow reads back."""
     found = asdict(record) if is_dataclass(record) and not isinstance(record, type) else dict(record)
     for name in instants:
-        found[name] = None if found[name] is None else show(found[name])
+        found[name] = None if found[name] is None else format_time(found[name])
     for name in durations:
-        found[name] = None if found[name] is None else show_duration(found[name]) if found[name] else "0 seconds"
+        found[name] = None if found[name] is None else format_duration(found[name]) if found[name] else "0 seconds"
     return found
 
 
 @contextlib.contextmanager
-def progress(what: str, total: int | None = None, *, in_bytes: bool = False) -> Iterator[Moved]:
+def progress_bar(what: str, total: int | None = None, *, in_bytes: bool = False) -> Iterator[ProgressCallback]:
     """A progress bar while the block runs, told how far it has come; nothing unless stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None

@@ -6,9 +6,9 @@ import click
 
 from windrow.cli import terminal
 from windrow.cli.session import LazyGroup, Session, command
-from windrow.cli.streams import confirm_drop, parse_index, tell_dropped
+from windrow.cli.streams import confirm_drop, parse_index, show_dropped
 from windrow.errors import ViewError
-from windrow.times import show as show_time
+from windrow.times import format_time as show_time
 
 if TYPE_CHECKING:
     from windrow.queries.views.ddl import View
@@ -56,19 +56,19 @@ def create(
         made = wh.create_view(name, statement, key=key or None, index=layout, retroactive=retroactive, **options)
         rows = wh.stream(name).live_rows
     if session.json:
-        terminal.write_json(view_json(made) | {"live_rows": rows})
+        terminal.write_json(view_to_json(made) | {"live_rows": rows})
         return
     terminal.say(f"created view {name}: {made.pattern} ({made.why}), index {made.index}")
-    terminal.say(f"{terminal.count(rows, 'row')} at {show_time(made.now)}" + _waits(made))
+    terminal.say(f"{terminal.count(rows, 'row')} at {show_time(made.now)}" + _describe_waiting(made))
 
 
-def _waits(view: "View") -> str:
+def _describe_waiting(view: "View") -> str:
     return f"; waits for {terminal.names(view.waiting_for)}" if view.waiting_for else ""
 
 
-def view_json(view: "View") -> dict[str, Any]:
+def view_to_json(view: "View") -> dict[str, Any]:
     """All that is known of a view, for machines."""
-    return terminal.plain(view, instants=("now",))
+    return terminal.to_record(view, instants=("now",))
 
 
 @click.command("list")
@@ -78,17 +78,24 @@ def list_views(session: Session) -> None:
     with session.open(read_only=True) as wh:
         found = [(each, wh.stream(each.name).live_rows) for each in wh.views()]
     if session.json:
-        terminal.write_json([view_json(each) | {"live_rows": rows} for each, rows in found])
+        terminal.write_json([view_to_json(each) | {"live_rows": rows} for each, rows in found])
         return
     if not found:
         terminal.say("there are no views; create one with 'windrow view create'")
         return
     columns = ("view", "of", "pattern", "index", "live rows", "now")
     rows = [
-        (v.name, terminal.names((*v.inputs, *v.tables)), v.pattern, v.index, f"{live:,}", show_time(v.now) + _waits(v))
+        (
+            v.name,
+            terminal.names((*v.inputs, *v.tables)),
+            v.pattern,
+            v.index,
+            f"{live:,}",
+            show_time(v.now) + _describe_waiting(v),
+        )
         for v, live in found
     ]
-    terminal.table(columns, rows, right=("live rows",))
+    terminal.print_table(columns, rows, right=("live rows",))
 
 
 @click.command(short_help="Show one view, its update pattern and why.")
@@ -106,26 +113,26 @@ def show(session: Session, name: str) -> None:
             )
         status = wh.stream(name)
     if session.json:
-        terminal.write_json(view_json(found) | {"live_rows": status.live_rows})
+        terminal.write_json(view_to_json(found) | {"live_rows": status.live_rows})
         return
-    terminal.pairs(
+    terminal.print_pairs(
         [
             ("view", found.name),
             ("statement", found.sql),
             ("inputs", terminal.names(found.inputs)),
-            ("tables", _tables(found)),
+            ("tables", _describe_tables(found)),
             ("columns", ", ".join(f"{field.name} {field.type}" for field in status.definition.schema)),
             ("update pattern", f"{found.pattern}: {found.why}"),
             ("kept", "recomputed at each slide" if found.recomputed else "from the new rows of each slide"),
             ("restore", "yes" if found.restore else "no"),
             ("index", f"{found.index}: {status.index_why}"),
-            ("now", show_time(found.now) + _waits(found)),
+            ("now", show_time(found.now) + _describe_waiting(found)),
             ("live rows", f"{status.live_rows:,} ({status.stored_rows:,} stored)"),
         ]
     )
 
 
-def _tables(view: "View") -> str:
+def _describe_tables(view: "View") -> str:
     told = [f"{table} (retroactive)" if table in view.retroactive else table for table in view.tables]
     return terminal.names(tuple(told))
 
@@ -139,4 +146,4 @@ def drop(session: Session, name: str, yes: bool) -> None:
     with session.open() as wh:
         confirm_drop("view", name, wh.stream(name).live_rows, yes=yes)
         wh.drop_view(name)
-    tell_dropped(session, "view", name)
+    show_dropped(session, "view", name)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from windrow.cli.terminal import Moved, cell, table
+from windrow.cli.terminal import ProgressCallback, format_cell, print_table
 from windrow.errors import StorageError, WindowError
 
 if TYPE_CHECKING:
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 TABLE_ROWS = 20
 """Rows that a table shows if no limit is given."""
 
-Write = Callable[[bytes], Any]
+WriteBytes = Callable[[bytes], Any]
 
 
-def limited(reader: "pa.RecordBatchReader", limit: int | None) -> "pa.RecordBatchReader":
+def limit_rows(reader: "pa.RecordBatchReader", limit: int | None) -> "pa.RecordBatchReader":
     """The first `limit` rows."""
     import pyarrow as pa
 
@@ -40,7 +40,7 @@ def show_rows(reader: "pa.RecordBatchReader") -> int:
     """Print rows as a table; gives how many."""
     import pyarrow as pa
 
-    from windrow.formats.text import values
+    from windrow.formats.text import json_values
 
     is_ = pa.types
     numbers = [
@@ -48,9 +48,9 @@ def show_rows(reader: "pa.RecordBatchReader") -> int:
     ]
     rows: list[tuple[str, ...]] = []
     for batch in reader:
-        columns = [map(cell, values(*pair)) for pair in zip(batch.columns, batch.schema, strict=True)]
+        columns = [map(format_cell, json_values(*pair)) for pair in zip(batch.columns, batch.schema, strict=True)]
         rows.extend(zip(*columns, strict=True))
-    table(reader.schema.names, rows, right=numbers)
+    print_table(reader.schema.names, rows, right=numbers)
     return len(rows)
 
 
@@ -58,17 +58,17 @@ def print_csv(reader: "pa.RecordBatchReader") -> None:
     """Rows as CSV on stdout."""
     from windrow.formats.text import write_csv
 
-    write_csv(reader, reader.schema, to_stdout())
+    write_csv(reader, reader.schema, open_stdout())
 
 
 def print_json(rows: "Iterable[pa.RecordBatch]") -> None:
     """Rows as JSON on stdout, one object a line."""
     from windrow.formats.text import write_json_lines
 
-    write_json_lines(rows, to_stdout())
+    write_json_lines(rows, open_stdout())
 
 
-def to_stdout() -> Write:
+def open_stdout() -> WriteBytes:
     """Bytes onto stdout."""
     sys.stdout.flush()
     stream = sys.stdout.buffer
@@ -82,7 +82,7 @@ def to_stdout() -> Write:
     return write
 
 
-def write_file(reader: "pa.RecordBatchReader", path: str, moved: Moved) -> int:
+def write_file(reader: "pa.RecordBatchReader", path: str, moved: ProgressCallback) -> int:
     """Write rows to a file whose suffix tells the format; the file is complete when it appears. Gives how many rows."""
     target = Path(path)
     suffix = target.suffix.lower().lstrip(".")
@@ -99,7 +99,7 @@ def write_file(reader: "pa.RecordBatchReader", path: str, moved: Moved) -> int:
     return done
 
 
-def _to_parquet(reader: "pa.RecordBatchReader", path: Path, moved: Moved) -> int:
+def _write_parquet(reader: "pa.RecordBatchReader", path: Path, moved: ProgressCallback) -> int:
     """A Parquet file; what the format has no type for is written as text."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -109,20 +109,24 @@ def _to_parquet(reader: "pa.RecordBatchReader", path: Path, moved: Moved) -> int
     def strange(kind: pa.DataType) -> bool:
         return bool(pa.types.is_interval(kind) or pa.types.is_union(kind) or is_opaque(kind))
 
-    return _to_file(_told_in_text(reader, strange), moved, lambda schema: pq.ParquetWriter(path, schema))
+    return _write_batches(_convert_to_text(reader, strange), moved, lambda schema: pq.ParquetWriter(path, schema))
 
 
-def _to_arrow(reader: "pa.RecordBatchReader", path: Path, moved: Moved) -> int:
+def _write_arrow(reader: "pa.RecordBatchReader", path: Path, moved: ProgressCallback) -> int:
     """An IPC file, which may not change a dictionary on the way: dictionary columns are written plain."""
     import pyarrow as pa
 
     from windrow.formats.text import is_opaque
 
     with pa.OSFile(str(path), "wb") as sink:
-        return _to_file(_decoded(_told_in_text(reader, is_opaque)), moved, lambda schema: pa.ipc.new_file(sink, schema))
+        return _write_batches(
+            _decode_dictionaries(_convert_to_text(reader, is_opaque)),
+            moved,
+            lambda schema: pa.ipc.new_file(sink, schema),
+        )
 
 
-def _to_file(rows: "pa.RecordBatchReader", moved: Moved, open_: Callable[["pa.Schema"], Any]) -> int:
+def _write_batches(rows: "pa.RecordBatchReader", moved: ProgressCallback, open_: Callable[["pa.Schema"], Any]) -> int:
     done = 0
     with open_(rows.schema) as writer:
         for batch in rows:
@@ -132,25 +136,27 @@ def _to_file(rows: "pa.RecordBatchReader", moved: Moved, open_: Callable[["pa.Sc
     return done
 
 
-def _told_in_text(reader: "pa.RecordBatchReader", strange: Callable[["pa.DataType"], bool]) -> "pa.RecordBatchReader":
+def _convert_to_text(
+    reader: "pa.RecordBatchReader", strange: Callable[["pa.DataType"], bool]
+) -> "pa.RecordBatchReader":
     """Rows with no name twice, and with text instead of types that are strange to the file's format."""
     import pyarrow as pa
 
-    from windrow.formats.text import BITS, contains, distinct, text
+    from windrow.formats.text import BITS, contains_type, distinct_names, format_column
 
     given: pa.Schema = reader.schema
-    odd = [contains(field.type, strange) or field.metadata == BITS for field in given]
+    odd = [contains_type(field.type, strange) or field.metadata == BITS for field in given]
     schema = pa.schema(
         [
             pa.field(name, pa.string()) if told else field.with_name(name)
-            for name, field, told in zip(distinct(given.names), given, odd, strict=True)
+            for name, field, told in zip(distinct_names(given.names), given, odd, strict=True)
         ]
     )
 
     def pieces() -> "Iterator[pa.RecordBatch]":
         for batch in reader:
             columns = [
-                text(column, field) if told else column
+                format_column(column, field) if told else column
                 for column, field, told in zip(batch.columns, given, odd, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -158,7 +164,7 @@ def _told_in_text(reader: "pa.RecordBatchReader", strange: Callable[["pa.DataTyp
     return pa.RecordBatchReader.from_batches(schema, pieces())
 
 
-def _decoded(reader: "pa.RecordBatchReader") -> "pa.RecordBatchReader":
+def _decode_dictionaries(reader: "pa.RecordBatchReader") -> "pa.RecordBatchReader":
     import pyarrow as pa
 
     coded = [pa.types.is_dictionary(field.type) for field in reader.schema]
@@ -174,24 +180,24 @@ def _decoded(reader: "pa.RecordBatchReader") -> "pa.RecordBatchReader":
     return pa.RecordBatchReader.from_batches(schema, pieces())
 
 
-def _to_csv(reader: "pa.RecordBatchReader", path: Path, moved: Moved) -> int:
+def _write_csv(reader: "pa.RecordBatchReader", path: Path, moved: ProgressCallback) -> int:
     from windrow.formats.text import write_csv
 
     with path.open("wb") as sink:
         return write_csv(reader, reader.schema, sink.write, moved)
 
 
-def _to_json(reader: "pa.RecordBatchReader", path: Path, moved: Moved) -> int:
+def _write_json(reader: "pa.RecordBatchReader", path: Path, moved: ProgressCallback) -> int:
     from windrow.formats.text import write_json_lines
 
     with path.open("wb") as sink:
         return write_json_lines(reader, sink.write, moved)
 
 
-_WRITERS: dict[str, Callable[["pa.RecordBatchReader", Path, Moved], int]] = {
-    "parquet": _to_parquet,
-    "arrow": _to_arrow,
-    "csv": _to_csv,
-    "json": _to_json,
-    "jsonl": _to_json,
+_WRITERS: dict[str, Callable[["pa.RecordBatchReader", Path, ProgressCallback], int]] = {
+    "parquet": _write_parquet,
+    "arrow": _write_arrow,
+    "csv": _write_csv,
+    "json": _write_json,
+    "jsonl": _write_json,
 }

@@ -18,16 +18,16 @@ import pyarrow as pa
 
 from windrow.cli import terminal
 from windrow.cli.admin import show_status
-from windrow.cli.clock import report_json
+from windrow.cli.clock import slide_to_json
 from windrow.cli.writers import show_rows
-from windrow.demo.scenes import ad_hoc, again_and_again, another_layout, kept_join, spark_ingest
+from windrow.demo.scenes import play_layout, play_periodic, play_spark, play_sql, play_views
 from windrow.errors import DefinitionError
 from windrow.indexes.partitioners import Index
 from windrow.slide import SlideReport
-from windrow.times import SECOND, instant, show, to_datetime
+from windrow.times import SECOND, format_time, parse_instant, to_datetime
 from windrow.warehouse import Warehouse
 
-START = instant("2025-06-02T08:00:00")
+START = parse_instant("2025-06-02T08:00:00")
 MINUTE = 60 * SECOND
 UTC = pa.timestamp("us", "UTC")
 LEASES = pa.schema([("ts", UTC), ("host", pa.string()), ("port", pa.int32()), ("exp", UTC)])
@@ -39,7 +39,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass
-class Stage:
+class DemoState:
     """What the scenes share: the warehouse, the seeded randomness, and the truth to compare with."""
 
     wh: Warehouse
@@ -64,11 +64,11 @@ class Stage:
     def table(self, columns: tuple[str, ...], rows: list[tuple[Any, ...]], right: tuple[str, ...] = ()) -> None:
         """Show a table."""
         if not self.quiet:
-            terminal.table(columns, rows, right=right)
+            terminal.print_table(columns, rows, right=right)
             terminal.say("")
 
 
-def generate_leases(stage: Stage, update: int) -> pa.Table:
+def generate_leases(stage: DemoState, update: int) -> pa.Table:
     """Two minutes of leases: each lives as long as it was asked for, one in twenty arrives late, a few are broken."""
     count, random = stage.rows, stage.random
     ts = START + (update - 1) * 2 * MINUTE + random.integers(1, 2 * MINUTE, count)
@@ -89,7 +89,7 @@ def generate_leases(stage: Stage, update: int) -> pa.Table:
     )
 
 
-def generate_packets(stage: Stage, minute: int, count: int) -> pa.Table:
+def generate_packets(stage: DemoState, minute: int, count: int) -> pa.Table:
     """One minute of packet headers: a few hosts send most of them, and every fifth packet answers an earlier one."""
     random = stage.random
     ts = np.sort(START + (minute - 1) * MINUTE + random.integers(1, MINUTE + 1, count))
@@ -105,7 +105,7 @@ def generate_packets(stage: Stage, minute: int, count: int) -> pa.Table:
     return table
 
 
-def declare(stage: Stage) -> Facts:
+def play_streams(stage: DemoState) -> Facts:
     """Two streams."""
     stage.tell("Leases end when they end; packets are kept for 16 minutes, and come from two probes.")
     stage.typed(
@@ -134,7 +134,7 @@ def declare(stage: Stage) -> Facts:
     return {s.name: s.index for s in statuses}
 
 
-def lifetimes(stage: Stage) -> Facts:
+def play_lifetimes(stage: DemoState) -> Facts:
     """Rows with lifetimes of their own come and go; the cost follows the batch."""
     stage.tell(
         f"{stage.updates} batches of {stage.rows:,} leases, each appended and slid in. "
@@ -150,7 +150,7 @@ def lifetimes(stage: Stage) -> Facts:
     rows = [
         (
             r.slide,
-            show(r.now),
+            format_time(r.now),
             f"{r.inserted:,}",
             f"{r.late:,}",
             f"{r.expired:,}",
@@ -158,15 +158,15 @@ def lifetimes(stage: Stage) -> Facts:
             r.rebuilt,
             r.dropped,
             terminal.size(r.bytes_written),
-            terminal.milliseconds(r.seconds),
+            terminal.format_seconds(r.seconds),
         )
         for r in reports[step - 1 :: step]
     ]
     stage.table(columns, rows, right=columns[2:])
-    return {"slides": [report_json(report) for report in reports]}
+    return {"slides": [slide_to_json(report) for report in reports]}
 
 
-def silence(stage: Stage) -> Facts:
+def play_silence(stage: DemoState) -> Facts:
     """A source falls silent: the stream waits, and says for whom."""
     minutes = max(12, stage.updates // 2)
     share = max(50, stage.rows // 4)
@@ -187,7 +187,7 @@ def silence(stage: Stage) -> Facts:
     stage.tell(
         f"\n'south' had nothing to send, and says so. The stream catches up {SILENT_MINUTES} slots in one update:"
     )
-    stage.typed(f"windrow heartbeat packets --source south --up-to {show(end)}", "windrow slide packets")
+    stage.typed(f"windrow heartbeat packets --source south --up-to {format_time(end)}", "windrow slide packets")
     stage.wh.heartbeat("packets", source="south", up_to=to_datetime(end))
     report = stage.wh.slide("packets")
     stage.table(
@@ -195,19 +195,19 @@ def silence(stage: Stage) -> Facts:
         [
             (
                 report.slide,
-                show(status.now),
-                show(report.now),
+                format_time(status.now),
+                format_time(report.now),
                 f"{report.inserted:,}",
                 f"{report.expired:,}",
-                terminal.milliseconds(report.seconds),
+                terminal.format_seconds(report.seconds),
             )
         ],
         right=("in", "out", "took"),
     )
-    return {"waited_for": list(waiting), "slide": report_json(report)}
+    return {"waited_for": list(waiting), "slide": slide_to_json(report)}
 
 
-def asking(stage: Stage) -> Facts:
+def play_asking(stage: DemoState) -> Facts:
     """Answers by key and by window, the same as plain arithmetic over all that was generated."""
     stage.tell("The rows of one host and port, straight through the directory:")
     stage.typed("windrow probe leases --key 10.0.0.7,443 --window '10 minutes' --limit 5")
@@ -223,8 +223,8 @@ def asking(stage: Stage) -> Facts:
         "rows.group_by('src').aggregate([('len', 'count'), ('len', 'sum')])",
     )
     scanned = stage.wh.scan("packets", window="10 minutes", columns=["src", "len"]).read_all()
-    top = _top(scanned)
-    expected = _top(_last_minutes(stage, 10))
+    top = _find_top_sources(scanned)
+    expected = _find_top_sources(_last_minutes(stage, 10))
     stage.table(
         ("src", "packets", "bytes"), [(s, f"{n:,}", f"{b:,}") for s, n, b in top], right=("src", "packets", "bytes")
     )
@@ -236,7 +236,7 @@ def asking(stage: Stage) -> Facts:
     return {"probe_rows": found.num_rows, "top": [list(row) for row in top], "equal": equal}
 
 
-def _last_minutes(stage: Stage, minutes: int) -> pa.Table:
+def _last_minutes(stage: DemoState, minutes: int) -> pa.Table:
     """The truth: every generated packet whose time is in the window."""
     everything = pa.concat_tables(stage.packets)
     now = stage.wh.stream("packets").now or 0
@@ -244,14 +244,14 @@ def _last_minutes(stage: Stage, minutes: int) -> pa.Table:
     return everything.filter(pa.array((ts > now - minutes * MINUTE) & (ts <= now)))
 
 
-def _top(rows: pa.Table) -> list[tuple[int, int, int]]:
+def _find_top_sources(rows: pa.Table) -> list[tuple[int, int, int]]:
     source, sent = rows.column("src").to_numpy(), rows.column("len").to_numpy().astype(np.int64)
     packets, octets = np.bincount(source), np.bincount(source, weights=sent).astype(np.int64)
     order = np.lexsort((np.arange(len(octets)), -octets))[:5]
     return [(int(s), int(packets[s]), int(octets[s])) for s in order]
 
 
-def turned_away(stage: Stage) -> Facts:
+def play_rejected(stage: DemoState) -> Facts:
     """Rows that cannot be taken are kept apart, with the reason."""
     rows = stage.wh.rejected("leases")
     reasons = rows.group_by("_reason").aggregate([("_reason", "count")]).sort_by("_reason")
@@ -262,7 +262,7 @@ def turned_away(stage: Stage) -> Facts:
     return {"rejected": counted}
 
 
-def twice(stage: Stage) -> Facts:
+def play_twice(stage: DemoState) -> Facts:
     """The same batch again changes nothing."""
     batch = pa.table(
         [
@@ -282,7 +282,7 @@ def twice(stage: Stage) -> Facts:
     return {"duplicate": [first.duplicate, second.duplicate]}
 
 
-def upkeep(stage: Stage) -> Facts:
+def play_upkeep(stage: DemoState) -> Facts:
     """Everything verified, and what is no longer needed removed."""
     stage.tell("Every file, checksum, sort order, directory entry and cell, verified; then the clean-up:")
     stage.typed("windrow check", "windrow gc")
@@ -304,22 +304,22 @@ class Scene:
 
     name: str
     title: str
-    play: Callable[[Stage], Facts]
+    play: Callable[[DemoState], Facts]
 
 
 SCENES = (
-    Scene("streams", "Two streams", declare),
-    Scene("lifetimes", "Every row has its own lifetime", lifetimes),
-    Scene("silence", "A silent source", silence),
-    Scene("asking", "Asking", asking),
-    Scene("sql", "Asking in SQL", ad_hoc),
-    Scene("views", "A join that is kept", kept_join),
-    Scene("periodic", "Asked again and again", again_and_again),
-    Scene("layout", "Another layout, while it is in use", another_layout),
-    Scene("rejected", "Rows that cannot be taken", turned_away),
-    Scene("twice", "The same batch twice", twice),
-    Scene("spark", "Through Spark", spark_ingest),
-    Scene("upkeep", "Looking after it", upkeep),
+    Scene("streams", "Two streams", play_streams),
+    Scene("lifetimes", "Every row has its own lifetime", play_lifetimes),
+    Scene("silence", "A silent source", play_silence),
+    Scene("asking", "Asking", play_asking),
+    Scene("sql", "Asking in SQL", play_sql),
+    Scene("views", "A join that is kept", play_views),
+    Scene("periodic", "Asked again and again", play_periodic),
+    Scene("layout", "Another layout, while it is in use", play_layout),
+    Scene("rejected", "Rows that cannot be taken", play_rejected),
+    Scene("twice", "The same batch twice", play_twice),
+    Scene("spark", "Through Spark", play_spark),
+    Scene("upkeep", "Looking after it", play_upkeep),
 )
 
 
@@ -338,8 +338,8 @@ def run(
         if name not in names:
             raise DefinitionError(f"the demo has no scene {name!r}; it has {', '.join(names)}")
     facts: dict[str, Facts] = {}
-    with _place(folder) as path, Warehouse(path) as wh:
-        stage = Stage(wh, updates, rows, np.random.default_rng(seed), quiet=as_json)
+    with _open_folder(folder) as path, Warehouse(path) as wh:
+        stage = DemoState(wh, updates, rows, np.random.default_rng(seed), quiet=as_json)
         for number, scene in enumerate((scene for scene in SCENES if scene.name not in skip), 1):
             stage.tell(f"{'' if number == 1 else chr(10)}{number}. {scene.title}\n")
             facts[scene.name] = scene.play(stage)
@@ -352,7 +352,7 @@ def run(
 
 
 @contextlib.contextmanager
-def _place(folder: str | None) -> Iterator[Path]:
+def _open_folder(folder: str | None) -> Iterator[Path]:
     if folder is not None:
         yield Path(folder)
         return

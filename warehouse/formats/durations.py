@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.times import show_duration, unit_micros
+from windrow.times import format_duration, unit_micros
 
 _NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _DAY = 86_400 * _NANOS["s"]
@@ -27,21 +27,25 @@ _ISO_TIMES = {"H": "hour", "M": "minute", "S": "second"}
 _LAYOUT = np.dtype([("months", "<i4"), ("days", "<i4"), ("nanos", "<i8")])
 
 
-def in_words(column: pa.Array) -> pa.Array:
+def format_durations(column: pa.Array) -> pa.Array:
     """A column of durations or intervals as text."""
     if pa.types.is_duration(column.type):
         scale = _NANOS[column.type.unit]
-        return by_distinct(column, lambda values: [words(v * scale) for v in values.cast(pa.int64()).to_pylist()])
-    return by_distinct(column, lambda values: [words(v.nanoseconds, v.days, v.months) for v in values.to_pylist()])
+        return map_distinct(
+            column, lambda values: [format_interval(v * scale) for v in values.cast(pa.int64()).to_pylist()]
+        )
+    return map_distinct(
+        column, lambda values: [format_interval(v.nanoseconds, v.days, v.months) for v in values.to_pylist()]
+    )
 
 
-def by_distinct(column: pa.Array, make: Callable[[pa.Array], list[str]]) -> pa.Array:
+def map_distinct(column: pa.Array, make: Callable[[pa.Array], list[str]]) -> pa.Array:
     """A column of text that is made once for each distinct value."""
     coded = column.dictionary_encode()
     return pa.array(make(coded.dictionary), pa.string()).take(coded.indices)
 
 
-def words(nanos: int, days: int = 0, months: int = 0) -> str:
+def format_interval(nanos: int, days: int = 0, months: int = 0) -> str:
     """One value in words; every part has its own sign."""
     parts = [
         f"{amount} {unit}{'' if abs(amount) == 1 else 's'}"
@@ -49,43 +53,43 @@ def words(nanos: int, days: int = 0, months: int = 0) -> str:
         if amount
     ]
     if nanos or not parts:
-        parts.append(_time_in_words(nanos))
+        parts.append(_format_nanos(nanos))
     return " ".join(parts)
 
 
-def _time_in_words(nanos: int) -> str:
+def _format_nanos(nanos: int) -> str:
     if not nanos:
         return "0 seconds"
     micros, rest = divmod(abs(nanos), 1000)
     sign = "-" if nanos < 0 else ""
-    return f"{sign}{abs(nanos)} nanoseconds" if rest else f"{sign}{show_duration(micros)}"
+    return f"{sign}{abs(nanos)} nanoseconds" if rest else f"{sign}{format_duration(micros)}"
 
 
-def from_words(column: pa.Array, kind: pa.DurationType) -> pa.Array:
+def parse_durations(column: pa.Array, kind: pa.DurationType) -> pa.Array:
     """Text as durations: words, ISO 8601 (PT90S), a clock (01:30:00), or a bare number of the column's unit."""
     coded = column.dictionary_encode()
-    counts = [_count(text, kind) for text in coded.dictionary.to_pylist()]
+    counts = [_parse_count(text, kind) for text in coded.dictionary.to_pylist()]
     return pa.array(counts, pa.int64()).cast(kind).take(coded.indices)
 
 
-def _count(text: str, kind: pa.DurationType) -> int | None:
+def _parse_count(text: str, kind: pa.DurationType) -> int | None:
     if not text.strip():
         return None
     if re.fullmatch(r"\s*[+-]?\d+\s*", text):
         return int(text)
-    months, nanos = _parsed(text)
+    months, nanos = _parse_parts(text)
     exact = nanos / _NANOS[kind.unit]
     if months or exact.denominator != 1 or abs(exact) >= 1 << 63:
         raise pa.ArrowInvalid(f"{text!r} is no duration that can be counted in {kind.unit}")
     return int(exact)
 
 
-def _parsed(text: str) -> tuple[Fraction, Fraction]:
+def _parse_parts(text: str) -> tuple[Fraction, Fraction]:
     """Months and nanoseconds of a text."""
     if found := _ISO.fullmatch(text.strip()):
         dated = re.sub(r"[A-Z]", lambda unit: f" {_ISO_UNITS[unit[0]]} ", found[2])
         timed = re.sub(r"[A-Z]", lambda unit: f" {_ISO_TIMES[unit[0]]} ", found[3] or "")
-        months, nanos = _parsed(dated + timed)
+        months, nanos = _parse_parts(dated + timed)
         return (-months, -nanos) if found[1] == "-" else (months, nanos)
     months = nanos = Fraction(0)
     at = 0
@@ -109,7 +113,7 @@ def _parsed(text: str) -> tuple[Fraction, Fraction]:
     return months, nanos
 
 
-def as_durations(column: Any, kind: pa.DurationType) -> pa.Array:
+def to_durations(column: Any, kind: pa.DurationType) -> pa.Array:
     """Intervals as durations, a day being 24 hours; one with months, or too fine or long to be counted, is refused."""
     parts = np.frombuffer(column.buffers()[1], _LAYOUT, len(column), column.offset * _LAYOUT.itemsize)
     valid = pc.is_valid(column).to_numpy(zero_copy_only=False)
@@ -118,6 +122,6 @@ def as_durations(column: Any, kind: pa.DurationType) -> pa.Array:
     wrong = (months != 0) | (nanos % unit != 0) | (np.abs(days.astype(float) * (_DAY / unit)) >= float(1 << 62))
     if wrong.any():
         first = column[int(np.argmax(wrong))].as_py()
-        told = words(first.nanoseconds, first.days, first.months)
+        told = format_interval(first.nanoseconds, first.days, first.months)
         raise pa.ArrowInvalid(f"the interval '{told}' is no number of {kind.unit}; cast it to text")
     return pa.array(days.astype("i8") * (_DAY // unit) + nanos // unit, pa.int64(), mask=~valid).cast(kind)

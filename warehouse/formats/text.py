@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
-from windrow.formats.durations import in_words
-from windrow.formats.timestamps import iso
+from windrow.formats.durations import format_durations
+from windrow.formats.timestamps import format_iso
 
 MARK = b"windrow.type"
 HUGE = {MARK: b"HUGEINT"}
@@ -23,8 +23,8 @@ BITS = {MARK: b"BIT"}
 """Marks a column of bit strings, which Arrow carries as bytes."""
 _JSON_ROWS = 8192
 
-Write = Callable[[bytes], Any]
-Moved = Callable[[int], None]
+WriteBytes = Callable[[bytes], Any]
+ReportRows = Callable[[int], None]
 
 
 def bytes_text(value: bytes) -> str:
@@ -56,47 +56,47 @@ def type_name(field: pa.Field) -> str:
     return "BIT" if field.metadata == BITS else str(field.type)
 
 
-def contains(kind: pa.DataType, wanted: Callable[[pa.DataType], bool]) -> bool:
+def contains_type(kind: pa.DataType, wanted: Callable[[pa.DataType], bool]) -> bool:
     """Whether a type, or one nested in it, is `wanted`."""
     inner = (kind.field(at).type for at in range(kind.num_fields)) if pa.types.is_nested(kind) else ()
-    return wanted(kind) or any(contains(one, wanted) for one in inner)
+    return wanted(kind) or any(contains_type(one, wanted) for one in inner)
 
 
-def plain(column: pa.Array) -> pa.Array:
+def decode_column(column: pa.Array) -> pa.Array:
     """A column without encodings and extensions: just its values."""
     kind = column.type
     if pa.types.is_dictionary(kind):
-        return plain(column.dictionary_decode())
+        return decode_column(column.dictionary_decode())
     if pa.types.is_run_end_encoded(kind):
-        return plain(pc.run_end_decode(column))
+        return decode_column(pc.run_end_decode(column))
     if isinstance(kind, pa.Bool8Type):
         return column.storage.cast(pa.bool_())
     if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, (pa.OpaqueType, pa.UuidType)):
-        return plain(column.storage)
+        return decode_column(column.storage)
     return column
 
 
-def _words_of(kind: pa.DataType) -> Callable[[pa.Array], pa.Array] | None:
+def _find_formatter(kind: pa.DataType) -> Callable[[pa.Array], pa.Array] | None:
     """What writes the values of a type as text, None for types that need no words of their own."""
     is_ = pa.types
     if is_.is_timestamp(kind) or is_.is_date(kind) or is_.is_time(kind):
-        return iso
+        return format_iso
     if is_.is_duration(kind) or is_.is_interval(kind):
-        return in_words
+        return format_durations
     if isinstance(kind, pa.UuidType):
-        return _each(str)
+        return _format_each(str)
     if is_opaque(kind):
         return _opaque
-    return _each(bytes_text) if is_bytes(kind) else None
+    return _format_each(bytes_text) if is_bytes(kind) else None
 
 
-def _each(make: Callable[[Any], str]) -> Callable[[pa.Array], pa.Array]:
+def _format_each(make: Callable[[Any], str]) -> Callable[[pa.Array], pa.Array]:
     return lambda column: pa.array([None if v is None else make(v) for v in column.to_pylist()], pa.string())
 
 
 def _opaque(column: pa.Array) -> pa.Array:
     make = _bignum if column.type.type_name == "bignum" else bytes_text
-    return _each(make)(column.storage)
+    return _format_each(make)(column.storage)
 
 
 def _bignum(stored: bytes) -> str:
@@ -111,22 +111,22 @@ def _bits(stored: bytes) -> str:
     return "".join(f"{b:08b}" for b in stored[1:])[stored[0] :]
 
 
-def text(column: pa.Array, field: pa.Field) -> pa.Array:
+def format_column(column: pa.Array, field: pa.Field) -> pa.Array:
     """A column as text if its type has a form of its own or is nested; else as it is."""
     if field.metadata == BITS:
-        return _each(_bits)(column)
-    column = plain(column)
+        return _format_each(_bits)(column)
+    column = decode_column(column)
     if pa.types.is_nested(column.type):
-        return pa.array([None if v is None else json(v).decode() for v in values(column)], pa.string())
-    words = _words_of(column.type)
+        return pa.array([None if v is None else encode_json(v).decode() for v in json_values(column)], pa.string())
+    words = _find_formatter(column.type)
     return column if words is None else words(column)
 
 
-def values(column: pa.Array, field: pa.Field | None = None) -> list[Any]:
+def json_values(column: pa.Array, field: pa.Field | None = None) -> list[Any]:
     """A column's values as JSON has them: numbers, truth values, text, lists, objects and nulls."""
     if field is not None and field.metadata == BITS:
-        return list(text(column, field).to_pylist())
-    column = plain(column)
+        return list(format_column(column, field).to_pylist())
+    column = decode_column(column)
     kind = column.type
     if pa.types.is_nested(kind):
         return _nested(column)
@@ -134,7 +134,7 @@ def values(column: pa.Array, field: pa.Field | None = None) -> list[Any]:
         return _numbers(column)
     if pa.types.is_decimal(kind):
         return list(column.cast(pa.string()).to_pylist())
-    words = _words_of(kind)
+    words = _find_formatter(kind)
     return list((column if words is None else words(column)).to_pylist())
 
 
@@ -156,13 +156,13 @@ def _nested(column: Any) -> list[Any]:
         return _union(column)
     there = column.is_valid().to_pylist()
     if pa.types.is_struct(kind):
-        names = distinct([kind.field(at).name for at in range(kind.num_fields)])
-        parts = [values(column.field(at)) for at in range(kind.num_fields)]
+        names = distinct_names([kind.field(at).name for at in range(kind.num_fields)])
+        parts = [json_values(column.field(at)) for at in range(kind.num_fields)]
         rows = zip(*parts, strict=True) if parts else [()] * len(column)
         return [dict(zip(names, row, strict=True)) if valid else None for row, valid in zip(rows, there, strict=True)]
     if pa.types.is_fixed_size_list(kind):
         size = kind.list_size
-        inner = values(column.values.slice(column.offset * size, len(column) * size))
+        inner = json_values(column.values.slice(column.offset * size, len(column) * size))
         return [inner[at * size : (at + 1) * size] if valid else None for at, valid in enumerate(there)]
     if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
         return _nested(column.cast(pa.large_list(kind.value_field)))
@@ -174,24 +174,24 @@ def _nested(column: Any) -> list[Any]:
 
 def _items(column: Any, start: int, length: int) -> list[Any]:
     if not pa.types.is_map(column.type):
-        return values(column.values.slice(start, length))
+        return json_values(column.values.slice(start, length))
     keys, items = column.keys.slice(start, length), column.items.slice(start, length)
-    return [list(pair) for pair in zip(values(keys), values(items), strict=True)]
+    return [list(pair) for pair in zip(json_values(keys), json_values(items), strict=True)]
 
 
 def _union(column: Any) -> list[Any]:
     kind = column.type
-    parts = {code: values(column.field(at)) for at, code in enumerate(kind.type_codes)}
+    parts = {code: json_values(column.field(at)) for at, code in enumerate(kind.type_codes)}
     places = column.offsets.to_pylist() if kind.mode == "dense" else range(len(column))
     return [parts[code][at] for code, at in zip(column.type_codes.to_pylist(), places, strict=True)]
 
 
-def json(value: Any) -> bytes:
-    """A value of `values`, or a row of them, as JSON."""
+def encode_json(value: Any) -> bytes:
+    """A value of `json_values`, or a row of them, as JSON."""
     return msgspec.json.encode(value)
 
 
-def distinct(names: Sequence[str]) -> list[str]:
+def distinct_names(names: Sequence[str]) -> list[str]:
     """Names of which none occurs twice, made so as DuckDB does: a, a_1."""
     taken, found = set(names), list[str]()
     seen: set[str] = set()
@@ -205,10 +205,12 @@ def distinct(names: Sequence[str]) -> list[str]:
     return found
 
 
-def write_csv(rows: Iterable[pa.RecordBatch], schema: pa.Schema, write: Write, moved: Moved = lambda _: None) -> int:
+def write_csv(
+    rows: Iterable[pa.RecordBatch], schema: pa.Schema, write: WriteBytes, moved: ReportRows = lambda _: None
+) -> int:
     """Write rows as CSV with a header; gives how many."""
     done = 0
-    names = distinct(schema.names)
+    names = distinct_names(schema.names)
     header = pa.schema([(name, pa.string()) for name in names])
     write(_csv(header.empty_table(), pcsv.WriteOptions()))
     bare = pcsv.WriteOptions(include_header=False)
@@ -229,21 +231,21 @@ def _csv(rows: Any, options: pcsv.WriteOptions) -> bytes:
 
 def _csv_column(column: pa.Array, field: pa.Field) -> pa.Array:
     """A column that Arrow's CSV writer takes."""
-    written = text(column, field)
+    written = format_column(column, field)
     if pa.types.is_float16(written.type):
         return written.cast(pa.float32())
     return written.cast(pa.string()) if pa.types.is_string_view(written.type) else written
 
 
-def write_json_lines(rows: Iterable[pa.RecordBatch], write: Write, moved: Moved = lambda _: None) -> int:
+def write_json_lines(rows: Iterable[pa.RecordBatch], write: WriteBytes, moved: ReportRows = lambda _: None) -> int:
     """Write rows as JSON, one object a line; gives how many."""
     done = 0
     for batch in rows:
-        names = distinct(batch.schema.names)
+        names = distinct_names(batch.schema.names)
         for start in range(0, batch.num_rows, _JSON_ROWS):
             piece = batch.slice(start, _JSON_ROWS)
-            columns = [values(column, field) for column, field in zip(piece.columns, piece.schema, strict=True)]
-            lines = [json(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
+            columns = [json_values(column, field) for column, field in zip(piece.columns, piece.schema, strict=True)]
+            lines = [encode_json(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
             write(b"\n".join(lines) + b"\n")
             done += piece.num_rows
         moved(done)

@@ -22,49 +22,51 @@ _ZONED = r"[T ]\d.*(Z|[+-]\d{2}(:?\d{2})?)$"
 _DATE_ONLY = r"^\d{4}-\d{2}-\d{2}$"
 
 
-def iso(column: pa.Array) -> pa.Array:
+def format_iso(column: pa.Array) -> pa.Array:
     """Dates, timestamps or times of the day as text; times with a zone are given in UTC, with a Z."""
     kind = column.type
     if pa.types.is_date64(kind):
-        return iso(column.cast(pa.date32()))
+        return format_iso(column.cast(pa.date32()))
     if pa.types.is_time(kind):
-        return _times_of_day(column)
+        return _format_times_of_day(column)
     zone = "Z" if pa.types.is_timestamp(kind) and kind.tz else ""
-    if not _usual(column):
-        return _unusual_text(column, zone)
+    if not _has_usual_years(column):
+        return _format_unusual(column, zone)
     if pa.types.is_date(kind):
         return column.cast(pa.string())
     text = pc.replace_substring(column.cast(pa.timestamp(kind.unit)).cast(pa.string()), " ", "T", max_replacements=1)
-    return _with_zone(text if kind.unit == "s" else _short(text), zone)
+    return _with_zone(text if kind.unit == "s" else _trim_zeros(text), zone)
 
 
-def _counts(column: pa.Array) -> pa.Array:
+def _to_counts(column: pa.Array) -> pa.Array:
     return column.cast(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
 
 
-def _usual(column: pa.Array) -> bool:
+def _has_usual_years(column: pa.Array) -> bool:
     """Whether all values are of years that have four digits, and no infinity."""
-    extremes = pc.min_max(_counts(column))
+    extremes = pc.min_max(_to_counts(column))
     low, high = extremes["min"].as_py(), extremes["max"].as_py()
     if low is None:
         return True
     if pa.types.is_date(column.type):
         return bool(_SECONDS[0] // _DAY <= low and high <= _SECONDS[1] // _DAY)
     unit = _PER_SECOND[column.type.unit]
-    endless = column.type.unit == "ns" and (high == _endless(column.type) or low == -_endless(column.type))
+    endless = column.type.unit == "ns" and (
+        high == _infinity_count(column.type) or low == -_infinity_count(column.type)
+    )
     return bool(_SECONDS[0] * unit <= low and high < (_SECONDS[1] + 1) * unit and not endless)
 
 
-def _endless(kind: pa.DataType) -> int:
+def _infinity_count(kind: pa.DataType) -> int:
     """The number that DuckDB has for infinity."""
     return (1 << 31) - 1 if pa.types.is_date(kind) else (1 << 63) - 1
 
 
-def _unusual_text(column: pa.Array, zone: str) -> pa.Array:
+def _format_unusual(column: pa.Array, zone: str) -> pa.Array:
     unit = "D" if pa.types.is_date(column.type) else column.type.unit
-    counts = np.asarray(pc.fill_null(_counts(column).cast(pa.int64()), 0))
-    texts = [_signed(text, zone) for text in np.datetime_as_string(counts.astype(f"datetime64[{unit}]")).tolist()]
-    endless = _endless(column.type)
+    counts = np.asarray(pc.fill_null(_to_counts(column).cast(pa.int64()), 0))
+    texts = [_format_year(text, zone) for text in np.datetime_as_string(counts.astype(f"datetime64[{unit}]")).tolist()]
+    endless = _infinity_count(column.type)
     found = [
         "infinity" if count == endless else "-infinity" if count == -endless else text
         for count, text in zip(counts.tolist(), texts, strict=True)
@@ -72,7 +74,7 @@ def _unusual_text(column: pa.Array, zone: str) -> pa.Array:
     return pa.array(found, pa.string(), mask=np.asarray(column.is_null()))
 
 
-def _signed(text: str, zone: str) -> str:
+def _format_year(text: str, zone: str) -> str:
     """NumPy's text with as many digits and the sign that ISO 8601 wants."""
     if text == "NaT":  # the one number below DuckDB's -infinity
         return "-infinity"
@@ -86,38 +88,38 @@ def _with_zone(text: pa.Array, zone: str) -> pa.Array:
     return pc.binary_join_element_wise(text, zone, "") if zone else text
 
 
-def _times_of_day(column: pa.Array) -> pa.Array:
+def _format_times_of_day(column: pa.Array) -> pa.Array:
     whole = _DAY * _PER_SECOND[column.type.unit]  # DuckDB has 24:00:00, which Arrow cannot write
     counts = column.cast(pa.int32() if pa.types.is_time32(column.type) else pa.int64())
     midnight = pc.equal(counts, whole)
     text = pc.if_else(midnight, None, counts).cast(column.type).cast(pa.string())
-    return pc.if_else(midnight, "24:00:00", text if column.type.unit == "s" else _short(text))
+    return pc.if_else(midnight, "24:00:00", text if column.type.unit == "s" else _trim_zeros(text))
 
 
-def _short(times: pa.Array) -> pa.Array:
+def _trim_zeros(times: pa.Array) -> pa.Array:
     """Times without the zeros that say nothing: 12:00:00.500000 is 12:00:00.5."""
     trimmed = pc.replace_substring_regex(times, r"(\.\d*?)0+$", r"\1")
     return pc.replace_substring_regex(trimmed, r"\.$", "")
 
 
-def from_iso(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def parse_iso(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Text as dates, timestamps or times of the day; times without a zone are UTC. No text is no time."""
     column = pc.if_else(pc.equal(column, ""), None, column.cast(pa.string()))
     if pa.types.is_time(kind):
-        return _usual_times(pc.binary_join_element_wise("1970-01-01T", column, ""), pa.timestamp(kind.unit)).cast(kind)
+        return _parse_usual(pc.binary_join_element_wise("1970-01-01T", column, ""), pa.timestamp(kind.unit)).cast(kind)
     if pa.types.is_date64(kind):
-        return from_iso(column, pa.date32()).cast(kind)
+        return parse_iso(column, pa.date32()).cast(kind)
     odd = pc.fill_null(pc.match_substring_regex(column, _ODD), False)
     usual = pc.if_else(odd, None, column)
-    made = usual.cast(kind) if pa.types.is_date(kind) else _usual_times(usual, kind)
+    made = usual.cast(kind) if pa.types.is_date(kind) else _parse_usual(usual, kind)
     if not pc.any(odd).as_py():
         return made
-    counts = [_odd_count(text, kind) for text in column.filter(odd).to_pylist()]
+    counts = [_parse_unusual(text, kind) for text in column.filter(odd).to_pylist()]
     whole = pa.int32() if pa.types.is_date(kind) else pa.int64()
     return pc.replace_with_mask(made.cast(whole), odd, pa.array(counts, whole)).cast(kind)
 
 
-def _usual_times(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _parse_usual(column: pa.Array, kind: pa.DataType) -> pa.Array:
     dated = pc.if_else(
         pc.match_substring_regex(column, _DATE_ONLY), pc.binary_join_element_wise(column, "T00:00:00", ""), column
     )
@@ -125,10 +127,10 @@ def _usual_times(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return zoned.cast(pa.timestamp(kind.unit, "UTC")).cast(kind)
 
 
-def _odd_count(text: str, kind: Any) -> int:
+def _parse_unusual(text: str, kind: Any) -> int:
     """What Arrow counts for an infinity or for a year that is not of four digits."""
     if text.lower().endswith("infinity"):
-        return -_endless(kind) if text.startswith("-") else _endless(kind)
+        return -_infinity_count(kind) if text.startswith("-") else _infinity_count(kind)
     plain = _PLAIN_ZONE.sub("", text) if "T" in text or " " in text else text
     unit: Any
     unit, per_second = ("D", 1 / _DAY) if pa.types.is_date(kind) else (kind.unit, _PER_SECOND[kind.unit])
@@ -137,6 +139,6 @@ def _odd_count(text: str, kind: Any) -> int:
         count = int(np.datetime64(plain, unit).astype("i8"))
     except ValueError:
         raise pa.ArrowInvalid(f"{text!r} is not a time") from None
-    if abs(seconds) * per_second >= _endless(kind):
+    if abs(seconds) * per_second >= _infinity_count(kind):
         raise pa.ArrowInvalid(f"{text!r} is further away than can be counted")
     return count

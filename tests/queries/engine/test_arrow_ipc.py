@@ -34,6 +34,6 @@ def test_nodes_come_back_as_they_were(rows):
 
 
 def test_a_batch_with_values_of_its_own_needs_a_writer():
-    assert arrow_ipc.single_batch(SMALL["an enumeration"]) is None
-    assert arrow_ipc.single_batch(SMALL["one inside a struct"]) is None
-    assert arrow_ipc.single_batch(SMALL["several chunks"]).num_rows == 3
+    assert arrow_ipc.as_single_batch(SMALL["an enumeration"]) is None
+    assert arrow_ipc.as_single_batch(SMALL["one inside a struct"]) is None
+    assert arrow_ipc.as_single_batch(SMALL["several chunks"]).num_rows == 3

@@ -12,9 +12,9 @@ import child_processes
 import recorded_history
 import scratch_folders
 from child_processes import PER_SLOT
-from faulty_disks import PROCESSES, Counting, finish, start
+from faulty_disks import PROCESSES, CountingDisk, join_child, start_child
 from sample_streams import BASE, DELTA
-from windrow.files import DELIVERY_STEPS
+from windrow.files import DELIVERY_CRASH_POINTS
 
 SLOTS = 9
 FIRST = BASE // DELTA
@@ -73,11 +73,11 @@ def _read(path: Path) -> list[tuple[int, int]]:
 @pytest.fixture(scope="module")
 def reached():
     """How often each step is reached when nothing goes wrong."""
-    with scratch_folders.folder() as folder, pytest.MonkeyPatch.context() as patch:
+    with scratch_folders.scratch_folder() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr("windrow.queries.periodic.result_store.INLINE_BYTES", 1800)
         patch.setattr("windrow.queries.periodic.result_store.TAIL_RUNS", 2)
-        files = Counting()
-        child_processes.add_standing(str(folder / "w"))
+        files = CountingDisk()
+        child_processes.create_periodic(str(folder / "w"))
         with recorded_history.open_warehouse(folder / "w", files=files) as wh:
             for slot in range(1, SLOTS + 1):
                 child_processes.slide_and_run(wh, slot)
@@ -86,19 +86,19 @@ def reached():
 
 
 def test_every_step_of_a_delivery_is_reached(reached):
-    assert set(DELIVERY_STEPS) <= set(reached)
+    assert set(DELIVERY_CRASH_POINTS) <= set(reached)
 
 
-@pytest.mark.parametrize("step", [*DELIVERY_STEPS, "slide.committing", "slide.committed"])
+@pytest.mark.parametrize("step", [*DELIVERY_CRASH_POINTS, "slide.committing", "slide.committed"])
 def test_a_process_killed_at_a_named_step_delivers_each_run_once(step, reached, tmp_path):
     times = reached[step]
     for nth in sorted({1, times // 2 + 1, times}):
-        with scratch_folders.folder() as folder:
+        with scratch_folders.scratch_folder() as folder:
             path, progress = folder / "w", folder / "progress"
-            child_processes.add_standing(str(path))
-            child = start(child_processes.run_standing, str(path), str(progress), step, nth, SLOTS)
+            child_processes.create_periodic(str(path))
+            child = start_child(child_processes.run_periodic_until_step, str(path), str(progress), step, nth, SLOTS)
             # Runs that are ready together are committed together: the last time may not come.
-            assert finish(child) in ((-signal.SIGKILL,) if nth == 1 else (-signal.SIGKILL, 0))
+            assert join_child(child) in ((-signal.SIGKILL,) if nth == 1 else (-signal.SIGKILL, 0))
             with recorded_history.open_warehouse(path) as wh:
                 for slot in range(len(progress.read_bytes()) + 1, SLOTS + 1):
                     child_processes.slide_and_run(wh, slot)
@@ -107,17 +107,17 @@ def test_a_process_killed_at_a_named_step_delivers_each_run_once(step, reached, 
 
 def test_two_processes_that_make_rounds_at_once_deliver_each_run_once(tmp_path):
     """Both run whatever is due, all the time, while a third slides."""
-    with scratch_folders.folder() as folder:
+    with scratch_folders.scratch_folder() as folder:
         path, stop = folder / "w", folder / "stop"
-        child_processes.add_standing(str(path))
+        child_processes.create_periodic(str(path))
         queues = [PROCESSES.Queue() for _ in range(2)]
-        running = [start(child_processes.run_rounds, str(path), str(stop), queue) for queue in queues]
+        running = [start_child(child_processes.run_periodic_rounds, str(path), str(stop), queue) for queue in queues]
         with recorded_history.open_warehouse(path) as wh:
             for slot in range(1, SLOTS + 1):
                 child_processes.slide_numbered(wh, slot)
         stop.touch()
         done = [queue.get(timeout=60) for queue in queues]
-        assert [finish(child) for child in running] == [0, 0]
+        assert [join_child(child) for child in running] == [0, 0]
         together = [(name, slide - FIRST) for part in done for name, slide, outcome in part if outcome == "delivered"]
         assert len(together) == len(set(together)), "no run was delivered twice"
         for name in ("each", "come"):

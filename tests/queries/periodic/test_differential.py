@@ -15,13 +15,13 @@ import scratch_folders
 @hypothesis.settings(max_examples=12 if hypothesis.settings.default.max_examples < 100 else 300)
 @hypothesis.given(seed=st.integers(0, 1 << 30))
 def test_every_result_equals_plain_duckdb_at_its_slide(seed):
-    with scratch_folders.folder() as path:
-        periodic_histories.live(path / "w", seed, 40, streams=2, rounds=3, rows=20)
+    with scratch_folders.scratch_folder() as path:
+        periodic_histories.run_history(path / "w", seed, 40, streams=2, rounds=3, rows=20)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_long_lives_of_many_queries():
     for seed in range(100):
-        with scratch_folders.folder() as path:
-            periodic_histories.live(path / "w", seed, 300, streams=3, rounds=6, rows=40)
+        with scratch_folders.scratch_folder() as path:
+            periodic_histories.run_history(path / "w", seed, 300, streams=3, rounds=6, rows=40)

@@ -7,7 +7,7 @@ import recorded_history
 import scratch_folders
 import windrow
 from child_processes import PER_SLOT
-from faulty_disks import Counting, FailAt
+from faulty_disks import CountingDisk, FailAtCall
 from sample_streams import BASE, DELTA
 from windrow.queries.periodic import result_store
 
@@ -21,7 +21,7 @@ def _small(monkeypatch):
 
 
 def made(folder, files) -> windrow.Warehouse:
-    child_processes.add_standing(str(folder / "w"))
+    child_processes.create_periodic(str(folder / "w"))
     wh = recorded_history.open_warehouse(folder / "w")
     for slot in range(1, 4):
         child_processes.slide_and_run(wh, slot)
@@ -31,8 +31,8 @@ def made(folder, files) -> windrow.Warehouse:
 
 def reached(call: str) -> int:
     """How often a round makes a call."""
-    files = Counting()
-    with scratch_folders.folder() as folder, made(folder, files) as wh:
+    files = CountingDisk()
+    with scratch_folders.scratch_folder() as folder, made(folder, files) as wh:
         child_processes.slide_numbered(wh, 4)
         before = files.calls[call]
         wh.run_due()
@@ -42,8 +42,8 @@ def reached(call: str) -> int:
 @pytest.mark.parametrize("call", ["sink", "write", "sync", "rename"])
 def test_a_round_that_failed_is_made_again(call):
     for nth in range(1, max(1, reached("sink" if call == "write" else call)) + 1):
-        with scratch_folders.folder() as folder:
-            files = FailAt(call, 0)
+        with scratch_folders.scratch_folder() as folder:
+            files = FailAtCall(call, 0)
             with made(folder, files) as wh:
                 child_processes.slide_numbered(wh, 4)
                 files.nth = files.calls[call] + nth

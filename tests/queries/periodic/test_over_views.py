@@ -9,7 +9,7 @@ import windrow
 
 @pytest.fixture
 def wh():
-    with packet_warehouse.warehouse() as made:
+    with packet_warehouse.open_packet_warehouse() as made:
         made.create_view(
             "known",
             "SELECT p.ts AS at, p.src, p.len, h.name FROM packets [WINDOW 4 MINUTES] AS p JOIN hosts AS h USING (src)",
@@ -25,7 +25,7 @@ def test_a_view_paces_a_query(wh, missed):
                  "(SELECT count(*) FROM packets [WINDOW 1 MINUTE SLIDE 1 MINUTE]) AS p", missed=missed)  # fmt: skip
     expected = []
     for number in range(21, 25):
-        packet_warehouse.advance(wh, number)
+        packet_warehouse.append_and_slide(wh, number)
         expected.append(wh.sql(sql.format("[WINDOW 2 MINUTES]")).fetchall())
         assert sorted(run.query for run in wh.run_due()) == ["both", "q"]
     rows = wh.results("q").fetchall()

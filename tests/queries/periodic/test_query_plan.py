@@ -5,7 +5,7 @@ from windrow.queries.periodic.evaluation import SNAPSHOT
 
 
 def test_queries_that_share_a_synopsis_are_one_group():
-    with packet_warehouse.warehouse() as wh:
+    with packet_warehouse.open_packet_warehouse() as wh:
         grouped = "SELECT src, {} FROM packets [WINDOW {} MINUTES SLIDE 1 MINUTE] GROUP BY src"
         wh.add_query("sums", grouped.format("sum(len) AS n", 5))
         wh.add_query("peaks", grouped.format("max(len) AS n, count(*) AS c", 10))
@@ -26,7 +26,7 @@ def test_queries_that_share_a_synopsis_are_one_group():
         for name in ("pairs", "bound"):
             assert (named[name].queries, named[name].by) == ((name,), SNAPSHOT)
             assert named[name].why != ("",)
-        packet_warehouse.advance(wh, 21)
+        packet_warehouse.append_and_slide(wh, 21)
         how = {run.query: run.how for run in wh.run_due()}
         assert how["pairs"] == how["bound"] == SNAPSHOT
         assert "synopsis" in how["sums"]
@@ -34,5 +34,5 @@ def test_queries_that_share_a_synopsis_are_one_group():
 
 
 def test_there_may_be_nothing_to_plan():
-    with packet_warehouse.warehouse() as wh:
+    with packet_warehouse.open_packet_warehouse() as wh:
         assert wh.query_plan() == []

@@ -15,7 +15,7 @@ TOP = "SELECT src, sum(len) AS n FROM packets [WINDOW 10 MINUTES SLIDE 2 MINUTES
 
 @pytest.fixture(scope="module")
 def wh():
-    with packet_warehouse.warehouse() as made:
+    with packet_warehouse.open_packet_warehouse() as made:
         yield made
 
 
@@ -28,7 +28,7 @@ def refused(wh: windrow.Warehouse, sql: str, **how: object) -> str:
 
 
 def test_what_was_added_is_listed_with_how_it_is_doing(path):
-    with packet_warehouse.warehouse() as wh:
+    with packet_warehouse.open_packet_warehouse() as wh:
         added = wh.add_query("top", TOP, priority=3, missed="skip", keep="2 hours", timeout="5 seconds")
         (listed,) = wh.queries()
         assert listed == added
@@ -97,7 +97,7 @@ def test_wishes_that_cannot_be_met(wh, how, told):
 
 
 def test_names_are_shared_with_streams_and_tables(path):
-    with packet_warehouse.warehouse() as wh:
+    with packet_warehouse.open_packet_warehouse() as wh:
         wh.add_query("top", TOP)
         for name in ("top", "TOP", "packets", "Hosts"):
             with pytest.raises(DefinitionError, match="exists already"):
@@ -111,7 +111,7 @@ def test_names_are_shared_with_streams_and_tables(path):
 
 
 def test_a_stream_that_queries_read_is_not_dropped(path):
-    with packet_warehouse.warehouse() as wh:
+    with packet_warehouse.open_packet_warehouse() as wh:
         wh.add_query("top", TOP)
         with pytest.raises(DefinitionError, match=r"read by periodic queries \(top\)"):
             wh.drop_stream("packets")
@@ -126,11 +126,11 @@ def test_an_unknown_query_is_named_with_those_there_are(wh):
 
 
 def test_parameters_are_bound_in_every_run(path):
-    with packet_warehouse.warehouse() as wh:
+    with packet_warehouse.open_packet_warehouse() as wh:
         for name, mark, given in (("a", "$least", {"least": 58}), ("b", "?", [58]), ("c", "$1", [58])):
             sql = f"SELECT src, count(*) AS n FROM packets [WINDOW 1 MINUTE SLIDE 1 MINUTE] WHERE src >= {mark} GROUP BY src"
             wh.add_query(name, sql, params=given)
-        packet_warehouse.advance(wh, 21)
+        packet_warehouse.append_and_slide(wh, 21)
         assert {run.outcome for run in wh.run_due()} == {"delivered"}
         for name in "abc":
             assert sorted(row[-2:] for row in wh.results(name).fetchall()) == [(58, 10), (59, 10)]
@@ -139,10 +139,10 @@ def test_parameters_are_bound_in_every_run(path):
 @pytest.mark.parametrize("given", [1 << 63, -(1 << 63) - 1, (1 << 64) - 1, 1 << 100])
 def test_integers_of_more_than_64_bits_are_kept_with_the_query(path, given):
     sql = "SELECT count(*) AS n, max(src) < $1 AS below FROM packets [WINDOW 1 MINUTE SLIDE 1 MINUTE] WHERE src < $1"
-    with packet_warehouse.warehouse() as wh:
+    with packet_warehouse.open_packet_warehouse() as wh:
         for name, mark, bound in (("a", "$1", [given]), ("b", "$most", {"most": given})):
             wh.add_query(name, sql.replace("$1", mark), params=bound)
-        packet_warehouse.advance(wh, 21)
+        packet_warehouse.append_and_slide(wh, 21)
         expected = wh.sql(sql.replace(" SLIDE 1 MINUTE", ""), [given]).fetchall()
         assert {run.outcome for run in wh.run_due()} == {"delivered"}
         for name in "ab":
@@ -150,12 +150,12 @@ def test_integers_of_more_than_64_bits_are_kept_with_the_query(path, given):
 
 
 def test_a_one_time_answer_is_promoted(path):
-    with packet_warehouse.warehouse() as wh:
+    with packet_warehouse.open_packet_warehouse() as wh:
         answer = wh.sql("SELECT count(*) AS n FROM packets [WINDOW 3 MINUTES] WHERE src < $1", [30])
         expected = answer.fetchall()
         made = wh.promote(answer, "promoted", slide="1 minute", priority=2)
         assert (made.period, made.priority) == ("1 minute", 2)
-        packet_warehouse.advance(wh, 21)
+        packet_warehouse.append_and_slide(wh, 21)
         wh.run_due()
         assert [row[-1:] for row in wh.results("promoted").fetchall()] == expected
         with pytest.raises(QueryError, match="how often"):
@@ -166,7 +166,7 @@ def test_a_one_time_answer_is_promoted(path):
 
 def test_a_period_beside_the_text_must_not_contradict_it(path):
     text = "SELECT count(*) AS n FROM packets [WINDOW 4 MINUTES SLIDE 2 MINUTES]"
-    with packet_warehouse.warehouse() as wh:
+    with packet_warehouse.open_packet_warehouse() as wh:
         for add in (wh.add_query, lambda name, sql, **more: wh.promote(sql, name, **more)):
             with pytest.raises(
                 QueryError, match=r"slide='5 minutes' is given.*says SLIDE 2 MINUTES; leave one of them out"
@@ -180,16 +180,16 @@ def test_a_period_beside_the_text_must_not_contradict_it(path):
 
 
 def test_a_query_without_a_stream_has_nothing_to_wait_for(path):
-    with packet_warehouse.warehouse() as wh:
+    with packet_warehouse.open_packet_warehouse() as wh:
         for text in ("SELECT 1 AS x", "SELECT * FROM hosts"):
             with pytest.raises(QueryError, match="reads no stream; name one in FROM"):
                 wh.add_query("q", text, slide="1 minute")
 
 
 def test_a_read_only_handle_lists_and_reads_but_changes_nothing(path):
-    with packet_warehouse.warehouse() as wh:
+    with packet_warehouse.open_packet_warehouse() as wh:
         wh.add_query("top", TOP)
-        packet_warehouse.advance(wh, 22)
+        packet_warehouse.append_and_slide(wh, 22)
         wh.run_due()
         with windrow.open(wh.path, read_only=True) as reader:
             assert [query.name for query in reader.queries()] == ["top"]
@@ -200,11 +200,11 @@ def test_a_read_only_handle_lists_and_reads_but_changes_nothing(path):
 
 
 def test_results_say_which_window_they_are_of(path):
-    with packet_warehouse.warehouse() as wh:
+    with packet_warehouse.open_packet_warehouse() as wh:
         wh.add_query("top", TOP)
-        packet_warehouse.advance(wh, 21)
+        packet_warehouse.append_and_slide(wh, 21)
         assert wh.run_due() == []  # 12:21 is in the period that began at 12:20
-        packet_warehouse.advance(wh, 22)
+        packet_warehouse.append_and_slide(wh, 22)
         (run,) = wh.run_due()
         rows = wh.results("top").arrow()
         assert rows.schema.names == ["_slide", "_window_start", "_window_end", "_complete", "_staleness", "src", "n"]

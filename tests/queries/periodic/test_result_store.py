@@ -25,7 +25,7 @@ COUNT = "SELECT count(*) AS n FROM packets [WINDOW 2 MINUTES SLIDE 1 MINUTE]"
 
 @pytest.fixture
 def wh():
-    with packet_warehouse.warehouse() as made:
+    with packet_warehouse.open_packet_warehouse() as made:
         yield made
 
 
@@ -35,7 +35,7 @@ def slot(number: int) -> int:
 
 def go(wh: windrow.Warehouse, first: int, last: int) -> None:
     for number in range(first, last + 1):
-        packet_warehouse.advance(wh, number)
+        packet_warehouse.append_and_slide(wh, number)
         assert {run.outcome for run in wh.run_due()} <= {"delivered"}
 
 
@@ -67,7 +67,7 @@ def test_results_are_asked_by_the_querys_name_in_any_sql(wh):
 
 
 def test_results_are_there_after_a_restart(path):
-    with packet_warehouse.warehouse() as wh:
+    with packet_warehouse.open_packet_warehouse() as wh:
         wh.add_query("q", COUNT)
         go(wh, 21, 22)
         expected = wh.results("q").fetchall()
@@ -160,7 +160,7 @@ def test_a_dropped_query_leaves_nothing_behind(wh, monkeypatch, tmp_path):
     wh.add_query("q", COUNT, sink="html", output="inserts", missed="every")
     wh.add_query("mine", COUNT, sink=f"jsonl:{tmp_path}")
     go(wh, 21, 22)
-    packet_warehouse.advance(wh, 23)
+    packet_warehouse.append_and_slide(wh, 23)
     wh.drop_query("q")
     wh.drop_query("mine")
     wh.gc()
@@ -350,7 +350,7 @@ def test_a_folder_that_cannot_be_written_is_told_and_tried_again(wh, tmp_path):
     wh.add_query("q", COUNT, sink=f"csv:{blocked}/reports")
     blocked.write_text("in the way")
     wh.add_query("other", COUNT, sink="csv")
-    packet_warehouse.advance(wh, 21)
+    packet_warehouse.append_and_slide(wh, 21)
     ran = {run.query: run for run in wh.run_due()}
     assert (ran["q"].outcome, ran["q"].file, ran["q"].rows) == ("unplaced", None, 1)
     assert (ran["other"].outcome, ran["other"].error) == ("delivered", None)
@@ -405,7 +405,7 @@ def test_a_file_that_is_written_anew_while_the_old_one_is_being_removed_stays(wh
     go(wh, 21, 21)
     before = {file.name for file in (wh.path / "results" / "q").iterdir() if file.is_file()}
     wh.drop_query("q")
-    plain, written = reclaim.reclaim_ready, []
+    plain, written = reclaim.find_reclaimable, []
 
     def early(store, *more):
         found = plain(store, *more)
@@ -463,7 +463,7 @@ def test_a_file_that_cannot_be_removed_stops_no_clean_up_and_goes_later(wh, monk
         plain(self, path)
 
     monkeypatch.setattr(type(files), "unlink", refuse)
-    packet_warehouse.advance(wh, 23)
+    packet_warehouse.append_and_slide(wh, 23)
     assert wh.gc().waiting == 2
     monkeypatch.setattr(type(files), "unlink", plain)
     report = wh.gc()

@@ -8,7 +8,7 @@ import pytest
 
 import packet_warehouse
 import windrow
-from packet_warehouse import NOON, minute
+from packet_warehouse import NOON, make_minute
 from windrow.catalog.records import Pace
 from windrow.queries.periodic import evaluation, runner
 from windrow.queries.periodic.due import is_due, late_by, passed_over
@@ -42,7 +42,7 @@ def clock():
 
 @pytest.fixture
 def wh(clock):
-    with packet_warehouse.warehouse(clock=clock) as made:
+    with packet_warehouse.open_packet_warehouse(clock=clock) as made:
         yield made
 
 
@@ -74,11 +74,11 @@ def test_every_policy_makes_the_same_runs_when_nothing_is_missed(wh):
     for policy in ("latest", "every", "skip"):
         wh.add_query(policy, COUNT.format(window=4, period=2), missed=policy)
     for number in range(21, 28):
-        packet_warehouse.advance(wh, number)
+        packet_warehouse.append_and_slide(wh, number)
         wh.run_due()
     for policy in ("latest", "every", "skip"):
         assert slides(wh, policy) == [22, 24, 26]
-        assert {row[-1] for row in wh.results(policy).fetchall()} == {4 * packet_warehouse.EACH}
+        assert {row[-1] for row in wh.results(policy).fetchall()} == {4 * packet_warehouse.ROWS_PER_MINUTE}
 
 
 def test_missed_runs_follow_the_policy(wh):
@@ -86,7 +86,7 @@ def test_missed_runs_follow_the_policy(wh):
     for policy in ("latest", "every", "skip"):
         wh.add_query(policy, COUNT.format(window=16, period=2), missed=policy)
     for number in range(21, 28):
-        packet_warehouse.advance(wh, number)
+        packet_warehouse.append_and_slide(wh, number)
     assert {query.name: (query.due, query.waiting) for query in wh.queries()} == {
         "latest": (True, 0), "every": (True, 3), "skip": (False, 0),
     }  # fmt: skip
@@ -94,7 +94,7 @@ def test_missed_runs_follow_the_policy(wh):
     assert slides(wh, "every") == [22, 24, 26]
     assert slides(wh, "latest") == [27], "the newest window there is"
     assert slides(wh, "skip") == []
-    packet_warehouse.advance(wh, 28)
+    packet_warehouse.append_and_slide(wh, 28)
     wh.run_due()
     assert slides(wh, "skip") == [28], "the slide is its due one, and nothing came after it"
     assert slides(wh, "every") == [22, 24, 26, 28]
@@ -106,7 +106,7 @@ def test_a_missed_run_is_of_its_own_window_though_its_rows_have_expired(wh):
     wh.add_query("every", "SELECT note, count(*) AS n FROM packets [WINDOW 16 MINUTES SLIDE 1 MINUTE] GROUP BY note",
                  missed="every")  # fmt: skip
     for number in range(21, 61):
-        packet_warehouse.advance(wh, number)
+        packet_warehouse.append_and_slide(wh, number)
         wh.gc()
     assert wh.sql("SELECT min(note) FROM packets").fetchall() == [("m45",)]
     wh.run_due()
@@ -114,14 +114,14 @@ def test_a_missed_run_is_of_its_own_window_though_its_rows_have_expired(wh):
     for row in wh.results("every").fetchall():
         found.setdefault(row[0] - slot(0), {})[row[-2]] = row[-1]
     assert found == {
-        number: {f"m{live}": packet_warehouse.EACH for live in range(number - 15, number + 1)}
+        number: {f"m{live}": packet_warehouse.ROWS_PER_MINUTE for live in range(number - 15, number + 1)}
         for number in range(21, 61)
     }
     wh.gc()
     assert wh.status().readers == 0
     assert wh.check().ok
     stored = sum(path.stat().st_size for path in (wh.path / "streams").rglob("*.parquet"))
-    packet_warehouse.advance(wh, 61)
+    packet_warehouse.append_and_slide(wh, 61)
     wh.run_due()
     wh.gc()
     after = sum(path.stat().st_size for path in (wh.path / "streams").rglob("*.parquet"))
@@ -133,7 +133,7 @@ def test_too_many_waiting_runs_give_the_oldest_up(wh, monkeypatch):
     monkeypatch.setattr("windrow.queries.periodic.retained_slides.MOST_HELD", 3)
     wh.add_query("every", COUNT.format(window=1, period=1), missed="every")
     for number in range(21, 28):
-        packet_warehouse.advance(wh, number)
+        packet_warehouse.append_and_slide(wh, number)
     assert wh.queries()[0].waiting == 3
     assert wh.queries()[0].missed_runs == 4
     wh.run_due()
@@ -145,18 +145,18 @@ def test_too_many_waiting_runs_give_the_oldest_up(wh, monkeypatch):
 
 def test_a_slide_over_several_slots_is_one_run_of_the_window_it_reached(wh):
     wh.add_query("q", COUNT.format(window=2, period=2), missed="every")
-    wh.append("packets", minute(23))
+    wh.append("packets", make_minute(23))
     wh.slide("packets", to=NOON + dt.timedelta(minutes=25))
     wh.run_due()
     assert slides(wh, "q") == [25]
-    packet_warehouse.advance(wh, 26)
+    packet_warehouse.append_and_slide(wh, 26)
     wh.run_due()
     assert slides(wh, "q") == [25, 26]
 
 
 def test_a_second_round_finds_nothing_to_do(wh):
     wh.add_query("q", COUNT.format(window=2, period=1))
-    packet_warehouse.advance(wh, 21)
+    packet_warehouse.append_and_slide(wh, 21)
     assert [run.outcome for run in wh.run_due()] == ["delivered"]
     assert wh.run_due() == []
     assert wh.run_due(now=True) == []
@@ -165,7 +165,7 @@ def test_a_second_round_finds_nothing_to_do(wh):
 def test_now_runs_what_is_not_due(wh):
     wh.add_query("q", COUNT.format(window=2, period=10))
     wh.add_query("other", COUNT.format(window=2, period=10))
-    packet_warehouse.advance(wh, 21)
+    packet_warehouse.append_and_slide(wh, 21)
     assert wh.run_due() == []
     (run,) = wh.run_due(["Q"], now=True)
     assert (run.query, run.slide) == ("q", slot(21))
@@ -176,12 +176,12 @@ def test_a_query_over_two_streams_waits_for_the_slower_one(wh):
     wh.add_query("both", "WITH p AS (SELECT count(*) AS n FROM packets [WINDOW 1 MINUTE SLIDE 1 MINUTE]), "
                  "q AS (SELECT count(*) AS m FROM quiet [WINDOW 2 MINUTES SLIDE 2 MINUTES]) SELECT n, m FROM p, q")  # fmt: skip
     for number in (21, 22, 23):
-        packet_warehouse.advance(wh, number)
+        packet_warehouse.append_and_slide(wh, number)
         assert wh.run_due() == []
-    wh.append("quiet", minute(21))
+    wh.append("quiet", make_minute(21))
     wh.slide("quiet", to=NOON + dt.timedelta(minutes=21))
     assert [run.slide for run in wh.run_due()] == [slot(23)]
-    packet_warehouse.advance(wh, 24)
+    packet_warehouse.append_and_slide(wh, 24)
     wh.slide("quiet", to=NOON + dt.timedelta(minutes=22))
     assert [run.slide for run in wh.run_due()] == [slot(24)]
     assert [row[-2:] for row in wh.results("both").fetchall()] == [(600, 600), (600, 600)]
@@ -191,7 +191,7 @@ def test_a_failing_query_is_left_alone_for_longer_and_longer_and_harms_no_other(
     wh.add_query("good", COUNT.format(window=1, period=1))
     wh.add_query("bad", "SELECT CASE WHEN count(*) FILTER (WHERE note = 'm21') > 0 THEN error('too big') END AS x "
                  "FROM packets [WINDOW 2 MINUTES SLIDE 1 MINUTE]")  # fmt: skip
-    packet_warehouse.advance(wh, 21)
+    packet_warehouse.append_and_slide(wh, 21)
     assert {run.query: run.outcome for run in wh.run_due()} == {"good": "delivered", "bad": "failed"}
     bad = {query.name: query for query in wh.queries()}["bad"]
     assert (bad.failures, bad.error, bad.due) == (1, "too big", True)
@@ -206,8 +206,8 @@ def test_a_failing_query_is_left_alone_for_longer_and_longer_and_harms_no_other(
     assert waits == [1, 2, 4, 8, 16]
     (told,) = wh.sql("SELECT attempts, error FROM windrow.runs WHERE outcome = 'failed'").fetchall()
     assert told == (6, "too big")
-    packet_warehouse.advance(wh, 22)
-    packet_warehouse.advance(wh, 23)
+    packet_warehouse.append_and_slide(wh, 22)
+    packet_warehouse.append_and_slide(wh, 23)
     clock.pass_(3600)
     assert {run.query: run.outcome for run in wh.run_due()} == {"good": "delivered", "bad": "delivered"}
     bad = {query.name: query for query in wh.queries()}["bad"]
@@ -218,7 +218,7 @@ def test_a_query_that_fails_for_one_slide_waits_with_its_later_ones(wh, clock):
     wh.add_query("q", "SELECT CASE WHEN count(*) FILTER (WHERE note = 'm22') > 0 THEN error('not yet') END AS x "
                  "FROM packets [WINDOW 1 MINUTE SLIDE 1 MINUTE]", missed="every")  # fmt: skip
     for number in (21, 22, 23):
-        packet_warehouse.advance(wh, number)
+        packet_warehouse.append_and_slide(wh, number)
     assert [(run.slide - slot(0), run.outcome) for run in wh.run_due()] == [(21, "delivered"), (22, "failed")]
     assert wh.queries()[0].waiting == 2
 
@@ -231,9 +231,9 @@ def test_a_slow_query_is_cancelled_and_the_others_are_delivered_meanwhile(wh):
     wh.add_query("quick", COUNT.format(window=1, period=1), priority=-1)
     entry = wh.add_query("slow", wide, timeout=0.2)
     assert entry.timeout == 0.2
-    wh.append("quiet", minute(21))
+    wh.append("quiet", make_minute(21))
     wh.slide("quiet", to=NOON + dt.timedelta(minutes=21))
-    packet_warehouse.advance(wh, 21)
+    packet_warehouse.append_and_slide(wh, 21)
     done = {run.query: run for run in wh.run_due()}
     assert done["quick"].outcome == "delivered"
     assert done["slow"].outcome == "failed"
@@ -268,7 +268,7 @@ def test_priorities_decide_who_is_answered_first(wh, monkeypatch):
         return evaluation.answer_plainly(store, snapshot, queries)
 
     monkeypatch.setattr(evaluation, "answer", answer)
-    packet_warehouse.advance(wh, 21)
+    packet_warehouse.append_and_slide(wh, 21)
     assert len(wh.run_due()) == 4
     assert asked == ["highest", "high", "middle", "low"]
 
@@ -285,7 +285,7 @@ def test_a_query_that_was_dropped_while_it_ran_delivers_nothing(wh, monkeypatch)
             yield done
 
     monkeypatch.setattr(evaluation, "answer", answer)
-    packet_warehouse.advance(wh, 21)
+    packet_warehouse.append_and_slide(wh, 21)
     assert [run.query for run in wh.run_due()] == ["other"]
     assert wh.results("q").arrow().num_rows == 0
     assert wh.check().ok
@@ -294,7 +294,7 @@ def test_a_query_that_was_dropped_while_it_ran_delivers_nothing(wh, monkeypatch)
 def test_an_answer_whose_columns_have_changed_is_refused(wh):
     wh.add_query("q", "SELECT p.len, h.* FROM packets [WINDOW 1 MINUTE SLIDE 1 MINUTE] p JOIN hosts h USING (src)")
     wh.put_table("hosts", pa.table({"src": pa.array([1], pa.int64()), "other": ["x"]}))
-    packet_warehouse.advance(wh, 21)
+    packet_warehouse.append_and_slide(wh, 21)
     (run,) = wh.run_due()
     assert run.outcome == "failed"
     assert "columns are no longer" in (run.error or "")
@@ -313,7 +313,7 @@ def test_every_scheduling_policy_delivers_the_same_runs(wh, policy):
     for period in periods:
         wh.add_query(f"q{period}", COUNT.format(window=6, period=period))
     for number in range(21, 31):
-        packet_warehouse.advance(wh, number)
+        packet_warehouse.append_and_slide(wh, number)
         if number not in (24, 25):  # some are late then
             wh.run_due(policy=policy)
     made = [number for number in range(21, 31) if number not in (24, 25)]
@@ -324,7 +324,7 @@ def test_every_scheduling_policy_delivers_the_same_runs(wh, policy):
 
 def test_an_unknown_scheduling_policy_is_refused_and_runs_nothing(wh):
     wh.add_query("q", COUNT.format(window=2, period=1))
-    packet_warehouse.advance(wh, 21)
+    packet_warehouse.append_and_slide(wh, 21)
     with pytest.raises(windrow.DefinitionError, match="no scheduling policy 'fast'; choose one of no-sharing"):
         wh.run_due(policy="fast")
     assert slides(wh, "q") == []

@@ -97,8 +97,8 @@ def fetch(port: int, page: str, host: str | None = None) -> tuple[int, str]:
 
 @pytest.fixture
 def path():
-    with scratch_folders.folder() as folder:
-        child_processes.add_standing(str(folder / "w"))
+    with scratch_folders.scratch_folder() as folder:
+        child_processes.create_periodic(str(folder / "w"))
         yield folder / "w"
 
 

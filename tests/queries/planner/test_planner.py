@@ -13,9 +13,9 @@ import pytest
 
 import packet_warehouse
 import windrow
-from packet_warehouse import EACH, LIVE, MINUTES, NOON
+from packet_warehouse import LIVE_MINUTES, MINUTES, NOON, ROWS_PER_MINUTE
 from windrow.queries.answer import Explanation
-from windrow.queries.planner.planner import Pruned
+from windrow.queries.planner.planner import RelationPlan
 
 LAST = NOON + dt.timedelta(minutes=MINUTES)
 
@@ -23,11 +23,11 @@ LAST = NOON + dt.timedelta(minutes=MINUTES)
 @pytest.fixture(scope="module", params=["from files", "from memory"])
 def wh(request: pytest.FixtureRequest) -> Iterator[windrow.Warehouse]:
     """Once with the columns that queries read kept in memory, once without."""
-    with packet_warehouse.warehouse(cache_bytes=0 if request.param == "from files" else None) as made:
+    with packet_warehouse.open_packet_warehouse(cache_bytes=0 if request.param == "from files" else None) as made:
         yield made
 
 
-def read(wh: windrow.Warehouse, sql: str, params: object = None) -> Pruned:
+def read(wh: windrow.Warehouse, sql: str, params: object = None) -> RelationPlan:
     """What the only window of a statement reads."""
     (pruned,) = wh.explain(sql, params).relations
     return pruned
@@ -41,12 +41,15 @@ def rows(wh: windrow.Warehouse, sql: str, params: object = None) -> int:
 class Test_windows:
     def test_a_sixteenth_of_the_window_is_a_sixteenth_of_the_bytes(self, wh):
         pruned = read(wh, "SELECT sum(len) FROM packets [WINDOW 1 MINUTE]")
-        assert pruned.rows == (EACH, LIVE * EACH)
-        assert pruned.bytes[0] / pruned.bytes[1] == pytest.approx(1 / LIVE, rel=0.1)
+        assert pruned.rows == (ROWS_PER_MINUTE, LIVE_MINUTES * ROWS_PER_MINUTE)
+        assert pruned.bytes[0] / pruned.bytes[1] == pytest.approx(1 / LIVE_MINUTES, rel=0.1)
         assert pruned.segments[0] < pruned.segments[1]
 
     def test_without_a_clause_all_live_rows_are_read(self, wh):
-        assert read(wh, "SELECT * FROM packets").rows == (LIVE * EACH, LIVE * EACH)
+        assert read(wh, "SELECT * FROM packets").rows == (
+            LIVE_MINUTES * ROWS_PER_MINUTE,
+            LIVE_MINUTES * ROWS_PER_MINUTE,
+        )
 
     def test_the_newest_rows_are_found_without_reading_all(self, wh):
         assert rows(wh, "SELECT * FROM packets [ROWS 5]") == 5
@@ -75,20 +78,23 @@ class Test_predicates_on_the_time:
         ],
     )
     def test_leave_out_whole_minutes(self, wh, where, minutes):
-        assert read(wh, f"SELECT sum(len) FROM packets WHERE {where}").rows[0] == minutes * EACH
+        assert read(wh, f"SELECT sum(len) FROM packets WHERE {where}").rows[0] == minutes * ROWS_PER_MINUTE
 
     def test_by_parameter(self, wh):
         pruned = read(wh, "SELECT * FROM packets WHERE ts > $since", {"since": LAST - dt.timedelta(minutes=3)})
-        assert pruned.rows[0] == 3 * EACH
+        assert pruned.rows[0] == 3 * ROWS_PER_MINUTE
 
     def test_an_unusable_predicate_changes_nothing(self, wh):
         for where in ("hour(ts) = 12", "ts IS NOT NULL", "ts > TIMESTAMPTZ '2025-01-01 12:19+00' OR len = 1"):
-            assert read(wh, f"SELECT * FROM packets WHERE {where}").rows[0] == LIVE * EACH
+            assert read(wh, f"SELECT * FROM packets WHERE {where}").rows[0] == LIVE_MINUTES * ROWS_PER_MINUTE
 
     def test_now_is_one_instant_from_planning_to_the_end(self, wh):
-        assert rows(wh, "SELECT * FROM packets WHERE ts < now()") == LIVE * EACH
+        assert rows(wh, "SELECT * FROM packets WHERE ts < now()") == LIVE_MINUTES * ROWS_PER_MINUTE
         assert rows(wh, "SELECT * FROM packets WHERE ts > now()") == 0
-        assert rows(wh, "SELECT * FROM packets WHERE ts < current_date AND src = 3") == LIVE * EACH // 60
+        assert (
+            rows(wh, "SELECT * FROM packets WHERE ts < current_date AND src = 3")
+            == LIVE_MINUTES * ROWS_PER_MINUTE // 60
+        )
 
 
 class Test_predicates_on_the_search_key:
@@ -110,12 +116,12 @@ class Test_predicates_on_the_search_key:
         sql = f"SELECT * FROM packets WHERE {where}"
         pruned = read(wh, sql)
         assert pruned.keys == keys
-        assert rows(wh, sql) == found * LIVE * EACH / 60
+        assert rows(wh, sql) == found * LIVE_MINUTES * ROWS_PER_MINUTE / 60
 
     def test_of_one_window_are_read_by_row(self, wh):
         pruned = read(wh, "SELECT * FROM packets [WINDOW 1 MINUTE] WHERE src = 7")
         assert pruned.path == "probe"
-        assert EACH // 60 <= pruned.rows[0] < EACH / 2
+        assert ROWS_PER_MINUTE // 60 <= pruned.rows[0] < ROWS_PER_MINUTE / 2
 
     @pytest.mark.parametrize("where", ["src = 1 OR len = 3", "src % 7 = 3", "NOT (src = 1)", "src <> 1", "len = 3"])
     def test_that_say_nothing_of_the_key_change_nothing(self, wh, where):
@@ -125,7 +131,7 @@ class Test_predicates_on_the_search_key:
         assert read(wh, "SELECT * FROM packets WHERE src = ?", [7]).keys == "1 key"
         assert (
             rows(wh, "SELECT * FROM packets WHERE src BETWEEN $low AND $high", {"low": 3, "high": 5})
-            == 3 * LIVE * EACH / 60
+            == 3 * LIVE_MINUTES * ROWS_PER_MINUTE / 60
         )
 
     def test_do_not_reach_into_a_count_window(self, wh):
@@ -151,9 +157,9 @@ class Test_where_a_predicate_holds_for_one_use_only:
     )  # fmt: skip
     def test_nothing_is_lost(self, wh, sql, count):
         if count is not None:
-            assert rows(wh, sql) == count * LIVE * EACH / 60
+            assert rows(wh, sql) == count * LIVE_MINUTES * ROWS_PER_MINUTE / 60
         else:
-            assert wh.sql(sql).fetchall() == [(4 * LIVE * EACH // 60,)]
+            assert wh.sql(sql).fetchall() == [(4 * LIVE_MINUTES * ROWS_PER_MINUTE // 60,)]
 
     def test_each_window_has_its_own(self, wh):
         told = wh.explain(
@@ -181,12 +187,12 @@ class Test_keys_from_a_table:
     )  # fmt: skip
     def test_are_found_first(self, wh, sql, keys):
         assert read(wh, sql).keys == f"{keys} key{'' if keys == 1 else 's'} from hosts.src"
-        assert rows(wh, sql) == keys * LIVE * EACH / 60
+        assert rows(wh, sql) == keys * LIVE_MINUTES * ROWS_PER_MINUTE / 60
 
     def test_with_parameters(self, wh):
         sql = "SELECT p.* FROM packets p JOIN hosts h USING (src) WHERE len >= ? AND h.name = ?"
         assert read(wh, sql, [0, "bee"]).keys == "1 key from hosts.src"
-        assert rows(wh, sql, [0, "bee"]) == LIVE * EACH / 60
+        assert rows(wh, sql, [0, "bee"]) == LIVE_MINUTES * ROWS_PER_MINUTE / 60
         named = "SELECT * FROM packets WHERE src IN (SELECT src FROM hosts WHERE name = $name)"
         assert read(wh, named, {"name": "bee"}).keys == "1 key from hosts.src"
 
@@ -214,16 +220,19 @@ class Test_keys_from_a_table:
         assert read(wh, sql).keys == "2 keys from hosts.src"
         assert (
             rows(wh, "SELECT p.* FROM packets p JOIN hosts h USING (src) WHERE reverse(h.name) = 'tna'")
-            == LIVE * EACH / 60
+            == LIVE_MINUTES * ROWS_PER_MINUTE / 60
         )
 
     def test_other_types_are_compared_by_duckdb(self, wh):
         wh.put_table("texts", pa.table({"src": ["1", "2"]}))
         wh.put_table("small", pa.table({"src": pa.array([1, 2], pa.int8())}))
         assert read(wh, "SELECT * FROM packets p JOIN texts t ON p.src = t.src::BIGINT").keys == "any"
-        assert rows(wh, "SELECT p.* FROM packets p JOIN texts t ON p.src = t.src") == 2 * LIVE * EACH / 60
+        assert (
+            rows(wh, "SELECT p.* FROM packets p JOIN texts t ON p.src = t.src")
+            == 2 * LIVE_MINUTES * ROWS_PER_MINUTE / 60
+        )
         assert read(wh, "SELECT * FROM packets JOIN small USING (src)").keys == "2 keys from small.src"
-        assert rows(wh, "SELECT * FROM packets JOIN small USING (src)") == 2 * LIVE * EACH / 60
+        assert rows(wh, "SELECT * FROM packets JOIN small USING (src)") == 2 * LIVE_MINUTES * ROWS_PER_MINUTE / 60
 
 
 class Test_what_is_remembered_of_a_statement:
@@ -234,14 +243,14 @@ class Test_what_is_remembered_of_a_statement:
 
     @pytest.fixture
     def changing(self) -> Iterator[windrow.Warehouse]:
-        with packet_warehouse.warehouse() as made:
+        with packet_warehouse.open_packet_warehouse() as made:
             yield made
 
     def count(self, wh: windrow.Warehouse, sql: str, params: object = None) -> int:
         return int(wh.sql(sql, params).fetchall()[0][0])
 
     def test_a_table_that_is_replaced(self, changing):
-        each = LIVE * EACH // 60
+        each = LIVE_MINUTES * ROWS_PER_MINUTE // 60
         assert [self.count(changing, self.JOIN) for _ in range(2)] == [3 * each] * 2
         changing.put_table("hosts", pa.table({"src": [7], "name": ["dog"]}))
         assert [self.count(changing, self.JOIN) for _ in range(2)] == [each] * 2
@@ -249,7 +258,7 @@ class Test_what_is_remembered_of_a_statement:
         assert self.count(changing, self.JOIN) == 0
 
     def test_other_parameters(self, changing):
-        each = LIVE * EACH // 60
+        each = LIVE_MINUTES * ROWS_PER_MINUTE // 60
         given = [self.count(changing, self.LIKED, [name]) for name in ("ant", "eel", "bee", "ant")]
         assert given == [each, 0, each, each]
         sources = [
@@ -260,29 +269,29 @@ class Test_what_is_remembered_of_a_statement:
     def test_slides_between(self, changing):
         sql = "SELECT count(*), max(note) FROM packets [WINDOW 1 MINUTE] WHERE src = 7"
         for number in range(MINUTES + 1, MINUTES + 4):
-            packet_warehouse.advance(changing, number)
+            packet_warehouse.append_and_slide(changing, number)
             for _ in range(2):
-                assert changing.sql(sql).fetchall() == [(EACH // 60, f"m{number}")]
+                assert changing.sql(sql).fetchall() == [(ROWS_PER_MINUTE // 60, f"m{number}")]
 
     def test_a_stream_of_the_same_name_in_another_warehouse(self, changing):
         sql = "SELECT count(*) FROM packets WHERE src = 7"
-        assert self.count(changing, sql) == LIVE * EACH // 60
-        with packet_warehouse.warehouse() as other:
-            packet_warehouse.advance(other, MINUTES + 1)
+        assert self.count(changing, sql) == LIVE_MINUTES * ROWS_PER_MINUTE // 60
+        with packet_warehouse.open_packet_warehouse() as other:
+            packet_warehouse.append_and_slide(other, MINUTES + 1)
             other.slide("packets", to=LAST + dt.timedelta(minutes=10))
-            assert self.count(other, sql) == (LIVE - 9) * EACH // 60
-        assert self.count(changing, sql) == LIVE * EACH // 60
+            assert self.count(other, sql) == (LIVE_MINUTES - 9) * ROWS_PER_MINUTE // 60
+        assert self.count(changing, sql) == LIVE_MINUTES * ROWS_PER_MINUTE // 60
 
     def test_a_stream_that_is_made_anew_with_another_key(self, changing):
         sql = "SELECT count(*) FROM packets WHERE src = 7"
-        assert self.count(changing, sql) == LIVE * EACH // 60
+        assert self.count(changing, sql) == LIVE_MINUTES * ROWS_PER_MINUTE // 60
         changing.drop_stream("packets")
         changing.create_stream(
             "packets", packet_warehouse.SCHEMA, time="ts", key="len", slide="1 minute", lifetime="16 minutes"
         )
-        changing.append("packets", packet_warehouse.minute(1))
+        changing.append("packets", packet_warehouse.make_minute(1))
         changing.slide("packets", to=NOON + dt.timedelta(minutes=1))
-        assert self.count(changing, sql) == EACH // 60
+        assert self.count(changing, sql) == ROWS_PER_MINUTE // 60
         assert self.count(changing, "SELECT count(*) FROM packets WHERE len = 7") == 1
 
 

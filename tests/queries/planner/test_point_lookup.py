@@ -16,7 +16,7 @@ import windrow
 from windrow.indexes.probe import KeyRange
 from windrow.queries.engine import arrow_source, cursor_pool
 from windrow.queries.planner import planner
-from windrow.queries.planner.predicates import Listener
+from windrow.queries.planner.predicates import PredicateCollector
 from windrow.queries.sql.statement import parse
 
 KEYED = pa.schema([
@@ -27,7 +27,7 @@ KEYED = pa.schema([
 
 @pytest.fixture(scope="module")
 def wh() -> Iterator[windrow.Warehouse]:
-    with packet_warehouse.warehouse() as made:
+    with packet_warehouse.open_packet_warehouse() as made:
         for name, key in {"pairs": ["host", "port"], "words": ["word"], "numbers": ["n", "f"]}.items():
             made.create_stream(name, KEYED, time="ts", key=key, slide="1 minute", lifetime="16 minutes")
         made.create_stream(
@@ -55,8 +55,8 @@ def heard(wh: windrow.Warehouse, text: str, params: object) -> tuple[object, obj
     statement = parse(text)
     with wh.snapshot() as snapshot:
         streams = {r.relation: r for r in statement.references}
-        desk = cursor_pool.take(wh._store)
-        listener = Listener(snapshot, desk, statement, params, streams)
+        desk = cursor_pool.take_cursor(wh._store)
+        listener = PredicateCollector(snapshot, desk, statement, params, streams)
         plain, told = listener._pointed(), listener._listened(clocked=False)
         desk.leave(tidy=True)
     return plain and plain.asked, told and told.asked
@@ -158,13 +158,13 @@ class Test_a_plain_probe:
 
     def test_sees_its_snapshot(self, wh):
         """Two snapshots, the same statement: each has the rows of its own slides."""
-        with scratch_folders.folder() as path, windrow.open(path / "w") as own:
+        with scratch_folders.scratch_folder() as path, windrow.open(path / "w") as own:
             own.create_stream(
                 "packets", packet_warehouse.SCHEMA, time="ts", key="src", slide="1 minute", lifetime="16 minutes"
             )
-            packet_warehouse.advance(own, 1)
+            packet_warehouse.append_and_slide(own, 1)
             with own.snapshot() as old:
-                packet_warehouse.advance(own, 2)
+                packet_warehouse.append_and_slide(own, 2)
                 for key in (7, 8, 7):
                     text = f"SELECT count(*) FROM packets WHERE src = {key}"
                     assert (old.sql(text).fetchone(), own.sql(text).fetchone()) == ((10,), (20,))

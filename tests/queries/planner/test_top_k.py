@@ -9,7 +9,7 @@ import pytest
 
 import windrow
 from sample_streams import BASE, DELTA, when
-from windrow.queries.planner.top_k import Top, extremes
+from windrow.queries.planner.top_k import TopKPicker, find_extremes
 
 SCHEMA = pa.schema(
     [("ts", pa.timestamp("us")), ("k", pa.int64()), ("v", pa.int32()), ("d", pa.date32()), ("f", pa.float64()),
@@ -85,14 +85,14 @@ def stream(tmp_path_factory):
 def picked(monkeypatch):
     """How many rows were picked, by statement."""
     counts: list[int] = []
-    real = Top.picks
+    real = TopKPicker.picks
 
     def picks(self, segments):
         found = real(self, segments)
         counts.append(sum(int((stops - starts).sum()) for starts, stops in found.values()))
         return found
 
-    monkeypatch.setattr(Top, "picks", picks)
+    monkeypatch.setattr(TopKPicker, "picks", picks)
     return counts
 
 
@@ -141,7 +141,7 @@ def test_extremes_are_all_rows_from_their_floor_on(different, some, wanted):
     for values in (chance.integers(-different, different, 3000), np.sort(chance.integers(0, different, 3000))):
         valid = chance.random(3000) < 0.7 if some else None
         count = 3000 if valid is None else int(valid.sum())
-        found = extremes(values, valid, 100, wanted)
+        found = find_extremes(values, valid, 100, wanted)
         own = values[found.rows - 100]
         assert list(found.values) == list(own)
         assert valid is None or valid[found.rows - 100].all()
@@ -155,8 +155,10 @@ def test_extremes_are_all_rows_from_their_floor_on(different, some, wanted):
 def test_a_slide_has_only_the_new_segment_looked_through(tmp_path, monkeypatch):
     chance = random.Random(5)
     looked: list[int] = []
-    real = Top._values
-    monkeypatch.setattr(Top, "_values", lambda self, segment: (looked.append(segment.id), real(self, segment))[1])
+    real = TopKPicker._values
+    monkeypatch.setattr(
+        TopKPicker, "_values", lambda self, segment: (looked.append(segment.id), real(self, segment))[1]
+    )
     with windrow.open(tmp_path / "w", clock=lambda: BASE + 100 * DELTA) as wh:
         lifetime = f"{6 * DELTA} microseconds"
         wh.create_stream("p", SCHEMA, time="ts", key="k", slide=f"{DELTA} microseconds", lifetime=lifetime)

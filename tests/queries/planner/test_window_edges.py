@@ -79,14 +79,14 @@ def test_answers_of_a_window_with_an_edge_are_those_of_a_loop(
 
 def test_no_view_is_made_anew_at_a_slide(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    real = cursor_pool.Desk.view
+    real = cursor_pool.PooledCursor.view
 
-    def noted(desk: cursor_pool.Desk, name: str, sql: str) -> None:
+    def noted(desk: cursor_pool.PooledCursor, name: str, sql: str) -> None:
         if desk._views.get(name.lower()) != sql:
             made.append(sql)
         real(desk, name, sql)
 
-    monkeypatch.setattr(cursor_pool.Desk, "view", noted)
+    monkeypatch.setattr(cursor_pool.PooledCursor, "view", noted)
     choice = random.Random(3)
     with opened(path, US) as wh:
         for turn in range(1, 12):

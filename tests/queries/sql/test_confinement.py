@@ -14,7 +14,7 @@ import pytest
 
 from windrow.errors import ConfinementError, QueryError
 from windrow.queries.engine import instance as duckdb_instance
-from windrow.queries.engine.instance import CHANGEABLE, open_connection
+from windrow.queries.engine.instance import CHANGEABLE_SETTINGS, open_connection
 from windrow.queries.sql import confinement as rules
 from windrow.queries.sql.confinement import confine
 from windrow.queries.sql.statement import Reference, parse
@@ -152,25 +152,25 @@ class Test_the_engine_is_locked:
     def test_it_leads_nowhere(self, folders, text):
         inside, outside = folders
         before = everything_in(outside)
-        cursor = duckdb_instance.locked_instance(inside.parent).cursor()
+        cursor = duckdb_instance.open_locked_instance(inside.parent).cursor()
         with pytest.raises(duckdb.Error):
             cursor.execute(text.format(inside=inside, outside=outside)).fetchall()
         assert everything_in(outside) == before
         assert "evil" not in "".join(os.listdir(inside.parent.parent))
 
     def test_it_counts_time_in_utc_whatever_the_process_does(self, folders):
-        cursor = duckdb_instance.locked_instance(folders[0].parent).cursor()
+        cursor = duckdb_instance.open_locked_instance(folders[0].parent).cursor()
         assert cursor.execute("SELECT current_setting('TimeZone')").fetchall() == [("UTC",)]
 
     def test_python_variables_are_no_relations(self, folders):
         secret = pa.table({"x": [1]})
-        cursor = duckdb_instance.locked_instance(folders[0].parent).cursor()
+        cursor = duckdb_instance.open_locked_instance(folders[0].parent).cursor()
         with pytest.raises(duckdb.Error):
             cursor.execute("SELECT * FROM secret").fetchall()
         assert secret.num_rows == 1
 
     def test_sessions_do_not_see_each_other(self, folders):
-        instance = duckdb_instance.locked_instance(folders[0].parent)
+        instance = duckdb_instance.open_locked_instance(folders[0].parent)
         mine, yours = instance.cursor(), instance.cursor()
         mine.register("packets", pa.table({"x": [1]}))
         with pytest.raises(duckdb.Error):
@@ -211,7 +211,7 @@ class Test_a_connection_to_hand_out:
         connection.execute("CREATE TEMP MACRO more(x) AS x + 1")
         assert connection.execute("SELECT more(src) FROM kept ORDER BY 1").fetchall() == [(3,), (5,)]
 
-    @pytest.mark.parametrize("setting", CHANGEABLE)
+    @pytest.mark.parametrize("setting", CHANGEABLE_SETTINGS)
     def test_settings_that_tools_change_can_be(self, connection, setting):
         value = connection.execute(f"SELECT current_setting('{setting}')").fetchone()[0]
         connection.execute(f"SET {setting} = '{value}'")

@@ -6,7 +6,7 @@ import pytest
 from windrow.errors import ConfinementError, QueryError
 from windrow.queries.sql import parse_tree, tokens
 from windrow.queries.sql.statement import parse
-from windrow.queries.sql.window_spec import All
+from windrow.queries.sql.window_spec import AllRows
 
 
 def names(text: str) -> list[str]:
@@ -73,7 +73,7 @@ class Test_streams_without_a_clause:
         assert spans == ['p: "packets"', "windrow.streams", "leases [ROWS 3]"]
 
     def test_stand_for_all_live_rows(self):
-        assert [reference.window for reference in parse("FROM a, b").references] == [All(), All()]
+        assert [reference.window for reference in parse("FROM a, b").references] == [AllRows(), AllRows()]
 
 
 class Test_what_reaches_duckdb:
@@ -112,7 +112,7 @@ class Test_what_reaches_duckdb:
     def test_spaces_are_those_of_duckdbs_parser(self, space):
         text = f"SELECT{space}1"
         assert parse(text).sql == "SELECT" + " " * len(space.encode()) + "1"
-        assert isinstance(parse_tree.statements(text), list)
+        assert isinstance(parse_tree.parse_statements(text), list)
 
     def test_is_blank_where_explain_stood(self):
         statement = parse("EXPLAIN FROM packets")
@@ -185,7 +185,7 @@ class Test_what_is_no_query:
 
 def test_tokens_cover_the_text():
     text = 'SELECT \'é\' , "a""b" FROM x /* c */ [ROWS 3] -- d'
-    source = tokens.read(text)
+    source = tokens.tokenize(text)
     rest = source.data
     for token in reversed(source.tokens):
         assert rest[token.start : token.stop].decode() == token.text

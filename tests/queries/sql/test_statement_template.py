@@ -39,15 +39,15 @@ def outcome(read: object, text: str) -> object:
 @pytest.fixture(autouse=True)
 def nothing_is_remembered() -> None:
     reading.parse.cache_clear()
-    reading._models.clear()
+    reading._templates.clear()
 
 
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What DuckDB's parser was asked for."""
     asked: list[str] = []
-    real = parse_tree.statements
-    monkeypatch.setattr(parse_tree, "statements", lambda sql: (asked.append(sql), real(sql))[1])
+    real = parse_tree.parse_statements
+    monkeypatch.setattr(parse_tree, "parse_statements", lambda sql: (asked.append(sql), real(sql))[1])
     return asked
 
 
@@ -74,7 +74,7 @@ class Test_are_read_once:
             statement = reading.parse(given)
             if "{} =" not in text:  # a constant before the comparison is part of what a statement is
                 assert statement.like is model and not parsed
-            assert facts(statement) == facts(reading._parsed(given))
+            assert facts(statement) == facts(reading._parse_uncached(given))
 
     def test_what_is_known_of_one_is_known_of_all(self, parsed):
         first, second = (reading.parse(f"SELECT * FROM packets WHERE src = {key}") for key in (11, 22))
@@ -120,25 +120,25 @@ class Test_are_not_taken_for_alike:
                 reading.parse.cache_clear()
                 for value in (first, second, first):
                     given = text.replace("{}", value)
-                    assert outcome(reading.parse, given) == outcome(reading._parsed, given)
+                    assert outcome(reading.parse, given) == outcome(reading._parse_uncached, given)
 
     @pytest.mark.parametrize("text", NOT_ALIKE)
     def test_and_have_a_look_of_their_own(self, parsed, text):
         for value in ("12", "34"):
             outcome(reading.parse, text.replace("{}", value))
-        assert len(parsed) >= 2 and not any(first.model for first, _ in reading._models.values())
+        assert len(parsed) >= 2 and not any(first.model for first, _ in reading._templates.values())
 
     def test_nor_are_hostile_ones(self):
         for text in hostile():
             where = "" if re.search(r"(?i)\bwhere\b", text) else " WHERE 1 = 12"
             for given in (text, f"{text}{where} AND 2 = 34 AND '' = 'ab'"):
                 for other in (given, re.sub(r"[1-9]", "8", given), re.sub(r"(?<=')\w(?=\w*')", "q", given)):
-                    assert outcome(reading.parse, other) == outcome(reading._parsed, other)
+                    assert outcome(reading.parse, other) == outcome(reading._parse_uncached, other)
 
 
 @pytest.fixture(scope="module")
 def wh() -> Iterator[windrow.Warehouse]:
-    with packet_warehouse.warehouse() as made:
+    with packet_warehouse.open_packet_warehouse() as made:
         yield made
 
 

@@ -10,9 +10,9 @@ import pytest
 import scratch_folders
 import windrow
 from windrow.queries.planner import predicates
-from windrow.queries.sql.split_aggregate import CannotCutError
+from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.sql.statement import parse
-from windrow.queries.sql.volatility import asks_the_clock
+from windrow.queries.sql.volatility import has_volatile_constant
 from windrow.queries.synopses.query_shape import asked
 from windrow.snapshot import Snapshot
 
@@ -41,7 +41,7 @@ STEADY = ('"now"', "nowhere", "current_price", "known", "'now'", "'unknown'", "a
 def wh() -> Iterator[windrow.Warehouse]:
     """A row for every hour from some before this test to some after it."""
     start = dt.datetime.now(dt.UTC).replace(minute=0, second=0, microsecond=0) - 4 * HOUR
-    with scratch_folders.folder() as path, windrow.open(path / "w", clock=lambda: 1 << 60) as made:
+    with scratch_folders.scratch_folder() as path, windrow.open(path / "w", clock=lambda: 1 << 60) as made:
         made.create_stream("s", SCHEMA, time="ts", key="src", slide="1 hour", lifetime="1 week")
         for number in range(9):
             row = {"ts": start + number * HOUR, "src": number, "user": "ann", "now": 1}
@@ -52,12 +52,12 @@ def wh() -> Iterator[windrow.Warehouse]:
 
 @pytest.mark.parametrize("clock", CLOCKS)
 def test_clocks_are_told(clock):
-    assert asks_the_clock(parse(f"SELECT * FROM s WHERE ts > {clock}"))
+    assert has_volatile_constant(parse(f"SELECT * FROM s WHERE ts > {clock}"))
 
 
 @pytest.mark.parametrize("steady", STEADY)
 def test_other_words_are_not_taken_for_them(steady):
-    assert not asks_the_clock(parse(f"SELECT * FROM s WHERE ts > {steady}"))
+    assert not has_volatile_constant(parse(f"SELECT * FROM s WHERE ts > {steady}"))
 
 
 @pytest.mark.parametrize("word", ["now", "today", "tomorrow", "yesterday"])
@@ -71,7 +71,7 @@ def test_what_was_heard_of_the_clock_is_not_remembered(wh):
     """The clock moves on, so a bound that was heard before would leave out rows."""
     own = ("SELECT count(*) FROM s WHERE ts <= ago(INTERVAL 0 HOUR)", "SELECT count(*) FROM s WHERE ts <= now()")
     assert wh.sql(own[0]).fetchall() == wh.sql(own[1]).fetchall()
-    assert not [statement for _, statement, *_ in predicates._remembered if statement in own]
+    assert not [statement for _, statement, *_ in predicates._cache if statement in own]
     assert [relation.segments[0] < relation.segments[1] for relation in wh.explain(own[0]).relations] == [True]
 
 
@@ -79,7 +79,7 @@ def test_what_was_heard_of_the_clock_is_not_remembered(wh):
 def test_views_and_synopses_refuse_it(wh, clock):
     with pytest.raises(windrow.ViewError, match="gives something else each time"):
         wh.create_view("v", f"SELECT src, {clock} AS at FROM s")
-    with Snapshot(wh._store) as snapshot, pytest.raises(CannotCutError, match="differs from query to query"):
+    with Snapshot(wh._store) as snapshot, pytest.raises(CannotSplitError, match="differs from query to query"):
         asked(wh._store, snapshot, f"SELECT count(*) AS n, max({clock}) AS at FROM s [WINDOW 1 DAY]")
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from windrow.errors import QueryError
 from windrow.queries.sql import tokens
 from windrow.queries.sql.statement import parse
-from windrow.queries.sql.window_spec import All, Between, Range, Rows, Since
+from windrow.queries.sql.window_spec import AllRows, CountWindow, FixedWindow, LandmarkWindow, RangeWindow
 
 MINUTE = 60_000_000
 DAY = 1440 * MINUTE
@@ -18,14 +18,14 @@ DAY = 1440 * MINUTE
 # One row, with columns called after the words that clauses begin with, so that brackets around them are valid SQL.
 ROW = "(SELECT 2 AS rows, 1 AS range, 3 AS since, [1, 2, 3] AS l, [[1], [2, 3]] AS ll, 'abc' AS s)"
 CLAUSES = {
-    "[WINDOW 10 MINUTES]": Range(10 * MINUTE),
-    "[window 1.5 minutes slide 30 seconds]": Range(90_000_000, 30_000_000),
-    "[RANGE 1 DAY]": Range(DAY),
-    "[ROWS 7]": Rows(7),
-    "[SINCE TIMESTAMP '1970-01-02']": Since(DAY),
-    "[FROM TIMESTAMP '1970-01-02' TO DATE '1970-01-03']": Between(DAY, 2 * DAY),
-    "[ROWS /* ] */ 7 -- ]\n]": Rows(7),
-    "": All(),
+    "[WINDOW 10 MINUTES]": RangeWindow(10 * MINUTE),
+    "[window 1.5 minutes slide 30 seconds]": RangeWindow(90_000_000, 30_000_000),
+    "[RANGE 1 DAY]": RangeWindow(DAY),
+    "[ROWS 7]": CountWindow(7),
+    "[SINCE TIMESTAMP '1970-01-02']": LandmarkWindow(DAY),
+    "[FROM TIMESTAMP '1970-01-02' TO DATE '1970-01-03']": FixedWindow(DAY, 2 * DAY),
+    "[ROWS /* ] */ 7 -- ]\n]": CountWindow(7),
+    "": AllRows(),
 }
 
 numbers = st.sampled_from(["rows", "range", "since", "1", "2", "l[1]", "ll[2][1]", "l[rows]", "l[range]", "-since"])
@@ -101,7 +101,7 @@ def test_windows_are_found_between_all_other_brackets(data):
     outside = text
     for reference in reversed(statement.references):
         start, stop = reference.span
-        if reference.window != All():
+        if reference.window != AllRows():
             outside = outside[:start] + statement.sql_of(reference) + outside[stop:]
     assert outside.replace("\u00a0", "  ") == statement.sql.replace("\u00a0", "  ")
 
@@ -145,7 +145,7 @@ def understood_or_refused(text: str) -> None:
 @example("SELECT 1$[ROWS 3]")
 def test_tokens_are_pieces_of_the_text(text):
     try:
-        source = tokens.read(text)
+        source = tokens.tokenize(text)
     except QueryError:
         assert "\x00" in text or any("\ud800" <= letter <= "\udfff" for letter in text)
         return

@@ -8,7 +8,7 @@ import pytest
 
 from windrow.errors import QueryError
 from windrow.queries.sql.statement import Statement, parse
-from windrow.queries.sql.window_spec import All, Between, Range, Rows, Since
+from windrow.queries.sql.window_spec import AllRows, CountWindow, FixedWindow, LandmarkWindow, RangeWindow
 
 SECOND = 1_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86400 * SECOND
@@ -43,32 +43,32 @@ def unchanged_outside(statement: Statement) -> bool:
 @pytest.mark.parametrize(
     ("clause", "window"),
     [
-        ("", All()),
-        ("[WINDOW 10 MINUTES]", Range(10 * MINUTE)),
-        ("[window 1 minute]", Range(MINUTE)),
-        ("[Range 1 Hour]", Range(HOUR)),
-        ("[WINDOW 1.5 HOURS]", Range(90 * MINUTE)),
-        ("[WINDOW 1 HOUR 30 MINUTES]", Range(90 * MINUTE)),
-        ("[WINDOW 2 WEEKS]", Range(14 * DAY)),
-        ("[WINDOW 1 DAY]", Range(DAY)),
-        ("[WINDOW 250 MILLISECONDS]", Range(250_000)),
-        ("[WINDOW 7 microseconds]", Range(7)),
-        ("[WINDOW 1_000 us]", Range(1000)),
-        ("[WINDOW 1e3 ms]", Range(SECOND)),
-        ("[WINDOW 10MINUTES]", Range(10 * MINUTE)),
-        ("[WINDOW INTERVAL '10 minutes']", Range(10 * MINUTE)),
-        ("[WINDOW INTERVAL 10 MINUTE]", Range(10 * MINUTE)),
-        ("[WINDOW 10 MINUTES SLIDE 2 MINUTES]", Range(10 * MINUTE, 2 * MINUTE)),
-        ("[RANGE 6 SECONDS SLIDE 6 SECONDS]", Range(6 * SECOND, 6 * SECOND)),
-        ("[ROWS 100]", Rows(100)),
-        ("[rows 1]", Rows(1)),
-        ("[SINCE TIMESTAMP '2026-01-01']", Since(NEW_YEAR)),
-        ("[SINCE TIMESTAMP '2026-01-01 00:00:00.000001']", Since(NEW_YEAR + 1)),
-        ("[SINCE TIMESTAMPTZ '2026-01-01 02:00:00+02']", Since(NEW_YEAR)),
-        ("[SINCE TIMESTAMP WITH TIME ZONE '2026-01-01 02:00:00+02']", Since(NEW_YEAR)),
-        ("[SINCE DATE '2026-01-01']", Since(NEW_YEAR)),
-        ("[FROM TIMESTAMP '2026-01-01' TO TIMESTAMP '2026-01-02']", Between(NEW_YEAR, NEW_YEAR + DAY)),
-        ("[ WINDOW\n10 -- comment\n MINUTES /* [ROWS 1] */ ]", Range(10 * MINUTE)),
+        ("", AllRows()),
+        ("[WINDOW 10 MINUTES]", RangeWindow(10 * MINUTE)),
+        ("[window 1 minute]", RangeWindow(MINUTE)),
+        ("[Range 1 Hour]", RangeWindow(HOUR)),
+        ("[WINDOW 1.5 HOURS]", RangeWindow(90 * MINUTE)),
+        ("[WINDOW 1 HOUR 30 MINUTES]", RangeWindow(90 * MINUTE)),
+        ("[WINDOW 2 WEEKS]", RangeWindow(14 * DAY)),
+        ("[WINDOW 1 DAY]", RangeWindow(DAY)),
+        ("[WINDOW 250 MILLISECONDS]", RangeWindow(250_000)),
+        ("[WINDOW 7 microseconds]", RangeWindow(7)),
+        ("[WINDOW 1_000 us]", RangeWindow(1000)),
+        ("[WINDOW 1e3 ms]", RangeWindow(SECOND)),
+        ("[WINDOW 10MINUTES]", RangeWindow(10 * MINUTE)),
+        ("[WINDOW INTERVAL '10 minutes']", RangeWindow(10 * MINUTE)),
+        ("[WINDOW INTERVAL 10 MINUTE]", RangeWindow(10 * MINUTE)),
+        ("[WINDOW 10 MINUTES SLIDE 2 MINUTES]", RangeWindow(10 * MINUTE, 2 * MINUTE)),
+        ("[RANGE 6 SECONDS SLIDE 6 SECONDS]", RangeWindow(6 * SECOND, 6 * SECOND)),
+        ("[ROWS 100]", CountWindow(100)),
+        ("[rows 1]", CountWindow(1)),
+        ("[SINCE TIMESTAMP '2026-01-01']", LandmarkWindow(NEW_YEAR)),
+        ("[SINCE TIMESTAMP '2026-01-01 00:00:00.000001']", LandmarkWindow(NEW_YEAR + 1)),
+        ("[SINCE TIMESTAMPTZ '2026-01-01 02:00:00+02']", LandmarkWindow(NEW_YEAR)),
+        ("[SINCE TIMESTAMP WITH TIME ZONE '2026-01-01 02:00:00+02']", LandmarkWindow(NEW_YEAR)),
+        ("[SINCE DATE '2026-01-01']", LandmarkWindow(NEW_YEAR)),
+        ("[FROM TIMESTAMP '2026-01-01' TO TIMESTAMP '2026-01-02']", FixedWindow(NEW_YEAR, NEW_YEAR + DAY)),
+        ("[ WINDOW\n10 -- comment\n MINUTES /* [ROWS 1] */ ]", RangeWindow(10 * MINUTE)),
     ],
 )
 def test_a_clause_means(clause, window):
@@ -78,18 +78,18 @@ def test_a_clause_means(clause, window):
 @pytest.mark.parametrize(
     ("arguments", "window"),
     [
-        ("", All()),
-        (", INTERVAL 10 MINUTE", Range(10 * MINUTE)),
-        (", INTERVAL '10' MINUTE", Range(10 * MINUTE)),
-        (", INTERVAL '10 minutes'", Range(10 * MINUTE)),
-        (", INTERVAL (10) MINUTES", Range(10 * MINUTE)),
-        (", '10 minutes'", Range(10 * MINUTE)),
-        (", INTERVAL 10 MINUTE, slide := INTERVAL 2 MINUTE", Range(10 * MINUTE, 2 * MINUTE)),
-        (", INTERVAL 10 MINUTE, slide => INTERVAL '2' MINUTE", Range(10 * MINUTE, 2 * MINUTE)),
-        (", rows := 100", Rows(100)),
-        (", since := TIMESTAMP '2026-01-01'", Since(NEW_YEAR)),
-        (", since := CAST('2026-01-01' AS TIMESTAMP)", Since(NEW_YEAR)),
-        (", TIMESTAMP '2026-01-01', TIMESTAMP '2026-01-02'", Between(NEW_YEAR, NEW_YEAR + DAY)),
+        ("", AllRows()),
+        (", INTERVAL 10 MINUTE", RangeWindow(10 * MINUTE)),
+        (", INTERVAL '10' MINUTE", RangeWindow(10 * MINUTE)),
+        (", INTERVAL '10 minutes'", RangeWindow(10 * MINUTE)),
+        (", INTERVAL (10) MINUTES", RangeWindow(10 * MINUTE)),
+        (", '10 minutes'", RangeWindow(10 * MINUTE)),
+        (", INTERVAL 10 MINUTE, slide := INTERVAL 2 MINUTE", RangeWindow(10 * MINUTE, 2 * MINUTE)),
+        (", INTERVAL 10 MINUTE, slide => INTERVAL '2' MINUTE", RangeWindow(10 * MINUTE, 2 * MINUTE)),
+        (", rows := 100", CountWindow(100)),
+        (", since := TIMESTAMP '2026-01-01'", LandmarkWindow(NEW_YEAR)),
+        (", since := CAST('2026-01-01' AS TIMESTAMP)", LandmarkWindow(NEW_YEAR)),
+        (", TIMESTAMP '2026-01-01', TIMESTAMP '2026-01-02'", FixedWindow(NEW_YEAR, NEW_YEAR + DAY)),
     ],
 )
 @pytest.mark.parametrize("function", ["window", "WINDOW", '"window"'])
@@ -155,7 +155,7 @@ class Test_where_a_clause_may_stand:
     )
     def test_anywhere_a_relation_may_stand(self, text):
         statement = parse(text)
-        assert Rows(5) in [reference.window for reference in statement.references]
+        assert CountWindow(5) in [reference.window for reference in statement.references]
         assert unchanged_outside(statement)
         assert ask(text)
 
@@ -165,7 +165,7 @@ class Test_where_a_clause_may_stand:
 
     def test_a_quoted_name_with_quotes_and_brackets(self):
         (reference,) = parse('SELECT * FROM "a""b [ROWS 1]" [ROWS 5]').references
-        assert (reference.name, reference.window) == ('a"b [ROWS 1]', Rows(5))
+        assert (reference.name, reference.window) == ('a"b [ROWS 1]', CountWindow(5))
 
     def test_parameters_stay_where_they_are(self):
         text = "SELECT src FROM packets [ROWS 5] WHERE src = ? AND len = ?"

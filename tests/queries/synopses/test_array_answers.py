@@ -14,7 +14,18 @@ import scratch_folders
 import windrow
 from oracle import HOUR
 from sample_streams import BASE, DELTA
-from standing_queries import STREAM, World, append, drop, expected, make_world, put, rows, same, slide
+from standing_queries import (
+    STREAM,
+    QueriedStream,
+    append,
+    drop_query,
+    expected,
+    make_stream,
+    register_query,
+    rows,
+    same,
+    slide,
+)
 from windrow.queries.periodic import evaluation
 from windrow.queries.synopses import array_answers
 from windrow.snapshot import Snapshot
@@ -45,7 +56,7 @@ def question(chance: random.Random) -> str:
     return f"SELECT {', '.join(selected)} FROM {STREAM}{{}} GROUP BY {groups} ORDER BY {', '.join(told)}{limit}"
 
 
-def more(world: World, chance: random.Random, count: int, huge: bool) -> list[dict]:
+def more(world: QueriedStream, chance: random.Random, count: int, huge: bool) -> list[dict]:
     """Rows with negative numbers, many ties, and where asked numbers at the edges of 64 bits."""
     made = rows(world, count, (-3 * DELTA, DELTA), 6 * DELTA)
     for row in made:
@@ -54,7 +65,7 @@ def more(world: World, chance: random.Random, count: int, huge: bool) -> list[di
     return made
 
 
-def check(world: World) -> None:
+def check(world: QueriedStream) -> None:
     store = world.wh._store
     entries = store.catalog.read(lambda tables: [entry for _, entry in tables.items("queries")])
     with Snapshot(store, [STREAM]) as snapshot:
@@ -74,16 +85,16 @@ def check(world: World) -> None:
 def test_every_common_form_equals_plain_duckdb(lifetimes: str, huge: bool, seed: int) -> None:
     """Late rows, rows ahead of the clock, jumps, added and dropped queries, several windows in one pass."""
     chance = random.Random(seed)
-    with scratch_folders.folder() as path:
-        world = make_world(
+    with scratch_folders.scratch_folder() as path:
+        world = make_stream(
             windrow.open(path / "w", clock=lambda: CLOCK), seed, lifetime=6, expiring=lifetimes == "per row"
         )
         for turn in range(4):
             append(world, more(world, chance, chance.randint(1, 30), huge), CLOCK)
             for number in range(3):
-                put(world, f"q{turn}{number}", question(chance), chance.randint(1, 6), "basic")
+                register_query(world, f"q{turn}{number}", question(chance), chance.randint(1, 6), "basic")
             if turn and chance.random() < 0.5:
-                drop(world, chance.choice(sorted(world.queries)), "basic")
+                drop_query(world, chance.choice(sorted(world.queries)), "basic")
             slide(world, chance.choice((1, 1, 2)), CLOCK)
             check(world)
         world.wh.close()
@@ -101,13 +112,13 @@ def answered_directly(monkeypatch: pytest.MonkeyPatch, texts: list[str]) -> list
 
     monkeypatch.setattr(array_answers, "answer", answer)
     chance = random.Random(3)
-    with scratch_folders.folder() as path:
-        world = make_world(windrow.open(path / "w", clock=lambda: CLOCK), 3, lifetime=6, expiring=False)
+    with scratch_folders.scratch_folder() as path:
+        world = make_stream(windrow.open(path / "w", clock=lambda: CLOCK), 3, lifetime=6, expiring=False)
         for _ in range(3):
             append(world, more(world, chance, 60, huge=False), CLOCK)
             slide(world, 1, CLOCK)
         for at, text in enumerate(texts):
-            put(world, f"q{at}", text, 3, "basic")
+            register_query(world, f"q{at}", text, 3, "basic")
         check(world)
         entries = world.wh._store.catalog.read(lambda tables: dict(tables.items("queries")))
         found = [told.get(entries[f"q{at}".encode()].sql, False) for at in range(len(texts))]

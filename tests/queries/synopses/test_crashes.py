@@ -9,10 +9,10 @@ import pytest
 import child_processes
 import recorded_history
 import windrow
-from faulty_disks import finish, start
+from faulty_disks import join_child, start_child
 from sample_streams import SHAPES
 from standing_queries import from_synopses
-from windrow.catalog.environment import Tables, key, last_int
+from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.queries.synopses import node_store, reconcile
 from windrow.snapshot import Snapshot
 
@@ -46,13 +46,13 @@ def kept(wh: windrow.Warehouse) -> int:
 @pytest.mark.parametrize("nth", [1, 3, 6])
 def test_synopses_are_whole_after_a_kill(step: str, nth: int, fresh: Path, tmp_path: Path) -> None:
     path, progress = shutil.copytree(fresh, tmp_path / "wh"), tmp_path / "progress"
-    child = start(child_processes.run_until_step, str(path), SHAPE, OPERATIONS, str(progress), step, nth)
-    assert finish(child) == -signal.SIGKILL
+    child = start_child(child_processes.run_until_step, str(path), SHAPE, OPERATIONS, str(progress), step, nth)
+    assert join_child(child) == -signal.SIGKILL
     with recorded_history.open_warehouse(path) as wh:
         assert wh.check().problems == ()
         for operation in OPERATIONS[len(progress.read_bytes()) :]:
             if operation != ("replay",):
-                recorded_history.do(wh, SHAPES[SHAPE], operation)
+                recorded_history.perform(wh, SHAPES[SHAPE], operation)
             assert wh.check().problems == ()
         assert kept(wh) > len(QUERIES)
 
@@ -61,7 +61,7 @@ def test_check_finds_a_synopsis_that_lies(fresh: Path, tmp_path: Path) -> None:
     path = shutil.copytree(fresh, tmp_path / "wh")
     with recorded_history.open_warehouse(path) as wh:
         for operation in OPERATIONS[:8]:
-            recorded_history.do(wh, SHAPES[SHAPE], operation)
+            recorded_history.perform(wh, SHAPES[SHAPE], operation)
         store = wh._store
         with store.catalog.write() as tables:
             entry = next(e for e in node_store.entries(tables, 1) if not e.groups)
@@ -74,7 +74,7 @@ def test_check_tells_of_a_synopsis_whose_rows_are_gone(fresh: Path, tmp_path: Pa
     path = shutil.copytree(fresh, tmp_path / "wh")
     with recorded_history.open_warehouse(path) as wh:
         for operation in OPERATIONS[:8]:
-            recorded_history.do(wh, SHAPES[SHAPE], operation)
+            recorded_history.perform(wh, SHAPES[SHAPE], operation)
     for file in path.glob("streams/*/segments/*.parquet"):
         file.unlink()
     with recorded_history.open_warehouse(path) as wh:
@@ -105,7 +105,7 @@ def tallied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def spooled_tallies(wh: windrow.Warehouse) -> int:
     def look(tables: Tables) -> int:
         entries = node_store.entries(tables, 1)
-        spooled = [last_int(at) for at, _ in tables.raw_items("spool", key(1))]
+        spooled = [decode_last_int(at) for at, _ in tables.raw_items("spool", catalog_key(1))]
         return sum(bool(node_store.tallied_slots(tables, entry, spool)) for entry in entries for spool in spooled)
 
     return wh._store.catalog.read(look)
@@ -113,7 +113,7 @@ def spooled_tallies(wh: windrow.Warehouse) -> int:
 
 def test_appends_of_the_scenario_are_tallied(tallied: Path, tmp_path: Path) -> None:
     with recorded_history.open_warehouse(shutil.copytree(tallied, tmp_path / "wh")) as wh:
-        recorded_history.do(wh, SHAPES[FIXED], FIXED_OPERATIONS[0])
+        recorded_history.perform(wh, SHAPES[FIXED], FIXED_OPERATIONS[0])
         assert spooled_tallies(wh) == 1
 
 
@@ -122,12 +122,12 @@ def test_appends_of_the_scenario_are_tallied(tallied: Path, tmp_path: Path) -> N
 def test_tallies_are_there_with_their_rows_or_not_at_all(step: str, nth: int, tallied: Path, tmp_path: Path) -> None:
     """A batch that the killed process had committed is appended again, and counts once."""
     path, progress = shutil.copytree(tallied, tmp_path / "wh"), tmp_path / "progress"
-    child = start(child_processes.run_until_step, str(path), FIXED, FIXED_OPERATIONS, str(progress), step, nth)
-    assert finish(child) == -signal.SIGKILL
+    child = start_child(child_processes.run_until_step, str(path), FIXED, FIXED_OPERATIONS, str(progress), step, nth)
+    assert join_child(child) == -signal.SIGKILL
     with recorded_history.open_warehouse(path) as wh:
         assert wh.check().problems == ()
         for operation in FIXED_OPERATIONS[len(progress.read_bytes()) :]:
-            recorded_history.do(wh, SHAPES[FIXED], operation)
+            recorded_history.perform(wh, SHAPES[FIXED], operation)
             assert wh.check().problems == ()
         window = TALLIED.replace(" SLIDE 10 SECONDS", "")
         with Snapshot(wh._store) as snapshot:

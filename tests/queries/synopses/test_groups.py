@@ -43,7 +43,7 @@ def rows(minute: int) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def wh():
-    with scratch_folders.folder() as path, windrow.open(path / "w") as made:
+    with scratch_folders.scratch_folder() as path, windrow.open(path / "w") as made:
         made.create_stream("s", SCHEMA, time="ts", key="i", slide="1 minute", lifetime="16 minutes")
         move(made, 1, 1)
         yield made

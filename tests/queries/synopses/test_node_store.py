@@ -23,23 +23,23 @@ from standing_queries import (
     OTHERS,
     STREAM,
     SUMS,
-    World,
+    QueriedStream,
     append,
     clause,
-    drop,
+    drop_query,
     expected,
     from_synopses,
-    make_world,
-    put,
+    make_stream,
+    register_query,
     rows,
     same,
     slide,
     statement,
 )  # fmt: skip
-from windrow.catalog.environment import key
+from windrow.catalog.environment import catalog_key
 from windrow.queries.periodic import evaluation
 from windrow.queries.periodic.scheduler import POLICIES
-from windrow.queries.sql.split_aggregate import CannotCutError
+from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.synopses import check as synopsis_check
 from windrow.queries.synopses import evaluate, kinds, node_store
 from windrow.snapshot import Snapshot
@@ -53,17 +53,17 @@ AGGREGATES = {
 }
 
 
-def from_synopses_or_none(world: World, snapshot: Snapshot, text: str) -> pa.Table:
+def from_synopses_or_none(world: QueriedStream, snapshot: Snapshot, text: str) -> pa.Table:
     """The answer out of synopses; where nothing at all is kept yet, the rows say that there are none."""
     try:
         return from_synopses(world.wh._store, snapshot, text)
-    except CannotCutError as error:
+    except CannotSplitError as error:
         if str(error) != "nothing is kept yet":
             raise
         return world.wh.sql(text).arrow()
 
 
-def check_together(world: World, snapshot: Snapshot) -> None:
+def check_together(world: QueriedStream, snapshot: Snapshot) -> None:
     """All standing queries in one go, as a round answers them."""
     entries = world.wh._store.catalog.read(lambda tables: [entry for _, entry in tables.items("queries")])
     policy = world.chance.choice(POLICIES)
@@ -73,7 +73,7 @@ def check_together(world: World, snapshot: Snapshot) -> None:
         assert same(answered.rows.to_pylist(), expected(world, text, slots).to_pylist()), f"{text}, {answered.how}"
 
 
-def check(world: World) -> None:
+def check(world: QueriedStream) -> None:
     """Every standing query, from synopses alone."""
     with Snapshot(world.wh._store, [STREAM]) as snapshot:
         for text, slots in world.queries.values():
@@ -86,7 +86,7 @@ def check(world: World) -> None:
     assert_as_rebuilt(world)
 
 
-def assert_as_rebuilt(world: World) -> None:
+def assert_as_rebuilt(world: QueriedStream) -> None:
     """Every node holds what it would if it were made from the stored rows now."""
     store = world.wh._store
     with Snapshot(store, [STREAM]) as snapshot:
@@ -105,18 +105,18 @@ def test_answers_equal_plain_duckdb(kind: str, flavour: str, seed: int, aggregat
     chance, expiring = random.Random(seed), flavour in ("per row", "nanoseconds")
     unit = "ns" if flavour == "nanoseconds" else "us"
     lifetime = None if flavour == "for ever" else 6
-    with scratch_folders.folder() as path:
+    with scratch_folders.scratch_folder() as path:
         wh = windrow.open(path / "w", clock=lambda: CLOCK)
-        world = make_world(wh, seed, lifetime=lifetime, expiring=expiring, unit=unit)
+        world = make_stream(wh, seed, lifetime=lifetime, expiring=expiring, unit=unit)
         for turn in range(5):
             for _ in range(chance.randint(0, 2)):
                 append(
                     world, rows(world, chance.randint(1, 25), (-3 * DELTA if turn else 1, 2 * DELTA), 6 * DELTA), CLOCK
                 )
             if turn == 0 or chance.random() < 0.3:
-                put(world, f"q{turn}", statement(chance, AGGREGATES[aggregates]), chance.randint(1, 6), kind)
+                register_query(world, f"q{turn}", statement(chance, AGGREGATES[aggregates]), chance.randint(1, 6), kind)
             if len(world.queries) > 1 and chance.random() < 0.2:
-                drop(world, chance.choice(sorted(world.queries)), kind)
+                drop_query(world, chance.choice(sorted(world.queries)), kind)
             slide(world, chance.choice((1, 1, 1, 2, 9)), CLOCK)
             check(world)
             if chance.random() < 0.3:
@@ -125,9 +125,9 @@ def test_answers_equal_plain_duckdb(kind: str, flavour: str, seed: int, aggregat
         world.wh.close()
 
 
-def small(path: Path, *, expiring: bool = False) -> World:
+def small(path: Path, *, expiring: bool = False) -> QueriedStream:
     """A few slots of rows."""
-    world = make_world(windrow.open(path, clock=lambda: CLOCK), 1, lifetime=6, expiring=expiring)
+    world = make_stream(windrow.open(path, clock=lambda: CLOCK), 1, lifetime=6, expiring=expiring)
     for _ in range(4):
         append(world, rows(world, 40, (1, DELTA), 6 * DELTA), CLOCK)
         slide(world, 1, CLOCK)
@@ -136,7 +136,7 @@ def small(path: Path, *, expiring: bool = False) -> World:
 
 def test_a_shorter_window_under_another_alias_is_answered_from_the_same_synopsis(path: Path) -> None:
     world = small(path)
-    put(world, "sums", "SELECT k, sum(v), count(v) FROM s{} GROUP BY k", 4, None)
+    register_query(world, "sums", "SELECT k, sum(v), count(v) FROM s{} GROUP BY k", 4, None)
     shorter = "SELECT avg(q.v) AS mean, Q.K FROM s{} AS q GROUP BY q.k ORDER BY mean DESC LIMIT 2"
     with Snapshot(world.wh._store, [STREAM]) as snapshot:
         given_ = from_synopses(world.wh._store, snapshot, shorter.format(clause(2)))
@@ -164,14 +164,14 @@ def test_a_shorter_window_under_another_alias_is_answered_from_the_same_synopsis
 def test_a_statement_that_rows_must_answer_says_why(path: Path, text: str, why: str) -> None:
     world = small(path)
     world.wh.put_table("hosts", pa.table({"name": ["one"]}))
-    put(world, "sums", "SELECT sum(v) FROM s{}", 4, None)
-    with Snapshot(world.wh._store) as snapshot, pytest.raises(CannotCutError, match=why):
+    register_query(world, "sums", "SELECT sum(v) FROM s{}", 4, None)
+    with Snapshot(world.wh._store) as snapshot, pytest.raises(CannotSplitError, match=why):
         evaluate.plan(world.wh._store, snapshot, text, {})
 
 
 def test_a_statement_over_several_windows_and_kinds_of_counts_is_joined_from_its_synopses(path: Path) -> None:
     world = small(path)
-    put(
+    register_query(
         world,
         "both",
         "SELECT tag, count(*), count(DISTINCT v), median(k), sum(d) FROM s{} GROUP BY tag ORDER BY tag",
@@ -189,13 +189,13 @@ def test_mode_and_top_k_come_from_counts(path: Path) -> None:
         row["v"] = 5 if at < 16 else 7 if at < 26 else at
     append(world, made, CLOCK)
     slide(world, 1, CLOCK)
-    put(world, "most", "SELECT mode(v), approx_top_k(v, 2) FROM s{}", 1, None)
+    register_query(world, "most", "SELECT mode(v), approx_top_k(v, 2) FROM s{}", 1, None)
     check(world)
 
 
 def test_a_sketch_is_merged_for_standing_queries_and_not_for_one_time_ones(path: Path) -> None:
     world = small(path)
-    put(world, "sketch", "SELECT approx_quantile(f, 0.5) FROM s{}", 3, None)
+    register_query(world, "sketch", "SELECT approx_quantile(f, 0.5) FROM s{}", 3, None)
     text = "SELECT approx_quantile(f, 0.5) FROM s" + clause(3)
     with Snapshot(world.wh._store, [STREAM]) as snapshot:
         given_ = from_synopses(world.wh._store, snapshot, text)
@@ -205,7 +205,7 @@ def test_a_sketch_is_merged_for_standing_queries_and_not_for_one_time_ones(path:
     assert same(world.wh.sql(text).arrow().to_pylist(), expected(world, text.replace(clause(3), "{}"), 3).to_pylist())
 
 
-def _entries(world: World) -> list[node_store.SynopsisEntry]:
+def _entries(world: QueriedStream) -> list[node_store.SynopsisEntry]:
     store = world.wh._store
     with Snapshot(store, [STREAM]) as snapshot:
         stream = snapshot.view(STREAM).entry.id
@@ -214,8 +214,8 @@ def _entries(world: World) -> list[node_store.SynopsisEntry]:
 
 def test_queries_share_a_synopsis_and_leave_none_behind(path: Path) -> None:
     world = small(path)
-    put(world, "short", "SELECT k, avg(v) FROM s{} GROUP BY k ORDER BY k", 2, None)
-    put(
+    register_query(world, "short", "SELECT k, avg(v) FROM s{} GROUP BY k ORDER BY k", 2, None)
+    register_query(
         world,
         "long",
         "SELECT sum(x.v) / count(x.v) AS m, x.K FROM s{} x GROUP BY x.k HAVING count(*) > 0 ORDER BY x.k",
@@ -224,11 +224,11 @@ def test_queries_share_a_synopsis_and_leave_none_behind(path: Path) -> None:
     )
     assert [(entry.slots, len(entry.columns)) for entry in _entries(world)] == [(6, 3)]
     check(world)
-    drop(world, "long", None)
+    drop_query(world, "long", None)
     assert len(_entries(world)) == 1
-    drop(world, "short", None)
+    drop_query(world, "short", None)
     assert _entries(world) == []
-    left = world.wh._store.catalog.read(lambda tables: list(tables.raw_items("synopses", key())))
+    left = world.wh._store.catalog.read(lambda tables: list(tables.raw_items("synopses", catalog_key())))
     assert left == []
 
 
@@ -236,9 +236,9 @@ def test_queries_share_a_synopsis_and_leave_none_behind(path: Path) -> None:
 def test_covers_add_up_and_subtract(path: Path, kind: str) -> None:
     """Rows of a or b are those of a and those of b; rows of a are those of both without those of b."""
     world = small(path)
-    put(world, "a", "SELECT k, sum(v), count(*) FROM s{} WHERE tag = 'a' GROUP BY k ORDER BY k", 3, kind)
-    put(world, "b", "SELECT k, sum(v), count(*) FROM s{} WHERE tag = 'b' GROUP BY k ORDER BY k", 3, kind)
-    put(
+    register_query(world, "a", "SELECT k, sum(v), count(*) FROM s{} WHERE tag = 'a' GROUP BY k ORDER BY k", 3, kind)
+    register_query(world, "b", "SELECT k, sum(v), count(*) FROM s{} WHERE tag = 'b' GROUP BY k ORDER BY k", 3, kind)
+    register_query(
         world,
         "either",
         "SELECT k, sum(v), count(*) FROM s{} WHERE tag = 'b' OR tag = 'a' GROUP BY k ORDER BY k",
@@ -255,22 +255,22 @@ def test_covers_add_up_and_subtract(path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", kinds.KINDS)
 def test_a_difference_of_two_synopses_answers_a_third_query(path: Path, kind: str) -> None:
     world = small(path)
-    put(
+    register_query(
         world,
         "either",
         "SELECT k, sum(v), count(*) FROM s{} WHERE tag = 'b' OR tag = 'a' GROUP BY k ORDER BY k",
         3,
         kind,
     )
-    put(world, "b", "SELECT k, sum(v), count(*) FROM s{} WHERE tag = 'b' GROUP BY k ORDER BY k", 3, kind)
-    put(world, "a", "SELECT k, sum(v), count(*) FROM s{} WHERE tag = 'a' GROUP BY k ORDER BY k", 3, kind)
+    register_query(world, "b", "SELECT k, sum(v), count(*) FROM s{} WHERE tag = 'b' GROUP BY k ORDER BY k", 3, kind)
+    register_query(world, "a", "SELECT k, sum(v), count(*) FROM s{} WHERE tag = 'a' GROUP BY k ORDER BY k", 3, kind)
     assert len(_entries(world)) == 2
     check(world)
 
 
 def test_a_stream_that_is_dropped_takes_its_synopses_along(path: Path) -> None:
     world = small(path)
-    put(world, "sums", "SELECT sum(v) FROM s{}", 3, None)
+    register_query(world, "sums", "SELECT sum(v) FROM s{}", 3, None)
     with world.wh._store.catalog.write() as tables:  # as if dropping the query had been killed before its synopses went
         tables.delete("queries", b"sums")
     world.wh.drop_stream(STREAM)
@@ -279,7 +279,7 @@ def test_a_stream_that_is_dropped_takes_its_synopses_along(path: Path) -> None:
 
 def test_an_older_snapshot_is_not_answered_from_a_newer_synopsis(path: Path) -> None:
     world = small(path)
-    put(world, "sums", "SELECT count(*), sum(v) FROM s{}", 3, "basic")
+    register_query(world, "sums", "SELECT count(*), sum(v) FROM s{}", 3, "basic")
     text = "SELECT count(*), sum(v) FROM s" + clause(3)
     with world.wh.snapshot() as old:
         before = old.sql(text).arrow().to_pylist()

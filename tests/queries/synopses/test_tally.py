@@ -19,27 +19,27 @@ from oracle import HOUR
 from sample_streams import BASE, DELTA
 from standing_queries import (
     STREAM,
-    World,
+    QueriedStream,
     append,
     clause,
-    drop,
+    drop_query,
     expected,
     from_synopses,
-    make_world,
-    put,
+    make_stream,
+    register_query,
     rows,
     same,
     slide,
 )
 from windrow.append import Append
-from windrow.catalog.environment import key, last_int
+from windrow.catalog.environment import catalog_key, decode_last_int
 from windrow.queries.periodic import evaluation
-from windrow.queries.sql.split_aggregate import CannotCutError
+from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.synopses import check as synopsis_check
 from windrow.queries.synopses import kinds, maintenance, node_store, tally
 from windrow.queries.synopses.array_engine import Pass
 from windrow.snapshot import Snapshot
-from windrow.warehouse import FOLLOWERS
+from windrow.warehouse import SLIDE_HOOKS
 
 CLOCK = BASE + HOUR
 PLAIN = (
@@ -54,15 +54,15 @@ PLAIN = (
 
 @pytest.fixture
 def path():
-    with scratch_folders.folder() as folder:
+    with scratch_folders.scratch_folder() as folder:
         yield folder / "w"
 
 
-def world_at(path: Path, seed: int = 1, **more: bool) -> World:
-    return make_world(windrow.open(path, clock=lambda: CLOCK), seed, lifetime=6, expiring=more.get("expiring", False))
+def world_at(path: Path, seed: int = 1, **more: bool) -> QueriedStream:
+    return make_stream(windrow.open(path, clock=lambda: CLOCK), seed, lifetime=6, expiring=more.get("expiring", False))
 
 
-def check(world: World) -> None:
+def check(world: QueriedStream) -> None:
     """Every standing query from synopses alone, every node as rebuilt, and no tally that nobody will name."""
     store = world.wh._store
     with Snapshot(store, [STREAM]) as snapshot:
@@ -70,7 +70,7 @@ def check(world: World) -> None:
         for text, slots in world.queries.values():
             try:
                 found = from_synopses(store, snapshot, text.format(clause(slots)))
-            except CannotCutError as error:
+            except CannotSplitError as error:
                 if str(error) == "nothing is kept yet":
                     continue
                 raise
@@ -83,18 +83,18 @@ def check(world: World) -> None:
     assert world.wh.check().problems == ()
 
 
-def tallies(world: World) -> set[tuple[int, int]]:
+def tallies(world: QueriedStream) -> set[tuple[int, int]]:
     """Synopsis and spooled file of each tally there is, however many slots it has."""
 
     def look(tables):
         stream = tables.get("streams", STREAM.encode()).id
-        keys = [at for at, _ in tables.raw_items("synopses", key(stream, "t"))]
-        return {(last_int(at[:-16]), last_int(at[:-8])) for at in keys}
+        keys = [at for at, _ in tables.raw_items("synopses", catalog_key(stream, "t"))]
+        return {(decode_last_int(at[:-16]), decode_last_int(at[:-8])) for at in keys}
 
     return world.wh._store.catalog.read(look)
 
 
-def named(world: World) -> set[tuple[int, int]]:
+def named(world: QueriedStream) -> set[tuple[int, int]]:
     """The same, of tallies that nodes are made of."""
     found = set()
 
@@ -103,29 +103,29 @@ def named(world: World) -> set[tuple[int, int]]:
         for entry in node_store.entries(tables, stream):
             for node, _ in node_store.nodes(tables, entry):
                 places_ = node_store.places_of(tables, entry, node)[1:]
-                found.update((entry.number, last_int(at[:-8])) for at in places_)
+                found.update((entry.number, decode_last_int(at[:-8])) for at in places_)
                 assert all(tables.raw("synopses", at) is not None for at in places_)
 
     world.wh._store.catalog.read(look)
     return found
 
 
-def waiting(world: World) -> set[tuple[int, int]]:
+def waiting(world: QueriedStream) -> set[tuple[int, int]]:
     """The same, of files that no slide has taken in."""
 
     def look(tables):
         stream = tables.get("streams", STREAM.encode()).id
-        return {last_int(at) for at, _ in tables.raw_items("spool", key(stream))}
+        return {decode_last_int(at) for at, _ in tables.raw_items("spool", catalog_key(stream))}
 
     spooled = world.wh._store.catalog.read(look)
     return {(number, spool) for number, spool in tallies(world) if spool in spooled}
 
 
-def begun(world: World, made: list[dict[str, object]]) -> Append:
+def begun(world: QueriedStream, made: list[dict[str, object]]) -> Append:
     """An append that has staged its rows and not yet committed them."""
     columns = [pa.array([row[f.name] for row in made], pa.int64()).view(f.type) if pa.types.is_timestamp(f.type)
                else pa.array([row[f.name] for row in made], f.type) for f in world.schema]  # fmt: skip
-    job = Append(world.wh._store, STREAM, None, None, FOLLOWERS)
+    job = Append(world.wh._store, STREAM, None, None, SLIDE_HOOKS)
     job._take(pa.table(columns, schema=world.schema), write=True)
     return job
 
@@ -135,14 +135,14 @@ def begun(world: World, made: list[dict[str, object]]) -> Append:
 def test_answers_equal_plain_duckdb_whoever_tallied(seed: int, most: int, kind: str | None) -> None:
     """Several appends a slot and slots an append, late and early rows, jumps, queries and slides between the two."""
     chance = random.Random(seed)
-    with scratch_folders.folder() as folder, pytest.MonkeyPatch.context() as patch:
+    with scratch_folders.scratch_folder() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(tally, "MOST_NAMED", most)
         patch.setattr(tally, "_MOST_SLOTS", chance.choice((2, 8, 8)))
         world = world_at(folder / "w", seed)
         pending: list[tuple[Append, list[dict[str, object]]]] = []
         for turn in range(7):
             if turn == 0 or chance.random() < 0.3:
-                put(world, f"q{turn}", chance.choice(PLAIN), chance.randint(1, 6), kind)
+                register_query(world, f"q{turn}", chance.choice(PLAIN), chance.randint(1, 6), kind)
             for _ in range(chance.randint(0, 4)):
                 reach = chance.choice(((1, DELTA), (-3 * DELTA if turn else 1, 2 * DELTA)))
                 made = rows(world, chance.randint(1, 25), reach, 6 * DELTA)
@@ -151,7 +151,7 @@ def test_answers_equal_plain_duckdb_whoever_tallied(seed: int, most: int, kind: 
                 else:
                     append(world, made, CLOCK)
             if len(world.queries) > 1 and chance.random() < 0.2:
-                drop(world, chance.choice(sorted(world.queries)), kind)
+                drop_query(world, chance.choice(sorted(world.queries)), kind)
             while pending and chance.random() < 0.6:
                 job, made = pending.pop()
                 job.commit()
@@ -165,7 +165,7 @@ def test_answers_equal_plain_duckdb_whoever_tallied(seed: int, most: int, kind: 
 
 def test_a_slide_names_what_appends_have_tallied_and_reads_no_row(path, monkeypatch):
     world = world_at(path)
-    put(world, "q", PLAIN[0], 4, kinds.BASIC)
+    register_query(world, "q", PLAIN[0], 4, kinds.BASIC)
     slide(world, 1, CLOCK)
     monkeypatch.setattr(maintenance, "read_ranges", None)
     for count in (1, 3):
@@ -187,7 +187,7 @@ def test_late_rows_go_into_a_node_of_tallies_whose_tallies_go(path, monkeypatch,
     """Two appends for a slot, or more than a node may name; then a late one, and one that is ahead and comes twice."""
     monkeypatch.setattr(tally, "MOST_NAMED", most)
     world = world_at(path)
-    put(world, "q", PLAIN[0], 4, kinds.BASIC)
+    register_query(world, "q", PLAIN[0], 4, kinds.BASIC)
     slide(world, 1, CLOCK)
 
     def come(slot: int) -> None:
@@ -214,7 +214,7 @@ def test_rows_that_were_spooled_before_a_query_came_are_tallied_by_the_slide(pat
     world = world_at(path)
     slide(world, 1, CLOCK)
     append(world, rows(world, 20, (1, DELTA), 0), CLOCK)
-    put(world, "q", PLAIN[0], 4, kinds.BASIC)
+    register_query(world, "q", PLAIN[0], 4, kinds.BASIC)
     append(world, rows(world, 20, (1, DELTA), 0), CLOCK)
     assert len(waiting(world)) == 1
     slide(world, 1, CLOCK)
@@ -226,12 +226,12 @@ def test_rows_that_were_spooled_before_a_query_came_are_tallied_by_the_slide(pat
 def test_a_query_that_goes_takes_its_tallies_with_it_also_those_of_appends_under_way(path):
     world = world_at(path)
     slide(world, 1, CLOCK)
-    put(world, "q", PLAIN[0], 4, kinds.BASIC)
-    put(world, "r", PLAIN[1], 4, kinds.BASIC)
+    register_query(world, "q", PLAIN[0], 4, kinds.BASIC)
+    register_query(world, "r", PLAIN[1], 4, kinds.BASIC)
     made = [rows(world, 20, (1, DELTA), 0) for _ in range(2)]
     append(world, made[0], CLOCK)
     job = begun(world, made[1])
-    drop(world, "q", kinds.BASIC)
+    drop_query(world, "q", kinds.BASIC)
     job.commit()
     world.truth.append(made[1], CLOCK)
     assert len(waiting(world)) == 2
@@ -243,7 +243,7 @@ def test_a_query_that_goes_takes_its_tallies_with_it_also_those_of_appends_under
 def test_a_batch_that_comes_twice_is_tallied_once(path):
     world = world_at(path)
     slide(world, 1, CLOCK)
-    put(world, "q", PLAIN[1], 4, kinds.BASIC)
+    register_query(world, "q", PLAIN[1], 4, kinds.BASIC)
     made = [row | {"ts": world.now + 1} for row in rows(world, 20, (1, DELTA), 0)]
     columns = [pa.array([row[f.name] for row in made], pa.int64()).view(f.type) if pa.types.is_timestamp(f.type)
                else pa.array([row[f.name] for row in made], f.type) for f in world.schema]  # fmt: skip
@@ -261,7 +261,7 @@ def test_rows_that_died_between_append_and_slide_are_in_no_node(path):
     """The slide jumps over the whole life of some of them."""
     world = world_at(path)
     slide(world, 1, CLOCK)
-    put(world, "q", PLAIN[0], 6, kinds.BASIC)
+    register_query(world, "q", PLAIN[0], 6, kinds.BASIC)
     append(world, rows(world, 60, (-3 * DELTA, 3 * DELTA), 0), CLOCK)
     slide(world, 5, CLOCK)
     check(world)
@@ -271,7 +271,7 @@ def test_rows_that_died_between_append_and_slide_are_in_no_node(path):
 def test_lifetimes_of_rows_that_differ_are_left_to_the_slide(path):
     world = world_at(path, expiring=True)
     slide(world, 1, CLOCK)
-    put(world, "q", PLAIN[0], 4, kinds.BASIC)
+    register_query(world, "q", PLAIN[0], 4, kinds.BASIC)
     append(world, rows(world, 20, (1, DELTA), 6 * DELTA), CLOCK)
     assert tallies(world) == set()
     slide(world, 1, CLOCK)
@@ -283,7 +283,7 @@ def test_a_node_of_several_tallies_is_not_taken_for_smaller_than_it_is(path, mon
     """How far a group's sum can be from 0 counts it once for each tally, or sums could overflow unseen."""
     world = world_at(path)
     slide(world, 1, CLOCK)
-    put(world, "q", PLAIN[0], 4, kinds.BASIC)
+    register_query(world, "q", PLAIN[0], 4, kinds.BASIC)
     for _ in range(3):
         append(world, [row | {"ts": world.now + 1, "k": 1, "v": 50} for row in rows(world, 2, (1, DELTA), 0)], CLOCK)
     slide(world, 1, CLOCK)

@@ -7,8 +7,8 @@ import pytest
 
 import view_histories
 import windrow
-from faulty_disks import CallAt
-from keyed_streams import SCHEMA, ask, put, slide
+from faulty_disks import CallAtStep
+from keyed_streams import SCHEMA, append_rows, fetch_sorted, slide
 from view_histories import MINUTE, START, time
 
 
@@ -28,18 +28,18 @@ def test_the_clock_is_the_least_of_the_inputs_and_a_quiet_input_is_named(wh):
 def test_a_stream_ahead_of_a_view_keeps_what_the_view_still_needs(wh):
     """a's row is dead to a's own queries from minute 10.5 on, and is met by b's row when b comes to minute 4."""
     wh.create_view("v", "SELECT a.x AS ax, b.x AS bx FROM a JOIN b USING (k)")
-    put(wh, "a", (0.5, 1, 10))
+    append_rows(wh, "a", (0.5, 1, 10))
     slide(wh, "ab", 1)
     for minute in range(2, 30):
         slide(wh, "a", minute)
-    assert ask(wh, "SELECT x FROM a") == []
+    assert fetch_sorted(wh, "SELECT x FROM a") == []
     assert wh.stream("a").stored_rows == 1
-    put(wh, "b", (3.5, 1, 20))
+    append_rows(wh, "b", (3.5, 1, 20))
     slide(wh, "b", 4)
-    assert ask(wh, "SELECT ax, bx FROM v") == [(10, 20)]
+    assert fetch_sorted(wh, "SELECT ax, bx FROM v") == [(10, 20)]
     slide(wh, "b", 30)
     slide(wh, "a", 31)
-    assert ask(wh, "SELECT ax, bx FROM v") == []
+    assert fetch_sorted(wh, "SELECT ax, bx FROM v") == []
     assert wh.stream("a").stored_rows == 0
     assert wh.check().ok
 
@@ -69,7 +69,7 @@ def test_two_inputs_that_slide_at_the_same_time_see_each_other(path):
         try:
             with view_histories.open_warehouse(path) as own:
                 for minute in range(1, 16):
-                    put(own, name, (minute - 0.5, 1, minute))
+                    append_rows(own, name, (minute - 0.5, 1, minute))
                     slide(own, name, minute)
         except BaseException as error:  # noqa: BLE001 - told below
             errors.append(error)
@@ -82,13 +82,13 @@ def test_two_inputs_that_slide_at_the_same_time_see_each_other(path):
     assert not errors
     with view_histories.open_warehouse(path) as wh:
         assert wh.now("v") == time(START + 15 * MINUTE)
-        assert ask(wh, "SELECT ax, bx FROM v") == sorted((i, j) for i in range(6, 16) for j in range(6, 16))
+        assert fetch_sorted(wh, "SELECT ax, bx FROM v") == sorted((i, j) for i in range(6, 16) for j in range(6, 16))
         assert wh.check().ok
 
 
 def test_a_slide_waits_for_a_serial_query_on_a_view_as_long_as_it_was_told(wh):
     wh.create_view("v", "SELECT k FROM a")
-    put(wh, "a", (0.5, 1, 1))
+    append_rows(wh, "a", (0.5, 1, 1))
     slide(wh, "a", 1)
     held = pytest.raises(windrow.BusyError, match="view 'v', which moves with 'a', is held by")
     with wh.sql("SELECT k FROM v", isolation="serial"), held:
@@ -100,7 +100,7 @@ def test_a_slide_waits_for_a_serial_query_on_a_view_as_long_as_it_was_told(wh):
 def test_a_view_made_while_its_input_slides_misses_nothing(path):
     with view_histories.open_warehouse(path) as wh:
         wh.create_stream("a", SCHEMA, time="ts", slide="1 minute", lifetime="10 minutes")
-        put(wh, "a", (0.5, 1, 1))
+        append_rows(wh, "a", (0.5, 1, 1))
     made = []
 
     def create():
@@ -112,8 +112,8 @@ def test_a_view_made_while_its_input_slides_misses_nothing(path):
         thread.start()
         made.append(thread)
 
-    with view_histories.open_warehouse(path, files=CallAt("slide.committing", create)) as wh:
+    with view_histories.open_warehouse(path, files=CallAtStep("slide.committing", create)) as wh:
         slide(wh, "a", 1)
         made[0].join()
-        assert ask(wh, "SELECT x FROM v") == [(1,)]
+        assert fetch_sorted(wh, "SELECT x FROM v") == [(1,)]
         assert wh.now("v") == wh.now("a")

@@ -9,7 +9,7 @@ import pytest
 
 import view_histories
 import windrow
-from keyed_streams import SCHEMA, ask, put, slide
+from keyed_streams import SCHEMA, append_rows, fetch_sorted, slide
 from view_histories import MINUTE, START, time
 
 # -- a view is a stream ------------------------------------------------------------------------------------------------
@@ -17,8 +17,8 @@ from view_histories import MINUTE, START, time
 
 def test_a_result_begins_with_its_last_part_and_ends_with_its_first(wh):
     """a [0.5, 10.5), b in a window of 3 minutes [1.5, 4.5): together [1.5, 4.5)."""
-    put(wh, "a", (0.5, 1, 10))
-    put(wh, "b", (1.5, 1, 20))
+    append_rows(wh, "a", (0.5, 1, 10))
+    append_rows(wh, "b", (1.5, 1, 20))
     wh.create_view("v", "SELECT a.x AS ax, b.x AS bx FROM a JOIN b [WINDOW 3 MINUTES] USING (k)")
     for minute in range(1, 7):
         slide(wh, "ab", minute)
@@ -29,26 +29,28 @@ def test_a_result_begins_with_its_last_part_and_ends_with_its_first(wh):
 
 def test_a_new_view_is_filled_from_what_its_inputs_hold(wh):
     for minute in range(1, 6):
-        put(wh, "a", (minute - 0.5, minute % 2, minute))
-        put(wh, "b", (minute - 0.2, minute % 2, minute))
+        append_rows(wh, "a", (minute - 0.5, minute % 2, minute))
+        append_rows(wh, "b", (minute - 0.2, minute % 2, minute))
         slide(wh, "ab", minute)
     view = wh.create_view("v", "SELECT a.x AS ax, b.x AS bx FROM a JOIN b USING (k)", key="ax")
     assert view.now == START + 5 * MINUTE
-    assert ask(wh, "SELECT ax, bx FROM v") == sorted((i, j) for i in range(1, 6) for j in range(1, 6) if i % 2 == j % 2)
+    assert fetch_sorted(wh, "SELECT ax, bx FROM v") == sorted(
+        (i, j) for i in range(1, 6) for j in range(1, 6) if i % 2 == j % 2
+    )
     assert wh.stream("v").inserted == 13
 
 
 def test_a_view_can_be_asked_like_any_stream(wh):
     wh.create_view("v", "SELECT k, x * 2 AS y FROM a WHERE x > 1", key="k")
     for minute in range(1, 6):
-        put(wh, "a", (minute - 0.5, 7, minute))
+        append_rows(wh, "a", (minute - 0.5, 7, minute))
         slide(wh, "a", minute)
     assert wh.probe("v", 7).column("y").to_pylist() == [4, 6, 8, 10]
     assert wh.probe("v", 7, window="2 minutes").num_rows == 2
     assert wh.scan("v", columns=["y"]).read_all().num_rows == 4
-    assert ask(wh, "SELECT y FROM v [WINDOW 3 MINUTES]") == [(6,), (8,), (10,)]
-    assert ask(wh, "SELECT y FROM v [ROWS 1]") == [(10,)]
-    assert ask(wh, "SELECT count(*) FROM v JOIN a USING (k)") == [(20,)]
+    assert fetch_sorted(wh, "SELECT y FROM v [WINDOW 3 MINUTES]") == [(6,), (8,), (10,)]
+    assert fetch_sorted(wh, "SELECT y FROM v [ROWS 1]") == [(10,)]
+    assert fetch_sorted(wh, "SELECT count(*) FROM v JOIN a USING (k)") == [(20,)]
     assert "v" in wh.streams()
     for level in ("latest", "serial"):
         assert wh.sql("SELECT sum(y) FROM v", isolation=level).fetchall() == [(28,)]
@@ -58,11 +60,11 @@ def test_a_periodic_query_is_paced_by_a_view(wh):
     wh.create_view("v", "SELECT a.k, a.x AS ax, b.x AS bx FROM a JOIN b USING (k)")
     wh.add_query("counted", "SELECT count(*) AS n FROM v [WINDOW 5 MINUTES SLIDE 1 MINUTE]", missed="every")
     for minute in range(1, 4):
-        put(wh, "a", (minute - 0.5, 1, minute))
-        put(wh, "b", (minute - 0.4, 1, minute))
+        append_rows(wh, "a", (minute - 0.5, 1, minute))
+        append_rows(wh, "b", (minute - 0.4, 1, minute))
         slide(wh, "ab", minute)
     list(wh.run_due())
-    assert ask(wh, "SELECT n FROM counted") == [(1,), (4,), (9,)]
+    assert fetch_sorted(wh, "SELECT n FROM counted") == [(1,), (4,), (9,)]
 
 
 def test_every_run_of_queries_over_several_views_that_move_together_is_made(wh):
@@ -78,8 +80,8 @@ def test_every_run_of_queries_over_several_views_that_move_together_is_made(wh):
         wh.add_query(f"of_{name}", f"SELECT count(*) AS n FROM {window}", missed="every")
     expected = {name: [] for name in statements}
     for minute in range(1, 7):
-        put(wh, "a", (minute - 0.5, minute % 2, minute), (minute - 0.4, 5, minute))
-        put(wh, "b", (minute - 0.3, minute % 2, minute))
+        append_rows(wh, "a", (minute - 0.5, minute % 2, minute), (minute - 0.4, 5, minute))
+        append_rows(wh, "b", (minute - 0.3, minute % 2, minute))
         slide(wh, "ba", minute)
         for name in statements:
             expected[name] += wh.sql(f"SELECT count(*) FROM {name} [WINDOW 3 MINUTES]").fetchall()
@@ -145,15 +147,15 @@ def test_a_result_between_two_slides_is_lost_without_restore_and_shown_once_with
     slide(wh, "ab", 0)
     wh.create_view("plain", sql)
     wh.create_view("all", sql, restore=True)
-    put(wh, "a", (0.2, 1, 10))
-    put(wh, "b", (0.9, 1, 20))
+    append_rows(wh, "a", (0.2, 1, 10))
+    append_rows(wh, "b", (0.9, 1, 20))
     slide(wh, "ab", 2)
-    assert ask(wh, "SELECT ax, bx FROM plain") == []
-    assert ask(wh, 'SELECT ax, bx, _ts, _died FROM "all"') == [
+    assert fetch_sorted(wh, "SELECT ax, bx FROM plain") == []
+    assert fetch_sorted(wh, 'SELECT ax, bx, _ts, _died FROM "all"') == [
         (10, 20, time(START + 0.9 * MINUTE), time(START + 1.2 * MINUTE))
     ]
     slide(wh, "ab", 3)
-    assert ask(wh, 'SELECT ax, bx FROM "all"') == []
+    assert fetch_sorted(wh, 'SELECT ax, bx FROM "all"') == []
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -166,23 +168,23 @@ def names(*pairs):
 def test_a_change_of_a_table_affects_later_rows_only(wh):
     wh.put_table("t", names((1, "old")))
     wh.create_view("v", "SELECT a.x, t.name FROM a JOIN t USING (k)")
-    put(wh, "a", (0.5, 1, 1), (0.6, 2, 2))
+    append_rows(wh, "a", (0.5, 1, 1), (0.6, 2, 2))
     slide(wh, "a", 1)
     wh.put_table("t", names((1, "new"), (2, "two")))
-    put(wh, "a", (1.5, 1, 3))
+    append_rows(wh, "a", (1.5, 1, 3))
     slide(wh, "a", 2)
-    assert ask(wh, "SELECT x, name FROM v") == [(1, "old"), (3, "new")]
+    assert fetch_sorted(wh, "SELECT x, name FROM v") == [(1, "old"), (3, "new")]
 
 
 def test_a_change_of_a_retroactive_table_affects_all_rows(wh):
     wh.put_table("t", names((1, "old")))
     wh.create_view("v", "SELECT a.x, t.name FROM a JOIN t USING (k)", retroactive=["t"])
-    put(wh, "a", (0.5, 1, 1), (0.6, 2, 2))
+    append_rows(wh, "a", (0.5, 1, 1), (0.6, 2, 2))
     slide(wh, "a", 1)
-    assert ask(wh, "SELECT x, name FROM v") == [(1, "old")]
+    assert fetch_sorted(wh, "SELECT x, name FROM v") == [(1, "old")]
     wh.put_table("t", names((1, "new"), (2, "two")))
     slide(wh, "a", 2)
-    assert ask(wh, "SELECT x, name FROM v") == [(1, "new"), (2, "two")]
+    assert fetch_sorted(wh, "SELECT x, name FROM v") == [(1, "new"), (2, "two")]
 
 
 def test_a_table_keeps_its_columns_while_a_view_joins_with_it(wh):
@@ -190,7 +192,7 @@ def test_a_table_keeps_its_columns_while_a_view_joins_with_it(wh):
     wh.create_view("v", "SELECT a.x, t.name FROM a LEFT JOIN t USING (k)")
     with pytest.raises(windrow.InUseError, match="its columns must stay k int64, name string"):
         wh.put_table("t", pa.table({"k": pa.array([1], pa.int64())}))
-    put(wh, "a", (0.5, 1, 1), (0.6, 2, 2))
+    append_rows(wh, "a", (0.5, 1, 1), (0.6, 2, 2))
     slide(wh, "a", 1)
     assert Counter(wh.sql("SELECT x, name FROM v").fetchall()) == Counter([(1, "one"), (2, None)])
 
@@ -212,8 +214,10 @@ STRICT = [
 def test_a_strict_plan_is_what_its_query_gives_at_each_slide(wh, sql):
     wh.create_view("v", sql)
     for minute in range(1, 9):
-        put(wh, "a", (minute - 0.5, minute % 3, minute), (minute - 0.3, 1, 2), (max(0.1, minute - 2.5), 2, minute))
-        put(wh, "b", (minute - 0.4, minute % 3, 2))
+        append_rows(
+            wh, "a", (minute - 0.5, minute % 3, minute), (minute - 0.3, 1, 2), (max(0.1, minute - 2.5), 2, minute)
+        )
+        append_rows(wh, "b", (minute - 0.4, minute % 3, 2))
         slide(wh, "ab", minute)
         own = [column for column in wh.stream("v").definition.schema.names if column != "_ts"]
         columns = ", ".join(own)
@@ -226,9 +230,11 @@ def test_views_of_a_strict_view_follow_it(wh):
     wh.create_view("counts", "SELECT k, count(*) AS n FROM a GROUP BY k", key="k")
     wh.create_view("often", "SELECT k, n FROM counts WHERE n > 1")
     for minute in range(1, 5):
-        put(wh, "a", (minute - 0.5, 1, minute), (minute - 0.4, minute, minute))
+        append_rows(wh, "a", (minute - 0.5, 1, minute), (minute - 0.4, minute, minute))
         slide(wh, "a", minute)
-        assert ask(wh, "SELECT k, n FROM often") == ask(wh, "SELECT k, count(*) FROM a GROUP BY k HAVING count(*) > 1")
+        assert fetch_sorted(wh, "SELECT k, n FROM often") == fetch_sorted(
+            wh, "SELECT k, count(*) FROM a GROUP BY k HAVING count(*) > 1"
+        )
 
 
 # -- what goes wrong ---------------------------------------------------------------------------------------------------
@@ -237,24 +243,24 @@ def test_views_of_a_strict_view_follow_it(wh):
 def test_a_row_that_a_view_cannot_take_stops_the_slide_and_names_the_view(wh):
     wh.create_view("fine", "SELECT k FROM a")
     wh.create_view("broken", "SELECT k, CAST(concat('n', x::VARCHAR) AS INTEGER) AS n FROM a WHERE x = 0")
-    put(wh, "a", (0.5, 1, 1))
+    append_rows(wh, "a", (0.5, 1, 1))
     slide(wh, "a", 1)
-    put(wh, "a", (1.5, 1, 0))
+    append_rows(wh, "a", (1.5, 1, 0))
     with pytest.raises(windrow.ViewError, match=r"view 'broken' cannot be computed .*; make its statement accept"):
         slide(wh, "a", 2)
     assert wh.now("a") == wh.now("fine") == time(START + MINUTE)
     assert wh.check().ok
     wh.drop_view("broken")
     slide(wh, "a", 2)
-    assert ask(wh, "SELECT count(*) FROM fine") == [(2,)]
+    assert fetch_sorted(wh, "SELECT count(*) FROM fine") == [(2,)]
 
 
 def test_everything_is_there_after_a_restart(path):
     view_histories.create(path)
-    truth = view_histories.Truth()
+    truth = view_histories.ExpectedViews()
     for operation in view_histories.operations(seed=5, count=24):
         with view_histories.open_warehouse(path) as wh:
-            view_histories.do(wh, operation)
+            view_histories.perform(wh, operation)
             truth.do(operation)
             assert view_histories.state(wh) == truth.state()
     with view_histories.open_warehouse(path) as wh:
@@ -268,9 +274,9 @@ def test_everything_is_there_after_a_restart(path):
 def test_statistics_of_the_inputs_are_kept_for_the_order_of_joins(wh):
     wh.create_view("v", "SELECT a.k FROM a, b, c WHERE a.k = b.k AND b.k = c.k")
     for minute in range(1, 8):
-        put(wh, "a", *((minute - 0.5, n % 4, n) for n in range(40)))
-        put(wh, "b", *((minute - 0.5, n, n) for n in range(3)))
-        put(wh, "c", (minute - 0.5, 1, 1))
+        append_rows(wh, "a", *((minute - 0.5, n % 4, n) for n in range(40)))
+        append_rows(wh, "b", *((minute - 0.5, n, n) for n in range(3)))
+        append_rows(wh, "c", (minute - 0.5, 1, 1))
         slide(wh, "abc", minute)
     records = wh._store.catalog.read(lambda tables: [record for _, record in tables.items("views")])
     rates = [record.rows / record.span * MINUTE for record in records]
@@ -287,11 +293,11 @@ def test_few_keys_out_of_many_rows_are_found_by_the_directories(path):
         wh.create_stream("b", SCHEMA, time="ts", key=["k", "x"], slide="1 minute", lifetime="10 minutes")
         sql = "SELECT a.k, a.x AS ax, b.x AS bx FROM a JOIN b USING (k)"
         wh.create_view("v", sql)
-        put(wh, "b", *((0.1 + n / 60_000, n % 5000, n) for n in range(30_000)))
+        append_rows(wh, "b", *((0.1 + n / 60_000, n % 5000, n) for n in range(30_000)))
         slide(wh, "ab", 1)
-        put(wh, "a", (1.5, 7, 1), (1.6, 8, 2), (1.7, None, 3))
+        append_rows(wh, "a", (1.5, 7, 1), (1.6, 8, 2), (1.7, None, 3))
         slide(wh, "ab", 2)
-        assert ask(wh, "SELECT ax, bx FROM v") == ask(wh, f"SELECT ax, bx FROM ({sql})")
+        assert fetch_sorted(wh, "SELECT ax, bx FROM v") == fetch_sorted(wh, f"SELECT ax, bx FROM ({sql})")
         assert wh.sql("SELECT count(*) FROM v").fetchall() == [(12,)]
 
 
@@ -342,12 +348,12 @@ def test_times_of_any_unit_and_columns_of_any_type(path, unit, zone):
 
 def test_rows_are_grouped_by_all_columns_if_a_view_says_so(wh):
     for minute in range(1, 4):
-        put(wh, "a", *((minute - 0.5, k % 2, k % 3) for k in range(12)))
+        append_rows(wh, "a", *((minute - 0.5, k % 2, k % 3) for k in range(12)))
         slide(wh, "a", minute)
     view = wh.create_view("v", "SELECT k, x FROM a GROUP BY ALL")
     assert (view.pattern, view.recomputed) == ("strict", True)
     for minute in range(4, 16):
-        assert ask(wh, "SELECT k, x FROM v") == ask(wh, "SELECT k, x FROM a GROUP BY ALL")
+        assert fetch_sorted(wh, "SELECT k, x FROM v") == fetch_sorted(wh, "SELECT k, x FROM a GROUP BY ALL")
         slide(wh, "a", minute)
 
 
@@ -361,7 +367,7 @@ def test_another_warehouse_in_the_same_place_has_plans_of_its_own(tmp_path, plai
             wh.create_view("v", sql)
             for minute in range(1, 6):
                 for name in "ab":
-                    put(wh, name, *((minute - 0.5, k, minute) for k in range(3)))
+                    append_rows(wh, name, *((minute - 0.5, k, minute) for k in range(3)))
                 slide(wh, "ab", minute)
-                assert ask(wh, "SELECT k, x FROM v") == ask(wh, sql)
+                assert fetch_sorted(wh, "SELECT k, x FROM v") == fetch_sorted(wh, sql)
         shutil.rmtree(tmp_path / "wh")

@@ -12,9 +12,9 @@ import recorded_history
 import windrow
 from sample_streams import BASE, DELTA, SHAPES, when
 from windrow.catalog import segment_log
-from windrow.catalog.environment import key
-from windrow.catalog.records import Change, StreamState
-from windrow.indexes.manifest import Figures, Manifest
+from windrow.catalog.environment import catalog_key
+from windrow.catalog.records import SegmentChange, StreamState
+from windrow.indexes.manifest import Manifest, SegmentArrays
 
 S = "s"
 SHAPE = SHAPES["per-row"]
@@ -49,7 +49,7 @@ def test_a_reader_that_missed_any_number_of_slides_sees_what_a_newcomer_sees(pat
                 turn += 1
             seen, truth = segments(reader), newcomer(path)
             assert sorted(seen, key=lambda s: s.id) == sorted(truth, key=lambda s: s.id)
-            assert seen.figures.all[:-1].tolist() == Figures.of(seen).all[:-1].tolist()
+            assert seen.figures.all[:-1].tolist() == SegmentArrays.of(seen).all[:-1].tolist()
             assert sorted(segments(wh), key=lambda s: s.id) == sorted(truth, key=lambda s: s.id)
 
 
@@ -102,21 +102,25 @@ def test_a_commit_that_moved_a_stream_twice_is_followed_once(path: Path) -> None
         SHAPE.create(wh, S, windrow.Index("round-robin", 2, 3))
         update(wh, 0, choice)
         stored = segments(wh)
-    records = {key(1, one.id): one for one in stored}
+    records = {catalog_key(1, one.id): one for one in stored}
 
     class Records:
         def get(self, _: str, at: bytes) -> Any:
             return records[at]
 
     first, *rest = stored
-    changes = (Change(1, 5, (first.id,), ()), Change(5, 5, (), ()), Change(5, 9, tuple(one.id for one in rest), ()))
-    twice = (changes[0], Change(5, 5, (first.id,), ()), changes[2])
+    changes = (
+        SegmentChange(1, 5, (first.id,), ()),
+        SegmentChange(5, 5, (), ()),
+        SegmentChange(5, 9, tuple(one.id for one in rest), ()),
+    )
+    twice = (changes[0], SegmentChange(5, 5, (first.id,), ()), changes[2])
     for noted in (changes, twice):
         state = StreamState(layouts=(), manifest=9, changes=noted)
         for version, known in ((1, Manifest()), (5, Manifest([first]))):
-            found = segment_log._followed(Records(), 1, state, version, known)  # type: ignore[arg-type]
+            found = segment_log._apply_changes(Records(), 1, state, version, known)  # type: ignore[arg-type]
             assert found is not None and list(found) == list(stored)
-    assert segment_log._followed(Records(), 1, state, 4, Manifest()) is None  # type: ignore[arg-type]
+    assert segment_log._apply_changes(Records(), 1, state, 4, Manifest()) is None  # type: ignore[arg-type]
 
 
 def test_nothing_is_held_of_streams_that_were_dropped(path: Path) -> None:

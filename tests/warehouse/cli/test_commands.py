@@ -12,21 +12,21 @@ import pytest
 from click.testing import CliRunner
 
 import windrow
-from command_line import UTC, Windrow, at, table
+from command_line import UTC, CommandLine, at, table
 from windrow import cli
 from windrow.cli import terminal
 
 
 class Test_where_the_warehouse_is:
     def test_it_is_made_once(self, path):
-        run = Windrow(path)
+        run = CommandLine(path)
         assert run("init").stdout == f"made an empty warehouse in {path}\n"
         assert run.json("init") == {"path": str(path), "created": False}
 
     def test_a_folder_with_other_things_is_left_alone(self, path):
         path.mkdir()
         (path / "letters.txt").write_text("dear")
-        assert "is not empty" in Windrow(path).error("init")
+        assert "is not empty" in CommandLine(path).error("init")
 
     def test_it_is_named_by_option_before_or_after_the_command_or_by_environment(self, packets, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
@@ -48,7 +48,7 @@ class Test_where_the_warehouse_is:
         assert "holds no warehouse; give one with -w PATH or WINDROW_WAREHOUSE" in result.stderr
 
     def test_nothing_is_made_by_mistake(self, path):
-        assert "holds no warehouse" in Windrow(path).error("status")
+        assert "holds no warehouse" in CommandLine(path).error("status")
         assert not path.exists()
 
 
@@ -99,13 +99,13 @@ class Test_looks:
         assert terminal.size(count) == text
 
     def test_progress_is_silent_where_nobody_looks(self, capsys):
-        with terminal.progress("work", 10) as moved:
+        with terminal.progress_bar("work", 10) as moved:
             moved(5)
         assert capsys.readouterr() == ("", "")
 
     def test_progress_on_a_terminal_goes_to_stderr(self, monkeypatch, capsys):
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-        with terminal.progress("work", 10, in_bytes=True) as moved:
+        with terminal.progress_bar("work", 10, in_bytes=True) as moved:
             moved(5)
         assert capsys.readouterr().out == ""
 

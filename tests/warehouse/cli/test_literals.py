@@ -16,7 +16,7 @@ import windrow
 from command_line import UTC, at, by_time, lines
 from windrow.formats import durations
 from windrow.formats import text as text_format
-from windrow.formats.timestamps import from_iso, iso
+from windrow.formats.timestamps import format_iso, parse_iso
 
 MONTHS = "interval '1 month -2 days 90 seconds'"
 
@@ -90,13 +90,13 @@ class Test_durations:
         ],
     )  # fmt: skip
     def test_words_iso_clocks_and_numbers_are_read(self, text, seconds):
-        (found,) = durations.from_words(pa.array([text]), pa.duration("us")).to_pylist()
+        (found,) = durations.parse_durations(pa.array([text]), pa.duration("us")).to_pylist()
         assert found == (None if seconds is None else dt.timedelta(seconds=seconds))
 
     @pytest.mark.parametrize("text", ["soon", "1 month", "P1M", "P", "PT", "1 nanosecond", "5 5", "99999999999 weeks"])
     def test_what_is_no_duration_is_refused(self, text):
         with pytest.raises(pa.ArrowInvalid):
-            durations.from_words(pa.array([text]), pa.duration("us"))
+            durations.parse_durations(pa.array([text]), pa.duration("us"))
 
     def test_json_may_have_numbers_for_them(self, empty, tmp_path):
         fill(empty, self.SCHEMA)
@@ -150,7 +150,7 @@ class Test_json:
         assert empty("sql", sql, "--csv").stdout.splitlines()[0] == '"a","a_2","a_1","a_3"'
         empty("sql", sql, "--output", tmp_path / "x.parquet")
         assert pq.read_table(tmp_path / "x.parquet").schema.names == ["a", "a_2", "a_1", "a_3"]
-        assert text_format.distinct(["a", "a"]) == ["a", "a_1"]
+        assert text_format.distinct_names(["a", "a"]) == ["a", "a_1"]
 
     @pytest.mark.parametrize("suffix", ["csv", "jsonl", "json"])
     def test_numbers_without_bounds_go_out_and_in(self, empty, tmp_path, suffix):
@@ -210,7 +210,7 @@ class Test_times:
             kind
         )
         for some in (column, column.slice(0, 5)):
-            assert from_iso(iso(some), kind).equals(some)
+            assert parse_iso(format_iso(some), kind).equals(some)
 
     def test_csv_and_json_have_the_same_times(self, packets):
         (told,) = lines(packets("scan", "packets", "--limit", 1, "--json").stdout)

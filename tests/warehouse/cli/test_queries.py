@@ -21,7 +21,7 @@ def path(tmp_path):
     place = tmp_path / "w"
     with windrow.open(place) as wh:
         wh.create_stream("packets", SCHEMA, time="ts", key="src", slide="1 minute", lifetime="16 minutes")
-        packet_warehouse.advance(wh, 1)
+        packet_warehouse.append_and_slide(wh, 1)
     return place
 
 
@@ -41,7 +41,7 @@ def run(path):
 
 def advance(path, number: int) -> None:
     with windrow.open(path) as wh:
-        packet_warehouse.advance(wh, number)
+        packet_warehouse.append_and_slide(wh, number)
 
 
 def test_a_file_that_cannot_be_written_is_told_by_table_and_exit_code(run, path, tmp_path):

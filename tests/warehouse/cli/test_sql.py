@@ -13,8 +13,8 @@ from click.testing import CliRunner
 import windrow
 from windrow import cli
 from windrow.cli import sql as cli_prompt
-from windrow.cli.sql import Asking, Form, parse_params
-from windrow.queries.sql.tokens import is_finished, split
+from windrow.cli.sql import OutputFormat, SqlOptions, parse_params
+from windrow.queries.sql.tokens import is_finished, split_statements
 
 NOON = dt.datetime(2025, 1, 1, 12, tzinfo=dt.UTC)
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("src", pa.int64()), ("len", pa.int32())])
@@ -182,7 +182,7 @@ class Test_tables:
         assert "there is no file" in run("table", "put", "t", tmp_path / "none.csv", code=1)
 
 
-TABLE = Form()
+TABLE = OutputFormat()
 
 
 class Test_the_prompt:
@@ -203,15 +203,15 @@ class Test_the_prompt:
             return line
 
         with windrow.open(path, read_only=True) as wh:
-            cli_prompt.prompt(wh, Asking(), form, read_line)
+            cli_prompt.run_prompt(wh, SqlOptions(), form, read_line)
         return capsys.readouterr(), asked
 
     def test_statements_over_several_lines(self, path, capsys):
         (out, _), asked = self.play(
-            path, capsys, "SELECT 1 AS a", ";", "SELECT 2 AS b; SELECT 3 AS c;", form=Form(csv=True)
+            path, capsys, "SELECT 1 AS a", ";", "SELECT 2 AS b; SELECT 3 AS c;", form=OutputFormat(csv=True)
         )
         assert out.split()[-6:] == ['"a"', "1", '"b"', "2", '"c"', "3"]
-        assert asked[:3] == [cli_prompt.FIRST, cli_prompt.NEXT, cli_prompt.FIRST]
+        assert asked[:3] == [cli_prompt.FIRST_PROMPT, cli_prompt.NEXT_PROMPT, cli_prompt.FIRST_PROMPT]
 
     def test_mistakes_do_not_end_it(self, path, capsys):
         (out, err), _ = self.play(path, capsys, "SELECT nope FROM packets;", "SELECT 42 AS answer;")
@@ -234,11 +234,11 @@ class Test_the_prompt:
     def test_completion(self, path):
         with windrow.open(path) as wh:
             wh.put_table("hosts", pa.table({"src": [1], "name": ["ant"]}))
-            assert cli_prompt.completions(wh, "pac", "SELECT * FROM pac") == ["packets"]
-            assert cli_prompt.completions(wh, "na", "SELECT na") == ["name"]
-            assert cli_prompt.completions(wh, "SEL", "SEL") == ["SELECT"]
-            assert cli_prompt.completions(wh, "windrow.sl", "FROM windrow.sl") == ["windrow.slides"]
-            assert "name" not in cli_prompt.completions(wh, "n", "FROM packets WHERE n")
+            assert cli_prompt.find_completions(wh, "pac", "SELECT * FROM pac") == ["packets"]
+            assert cli_prompt.find_completions(wh, "na", "SELECT na") == ["name"]
+            assert cli_prompt.find_completions(wh, "SEL", "SEL") == ["SELECT"]
+            assert cli_prompt.find_completions(wh, "windrow.sl", "FROM windrow.sl") == ["windrow.slides"]
+            assert "name" not in cli_prompt.find_completions(wh, "n", "FROM packets WHERE n")
 
     def test_history_is_kept(self, path, capsys, tmp_path, monkeypatch):
         pytest.importorskip("readline")
@@ -260,7 +260,7 @@ class Test_cutting_scripts:
         ],
     )
     def test_split(self, text, expected):
-        assert split(text) == expected
+        assert split_statements(text) == expected
 
     @pytest.mark.parametrize(("text", "finished"), [("SELECT 1", False), ("SELECT 1;", True), ("SELECT ';", False), (";", False), ("", False), ("SELECT 1; SELECT", False)])  # fmt: skip
     def test_finished(self, text, finished):

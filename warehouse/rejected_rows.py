@@ -7,31 +7,31 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from windrow.append import Append, AppendReport
-from windrow.catalog.environment import Tables, key, last_int
+from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.lookups import find_stream
-from windrow.catalog.records import Reclaim, RejectedEntry, StreamEntry
+from windrow.catalog.records import ReclaimEntry, RejectedEntry, StreamEntry
 from windrow.errors import DamageError
-from windrow.rejection import EXTRA
+from windrow.rejection import REJECTION_COLUMNS
 from windrow.store import Store
 
 
-def _entries(tables: Tables, stream: str) -> tuple[StreamEntry, dict[int, RejectedEntry]]:
+def _read_entries(tables: Tables, stream: str) -> tuple[StreamEntry, dict[int, RejectedEntry]]:
     entry, _ = find_stream(tables, stream)
-    return entry, {last_int(at): record for at, record in tables.items("rejected", key(entry.id))}
+    return entry, {decode_last_int(at): record for at, record in tables.items("rejected", catalog_key(entry.id))}
 
 
 def read_rejected(store: Store, stream: str) -> pa.Table:
     """All rejected rows of a stream, oldest first."""
-    entry, found = store.catalog.read(lambda tables: _entries(tables, stream))
-    schema = pa.schema([*(field.with_nullable(True) for field in entry.definition.schema), *EXTRA])
-    return pa.concat_tables([schema.empty_table(), *(_read(store, record, schema) for record in found.values())])
+    entry, found = store.catalog.read(lambda tables: _read_entries(tables, stream))
+    schema = pa.schema([*(field.with_nullable(True) for field in entry.definition.schema), *REJECTION_COLUMNS])
+    return pa.concat_tables([schema.empty_table(), *(_read_file(store, record, schema) for record in found.values())])
 
 
-def _read(store: Store, record: RejectedEntry, schema: pa.Schema) -> pa.Table:
-    from windrow.indexes.segment_reader import conform
+def _read_file(store: Store, record: RejectedEntry, schema: pa.Schema) -> pa.Table:
+    from windrow.indexes.segment_reader import conform_to_schema
 
     try:
-        return conform(pq.ParquetFile(store.root / record.file).read(), schema)
+        return conform_to_schema(pq.ParquetFile(store.root / record.file).read(), schema)
     except (OSError, pa.ArrowInvalid) as error:
         raise DamageError(
             f"file of rejected rows {record.file} cannot be read ({error}); run 'windrow check'"
@@ -41,20 +41,20 @@ def _read(store: Store, record: RejectedEntry, schema: pa.Schema) -> pa.Table:
 def replay_rejected(store: Store, stream: str) -> AppendReport:
     """Append all rejected rows again, those of each source in one transaction; some may be rejected anew."""
     store.check_writable()
-    entry, found = store.catalog.read(lambda tables: _entries(tables, stream))
-    schema = pa.schema([*(field.with_nullable(True) for field in entry.definition.schema), *EXTRA])
+    entry, found = store.catalog.read(lambda tables: _read_entries(tables, stream))
+    schema = pa.schema([*(field.with_nullable(True) for field in entry.definition.schema), *REJECTION_COLUMNS])
     reports = []
     # By source: a row that is taken now is progress of the source that sent it, not of another.
     for source in dict.fromkeys(record.source for record in found.values()):
         own = {number: record for number, record in found.items() if record.source == source}
-        rows = pa.concat_tables([_read(store, record, schema) for record in own.values()])
+        rows = pa.concat_tables([_read_file(store, record, schema) for record in own.values()])
         reports.append(
             Append(store, stream, source, None).run(rows.select(entry.definition.schema.names), replacing=list(own))
         )
-    return _sum(stream, reports)
+    return _sum_reports(stream, reports)
 
 
-def _sum(stream: str, reports: list[AppendReport]) -> AppendReport:
+def _sum_reports(stream: str, reports: list[AppendReport]) -> AppendReport:
     reasons: Counter[str] = sum((Counter(report.rejected) for report in reports), Counter())
     return AppendReport(
         stream=stream,
@@ -74,13 +74,13 @@ def discard_rejected(store: Store, stream: str) -> int:
     """Throw the rejected rows away."""
     store.check_writable()
     with store.catalog.write() as tables:
-        entry, found = _entries(tables, stream)
-        state = tables.get("states", key(entry.id))
+        entry, found = _read_entries(tables, stream)
+        state = tables.get("states", catalog_key(entry.id))
         rows = sum(record.rows for record in found.values())
         for number in found:
-            tables.delete("rejected", key(entry.id, number))
-        tables.put("states", key(entry.id), replace(state, rejected=state.rejected - rows))
+            tables.delete("rejected", catalog_key(entry.id, number))
+        tables.put("states", catalog_key(entry.id), replace(state, rejected=state.rejected - rows))
         if found:
-            record = Reclaim(stream=entry.id, files=tuple(r.file for r in found.values()))
-            tables.put("reclaim", key(tables.version, tables.allocate("reclaims")), record)
+            record = ReclaimEntry(stream=entry.id, files=tuple(r.file for r in found.values()))
+            tables.put("reclaim", catalog_key(tables.version, tables.allocate("reclaims")), record)
         return rows
