@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from windrow.catalog.environment import Catalog, Tables, catalog_key
+from windrow.catalog.environment import Catalog, SharedState, Tables, catalog_key
 from windrow.errors import ClosedError, StorageError, WindrowError
 from windrow.files import FileSystem, StagingWriter
 from windrow.indexes.column_cache import ColumnCache
@@ -159,6 +159,11 @@ class Store:
         if not self.read_only and self.catalog.writable:
             self.usage.scan(stream, columns)
             self.usage.put_down_if_many(self.catalog)
+
+    @property
+    def shared(self) -> SharedState:
+        """What all handles of this warehouse in this process share: closed with the last of them."""
+        return self.catalog.shared
 
     def check_writable(self) -> None:
         """Refuse a change on a handle that may not make it."""

@@ -106,6 +106,32 @@ def decode_last_int(raw: bytes) -> int:
     return number - (1 << 63)
 
 
+class SharedState:
+    """What all handles of one warehouse in this process share beside its environment; closed with the last of them."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+        self._guard = threading.RLock()
+
+    def attached(self, name: str, make: Callable[[], T]) -> T:
+        """The shared value of a name, made when first asked for; its `close`, if it has one, is called at the end."""
+        with self._guard:
+            if name not in self._values:
+                self._values[name] = make()
+            value: T = self._values[name]
+            return value
+
+    def close(self) -> None:
+        """Close what was attached, the newest first."""
+        with self._guard:
+            values = list(self._values.values())
+            self._values.clear()
+        for value in reversed(values):
+            close = getattr(value, "close", None)
+            if close is not None:
+                close()
+
+
 class _SharedEnvironment:
     """The one environment of a path in this process, counted by its handles."""
 
@@ -114,6 +140,7 @@ class _SharedEnvironment:
         self.databases = handles
         self.users = 0
         self.thread_lock = threading.Lock()
+        self.state = SharedState()
 
 
 class _OpenEnvironments:
@@ -132,7 +159,10 @@ class _OpenEnvironments:
         if shared.users == 0:
             if self.open.get(identity) is shared:
                 del self.open[identity]
-            shared.env.close()
+            try:
+                shared.state.close()
+            finally:
+                shared.env.close()
 
     def release_abandoned(self) -> None:
         """Let go of what nobody can close any more: each environment reserves addresses, of which 128 TiB are all."""
@@ -314,6 +344,11 @@ class Catalog:
         if self._closed:
             raise ClosedError("this warehouse is closed; open it again")
         return self._shared
+
+    @property
+    def shared(self) -> SharedState:
+        """What all handles of this warehouse in this process share."""
+        return self._live().state
 
     def read(self, fetch: Callable[[Tables], T]) -> T:
         """What `fetch` takes out of one short, consistent read; it must copy what it keeps."""

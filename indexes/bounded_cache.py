@@ -1,0 +1,102 @@
+"""The one bounded cache of the product: least recently used entries leave first, by number or by bytes."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class BoundedCache(Generic[K, V]):
+    """A mapping of at most `limit`; safe to use from several threads.
+
+    Args:
+        limit: How many entries, or how many bytes if `size` tells the bytes of one.
+        size: What one value counts; 1 if not given.
+        dropped: Called with each entry that leaves, outside the lock.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        size: Callable[[V], int] | None = None,
+        dropped: Callable[[K, V], None] | None = None,
+    ) -> None:
+        self.limit = limit
+        self.used = 0
+        self._size = size
+        self._dropped = dropped
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._guard = threading.Lock()
+
+    def get(self, key: K) -> V | None:
+        """The value of a key, which is then the most recently used; None if it is not here."""
+        with self._guard:
+            entry = self._entries.get(key)
+            if entry is None:
+                return None
+            self._entries.move_to_end(key)
+            return entry[0]
+
+    def put(self, key: K, value: V) -> bool:
+        """Keep a value; others leave if there is no room. False if it alone is larger than the limit."""
+        size = 1 if self._size is None else self._size(value)
+        left: list[tuple[K, V]] = []
+        with self._guard:
+            before = self._entries.pop(key, None)
+            if before is not None:
+                self.used -= before[1]
+                left.append((key, before[0]))
+            fits = size <= self.limit
+            if fits:
+                while self._entries and self.used + size > self.limit:
+                    old, (old_value, old_size) = self._entries.popitem(last=False)
+                    self.used -= old_size
+                    left.append((old, old_value))
+                self._entries[key] = (value, size)
+                self.used += size
+        self._tell(left)
+        return fits
+
+    def get_or_make(self, key: K, make: Callable[[], V]) -> V:
+        """The value of a key, made if it is not here; two threads may both make one, and the later one is kept."""
+        value = self.get(key)
+        if value is None:
+            value = make()
+            self.put(key, value)
+        return value
+
+    def pop(self, key: K) -> V | None:
+        """Take an entry out, None if it is not here."""
+        with self._guard:
+            entry = self._entries.pop(key, None)
+            if entry is None:
+                return None
+            self.used -= entry[1]
+        self._tell([(key, entry[0])])
+        return entry[0]
+
+    def clear(self) -> None:
+        """Take all entries out."""
+        with self._guard:
+            left = [(key, value) for key, (value, _) in self._entries.items()]
+            self._entries.clear()
+            self.used = 0
+        self._tell(left)
+
+    def _tell(self, left: list[tuple[K, V]]) -> None:
+        if self._dropped is not None:
+            for key, value in left:
+                self._dropped(key, value)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[K]:
+        with self._guard:
+            return iter(list(self._entries))
