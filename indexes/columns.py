@@ -306,16 +306,6 @@ class ColumnCache:
             self.lent += count
             self._shrink()
 
-    def cool(self, segments: Iterable[Segment], columns: Iterable[str]) -> None:
-        """Have columns go first when there is no room: they are held elsewhere too."""
-        names = tuple(columns)
-        with self._lock:
-            for segment in segments:
-                for name in names:
-                    key = _key(segment, name, PLAIN)
-                    if key in self._held:
-                        self._held.move_to_end(key, last=False)
-
     def repeating(self, segments: Sequence[Segment], full: pa.Schema) -> frozenset[str]:
         """Names of the text columns whose values repeat so often that a dictionary of them is small.
 

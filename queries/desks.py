@@ -5,7 +5,7 @@ What is already there under the same name and with the same columns is only told
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -19,8 +19,8 @@ from windrow.store import Store
 _KEPT = 4
 """Idle desks of one warehouse and process."""
 _guard = threading.Lock()
-Home = tuple[int, str, bool]
-"""A process, a warehouse, and whether its statements run without DuckDB's threads."""
+Home = tuple[int, str]
+"""A process and a warehouse."""
 _idle: dict[Home, list["Desk"]] = {}
 leave_to_parent(_idle, _guard)
 
@@ -38,16 +38,6 @@ class Desk:
         self._home = home
         self._sources: dict[str, ListeningSource] = {}
         self._views: dict[str, str] = {}
-        self._borrowed: list[Callable[[], None]] = []
-
-    @property
-    def lasting(self) -> bool:
-        """Whether it is of the warehouse's own instance, not of one that is made for a statement."""
-        return self._home is not None
-
-    def borrow(self, release: Callable[[], None]) -> None:
-        """Have something given back when the statement is over."""
-        self._borrowed.append(release)
 
     def source(self, name: str, schema: pa.Schema, read: Read, rows: int | None = None) -> None:
         """Let DuckDB find rows under a name; they are read when a statement wants them."""
@@ -89,8 +79,6 @@ class Desk:
         for source in self._sources.values():
             source.read = None
             source.predicates.clear()
-        while self._borrowed:
-            self._borrowed.pop()()
         if tidy and self._home is not None and self._home[0] == os.getpid():
             with _guard:
                 waiting = _idle.setdefault(self._home, [])
@@ -100,19 +88,18 @@ class Desk:
         self.cursor.close()
 
 
-def take(store: Store, memory_limit: str | None = None, *, alone: bool = False) -> Desk:
+def take(store: Store, memory_limit: str | None = None) -> Desk:
     """An idle desk of the warehouse, or a new one.
 
     Args:
         store: The warehouse.
         memory_limit: Of what is done on it; it is not kept then.
-        alone: For few rows, which one thread has read before another one would have woken up.
     """
     if memory_limit is not None:
         return Desk(engine.cursor(store, memory_limit))
-    home = os.getpid(), str(store.root), alone
+    home = os.getpid(), str(store.root)
     with _guard:
         waiting = _idle.get(home)
         if waiting:
             return waiting.pop()
-    return Desk(engine.cursor(store, alone=alone), home)
+    return Desk(engine.cursor(store), home)

@@ -23,15 +23,8 @@ from windrow.queries.types import text
 from windrow.store import Store
 
 _guard = threading.Lock()
-_instances: dict[tuple[int, str, bool], duckdb.DuckDBPyConnection] = {}
+_instances: dict[tuple[int, str], duckdb.DuckDBPyConnection] = {}
 leave_to_parent(_instances, _guard)
-_IDLE = {
-    "build_side_probe_side", "common_subplan", "compressed_materialization", "cte_filter_pusher", "cte_inlining",
-    "deliminator", "join_elimination", "join_filter_pushdown", "join_order", "late_materialization",
-    "materialized_cte", "outer_join_simplification", "partial_aggregate_pushdown", "partitioned_execution",
-    "remote_pushdown", "row_group_pruner", "sampling_pushdown",
-}  # fmt: skip
-"""Joins, common tables, subqueries, samples and row groups: rules that find nothing to do there but look for it."""
 _LEAD = re.compile(r"^[A-Z][A-Za-z ]+ Error: ")
 _PLACE = re.compile(r"\n*LINE \d+:.*", re.DOTALL)
 _ADVICE = re.compile(r"\n+Possible solutions:.*| Use \"SET .*", re.DOTALL)
@@ -40,34 +33,25 @@ _FRAME = re.compile(r"^exporting a stream from the object registered as '.*?' fa
 """How it begins to tell of an error in a relation of ours."""
 
 
-def cursor(store: Store, memory_limit: str | None = None, *, alone: bool = False) -> Any:
-    """A connection of its own to the warehouse's instance, or to one with a limit; close it when the query is done.
-
-    Args:
-        store: The warehouse.
-        memory_limit: Of an instance of its own.
-        alone: Whether the instance shall have no threads, so that the caller's does all the work.
-    """
+def cursor(store: Store, memory_limit: str | None = None) -> Any:
+    """A connection of its own to the warehouse's instance, or to one with a limit; close it when the query is done."""
     if memory_limit is not None:
         try:
             return locked_instance(store.root, memory_limit)
         except duckdb.ParserException:
             raise QueryError(f"{memory_limit!r} is not a memory limit; write one such as '500MB' or '2GB'") from None
-    identity = os.getpid(), str(store.root), alone
+    identity = os.getpid(), str(store.root)
     with _guard:
         instance = _instances.get(identity)
         if instance is None:
-            instance = _instances[identity] = locked_instance(store.root, threads=1 if alone else None, few_rows=alone)
+            instance = _instances[identity] = locked_instance(store.root)
     return instance.cursor()
 
 
 def locked_instance(
-    root: Path, memory_limit: str | None = None, threads: int | None = None, *, few_rows: bool = False
+    root: Path, memory_limit: str | None = None, threads: int | None = None
 ) -> duckdb.DuckDBPyConnection:
-    """A new in-memory instance that may read files under the warehouse's folders, and whose settings cannot change.
-
-    With `few_rows` it is for statements over the few rows of one relation.
-    """
+    """A new in-memory instance that may read files under the warehouse's folders, and whose settings cannot change."""
     settings: dict[str, Any] = {
         "python_enable_replacements": False,
         "autoinstall_known_extensions": False,
@@ -86,18 +70,10 @@ def locked_instance(
     opened.execute("SET GLOBAL disable_parquet_prefetching = true")
     opened.execute("SET GLOBAL errors_as_json = true")
     opened.execute("SET GLOBAL TimeZone = 'UTC'")
-    if few_rows:
-        _skip_idle_rules(opened)
     macros.define(opened)
     opened.execute("SET GLOBAL enable_external_access = false")
     opened.execute("SET GLOBAL lock_configuration = true")
     return opened
-
-
-def _skip_idle_rules(connection: duckdb.DuckDBPyConnection) -> None:
-    """Leave out rules of the optimizer for what a statement over the few rows of one relation does not have."""
-    known = {row[0] for row in connection.execute("SELECT name FROM duckdb_optimizers()").fetchall()}
-    connection.execute(f"SET GLOBAL disabled_optimizers = {text(','.join(sorted(_IDLE & known)))}")
 
 
 def explain_error(statement: Statement, error: BaseException, before: int = 0) -> QueryError:

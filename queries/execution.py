@@ -17,7 +17,7 @@ from windrow import times
 from windrow.catalog import Tables
 from windrow.errors import QueryError, UnknownStreamError
 from windrow.lookups import find_stream
-from windrow.queries import covering, desks, engine, interrupting, macros, sources, system, unsteady
+from windrow.queries import desks, engine, interrupting, macros, sources, system, unsteady
 from windrow.queries.answers import Answer, Window
 from windrow.queries.confine import confine
 from windrow.queries.desks import Desk
@@ -27,13 +27,11 @@ from windrow.queries.marking import arriving, as_marked, marked
 from windrow.queries.periodic import storage
 from windrow.queries.periodic.storage import Stored
 from windrow.queries.planner import Planner, Pruned, bounds_of
-from windrow.queries.pool import pool_of
 from windrow.queries.relations import table_sql
 from windrow.queries.statements import Reference, Statement, by_likeness, parse
 from windrow.queries.types import quoted
 from windrow.queries.views import patterns
 from windrow.queries.windows import All
-from windrow.records import TableEntry
 from windrow.snapshot import Snapshot, StreamView
 from windrow.store import Store
 from windrow.texts import HUGE
@@ -55,8 +53,6 @@ class Prepared:
     desk: Desk
     pruned: tuple[Pruned, ...]
     windows: tuple[Window, ...]
-    brief: bool = False
-    """Whether so little is read and given that the answer need not be streamed."""
     borrowed: bool = False
     """Whether the snapshot is somebody else's to close."""
     tidy: bool = False
@@ -100,7 +96,7 @@ def sql(
         snapshot: Ask an open snapshot instead of a new one; it stays open.
         memory_limit: Such as ``"500MB"``; what needs more is spilled to disk, or refused.
     """
-    prepared = prepare(store, statement, params, snapshot, memory_limit, alone=True)
+    prepared = prepare(store, statement, params, snapshot, memory_limit)
     try:
         reader = run(prepared, params, timeout)
     except BaseException:
@@ -132,29 +128,23 @@ def prepare(
     params: Params,
     snapshot: Snapshot | None = None,
     memory_limit: str | None = None,
-    *,
-    alone: bool = False,
 ) -> Prepared:
-    """Parse and confine a statement, pin what it reads and make that readable on a new cursor.
-
-    With `alone`, a statement over a few rows gets a cursor without threads: nothing else will be asked there.
-    """
+    """Parse and confine a statement, pin what it reads and make that readable on a new cursor."""
     statement = parse(text_)
     pinned, held = (snapshot, None) if snapshot is not None else _pin(store, statement)
-    planner: Planner | None = None
+    desk: Desk | None = None
     try:
-        planner = Planner(pinned, statement, params, desks.take(store, memory_limit), alone=alone)
-        streams = _offer(statement, pinned, held, planner.desk)
-        pruned = planner.prepare(streams)
+        desk = desks.take(store, memory_limit)
+        streams = _offer(statement, pinned, held, desk)
+        pruned = Planner(pinned, statement, params, desk).prepare(streams)
         windows = tuple([window_of(pinned.view(reference.name), reference) for reference in streams])
     except BaseException:
-        if planner is not None:
-            planner.desk.leave(tidy=False)
+        if desk is not None:
+            desk.leave(tidy=False)
         if snapshot is None:
             pinned.close()
         raise
-    lent = snapshot is not None
-    return Prepared(statement, pinned, planner.desk, tuple(pruned), windows, brief=planner.brief, borrowed=lent)
+    return Prepared(statement, pinned, desk, tuple(pruned), windows, borrowed=snapshot is not None)
 
 
 def _pin(store: Store, statement: Statement) -> tuple[Snapshot, system.Records | None]:
@@ -198,7 +188,7 @@ def _offer(statement: Statement, snapshot: Snapshot, held: system.Records | None
         elif folded in streams:
             own.append(replace(reference, name=streams[folded]))
         elif folded in tables:
-            _offer_table(desk, reference.relation, snapshot.tables[tables[folded]], snapshot.store)
+            desk.view(reference.relation, table_sql(snapshot.store.root, snapshot.tables[tables[folded]]))
         else:
             _offer_results(desk, reference.relation, delivered[folded], snapshot.store)
     return own
@@ -213,14 +203,6 @@ def _delivered(statement: Statement, snapshot: Snapshot, known: set[str]) -> dic
         return {n.lower(): storage.stored(tables, tables.get("queries", at), snapshot.version) for n, at in named}
 
     return snapshot.store.catalog.read(look) if wanted else {}
-
-
-def _offer_table(desk: Desk, relation: str, entry: TableEntry, store: Store) -> None:
-    """Make a table readable, out of memory if it is small and was asked for before."""
-    held = pool_of(store).table(entry) if desk.lasting else None
-    if held is not None:
-        desk.borrow(held.release)
-    desk.view(relation, table_sql(store.root, entry) if held is None else held.sql)
 
 
 def _offer_results(desk: Desk, relation: str, results: Stored, store: Store) -> None:
@@ -264,16 +246,10 @@ def run(prepared: Prepared, params: Params, timeout: float | None = None) -> pa.
     cursor, statement = prepared.cursor, prepared.statement
     if timeout is not None:
         prepared.timers.append(interrupting.after(timeout, cursor))
-    covered = None if statement.explain else covering.answer(prepared.snapshot, statement, params)
-    if covered is not None:
-        prepared.tidy = True
-        return covered.to_reader()
     with _telling(prepared, timeout):
         if statement.explain:
             lines = str(interruptible(cursor, lambda: _explained(prepared, params))).splitlines()
             return pa.table({"explain": pa.array(lines, pa.string())}).to_reader()
-        if prepared.brief and timeout is None:
-            return _whole(prepared, params)
         reader, types = interruptible(cursor, lambda: _started(cursor, statement, params))
     schema = marked(reader.schema, types)
     unseen = macros.hidden(statement, schema.names)
@@ -283,15 +259,6 @@ def run(prepared: Prepared, params: Params, timeout: float | None = None) -> pa.
         schema = pa.schema([schema.field(at) for at in shown])
         rows = (batch.select(shown) for batch in rows)
     return pa.RecordBatchReader.from_batches(schema, rows)
-
-
-def _whole(prepared: Prepared, params: Params) -> pa.RecordBatchReader:
-    """The answer, all of it."""
-    cursor, sql = prepared.cursor, prepared.statement.sql
-    rows, types = interruptible(cursor, lambda: sources.run_whole(cursor, sql, params, BATCH_ROWS))
-    prepared.tidy = not unsteady.asks_the_clock(prepared.statement)
-    schema = marked(rows.schema, types)
-    return pa.Table.from_arrays(as_marked(rows.columns, schema), schema=schema).to_reader()
 
 
 def _started(cursor: Any, statement: Statement, params: Params) -> tuple[pa.RecordBatchReader, list[str]]:
@@ -369,8 +336,7 @@ def _explained(prepared: Prepared, params: Params) -> Explanation:
         raise engine.explain_error(prepared.statement, error, before=len(word) + 1) from None
     plan = "\n".join(str(row[1]) for row in rows)
     pattern = patterns.told(prepared.statement, prepared.snapshot)
-    kept = covering.explain(prepared.snapshot, prepared.statement)
-    return Explanation(prepared.pruned, prepared.windows, plan, pattern, kept)
+    return Explanation(prepared.pruned, prepared.windows, plan, pattern)
 
 
 def staleness(store: Store, windows: Sequence[Window], version: int) -> dt.timedelta:

@@ -16,14 +16,11 @@ class Explanation:
     """DuckDB's own plan; with the times of a run for EXPLAIN ANALYZE."""
     pattern: str = ""
     """How its rows leave, and how a view of it would be kept; empty if it reads no stream."""
-    synopsis: str = ""
-    """Which synopsis answers the statement instead, or why none does; empty where nobody keeps any."""
 
     def __str__(self) -> str:
         told = [_line(pruned, window) for pruned, window in zip(self.relations, self.windows, strict=True)]
         pattern = [f"update pattern: {self.pattern}"] if self.pattern else []
-        synopsis = [self.synopsis] if self.synopsis else []
-        return "\n".join([*told, *pattern, *synopsis, self.plan.rstrip()])
+        return "\n".join([*told, *pattern, self.plan.rstrip()])
 
 
 def _line(pruned: Pruned, window: Window) -> str:

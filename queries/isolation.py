@@ -128,7 +128,7 @@ def _stream(asked: Asked, isolation: str, release: Callable[[], None]) -> Answer
     store = asked.store
     asked.between("read")
     with GATE.running(asked.priority):
-        prepared = execution.prepare(store, asked.text, asked.params, memory_limit=asked.memory_limit, alone=True)
+        prepared = execution.prepare(store, asked.text, asked.params, memory_limit=asked.memory_limit)
         try:
             reader = execution.run(prepared, asked.params, asked.timeout)
         except BaseException:
@@ -140,7 +140,7 @@ def _stream(asked: Asked, isolation: str, release: Callable[[], None]) -> Answer
         release()
 
     return Answer(
-        reader if prepared.tidy else GATE.batches(reader, asked.priority),
+        GATE.batches(reader, asked.priority),
         prepared.windows,
         isolation,
         let_go,

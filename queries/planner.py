@@ -15,17 +15,15 @@ from windrow.indexes.manifest import Manifest
 from windrow.indexes.probing import SORTED, KeyRange, Located, read_found, read_near
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Bounds, Selection
-from windrow.queries import desks, edges, macros, naming, pointing, windows
+from windrow.queries import edges, macros, windows
 from windrow.queries.desks import Desk
 from windrow.queries.filters import filtered_columns
 from windrow.queries.hearing import Heard, Listener
-from windrow.queries.pool import Found, pool_of
 from windrow.queries.pruning import Asked
 from windrow.queries.relations import absent_columns, edge_condition, ordered_sql, window_sql
 from windrow.queries.statements import Reference, Statement
 from windrow.queries.topk import First, Top, first_of
 from windrow.queries.types import quoted
-from windrow.queries.unsteady import asks_the_clock
 from windrow.snapshot import Snapshot, StreamView
 
 PROBE_ROWS, PROBE_RANGES = 20_000, 2_000
@@ -145,39 +143,23 @@ class Planner:
         statement: As parsed and confined.
         parameters: Of the statement.
         desk: Where the statement will run.
-        alone: Whether the desk may be exchanged for one without threads, if there is little to do.
     """
 
-    def __init__(
-        self, snapshot: Snapshot, statement: Statement, parameters: Any, desk: Desk, *, alone: bool = False
-    ) -> None:
+    def __init__(self, snapshot: Snapshot, statement: Statement, parameters: Any, desk: Desk) -> None:
         self.desk = desk
         self.snapshot = snapshot
-        self._alone = alone and desk.lasting
         self.statement = statement
         self.parameters = parameters
         self._root = snapshot.store.root
         self._heard = Heard()
         self._numbered = macros.asks_for_order(statement)
-        self.brief = False
-        """Whether so few rows are read, and given, that the answer need not be streamed."""
 
     def prepare(self, references: Sequence[Reference]) -> list[Pruned]:
         """Make every stream of the statement readable under its relation's name; gives what was pruned."""
         streams = {reference.relation: reference for reference in references}
         self._heard = Listener(self.snapshot, self.desk, self.statement, self.parameters, streams).listen()
         ready = [self._select(reference) for reference in streams.values()]
-        if self._alone and len(ready) == 1 and not self._numbered and (found := ready[0].found) and _is_probe(found):
-            self._go_aside(found.rows)
         return [self._make(each) for each in ready]
-
-    def _go_aside(self, rows: int) -> None:
-        """Run where there are no threads: with little to do, waiting for one takes longer than the work itself."""
-        # One that asks the clock has begun a transaction here.
-        if pointing.reads_only(self.statement) and not asks_the_clock(self.statement):
-            crowded, self.desk = self.desk, desks.take(self.snapshot.store, alone=True)
-            crowded.leave(tidy=True)
-            self.brief = rows <= NEAR_ROWS and pointing.gives_few(self.statement)
 
     def _view(self, reference: Reference) -> StreamView:
         return self.snapshot.view(reference.name)
@@ -273,11 +255,6 @@ class Planner:
         noted_as: str | None = None,
     ) -> None:
         """Offer the window out of the column cache; only segments at its edge are filtered."""
-        held = None if picks is not None or selection.edge else self._held(view, selection.whole)
-        if held is not None:
-            self.desk.borrow(held.release)
-            self._create_view(name, held.sql)
-            return
         store, parts = self.snapshot.store, list[str]()
         # Of all segments together: those that are wholly live are often only the newest, of which nothing is known yet.
         repeating = store.columns.repeating(selection.segments, view.stored_schema)
@@ -302,14 +279,6 @@ class Planner:
         self.desk.source(
             name, edges.shown(view.schema), lambda schema: edges.rows(view, selection, schema, reader), count
         )
-
-    def _held(self, view: StreamView, whole: Sequence[Segment]) -> Found | None:
-        """A window that is in a table of DuckDB's own."""
-        if not self.desk.lasting or asks_the_clock(self.statement):
-            return None  # a transaction that has begun does not see what is put into a table now
-        names = tuple(view.schema.names)
-        named = naming.columns_named(self.statement, names) if naming.adds_up(self.statement, names) else None
-        return None if named is None else pool_of(self.snapshot.store).find(view, whole, named)
 
     def _offer_columns(
         self,

@@ -23,13 +23,6 @@ from windrow.queries.statements import Statement, by_likeness
 _INTEGER = re.compile(r"-?[0-9]{1,20}")
 _UNCLEAR = {"STAR", "POSITIONAL_REFERENCE", "SUBQUERY", "LAMBDA", "LAMBDA_REF"}
 """What may mean a column without naming it, or another one than it names."""
-_ROW_BY_ROW = {
-    "BETWEEN", "CASE", "CAST", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "OPERATOR", "PARAMETER", "STAR",
-    "TYPE",
-}  # fmt: skip
-_AGGREGATES = {"avg", "count", "count_star", "max", "median", "min", "stddev", "sum", "variance"}
-_ARITHMETIC = {"+", "-", "*", "/", "//", "%", "abs", "ceil", "floor", "round"}
-"""What gives one value for a row, or for a group of them."""
 
 
 def asked(statement: Statement, parameters: Any, definition: StreamDefinition) -> Asked | None:
@@ -50,26 +43,6 @@ def asked(statement: Statement, parameters: Any, definition: StreamDefinition) -
         schema,
     )
     return None if found.keys is None else found
-
-
-@by_likeness
-def reads_only(statement: Statement) -> bool:
-    """Whether a statement computes with the rows of one relation and nothing else, so that few rows are little work."""
-    if len(statement.references) != 1 or not _reads_one(statement.tree):
-        return False
-    return all(visit.node.get("class") != "SUBQUERY" for visit in trees.walk(statement.tree))
-
-
-@by_likeness
-def gives_few(statement: Statement) -> bool:
-    """Whether the answer to a statement that `reads_only` plainly has no more rows than it reads, nor longer ones."""
-    if len(statement.tree.get("group_sets") or ()) > 1 or any("pivot" in t.word for t in statement.source.tokens):
-        return False
-    roles = [(visit.node["class"], visit.node) for visit in trees.walk(statement.tree) if "class" in visit.node]
-    return all(
-        role in _ROW_BY_ROW or (role == "FUNCTION" and node["function_name"] in _AGGREGATES | _ARITHMETIC)
-        for role, node in roles
-    )
 
 
 @by_likeness

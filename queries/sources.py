@@ -92,21 +92,11 @@ def unregister(cursor: Any, name: str) -> None:
 
 def run(cursor: Any, sql: str, parameters: Any, batch_rows: int) -> tuple[pa.RecordBatchReader, list[str]]:
     """Start a statement whose rows are streamed; gives them and the names of DuckDB's types."""
-    result, types = _submitted(cursor, sql, parameters, "stream", batch_rows)
-    return result.arrow_reader(), types
-
-
-def run_whole(cursor: Any, sql: str, parameters: Any, batch_rows: int) -> tuple[pa.Table, list[str]]:
-    """Run a statement that gives few rows, to its end; else as `run`."""
-    result, types = _submitted(cursor, sql, parameters, "arrow", batch_rows)
-    return result.arrow_table(), types
-
-
-def _submitted(cursor: Any, sql: str, parameters: Any, how: str, batch_rows: int) -> tuple[Any, list[str]]:
     if parameters is not None and not isinstance(parameters, dict):
         parameters = list(parameters)
-    result = cursor._submit(sql, parameters, how, batch_rows)
-    return result, [arriving(column[0], column[1]) for column in result.description]
+    result = cursor._submit(sql, parameters, "stream", batch_rows)
+    types = [arriving(column[0], column[1]) for column in result.description]
+    return result.arrow_reader(), types
 
 
 def listen(cursor: Any, sql: str, parameters: Any, schemas: dict[str, pa.Schema]) -> dict[str, list[nodes.Node]]:

@@ -4,7 +4,7 @@ A pin is a locked file published before the manifest is read, so nothing that th
 """
 
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -120,8 +120,6 @@ class Loaded:
     version: int
     views: dict[str, StreamView]
     tables: dict[str, TableEntry]
-    notes: dict[Hashable, Any] = field(default_factory=dict)
-    """What else somebody has found out about the commit."""
 
 
 class Snapshot:
@@ -144,7 +142,7 @@ class Snapshot:
             if pin is not None:
                 store.pins.give(pin)
             raise
-        self.version, self._views, self.tables, self.notes = loaded.version, loaded.views, loaded.tables, loaded.notes
+        self.version, self._views, self.tables = loaded.version, loaded.views, loaded.tables
         self._release = _releasing(self, pin)
 
     @classmethod
@@ -157,7 +155,7 @@ class Snapshot:
         made.store = store
         pin = cls._pin(store, hold.version)
         made._release = _releasing(made, pin)
-        made.version, made.tables, made.notes = hold.version, hold.tables, {}
+        made.version, made.tables = hold.version, hold.tables
         made._views = {
             name: StreamView(stream.entry, stream.state, Manifest.of(stream.segments), stream.sources)
             for name, stream in hold.streams.items()

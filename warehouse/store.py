@@ -64,7 +64,6 @@ class Store:
     _guard: threading.Lock = field(default_factory=threading.Lock)
     _pid: int = field(default_factory=os.getpid)
     _names: int = 0
-    _closing: list[Callable[[], None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.pins = Pins(self.catalog.folder / "pins")
@@ -182,14 +181,8 @@ class Store:
         """The lock file that serialises slides of a stream."""
         return self.catalog.folder / "locks" / f"stream-{stream_id}.lock"
 
-    def when_closed(self, work: Callable[[], None]) -> None:
-        """Have something done when the warehouse is closed."""
-        self._closing.append(work)
-
     def close(self) -> None:
         """End the writer and the catalog handle."""
-        while self._closing:
-            self._closing.pop()()
         self.pins.close()
         if os.getpid() == self._pid:
             for pool in (self._pool, self._slow):

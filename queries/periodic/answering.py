@@ -1,10 +1,9 @@
 """Answers out of synopses: a window is merged from its nodes, finished, and the rest of the statement run over that."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 
 from windrow.queries.marking import as_marked, marked
@@ -12,9 +11,8 @@ from windrow.queries.periodic import covers, kinds, synopses
 from windrow.queries.periodic.components import Need, done_sql, merges
 from windrow.queries.periodic.kinds import Node
 from windrow.queries.periodic.shapes import Asked, asked
-from windrow.queries.periodic.shelf import Seen, Shelf, cursor_of, shelf_of
+from windrow.queries.periodic.shelf import Seen, Shelf, shelf_of
 from windrow.queries.pieces import CannotCutError
-from windrow.queries.slotwise import picked
 from windrow.queries.sources import run as start
 from windrow.records import SynopsisEntry
 from windrow.snapshot import Snapshot, StreamView
@@ -46,17 +44,9 @@ class Planned:
         """The kinds of its synopses, in a word."""
         return "+".join(dict.fromkeys(source.entry.kind for sources in self.sources for source in sources))
 
-    def __str__(self) -> str:
-        told = []
-        for sources in self.sources:
-            for source in sources:
-                entry = source.entry
-                told.append(f"{entry.kind} synopsis {entry.number}, {len(source.nodes)} nodes")
-        return "; ".join(told)
 
-
-def plan(store: Store, snapshot: Snapshot, sql: str, seen: dict[str, Seen] | None = None) -> Planned:
-    """Which synopses answer a statement as of the snapshot.
+def plan(store: Store, snapshot: Snapshot, sql: str, seen: dict[str, Seen]) -> Planned:
+    """Which synopses answer a statement as of the snapshot; what was seen of each stream is looked at once.
 
     Raises:
         CannotCutError: why none do.
@@ -66,11 +56,9 @@ def plan(store: Store, snapshot: Snapshot, sql: str, seen: dict[str, Seen] | Non
     view = snapshot.view(name)
     if view.state.slide is None:
         raise CannotCutError("the stream has no clock yet")
-    shelf = shelf_of(store)
-    looks = {} if seen is None else seen
-    if name not in looks:
-        looks[name] = shelf.look(store, view)
-    sources = tuple(_sources(looks[name], view, question, need) for need in question.shape.needs)
+    if name not in seen:
+        seen[name] = shelf_of(store).look(store, view)
+    sources = tuple(_sources(seen[name], view, question, need) for need in question.shape.needs)
     return Planned(question, view, sources)
 
 
@@ -101,22 +89,9 @@ def _source(seen: Seen, view: StreamView, question: Asked, entry: SynopsisEntry,
     return None if nodes is None else Source(entry, sign, nodes)
 
 
-def run(store: Store, planned: Planned, params: Mapping[str, Any]) -> pa.Table:
-    """The answer of a plan.
-
-    Raises:
-        CannotCutError: a slide came meanwhile, so that the snapshot itself must answer.
-    """
-    shelf = shelf_of(store)
-    with shelf.lock:
-        load(store, shelf, [planned])
-        with cursor_of(shelf) as cursor:
-            return finished(shelf, cursor, planned, params)
-
-
-def finished(shelf: Shelf, cursor: Any, planned: Planned, params: Mapping[str, Any]) -> pa.Table:
+def finished(shelf: Shelf, cursor: Any, planned: Planned) -> pa.Table:
     """The answer of a plan whose nodes are in memory."""
-    return finish(cursor, planned, [_merged_sql(shelf, planned, n) for n in range(len(planned.sources))], params)
+    return finish(cursor, planned, [_merged_sql(shelf, planned, n) for n in range(len(planned.sources))])
 
 
 def load(store: Store, shelf: Shelf, plans: Sequence[Planned]) -> None:
@@ -137,14 +112,11 @@ def load(store: Store, shelf: Shelf, plans: Sequence[Planned]) -> None:
             raise CannotCutError("a slide came meanwhile")
 
 
-def finish(
-    cursor: Any, planned: Planned, merged: Sequence[str], params: Mapping[str, Any], *, ranked: bool = False
-) -> pa.Table:
+def finish(cursor: Any, planned: Planned, merged: Sequence[str], *, ranked: bool = False) -> pa.Table:
     """Run the rest of the statement over merged relations."""
     whole = planned.asked.shape.decomposed
     done = done_sql(planned.asked.shape, [f"({text})" for text in merged], ranked)
-    values = picked(dict(params), whole.final_parameters)
-    reader, _ = start(cursor, f"WITH {whole.done} AS ({done}) {whole.final}", values or None, _BATCH_ROWS)
+    reader, _ = start(cursor, f"WITH {whole.done} AS ({done}) {whole.final}", None, _BATCH_ROWS)
     rows = reader.read_all()
     schema = marked(rows.schema, [kind for _, kind in planned.asked.columns])
     fields = [f.with_name(name) for f, (name, _) in zip(schema, planned.asked.columns, strict=True)]
@@ -207,23 +179,3 @@ def _nothing(entry: SynopsisEntry, need: Need, places: Sequence[int]) -> str | N
             raise CannotCutError("nothing is kept yet")
         columns.append(f"CAST(NULL AS {kept[column.key].type}) AS c{at}")
     return f"SELECT {', '.join([*columns, '0 AS n', '1 AS s'])} WHERE false"
-
-
-# -- one statement ---------------------------------------------------------------------------------------------------
-
-
-def answer_one(
-    store: Store, snapshot: Snapshot, sql: str, params: Mapping[str, Any], *, exact: bool
-) -> tuple[pa.Table, Planned]:
-    """A statement's answer out of synopses.
-
-    Raises:
-        CannotCutError: why its rows must answer it.
-    """
-    planned = plan(store, snapshot, sql)
-    if exact and not planned.asked.shape.exact:
-        raise CannotCutError("a sketch that is merged is not the one over all rows")
-    try:
-        return run(store, planned, params), planned
-    except duckdb.Error as error:
-        raise CannotCutError(f"DuckDB says: {error}") from None

@@ -26,7 +26,7 @@ _DISTINCT = {
     "count", "sum", "avg", "mean", "min", "max", "stddev", "stddev_samp", "stddev_pop", "variance", "var_samp",
     "var_pop", "product", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor",
 }  # fmt: skip
-APPROXIMATE = {"approx_quantile"}
+_APPROXIMATE = {"approx_quantile"}
 """Merged sketches are as good as one over all rows, but not the same."""
 _INTEGERS = {
     "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "BOOLEAN",
@@ -76,8 +76,6 @@ class Shape:
     decomposed: Decomposed
     needs: tuple[Need, ...]
     finishes: tuple[Finish, ...]
-    exact: bool
-    """Whether the answer is the same as one over the rows; sketches are only as good."""
 
 
 class _Needs:
@@ -137,8 +135,7 @@ def shape(cursor: Any, whole: Decomposed, rows: str) -> Shape:
         given = [next(types) for _ in call.arguments]
         within = next(types) if call.within else None
         finishes.append(_finish(cursor, needs, call, given, within, result, rows))
-    exact = not any(call.name in APPROXIMATE for call in whole.calls)
-    return Shape(whole, needs.needs(), tuple(finishes), exact)
+    return Shape(whole, needs.needs(), tuple(finishes))
 
 
 def _types(cursor: Any, texts: Sequence[str], rows: str, tail: str) -> list[str]:
@@ -191,7 +188,7 @@ def _finish(
     if call.name in _SAME and len(given) == 1:
         need, name = needs.column(None, _keyed(call, call.name, f"{call.name}({argument}\n)", call.name, result))
         return Finish(need, name, result, (call.name, _at(name)) if call.name in ("min", "max") else None)
-    if call.name not in MERGEABLE and call.name not in APPROXIMATE:
+    if call.name not in MERGEABLE and call.name not in _APPROXIMATE:
         raise CannotCutError(f"states of {call.name} do not merge into what one pass gives")
     need, name = needs.column(None, _state(cursor, call, given, within, rows))
     nothing = cursor.execute(f"SELECT CAST({call.text}\n AS VARCHAR) FROM {rows}").fetchall()[0][0]

@@ -13,7 +13,7 @@ import xxhash
 from windrow.queries import windows
 from windrow.queries.pieces import CannotCutError, clauses_of, nodes, plain
 from windrow.queries.statements import Reference, Statement
-from windrow.queries.states import Cutter, Functions, parameters_of
+from windrow.queries.states import Cutter, Functions
 from windrow.queries.trees import Node, location, statements
 
 ROW = "_row"
@@ -77,7 +77,6 @@ class Decomposed:
     calls: tuple[Call, ...]
     final: str
     """The rest of the statement: it reads group columns and finished aggregates from the relation `done`."""
-    final_parameters: frozenset[str]
     prefix: str
 
     @property
@@ -129,7 +128,6 @@ class _Decomposer(Cutter):
         for node in [*groups, *self.aggregates, self.tree["where_clause"] or {}]:
             if any(each.get("class") in _NESTED for each in nodes(node)):
                 raise CannotCutError("a condition, group or aggregate has a subquery or a parameter")
-        self.replaced += self._parameter_places()
         final = self._final(clauses, expected)
         where = self.tree["where_clause"]
         return Decomposed(
@@ -140,7 +138,6 @@ class _Decomposer(Cutter):
             groups=tuple(map(self._expression, groups)),
             calls=tuple(map(self._call, self.aggregates)),
             final=final,
-            final_parameters=parameters_of(final),
             prefix=self.prefix,
         )
 

@@ -1,6 +1,6 @@
 """Last parts of statements that are nothing but columns, an order and a limit, so that arrays can answer them.
 
-Whatever else a last part has (HAVING, expressions, DISTINCT, parameters) is not recognised, and DuckDB runs it.
+Whatever else a last part has (HAVING, expressions, DISTINCT) is not recognised, and DuckDB runs it.
 """
 
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ def recognised(shape: Shape) -> Final | None:
     whole = shape.decomposed
     plain = all(finish.plain is not None and finish.type in _RESULTS for finish in shape.finishes)
     types = shape.needs[0].types[: len(whole.groups)]
-    if not plain or len(shape.needs) != 1 or whole.final_parameters or not _GROUPS.issuperset(types):
+    if not plain or len(shape.needs) != 1 or not _GROUPS.issuperset(types):
         return None
     trees = statements(whole.final)
     if not isinstance(trees, list) or len(trees) != 1:

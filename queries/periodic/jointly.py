@@ -205,11 +205,11 @@ def _one(shelf: Shelf, cursor: Any, merged: _Merged, query: QueryEntry, planned:
     try:
         relations = [_relation(cursor, merged, planned, number) for number in range(len(planned.sources))]
         if None in relations:
-            rows = answering.finished(shelf, cursor, planned, {})
+            rows = answering.finished(shelf, cursor, planned)
         else:
             told = [relation for relation in relations if relation is not None]
             ranked = all(ranked for _, ranked in told)
-            rows = answering.finish(cursor, planned, [text for text, _ in told], {}, ranked=ranked)
+            rows = answering.finish(cursor, planned, [text for text, _ in told], ranked=ranked)
     except (CannotCutError, duckdb.Error):
         return query  # its rows will say what is wrong with it
     return Joint(query, rows, time.perf_counter() - started, f"{planned.kinds} synopsis")

@@ -128,12 +128,12 @@ def _look(cursor: Any, question: _Question, schema: pa.Schema) -> _Shaped:
     own = f"WITH {quoted(question.stream.relation)} AS ({empty_sql(schema)}) {question.statement.sql}"
     if question.statement.tree["type"] != "SELECT_NODE":
         raise CannotCutError("it is not a single SELECT")
-    columns = _described(cursor, own, whole.final_parameters)
+    columns = _described(cursor, own)
     group_types = shaped.needs[0].types[: len(whole.groups)]
     stand_ins = [f"CAST(NULL AS {kind}) AS {whole.group_column(at)}" for at, kind in enumerate(group_types)]
     stand_ins += [f"CAST(NULL AS {f.type}) AS {whole.aggregate_column(at)}" for at, f in enumerate(shaped.finishes)]
     none = f"SELECT {', '.join(stand_ins)}"
-    given = _described(cursor, f"WITH {whole.done} AS ({none}) {whole.final}", whole.final_parameters)
+    given = _described(cursor, f"WITH {whole.done} AS ({none}) {whole.final}")
     if [kind for _, kind in columns] != [kind for _, kind in given]:
         raise CannotCutError("its pieces have other types")
     return shaped, tuple(columns), _direct(cursor, shaped, columns, f"WITH {whole.done} AS ({none}) {whole.final}")
@@ -148,6 +148,5 @@ def _direct(cursor: Any, shaped: Shape, columns: Sequence[tuple[str, str]], noth
     return Direct(final, pa.schema([f.with_name(name) for f, (name, _) in zip(schema, columns, strict=True)]))
 
 
-def _described(cursor: Any, sql: str, parameters: frozenset[str]) -> list[tuple[str, str]]:
-    values = dict.fromkeys(parameters)
-    return [(str(row[0]), str(row[1])) for row in cursor.execute(f"DESCRIBE {sql}", values or None).fetchall()]
+def _described(cursor: Any, sql: str) -> list[tuple[str, str]]:
+    return [(str(row[0]), str(row[1])) for row in cursor.execute(f"DESCRIBE {sql}").fetchall()]

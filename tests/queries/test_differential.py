@@ -7,7 +7,7 @@ import pytest
 
 import places
 from questions import Question, Questions, comparable, open_plain, our_answer, plain_answer
-from windrow.queries import edges, hearing, naming, planner, pool
+from windrow.queries import edges, hearing, planner
 from windrow.queries.statements import parse
 from worlds import make_world
 
@@ -43,11 +43,6 @@ def compare(path: Path, seed: int, count: int, **size: int) -> None:
 def test_answers_equal_plain_duckdb(seed, monkeypatch):
     if seed % 2:  # rows are picked out of decoded columns, as if there were many of them
         monkeypatch.setattr(planner, "PROBE_RANGES", 0)
-    if seed % 4 > 1:  # rows are read from DuckDB's own tables, as if there were many and they were asked for often
-        monkeypatch.setattr(naming, "adds_up", lambda *_: True)
-        monkeypatch.setattr(pool, "WORTH_ROWS", 1)
-        monkeypatch.setattr(pool, "PATIENCE", 0)
-        monkeypatch.setattr(pool, "PAYS", 0)
     if seed % 8 > 3:  # DuckDB filters the edges of windows, as if they were long
         monkeypatch.setattr(edges, "_FEW", 0)
     with places.folder() as path:

@@ -14,7 +14,7 @@ import places
 import traffic
 import windrow
 from windrow.indexes.probing import KeyRange
-from windrow.queries import desks, engine, planner, sources
+from windrow.queries import desks, planner, sources
 from windrow.queries.hearing import Listener
 from windrow.queries.statements import parse
 
@@ -143,54 +143,11 @@ class Test_a_plain_probe:
         )
         assert plain.keys == "1 key"
 
-    def test_runs_without_threads_and_others_do_not(self, wh, monkeypatch):
-        """The few rows of a probe are read before a thread would have woken up; a scan wants all of them."""
-        taken: list[bool] = []
-        real = engine.cursor
-
-        def cursor(store: object, limit: object = None, *, alone: bool = False) -> object:
-            taken.append(alone)
-            return real(store, limit, alone=alone)
-
-        monkeypatch.setattr(engine, "cursor", cursor)
-        monkeypatch.setattr(desks, "_idle", {})
-        for text, alone in {
-            "SELECT * FROM many WHERE src = 7": True,
-            "SELECT * FROM many WHERE src > 7": False,
-            "SELECT * FROM many WHERE src = 7 AND ts < now()": False,
-            "SELECT * FROM many [ROWS 5000] WHERE src = 7": False,
-            "SELECT *, _seq FROM many WHERE src = 7": False,
-            "SELECT * FROM many p JOIN hosts h USING (src) WHERE src = 1": False,
-            "SELECT * FROM many, range(3) WHERE src = 7": False,
-            "SELECT (SELECT sum(range) FROM range(3)) FROM many WHERE src = 7": False,
-            "SELECT name FROM hosts WHERE src = 1": False,
-        }.items():
-            desks._idle.clear()
-            taken.clear()
-            assert wh.sql(text).arrow().num_rows
-            assert (True in taken) == alone, text
-        with real(wh._store, alone=True) as quiet, real(wh._store) as usual:
-            threads = [c.execute("SELECT current_setting('threads')").fetchone()[0] for c in (quiet, usual)]
-        assert threads[0] == 1 <= threads[1]
-
-    def test_is_planned_without_rules_for_what_it_does_not_have(self, wh):
-        """The rules that are left out are DuckDB's own names; those that order and fold conditions stay."""
-        asked = "SELECT current_setting('disabled_optimizers')", "SELECT name FROM duckdb_optimizers()"
-        with engine.cursor(wh._store, alone=True) as quiet, engine.cursor(wh._store) as usual:
-            (left_out,), names = (
-                quiet.execute(asked[0]).fetchone(),
-                {row[0] for row in quiet.execute(asked[1]).fetchall()},
-            )
-            assert usual.execute(asked[0]).fetchone() == ("",)
-        assert {name.strip().lower() for name in left_out.split(",")} == engine._IDLE <= names
-        kept = {"expression_rewriter", "filter_pushdown", "reorder_filter", "unused_columns", "window_self_join"}
-        assert kept <= names - engine._IDLE
-
     def test_leaves_no_desk_behind_when_it_fails(self, wh, monkeypatch):
         monkeypatch.setattr(desks, "_idle", {})
         with pytest.raises(windrow.QueryError):
             wh.sql("SELECT absent FROM many WHERE src = 7")
-        assert {home[2]: len(idle) for home, idle in desks._idle.items()} == {False: 1}
+        assert not desks._idle
         assert wh.status().readers == 0
 
     def test_sees_its_snapshot(self, wh):
@@ -218,8 +175,6 @@ FEW = [
 
 
 class Test_an_answer_of_few_rows:
-    """It is given as a whole. Oracles: DuckDB over all the rows, and the same answer as a stream."""
-
     @pytest.mark.parametrize("text", FEW)
     def test_is_what_duckdb_says_of_the_rows(self, wh, text):
         rows = pa.concat_tables([minute(1), minute(2)])
@@ -233,47 +188,12 @@ class Test_an_answer_of_few_rows:
                 assert given.columns == told.columns
                 assert sorted(map(repr, given.arrow().to_pylist())) == wanted
 
-    @pytest.mark.parametrize("text", FEW)
-    def test_is_the_one_that_would_have_been_streamed(self, wh, text, monkeypatch):
-        whole, streamed = [], []
-        real = sources.run_whole, sources.run
-        monkeypatch.setattr(sources, "run_whole", lambda *given: (whole.append(1), real[0](*given))[1])
-        monkeypatch.setattr(sources, "run", lambda *given: (streamed.append(1), real[1](*given))[1])
-        for key in (3, 4999, 5000):
-            given = wh.sql(text.format(key=key))
-            stream = wh.sql(text.format(key=key), timeout=600)
-            assert given.schema.equals(stream.schema, check_metadata=True)
-            one, other = given.arrow(), stream.arrow()
-            order = [(name, "ascending") for name in one.column_names]
-            assert one.sort_by(order).equals(other.sort_by(order), check_metadata=True)
-        assert len(whole) == len(streamed) == 3
-
-    @pytest.mark.parametrize(
-        "text",
-        [
-            "SELECT unnest(range(5)) FROM many WHERE src = 7",
-            "SELECT generate_subscripts([1, 2, 3], 1) FROM many WHERE src = 7",
-            "SELECT note, src, count(*) FROM many WHERE src = 7 GROUP BY CUBE (note, src)",
-            "SELECT note, src, count(*) FROM many WHERE src = 7 GROUP BY GROUPING SETS ((note), (src))",
-            "SELECT repeat('x', 9) FROM many WHERE src = 7",
-            "SELECT string_agg(note) FROM many WHERE src = 7",
-            "SELECT list(len) FROM many WHERE src = 7",
-            "SELECT rank() OVER (ORDER BY len) FROM many WHERE src = 7",
-            "SELECT [x + 1 FOR x IN [len]] FROM many WHERE src = 7",
-            "SELECT COLUMNS(lambda c: c = 'len') FROM many WHERE src = 7",
-        ],
-    )
-    def test_is_streamed_if_it_may_be_longer_than_what_is_read(self, wh, text, monkeypatch):
-        monkeypatch.setattr(sources, "run_whole", lambda *_: pytest.fail("not streamed"))
-        assert wh.sql(text).arrow().num_rows
-
-    def test_has_unsigned_integers_of_128_bits_as_they_are(self, wh, monkeypatch):
-        monkeypatch.setattr(sources, "run", lambda *_: pytest.fail("not given as a whole"))
+    def test_has_unsigned_integers_of_128_bits_as_they_are(self, wh):
         great = (1 << 128) - 1
         text = f"SELECT max('{great}'::UHUGEINT - len::UHUGEINT) AS n FROM many WHERE src = 7"
         assert wh.sql(text).fetchall() == [(great - 7,)]
 
-    def test_says_what_is_wrong_where_a_stream_would(self, wh):
+    def test_says_what_is_wrong_before_it_is_read(self, wh):
         for text in ("SELECT CAST(note AS INT) FROM many WHERE src = 7", "SELECT absent FROM many WHERE src = 7"):
             told = []
             for timeout in (None, 600):

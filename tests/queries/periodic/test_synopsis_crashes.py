@@ -11,8 +11,9 @@ import scenario
 import windrow
 from faults import finish, start
 from shapes import SHAPES
+from standing import from_synopses
 from windrow.catalog import Tables, key, last_int
-from windrow.queries.periodic import adjusting, answering, synopses
+from windrow.queries.periodic import adjusting, synopses
 from windrow.snapshot import Snapshot
 
 SHAPE = "per-row-rich"
@@ -130,6 +131,6 @@ def test_tallies_are_there_with_their_rows_or_not_at_all(step: str, nth: int, ta
             assert wh.check().problems == ()
         window = TALLIED.replace(" SLIDE 10 SECONDS", "")
         with Snapshot(wh._store) as snapshot:
-            found = answering.answer_one(wh._store, snapshot, window, {}, exact=True)[0]
+            found = from_synopses(wh._store, snapshot, window)
         rows = wh.sql("SELECT n FROM s [WINDOW 30 SECONDS]").fetchall()
         assert found.to_pylist() == [{"n": n, "c": 1} for n in sorted(n for (n,) in rows)]

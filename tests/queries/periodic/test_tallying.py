@@ -17,9 +17,9 @@ import places
 import windrow
 from oracle import HOUR
 from shapes import BASE, DELTA
-from standing import STREAM, World, append, clause, drop, expected, make_world, put, rows, same, slide
+from standing import STREAM, World, append, clause, drop, expected, from_synopses, make_world, put, rows, same, slide
 from windrow.catalog import key, last_int
-from windrow.queries.periodic import answering, checking, keeping, kinds, running, synopses, tallying
+from windrow.queries.periodic import checking, keeping, kinds, running, synopses, tallying
 from windrow.queries.periodic.passes import Pass
 from windrow.queries.pieces import CannotCutError
 from windrow.snapshot import Snapshot
@@ -54,7 +54,7 @@ def check(world: World) -> None:
         stream = snapshot.view(STREAM).entry.id
         for text, slots in world.queries.values():
             try:
-                found = answering.answer_one(store, snapshot, text.format(clause(slots)), {}, exact=True)[0]
+                found = from_synopses(store, snapshot, text.format(clause(slots)))
             except CannotCutError as error:
                 if str(error) == "nothing is kept yet":
                     continue

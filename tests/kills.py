@@ -1,0 +1,481 @@
+"""Operations that a process may be killed in, each with a warehouse to do it in and the truth before and after it.
+
+prepared           killed operation         the same again     one slide more
+───●───────────────────────×─────────────────────●──────────────────●────
+ before            before or after             after              last         what must be seen
+
+All functions that take a `Child` run in processes of their own; see `system_calls`.
+"""
+
+import copy
+import csv
+import io
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import children
+import scenario
+import viewing
+import windrow
+from oracle import Oracle
+from scenario import STREAM, Operation
+from shapes import BASE, DELTA, LAYOUTS, SHAPES, Shape, plain
+from system_calls import Child, normalised, watched, work_in_turn
+from windrow import Index
+from windrow.catalog import Tables, named_files
+from windrow.reclaim import data_files
+
+State = dict[str, Any]
+"""What can be seen, by the name of what is asked. After a kill each is as before the operation or as after it."""
+HOUR = 3_600_000_000
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operation to be killed in."""
+
+    prepare: Callable[[Path], None]
+    do: Callable[[windrow.Warehouse], Any]
+    """The operation; doing it again is harmless."""
+    go_on: Callable[[windrow.Warehouse], None]
+    see: Callable[[windrow.Warehouse], State]
+    before: Callable[[], State]
+    after: Callable[[], State]
+    last: Callable[[], State]
+    clock: int
+    at_once: bool = True
+    """Whether all of it is one commit."""
+    pinned: Callable[[windrow.snapshot.Snapshot], Any] = lambda _: None
+    """What a snapshot that was taken before must show for ever: `pinned_is`."""
+    pinned_is: Callable[[], Any] = lambda: None
+    in_child: Callable[[], None] = lambda: None
+    """Settings of processes that write."""
+    meanwhile: Callable[[Path], None] = lambda _: None
+    """What happens to the folder after the process has opened it and before the operation begins,"""
+    later: int = 0
+    """and how long that takes."""
+
+    def open(self, path: Path | str, later: Callable[[], int] = lambda: 0) -> windrow.Warehouse:
+        """The warehouse, at its wall time or `later`."""
+        return windrow.open(path, clock=lambda: self.clock + later())
+
+
+# -- what is done in processes of their own ----------------------------------------------------------------------------
+
+
+def prepare(child: Child, name: str, path: str) -> None:
+    """Make the warehouse that an operation is killed in."""
+    case = CASES[name]
+    case.in_child()
+    case.prepare(Path(path))
+    child.acknowledge()
+
+
+def trace(child: Child, name: str, path: str, log: str) -> None:
+    """Do the operation and write down every call."""
+    _operate(child, name, path, in_turn=True, log=log)
+
+
+def operate(child: Child, name: str, path: str, log: str, nth: int, before: bool, in_turn: bool) -> None:
+    """Do the operation, write down every call, and die after, or before, the nth."""
+    _operate(child, name, path, in_turn=in_turn, log=log, nth=nth, before=before)
+
+
+def _operate(child: Child, name: str, path: str, *, in_turn: bool, **watching: Any) -> None:
+    case = CASES[name]
+    case.in_child()
+    if in_turn:
+        work_in_turn()
+    passed = 0
+    wh = case.open(path, lambda: passed)
+    case.meanwhile(Path(path))
+    passed = case.later
+    with watched(path, **watching):
+        case.do(wh)
+        child.acknowledge()
+        wh.close()
+
+
+def succeed(child: Child, name: str, path: str, acknowledged: bool) -> None:
+    """Come after a process that died: commit, do the same again, go on, clean up. Gives what was wrong."""
+    case, wrong = CASES[name], []
+    case.in_child()
+    with case.open(path) as wh:
+        with wh._store.catalog.write():  # what a process committed that died before it could tell is seen from now on
+            pass
+        when = "after another commit"
+        wrong += neither(case, when, case.see(wh), acknowledged=acknowledged) + missing_files(when, wh)
+        case.do(wh)
+        wrong += differences("after the retry", case.see(wh), case.after())
+        case.go_on(wh)
+        wrong += differences("after another slide", case.see(wh), case.last())
+        wh.gc()
+        wrong += differences("after a clean-up", case.see(wh), case.last())
+    child.give(wrong)
+
+
+def clean_up(child: Child, name: str, path: str) -> None:
+    """Come long after a process that died: nothing of it may be left. Gives what was wrong."""
+    case, wrong = CASES[name], []
+    case.in_child()
+    for left in Path(path, "catalog", "pins").iterdir():  # of which the file itself says how old it is
+        os.utime(left, (left.stat().st_mtime - 7200,) * 2)
+    for hours in (4, 6):
+        with case.open(path, lambda hours=hours: hours * HOUR) as wh:
+            wh.gc()
+    with case.open(path, lambda: 8 * HOUR) as wh:
+        wrong += differences("hours later", case.see(wh), case.last())
+        wrong += [f"check: {problem}" for problem in wh.check().problems]
+        named = wh._store.catalog.read(named_files)
+        wrong += [f"{file} is left and nothing names it" for file in data_files(Path(path)) if file not in named]
+    for folder in ("staging", "catalog/pins"):
+        wrong += [f"{folder} still has {left.name}" for left in Path(path, folder).iterdir()]
+    hidden = [left for left in Path(path, "results").rglob(".*") if left.is_file()]
+    wrong += [f"{left.name} is left in results" for left in hidden]
+    child.give(wrong)
+
+
+def differences(when: str, found: State, wanted: State) -> list[str]:
+    """What is not as it must be, in words."""
+    return [
+        f"{when}: {name} is {_short(found.get(name))}, must be {_short(wanted.get(name))}"
+        for name in {**wanted, **found}
+        if found.get(name) != wanted.get(name)
+    ]
+
+
+def neither(case: Case, when: str, found: State, *, acknowledged: bool) -> list[str]:
+    """What is neither as before the operation nor as after it, which it must be if it was acknowledged; in words."""
+    sides = [case.after()] if acknowledged else [case.before(), case.after()]
+    if found in sides:
+        return []
+    if not case.at_once and all(any(found[name] == side[name] for side in sides) for name in found):
+        return []
+    return min((differences(when, found, side) for side in sides), key=len)
+
+
+def missing_files(when: str, wh: windrow.Warehouse) -> list[str]:
+    """Files that a record names and that are not there; what was replaced goes before its record does."""
+
+    def replaced(tables: Tables) -> set[str]:
+        return {file for _, record in tables.items("reclaim") for file in record.files}
+
+    needed = wh._store.catalog.read(lambda tables: named_files(tables) - replaced(tables))
+    missing = [file for file in sorted(needed) if not (wh.path / file).exists()]
+    return [f"{when}: {normalised(file)} is named by a record and missing" for file in missing]
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 300 else f"{text[:300]}… ({len(text)} characters)"
+
+
+# -- streams and tables ------------------------------------------------------------------------------------------------
+
+
+def batch(shape: Shape, number: int, now: int, *, rejected: bool = False) -> Operation:
+    """An append of rows in time, late and early; with some that are dead on arrival or have no time, if asked."""
+    choice = random.Random(number)
+    rows = []
+    for at in range(12):
+        ts = now + choice.randint(-2 * DELTA if number else 1, DELTA)
+        rows.append(shape.row(100 * number + at, ts, choice.randint(3, 5) * DELTA - choice.randint(0, 1), choice))
+    if rejected:
+        rows += [
+            shape.row(100 * number + 50, None, DELTA, choice),
+            shape.row(100 * number + 51, now - 9 * DELTA, DELTA, choice),
+        ]
+    return ("append", rows, f"batch {number}")
+
+
+def history(shape: Shape) -> list[Operation]:
+    """What has happened before: rows have come and gone, a table is there, so are rejected rows."""
+    made: list[Operation] = []
+    for turn in range(4):
+        made += [batch(shape, turn, BASE + turn * DELTA, rejected=turn == 1), ("slide", BASE + (turn + 1) * DELTA)]
+        if turn == 1:
+            made.append(("table", 1))
+    return made
+
+
+REBUILT = Index("round-robin", 2, 2, maintenance="rebuild")
+NOW = BASE + 4 * DELTA
+"""The stream's clock after `history`."""
+
+
+def see_rows(shape: Shape, wh: windrow.Warehouse) -> State:
+    """The stream by every way to read it, its counters, its rejected rows, and the table."""
+    names = ("now", "inserted", "expired", "late", "spooled", "rejected", "hosts", "scan")
+    state: State = dict(zip(names, scenario.state(wh), strict=True))
+    asked = wh.sql(f"SELECT n, {', '.join(shape.key)} FROM {STREAM} ORDER BY n").fetchall()
+    state["sql"] = repr(asked)
+    state["probe"] = repr(plain(wh.probe(STREAM, keys=[(value,) for value in shape.values[shape.key[0]]])))
+    state["hosts in sql"] = [row[0] for row in wh.sql("SELECT version FROM hosts").fetchall()]
+    return state
+
+
+def true_rows(shape: Shape, truth: Oracle) -> State:
+    """What `see_rows` must give."""
+    names = ("now", "inserted", "expired", "late", "spooled", "rejected", "hosts", "scan")
+    state: State = dict(zip(names, scenario.expected(truth, shape), strict=True))
+    asked = sorted((row.values["n"], *(row.values[name] for name in shape.key)) for row in truth.live())
+    return state | {"sql": repr(asked), "probe": state["scan"], "hosts in sql": state["hosts"]}
+
+
+def prepare_rows(shape: Shape, index: Index | str, operations: Sequence[Operation], tidy: bool, path: Path) -> None:
+    """A warehouse where these operations have been done.
+
+    What they replaced is gone, or was kept for a reader and can go now. That makes a difference: who removes something
+    commits, and then sees what a process committed that died before it could tell.
+    """
+    with scenario.open_warehouse(path) as wh:
+        shape.create(wh, STREAM, index)
+        for number, operation in enumerate(operations):
+            scenario.do(wh, shape, operation)
+            if number == 2:
+                held = wh.snapshot()
+        held.close()
+        if tidy:
+            wh.gc()
+
+
+def rows_case(
+    killed: Operation,
+    then: Sequence[Operation],
+    *,
+    shape: str = "per-row",
+    index: Index | str = REBUILT,
+    spooled: bool = False,
+    tidy: bool = True,
+    then_prepare: Callable[[Path], None] = lambda _: None,
+    **more: Any,
+) -> Case:
+    """An operation on a stream or a table."""
+    made = SHAPES[shape]
+    past = [*history(made), *([batch(made, 4, NOW)] if spooled else [])]
+
+    def start(path: Path) -> None:
+        prepare_rows(made, index, past, tidy, path)
+        then_prepare(path)
+
+    @cache
+    def truths() -> list[State]:
+        states = scenario.truths(made, [*past, killed, *then])
+        return [true_rows(made, copy.deepcopy(states[at])) for at in (len(past), len(past) + 1, -1)]
+
+    def go_on(wh: windrow.Warehouse) -> None:
+        for operation in then:
+            scenario.do(wh, made, operation)
+
+    return Case(
+        prepare=start,
+        do=lambda wh: scenario.do(wh, made, killed),
+        go_on=go_on,
+        see=partial(see_rows, made),
+        before=lambda: truths()[0],
+        after=lambda: truths()[1],
+        last=lambda: truths()[2],
+        clock=scenario.CLOCK,
+        pinned=lambda snapshot: repr(plain(snapshot.scan(STREAM).read_all())),
+        pinned_is=lambda: truths()[0]["scan"],
+        **more,
+    )
+
+
+def leave_orphans(chance: str, path: Path) -> None:
+    """What a process leaves that dies before its commit: a file in place, and one in staging."""
+    name = f"1_1_1_{chance}"
+    some = next((path / "streams" / STREAM / "segments").glob("*.parquet"))
+    shutil.copy(some, some.with_name(f"{name}-000001.parquet"))
+    (path / "staging" / name).mkdir()
+    shutil.copy(some, path / "staging" / name / f"{name}-000002.parquet")
+
+
+def _appended(number: int, *, shape: str = "per-row", rejected: bool = False) -> Operation:
+    return batch(SHAPES[shape], number, NOW, rejected=rejected)
+
+
+_ON: Operation = ("slide", NOW + DELTA)
+_LATER: list[Operation] = [batch(SHAPES["per-row"], 6, NOW + DELTA), ("slide", NOW + 2 * DELTA)]
+
+
+# -- periodic queries --------------------------------------------------------------------------------------------------
+
+FIRST = BASE // DELTA
+"""The slide at BASE."""
+RUN = 6
+"""The slot whose runs are delivered when the process dies."""
+QUERIES = ("newest", "each", "come", "gone")
+
+
+def prepare_standing(path: Path) -> None:
+    """Queries of every way to deliver, run for some slots; one more slot has come in and waits for its runs."""
+    children.add_standing(str(path))
+    with scenario.open_warehouse(path) as wh:
+        for slot in range(1, RUN):
+            children.slide_and_run(wh, slot)
+        children.slide_numbered(wh, RUN)
+        wh.gc()
+
+
+def see_runs(wh: windrow.Warehouse) -> State:
+    """The runs of each query with their rows, and the rows that they were made of."""
+    state: State = {"scan": sorted(wh.scan("s", columns=["slot"]).read_all().column("slot").to_pylist())}
+    runs = wh.sql("SELECT query, slide, outcome FROM windrow.runs ORDER BY ALL").fetchall()
+    for name in QUERIES:
+        rows = [(row[0] - FIRST, *row[-2:]) for row in wh.results(name).fetchall()]
+        asked = wh.sql(f"SELECT _slide, slot, n FROM {name} ORDER BY ALL").fetchall()
+        own = [(slide - FIRST, outcome) for query, slide, outcome in runs if query == name]
+        state[name] = (own, rows, [(slide - FIRST, slot, n) for slide, slot, n in asked])
+    return state
+
+
+def true_runs(upto: dict[str, int], slots: int) -> State:
+    """What `see_runs` must give when each query was run up to a slot and `slots` are in."""
+    live = range(max(1, slots - children.SLOTS + 1), slots + 1)
+    state: State = {"scan": sorted(slot for slot in live for _ in range(children.PER_SLOT))}
+    for name in QUERIES:
+        due = [slot for slot in range(1, upto[name] + 1) if name != "each" or slot == 1 or (FIRST + slot) % 2 == 0]
+        kept = due[-3:] if name == "each" else due
+        rows = [(slot, *row) for slot in kept for row in said(name, slot)]
+        state[name] = ([(slot, "delivered") for slot in kept], rows, sorted(rows))
+    return state
+
+
+def said(name: str, slot: int) -> list[tuple[int, int]]:
+    """What a run says: the window holds its slot and the one before."""
+    count = children.PER_SLOT
+    if name == "come":
+        return [(slot, count)]
+    if name == "gone":
+        return [(slot - 2, count)] if slot > 2 else []
+    return [(n, count) for n in (slot - 1, slot) if n >= 1]
+
+
+def see_reports(wh: windrow.Warehouse) -> State:
+    """`see_runs`, when all files must be there: each with what its run said, and no others."""
+    state = see_runs(wh)
+    for name in ("each", "come"):
+        found = {}
+        for path in (wh.path / "results" / name).glob("*.*"):
+            found[int(path.stem.rsplit("-", 1)[1]) - FIRST] = _report(path)
+        state[f"files of {name}"] = found
+    return state
+
+
+def _report(path: Path) -> list[tuple[int, int]]:
+    text = path.read_text()
+    rows = csv.DictReader(io.StringIO(text)) if path.suffix == ".csv" else map(json.loads, text.splitlines())
+    return [(int(row["slot"]), int(row["n"])) for row in rows]
+
+
+def delivery_case(names: tuple[str, ...]) -> Case:
+    """A round of some queries. Others are due too, and wait until the process that comes after runs everything."""
+    waiting, delivered = dict.fromkeys(QUERIES, RUN - 1), dict.fromkeys(QUERIES, RUN)
+    some = {name: RUN if name in names else RUN - 1 for name in QUERIES}
+
+    def go_on(wh: windrow.Warehouse) -> None:
+        wh.run_due()
+        wrong = differences("after the rest", see_runs(wh), true_runs(delivered, RUN))
+        children.slide_and_run(wh, RUN + 1)
+        wh.gc()
+        found, wanted = see_reports(wh), true_runs(dict.fromkeys(QUERIES, RUN + 1), RUN + 1)
+        for name in ("each", "come"):
+            wanted[f"files of {name}"] = {slot: said(name, slot) for slot, _ in wanted[name][0]}
+        wrong += differences("with files", found, wanted)
+        assert not wrong, wrong
+
+    return Case(
+        prepare=prepare_standing,
+        do=lambda wh: wh.run_due(names),
+        go_on=go_on,
+        see=see_runs,
+        before=lambda: true_runs(waiting, RUN),
+        after=lambda: true_runs(some, RUN),
+        last=lambda: true_runs(dict.fromkeys(QUERIES, RUN + 1), RUN + 1),
+        clock=scenario.CLOCK,
+        at_once=False,
+        in_child=children.small_tails,
+    )
+
+
+# -- views -------------------------------------------------------------------------------------------------------------
+
+VIEW_OPERATIONS = viewing.operations(seed=20261116, count=60)
+
+
+@cache
+def _view_truths() -> tuple[int, int, list[State]]:
+    """The truth after so many operations, the first slide late enough that moves all views, and the next that does."""
+    truth = viewing.Truth()
+    states = [truth.state()]
+    for operation in VIEW_OPERATIONS:
+        truth.do(operation)
+        states.append(truth.state())
+    moving = [
+        at
+        for at, (old, new) in enumerate(pairwise(states))
+        if at > 12 and all(old[name] != new[name] for name in viewing.VIEWS)
+    ]
+    return moving[0], moving[1], states
+
+
+def view_case() -> Case:
+    """A slide that moves every view."""
+
+    def do(first: int, last: int, wh: windrow.Warehouse) -> None:
+        for operation in VIEW_OPERATIONS[first:last]:
+            viewing.do(wh, operation)
+
+    def start(path: Path) -> None:
+        viewing.create(path)
+        with viewing.open_warehouse(path) as wh:
+            do(0, _view_truths()[0], wh)
+            wh.gc()
+
+    return Case(
+        prepare=start,
+        do=lambda wh: do(_view_truths()[0], _view_truths()[0] + 1, wh),
+        go_on=lambda wh: do(_view_truths()[0] + 1, _view_truths()[1] + 1, wh),
+        see=viewing.state,
+        before=lambda: _view_truths()[2][_view_truths()[0]],
+        after=lambda: _view_truths()[2][_view_truths()[0] + 1],
+        last=lambda: _view_truths()[2][_view_truths()[1] + 1],
+        clock=viewing.START + 600 * viewing.MINUTE,
+    )
+
+
+CASES: dict[str, Case] = {
+    "append": rows_case(_appended(5), [_ON]),
+    "append-nested": rows_case(
+        _appended(5, shape="per-row-rich"), [_ON], shape="per-row-rich", index=LAYOUTS["adaptive-eager"]
+    ),
+    "append-rejected": rows_case(_appended(5, rejected=True), [_ON]),
+    "slide-rebuild": rows_case(_ON, _LATER, spooled=True),
+    "slide-reclaiming": rows_case(_ON, _LATER, spooled=True, tidy=False),
+    "slide-adaptive": rows_case(_ON, _LATER, spooled=True, index=LAYOUTS["adaptive-eager"]),
+    "table": rows_case(("table", 3), [_ON]),
+    "relayout": rows_case(
+        ("relayout", ("chronological", 3, 2), SHAPES["per-row"].key, "now", 2000), _LATER, spooled=True
+    ),
+    "gc": rows_case(
+        ("gc",),
+        _LATER,
+        tidy=False,
+        then_prepare=partial(leave_orphans, "00000000dead"),
+        meanwhile=partial(leave_orphans, "00000000beef"),
+        later=2 * HOUR,
+    ),
+    "delivery-tables": delivery_case(("newest", "gone")),
+    "delivery-files": delivery_case(("each", "come")),
+    "view-slide": view_case(),
+}
+"""By name."""
