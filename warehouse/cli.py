@@ -7,6 +7,7 @@ from windrow.cli_support import ENVIRONMENT, TopGroup
 
 COMMANDS = {
     "init": "windrow.cli_upkeep:init",
+    "adopt": "windrow.cli_upkeep:adopt",
     "stream": "windrow.cli_streams:stream",
     "append": "windrow.cli_rows:append",
     "ingest": "windrow.cli_ingest:ingest",
