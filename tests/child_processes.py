@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import recorded_history
-from faulty_disks import KillAtStep
+from faulty_disks import KillAtCall, KillAtStep
 from sample_streams import SHAPES
 
 
@@ -85,6 +85,21 @@ def run_with_small_files(path: str, shape: str, operations: list[Any], limit: in
             recorded_history.perform(wh, SHAPES[shape], operation)
 
 
+def adopt_and_die(path: str, nth: int) -> None:
+    """Adopt a copied folder and die before the nth sync or rename."""
+    from windrow.adoption import adopt
+
+    adopt(path, files=KillAtCall(nth))
+
+
+def open_and_tell_id(path: str, queue: Any) -> None:
+    """Open a warehouse for writing and say which id its marker has."""
+    import json
+
+    with recorded_history.open_warehouse(Path(path)):
+        queue.put(json.loads((Path(path) / "windrow.json").read_text())["uuid"])
+
+
 # -- Every slide puts in rows that carry its number, so that an answer must be one slide's state. ----------------------
 
 SLOTS, PER_SLOT, KEYS = 4, 30, 5
@@ -108,11 +123,11 @@ def numbered_rows(slot: int) -> Any:
     )
 
 
-def create_numbered(path: str, index: Any) -> None:
+def create_numbered(path: str, index: Any, **options: Any) -> None:
     """A warehouse for numbered rows."""
     from sample_streams import DELTA
 
-    with recorded_history.open_warehouse(Path(path)) as wh:
+    with recorded_history.open_warehouse(Path(path), **options) as wh:
         wh.create_stream(
             "s",
             numbered_rows(1).schema,

@@ -91,6 +91,26 @@ class KillAtStep(FileSystem):
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
+class KillAtCall(FileSystem):
+    """Ends its own process before the nth sync or rename."""
+
+    def __init__(self, nth: int) -> None:
+        self.left = nth
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def sync(self, path: Path) -> None:
+        self._count()
+        super().sync(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._count()
+        super().rename(source, target)
+
+
 class CallAtStep(FileSystem):
     """Calls a function once, the first time that a step is reached."""
 

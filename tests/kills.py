@@ -30,8 +30,8 @@ from recorded_history import STREAM, Operation
 from sample_streams import BASE, DELTA, LAYOUTS, SHAPES, Shape, plain
 from system_calls import Child, normalised, watched, work_in_turn
 from windrow import Index
-from windrow.catalog.environment import Tables, named_files
-from windrow.reclaim import data_files
+from windrow.catalog.environment import Tables
+from windrow.orphans import data_files, named_files
 
 State = dict[str, Any]
 """What can be seen, by the name of what is asked. After a kill each is as before the operation or as after it."""
@@ -118,7 +118,6 @@ def succeed(child: Child, name: str, path: str, acknowledged: bool) -> None:
         case.go_on(wh)
         wrong += differences("after another slide", case.see(wh), case.last())
         wh.gc()
-        wrong += differences("after a clean-up", case.see(wh), case.last())
     child.give(wrong)
 
 
@@ -313,41 +312,50 @@ FIRST = BASE // DELTA
 """The slide at BASE."""
 RUN = 6
 """The slot whose runs are delivered when the process dies."""
-QUERIES = ("newest", "each", "come", "gone")
 
 
-def prepare_standing(path: Path) -> None:
-    """Queries of every way to deliver, run for some slots; one more slot has come in and waits for its runs."""
+def prepare_standing(names: Sequence[str], path: Path) -> None:
+    """Queries that were run for some slots; one more slot has come in and waits for its runs."""
     child_processes.create_periodic(str(path))
     with recorded_history.open_warehouse(path) as wh:
+        for query in wh.queries():
+            if query.name not in names:
+                wh.drop_query(query.name)
         for slot in range(1, RUN):
             child_processes.slide_and_run(wh, slot)
         child_processes.slide_numbered(wh, RUN)
         wh.gc()
 
 
-def see_runs(wh: windrow.Warehouse) -> State:
-    """The runs of each query with their rows, and the rows that they were made of."""
+def see_runs(names: Sequence[str], wh: windrow.Warehouse) -> State:
+    """The runs of each query with their rows, the rows that they were made of, and files that say something else."""
     state: State = {"scan": sorted(wh.scan("s", columns=["slot"]).read_all().column("slot").to_pylist())}
     runs = wh.sql("SELECT query, slide, outcome FROM windrow.runs ORDER BY ALL").fetchall()
-    for name in QUERIES:
+    for name in names:
         rows = [(row[0] - FIRST, *row[-2:]) for row in wh.results(name).fetchall()]
         asked = wh.sql(f"SELECT _slide, slot, n FROM {name} ORDER BY ALL").fetchall()
         own = [(slide - FIRST, outcome) for query, slide, outcome in runs if query == name]
         state[name] = (own, rows, [(slide - FIRST, slot, n) for slide, slot, n in asked])
+        state[f"files of {name}"] = [slot for slot, rows in reports(wh, name).items() if rows != said(name, slot)]
     return state
 
 
-def true_runs(upto: dict[str, int], slots: int) -> State:
-    """What `see_runs` must give when each query was run up to a slot and `slots` are in."""
+def true_runs(names: Sequence[str], last: int, slots: int) -> State:
+    """What `see_runs` must give when each query was run up to slot `last` and `slots` are in."""
     live = range(max(1, slots - child_processes.SLOTS + 1), slots + 1)
     state: State = {"scan": sorted(slot for slot in live for _ in range(child_processes.PER_SLOT))}
-    for name in QUERIES:
-        due = [slot for slot in range(1, upto[name] + 1) if name != "each" or slot == 1 or (FIRST + slot) % 2 == 0]
-        kept = due[-3:] if name == "each" else due
-        rows = [(slot, *row) for slot in kept for row in said(name, slot)]
-        state[name] = ([(slot, "delivered") for slot in kept], rows, sorted(rows))
+    for name in names:
+        rows = [(slot, *row) for slot in kept(name, last) for row in said(name, slot)]
+        state[name] = ([(slot, "delivered") for slot in kept(name, last)], rows, sorted(rows))
+        state[f"files of {name}"] = []
     return state
+
+
+def kept(name: str, last: int) -> list[int]:
+    """The slots up to `last` of which a query has runs."""
+    if name != "each":
+        return list(range(1, last + 1))
+    return [slot for slot in range(1, last + 1) if slot == 1 or (FIRST + slot) % 2 == 0][-3:]
 
 
 def said(name: str, slot: int) -> list[tuple[int, int]]:
@@ -360,47 +368,34 @@ def said(name: str, slot: int) -> list[tuple[int, int]]:
     return [(n, count) for n in (slot - 1, slot) if n >= 1]
 
 
-def see_reports(wh: windrow.Warehouse) -> State:
-    """`see_runs`, when all files must be there: each with what its run said, and no others."""
-    state = see_runs(wh)
-    for name in ("each", "come"):
-        found = {}
-        for path in (wh.path / "results" / name).glob("*.*"):
-            found[int(path.stem.rsplit("-", 1)[1]) - FIRST] = _report(path)
-        state[f"files of {name}"] = found
-    return state
+def reports(wh: windrow.Warehouse, name: str) -> dict[int, list[tuple[int, int]]]:
+    """What the files of a query say, by slot."""
+    found = {}
+    for path in (wh.path / "results" / name).glob("[!.]*.*"):
+        text = path.read_text()
+        rows = csv.DictReader(io.StringIO(text)) if path.suffix == ".csv" else map(json.loads, text.splitlines())
+        found[int(path.stem.rsplit("-", 1)[1]) - FIRST] = [(int(row["slot"]), int(row["n"])) for row in rows]
+    return found
 
 
-def _report(path: Path) -> list[tuple[int, int]]:
-    text = path.read_text()
-    rows = csv.DictReader(io.StringIO(text)) if path.suffix == ".csv" else map(json.loads, text.splitlines())
-    return [(int(row["slot"]), int(row["n"])) for row in rows]
-
-
-def delivery_case(names: tuple[str, ...]) -> Case:
-    """A round of some queries. Others are due too, and wait until the process that comes after runs everything."""
-    waiting, delivered = dict.fromkeys(QUERIES, RUN - 1), dict.fromkeys(QUERIES, RUN)
-    some = {name: RUN if name in names else RUN - 1 for name in QUERIES}
+def delivery_case(names: Sequence[str], *, files: bool) -> Case:
+    """A round. Each of its commits is whole; a file comes after the commit of its run, if need be in the next round."""
 
     def go_on(wh: windrow.Warehouse) -> None:
-        wh.run_due()
-        wrong = differences("after the rest", see_runs(wh), true_runs(delivered, RUN))
         child_processes.slide_and_run(wh, RUN + 1)
         wh.gc()
-        found, wanted = see_reports(wh), true_runs(dict.fromkeys(QUERIES, RUN + 1), RUN + 1)
-        for name in ("each", "come"):
-            wanted[f"files of {name}"] = {slot: said(name, slot) for slot, _ in wanted[name][0]}
-        wrong += differences("with files", found, wanted)
-        assert not wrong, wrong
+        for name in names:
+            slots = sorted(reports(wh, name))
+            assert slots == (kept(name, RUN + 1) if files else []), f"{name} has files of the slots {slots}"
 
     return Case(
-        prepare=prepare_standing,
-        do=lambda wh: wh.run_due(names),
+        prepare=partial(prepare_standing, names),
+        do=lambda wh: wh.run_due(),
         go_on=go_on,
-        see=see_runs,
-        before=lambda: true_runs(waiting, RUN),
-        after=lambda: true_runs(some, RUN),
-        last=lambda: true_runs(dict.fromkeys(QUERIES, RUN + 1), RUN + 1),
+        see=partial(see_runs, names),
+        before=lambda: true_runs(names, RUN - 1, RUN),
+        after=lambda: true_runs(names, RUN, RUN),
+        last=lambda: true_runs(names, RUN + 1, RUN + 1),
         clock=recorded_history.CLOCK,
         at_once=False,
         in_child=child_processes.shrink_inline_results,
@@ -474,8 +469,8 @@ CASES: dict[str, Case] = {
         meanwhile=partial(leave_orphans, "00000000beef"),
         later=2 * HOUR,
     ),
-    "delivery-tables": delivery_case(("newest", "gone")),
-    "delivery-files": delivery_case(("each", "come")),
+    "delivery-tables": delivery_case(("newest", "gone"), files=False),
+    "delivery-files": delivery_case(("each", "come"), files=True),
     "view-slide": view_case(),
 }
 """By name."""

@@ -34,6 +34,7 @@ from windrow.errors import (
 )
 
 if TYPE_CHECKING:
+    from windrow.adoption import Adoption
     from windrow.append import AppendReport
     from windrow.indexes.partitioners import Index
     from windrow.relayout import RelayoutReport
@@ -71,6 +72,13 @@ def open(path: str | os.PathLike[str], **options: Any) -> "Warehouse":  # noqa: 
     return Warehouse(os.fspath(path), **options)
 
 
+def adopt(path: str | os.PathLike[str], catalog: str | os.PathLike[str] | None = None) -> "Adoption":
+    """Make a copied or moved folder, whose catalog lies elsewhere, a warehouse of its own; see `windrow.adoption`."""
+    from windrow.adoption import adopt
+
+    return adopt(path, catalog)
+
+
 __all__ = [
     "AppendReport",
     "BatchConflictError",
@@ -101,5 +109,6 @@ __all__ = [
     "Warehouse",
     "WindowError",
     "WindrowError",
+    "adopt",
     "open",
 ]

@@ -1,22 +1,21 @@
 """Opening a warehouse: its marker file, its catalog, whether the disk can carry it, and clearing up after the dead."""
 
 import contextlib
-import json
 import os
 import random
 from collections.abc import Callable
 from pathlib import Path
 
-from windrow.catalog.environment import FORMAT, Catalog
+from windrow.catalog.environment import Catalog
 from windrow.errors import FormatError, StorageError
 from windrow.files import FileSystem, disk_errors, remove_dead_staging
+from windrow.identity import Marker, check_owner, own, read_marker, read_owner
 from windrow.indexes.column_cache import ColumnCache
 from windrow.indexes.scan import ScanCache
 from windrow.indexes.segment_reader import SegmentFileReader
 from windrow.orphans import clear_orphans, data_files
 from windrow.store import Store, wall_clock
 
-MARKER = "windrow.json"
 _FOLDERS = ("catalog", "streams", "staging", "tables", "results")
 """What a half-made warehouse may hold: its maker was killed, or is another process that is just now making it."""
 _NETWORK_FILE_SYSTEMS = frozenset(
@@ -55,20 +54,17 @@ def open_store(
     """Open (or create) the warehouse in `root`."""
     root = root.absolute()
     with disk_errors(f"opening warehouse {root}"):
-        marked = (root / MARKER).exists()
-        folder = _catalog_folder(root, catalog, create and not read_only)
-        kind = files.file_system(folder if folder.exists() else root)
-        if kind in _NETWORK_FILE_SYSTEMS:
-            raise StorageError(
-                f"the catalog in {folder} would be on a network file system ({kind}), where LMDB is not safe; "
-                "put it on a local disk with windrow.open(path, catalog='/local/folder')"
-            )
-        begun = marked or bool(data_files(root))
+        marker = read_marker(root)
+        folder = _catalog_folder(root, marker, catalog, create and not read_only)
+        refuse_network(folder if folder.exists() else root, folder, files)
+        begun = marker is not None or bool(data_files(root))
         _check_catalog(root, folder, begun)
         opened = Catalog(folder, create=create and not read_only and not begun)
-        if not marked:
-            # Last, so that a marker always stands for a whole warehouse, and a catalog that is missing later was lost.
-            _write_marker(root, catalog)
+        try:
+            _identify(root, opened, marker, not read_only and opened.writable and os.access(root, os.W_OK), files)
+        except BaseException:
+            opened.close()
+            raise
     reader = SegmentFileReader(root)
     columns = ColumnCache(reader, cache_bytes)
     store = Store(
@@ -94,10 +90,38 @@ def open_store(
     return store
 
 
-def _catalog_folder(root: Path, given: Path | None, create: bool) -> Path:
-    marker = root / MARKER
-    if marker.exists():
-        return _read_marker(root, marker, given)
+def refuse_network(place: Path, folder: Path, files: FileSystem) -> None:
+    """Refuse a catalog where LMDB cannot work; `place` is its folder, or where that will be."""
+    kind = files.file_system(place)
+    if kind in _NETWORK_FILE_SYSTEMS:
+        raise StorageError(
+            f"the catalog in {folder} would be on a network file system ({kind}), where LMDB is not safe; "
+            "put it on a local disk with windrow.open(path, catalog='/local/folder')"
+        )
+
+
+def _identify(root: Path, opened: Catalog, marker: Marker | None, may_write: bool, files: FileSystem) -> None:
+    """See that the catalog belongs to this folder, and give ids to a warehouse that has none."""
+    owner = opened.read(read_owner)
+    check_owner(root, opened.folder, owner, marker)
+    if marker is None:
+        # Last, so that a marker always stands for a whole warehouse, and a catalog that is missing later was lost.
+        own(root, opened, None, files)
+    elif may_write and (marker.uuid is None or owner.uuid is None):
+        try:
+            own(root, opened, marker, files)
+        except FormatError:  # somebody else was first, in another folder
+            raise
+        except OSError:
+            pass  # it was good enough without an id, and the disk may be full
+
+
+def _catalog_folder(root: Path, marker: Marker | None, given: Path | None, create: bool) -> Path:
+    if marker is not None:
+        folder = marker.folder(root)
+        if given is not None and given.absolute() != folder:
+            raise FormatError(f"the catalog of {root} is in {folder}, not in {given}; leave catalog=… out")
+        return folder
     if not create:
         raise FormatError(f"{root} holds no warehouse; create one with 'windrow init' or check the path")
     if root.exists() and not root.is_dir():
@@ -110,12 +134,6 @@ def _catalog_folder(root: Path, given: Path | None, create: bool) -> Path:
     return given.absolute() if given is not None else root / "catalog"
 
 
-def _write_marker(root: Path, given: Path | None) -> None:
-    hidden = root / f".{MARKER}.{os.getpid()}"
-    hidden.write_text(json.dumps({"format": FORMAT, "catalog": None if given is None else str(given.absolute())}))
-    hidden.rename(root / MARKER)
-
-
 def _check_catalog(root: Path, folder: Path, begun: bool) -> None:
     """Refuse to begin a new catalog over rows that a lost one names."""
     if (folder / "data.mdb").exists() or not begun:
@@ -124,23 +142,3 @@ def _check_catalog(root: Path, folder: Path, begun: bool) -> None:
         f"the catalog of {root} is missing from {folder}; mount its disk or restore it from a copy, "
         "the rows are untouched"
     )
-
-
-def _read_marker(root: Path, marker: Path, given: Path | None) -> Path:
-    try:
-        told = json.loads(marker.read_text())
-        version, recorded = int(told["format"]), told.get("catalog")
-    except (ValueError, KeyError, TypeError):
-        raise FormatError(
-            f'{marker} is damaged; restore it from a copy, or write {{"format": {FORMAT}, "catalog": null}} into it'
-        ) from None
-    if version != FORMAT:
-        age = "newer" if version > FORMAT else "older"
-        raise FormatError(
-            f"{root} has warehouse format {version}, {age} than this release's {FORMAT}; "
-            "open it with the release that wrote it"
-        )
-    folder = Path(recorded) if recorded else root / "catalog"
-    if given is not None and given.absolute() != folder:
-        raise FormatError(f"the catalog of {root} is in {folder}, not in {given}; leave catalog=… out")
-    return folder

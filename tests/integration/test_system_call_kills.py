@@ -27,7 +27,7 @@ from kills import CASES, Case, State
 from system_calls import Call, Server
 
 SEED = int(os.environ.get("SEED", "20261118"))
-FEW = 2
+FEW = 1
 """Kills at random calls, besides those that are always made."""
 
 pytestmark = pytest.mark.skipif(
@@ -55,8 +55,9 @@ class Stage:
         if name not in self.calls:
             self.server.prepare(name, self.path(name))
             self.path(name).rename(self._kept(name))
-            self.restore(name)
-            self.calls[name] = self.server.trace(name, self.path(name), self.folder / "log")
+            # Beside a reader, as later: what it has pinned is not removed.
+            with CASES[name].open(self.restore(name)) as wh, wh.snapshot():
+                self.calls[name] = self.server.trace(name, self.path(name), self.folder / "log")
         return self.calls[name]
 
     def restore(self, name: str) -> Path:
@@ -187,8 +188,7 @@ class Observer:
     def last(self) -> list[str]:
         """What is not as it must be when everything is done."""
         try:
-            wrong = kills.differences("at last, to the other process", self.case.see(self.wh), self.case.last())
-            return wrong + [f"check: {problem}" for problem in self.wh.check().problems]
+            return kills.differences("at last, to the other process", self.case.see(self.wh), self.case.last())
         except (windrow.WindrowError, OSError) as error:
             return [f"at last, to the other process: {type(error).__name__}: {error}"]
 
@@ -213,20 +213,13 @@ def assert_survives(stage: Stage, made: list[Kill]) -> None:
 # -- tests -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_an_operation_that_is_not_killed_leaves_the_state_after_it(name: str, stage: Stage) -> None:
-    """What the other tests compare with is right, and each operation commits."""
-    calls = stage.traced(name)
-    assert any(call.is_meta for call in calls)
-    assert not found_after(stage, Kill(name, len(calls) + 1000))
-
-
 def chosen(name: str, calls: list[Call], seed: int) -> list[Kill]:
-    """The calls around each write of LMDB's meta page and each rename into place, and a few others."""
-    numbers = {0}
+    """Each write of LMDB's meta page and the call before, each rename into place, the last call, and a few others."""
+    assert any(call.is_meta for call in calls), "every one of these operations commits"
+    numbers = {len(calls)}
     for number, call in enumerate(calls, 1):
         if call.is_meta:
-            numbers |= {number - 1, number, number + 1}
+            numbers |= {number - 1, number}
         elif call.is_publishing:
             numbers.add(number)
     numbers &= set(range(1, len(calls) + 1))
@@ -250,4 +243,5 @@ def test_a_process_killed_after_any_call_leaves_the_state_before_or_after(name: 
     calls = stage.traced(name)
     print(f"SEED={SEED}")
     made = [Kill(name, number, how == "ahead", how != "threads") for number in range(1, len(calls) + 1)]
+    made.append(Kill(name, len(calls) + 1000))  # never
     assert_survives(stage, made)

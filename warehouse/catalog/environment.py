@@ -496,7 +496,7 @@ def _open_environment(folder: Path, writable: bool, create: bool) -> _SharedEnvi
             raise _address_space_error(folder) from error
         raise _disk_error(error, folder) from error
     try:
-        if not create and not _is_begun(env):
+        if not create and not env.stat()["entries"]:
             raise _emptied(folder)
         databases = {name: env.open_db(name.encode(), create=writable) for name in DATABASES if name not in _LATER}
         for name in _LATER:
@@ -506,16 +506,6 @@ def _open_environment(folder: Path, writable: bool, create: bool) -> _SharedEnvi
     except BaseException:
         env.close()
         raise
-
-
-def _is_begun(env: lmdb.Environment) -> bool:
-    """Whether anything was ever committed to a catalog."""
-    try:
-        meta = env.open_db(b"meta", create=False)
-    except lmdb.NotFoundError:
-        return False
-    with env.begin(db=meta) as txn:
-        return txn.get(b"format") is not None or txn.get(b"engine") is not None
 
 
 def _emptied(folder: Path) -> FormatError:

@@ -7,6 +7,7 @@ from windrow.cli.session import ENVIRONMENT_VARIABLE, TopGroup
 
 COMMANDS = {
     "init": "windrow.cli.admin:init",
+    "adopt": "windrow.cli.admin:adopt",
     "stream": "windrow.cli.streams:stream",
     "append": "windrow.cli.rows:append",
     "ingest": "windrow.cli.ingest:ingest",

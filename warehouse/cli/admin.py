@@ -1,4 +1,4 @@
-"""Commands that make, watch and look after a warehouse: init, status, check, gc, demo.
+"""Commands that make, watch and look after a warehouse: init, adopt, status, check, gc, demo.
 
 The command `windrow advise`: what layout would serve a stream best, as a table, and why.
 
@@ -50,6 +50,28 @@ def init(session: Session, path: str | None, catalog: str | None) -> None:
             if there
             else f"made an empty warehouse in {folder}"
         )
+
+
+@click.command(short_help="Make a copied or moved folder a warehouse of its own.")
+@click.argument("path", required=False)
+@click.option("--catalog", metavar="FOLDER", help="Where a copy is to have its catalog, if not inside; a local disk.")
+@command
+def adopt(session: Session, path: str | None, catalog: str | None) -> None:
+    """Make a copied or moved folder a warehouse of its own, by default the current one.
+
+    Only a folder whose catalog lies elsewhere needs this. A copy gets a copy of the catalog; a moved one keeps it.
+    """
+    from windrow.adoption import adopt
+
+    done = adopt(path or session.place or ".", catalog)
+    if session.json:
+        terminal.write_json({"path": str(done.path), "catalog": str(done.catalog), "outcome": done.outcome})
+    elif done.outcome == "copied":
+        terminal.say(f"{done.path} is a warehouse of its own now, with its catalog in {done.catalog}")
+    elif done.outcome == "moved":
+        terminal.say(f"{done.path} has taken over the catalog in {done.catalog}")
+    else:
+        terminal.say(f"{done.path} is a warehouse of its own already; nothing was changed")
 
 
 @click.command()

@@ -66,4 +66,5 @@ def test_a_round_that_failed_is_made_again(call):
                 assert {query.error for query in wh.queries()} == {None}
                 assert wh.check().problems == ()
             with recorded_history.open_warehouse(folder / "w") as wh:
-                assert wh.gc().orphans == 0, "nothing was left lying about"
+                report = wh.gc()
+                assert (report.orphans, report.marked) == (0, 0), "nothing was left lying about"
