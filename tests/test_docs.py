@@ -134,3 +134,36 @@ def test_every_documented_command_exists():
         if not any(name == command or name.startswith(f"{command} ") for command in known)
     }
     assert named == set()
+
+
+def test_every_module_is_named_once():
+    """docs/modules.md names each module of the product exactly once, and none that is not there."""
+    folders = ("warehouse", "indexes", "native", "ingest", "queries")
+    modules = [
+        path.relative_to(ROOT).as_posix()
+        for folder in folders
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".pyx", ".pxi")
+        and (path.name != "__init__.py" or path.parent.name in ("warehouse", "cli", "demo"))
+    ]
+    named = re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs" / "modules.md").read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(modules)
+
+
+def test_every_database_of_the_catalog_is_described():
+    from windrow.catalog import environment
+
+    named = re.findall(r"^\| (\w+) \|", (ROOT / "docs" / "catalog.md").read_text(), re.MULTILINE)
+    assert sorted(set(named) & set(environment.DATABASES)) == sorted(environment.DATABASES)
+
+
+def test_paths_in_the_pages_exist():
+    """A path of a source file in backticks is one that is there."""
+    pages = [*PAGES, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "decisions").glob("*.md"))]
+    missing = [
+        f"{page.name}: {path}"
+        for page in pages
+        for path in re.findall(r"`((?:warehouse|indexes|native|ingest|queries|tests|bench)/[\w/]+\.\w+)`", page.read_text())
+        if not (ROOT / path).exists()
+    ]
+    assert missing == []
