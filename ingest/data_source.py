@@ -299,13 +299,13 @@ class WindrowReader(DataSourceReader):
         rows = find_row_ranges(selection.segments, ranges, snapshot.directories, view.sorted_by)
         return [
             (
-                found.segment.file,
-                found.start,
-                found.stop,
-                found.segment.id in edge_ids,
-                found.segment.bytes * (found.stop - found.start) // found.segment.rows,
+                row_range.segment.file,
+                row_range.start,
+                row_range.stop,
+                row_range.segment.id in edge_ids,
+                row_range.segment.bytes * (row_range.stop - row_range.start) // row_range.segment.rows,
             )
-            for found in rows
+            for row_range in rows
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

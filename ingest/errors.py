@@ -23,9 +23,9 @@ _SQLSTATE_SUFFIX = re.compile(r" *SQLSTATE: \w+$")
 def describe_error(error: BaseException) -> str:
     """Say in one line why something failed: our own message, or else Spark's reasons, outermost first."""
     text = str(error).strip()
-    own = _OWN_ERROR.search(text)
-    if own is not None:
-        return own["words"].strip()
+    own_error = _OWN_ERROR.search(text)
+    if own_error is not None:
+        return own_error["words"].strip()
     conditions = dict.fromkeys(
         _SQLSTATE_SUFFIX.sub("", match["words"].strip()) for match in _SPARK_CONDITION.finditer(text)
     )
@@ -41,5 +41,9 @@ def translate_error(error: Exception, stream: str) -> Exception:
     if NULL_ERROR_PREFIX in text:
         column = text.partition(NULL_ERROR_PREFIX)[2].split(maxsplit=1)[0].rstrip(".'\"")
         return SchemaError(f"stream {stream!r}: column {column!r} is not nullable but has nulls; nothing was appended")
-    own = _OWN_ERROR.search(text)
-    return SchemaError(own["words"].strip()) if own is not None and own["kind"] == "SchemaError" else error
+    own_error = _OWN_ERROR.search(text)
+    return (
+        SchemaError(own_error["words"].strip())
+        if own_error is not None and own_error["kind"] == "SchemaError"
+        else error
+    )

@@ -144,20 +144,20 @@ def to_arrow_schema(schema: T.StructType, stream: str) -> pa.Schema:
 
 def check_columns(schema: T.StructType, definition: StreamDefinition) -> None:
     """Refuse columns that cannot become those of the stream; one error names every difference."""
-    wanted = definition.schema
+    stream_schema = definition.schema
     given_schema = to_arrow_schema(schema, definition.name)
     intermediate = pa.schema(
         [
             field.with_type(find_intermediate_type(given_schema.field(field.name).type, field.type))
             if field.name in given_schema.names
             else field
-            for field in wanted
+            for field in stream_schema
         ]
     )
     arrow_input.match_columns(given_schema, intermediate, definition.name, definition.added)
     differences = [
         f"column {field.name!r} is {schema[field.name].dataType.simpleString()}, the stream has {field.type}"
-        for field in wanted
+        for field in stream_schema
         if field.name in schema.names
         and (target := find_write_type(field.type)) is not None
         and not _is_lossless(schema[field.name].dataType, target)

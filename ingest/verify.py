@@ -78,8 +78,8 @@ def _inspect_file(append: Append, path: Path, sealing: Future[tuple[int, str]], 
         append.store.writer.discard([path])
         return None
     model = append.model
-    wanted = {model.time, model.expires, *model.key, *append.identity.key}
-    names = [name for name in append.schema.names if name in wanted]
+    key_and_time = {model.time, model.expires, *model.key, *append.identity.key}
+    names = [name for name in append.schema.names if name in key_and_time]
     table = conform_to_schema(file.read(names), pa.schema([append.schema.field(name) for name in names]))
     ts, exp, codes = classify_rows(table, append.definition, append.now, horizon)
     latest = (ts if model.expires is None else exp)[codes == 0].max(initial=_NO_TIME)

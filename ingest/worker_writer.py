@@ -54,20 +54,20 @@ class WorkerPlan:
 
     def _convert(self, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatchReader:
         """Convert columns that arrive in an intermediate type to the stream's types."""
-        rest = iter(batches)
-        first = next(rest, None)
+        remaining = iter(batches)
+        first = next(remaining, None)
         if first is None:
             return pa.RecordBatchReader.from_batches(self.definition.schema, [])
         converted = self._convert_batch(first)
         return pa.RecordBatchReader.from_batches(
-            converted.schema, itertools.chain([converted], map(self._convert_batch, rest))
+            converted.schema, itertools.chain([converted], map(self._convert_batch, remaining))
         )
 
     def _convert_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        wanted = self.definition.schema
+        schema = self.definition.schema
         columns = []
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            kind = wanted.field(name).type
+            kind = schema.field(name).type
             intermediate = find_intermediate_type(column.type, kind)
             columns.append(column if intermediate.equals(kind) else self._cast(column, kind, name))
         return pa.RecordBatch.from_arrays(columns, batch.schema.names)

@@ -57,9 +57,9 @@ def slide_to_json(report: "SlideReport") -> dict[str, Any]:
 def show_slides(reports: "list[SlideReport]") -> None:
     """Print slides as a table, and why a stream did not move."""
     columns = ("stream", "slide", "now", "inserted", "late", "expired", "touched", "rebuilt", "written", "took")
-    if moved := [report for report in reports if report.moved]:
-        terminal.print_table(columns, [format_slide(report) for report in moved], right=columns[3:])
-    for report in moved:
+    if slid := [report for report in reports if report.moved]:
+        terminal.print_table(columns, [format_slide(report) for report in slid], right=columns[3:])
+    for report in slid:
         if report.missing:
             terminal.say(f"{report.stream}: went on without {terminal.names(report.missing)}")
         if report.relayout_problem:

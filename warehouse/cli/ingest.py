@@ -83,14 +83,14 @@ def ingest(
     packages: str | None,
     settings: tuple[str, ...],
     options: tuple[str, ...],
-    **given: Any,
+    **job_options: Any,
 ) -> None:
     """Ingest rows with Spark: files, Kafka, sockets, whatever Spark can read.
 
     Without --checkpoint the input is one batch: all of it is in, or nothing. With --checkpoint it is read as a stream,
     exactly once over restarts, until everything is read or, with --continuous, until the command is stopped.
     """
-    _check_options(given)
+    _check_options(job_options)
     source, conf = parse_pairs(options, "--option"), parse_pairs(settings, "--conf")
     started = time.monotonic()
     from windrow.spark import load_module
@@ -101,9 +101,9 @@ def ingest(
         with (
             _shorten_spark_errors(),
             job.spark_session(master, packages, conf) as spark,
-            _show_progress(wh, stream) as moved,
+            _show_progress(wh, stream) as report_progress,
         ):
-            counted = job.Job(stream=stream, options=source, **given).run(wh, spark, moved)
+            counted = job.Job(stream=stream, options=source, **job_options).run(wh, spark, report_progress)
         show_summary(session, wh, stream, counted, time.monotonic() - started)
     if counted.failure:
         raise Failure(f"stream {stream!r}: the ingest failed: {counted.failure}")

@@ -76,8 +76,8 @@ class _TypeParser:
     def peek(self) -> str:
         return self.tokens[0] if self.tokens else ""
 
-    def take(self, *wanted: str) -> str:
-        if not self.tokens or (wanted and self.tokens[0] not in wanted):
+    def take(self, *allowed: str) -> str:
+        if not self.tokens or (allowed and self.tokens[0] not in allowed):
             raise self.unknown()
         return self.tokens.pop(0)
 

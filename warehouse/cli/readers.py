@@ -54,22 +54,22 @@ def read_first_byte(plain: "pa.NativeFile") -> bytes:
 
 def read_line_blocks(plain: "pa.NativeFile") -> Iterator[bytes]:
     """Read whole lines, some megabytes at a time."""
-    rest = b""
+    incomplete = b""
     while chunk := bytes(plain.read(_BLOCK_BYTES)):
         end = chunk.rfind(b"\n") + 1
         if end:
-            yield rest + chunk[:end]
-            rest = chunk[end:]
+            yield incomplete + chunk[:end]
+            incomplete = chunk[end:]
         else:
-            rest += chunk
-    yield rest
+            incomplete += chunk
+    yield incomplete
 
 
 def read_array_blocks(plain: "pa.NativeFile") -> Iterator[bytes]:
     """Read one array of objects as lines. It can only be read whole, but some programs write it."""
     rows = iter(json.loads(bytes(plain.read())))
-    while piece := list(itertools.islice(rows, _ARRAY_ROWS)):
-        yield "\n".join(json.dumps(row, ensure_ascii=False) for row in piece).encode()
+    while some := list(itertools.islice(rows, _ARRAY_ROWS)):
+        yield "\n".join(json.dumps(row, ensure_ascii=False) for row in some).encode()
 
 
 def parse_blocks(blocks: Iterator[bytes], schema: "pa.Schema") -> "pa.RecordBatchReader":
@@ -108,12 +108,12 @@ class _JsonBlock:
         import pyarrow as pa
 
         self._check_text()
-        wanted = pa.schema([pa.field(f.name, self._find_intermediate(f)) for f in self.schema])
+        intermediate = pa.schema([pa.field(f.name, self._find_intermediate(f)) for f in self.schema])
         try:
-            table = _parse_lines(self.lines, wanted, "infer")
+            table = _parse_lines(self.lines, intermediate, "infer")
         except pa.ArrowException as error:
-            raise self._explain(str(error).splitlines()[0], wanted) from None
-        unknown = [name for name in table.schema.names if name not in wanted.names]
+            raise self._explain(str(error).splitlines()[0], intermediate) from None
+        unknown = [name for name in table.schema.names if name not in intermediate.names]
         if unknown:
             differences = "; ".join(f"column {name!r} is not in the stream" for name in unknown)
             raise SchemaError(f"{differences}; nothing was appended")
@@ -138,7 +138,7 @@ class _JsonBlock:
                 return pa.int64()
         return find_intermediate_type(field.type, json=True)
 
-    def _explain(self, message: str, wanted: "pa.Schema") -> SchemaError:
+    def _explain(self, message: str, intermediate: "pa.Schema") -> SchemaError:
         """Explain Arrow's error with the row and, where it is about a value, the column and the value."""
         lines = [line for line in self.lines.splitlines() if line.strip()]
         if match := _TYPE_CHANGE.search(message):
@@ -147,8 +147,8 @@ class _JsonBlock:
             return SchemaError(f"row {self.before + int(match[1]) + 1:,} is not a JSON object; nothing was appended")
         if match := _PARSE_ERROR.search(message):
             return SchemaError(f"row {self.before + int(match[2]) + 1:,}: {match[1]}; nothing was appended")
-        for column in wanted:
-            one_column = wanted.empty_table().select([column.name]).schema
+        for column in intermediate:
+            one_column = intermediate.empty_table().select([column.name]).schema
             if _fails_to_parse(lines, one_column):
 
                 def fails(start: int, end: int, one_column: "pa.Schema" = one_column) -> bool:
@@ -178,14 +178,14 @@ def _fails_to_parse(lines: list[bytes], schema: "pa.Schema") -> bool:
     return False
 
 
-def _parse_lines(lines: bytes, wanted: "pa.Schema", unexpected: str) -> "pa.Table":
+def _parse_lines(lines: bytes, schema: "pa.Schema", unexpected: str) -> "pa.Table":
     import pyarrow as pa
     import pyarrow.json as pj
 
     return pj.read_json(
         pa.BufferReader(lines),
         read_options=pj.ReadOptions(block_size=len(lines) + 64),
-        parse_options=pj.ParseOptions(explicit_schema=wanted, unexpected_field_behavior=unexpected),
+        parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
     )
 
 
@@ -199,10 +199,10 @@ class ReadOptions:
     nulls: tuple[str, ...] = ()
 
 
-def find_format(path: str, given: str | None) -> str:
+def find_format(path: str, chosen: str | None) -> str:
     """Find the format of a file, as given or by its suffix."""
-    if given is not None:
-        return given
+    if chosen is not None:
+        return chosen
     if path == STDIN:
         raise SchemaError(f"standard input has no suffix; say what it is with --format {'|'.join(FORMATS)}")
     parts = os.path.basename(path).lower().split(".")
@@ -459,8 +459,8 @@ def _read_arrow(source: _InputFile, schema: "pa.Schema", options: ReadOptions) -
     if head != b"ARROW1":
         return pa.ipc.open_stream(file)
     reader = pa.ipc.open_file(file)
-    pieces = (reader.get_batch(number) for number in range(reader.num_record_batches))
-    return pa.RecordBatchReader.from_batches(reader.schema, pieces)
+    batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
+    return pa.RecordBatchReader.from_batches(reader.schema, batches)
 
 
 def _convert_columns(reader: "pa.RecordBatchReader", schema: "pa.Schema") -> "pa.RecordBatchReader":

@@ -126,8 +126,8 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def run(*args: Any, **options: Any) -> None:
-        given, as_json = options.pop("warehouse"), options.pop("as_json")
-        folder = given or click.get_current_context().find_root().params.get("warehouse")
+        chosen, as_json = options.pop("warehouse"), options.pop("as_json")
+        folder = chosen or click.get_current_context().find_root().params.get("warehouse")
         function(Session(folder, as_json), *args, **options)
 
     where = click.option("-w", "--warehouse", metavar="PATH", help="The warehouse's folder.")

@@ -86,7 +86,7 @@ def sql(
     limit: int | None,
     as_csv: bool,
     output: str | None,
-    **how: Any,
+    **run_options: Any,
 ) -> None:
     """Ask in SQL, with windows behind the names of streams.
 
@@ -98,7 +98,7 @@ def sql(
     if sum((session.json, as_csv, output is not None)) > 1:
         raise click.UsageError("choose one of --json, --csv and --output")
     output_format = OutputFormat(session.json, as_csv, output, limit)
-    options = SqlOptions(parse_params(params), **how)
+    options = SqlOptions(parse_params(params), **run_options)
     with explain_query_errors(), session.open(read_only=options.isolation != "serial") as wh:
         if statement is None and file is None and sys.stdin.isatty():
             run_prompt(wh, options, output_format)

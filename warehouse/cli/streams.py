@@ -428,8 +428,8 @@ def describe_relayout(report: "RelayoutReport") -> str:
     """Describe how far a relayout has come."""
     key = f"key {terminal.names(report.key)}" if report.key else "no key"
     into = f"{report.stream}: rows go to {report.index}, {key}"
-    moved = f"; {terminal.size(report.moved_bytes)} moved" if report.moved_bytes else ""
-    return f"{into}{moved}; {describe_remaining(report)}"
+    progress = f"; {terminal.size(report.moved_bytes)} moved" if report.moved_bytes else ""
+    return f"{into}{progress}; {describe_remaining(report)}"
 
 
 def describe_remaining(report: "RelayoutReport") -> str:
@@ -437,12 +437,12 @@ def describe_remaining(report: "RelayoutReport") -> str:
     if report.done:
         return "nothing lies in older layouts"
     amount = f"{terminal.size(report.left_bytes)} of {terminal.size(report.total_bytes)} in older layouts"
-    how = (
+    pace = (
         f"each slide moves up to {terminal.size(report.budget)}"
         if report.budget
         else "they empty out as their rows expire"
     )
-    return f"{amount}, {how}"
+    return f"{amount}, {pace}"
 
 
 @click.command(short_help="Add a column, change lifetime, slack, skew or max_ahead.")

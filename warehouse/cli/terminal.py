@@ -159,7 +159,7 @@ def to_record(record: Any, instants: Sequence[str] = (), durations: Sequence[str
 
 
 @contextlib.contextmanager
-def progress_bar(what: str, total: int | None = None, *, in_bytes: bool = False) -> Iterator[ProgressCallback]:
+def progress_bar(description: str, total: int | None = None, *, in_bytes: bool = False) -> Iterator[ProgressCallback]:
     """Show a progress bar while the block runs, if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -177,5 +177,5 @@ def progress_bar(what: str, total: int | None = None, *, in_bytes: bool = False)
         transient=True,
     )
     with bar:
-        task = bar.add_task(what, total=total)
+        task = bar.add_task(description, total=total)
         yield lambda position: bar.update(task, completed=position)

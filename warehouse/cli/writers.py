@@ -77,9 +77,9 @@ def open_stdout() -> WriteBytes:
     stream = sys.stdout.buffer
 
     def write(data: bytes) -> None:
-        rest = memoryview(data)
-        while rest:  # with PYTHONUNBUFFERED a pipe may accept only a part
-            rest = rest[stream.write(rest) :]
+        unwritten = memoryview(data)
+        while unwritten:  # with PYTHONUNBUFFERED a pipe may accept only a part
+            unwritten = unwritten[stream.write(unwritten) :]
         stream.flush()
 
     return write
