@@ -1,4 +1,4 @@
-"""Benchmarks: the same rows, the same questions, in one run, for Windrow and what a user would pick instead.
+"""Benchmarks: Windrow and what a user would take instead get the same rows and the same queries in one run.
 
 Not part of the installed package; run from a checkout with `windrow bench` or `python -m bench`.
 """

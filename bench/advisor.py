@@ -1,7 +1,7 @@
 """`bench advisor`: every layout measured on a dozen workloads, and how near the advisor's choice is to the best.
 
-The advisor sees what the catalog has recorded of a stream in its default layout, as a user's would: sizes of slides,
-lifetimes, probes and scans. It chooses among the layouts that are measured; its choice counts with its measured cost.
+The advisor knows only what the catalog has recorded of a stream in its default layout. It chooses among the layouts
+that are measured, and its choice is judged by its measured cost.
 """
 
 import datetime as dt
@@ -28,13 +28,14 @@ from windrow.indexes.cost_model import CostConstants, simulate_slides
 
 STREAM = "rows"
 NEAR_BEST = 1.2
-"""A choice that costs at most this many times the best is as good as it."""
+"""A choice that costs at most so many times the best counts as equally good."""
 _CHUNK_PROBES = 10
+"""Probes that are timed after a slide."""
 
 
 @dataclass(frozen=True)
 class AdvisorWorkload:
-    """A workload: rows that come, how long they live, and what is asked between two slides.
+    """A workload: the rows of a slide, their lifetimes, and the probes and scans between two slides.
 
     Args:
         name: In the table.
@@ -63,7 +64,7 @@ class AdvisorWorkload:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the rows."""
+        """The columns of the rows."""
         at = pa.timestamp("us")
         fields = [("key", pa.int64()), ("ts", at), ("exp", at), ("payload", pa.string())]
         return pa.schema([field for field in fields if field[0] != "exp" or self.lives != "equal"])
@@ -74,7 +75,7 @@ class AdvisorWorkload:
         return self.slots if self.lives == "equal" else 2 * self.slots
 
     def batch(self, slot: int) -> pa.Table:
-        """What comes in a slot."""
+        """Make the rows of a slot."""
         chance = np.random.default_rng([7, slot])
         count = self.rows
         if self.bursts != 1.0:
@@ -97,7 +98,7 @@ class AdvisorWorkload:
         return pa.table([columns[name] for name in self.schema.names], schema=self.schema)
 
     def create(self, wh: windrow.Warehouse, index: Index | str) -> None:
-        """The stream."""
+        """Create the stream of the workload."""
         micro = dt.timedelta(microseconds=1)
         life: dict[str, Any] = {"lifetime": self.slots * self.delta * micro}
         if self.lives != "equal":
@@ -147,15 +148,15 @@ def bench(
         advance(workload.name)
         if workload.name not in measured:
             measured[workload.name] = run(workload, steps, scratch)
-        own = measured[workload.name]
+        figures_by_layout = measured[workload.name]
         advance(f"{workload.name}: advice")
-        own["advice"] = advised(workload, scratch)
+        figures_by_layout["advice"] = advised(workload, scratch)
         results.write("advisor-measured", measured)
     rows, ratios = [], []
     for workload in WORKLOADS:
-        own = measured[workload.name]
-        totals = {name: total(workload, figures) for name, figures in own.items() if name != "advice"}
-        best, chosen = min(totals, key=lambda name: totals[name]), own["advice"]
+        figures_by_layout = measured[workload.name]
+        totals = {name: total(workload, figures) for name, figures in figures_by_layout.items() if name != "advice"}
+        best, chosen = min(totals, key=lambda name: totals[name]), figures_by_layout["advice"]
         ratio = totals[chosen] / totals[best]
         ratios.append(ratio)
         auto = totals["round-robin 4x4 adaptive"] / totals[best]
@@ -176,11 +177,11 @@ def bench(
         "advised / best",
         "round-robin 4x4 / best",
     ]
-    told = (
+    about = (
         f"The advisor's choice is within 20 % of the best on {near} of {len(ratios)} workloads. A slide costs its "
         "update and the probes and scans before the next one; processor time, without waiting for the disk."
     )
-    parts = [machine.summarise(here), told, report.aims_table(wanted), report.table(header, rows)]
+    parts = [machine.summarise(here), about, report.aims_table(wanted), report.table(header, rows)]
     return "\n\n".join(parts), wanted
 
 
@@ -195,21 +196,21 @@ def run(workload: AdvisorWorkload, steps: int, scratch: Path | None) -> dict[str
     All layouts take turns at every step, so that what disturbs the machine disturbs them alike.
     """
     folder = Path(tempfile.mkdtemp(prefix="windrow-advisor-", dir=scratch))
-    found = {str(layout): _LayoutTimes() for layout in LAYOUTS}
+    times_by_layout = {str(layout): _LayoutTimes() for layout in LAYOUTS}
     try:
         with ExitStack() as opened:
-            houses = {}
+            warehouses = {}
             for number, layout in enumerate(LAYOUTS):
-                houses[str(layout)] = wh = opened.enter_context(windrow.open(folder / str(number)))
+                warehouses[str(layout)] = wh = opened.enter_context(windrow.open(folder / str(number)))
                 workload.create(wh, layout)
-            warm = workload.slots + 4
-            for slot in range(1, warm + steps + 1):
+            warm_up = workload.slots + 4
+            for slot in range(1, warm_up + steps + 1):
                 rows = workload.batch(slot)
-                for name, wh in houses.items():
+                for name, wh in warehouses.items():
                     spent = slide(wh, workload, slot, rows)
-                    if slot > warm:
-                        found[name].take(wh, workload, slot, spent)
-            return {name: found[name].figures(wh.stream(STREAM).segments) for name, wh in houses.items()}
+                    if slot > warm_up:
+                        times_by_layout[name].take(wh, workload, slot, spent)
+            return {name: times_by_layout[name].figures(wh.stream(STREAM).segments) for name, wh in warehouses.items()}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -223,7 +224,7 @@ class _LayoutTimes:
     scan: list[float] = field(default_factory=list)
 
     def take(self, wh: windrow.Warehouse, workload: AdvisorWorkload, slot: int, spent: float) -> None:
-        """Ask once a slide has come."""
+        """Time probes and scans after a slide."""
         self.update.append(spent)
         for at in range(_CHUNK_PROBES):
             key = (slot * 31 + at * 7) % workload.keys
@@ -246,7 +247,7 @@ def trimmed(values: list[float]) -> float:
 
 
 def slide(wh: windrow.Warehouse, workload: AdvisorWorkload, slot: int, rows: pa.Table) -> float:
-    """One update; gives its milliseconds."""
+    """Append and slide; return the milliseconds."""
     to = times.to_datetime(ORIGIN + slot * workload.delta)
 
     def update() -> None:
@@ -274,18 +275,18 @@ def advised(workload: AdvisorWorkload, scratch: Path | None) -> str:
                 ask(wh, workload, slot)
             wh.slide(STREAM, to=times.to_datetime(ORIGIN + (workload.slots + 9) * workload.delta))
             allowed = set(LAYOUTS)
-            found = wh.advise(STREAM, among=LAYOUTS).alternatives
-            return str(next(each.index for each in found if each.index in allowed))
+            estimates = wh.advise(STREAM, among=LAYOUTS).alternatives
+            return str(next(estimate.index for estimate in estimates if estimate.index in allowed))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def ask(wh: windrow.Warehouse, workload: AdvisorWorkload, slot: int) -> None:
-    """The questions between two slides: one is asked, the others like it are only counted."""
+    """Run one probe and one scan of those between two slides, and only count the others."""
     if workload.probes:
-        found = wh.probe(STREAM, slot % workload.keys).num_rows
+        row_count = wh.probe(STREAM, slot % workload.keys).num_rows
         for _ in range(round(workload.probes) - 1):
-            wh._store.count_probe(1, found, ["key"])
+            wh._store.count_probe(1, row_count, ["key"])
     for _ in range(round(workload.scans)):
         wh._store.count_scan(1)
 
@@ -356,12 +357,12 @@ def _solve(rows: list[tuple[list[float], float]]) -> list[float]:
     weighted, ones = features / target[:, None], np.ones(len(target))
     active = list(range(features.shape[1]))
     while True:
-        found, *_ = np.linalg.lstsq(weighted[:, active], ones, rcond=None)
-        if (found >= 0).all():
+        constants, *_ = np.linalg.lstsq(weighted[:, active], ones, rcond=None)
+        if (constants >= 0).all():
             solution = np.zeros(features.shape[1])
-            solution[active] = found
+            solution[active] = constants
             return [float(value) for value in solution]
-        active.pop(int(np.argmin(found)))
+        active.pop(int(np.argmin(constants)))
 
 
 if __name__ == "__main__":

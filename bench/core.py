@@ -1,4 +1,7 @@
-"""`bench core`: the thesis's section 4.4 beside DuckDB, SQLite and two floors; growth; memory; the directory."""
+"""`bench core`: updates, probes and scans of section 4.4 of [1] (docs/references.md), for Windrow, DuckDB and SQLite.
+
+Beside them stand two lower bounds, which only write, and the growth of cost, memory and directory with the window.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

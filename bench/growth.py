@@ -1,7 +1,7 @@
 """`bench growth`: what an update, a probe and a scan cost as the window, the batch, the keys or the readers grow.
 
-Each point is a warehouse of its own in a process of its own, so that its peak memory can be told; slopes are fitted to
-the logarithms of both, so 0 is flat and 1 is proportional.
+Each point is a warehouse in a process of its own, so that its peak memory can be measured. Slopes are fitted to the
+logarithms of both axes, so 0 is flat and 1 is proportional.
 """
 
 import json
@@ -60,26 +60,26 @@ def bench(
 ) -> tuple[str, list[Aim]]:
     """Run everything, save it, and give the report (Markdown) and what was wanted."""
     here = machine.describe(scratch or Path.cwd())
-    kept = results.read("growth-points") or {}
+    measured_before = results.read("growth-points") or {}
     for name, points in series(quick=quick).items():
         for point in points:
             advance(f"{name}: {point}")
-            if str(point) not in kept:
-                kept[str(point)] = measured(point, scratch)
-                results.write("growth-points", kept)
-    found = {
-        name: [(float(AXES[name][1](point)), kept[str(point)]) for point in points]
+            if str(point) not in measured_before:
+                measured_before[str(point)] = measured(point, scratch)
+                results.write("growth-points", measured_before)
+    figures = {
+        name: [(float(AXES[name][1](point)), measured_before[str(point)]) for point in points]
         for name, points in series(quick=quick).items()
     }
     wanted = [
-        Aim("update time by window, fitted slope", slope(found["window"], "update"), 0.1),
-        Aim("probe time by distinct keys, fitted slope", slope(found["keys"], "probe"), 0.1),
-        Aim("peak memory by window, fitted slope", slope(found["window"], "peak"), 0.1),
-        Aim("update with most readers / with none", _last_to_first(found["readers"], "update"), 2.0),
-        Aim("update / sorted write, with most readers / with none", _beside_readers(found["readers"]), 1.25),
+        Aim("update time by window, fitted slope", slope(figures["window"], "update"), 0.1),
+        Aim("probe time by distinct keys, fitted slope", slope(figures["keys"], "probe"), 0.1),
+        Aim("peak memory by window, fitted slope", slope(figures["window"], "peak"), 0.1),
+        Aim("update with most readers / with none", _last_to_first(figures["readers"], "update"), 2.0),
+        Aim("update / sorted write, with most readers / with none", _beside_readers(figures["readers"]), 1.25),
     ]
-    results.write("growth", {"machine": here, "figures": found, "wanted": verdicts(wanted)})
-    return _report(here, found, wanted), wanted
+    results.write("growth", {"machine": here, "figures": figures, "wanted": verdicts(wanted)})
+    return _report(here, figures, wanted), wanted
 
 
 def measured(point: Point, scratch: Path | None) -> dict[str, float]:
@@ -88,8 +88,8 @@ def measured(point: Point, scratch: Path | None) -> dict[str, float]:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{point} could not be measured: {done.stderr[-2000:]}")
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    figures: dict[str, float] = json.loads(done.stdout)
+    return figures
 
 
 def slope(points: list[tuple[float, dict[str, float]]], measure: str) -> float:
@@ -109,9 +109,9 @@ def _beside_readers(points: list[tuple[float, dict[str, float]]]) -> float:
     return beside / alone
 
 
-def _report(here: dict[str, Any], found: dict[str, Any], wanted: list[Aim]) -> str:
+def _report(here: dict[str, Any], figures: dict[str, Any], wanted: list[Aim]) -> str:
     parts = [machine.summarise(here), "### What was wanted", report.aims_table(wanted)]
-    for name, points in found.items():
+    for name, points in figures.items():
         axis = AXES[name][0]
         rows = [[f"{at:,.0f}", *(f"{of[column]:.1f}" for column in COLUMNS)] for at, of in points]
         if name != "readers":

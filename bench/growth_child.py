@@ -1,4 +1,4 @@
-"""A process of its own that lives through a window of updates and tells what further ones cost, and its peak memory."""
+"""The process that `growth` starts: it fills a window, then reports what further updates cost and its peak memory."""
 
 import json
 import multiprocessing

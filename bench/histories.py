@@ -1,7 +1,7 @@
-"""Histories of sub-window reads and window movements, as the thesis writes them, and what isolation they have.
+"""Histories of sub-window reads and window movements in the notation of [1] (docs/references.md), and their isolation.
 
 ``rQ1[0] w5[0] c5 …``: query Q1 reads sub-window 0, movement 5 replaces it and commits. Serialization graphs say
-which of the isolation levels of its section 7.3 such a history has.
+which of the isolation levels of section 7.3 such a history has.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""`bench index`: chapter 4 of the thesis with our index: all layouts, maintenance and sizes, and its statements.
+"""`bench index`: chapter 4 of [1] (docs/references.md) with our index: all layouts, maintenance and sizes.
 
-Where S/Δ is no multiple of G and E another Δ is chosen, so layouts differ in how many updates a window has; what is
-compared is therefore time and bytes per megabyte taken in.
+Where S/Δ is no multiple of G and E another Δ is chosen, so layouts differ in the number of updates of a window. Time
+and bytes are therefore compared per megabyte that was inserted.
 """
 
 import math
@@ -38,11 +38,11 @@ class Size:
 
 QUICK = Size(window_rows=6_000, steps=10, large_rows=60_000, large_steps=6)
 FULL = Size(window_rows=500_000, steps=12, large_rows=5_000_000, large_steps=6)
-"""The thesis's sizes. Before its first measured step each layout lives through a whole window, 36 updates or more."""
+"""The sizes of [1]. Before its first measured step each layout slides through a whole window, 36 updates or more."""
 
 
 def layouts() -> dict[str, Index]:
-    """All of them, by the thesis's abbreviations: R(ebuild), N(oRebuild) or A(daptive), then how cells are chosen."""
+    """All of them, by the abbreviations of [1]: R(ebuild), N(oRebuild) or A(daptive), then how cells are chosen."""
     found = {}
     for maintenance, letter in KINDS.items():
         if letter != "A":

@@ -1,7 +1,7 @@
-"""`bench ingest`: rows into the warehouse by every way, beside the plainest way to write the same rows to Parquet.
+"""`bench ingest`: every way to append rows, beside plain writes of the same rows to Parquet.
 
-Batches follow each other as they would in a stream: each covers one lifetime, and each slide lets the batch before go.
-Contestants take turns on the same batch, so that what else the machine does meets them alike.
+Each batch covers one lifetime, so that each slide expires the batch before. Contestants take turns on the same batch,
+so that other load on the machine affects them equally.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
-"""`bench isolation`: the experiment of the thesis's section 7.5, its four schedulers and ours over slots of a stream.
+"""`bench isolation`: the experiment of section 7.5 of [1] (docs/references.md), its four schedulers and ours.
 
-Sub-windows are read through the planner. Time is counted: a read and a slide cost what they cost on this machine in the
-median, and what the scheduler itself needs is measured, so that other programs do not decide who wins.
+Time is virtual, so that other programs do not decide which scheduler wins: a read and a slide cost what they cost on
+this machine in the median. Sub-windows are read through the planner.
 """
 
 import itertools
@@ -31,7 +31,7 @@ from windrow.times import to_datetime
 DELTA = 10_000_000
 ROWS = 200
 READS_PER_SECOND = 100
-"""Reads that fit into what the thesis calls a second: with 100 sub-windows nearly every query then meets a slide."""
+"""Reads that fit into a second of [1]: with 100 sub-windows nearly every query then meets a slide."""
 SLIDES = 40
 """Slides of a run at least: with twelve, the share of aborts in the worst case went from 48 to 92 % between runs."""
 SCHEMA = pa.schema([("ts", pa.timestamp("us")), ("src", pa.int64()), ("len", pa.int64())])
@@ -39,7 +39,7 @@ SCHEMA = pa.schema([("ts", pa.timestamp("us")), ("src", pa.int64()), ("len", pa.
 
 @dataclass(frozen=True)
 class Setting:
-    """One column of the thesis's figures: sub-windows, their length in seconds, periodic and one-time queries."""
+    """One column of the figures of [1]: sub-windows, their length in seconds, periodic and one-time queries."""
 
     count: int
     seconds: int
@@ -161,7 +161,7 @@ def run(stream: Stream, setting: Setting, slides: int, advance: Callable[[str], 
 
 
 def summarise(done: list[Finished], aborted: int, second: float) -> dict[str, float]:
-    """Means, in the thesis's seconds."""
+    """Compute means, in seconds of [1]."""
     once = [finished for finished in done if finished.task.priority >= 0]
     again = [finished for finished in done if finished.task.priority < 0]
     ends: dict[str, list[float]] = {}
@@ -212,7 +212,7 @@ def work(*, quick: bool) -> int:
 
 
 def wanted(found: Figures) -> list[Aim]:
-    """The thesis's statements, and what ours must be."""
+    """List the statements of [1], and the aims of our scheduler."""
 
     def worst(value: Callable[[dict[str, dict[str, float]]], float]) -> float:
         return max(value(figures) for figures in found.values())
@@ -231,7 +231,7 @@ def wanted(found: Figures) -> list[Aim]:
 
 
 def statements(found: Figures) -> str:
-    """What the thesis says of its schedulers, beside what was seen here; ours in a column of its own."""
+    """Compare what [1] says of its schedulers with what was measured here; ours has a column of its own."""
     once = {setting: figures for setting, figures in found.items() if setting.once}
 
     def least_and_most(measure: str, name: str, peer: str | None = None, of: Figures | None = None) -> str:
@@ -267,7 +267,7 @@ _PLOTS = (
 
 
 def _plots(found: Figures) -> list[str]:
-    """The thesis's figures 7.8, 7.9, 7.11 and 7.12: a line a scheduler over the number of sub-windows."""
+    """Draw figures 7.8, 7.9, 7.11 and 7.12 of [1]: one line per scheduler over the number of sub-windows."""
     drawn = []
     for measure, title, unit, seconds, once in _PLOTS:
         own = {s: figures for s, figures in found.items() if (s.seconds, s.once) == (seconds, once)}

@@ -1,4 +1,4 @@
-"""Where and with what a benchmark was run, so that its figures can be judged later."""
+"""A description of the machine and the versions of a run, so that its figures can be judged later."""
 
 import datetime as dt
 import os

@@ -1,4 +1,4 @@
-"""What is measured at each step, and how an answer is made comparable between systems."""
+"""The operations that are timed at each step, and how their answers are made comparable between systems."""
 
 import gc
 import os
@@ -25,7 +25,7 @@ class Measure:
 
     Args:
         name: Of the operation.
-        of: Which systems can be asked for it.
+        of: Which systems have the operation.
         make: Prepares the operation outside of the timing; calling what it gives is what is timed.
         answer: Turns what the operation gave into something that equals that of any other system with the right answer.
         question: What is asked; measures with the same question must give the same answer.
@@ -40,8 +40,8 @@ class Measure:
     def take(self, system: System, batch: Batch) -> tuple[Timing, Any]:
         """Time it once; gives the timing and the comparable answer."""
         operation = self.make(system, batch)
-        timing, given = timed(operation)
-        return timing, self.answer(system, given)
+        timing, raw_answer = timed(operation)
+        return timing, self.answer(system, raw_answer)
 
 
 def timed(operation: Callable[[], Any]) -> tuple[Timing, Any]:
@@ -50,11 +50,11 @@ def timed(operation: Callable[[], Any]) -> tuple[Timing, Any]:
     gc.disable()
     try:
         cpu, wall = time.process_time(), time.perf_counter()
-        given = operation()
+        answer = operation()
         timing = Timing(time.perf_counter() - wall, time.process_time() - cpu)
     finally:
         gc.enable()
-    return timing, given
+    return timing, answer
 
 
 def _update(system: System, batch: Batch) -> Callable[[], None]:
@@ -64,13 +64,13 @@ def _update(system: System, batch: Batch) -> Callable[[], None]:
     return lambda: system.update(batch, prepared)
 
 
-def _rows(system: System, found: Any) -> Any:
-    return system.as_arrow(found).sort_by("payload").combine_chunks()
+def _rows(system: System, answer: Any) -> Any:
+    return system.as_arrow(answer).sort_by("payload").combine_chunks()
 
 
-def _given(system: System, given: Any) -> Any:
+def _given(system: System, answer: Any) -> Any:
     del system
-    return given
+    return answer
 
 
 def _anyone(system: System) -> bool:

@@ -1,4 +1,4 @@
-"""Peak memory of append and slide, each setting in a process of its own: growing windows, growing batches."""
+"""Peak memory of append and slide for growing windows and growing batches, each in a process of its own."""
 
 import json
 import subprocess

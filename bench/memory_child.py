@@ -1,6 +1,6 @@
-"""A process of its own that appends and slides, and tells how much memory that took at its peak.
+"""The process that `memory` starts: it appends and slides, and reports its peak memory.
 
-Anonymous memory is what counts: pages of mapped segment files are the kernel's to take back when it likes.
+Only anonymous memory counts, because the kernel can take back pages of mapped segment files at any time.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""`bench peers`: the thesis's workload beside every store that a user would pick instead, and what its readers see.
+"""`bench peers`: the workload of `bench core` on every store that a user would take instead, and what its readers see.
 
-Peers are an optional extra: what is not installed is left out, and the report says so.
+Peers are an optional extra; one that is not installed is left out, and the report says so.
 """
 
 import importlib.util
@@ -116,7 +116,7 @@ def _wanted(outcome: Outcome) -> list[Aim]:
 
 @dataclass
 class ReaderCounts:
-    """What a reader saw while updates went on."""
+    """What a reader counted while updates went on."""
 
     alone: float = 0.0
     """Median milliseconds of a read while nothing else happens."""
@@ -225,7 +225,7 @@ def _report(here: dict[str, Any], outcome: Outcome, seen: dict[str, ReaderCounts
 
 
 def _shorten(errors: list[str]) -> str:
-    """The first of them, and how many there are."""
+    """Name the first ones and count the others."""
     if not errors:
         return "none"
     more = f" and {len(errors) - 1} like it" if len(errors) > 1 else ""

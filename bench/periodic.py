@@ -1,6 +1,6 @@
-"""`bench periodic`: 240 standing queries after one slide beside the same SQL from scratch; the thesis's section 8.5.
+"""`bench periodic`: 240 periodic queries after one slide, beside the same SQL computed from scratch.
 
-Answers are compared with DuckDB's over the same rows. What is compared runs in one process, one after the other.
+Answers are compared with DuckDB over the same rows. The policies are those of section 8.5 of [1] (docs/references.md).
 """
 
 import random
@@ -49,12 +49,12 @@ GROUPS = {
     "GROUP BY proto ORDER BY proto",
     "quantiles": "SELECT quantile_disc(len, 0.5) AS mid, quantile_disc(len, 0.99) AS high FROM {window}",
 }
-"""Top-k lists and quantiles over bandwidth, as in the thesis, with ties in an order that all systems share."""
+"""Top-k lists and quantiles over bandwidth, as in [1], with ties in an order that all systems share."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """A standing query."""
+    """A periodic query."""
 
     group: str
     name: str
@@ -64,7 +64,7 @@ class Query:
 
 @dataclass
 class SlidStream:
-    """A stream that has slid for a whole window, and the rows that are live in it."""
+    """A stream that has slid for a whole window, and its live rows."""
 
     wh: windrow.Warehouse
     per_slot: int
@@ -229,7 +229,7 @@ def work(*, quick: bool) -> int:  # noqa: ARG001 - every bench is asked
 
 
 def _standing(rows: int, scratch: Path, advance: Callable[[str], None]) -> dict[str, Any]:
-    """240 standing queries over 100 slots."""
+    """Measure 240 periodic queries over 100 slots."""
     asked = queries(240)
     with TemporaryDirectory(dir=scratch) as folder:
         wh = windrow.open(Path(folder) / "w", clock=lambda: ORIGIN + 100_000 * DELTA)

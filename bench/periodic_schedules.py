@@ -1,7 +1,7 @@
-"""The experiment of the thesis's section 8.5: policies for 40 to 240 standing queries, counted in merges or in seconds.
+"""The experiment of section 8.5 of [1] (docs/references.md): policies for 40 to 240 periodic queries.
 
-Time is virtual: an execution costs what its merges cost, either one unit each (the thesis's cost model) or as long as
-this machine takes for them, so that other programs do not decide who wins. Slides come at a fixed interval.
+Time is virtual, so that other programs do not decide which policy wins: a merge costs one unit, as in [1], or as long
+as this machine needs for it. Slides come at a fixed interval.
 """
 
 import random
@@ -15,9 +15,9 @@ GROUPS = ("src", "dst", "src, dst", "proto", "port", "proto, port", "len by prot
 COUNTS = (40, 80, 160, 240)
 RATES = (1500, 3000)
 DISTINCT = {"src": 1000, "dst": 1000, "proto": 100, "port": 100, "len": 1460}
-"""Distinct values at the lower rate; twice as many at the higher one, as in the thesis."""
+"""Distinct values at the lower rate; twice as many at the higher one, as in [1]."""
 FINISHING = 0.1
-"""What finishing an answer costs, as a share of touching every counter of its window once: the thesis does not say."""
+"""What finishing an answer costs, as a share of touching every counter of its window once: [1] does not say."""
 FINISHINGS = (0.0, 0.05, FINISHING, 0.2)
 
 
@@ -111,7 +111,7 @@ def simulate(policy: str, groups: Sequence[Group], prices: Sequence[Prices], int
 
 
 def interval_for(prices: Sequence[Prices]) -> float:
-    """A slide's length at which 40 queries without sharing are just too many, as on the thesis's machine."""
+    """A slide's length at which 40 queries without sharing are just too many, as on the machine of [1]."""
     groups = workload(COUNTS[0])
     demand = 0.0
     for at, group in enumerate(groups):

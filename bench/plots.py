@@ -1,6 +1,6 @@
-"""Plots: SVG files in docs/plots/ for its page, or beside the figures; by matplotlib, which the extra `peers` brings.
+"""Plots as SVG files, in docs/plots/ or beside the figures, by matplotlib, which the extra `peers` installs.
 
-A bench without matplotlib still measures and writes its tables; it only says that no plot was drawn.
+Without matplotlib a bench still measures and writes its tables; it only says that no plot was drawn.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Tables for people: on the terminal and, between markers, in docs/benchmarks.md."""
+"""Markdown tables for the terminal and, between markers, for docs/benchmarks.md."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,12 +25,12 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def times_table(outcome: Outcome) -> str:
     """In milliseconds: mean, median and p95 of updates, medians of the rest with their spread; space at the end."""
     summary = summarise(outcome.samples)
-    asked = {measure for _, measure in summary}
-    measures = [measure.name for measure in outcome.case.measures if measure.name in asked]
+    measured = {measure for _, measure in summary}
+    measures = [measure.name for measure in outcome.case.measures if measure.name in measured]
     rows = []
     for contestant in outcome.case.contestants:
-        found = [summary.get((contestant.name, measure)) for measure in measures]
-        update, rest = found[0], found[1:]
+        figures = [summary.get((contestant.name, measure)) for measure in measures]
+        update, rest = figures[0], figures[1:]
         cells = [contestant.name, *(_update_cells(update) if update else ["–"] * 4)]
         cells += [with_spread(figure) if figure else "–" for figure in rest]
         cells.append(f"{outcome.notes[contestant.name]['space'] / 1e6:.0f}" if rest and rest[0] else "–")

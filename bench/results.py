@@ -1,4 +1,4 @@
-"""Results on disk: every sample as Parquet, machine, figures and verdicts as JSON; a run can be resumed from them."""
+"""Results on disk, from which a run can be resumed: samples as Parquet; machine, figures and verdicts as JSON."""
 
 import json
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
-"""Runs contestants side by side: same rows, same questions, step by step in turn, and fails on the first wrong answer.
+"""Runs contestants side by side on the same rows and queries, and fails on the first wrong answer.
 
-The machine is never quiet, so nothing is measured alone: at each step every contestant takes its turn, in an order that
-rotates, and what is compared afterwards are ratios within one run.
+The machine is never idle, so contestants take turns at each step, in rotating order, and only ratios within one run
+are compared.
 """
 
 import shutil
@@ -68,12 +68,12 @@ class Sample:
 
 
 _FirstAnswers = dict[tuple[SlidingRows, str], tuple[str, Any]]
-"""By workload and question: who answered first, and what."""
+"""By workload and question: the first contestant that answered, and its answer."""
 
 
 @dataclass
 class Outcome:
-    """All that a run of a case gave."""
+    """The samples and notes of a run of a case."""
 
     case: Case
     samples: list[Sample] = field(default_factory=list)
@@ -106,7 +106,7 @@ def run(case: Case, scratch: Path | None = None, advance: Callable[[str], None] 
 
 
 def _warm_up(case: Case, systems: dict[str, System], advance: Callable[[str], None]) -> None:
-    """A whole window of updates for each; slot by slot, so that those with one workload share its batches."""
+    """Fill a whole window of each contestant, slot by slot, so that equal workloads share their batches."""
     for slot in range(1, max(contestant.workload.slots for contestant in case.contestants) + 1):
         warming = [contestant for contestant in case.contestants if slot <= contestant.workload.slots]
         batches = {workload: workload.batch(slot) for workload in {contestant.workload for contestant in warming}}
@@ -137,7 +137,7 @@ def _step(
     batches = {workload: workload.batch(workload.slots + 1 + step) for workload in workloads}
     turn = (step + repetition) % len(case.contestants)
     order = case.contestants[turn:] + case.contestants[:turn]
-    given: _FirstAnswers = {}
+    first_answers: _FirstAnswers = {}
     for measure in case.measures:
         for contestant in order:
             system = systems[contestant.name]
@@ -149,13 +149,13 @@ def _step(
             outcome.samples.append(
                 Sample(case.name, contestant.name, measure.name, repetition, step, timing.wall, timing.cpu)
             )
-            _compare(contestant, measure, step, answer, given)
+            _compare(contestant, measure, step, answer, first_answers)
 
 
-def _compare(contestant: Contestant, measure: Measure, step: int, answer: Any, given: _FirstAnswers) -> None:
+def _compare(contestant: Contestant, measure: Measure, step: int, answer: Any, first_answers: _FirstAnswers) -> None:
     if answer is None:
         return
-    other, expected = given.setdefault((contestant.workload, measure.question), (contestant.name, answer))
+    other, expected = first_answers.setdefault((contestant.workload, measure.question), (contestant.name, answer))
     if answer != expected:
         raise WrongAnswerError(
             f"step {step}: {measure.name} of {contestant.name} differs from that of {other}: "

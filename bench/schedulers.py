@@ -1,6 +1,6 @@
-"""The thesis's schedulers of chapter 7 beside our own, over real slots of a stream: one read for each sub-window.
+"""The schedulers of chapter 7 of [1] (docs/references.md) beside ours, on slots of a real stream.
 
-Time is counted, not lived through: reads and slides add what they cost, so a run is repeatable where costs are given.
+Time is virtual: each read and slide adds its cost, so a run with given costs can be repeated exactly.
 """
 
 import time
@@ -17,7 +17,7 @@ class Policy:
     """How queries and slides are interleaved.
 
     Args:
-        name: As in the thesis, or ours.
+        name: As in [1], or ours.
         waits: Slides wait until the running query is finished, and no query interrupts another.
         youngest: Sub-windows are read from youngest to oldest (time-to-update order), else from oldest to youngest.
         follows: A query reads the window as it moves, else as it was when the query began.

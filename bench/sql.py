@@ -1,6 +1,6 @@
-"""`bench sql`: questions over a window of a stream that has slid for long, beside a native DuckDB table and Parquet.
+"""`bench sql`: queries over a window of a stream that has slid many times, beside a native DuckDB table and Parquet.
 
-All answers are compared; what counts are ratios within one run, in which the systems take turns question by question.
+All answers are compared. Systems take turns at each query, and only ratios within one run count.
 """
 
 import statistics

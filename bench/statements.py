@@ -1,4 +1,4 @@
-"""What the thesis says of its indices in sections 4.4.2 to 4.4.6, each as a question to our figures."""
+"""The statements of sections 4.4.2 to 4.4.6 of [1] (docs/references.md) about indexes, each checked on our figures."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class LayoutFigures:
-    """What was measured of one layout."""
+    """The figures of one layout."""
 
     update: float
     """Milliseconds per megabyte taken in."""
@@ -27,7 +27,7 @@ _Figure = Callable[[FiguresByLayout, FiguresByLayout, FiguresByLayout], float]
 
 @dataclass(frozen=True)
 class Statement:
-    """One sentence of the thesis.
+    """One statement of [1].
 
     Args:
         section: Where it stands.

@@ -1,4 +1,4 @@
-"""Samples become figures: mean, median, spread and ratios, per contestant and measure."""
+"""Figures computed from samples: mean, median, spread and ratios per contestant and measure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Figures:
 
 
 def summarise_one(samples: Sequence[Sample]) -> Figures:
-    """Of samples of one contestant and measure."""
+    """Compute the figures of one contestant and measure."""
     steps: dict[int, list[Sample]] = {}
     for sample in samples:
         steps.setdefault(sample.step, []).append(sample)
@@ -51,7 +51,7 @@ def summarise_one(samples: Sequence[Sample]) -> Figures:
 
 
 def summarise(samples: Iterable[Sample]) -> dict[tuple[str, str], Figures]:
-    """Figures by (contestant, measure)."""
+    """Compute figures by (contestant, measure)."""
     groups: dict[tuple[str, str], list[Sample]] = {}
     for sample in samples:
         groups.setdefault((sample.contestant, sample.measure), []).append(sample)
@@ -60,7 +60,7 @@ def summarise(samples: Iterable[Sample]) -> dict[tuple[str, str], Figures]:
 
 @dataclass(frozen=True)
 class Aim:
-    """A statement about figures, and whether it holds.
+    """What a figure should be at most, and whether it is.
 
     Args:
         statement: In words.
@@ -74,5 +74,5 @@ class Aim:
 
     @property
     def reached(self) -> bool:
-        """Whether it holds."""
+        """Whether the aim is reached."""
         return self.value <= self.limit

@@ -1,6 +1,6 @@
-"""`bench views`: a join of windows kept up from new rows, beside the same view computed from scratch at each slide.
+"""`bench views`: a join of windows maintained from new rows, beside the same view computed from scratch at each slide.
 
-The batch is the same at every window, so what must be done anew grows with the window only for who begins from scratch.
+The batch is equally large for every window, so only the computation from scratch grows with the window.
 """
 
 import os
@@ -64,7 +64,7 @@ def bench(
 
 
 class JoinedStreams:
-    """Streams that slide together; the slide of the last one moves the view."""
+    """Streams that slide together; the slide of the last one updates the view."""
 
     def __init__(self, path: Path, slots: int, streams: str, sql: str) -> None:
         self.wh = windrow.open(path)

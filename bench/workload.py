@@ -1,4 +1,4 @@
-"""Workloads: rows as Arrow, made from a seed alone, so that every system of every run is given the same ones."""
+"""The workload: Arrow rows made from a seed alone, so that every system in every run gets the same rows."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class SlidingRows:
-    """The workload of the thesis's section 4.4, in its steady state.
+    """The workload of section 4.4 of [1] (docs/references.md), in its steady state.
 
     Rows of one size arrive evenly; each lives for a time drawn uniformly up to S, half of S on average. So a window of
     `window_rows` needs ``2 * window_rows / slots`` rows in each slot of S/`slots`.

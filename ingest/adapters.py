@@ -1,6 +1,6 @@
-"""Source adapters: three methods bring rows from anywhere into a stream, each source in a thread of its own.
+"""Source adapters: an object with three methods brings rows from anywhere into a stream, without Spark if need be.
 
-A source that fails is declared failed, with the reason, and the others go on; what was rejected is counted by reason.
+Each source has a thread of its own. One that fails is declared failed, with the reason, and the others go on.
 """
 
 import threading
@@ -13,8 +13,7 @@ from windrow import times
 from windrow.append import Append, AppendReport
 from windrow.errors import DefinitionError, WindrowError
 from windrow.ingest.backpressure import log, try_slide, wait_for_spool_space
-from windrow.ingest.session import WarehouseOrPath, borrow_or_open
-from windrow.ingest.totals import Totals
+from windrow.ingest.session import Totals, WarehouseOrPath, borrow_or_open
 from windrow.warehouse import Warehouse
 
 
@@ -127,7 +126,7 @@ def ingest(
 
 @dataclass(eq=False)
 class _AdapterRun:
-    """One adapter at work."""
+    """The run of one adapter, in its own thread."""
 
     warehouse: Warehouse
     stream: str
@@ -139,7 +138,7 @@ class _AdapterRun:
     totals: Totals = field(default_factory=Totals)
 
     def __post_init__(self) -> None:
-        # Tried here, so that an unknown stream or source is an error of the call, not of a thread.
+        # An unknown stream or source is then an error of the call, not of a thread.
         Append(self.warehouse._store, self.stream, self.source, None)
 
     def run(self) -> None:
@@ -149,14 +148,14 @@ class _AdapterRun:
                 if not self._take(batch):
                     return
                 self.adapter.done(batch)
-        except Exception as error:  # noqa: BLE001 - whatever a source raises, it fails alone
-            why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            self.totals.failure = why
-            log.error("stream %r: source %r failed: %s", self.stream, self.source, why)
+        except Exception as error:  # noqa: BLE001 - an adapter may raise anything
+            reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            self.totals.failure = reason
+            log.error("stream %r: source %r failed: %s", self.stream, self.source, reason)
             try:
-                self.warehouse.fail_source(self.stream, self.source, why)
-            except WindrowError as second:
-                log.error("stream %r: source %r could not be declared failed: %s", self.stream, self.source, second)
+                self.warehouse.fail_source(self.stream, self.source, reason)
+            except WindrowError as refusal:
+                log.error("stream %r: source %r could not be declared failed: %s", self.stream, self.source, refusal)
 
     def _take(self, batch: Batch) -> bool:
         wh = self.warehouse
@@ -174,10 +173,10 @@ class _AdapterRun:
     def _append(self, batch: Batch) -> AppendReport:
         store = self.warehouse._store
         job = Append(store, self.stream, self.source, batch.id)
-        known = job.known_batch()
-        if known is not None:
-            job.tally.rows, job.tally.digest = known.rows, known.digest
-            return job.duplicate(known)
+        known_batch = job.known_batch()
+        if known_batch is not None:
+            job.tally.rows, job.tally.digest = known_batch.rows, known_batch.digest
+            return job.duplicate(known_batch)
         rows = batch.rows() if callable(batch.rows) else batch.rows
         if type(rows).__module__.partition(".")[0] == "pyspark":
             from windrow.ingest.append import append_rows

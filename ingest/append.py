@@ -1,8 +1,7 @@
-"""A DataFrame into the spool: Spark sorts and writes, the driver verifies and commits, all of it or nothing.
+"""Append of a DataFrame: Spark sorts and writes the rows, the driver verifies and commits all of them or none.
 
-Rows stay in the JVM unless the stream has a type that Spark cannot write; then its Python workers write it with Arrow.
-
-Files go to the disk while Spark still writes them, so that the commit has little left to wait for.
+Rows stay in the JVM unless the stream has a type that Spark cannot write; then Spark's Python workers write with Arrow.
+Files are synced while Spark still writes them, so that the commit has little left to wait for.
 """
 
 import os
@@ -38,16 +37,23 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
     from pyspark.sql.column import Column
 
+# Sizes in the files that Spark writes: small row groups, because a probe reads few rows, and small dictionaries.
+_ROW_GROUP_BYTES = 8 << 20
+_DICTIONARY_BYTES = 32 << 10
+# One task for so many bytes; above the second size Spark does not know how much there is, and only cores count.
+_TASK_BYTES = 512 << 20
+_UNKNOWN_BYTES = 1 << 50
+# How often, in seconds, files under construction are looked at, and after how many new bytes one is synced.
 _SYNC_INTERVAL = 0.05
 _SYNC_STEP_BYTES = 8 << 20
 
 
 @contextmanager
 def sync_in_background(folder: Path) -> Iterator[None]:
-    """Let files that a job writes under `folder` reach the disk during the block.
+    """Sync the files that a job writes under `folder` while the block runs.
 
-    They are synced again when they are sealed, so this promises nothing. But the system tells a failed write to the
-    first who asks, so one that is met here is raised.
+    This promises nothing, because sealing syncs the files again. But the system reports a failed write only once, so a
+    failure that is met here is raised.
     """
     over, failures = threading.Event(), list[OSError]()
     worker = threading.Thread(
@@ -64,8 +70,8 @@ def sync_in_background(folder: Path) -> Iterator[None]:
 
 
 def _list_task_files(folder: Path) -> Iterator[str]:
-    """Files of tasks, finished or not, where Hadoop's committer keeps them until the whole job is done."""
-    # Folders that go while we look do not disturb this walk.
+    """List the files of all tasks where Hadoop's committer keeps them until the job is done."""
+    # os.walk does not mind folders that disappear meanwhile.
     for inside, _, names in os.walk(folder / "_temporary"):
         yield from (os.path.join(inside, name) for name in names if name.endswith(".parquet") and name[0] != ".")
 
@@ -75,25 +81,19 @@ def _sync_until_over(folder: Path, over: threading.Event, failures: list[OSError
     while not over.wait(_SYNC_INTERVAL):
         for path in _list_task_files(folder):
             try:
-                opened = os.open(path, os.O_RDONLY)
-            except OSError:  # its task was committed or given up meanwhile
+                descriptor = os.open(path, os.O_RDONLY)
+            except OSError:  # the task was committed or aborted meanwhile
                 continue
             try:
-                status = os.fstat(opened)
+                status = os.fstat(descriptor)
                 if status.st_size >= synced.get(status.st_ino, 0) + _SYNC_STEP_BYTES:
-                    os.fdatasync(opened)
+                    os.fdatasync(descriptor)
                     synced[status.st_ino] = status.st_size
             except OSError as error:
                 failures.append(error)
                 return
             finally:
-                os.close(opened)
-
-
-_TASK_BYTES = 512 << 20
-_ROW_GROUP_BYTES = 8 << 20
-_DICTIONARY_BYTES = 32 << 10
-_UNKNOWN_BYTES = 1 << 50
+                os.close(descriptor)
 
 
 def append(
@@ -142,22 +142,22 @@ def append_rows(
     job = Append(store, stream, source, batch_id)
     columns = plan_columns(df.schema, job.definition)
     limits = TimeLimits(job.now, job.horizon())
-    rows, seen = _filter_rows(df, where, job, limits)
-    known = job.known_batch()
-    if known is not None:
-        job.tally.rows, job.tally.digest = known.rows, known.digest
-        if not trusted and (count := rows.count()) != known.rows:
+    rows, latest = _filter_rows(df, where, job, limits)
+    known_batch = job.known_batch()
+    if known_batch is not None:
+        job.tally.rows, job.tally.digest = known_batch.rows, known_batch.digest
+        if not trusted and (count := rows.count()) != known_batch.rows:
             raise BatchConflictError(
                 f"batch {batch_id!r} of source {job.source!r} was appended to stream {stream!r} before with other rows "
-                f"({known.rows} then, {count} now); use a new batch id, nothing was changed"
+                f"({known_batch.rows} then, {count} now); use a new batch id, nothing was changed"
             )
-        return job.duplicate(known)
+        return job.duplicate(known_batch)
     folder = store.writer.stage("")
     try:
         with disk_errors(f"appending to stream {stream!r}"):
             add_staged_files(job, _write_files(rows, job, columns, limits, folder), limits.horizon)
-            if seen is not None:
-                _record_progress(job, seen.get["upto"])
+            if latest is not None:
+                _record_progress(job, latest.get["upto"])
             return job.commit()
     except BaseException:
         job.discard()
@@ -169,28 +169,30 @@ def append_rows(
 def _filter_rows(
     df: "DataFrame", where: "Column | str | None", job: Append, limits: TimeLimits
 ) -> "tuple[DataFrame, Observation | None]":
-    """The rows that meet a condition, and what will know the latest time of all rows."""
+    """Give the rows that meet a condition, and an observation of the latest time of all rows."""
     if where is None:
         return df, None
     from pyspark.sql import Observation
 
-    seen = Observation()
-    return df.observe(seen, find_latest_time(df, job.definition.time, limits.horizon).alias("upto")).where(where), seen
+    observation = Observation()
+    return df.observe(observation, find_latest_time(df, job.definition.time, limits.horizon).alias("upto")).where(
+        where
+    ), observation
 
 
-def _record_progress(job: Append, upto: int | None) -> None:
-    """The source has come so far, although no row says so; kept in the same transaction as the rows."""
-    reached = [time for time in (job.tally.max_ts, upto) if time is not None]
-    job.tally.max_ts = max(reached, default=None)
+def _record_progress(job: Append, latest: int | None) -> None:
+    """Count rows that were filtered out as progress of the source, in the same transaction as the other rows."""
+    times = [time for time in (job.tally.max_ts, latest) if time is not None]
+    job.tally.max_ts = max(times, default=None)
 
 
 def _write_files(df: "DataFrame", job: Append, columns: ColumnPlan, limits: TimeLimits, folder: Path) -> list[Path]:
-    """Let Spark write the rows under `folder`; gives the files in arrival order."""
+    """Let Spark write the rows under `folder`; return the files in the order of arrival."""
     rows = coalesce_partitions(df)
-    if columns.changed is not None:
-        rows = rows.select(*columns.changed)
+    if columns.expressions is not None:
+        rows = rows.select(*columns.expressions)
     try:
-        if not columns.native or not can_sort_in_sql(job):
+        if not columns.written_by_spark or not can_sort_in_sql(job):
             from windrow.ingest.worker_writer import stage_in_workers
 
             return stage_in_workers(rows, job, limits, folder)
@@ -202,32 +204,31 @@ def _write_files(df: "DataFrame", job: Append, columns: ColumnPlan, limits: Time
                 output.parquet(to_write_url(folder))
     except SPARK_ERRORS as error:
         raise translate_error(error, job.definition.name) from error
-    # Numbered by task, so that names are in the order of the partitions.
+    # File names carry the number of the task, so they sort in the order of the partitions.
     return sorted(path for path in folder.iterdir() if path.name.startswith("part-") and path.suffix == ".parquet")
 
 
 def choose_writer_options(job: Append) -> dict[str, str]:
-    """Options of Spark's Parquet writer for segment files."""
-    known = find_profile(job)
+    """Choose the options of Spark's Parquet writer for files that become segments."""
+    profile = find_profile(job)
     return {
-        "compression": "snappy" if known.compresses else "none",
+        "compression": "snappy" if profile.compresses else "none",
         "parquet.block.size": str(_ROW_GROUP_BYTES),
-        # A dictionary that does not stay small is given up early: row groups are small too, and each would try again.
+        # A large dictionary is given up early, because each of the many row groups would build it again.
         "parquet.dictionary.page.size": str(_DICTIONARY_BYTES),
         "parquet.page.write-checksum.enabled": "true",
         "maxRecordsPerFile": "0",
-        # The first version of the commit algorithm is the one in which a failed or speculative task leaves nothing.
+        # Only with the first version of the commit algorithm does a failed or speculative task leave no file.
         "mapreduce.fileoutputcommitter.algorithm.version": "1",
         "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-        **_column_options(known.settings or {}),
+        **_column_options(profile.settings or {}),
     }
 
 
 def _column_options(settings: dict[str, Any]) -> dict[str, str]:
-    """Dictionaries and extremes only for columns that gain from them, as in the files that we write ourselves.
+    """Ask for dictionaries and statistics only where they pay, as in the files that we write ourselves.
 
-    Trying a dictionary in each row group for columns that do not repeat, and counting what is in them, took a third of
-    the time of an append.
+    Trying both for every column of every row group took a third of the time of an append.
     """
     options = {
         "parquet.enable.dictionary": "false",
@@ -243,18 +244,21 @@ def _column_options(settings: dict[str, Any]) -> dict[str, str]:
 
 
 def coalesce_partitions(df: "DataFrame") -> "DataFrame":
-    """`df` in about as many partitions as there are cores, so that a slide does not take in a file per small task.
+    """Reduce partitions to about the number of cores, so that a slide does not merge one file per small task.
 
-    Very large frames keep more, and what the user has gathered further stays so.
+    Very large frames keep more partitions, and a frame that has few is left alone.
     """
     spark: Any = df.sparkSession
     cores = max(1, spark.sparkContext.defaultParallelism)
-    plans = df._jdf.queryExecution()
-    # A plan that adapts itself would have to run to say how many partitions it has.
-    if plans.executedPlan().getClass().getSimpleName() != "AdaptiveSparkPlanExec":
-        if plans.toRdd().getNumPartitions() <= 2 * cores:
+    execution = df._jdf.queryExecution()
+    # An adaptive plan knows its number of partitions only after it has run.
+    if execution.executedPlan().getClass().getSimpleName() != "AdaptiveSparkPlanExec":
+        if execution.toRdd().getNumPartitions() <= 2 * cores:
             return df
-    elif plans.analyzed().getClass().getSimpleName() == "Repartition" and plans.analyzed().numPartitions() <= 2 * cores:
+    elif (
+        execution.analyzed().getClass().getSimpleName() == "Repartition"
+        and execution.analyzed().numPartitions() <= 2 * cores
+    ):
         return df
-    size = int(plans.optimizedPlan().stats().sizeInBytes())
+    size = int(execution.optimizedPlan().stats().sizeInBytes())
     return df.coalesce(cores if size > _UNKNOWN_BYTES else max(cores, size // _TASK_BYTES))

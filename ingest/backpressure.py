@@ -1,6 +1,6 @@
-"""Back-pressure: a writer waits, and says so, while more is spooled than the stream's slides have taken in.
+"""Back-pressure: a writer waits, and logs it, while the spool holds more bytes than allowed.
 
-Nothing is dropped, and a source that the stream itself waits for is never held back, or nobody could go on.
+No row is dropped. A source that the stream waits for is never held back, because then neither could go on.
 """
 
 import logging
@@ -15,13 +15,14 @@ from windrow.times import format_time
 from windrow.warehouse import Warehouse
 
 log = logging.getLogger("windrow.ingest")
+# Seconds. Pauses between two looks at the spool double, so that waiting costs little; none of these was benchmarked.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 _WARNING_INTERVAL = 10.0
 
 
 @dataclass(frozen=True)
 class SpoolState:
-    """How much a stream has spooled, and whom it waits for."""
+    """The size of a stream's spool, and the sources that the stream waits for."""
 
     bytes: int
     waiting_for: tuple[str, ...]
@@ -29,15 +30,15 @@ class SpoolState:
 
 
 def read_spool_state(warehouse: Warehouse, stream: str) -> SpoolState:
-    """Look at a stream's spool."""
+    """Read the state of a stream's spool from the catalog."""
     store = warehouse._store
 
-    def look(tables: Tables) -> SpoolState:
+    def read(tables: Tables) -> SpoolState:
         view = load_stream(store, tables, stream)
         size = sum(record.bytes for _, record in tables.items("spool", catalog_key(view.entry.id)))
         return SpoolState(size, view.progress().waiting_for(), view.now)
 
-    return store.catalog.read(look)
+    return store.catalog.read(read)
 
 
 def wait_for_spool_space(
@@ -49,22 +50,22 @@ def wait_for_spool_space(
     slide: bool,
     stopping: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Return when at most `limit` bytes are spooled, sliding if that helps; False if `stopping` said so meanwhile."""
+    """Wait until at most `limit` bytes are spooled, sliding where `slide` allows; False if `stopping` became true."""
     if limit is None:
         return True
-    pause, said = _FIRST_PAUSE, 0.0
+    pause, warned = _FIRST_PAUSE, 0.0
     while not stopping():
-        found = read_spool_state(warehouse, stream)
-        if found.bytes <= limit or source in found.waiting_for:
+        state = read_spool_state(warehouse, stream)
+        if state.bytes <= limit or source in state.waiting_for:
             return True
         if slide and try_slide(warehouse, stream):
             continue
-        if time.monotonic() - said >= _WARNING_INTERVAL:
-            said = time.monotonic()
-            others = f"it waits for source {', '.join(found.waiting_for)}" if found.waiting_for else "nobody slides it"
+        if time.monotonic() - warned >= _WARNING_INTERVAL:
+            warned = time.monotonic()
+            reason = f"it waits for source {', '.join(state.waiting_for)}" if state.waiting_for else "nobody slides it"
             log.warning(
                 "stream %r has %.1f MB spooled, more than max_spool_bytes (%.1f MB): source %r waits; now is %s, %s",
-                stream, found.bytes / 1e6, limit / 1e6, source, format_time(found.now), others,
+                stream, state.bytes / 1e6, limit / 1e6, source, format_time(state.now), reason,
             )  # fmt: skip
         warehouse._store.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)
@@ -72,7 +73,7 @@ def wait_for_spool_space(
 
 
 def try_slide(warehouse: Warehouse, stream: str, timeout: float = 1.0) -> bool:
-    """Slide as far as the sources allow; False if the clock could not move, or somebody else is moving it."""
+    """Slide as far as the sources allow; False if the clock could not move or another writer slides."""
     try:
         return warehouse.slide(stream, timeout=timeout).moved
     except BusyError:

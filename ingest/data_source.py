@@ -1,6 +1,7 @@
-"""`format("windrow")`: the warehouse as a Spark data source in Python, for reading, writing and streaming writes.
+"""`format("windrow")`: a Spark data source in Python, for users who want Spark's own interface.
 
-It gives the same guarantees as `append`, `write_stream` and `read`; rows go through Python workers.
+Reading, writing and streaming writes have the guarantees of `read`, `append` and `write_stream`; rows go through Python
+workers.
 """
 
 import datetime as dt
@@ -56,7 +57,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PARTITION_BYTES = 32 << 20
+"""A partition of a read holds about so many bytes of segments."""
 _ABANDONED_SECONDS = 7 * 86400
+"""A staging folder that nobody has touched for so long is removed."""
 _FOLDER_PREFIX = "source-"
 
 
@@ -82,7 +85,7 @@ class WindrowSource(DataSource):
         return str(value)
 
     def schema(self) -> StructType:
-        """Of the columns that are read."""
+        """Spark's schema of the columns that are read."""
         with Warehouse(self._option("path"), create=False, read_only=True) as wh:
             definition = wh.stream(self._option("stream")).definition
         columns = self.options.get("columns")
@@ -90,18 +93,18 @@ class WindrowSource(DataSource):
         return build_read_schema(definition, names)
 
     def reader(self, schema: StructType) -> "WindrowReader":
-        """Reads a window."""
+        """Make the reader of a window."""
         path, stream = self._option("path"), self._option("stream")
         with Warehouse(path, create=False, read_only=True) as wh:
             definition = wh.stream(stream).definition
         return WindrowReader(path, definition, self.options.get("window"), schema, self.options.get("pin"))
 
     def writer(self, schema: StructType, overwrite: bool) -> "WindrowWriter":
-        """Appends a batch."""
+        """Make the writer of a batch."""
         return WindrowWriter(self._target(schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "WindrowStreamWriter":  # noqa: N802
-        """Appends micro-batches."""
+        """Make the writer of micro-batches."""
         return WindrowStreamWriter(self._target(schema, overwrite), self._query())
 
     def _target(self, schema: StructType, overwrite: bool) -> "_WriteTarget":
@@ -117,14 +120,14 @@ class WindrowSource(DataSource):
         return _WriteTarget(path, stream, job.source, job.batch_id, plan, self.options.get("slide"))
 
     def _query(self) -> str:
-        """What tells this query from others, and is the same after a restart."""
-        given = self.options.get("query") or self.options.get("checkpointLocation")
-        if not given:
+        """Find the name of the query, which must be the same after a restart."""
+        name = self.options.get("query") or self.options.get("checkpointLocation")
+        if not name:
             raise DefinitionError(
                 'writeStream.format("windrow") needs the option "query", a name that stays the same over restarts, '
                 'or "checkpointLocation"'
             )
-        return str(given)
+        return str(name)
 
 
 @dataclass(frozen=True)
@@ -139,41 +142,41 @@ class _WriteTarget:
 
 @dataclass
 class TaskFiles(WriterCommitMessage):
-    """What one task wrote."""
+    """The files that one task wrote, sent to the driver."""
 
     partition: int
     files: tuple[str, ...]
 
 
 class WindrowWriter(DataSourceArrowWriter):
-    """Stages in the workers, commits on the driver.
+    """Writes a batch: tasks stage files, the driver commits them.
 
     Args:
-        target: Where to.
+        target: The stream, and how its rows are staged.
     """
 
     def __init__(self, target: _WriteTarget) -> None:
         self.target = target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:
-        """Runs in a worker."""
+        """Stage the rows of one task; runs in a worker."""
         return _stage_batches(self.target.plan, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Runs on the driver's machine, in a process of its own."""
+        """Commit the files of all tasks; runs in a process of its own on the driver's machine."""
         _commit_files(self.target, messages, self.target.batch_id, self.target.plan.limits)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
-        """Forget what was staged."""
+        """Remove the staged files."""
         shutil.rmtree(self.target.plan.folder, ignore_errors=True)
 
 
 class WindrowStreamWriter(DataSourceStreamArrowWriter):
-    """As `WindrowWriter`, for micro-batches.
+    """Writes micro-batches as `WindrowWriter` writes a batch.
 
     Args:
-        target: Where to.
-        query: Names the query over restarts.
+        target: The stream, and how its rows are staged.
+        query: The name of the query, the same after a restart.
     """
 
     def __init__(self, target: _WriteTarget, query: str) -> None:
@@ -181,16 +184,16 @@ class WindrowStreamWriter(DataSourceStreamArrowWriter):
         self.query = query
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:
-        """Runs in a worker, which does not know the clock: the driver judges what is dead."""
+        """Stage the rows of one task; a worker does not know the stream's clock, so the driver rejects expired rows."""
         horizon = time.time_ns() // 1000 + self.target.plan.definition.max_ahead
         return _stage_batches(replace(self.target.plan, limits=TimeLimits(None, horizon)), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Runs on the driver's machine, in a process of its own."""
+        """Commit the files of all tasks; runs in a process of its own on the driver's machine."""
         _commit_files(self.target, messages, f"{self.query}:{batchId}", None)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
-        """Forget what was staged."""
+        """Remove the staged files."""
         for path in _list_files(messages):
             path.unlink(missing_ok=True)
 
@@ -232,7 +235,7 @@ def _commit_files(
 
 
 def _remove_abandoned(staging: Path) -> None:
-    """Staging of this kind has no living owner whose lock could be asked, so it goes by age."""
+    """Remove old staging folders by age, because no process holds a lock that would tell."""
     for folder in staging.glob(f"{_FOLDER_PREFIX}*"):
         if time.time() - folder.stat().st_mtime > _ABANDONED_SECONDS:
             shutil.rmtree(folder, ignore_errors=True)
@@ -245,17 +248,17 @@ class RowRangePartition(InputPartition):
     parts: list[tuple[str, int, int, bool]]
     bounds: WindowBounds
     model: RowModel
-    """How rows last by the definition that the bounds are of; the stream may have been altered since the analysis."""
+    """Of the definition that the bounds belong to; the stream may have been altered since Spark analysed the query."""
 
 
 class WindrowReader(DataSourceReader):
-    """Reads a window, from the directory where conditions on the search key allow it.
+    """Reads a window, through the directory where a condition on the search key allows it.
 
     Args:
         path: The warehouse.
         definition: The stream.
-        window: Its length, None for all live rows.
-        schema: What is read.
+        window: The length of the window, None for all live rows.
+        schema: The columns that are read.
         pin: How long the files stay pinned.
     """
 
@@ -270,12 +273,12 @@ class WindrowReader(DataSourceReader):
         self.filters: list[Filter] = []
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Note the conditions; Spark still checks them all, since the directory may give more rows than match."""
+        """Keep the conditions; Spark still checks them, because the directory may give more rows than match."""
         self.filters = list(filters)
         yield from filters
 
     def partitions(self) -> Sequence[RowRangePartition]:
-        """The pruned segments, cut into parts of similar size."""
+        """Cut the pruned segments into partitions of similar size."""
         stream = self.definition.name
         with Warehouse(self.path, create=False, read_only=True) as wh, Snapshot(wh._store, [stream]) as snapshot:
             view = snapshot.view(stream)
@@ -283,84 +286,84 @@ class WindrowReader(DataSourceReader):
             if bounds is None:
                 return []
             start_pin_keeper(snapshot, self.pin)
-            return _pack_partitions(self._found(snapshot, view, bounds), bounds, view.entry.definition.model)
+            return _pack_partitions(self._find_ranges(snapshot, view, bounds), bounds, view.entry.definition.model)
 
-    def _found(
+    def _find_ranges(
         self, snapshot: Snapshot, view: StreamSnapshot, bounds: WindowBounds
     ) -> list[tuple[str, int, int, bool, int]]:
         selection = view.select(bounds)
-        edge = {segment.id for segment in selection.edge}
+        edge_ids = {segment.id for segment in selection.edge}
         ranges = find_key_ranges(self.filters, view)
         if ranges is None:
-            return [(s.file, s.start, s.stop, s.id in edge, s.bytes) for s in selection.segments]
+            return [(s.file, s.start, s.stop, s.id in edge_ids, s.bytes) for s in selection.segments]
         rows = find_row_ranges(selection.segments, ranges, snapshot.directories, view.sorted_by)
         return [
             (
-                r.segment.file,
-                r.start,
-                r.stop,
-                r.segment.id in edge,
-                r.segment.bytes * (r.stop - r.start) // r.segment.rows,
+                row_range.segment.file,
+                row_range.start,
+                row_range.stop,
+                row_range.segment.id in edge_ids,
+                row_range.segment.bytes * (row_range.stop - row_range.start) // row_range.segment.rows,
             )
-            for r in rows
+            for row_range in rows
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Runs in a worker."""
+        """Read the rows of a partition; runs in a worker."""
         assert isinstance(partition, RowRangePartition)
         model, full = partition.model, self.definition.schema
         stored = pa.schema([full.field(name) for name in self.wanted.names])
-        timed = [name for name in (model.time, model.expires) if name is not None and name not in stored.names]
-        edged = pa.schema([*stored, *(full.field(name) for name in timed)])
+        time_columns = [name for name in (model.time, model.expires) if name is not None and name not in stored.names]
+        with_times = pa.schema([*stored, *(full.field(name) for name in time_columns)])
         reader = SegmentFileReader(Path(self.path).absolute())
-        for file, start, stop, edge in partition.parts:
-            schema = edged if edge else stored
+        for file, start, stop, at_edge in partition.parts:
+            schema = with_times if at_edge else stored
             for table in reader.batches(file, start, stop, schema.names):
                 rows = conform_to_schema(table, schema)
-                if edge:
+                if at_edge:
                     rows = partition.bounds.filter(rows, model).select(stored.names)
                 yield from conform_to_schema(rows, self.wanted).to_batches()
 
 
 def _pack_partitions(
-    found: list[tuple[str, int, int, bool, int]], bounds: WindowBounds, model: RowModel
+    ranges: list[tuple[str, int, int, bool, int]], bounds: WindowBounds, model: RowModel
 ) -> list[RowRangePartition]:
-    bins: list[RowRangePartition] = []
+    partitions: list[RowRangePartition] = []
     size = 0
-    for file, start, stop, edge, weight in found:
-        if not bins or size + weight > _PARTITION_BYTES:
-            bins.append(RowRangePartition([], bounds, model))
+    for file, start, stop, at_edge, range_bytes in ranges:
+        if not partitions or size + range_bytes > _PARTITION_BYTES:
+            partitions.append(RowRangePartition([], bounds, model))
             size = 0
-        bins[-1].parts.append((file, start, stop, edge))
-        size += weight
-    return bins
+        partitions[-1].parts.append((file, start, stop, at_edge))
+        size += range_bytes
+    return partitions
 
 
 def find_key_ranges(filters: Sequence[Filter], view: StreamSnapshot) -> list[KeyRange] | None:
-    """The encoded keys that conditions on the first key column leave; None if they leave all."""
+    """Find the ranges of encoded keys that conditions on the first key column allow; None if they allow all."""
     definition = view.entry.definition
     if not definition.key:
         return None
     name, kind = definition.key[0], definition.key_types()[0]
     low: bytes | None = None
     high: bytes | None = None
-    points: set[bytes] | None = None
+    keys: set[bytes] | None = None
     for condition in filters:
         if getattr(condition, "attribute", None) != (name,):
             continue
         try:
             if isinstance(condition, EqualTo | EqualNullSafe):
-                found = {_encode_value(condition.value, kind, name)}
+                values = {_encode_value(condition.value, kind, name)}
             elif isinstance(condition, In):
-                found = {_encode_value(value, kind, name) for value in condition.value}
+                values = {_encode_value(value, kind, name) for value in condition.value}
             else:
                 low, high = _narrow_range(condition, kind, name, low, high)
                 continue
         except SearchKeyError:
             continue
-        points = found if points is None else points & found
-    if points is not None:
-        return [KeyRange(p, native_keys.successor(p), open_ended=True) for p in sorted(points)]
+        keys = values if keys is None else keys & values
+    if keys is not None:
+        return [KeyRange(key, native_keys.successor(key), open_ended=True) for key in sorted(keys)]
     return None if low is None and high is None else [KeyRange(low or b"", high, open_ended=high is not None)]
 
 
@@ -373,7 +376,7 @@ def _encode_value(value: Any, kind: pa.DataType, name: str) -> bytes:
 def _narrow_range(
     condition: Filter, kind: pa.DataType, name: str, low: bytes | None, high: bytes | None
 ) -> tuple[bytes | None, bytes | None]:
-    """The range that one more comparison leaves, ends included; Spark checks the ends."""
+    """Narrow a range by one comparison. Both ends are included, because Spark checks the ends."""
     if isinstance(condition, GreaterThan | GreaterThanOrEqual):
         edge = _encode_value(condition.value, kind, name)
         low = edge if low is None else max(low, edge)

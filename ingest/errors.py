@@ -1,4 +1,7 @@
-"""What Spark says of a failure, made short: our own error where a task or a batch met one, else Spark's first line."""
+"""Spark's errors made short, because its reports run over many lines of two stack traces.
+
+Where a task met an error of ours, that error is given; otherwise the reasons that Spark names, in one line.
+"""
 
 import re
 
@@ -9,7 +12,7 @@ from windrow.errors import SchemaError
 from windrow.ingest.schemas import NULL_ERROR_PREFIX
 
 SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, Py4JError)
-"""What calls into Spark raise."""
+"""The errors that a call into Spark can raise."""
 
 _OWN_ERROR = re.compile(r"windrow\.errors\.(?P<kind>\w+): (?P<words>[^\n]+)")
 _SPARK_CONDITION = re.compile(r"^(?:: |Caused by: )[\w.$]+: (?P<words>\[[A-Z_.]+\][^\n]+)", re.MULTILINE)
@@ -18,23 +21,29 @@ _SQLSTATE_SUFFIX = re.compile(r" *SQLSTATE: \w+$")
 
 
 def describe_error(error: BaseException) -> str:
-    """Why something failed, in one line: our own words, else the reasons that Spark has names for, outermost first."""
+    """Say in one line why something failed: our own message, or else Spark's reasons, outermost first."""
     text = str(error).strip()
-    ours = _OWN_ERROR.search(text)
-    if ours is not None:
-        return ours["words"].strip()
-    named = dict.fromkeys(_SQLSTATE_SUFFIX.sub("", found["words"].strip()) for found in _SPARK_CONDITION.finditer(text))
-    if named:
-        return "; ".join(named)
-    first = text.splitlines()[0] if text else type(error).__name__
-    return _SQLSTATE_SUFFIX.sub("", _QUERY_PREFIX.sub("", first).strip())
+    own_error = _OWN_ERROR.search(text)
+    if own_error is not None:
+        return own_error["words"].strip()
+    conditions = dict.fromkeys(
+        _SQLSTATE_SUFFIX.sub("", match["words"].strip()) for match in _SPARK_CONDITION.finditer(text)
+    )
+    if conditions:
+        return "; ".join(conditions)
+    first_line = text.splitlines()[0] if text else type(error).__name__
+    return _SQLSTATE_SUFFIX.sub("", _QUERY_PREFIX.sub("", first_line).strip())
 
 
 def translate_error(error: Exception, stream: str) -> Exception:
-    """Spark's report of a failed task as the error that the task met, if that was one of ours."""
+    """Turn Spark's report of a failed task into the error of ours that the task met, if it was one."""
     text = str(error)
     if NULL_ERROR_PREFIX in text:
         column = text.partition(NULL_ERROR_PREFIX)[2].split(maxsplit=1)[0].rstrip(".'\"")
         return SchemaError(f"stream {stream!r}: column {column!r} is not nullable but has nulls; nothing was appended")
-    ours = _OWN_ERROR.search(text)
-    return SchemaError(ours["words"].strip()) if ours is not None and ours["kind"] == "SchemaError" else error
+    own_error = _OWN_ERROR.search(text)
+    return (
+        SchemaError(own_error["words"].strip())
+        if own_error is not None and own_error["kind"] == "SchemaError"
+        else error
+    )

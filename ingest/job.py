@@ -1,6 +1,6 @@
-"""An ingest job: what `windrow ingest` runs, one batch or a query that goes on until it is stopped.
+"""The ingest job that `windrow ingest` runs: one batch, or a streaming query that goes on until it is stopped.
 
-`spark-submit` takes this file as it is: the options behind it are those of the command.
+`spark-submit` can run this file directly, with the options of the command behind it.
 """
 
 import sys
@@ -19,20 +19,21 @@ from windrow.ingest.append import append
 from windrow.ingest.backpressure import try_slide
 from windrow.ingest.errors import describe_error
 from windrow.ingest.schemas import build_read_schema
-from windrow.ingest.session import use_this_interpreter
+from windrow.ingest.session import Totals, use_this_interpreter
 from windrow.ingest.stream import DEFAULT_MAX_SPOOL_BYTES, stop, totals, write_stream
-from windrow.ingest.totals import Totals
 from windrow.warehouse import Warehouse
 
 _TEXT_FORMATS = ("csv", "json")
+"""Formats whose files do not name the types of their columns."""
 _POLL_SECONDS = 0.5
+"""How often the progress of a streaming query is reported."""
 
 ProgressCallback = Callable[[Totals], None]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is ingested, and how. A job with a checkpoint reads its input as a stream."""
+    """The input of an ingest and its options. A job with a checkpoint reads its input as a stream."""
 
     stream: str
     format: str = "parquet"
@@ -51,20 +52,22 @@ class Job:
     slide: bool = True
     max_spool_bytes: int | None = None
 
-    def run(self, warehouse: Warehouse, spark: SparkSession, moved: ProgressCallback) -> Totals:
-        """Ingest; `moved` is told from time to time how far it has come."""
+    def run(self, warehouse: Warehouse, spark: SparkSession, report_progress: ProgressCallback) -> Totals:
+        """Ingest the input, calling `report_progress` from time to time."""
         rows = self.load(spark, warehouse.stream(self.stream).definition)
         if self.sql is not None:
             rows.createOrReplaceTempView("input")
             rows = spark.sql(self.sql)
-        return self._batch(warehouse, rows) if self.checkpoint is None else self._query(warehouse, rows, moved)
+        return (
+            self._batch(warehouse, rows) if self.checkpoint is None else self._query(warehouse, rows, report_progress)
+        )
 
     def load(self, spark: SparkSession, definition: StreamDefinition) -> DataFrame:
-        """The input as a DataFrame; text formats have the stream's columns unless a schema was given."""
+        """Load the input as a DataFrame; text formats have the stream's columns unless a schema was given."""
         streaming = self.checkpoint is not None
         if streaming and len(self.paths) > 1:
             raise DefinitionError(f"a stream reads one folder, not {len(self.paths)}; give one --load")
-        # Spark would make nulls of a record that it cannot read, and nobody would know.
+        # Otherwise Spark would read a malformed record as nulls, without an error.
         strict = {"mode": "FAILFAST"} if self.format in _TEXT_FORMATS else {}
         reader: Any = (spark.readStream if streaming else spark.read).format(self.format)
         reader = reader.options(**strict).options(**self.options)
@@ -72,8 +75,8 @@ class Job:
             reader = reader.schema(self.schema)
         elif self.format in _TEXT_FORMATS or (streaming and self.paths and self.format != "text"):
             reader = reader.schema(build_read_schema(definition, definition.schema.names))
-        found = [path if "://" in path else str(Path(path).absolute()) for path in self.paths]
-        frame: DataFrame = reader.load(found[0] if len(found) == 1 else found or None)
+        urls = [path if "://" in path else str(Path(path).absolute()) for path in self.paths]
+        frame: DataFrame = reader.load(urls[0] if len(urls) == 1 else urls or None)
         return frame
 
     def _batch(self, warehouse: Warehouse, rows: DataFrame) -> Totals:
@@ -93,7 +96,7 @@ class Job:
             counted.slides += 1
         return counted
 
-    def _query(self, warehouse: Warehouse, rows: DataFrame, moved: ProgressCallback) -> Totals:
+    def _query(self, warehouse: Warehouse, rows: DataFrame, report_progress: ProgressCallback) -> Totals:
         query = write_stream(
             rows,
             warehouse,
@@ -111,7 +114,7 @@ class Job:
         try:
             while query.isActive:
                 time.sleep(_POLL_SECONDS)
-                moved(counted)
+                report_progress(counted)
         except KeyboardInterrupt:
             stop(query)
         failure = query.exception()
@@ -122,7 +125,7 @@ class Job:
 
 @contextmanager
 def spark_session(master: str | None, packages: str | None, settings: dict[str, str]) -> Iterator[SparkSession]:
-    """Spark, as it was asked for; under spark-submit, as that has set it up. One that was not there before is ended."""
+    """Use the running session, which spark-submit has set up, or start one as asked and stop it afterwards."""
     use_this_interpreter()
     running = SparkSession.getActiveSession()
     builder = SparkSession.builder.appName("windrow ingest")
@@ -145,4 +148,4 @@ def spark_session(master: str | None, packages: str | None, settings: dict[str, 
 if __name__ == "__main__":
     from windrow.cli.session import TopGroup
 
-    TopGroup(homes={"ingest": "windrow.cli.ingest:ingest"}, name="windrow")(["ingest", *sys.argv[1:]])
+    TopGroup(locations={"ingest": "windrow.cli.ingest:ingest"}, name="windrow")(["ingest", *sys.argv[1:]])

@@ -1,6 +1,6 @@
-"""Keeps the files of a data source read pinned: Spark plans such a read in a process that ends before the read begins.
+"""A process that keeps the files of a data source read pinned, because Spark's planning process ends too early.
 
-A small process holds the pin instead, until Spark's driver is gone or the time that was asked for has passed.
+The pin is held until Spark's driver has ended or the given time has passed, whichever comes first.
 """
 
 import contextlib
@@ -19,29 +19,29 @@ _POLL_SECONDS = 0.5
 
 
 def start_pin_keeper(snapshot: "Snapshot", micros: int) -> None:
-    """Let another process pin what `snapshot` pins; the caller may then let go."""
+    """Let another process pin what `snapshot` pins; the caller may then close the snapshot."""
     from windrow import pins
 
     store = snapshot.store
     if not store.catalog.writable:
         return
     pin = pins.pin_path(store.pins.folder, snapshot.version, store.unique())
-    # -P: the folder of this file must not stand before the standard library.
+    # -P keeps the folder of this file off the import path, where it would come before the standard library.
     command = [sys.executable, "-P", str(Path(__file__)), str(pin), str(os.getppid()), str(micros / 1e6)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-    if done.returncode:
+    started = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    if started.returncode:
         raise OSError(f"the process that should pin {store.root} for Spark did not start")
 
 
 def _hold_pin(pin: str, parent: str, seconds: str) -> None:
-    """Runs in the keeper: pins as `HeldFile` does, without importing the package, and goes on in the background."""
+    """Pin as `HeldFile` does, without importing the package, and go on in the background."""
     path = Path(pin)
     hidden = path.with_name(f".{path.name}")
     descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     hidden.rename(path)
     if os.fork():
-        # The lock is the child's too, and stays.
+        # The child inherits the lock.
         os._exit(0)
     os.setsid()
     end = time.monotonic() + float(seconds)

@@ -1,6 +1,6 @@
-"""A window as a DataFrame: the pruned segments, read by Spark itself, with filters only on the files that need them.
+"""A window as a DataFrame: Spark itself reads the pruned segments, with filters only on files that need them.
 
-The files are pinned from the moment the manifest is read until `release`, or until the Spark session ends.
+The files are pinned from the moment when the manifest is read until `release`, or until the Spark session ends.
 """
 
 import threading
@@ -32,13 +32,14 @@ if TYPE_CHECKING:
     from pyspark.sql.column import Column
 
 _POLL_SECONDS = 1.0
+"""How often ended Spark sessions are looked for."""
 _MAX_SEPARATE_SCANS = 8
-"""Up to so many partly used files get a scan each; more share one, whose rows are told apart by file name."""
+"""Up to so many partly used files get a scan each; more share one scan with a condition on the file name."""
 
 
 @dataclass
 class _PinnedRead:
-    """What keeps the files of one DataFrame from being reclaimed."""
+    """The snapshot that keeps the files of one DataFrame from being reclaimed."""
 
     snapshot: Snapshot
     warehouse: Warehouse | None
@@ -73,8 +74,8 @@ def read(
         columns: Only these.
         where: A condition, in SQL or as a Column, that rows must meet; Spark reads only what it must.
     """
-    own = None if isinstance(warehouse, Warehouse) else open_warehouse(warehouse)
-    store = (warehouse if isinstance(warehouse, Warehouse) else own)._store  # type: ignore[union-attr]
+    opened = None if isinstance(warehouse, Warehouse) else open_warehouse(warehouse)
+    store = (warehouse if isinstance(warehouse, Warehouse) else opened)._store  # type: ignore[union-attr]
     try:
         snapshot = Snapshot(store, [stream])
         try:
@@ -83,12 +84,12 @@ def read(
             snapshot.close()
             raise
     except BaseException:
-        if own is not None:
-            own.close()
+        if opened is not None:
+            opened.close()
         raise
     with _guard:
         number = max(_pinned_reads, default=0) + 1
-        _pinned_reads[number] = _PinnedRead(snapshot, own, spark)
+        _pinned_reads[number] = _PinnedRead(snapshot, opened, spark)
         _read_numbers[frame] = number
         if len(_pinned_reads) == 1:
             threading.Thread(target=_release_ended_sessions, name="windrow-pins", daemon=True).start()
@@ -124,14 +125,14 @@ def window(
 
 
 def _release_ended_sessions() -> None:
-    """Let go of the pins of sessions that have ended."""
+    """Release the pins of sessions that have ended, until there is none left."""
     while True:
         time.sleep(_POLL_SECONDS)
         with _guard:
-            ended = [number for number, pin in _pinned_reads.items() if _has_ended(pin.spark)]
-            gone = [_pinned_reads.pop(number) for number in ended]
+            ended_numbers = [number for number, pin in _pinned_reads.items() if _has_ended(pin.spark)]
+            released = [_pinned_reads.pop(number) for number in ended_numbers]
             last = not _pinned_reads
-        for pin in gone:
+        for pin in released:
             pin.close()
         if last:
             return
@@ -151,48 +152,48 @@ def _build_frame(
     where: "Column | str | None",
 ) -> "DataFrame":
     bounds = view.bounds() if window is None else view.last(times.parse_duration(window, "window"))
-    wanted = select_columns(view, columns).names
+    names = select_columns(view, columns).names
     definition = view.entry.definition
-    needed = [name for name in (definition.time, definition.expires) if name is not None and name not in wanted]
-    plain, checked, ranged = _classify_files(store, view, view.select(bounds))
-    build_read_schema(definition, wanted)
-    kinds = build_read_schema(
-        definition, [*(wanted if where is None else view.schema.names), *(needed if where is None else [])]
+    needed = [name for name in (definition.time, definition.expires) if name is not None and name not in names]
+    unfiltered, filtered, ranged = _classify_files(store, view, view.select(bounds))
+    build_read_schema(definition, names)
+    schema = build_read_schema(
+        definition, [*(names if where is None else view.schema.names), *(needed if where is None else [])]
     )
-    reader = _SegmentScanner(spark, kinds, view, bounds)
-    parts = reader.parts(plain, checked, ranged)
-    frame = reduce(lambda one, other: one.union(other), parts) if parts else spark.createDataFrame([], kinds)
+    scanner = _SegmentScanner(spark, schema, view, bounds)
+    parts = scanner.scan(unfiltered, filtered, ranged)
+    frame = reduce(lambda one, other: one.union(other), parts) if parts else spark.createDataFrame([], schema)
     if where is not None:
         frame = frame.where(where)
-    return frame.select(*(f"`{name}`" for name in wanted))
+    return frame.select(*(f"`{name}`" for name in names))
 
 
 def _classify_files(
     store: Store, view: StreamSnapshot, selection: Selection
 ) -> tuple[list[Path], list[Path], dict[Path, tuple[list[Segment], bool]]]:
-    """Files that are read as they are, files to be filtered by time and expiry, and files of which row ranges are ours.
+    """Divide files into those read unfiltered, those filtered by time and expiry, and those read in row ranges.
 
-    A file is wholly ours unless a merge has taken a segment of it away, or it ends in rows that were rejected.
+    A file needs row ranges if a merge has replaced one of its segments, or if it ends in rejected rows.
     """
-    named: dict[str, int] = defaultdict(int)
+    named_rows: dict[str, int] = defaultdict(int)
     for segment in view.segments:
-        named[segment.file] += segment.rows
+        named_rows[segment.file] += segment.rows
     whole = {segment.id for segment in selection.whole}
     chosen: dict[str, list[Segment]] = defaultdict(list)
     for segment in selection.segments:
         chosen[segment.file].append(segment)
-    plain, checked, ranged = [], [], {}
+    unfiltered, filtered, ranged = [], [], {}
     for file, segments in chosen.items():
         path = store.root / file
         rows = store.reader.open(file)[0].metadata.num_rows
         all_whole = all(segment.id in whole for segment in segments)
-        if named[file] != rows:
+        if named_rows[file] != rows:
             ranged[path] = (segments, not all_whole)
         elif all_whole and sum(segment.rows for segment in segments) == rows:
-            plain.append(path)
+            unfiltered.append(path)
         else:
-            checked.append(path)
-    return plain, checked, ranged
+            filtered.append(path)
+    return unfiltered, filtered, ranged
 
 
 class _SegmentScanner:
@@ -200,9 +201,9 @@ class _SegmentScanner:
 
     Args:
         spark: The session.
-        schema: Of the columns that are read.
+        schema: The columns that are read.
         view: The stream.
-        bounds: Of the window.
+        bounds: The window.
     """
 
     def __init__(self, spark: Any, schema: Any, view: StreamSnapshot, bounds: WindowBounds | None) -> None:
@@ -211,50 +212,52 @@ class _SegmentScanner:
         self._view = view
         self._bounds = bounds
 
-    def parts(
-        self, plain: list[Path], checked: list[Path], ranged: dict[Path, tuple[list[Segment], bool]]
+    def scan(
+        self, unfiltered: list[Path], filtered: list[Path], ranged: dict[Path, tuple[list[Segment], bool]]
     ) -> "list[DataFrame]":
-        """A DataFrame for each group of files that is there."""
+        """Scan each kind of files that there is."""
         parts = []
-        if plain:
-            parts.append(self._scan(plain))
-        if checked:
-            parts.append(self._live(self._scan(checked)))
+        if unfiltered:
+            parts.append(self._scan(unfiltered))
+        if filtered:
+            parts.append(self._filter_live(self._scan(filtered)))
         if len(ranged) <= _MAX_SEPARATE_SCANS:
-            parts += [self._ranged([path], {path: use}) for path, use in ranged.items()]
+            parts += [self._scan_ranges([path], {path: segments}) for path, segments in ranged.items()]
         else:
-            parts.append(self._ranged(list(ranged), ranged))
+            parts.append(self._scan_ranges(list(ranged), ranged))
         return parts
 
     def _scan(self, paths: list[Path]) -> "DataFrame":
         frame: DataFrame = self._spark.read.schema(self._schema).parquet(*(to_read_pattern(path) for path in paths))
         return frame
 
-    def _live(self, frame: "DataFrame") -> "DataFrame":
-        """The rows that are in the window."""
+    def _filter_live(self, frame: "DataFrame") -> "DataFrame":
+        """Filter the rows that are in the window."""
         assert self._bounds is not None
         definition, bounds, names = self._view.entry.definition, self._bounds, self._schema.names
-        timed = frame.withColumn(TS, to_micros(frame, definition.time))
+        with_times = frame.withColumn(TS, to_micros(frame, definition.time))
         conditions = [F.col(TS) <= bounds.upto]
         if bounds.after is not None:
             conditions.append(F.col(TS) > bounds.after)
         if definition.expires is not None:
-            timed = timed.withColumn(EXP, to_micros(frame, definition.expires))
+            with_times = with_times.withColumn(EXP, to_micros(frame, definition.expires))
             conditions.append(F.col(EXP) > bounds.now)
         elif (oldest := definition.model.oldest(bounds.now)) is not None:
             conditions.append(F.col(TS) > oldest)
-        return timed.where(reduce(lambda one, other: one & other, conditions)).select(*(f"`{name}`" for name in names))
+        return with_times.where(reduce(lambda one, other: one & other, conditions)).select(
+            *(f"`{name}`" for name in names)
+        )
 
-    def _ranged(self, paths: list[Path], uses: dict[Path, tuple[list[Segment], bool]]) -> "DataFrame":
-        """Row ranges of files, by Spark's own row numbers."""
+    def _scan_ranges(self, paths: list[Path], segments_of: dict[Path, tuple[list[Segment], bool]]) -> "DataFrame":
+        """Scan row ranges of files, by Spark's own row numbers."""
         conditions = []
         for path in paths:
-            segments, _ = uses[path]
+            segments, _ = segments_of[path]
             ranges = [F.col("_metadata.row_index").between(s.start, s.stop - 1) for s in join_row_ranges(segments)]
             condition = reduce(lambda one, other: one | other, ranges)
             conditions.append(condition if len(paths) == 1 else (F.col("_metadata.file_name") == path.name) & condition)
         frame = self._scan(paths).where(reduce(lambda one, other: one | other, conditions))
-        return self._live(frame) if any(edge for _, edge in uses.values()) else frame
+        return self._filter_live(frame) if any(edge for _, edge in segments_of.values()) else frame
 
 
 @dataclass(frozen=True)
@@ -264,7 +267,7 @@ class _RowRange:
 
 
 def join_row_ranges(segments: Sequence[Segment]) -> list[_RowRange]:
-    """The row ranges of segments of one file, adjacent ones joined."""
+    """Find the row ranges of segments of one file, adjacent ones joined."""
     joined: list[_RowRange] = []
     for segment in sorted(segments, key=lambda s: s.start):
         if joined and joined[-1].stop == segment.start:

@@ -1,6 +1,6 @@
-"""Spark's types and Arrow's: what may become which column of a stream without loss, and as what Spark reads it again.
+"""The mapping between Spark's types and Arrow's: which column may become which without loss, and as what it is read.
 
-Whatever does not fit is told in one sentence before any work is done.
+What does not fit is refused, with one error that names every difference, before any work is done.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ _WRITE_TYPES: dict[Any, T.DataType] = {
     pa.date64(): T.DateType(),
     pa.timestamp("us"): T.TimestampNTZType(),
 }
-# Types that Spark reads from Parquet as something wider, and cannot write.
+# Types that Spark cannot write, and reads from Parquet as a wider type.
 _UNSIGNED_READ_TYPES: dict[Any, T.DataType] = {
     pa.uint8(): T.ShortType(),
     pa.uint16(): T.IntegerType(),
@@ -59,16 +59,16 @@ NULL_ERROR_PREFIX = "windrow: not nullable: "
 
 @dataclass(frozen=True)
 class ColumnPlan:
-    """How a DataFrame's columns become the stream's."""
+    """How the columns of a DataFrame become those of a stream."""
 
-    changed: tuple[Column, ...] | None
-    """One per column of the stream, in its order and of the type that is written; None: all are right as they are."""
-    native: bool
-    """Whether Spark can write the stream's types itself; if not, rows go through Python workers."""
+    expressions: tuple[Column, ...] | None
+    """One expression per column of the stream, in its order; None if no column has to change."""
+    written_by_spark: bool
+    """Whether Spark's own Parquet writer knows all types; if not, Python workers write the rows."""
 
 
 def find_write_type(kind: pa.DataType) -> T.DataType | None:
-    """The Spark type that Spark writes to Parquet exactly as an Arrow type is written; None if there is none."""
+    """Find the Spark type that is written to Parquet exactly as an Arrow type is; None if there is none."""
     if pa.types.is_dictionary(kind):
         return find_write_type(kind.value_type)
     if kind in _WRITE_TYPES:
@@ -81,7 +81,7 @@ def find_write_type(kind: pa.DataType) -> T.DataType | None:
 
 
 def find_read_type(kind: pa.DataType) -> T.DataType | None:
-    """The Spark type as which Spark reads a column of a stream; None if it cannot."""
+    """Find the Spark type as which Spark reads a column of a stream; None if it cannot."""
     if pa.types.is_dictionary(kind):
         return find_read_type(kind.value_type)
     if kind in _UNSIGNED_READ_TYPES:
@@ -95,36 +95,36 @@ def find_read_type(kind: pa.DataType) -> T.DataType | None:
     return find_write_type(kind) or _find_nested_type(kind, find_read_type)
 
 
-def _find_nested_type(kind: pa.DataType, inner: Any) -> T.DataType | None:
+def _find_nested_type(kind: pa.DataType, find_type: Any) -> T.DataType | None:
     if pa.types.is_struct(kind):
-        fields = [(field, inner(field.type)) for field in (kind.field(i) for i in range(kind.num_fields))]
-        if any(found is None for _, found in fields) or not fields:
+        fields = [(field, find_type(field.type)) for field in (kind.field(i) for i in range(kind.num_fields))]
+        if any(spark_type is None for _, spark_type in fields) or not fields:
             return None
-        return T.StructType([T.StructField(field.name, found, field.nullable) for field, found in fields])
+        return T.StructType([T.StructField(field.name, spark_type, field.nullable) for field, spark_type in fields])
     if pa.types.is_map(kind):
-        key, item = inner(kind.key_type), inner(kind.item_type)
+        key, item = find_type(kind.key_type), find_type(kind.item_type)
         return None if key is None or item is None else T.MapType(key, item, kind.item_field.nullable)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        item = inner(kind.value_type)
+        item = find_type(kind.value_type)
         return None if item is None else T.ArrayType(item, kind.value_field.nullable)
     return None
 
 
 def build_read_schema(definition: StreamDefinition, names: Sequence[str]) -> T.StructType:
-    """The Spark schema of some columns of a stream, or an error that names those that Spark has no type for."""
+    """Build the Spark schema of some columns of a stream; an error names those that Spark has no type for."""
     schema = definition.schema
-    found = {name: find_read_type(schema.field(name).type) for name in names}
-    lost = [f"{name!r} ({schema.field(name).type})" for name, kind in found.items() if kind is None]
-    if lost:
+    types = {name: find_read_type(schema.field(name).type) for name in names}
+    unreadable = [f"{name!r} ({schema.field(name).type})" for name, kind in types.items() if kind is None]
+    if unreadable:
         raise SchemaError(
-            f"stream {definition.name!r}: Spark has no type for column {', '.join(lost)}; "
+            f"stream {definition.name!r}: Spark has no type for column {', '.join(unreadable)}; "
             "leave it out with columns=[…], or read it with wh.scan"
         )
-    return T.StructType([T.StructField(name, kind, True) for name, kind in found.items() if kind is not None])
+    return T.StructType([T.StructField(name, kind, True) for name, kind in types.items() if kind is not None])
 
 
 def to_arrow_schema(schema: T.StructType, stream: str) -> pa.Schema:
-    """The Arrow schema of a DataFrame."""
+    """Convert the schema of a DataFrame to Arrow."""
     from pyspark.sql.pandas.types import to_arrow_type
 
     fields = []
@@ -133,7 +133,7 @@ def to_arrow_schema(schema: T.StructType, stream: str) -> pa.Schema:
             kind = (
                 pa.null() if isinstance(field.dataType, T.NullType) else to_arrow_type(field.dataType, timezone="UTC")
             )
-        except Exception as error:  # noqa: BLE001 - PySpark has one class for each way to say no
+        except Exception as error:  # noqa: BLE001 - PySpark has many classes of errors for this
             raise SchemaError(
                 f"stream {stream!r}: column {field.name!r} is {field.dataType.simpleString()}, "
                 f"which cannot be stored ({error}); nothing was appended"
@@ -143,67 +143,69 @@ def to_arrow_schema(schema: T.StructType, stream: str) -> pa.Schema:
 
 
 def check_columns(schema: T.StructType, definition: StreamDefinition) -> None:
-    """Refuse columns that cannot become those of the stream, with one error that names every difference."""
-    wanted = definition.schema
-    given = to_arrow_schema(schema, definition.name)
-    eased = pa.schema(
+    """Refuse columns that cannot become those of the stream; one error names every difference."""
+    stream_schema = definition.schema
+    given_schema = to_arrow_schema(schema, definition.name)
+    intermediate = pa.schema(
         [
-            field.with_type(find_intermediate_type(given.field(field.name).type, field.type))
-            if field.name in given.names
+            field.with_type(find_intermediate_type(given_schema.field(field.name).type, field.type))
+            if field.name in given_schema.names
             else field
-            for field in wanted
+            for field in stream_schema
         ]
     )
-    arrow_input.match_columns(given, eased, definition.name, definition.added)
-    wrong = [
+    arrow_input.match_columns(given_schema, intermediate, definition.name, definition.added)
+    differences = [
         f"column {field.name!r} is {schema[field.name].dataType.simpleString()}, the stream has {field.type}"
-        for field in wanted
+        for field in stream_schema
         if field.name in schema.names
         and (target := find_write_type(field.type)) is not None
         and not _is_lossless(schema[field.name].dataType, target)
     ]
-    if wrong:
-        raise SchemaError(f"stream {definition.name!r}: {'; '.join(wrong)}; nothing was appended")
+    if differences:
+        raise SchemaError(f"stream {definition.name!r}: {'; '.join(differences)}; nothing was appended")
 
 
 def plan_columns(schema: T.StructType, definition: StreamDefinition) -> ColumnPlan:
-    """How the columns of a DataFrame become those of the stream, if they can."""
+    """Plan how the columns of a DataFrame become those of the stream, after checking that they can."""
     check_columns(schema, definition)
     targets = [find_write_type(field.type) for field in definition.schema]
-    # Hadoop replaces ${…} by the setting of that name wherever it is told the columns of a file.
-    native = all(target is not None for target in targets) and not any("${" in name for name in definition.schema.names)
+    # Hadoop replaces ${…} in the names of columns by the setting of that name.
+    by_spark = all(target is not None for target in targets) and not any(
+        "${" in name for name in definition.schema.names
+    )
     if all(
-        _fits_unchanged(field, target, schema, native=native)
+        _fits_unchanged(field, target, schema, by_spark=by_spark)
         for field, target in zip(definition.schema, targets, strict=True)
     ):
-        return ColumnPlan(None, native)
-    select = []
+        return ColumnPlan(None, by_spark)
+    expressions = []
     for field, target in zip(definition.schema, targets, strict=True):
         if field.name not in schema.names:
-            select.append(F.lit(None).cast(target or T.NullType()).alias(field.name))
+            expressions.append(F.lit(None).cast(target or T.NullType()).alias(field.name))
             continue
         source = schema[field.name]
         column = F.col(quote_name(field.name))
-        if native and target is not None and source.dataType != target:
+        if by_spark and target is not None and source.dataType != target:
             column = column.cast(target)
         if not field.nullable and source.nullable:
             column = F.coalesce(
                 column, F.raise_error(F.lit(NULL_ERROR_PREFIX + field.name)).cast(target or source.dataType)
             )
-        select.append(column.alias(field.name))
-    return ColumnPlan(tuple(select), native)
+        expressions.append(column.alias(field.name))
+    return ColumnPlan(tuple(expressions), by_spark)
 
 
-def _fits_unchanged(field: pa.Field, target: T.DataType | None, schema: T.StructType, *, native: bool) -> bool:
-    """Whether a column of a DataFrame can be taken without a cast, an error for nulls or another spelling."""
+def _fits_unchanged(field: pa.Field, target: T.DataType | None, schema: T.StructType, *, by_spark: bool) -> bool:
+    """Whether a column of a DataFrame needs neither a cast nor a check for nulls nor another spelling."""
     if field.name not in schema.names:
         return False
     source = schema[field.name]
-    return bool((not native or source.dataType == target) and (field.nullable or not source.nullable))
+    return bool((not by_spark or source.dataType == target) and (field.nullable or not source.nullable))
 
 
 def find_intermediate_type(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:
-    """`wanted`, or what Spark has for such values where it has no type for them; each value is checked later."""
+    """Find the type in which Spark has values of type `wanted`; if it is another one, each value is checked later."""
     if wanted in _UNSIGNED_ARROW_TYPES:
         signed = pa.types.is_signed_integer(given) and wanted == pa.uint64()
         return pa.int64() if signed else _UNSIGNED_ARROW_TYPES[wanted]
@@ -211,7 +213,7 @@ def find_intermediate_type(given: pa.DataType, wanted: pa.DataType) -> pa.DataTy
 
 
 def _is_lossless(given: T.DataType, wanted: T.DataType) -> bool:
-    """Whether Spark's cast keeps every value. Arrow's rules let it pass, but Spark rounds where Arrow checks."""
+    """Whether Spark's cast keeps every value. Arrow's rules are not enough: Spark rounds where Arrow checks."""
     if isinstance(given, T.NullType) or (isinstance(wanted, type(given)) and not isinstance(given, _PARAMETRIC_TYPES)):
         return True
     if isinstance(given, T.DecimalType) and isinstance(wanted, T.DecimalType):
@@ -219,8 +221,8 @@ def _is_lossless(given: T.DataType, wanted: T.DataType) -> bool:
     if isinstance(given, T.ArrayType) and isinstance(wanted, T.ArrayType):
         return _is_lossless(given.elementType, wanted.elementType) and given.containsNull <= wanted.containsNull
     if isinstance(given, T.MapType) and isinstance(wanted, T.MapType):
-        kept = _is_lossless(given.keyType, wanted.keyType) and _is_lossless(given.valueType, wanted.valueType)
-        return kept and given.valueContainsNull <= wanted.valueContainsNull
+        parts_lossless = _is_lossless(given.keyType, wanted.keyType) and _is_lossless(given.valueType, wanted.valueType)
+        return parts_lossless and given.valueContainsNull <= wanted.valueContainsNull
     if isinstance(given, T.StructType) and isinstance(wanted, T.StructType):
         pairs = list(zip(given, wanted, strict=False))
         return len(given) == len(wanted) and all(

@@ -1,6 +1,7 @@
-"""What every Spark path needs: the interpreter for workers, an open warehouse, settings for one job, file addresses.
+"""What every way into the warehouse shares: the Spark session and its settings, an open warehouse, totals of an ingest.
 
-A user's settings are changed only while a job of ours runs, and counted, so that jobs in several threads do not clash.
+A user's Spark settings are changed only while a job of ours runs. Jobs are counted, so that threads do not disturb
+each other; nothing here imports Spark before it is needed, because adapters work without it.
 """
 
 import os
@@ -8,9 +9,11 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from windrow.append import AppendReport
 from windrow.errors import DefinitionError
 from windrow.warehouse import Warehouse
 
@@ -20,17 +23,17 @@ if TYPE_CHECKING:
 WarehouseOrPath = Warehouse | str | os.PathLike[str]
 _GLOB_ESCAPES = str.maketrans({character: f"\\{character}" for character in "\\*?[]{},"})
 
-# Timestamps in the form that Arrow and DuckDB read, and days and times as they are, however old.
 _DEFAULT_PYTHON = "python3"
-"""What Spark takes where nothing is said."""
+"""The interpreter of Spark's workers when nobody has chosen one."""
+# Timestamps in the form that Arrow and DuckDB read; old dates are written unchanged.
 WRITE_SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.writeLegacyFormat": "false",
     "spark.sql.parquet.fieldId.write.enabled": "false",
-    # Quoted names in our SQL are names.
+    # A quoted name in our SQL is a name, not a regular expression.
     "spark.sql.parser.quotedRegexColumnNames": "false",
-    # So is ${…} in them, which Spark would replace by the setting of that name.
+    # Spark would replace ${…} in a name by the setting of that name.
     "spark.sql.variable.substitute": "false",
 }
 
@@ -45,6 +48,36 @@ QUIET_SETTINGS = {
 }
 
 
+@dataclass
+class Totals:
+    """What an ingest has brought in since it was started."""
+
+    batches: int = 0
+    duplicates: int = 0
+    """Batches that had been appended before and changed nothing."""
+    rows: int = 0
+    accepted: int = 0
+    late: int = 0
+    slides: int = 0
+    heartbeats: int = 0
+    rejected: dict[str, int] = field(default_factory=dict)
+    """Rows rejected, by reason."""
+    failure: str | None = None
+    """Why the ingest ended early; None if it did not."""
+
+    def add(self, report: AppendReport) -> None:
+        """Count one batch."""
+        if report.duplicate:
+            self.duplicates += 1
+            return
+        self.batches += 1
+        self.rows += report.rows
+        self.accepted += report.accepted
+        self.late += report.late
+        for reason, count in report.rejected.items():
+            self.rejected[reason] = self.rejected.get(reason, 0) + count
+
+
 def use_this_interpreter() -> None:
     """Let Spark's Python workers run under the interpreter that runs us; what the user has set stays."""
     if "PYSPARK_PYTHON" in os.environ:
@@ -53,27 +86,18 @@ def use_this_interpreter() -> None:
     from pyspark import SparkContext
 
     running = SparkContext._active_spark_context
-    if running is not None and running.pythonExec == _DEFAULT_PYTHON:  # it was started before anybody said which
+    if running is not None and running.pythonExec == _DEFAULT_PYTHON:  # Spark was started before the choice was made
         running.pythonExec = sys.executable
-
-
-def find_or_start_session() -> "SparkSession":
-    """The running Spark session, or a new local one."""
-    use_this_interpreter()
-    from pyspark.sql import SparkSession
-
-    running: SparkSession | None = SparkSession.getActiveSession()
-    return running if running is not None else SparkSession.builder.appName("windrow").getOrCreate()
 
 
 @contextmanager
 def borrow_or_open(warehouse: WarehouseOrPath) -> Iterator[Warehouse]:
-    """The warehouse; one that was given as a path is closed again."""
+    """Give the open warehouse itself, or open the one at a path and close it afterwards."""
     if isinstance(warehouse, Warehouse):
         yield warehouse
         return
-    with open_warehouse(warehouse) as own:
-        yield own
+    with open_warehouse(warehouse) as opened:
+        yield opened
 
 
 def open_warehouse(path: str | os.PathLike[str]) -> Warehouse:
@@ -84,17 +108,17 @@ def open_warehouse(path: str | os.PathLike[str]) -> Warehouse:
 
 
 def to_write_url(path: Path) -> str:
-    """A local path as Hadoop wants to write to it, whatever the default file system is."""
+    """Turn a local path into a URL, because the default file system may be another one."""
     return f"file://{path}"
 
 
 def to_read_pattern(path: Path) -> str:
-    """A local path as Hadoop wants to read it: read paths are glob patterns."""
+    """Turn a local path into a URL for reading, where Hadoop expects a glob pattern."""
     return f"file://{str(path).translate(_GLOB_ESCAPES)}"
 
 
 class _ChangedSettings:
-    """The settings of one session that jobs of ours have changed for the time being."""
+    """The settings of one session as they were before our jobs changed them."""
 
     def __init__(self) -> None:
         self.users = 0
@@ -109,20 +133,20 @@ _guard = threading.Lock()
 def apply_settings(spark: Any, values: Mapping[str, str]) -> Iterator[None]:
     """Set options of a session while a job runs; the last job to end puts back what was there before the first."""
     with _guard:
-        held = _changed_settings.setdefault(find_session_id(spark), _ChangedSettings())
-        held.users += 1
+        changed = _changed_settings.setdefault(find_session_id(spark), _ChangedSettings())
+        changed.users += 1
         for name, value in values.items():
-            if name not in held.before:
-                held.before[name] = _read_setting(spark, name)
+            if name not in changed.before:
+                changed.before[name] = _read_setting(spark, name)
             spark.conf.set(name, value)
     try:
         yield
     finally:
         with _guard:
-            held.users -= 1
-            if not held.users:
+            changed.users -= 1
+            if not changed.users:
                 del _changed_settings[find_session_id(spark)]
-                for name, before in held.before.items():
+                for name, before in changed.before.items():
                     if before is None:
                         spark.conf.unset(name)
                     else:
@@ -130,7 +154,7 @@ def apply_settings(spark: Any, values: Mapping[str, str]) -> Iterator[None]:
 
 
 def find_session_id(spark: Any) -> str:
-    """What tells Spark's sessions apart: several Python objects may stand for one of them."""
+    """Identify a session, for which there may be several Python objects."""
     return str(spark._jsparkSession.sessionUUID())
 
 
@@ -141,7 +165,7 @@ def _read_setting(spark: Any, name: str) -> str | None:
 
 @contextmanager
 def quiet_session(name: str) -> "Iterator[SparkSession]":
-    """The running session, or a small local one that says nothing and ends with the block."""
+    """Use the running session, or a small silent local one that ends with the block."""
     use_this_interpreter()
     from pyspark.sql import SparkSession
 
@@ -162,7 +186,7 @@ def quiet_session(name: str) -> "Iterator[SparkSession]":
 
 @contextmanager
 def _silence_stderr() -> Iterator[None]:
-    """Keep what the JVM says while it starts off the terminal; it inherits our standard error."""
+    """Keep messages of the starting JVM off the terminal: it inherits our standard error."""
     saved, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:

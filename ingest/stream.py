@@ -1,7 +1,7 @@
-"""A Structured Streaming query into a stream: each micro-batch is in once, and the stream slides by itself.
+"""A Structured Streaming query that appends to a stream: each micro-batch exactly once, with slides in between.
 
-The query's id and the batch's number are kept with the rows, in one transaction, so what Spark runs again after a
-crash changes nothing. A thread of ours watches the query: it sends heartbeats while the source is silent, and ends it.
+The query's id and the batch's number are committed with the rows, so a batch that Spark repeats after a crash changes
+nothing. A thread of ours watches the query and sends heartbeats while its source is silent.
 """
 
 import contextlib
@@ -20,8 +20,7 @@ from windrow.ingest.append import append_rows
 from windrow.ingest.backpressure import try_slide, wait_for_spool_space
 from windrow.ingest.errors import describe_error
 from windrow.ingest.schemas import check_columns
-from windrow.ingest.session import WarehouseOrPath, open_warehouse, use_this_interpreter
-from windrow.ingest.totals import Totals
+from windrow.ingest.session import Totals, WarehouseOrPath, open_warehouse, use_this_interpreter
 from windrow.sources import heartbeat as send_heartbeat
 from windrow.warehouse import Warehouse
 
@@ -32,7 +31,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("windrow.ingest")
 DEFAULT_MAX_SPOOL_BYTES = 4 << 30
+"""The query waits while more is spooled."""
 _POLL_SECONDS = 0.5
+"""How often the watching thread looks at its query, at least."""
 
 
 def write_stream(
@@ -78,26 +79,26 @@ def write_stream(
     if slide not in ("auto", None):
         raise DefinitionError(f"slide={slide!r} is unknown; use 'auto', or None to slide yourself")
     use_this_interpreter()
-    given = isinstance(warehouse, Warehouse)
+    borrowed = isinstance(warehouse, Warehouse)
     wh = warehouse if isinstance(warehouse, Warehouse) else open_warehouse(warehouse)
     try:
         entry, _ = wh._store.catalog.read(lambda tables: find_stream(tables, stream))
         check_columns(df.schema, entry.definition)
         interval = None if heartbeat is None else times.parse_duration(heartbeat, "heartbeat")
-        behind = entry.definition.slack if lag is None else times.parse_slack(lag, "lag")
-        job = _StreamingAppend(
+        lag_micros = entry.definition.slack if lag is None else times.parse_slack(lag, "lag")
+        streaming = _StreamingAppend(
             warehouse=wh,
-            own=not given,
+            closes_warehouse=not borrowed,
             stream=stream,
             source=resolve_source(entry, source),
             slide=slide == "auto",
             where=where,
             interval=interval,
-            lag=behind,
+            lag=lag_micros,
             limit=max_spool_bytes,
             stop_on_sigterm=stop_on_sigterm,
         )
-        writer = df.writeStream.foreachBatch(job.on_batch).option("checkpointLocation", str(checkpoint))
+        writer = df.writeStream.foreachBatch(streaming.on_batch).option("checkpointLocation", str(checkpoint))
         if name is not None:
             writer = writer.queryName(name)
         if trigger is not None:
@@ -105,17 +106,17 @@ def write_stream(
             writer = writer.trigger(availableNow=True) if now else writer.trigger(processingTime=trigger)
         query = writer.start()
     except BaseException:
-        if not given:
+        if not borrowed:
             wh.close()
         raise
-    job.begin(query)
+    streaming.begin(query)
     if stop_on_sigterm:
         _install_sigterm_handler()
     return query
 
 
 def totals(query: "StreamingQuery") -> Totals:
-    """What a query that `write_stream` started has brought in."""
+    """Return what a query that `write_stream` started has brought in so far."""
     return _find_streaming_append(query).totals
 
 
@@ -126,21 +127,21 @@ def stop(query: "StreamingQuery") -> None:
 
 @dataclass(eq=False)
 class _StreamingAppend:
-    """One running query."""
+    """One query and the warehouse it appends to."""
 
     warehouse: Warehouse
-    own: bool
-    """Whether the handle is ours to close."""
+    closes_warehouse: bool
+    """Whether the warehouse was opened for the query and is closed with it."""
     stream: str
     source: str
     slide: bool
     where: "Column | str | None"
     interval: int | None
-    """Of heartbeats, in microseconds; None for none."""
+    """Between two heartbeats, in microseconds; None for no heartbeats."""
     lag: int
-    """How far behind the wall clock a silent source is promised to be."""
+    """How far behind the wall clock a heartbeat is, in microseconds."""
     limit: int | None
-    """Of the spool, in bytes."""
+    """Of the spool, in bytes; None for no limit."""
     stop_on_sigterm: bool
     totals: Totals = field(default_factory=Totals)
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -148,17 +149,17 @@ class _StreamingAppend:
     _query: Any = None
     _begun: threading.Event = field(default_factory=threading.Event)
     _busy: threading.Lock = field(default_factory=threading.Lock)
-    _beaten: float = 0.0
+    _last_heartbeat: float = 0.0
 
     def begin(self, query: Any) -> None:
-        """The query is there; batches have waited for it."""
+        """Let batches in, which have waited until the query was known."""
         self._query = query
         _streaming_appends[str(query.runId)] = self
         self._begun.set()
         threading.Thread(target=self._watch, name=f"windrow-{self.stream}", daemon=True).start()
 
     def on_batch(self, batch: "DataFrame", number: int) -> None:
-        """Take one micro-batch in."""
+        """Append one micro-batch."""
         self._begun.wait()
         with self._busy:
             store = self.warehouse._store
@@ -166,7 +167,7 @@ class _StreamingAppend:
                 self.warehouse, self.stream, self.source, self.limit, slide=self.slide, stopping=self.stopping.is_set
             )
             if not room:
-                # To return would tell Spark that the batch is in.
+                # A return would tell Spark that the batch is appended.
                 raise BusyError(
                     f"stream {self.stream!r}: stopped while waiting for room in the spool; nothing was lost"
                 )
@@ -187,41 +188,46 @@ class _StreamingAppend:
             self.totals.slides += 1
 
     def _watch(self) -> None:
-        """Runs beside the query until it ends."""
-        while self._active():
+        """Watch the query in a thread of its own until it ends."""
+        while self._is_active():
             time.sleep(_POLL_SECONDS if self.interval is None else min(_POLL_SECONDS, self.interval / times.SECOND))
             with contextlib.suppress(WindrowError):
-                self._beat()
+                self._send_heartbeat()
         failure = None
         with contextlib.suppress(Exception):
             failure = self._query.exception()
         if failure is not None and not self.stopping.is_set():
-            why = describe_error(failure)
-            self.totals.failure = why
-            log.error("stream %r: the query of source %r failed: %s", self.stream, self.source, why)
+            reason = describe_error(failure)
+            self.totals.failure = reason
+            log.error("stream %r: the query of source %r failed: %s", self.stream, self.source, reason)
             with contextlib.suppress(WindrowError):
-                self.warehouse.fail_source(self.stream, self.source, why[:200])
+                self.warehouse.fail_source(self.stream, self.source, reason[:200])
         self.running = False
-        if self.own:
+        if self.closes_warehouse:
             with self._busy:
                 self.warehouse.close()
 
-    def _active(self) -> bool:
+    def _is_active(self) -> bool:
         try:
             return bool(self._query.isActive)
-        except Exception:  # noqa: BLE001 - a session that has ended has many ways to say so
+        except Exception:  # noqa: BLE001 - an ended session raises errors of many classes
             return False
 
-    def _beat(self) -> None:
-        """Between batches: a heartbeat if the source is silent, and a slide if another source has moved."""
+    def _send_heartbeat(self) -> None:
+        """Between batches, send a heartbeat if the source is silent, and slide if another source has moved on."""
         if not self._busy.acquire(blocking=False):
             return
         try:
             status = self._query.status
-            if self.stopping.is_set() or not self._active() or status["isDataAvailable"] or status["isTriggerActive"]:
+            if (
+                self.stopping.is_set()
+                or not self._is_active()
+                or status["isDataAvailable"]
+                or status["isTriggerActive"]
+            ):
                 return
-            if self.interval is not None and time.monotonic() - self._beaten >= self.interval / times.SECOND:
-                self._beaten = time.monotonic()
+            if self.interval is not None and time.monotonic() - self._last_heartbeat >= self.interval / times.SECOND:
+                self._last_heartbeat = time.monotonic()
                 store = self.warehouse._store
                 send_heartbeat(store, self.stream, self.source, store.clock() - self.lag)
                 self.totals.heartbeats += 1
@@ -241,28 +247,28 @@ _streaming_appends: dict[str, _StreamingAppend] = {}
 
 
 def _find_streaming_append(query: Any) -> _StreamingAppend:
-    job = _streaming_appends.get(str(query.runId))
-    if job is None:
+    streaming = _streaming_appends.get(str(query.runId))
+    if streaming is None:
         raise DefinitionError("this query was not started by windrow.spark.write_stream in this process")
-    return job
+    return streaming
 
 
 def _install_sigterm_handler() -> None:
-    """From now on SIGTERM ends the queries that run, and what it did before is done too.
+    """Let SIGTERM end the running queries, besides what it did before.
 
-    Only the main thread may set handlers; in another one, ending is the caller's business.
+    Only the main thread may set handlers; in another thread the caller has to end the query.
     """
-    before = signal.getsignal(signal.SIGTERM)
-    if threading.current_thread() is not threading.main_thread() or getattr(before, "stops_queries", False):
+    previous = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or getattr(previous, "stops_queries", False):
         return
 
     def stop(number: int, frame: Any) -> None:
-        running = [job for job in _streaming_appends.values() if job.stop_on_sigterm and job.running]
-        for job in running:
-            threading.Thread(target=job.stop, name="windrow-stop", daemon=True).start()
-        if callable(before):
-            before(number, frame)
-        elif before == signal.SIG_DFL and not running:
+        running_queries = [query for query in _streaming_appends.values() if query.stop_on_sigterm and query.running]
+        for query in running_queries:
+            threading.Thread(target=query.stop, name="windrow-stop", daemon=True).start()
+        if callable(previous):
+            previous(number, frame)
+        elif previous == signal.SIG_DFL and not running_queries:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 

@@ -1,6 +1,7 @@
-"""Files that Spark staged become known to the warehouse: verified, cut into segments, durable, rejected rows set apart.
+"""Verification of the files that Spark staged, before they become part of an append.
 
-All that Spark computed is computed again from the key and time columns; a file not in storage order is rewritten.
+Everything that Spark computed is computed again from the key and time columns: rejected rows are set apart, files are
+cut into segments, and a file that is not in storage order is written again.
 """
 
 from collections.abc import Sequence
@@ -28,116 +29,124 @@ from windrow.segment_files import StagedFile
 
 _NO_TIME = -(1 << 63)
 _MAX_REWRITE_BYTES = 64 << 20
-"""A file up to this size is written again without its rejected rows; a larger one keeps them, unnamed, at its end."""
+"""A file up to this size is written again without its rejected rows; a larger one keeps them at its end, unused."""
 
 
 @dataclass(frozen=True)
 class _InspectedFile:
-    """What was found in one staged file."""
+    """What the inspection of one staged file found."""
 
     path: Path
     rows: int
-    main: int
-    """Rows in storage order; those behind them were rejected, or are left for us to place."""
+    sorted_rows: int
+    """The first rows, in storage order; the others were rejected or have still to be sorted."""
     ts: Int64s
     exp: Int64s
     codes: npt.NDArray[np.uint8]
     keys: pa.Array | None
     identity: pa.Array | None
-    """Keys by which the batch is known again."""
+    """Keys that identify the rows of the batch if it is appended again."""
     cuts: tuple[SegmentDraft, ...] | None
-    """None: the rows are not in storage order, or the file is not worth keeping as it is."""
+    """None if the rows are not in storage order or the file is better written again."""
     sealed: tuple[int, str]
 
 
 def add_staged_files(append: Append, paths: Sequence[Path], horizon: int) -> None:
-    """Count staged files (in arrival order) into an append under way; it then has only to be committed."""
+    """Add staged files, in the order of arrival, to an append, which then has only to be committed."""
     writer = append.store.writer
     renamed = [path.rename(writer.stage()) for path in paths]
     try:
-        # Files are made durable, and their digests taken, while we look at them: nearly all of them stay as they are.
+        # Files are synced and their digests computed meanwhile, because nearly all of them stay as they are.
         with ThreadPoolExecutor(2, "windrow-sealed") as disk, ThreadPoolExecutor(2, "windrow-staged") as pool:
             sealed = [disk.submit(writer.seal, path) for path in renamed]
-            looks = [pool.submit(_inspect_file, append, *each, horizon) for each in zip(renamed, sealed, strict=True)]
-            for looked in looks:
-                _add_file(append, looked.result())
+            inspections = [
+                pool.submit(_inspect_file, append, *pair, horizon) for pair in zip(renamed, sealed, strict=True)
+            ]
+            for inspection in inspections:
+                _add_file(append, inspection.result())
     except BaseException:
         writer.discard(renamed)
         raise
 
 
 def _inspect_file(append: Append, path: Path, sealing: Future[tuple[int, str]], horizon: int) -> _InspectedFile | None:
-    opened = pq.ParquetFile(path, memory_map=True)
-    _check_columns(opened, append)
-    rows = opened.metadata.num_rows
+    file = pq.ParquetFile(path, memory_map=True)
+    _check_columns(file, append)
+    rows = file.metadata.num_rows
     if not rows:
         sealing.result()
         append.store.writer.discard([path])
         return None
     model = append.model
-    wanted = {model.time, model.expires, *model.key, *append.identity.key}
-    needed = [name for name in append.schema.names if name in wanted]
-    table = conform_to_schema(opened.read(needed), pa.schema([append.schema.field(name) for name in needed]))
+    key_and_time = {model.time, model.expires, *model.key, *append.identity.key}
+    names = [name for name in append.schema.names if name in key_and_time]
+    table = conform_to_schema(file.read(names), pa.schema([append.schema.field(name) for name in names]))
     ts, exp, codes = classify_rows(table, append.definition, append.now, horizon)
-    last = (ts if model.expires is None else exp)[codes == 0].max(initial=_NO_TIME)
-    sample = pa.Table.from_batches([next(opened.iter_batches(SAMPLE_ROWS))])
-    update_profile(append, table, None if last == _NO_TIME else int(last), sample)
+    latest = (ts if model.expires is None else exp)[codes == 0].max(initial=_NO_TIME)
+    sample = pa.Table.from_batches([next(file.iter_batches(SAMPLE_ROWS))])
+    update_profile(append, table, None if latest == _NO_TIME else int(latest), sample)
     keys = model.encoded_keys(table) if model.key else None
-    main = _count_numbered_rows(opened)
-    kept = main == rows or (main > 0 and path.stat().st_size > _MAX_REWRITE_BYTES)
+    sorted_rows = _count_numbered_rows(file)
+    keeps_file = sorted_rows == rows or (sorted_rows > 0 and path.stat().st_size > _MAX_REWRITE_BYTES)
     cuts = None
-    if kept and not codes[:main].any():
-        cuts = _cut_segments(append, ts[:main], exp[:main], None if keys is None else keys.slice(0, main))
+    if keeps_file and not codes[:sorted_rows].any():
+        cuts = _cut_segments(
+            append, ts[:sorted_rows], exp[:sorted_rows], None if keys is None else keys.slice(0, sorted_rows)
+        )
     sealed = sealing.result()
-    first = append.identity
-    known = keys if first.key == model.key else first.encoded_keys(table) if first.key else None
-    return _InspectedFile(path, rows, main, ts, exp, codes, keys, known, cuts, sealed)
+    identity_model = append.identity
+    identity = (
+        keys if identity_model.key == model.key else identity_model.encoded_keys(table) if identity_model.key else None
+    )
+    return _InspectedFile(path, rows, sorted_rows, ts, exp, codes, keys, identity, cuts, sealed)
 
 
-def _check_columns(opened: pq.ParquetFile, append: Append) -> None:
-    """A column that is not there would be read as null, and a time of another form as another time."""
-    missing = [name for name in append.schema.names if name not in opened.schema_arrow.names]
+def _check_columns(file: pq.ParquetFile, append: Append) -> None:
+    """Refuse a missing column, which would be read as null, and times of another form."""
+    missing = [name for name in append.schema.names if name not in file.schema_arrow.names]
     if missing:
         raise StorageError(
             f"stream {append.definition.name!r}: Spark wrote no column {missing[0]!r}, which it was told to write; "
             "nothing was appended"
         )
-    columns = [opened.schema.column(at) for at in range(len(opened.schema))]
-    wide = [column.path for column in columns if column.physical_type == "INT96"]
-    if wide:
+    columns = [file.schema.column(position) for position in range(len(file.schema))]
+    int96 = [column.path for column in columns if column.physical_type == "INT96"]
+    if int96:
         raise StorageError(
-            f"stream {append.definition.name!r}: Spark wrote column {wide[0]!r} as INT96 although told otherwise; "
+            f"stream {append.definition.name!r}: Spark wrote column {int96[0]!r} as INT96 although told otherwise; "
             "somebody changed spark.sql.parquet.outputTimestampType while rows were appended, append them again"
         )
 
 
-def _count_numbered_rows(opened: pq.ParquetFile) -> int:
-    """How many rows of a file have an arrival number; if these are not exactly 0, 1, 2…, none counts."""
-    footer = opened.metadata
-    place = next(at for at in range(footer.num_columns) if footer.schema.column(at).path == SEQ)
-    found = [footer.row_group(group).column(place).statistics for group in range(footer.num_row_groups)]
-    if all(item is not None and item.has_null_count and (item.has_min_max or not item.num_values) for item in found):
-        count = footer.num_rows - sum(item.null_count for item in found)
-        last = max((item.max for item in found if item.has_min_max), default=-1)
+def _count_numbered_rows(file: pq.ParquetFile) -> int:
+    """Count the rows that have an arrival number; if these are not exactly 0, 1, 2…, there are none."""
+    footer = file.metadata
+    column = next(position for position in range(footer.num_columns) if footer.schema.column(position).path == SEQ)
+    statistics = [footer.row_group(group).column(column).statistics for group in range(footer.num_row_groups)]
+    if all(
+        item is not None and item.has_null_count and (item.has_min_max or not item.num_values) for item in statistics
+    ):
+        count = footer.num_rows - sum(item.null_count for item in statistics)
+        last = max((item.max for item in statistics if item.has_min_max), default=-1)
     else:
-        numbers = opened.read([SEQ]).column(SEQ)
+        numbers = file.read([SEQ]).column(SEQ)
         count, last = len(numbers) - numbers.null_count, pc.max(numbers).as_py()
         last = -1 if last is None else last
     return count if last == count - 1 else 0
 
 
 def _cut_segments(append: Append, ts: Int64s, exp: Int64s, keys: pa.Array | None) -> tuple[SegmentDraft, ...] | None:
-    """The segments of rows in storage order; None if they are not."""
+    """Cut rows in storage order into segments; None if they are in another order."""
     slots = append.model.slots(exp)
     partitioner = append.layout.partitioner()
     if partitioner.columns == 1:
         values, starts = [0], [0]
     else:
         try:
-            found, begins = native_rows.boundaries(partitioner.columns_of(slots))
+            found_values, found_starts = native_rows.boundaries(partitioner.columns_of(slots))
         except ValueError:
             return None
-        values, starts = found.tolist(), begins.tolist()
+        values, starts = found_values.tolist(), found_starts.tolist()
     stops = [*starts[1:], len(ts)]
     if not all(_are_expiries_sorted(keys, exp, start, stop) for start, stop in zip(starts, stops, strict=True)):
         return None
@@ -147,50 +156,57 @@ def _cut_segments(append: Append, ts: Int64s, exp: Int64s, keys: pa.Array | None
             for value, start, stop in zip(values, starts, stops, strict=True)
         )
     except ValueError:
-        return None  # the directory found a key below the one before it
+        return None  # the directory found a key that is less than the one before it
 
 
 def _are_expiries_sorted(keys: pa.Array | None, exp: Int64s, start: int, stop: int) -> bool:
-    """Whether expiries ascend within each key; that the keys ascend, their directory notices."""
-    falls = np.flatnonzero(exp[start + 1 : stop] < exp[start : stop - 1]) + start
-    if keys is None or not len(falls):
-        return not len(falls)
-    return not pc.any(pc.equal(keys.take(pa.array(falls)), keys.take(pa.array(falls + 1)))).as_py()
+    """Whether expiries ascend within each key; the order of the keys is checked by the directory."""
+    descents = np.flatnonzero(exp[start + 1 : stop] < exp[start : stop - 1]) + start
+    if keys is None or not len(descents):
+        return not len(descents)
+    return not pc.any(pc.equal(keys.take(pa.array(descents)), keys.take(pa.array(descents + 1)))).as_py()
 
 
-def _add_file(append: Append, looked: _InspectedFile | None) -> None:
-    if looked is None:
+def _add_file(append: Append, inspected: _InspectedFile | None) -> None:
+    if inspected is None:
         return
-    append.count(looked.ts, looked.exp, looked.identity)
-    taken = looked.codes == 0
-    if not taken.all():
-        append.reject(_read_rows(append, looked.path, ~taken).select(append.schema.names), looked.codes[~taken])
-    left = taken
-    if looked.cuts is not None:
-        ts = looked.ts[: looked.main]
-        events = pack_histogram(*native_rows.histogram(append.model.slots(ts)))
-        append.adopt(StagedFile(looked.path, looked.rows, *looked.sealed, looked.cuts, events), int(ts.max()))
-        left = taken.copy()
-        left[: looked.main] = False
-    if left.any():
-        rows = _read_rows(append, looked.path, left)
-        append.stage(
-            rows.select(append.schema.names), looked.ts[left], looked.exp[left], _rank_arrivals(rows.column(SEQ))
+    append.count(inspected.ts, inspected.exp, inspected.identity)
+    accepted = inspected.codes == 0
+    if not accepted.all():
+        append.reject(
+            _read_rows(append, inspected.path, ~accepted).select(append.schema.names), inspected.codes[~accepted]
         )
-    if looked.cuts is None:
-        append.store.writer.discard([looked.path])
+    to_sort = accepted
+    if inspected.cuts is not None:
+        ts = inspected.ts[: inspected.sorted_rows]
+        events = pack_histogram(*native_rows.histogram(append.model.slots(ts)))
+        append.adopt(
+            StagedFile(inspected.path, inspected.rows, *inspected.sealed, inspected.cuts, events), int(ts.max())
+        )
+        to_sort = accepted.copy()
+        to_sort[: inspected.sorted_rows] = False
+    if to_sort.any():
+        rows = _read_rows(append, inspected.path, to_sort)
+        append.stage(
+            rows.select(append.schema.names),
+            inspected.ts[to_sort],
+            inspected.exp[to_sort],
+            _rank_arrivals(rows.column(SEQ)),
+        )
+    if inspected.cuts is None:
+        append.store.writer.discard([inspected.path])
 
 
 def _rank_arrivals(seq: pa.ChunkedArray) -> Int64s:
-    """Arrival numbers from 0 on, rows that have none last."""
+    """Number rows by arrival, from 0 on; rows without a number come last."""
     order = pc.sort_indices(seq).to_numpy()
     ranks = np.empty(len(order), np.int64)
     ranks[order] = np.arange(len(order))
     return ranks
 
 
-def _read_rows(append: Append, path: Path, wanted: Any) -> pa.Table:
-    """Some rows of a staged file, in full, with `_seq`."""
+def _read_rows(append: Append, path: Path, chosen: Any) -> pa.Table:
+    """Read some rows of a staged file with all columns and `_seq`."""
     schema = append.schema.append(pa.field(SEQ, pa.int64()))
-    picked: pa.Table = pq.ParquetFile(path, memory_map=True).read().filter(pa.array(wanted))
-    return conform_to_schema(picked, pa.schema([field.with_nullable(True) for field in schema]))
+    rows: pa.Table = pq.ParquetFile(path, memory_map=True).read().filter(pa.array(chosen))
+    return conform_to_schema(rows, pa.schema([field.with_nullable(True) for field in schema]))

@@ -1,8 +1,9 @@
-"""The other way to stage rows: Spark's Python workers arrange and write them with Arrow, as the warehouse itself would.
+"""Staging in Spark's Python workers: they sort and write rows with Arrow, as the warehouse itself would.
 
-It takes every type that a stream can have and every layout, at two to three times the cost of the JVM's own writer.
+It takes every type and every layout that a stream can have, at two to three times the cost of the JVM's own writer.
 """
 
+import itertools
 import os
 import uuid
 import warnings
@@ -29,47 +30,49 @@ from windrow.segment_files import CHUNK_BYTES, split_chunks
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """What a worker needs to know to stage rows; it never sees the catalog."""
+    """All that a worker needs to stage rows; it never opens the catalog."""
 
     definition: StreamDefinition
     layout: Layout
     limits: TimeLimits
     folder: str
     names: tuple[str, ...] | None = None
-    """Of the columns, if they come under others."""
+    """The stream's names of the columns, if they arrive under other names."""
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
-        """Write the rows of one task; gives the names of its files, in arrival order."""
+        """Write the rows of one task; give the names of its files in the order of arrival."""
         schema = self.definition.schema
-        rows = arrow_input.conform_batches(self._eased(batches), schema, self.definition.name, self.definition.added)
+        rows = arrow_input.conform_batches(self._convert(batches), schema, self.definition.name, self.definition.added)
         for chunk in split_chunks(rows, schema, CHUNK_BYTES):
             yield self._write(chunk)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """`run`, as Spark's mapInArrow wants it."""
-        named = batches if self.names is None else (batch.rename_columns(list(self.names)) for batch in batches)
-        for name in self.run(named):
+        """Do `run` in the form that Spark's mapInArrow expects."""
+        renamed = batches if self.names is None else (batch.rename_columns(list(self.names)) for batch in batches)
+        for name in self.run(renamed):
             yield pa.RecordBatch.from_pydict({"file": [name]})
 
-    def _eased(self, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatchReader:
-        """The batches with the types that Spark has not made of those in which it has such values."""
-        rest = iter(batches)
-        first = next(rest, None)
+    def _convert(self, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatchReader:
+        """Convert columns that arrive in an intermediate type to the stream's types."""
+        remaining = iter(batches)
+        first = next(remaining, None)
         if first is None:
             return pa.RecordBatchReader.from_batches(self.definition.schema, [])
-        eased = self._ease(first)
-        return pa.RecordBatchReader.from_batches(eased.schema, _and_then(eased, map(self._ease, rest)))
+        converted = self._convert_batch(first)
+        return pa.RecordBatchReader.from_batches(
+            converted.schema, itertools.chain([converted], map(self._convert_batch, remaining))
+        )
 
-    def _ease(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        wanted = self.definition.schema
+    def _convert_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        schema = self.definition.schema
         columns = []
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            kind = wanted.field(name).type
-            eased = find_intermediate_type(column.type, kind)
-            columns.append(column if eased.equals(kind) else self._exact(column, kind, name))
+            kind = schema.field(name).type
+            intermediate = find_intermediate_type(column.type, kind)
+            columns.append(column if intermediate.equals(kind) else self._cast(column, kind, name))
         return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
-    def _exact(self, column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
+    def _cast(self, column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
         try:
             return column.cast(kind)
         except pa.ArrowInvalid as error:
@@ -79,46 +82,41 @@ class WorkerPlan:
             ) from None
 
     def _write(self, chunk: pa.Table) -> str:
-        """One file: the rows that are taken in storage order, then those that are not, without `_seq`."""
+        """Write one file: accepted rows in storage order, then rejected rows, without `_seq`."""
         ts, exp, codes = classify_rows(chunk, self.definition, self.limits.now, self.limits.horizon)
-        good = codes == 0
-        taken = chunk if good.all() else chunk.filter(pa.array(good))
+        accepted = codes == 0
+        accepted_rows = chunk if accepted.all() else chunk.filter(pa.array(accepted))
         name = f"{uuid.uuid4().hex}.parquet"
         path = Path(self.folder) / name
         index = self.layout.index
         with pa.OSFile(str(path), "wb") as sink:
             schema = chunk.schema.append(pa.field(SEQ, pa.int64()))
             output = SegmentFileWriter(sink, schema, index.row_group_bytes, self.definition.key)
-            if taken.num_rows:
-                seq = number_arrivals(taken.num_rows, 0)
-                placed = sort_into_segments(
-                    taken, self.definition.model, self.layout.partitioner(), ts[good], exp[good], seq
+            if accepted_rows.num_rows:
+                seq = number_arrivals(accepted_rows.num_rows, 0)
+                sorted_rows = sort_into_segments(
+                    accepted_rows, self.definition.model, self.layout.partitioner(), ts[accepted], exp[accepted], seq
                 )
-                placed.write(output)
-            if not good.all():
-                bad = chunk.filter(pa.array(~good))
-                output.add(bad.append_column(schema.field(SEQ), pa.nulls(bad.num_rows, pa.int64())))
+                sorted_rows.write(output)
+            if not accepted.all():
+                rejected = chunk.filter(pa.array(~accepted))
+                output.add(rejected.append_column(schema.field(SEQ), pa.nulls(rejected.num_rows, pa.int64())))
             output.close()
         _sync(path)
         return name
 
 
 def stage_in_workers(rows: Any, job: Append, limits: TimeLimits, folder: Path) -> list[Path]:
-    """Stage the rows of a DataFrame under `folder`; only the files of tasks that succeeded are given."""
+    """Stage the rows of a DataFrame under `folder`; return only the files of tasks that succeeded."""
     folder.mkdir()
-    # PySpark 4.3 takes the dots in a column's name for a path when it asks for all of them.
+    # PySpark 4.3 misreads a dot in the name of a column, so columns are numbered on the way.
     numbered = rows.toDF(*(str(number) for number in range(len(rows.columns))))
     plan = WorkerPlan(job.definition, job.layout, limits, str(folder), tuple(rows.columns))
     with warnings.catch_warnings():
-        # PySpark 4.3 warns of pandas 3 wherever it meets Arrow; no row of ours goes through pandas.
+        # PySpark 4.3 warns of pandas 3 whenever Arrow is used; our rows do not go through pandas.
         warnings.simplefilter("ignore", FutureWarning)
         staged = numbered.mapInArrow(plan, "file string")
     return [folder / row.file for row in staged.collect()]
-
-
-def _and_then(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest
 
 
 def _sync(path: Path) -> None:

@@ -1,6 +1,6 @@
-"""What may be changed of a stream while it is in use, as rules for histories: layouts, search keys, lifetimes, columns.
+"""Hypothesis rules that change a stream while it is in use: layouts, search keys, lifetimes, columns.
 
-Mixed into `History`: the truth knows nothing of layouts, so a change of layout must change no answer at all.
+They are mixed into the histories of integration tests. The oracle knows no layouts, so a relayout must change no answer.
 """
 
 import math

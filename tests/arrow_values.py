@@ -1,4 +1,4 @@
-"""Values of every Arrow type that our own page reader and writer know, for tests that compare them with pyarrow."""
+"""Random values of every Arrow type that our Parquet reader and writer know, for comparisons with pyarrow."""
 
 import datetime
 import decimal

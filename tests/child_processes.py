@@ -1,4 +1,4 @@
-"""What tests run in other processes. Functions only, importable by name; each gets plain values."""
+"""Functions that tests run in other processes: importable by name, and called with plain values only."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from sample_streams import SHAPES
 
 
 def run(path: str, shape: str, operations: list[Any], progress: str, files: Any = None) -> None:
-    """Perform a scenario, writing down how many operations are done."""
+    """Perform operations, noting in a file how many are done."""
     with Path(progress).open("ab", buffering=0) as log, recorded_history.open_warehouse(Path(path), files=files) as wh:
         for operation in operations:
             recorded_history.perform(wh, SHAPES[shape], operation)
@@ -21,12 +21,12 @@ def run(path: str, shape: str, operations: list[Any], progress: str, files: Any 
 
 
 def run_until_step(path: str, shape: str, operations: list[Any], progress: str, step: str, nth: int) -> None:
-    """Perform a scenario and die at a named step."""
+    """Perform operations and kill this process at the nth pass of a named step."""
     run(path, shape, operations, progress, KillAtStep(step, nth))
 
 
 def run_until_call(path: str, shape: str, operations: list[Any], progress: str, nth: int) -> None:
-    """Perform a scenario and die at the nth function call: a random moment that can be repeated."""
+    """Perform operations and kill this process at the nth function call, which can be repeated exactly."""
     left = nth
 
     def count(*_: Any) -> None:
@@ -40,7 +40,7 @@ def run_until_call(path: str, shape: str, operations: list[Any], progress: str, 
 
 
 def run_until_alarm(path: str, shape: str, operations: list[Any], progress: str, seconds: float) -> None:
-    """Perform a scenario and die after some time, wherever that is: also inside the kernel, LMDB or Arrow."""
+    """Perform operations and kill this process after some time, perhaps inside the kernel, LMDB or Arrow."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     run(path, shape, operations, progress)
@@ -71,16 +71,16 @@ def run_with_small_files(path: str, shape: str, operations: list[Any], limit: in
     with recorded_history.open_warehouse(Path(path)) as wh:
         before, (soft, hard) = recorded_history.state(wh), resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-        told = ""
+        message = ""
         try:
             for operation in operations:
                 recorded_history.perform(wh, SHAPES[shape], operation)
                 before = recorded_history.state(wh)
         except windrow.WindrowError as error:
-            told = f"{type(error).__name__}: {error}"
+            message = f"{type(error).__name__}: {error}"
         same = recorded_history.state(wh) == before
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        queue.put((told, same))
+        queue.put((message, same))
         for operation in operations:
             recorded_history.perform(wh, SHAPES[shape], operation)
 
@@ -100,14 +100,14 @@ def open_and_tell_id(path: str, queue: Any) -> None:
         queue.put(json.loads((Path(path) / "windrow.json").read_text())["uuid"])
 
 
-# -- Every slide puts in rows that carry its number, so that an answer must be one slide's state. ----------------------
+# -- Every slide inserts rows that carry its number, so that an answer shows which slide's state it is. ---------------
 
 SLOTS, PER_SLOT, KEYS = 4, 30, 5
 """Rows live for SLOTS slots; each slot has PER_SLOT rows, evenly over KEYS keys."""
 
 
 def numbered_rows(slot: int) -> Any:
-    """The rows of one slot."""
+    """Make the rows of one slot."""
     import pyarrow as pa
 
     from sample_streams import BASE, DELTA, US
@@ -124,7 +124,7 @@ def numbered_rows(slot: int) -> Any:
 
 
 def create_numbered(path: str, index: Any, **options: Any) -> None:
-    """A warehouse for numbered rows."""
+    """Create a warehouse for numbered rows."""
     from sample_streams import DELTA
 
     with recorded_history.open_warehouse(Path(path), **options) as wh:
@@ -148,21 +148,21 @@ def slide_numbered(wh: Any, slot: int) -> Any:
 
 
 def slot_of_answer(slots: list[int], per_slot: int) -> int:
-    """The slide whose state an answer is; an answer that is no slide's state is an error."""
+    """Find the slide whose state an answer is; it is an error if there is none."""
     from collections import Counter
 
-    found = Counter(slots)
-    if not found:
+    counts = Counter(slots)
+    if not counts:
         return 0
-    last = max(found)
+    last = max(counts)
     whole = dict.fromkeys(range(max(1, last - SLOTS + 1), last + 1), per_slot)
-    if found != whole:
-        raise AssertionError(f"no slide has this state: {sorted(found.items())}")
+    if counts != whole:
+        raise AssertionError(f"no slide has this state: {sorted(counts.items())}")
     return last
 
 
 def write_numbered(path: str, stop: str, gc: bool) -> None:
-    """The writer: one slide after the other, until it is told to stop."""
+    """Slide again and again until the file `stop` exists."""
     slot = 0
     with recorded_history.open_warehouse(Path(path)) as wh:
         while not Path(stop).exists():
@@ -173,7 +173,7 @@ def write_numbered(path: str, stop: str, gc: bool) -> None:
 
 
 def write_numbered_changing(path: str, stop: str, seed: int) -> None:
-    """The same writer, whose stream changes its layout and its search key, moves rows, and changes its mind."""
+    """Slide again and again, with changes of layout and search key, moves of rows, and cancelled relayouts."""
     import random
 
     from windrow import Index
@@ -194,7 +194,7 @@ def write_numbered_changing(path: str, stop: str, seed: int) -> None:
 
 
 def read_numbered(path: str, states: int) -> None:
-    """A reader: scans, probes and snapshots until it has seen so many different states."""
+    """Scan, probe and take snapshots until so many different states were seen."""
     seen, last, answers = set(), 0, 0
     with recorded_history.open_warehouse(Path(path)) as wh:
         while len(seen) < states:
@@ -214,7 +214,7 @@ def read_numbered(path: str, states: int) -> None:
 
 
 def scan_slowly(path: str, queue: Any, go: Any) -> None:
-    """Take a snapshot and the first batch of a scan, say so, wait to be let go, and read the rest."""
+    """Take a snapshot and the first batch of a scan, wait for a message, and read the rest."""
     with recorded_history.open_warehouse(Path(path)) as wh:
         snapshot = wh.snapshot()
         reader = snapshot.scan("s", columns=["slot"])
@@ -226,14 +226,14 @@ def scan_slowly(path: str, queue: Any, go: Any) -> None:
 
 
 def scan_once(path: str, queue: Any) -> None:
-    """One scan and one probe."""
+    """Scan once and probe once."""
     with recorded_history.open_warehouse(Path(path)) as wh:
         slot = slot_of_answer(wh.scan("s").read_all().column("slot").to_pylist(), PER_SLOT)
         queue.put((slot, wh.probe("s", 0).num_rows, wh.stream("s").slide))
 
 
 def check_and_leave(path: str, queue: Any) -> None:
-    """Open, clean up, check, read, leave."""
+    """Open, reclaim, check, read and close."""
     with recorded_history.open_warehouse(Path(path)) as wh:
         wh.gc()
         problems = list(wh.check().problems)
@@ -263,7 +263,7 @@ def append_and_hash(path: str, shape: str, batches: list[Any], queue: Any) -> No
 
 
 def fork_and_use(path: str, queue: Any) -> None:
-    """Fork with an open warehouse and a snapshot; child and parent go on as the design says."""
+    """Fork with an open warehouse and a snapshot: the child is refused, the parent goes on."""
     import gc
 
     import windrow
@@ -296,27 +296,27 @@ def fork_and_use(path: str, queue: Any) -> None:
                     use()
                 except windrow.ClosedError as error:
                     refused += "fork" in str(error)
-            own = recorded_history.open_warehouse(Path(path))
-            slide_numbered(own, 2)
+            reopened = recorded_history.open_warehouse(Path(path))
+            slide_numbered(reopened, 2)
             snapshot.close()
             wh.close()
-            own.close()
+            reopened.close()
             gc.collect()
             code = 0 if refused == 13 else 2
         finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)
-    still = sorted(p.name for p in (Path(path) / "catalog" / "pins").iterdir())
+    pins_after = sorted(p.name for p in (Path(path) / "catalog" / "pins").iterdir())
     old = slot_of_answer(snapshot.scan("s").read_all().column("slot").to_pylist(), PER_SLOT)
     new = slot_of_answer(wh.scan("s").read_all().column("slot").to_pylist(), PER_SLOT)
     third = slide_numbered(wh, 3).slide
     problems = list(wh.check().problems)
-    queue.put((os.waitstatus_to_exitcode(status), pins == still, old, new, third is not None, problems))
+    queue.put((os.waitstatus_to_exitcode(status), pins == pins_after, old, new, third is not None, problems))
     wh.close()
 
 
 def hold_and_wait(path: str, queue: Any) -> None:
-    """Take a snapshot, start a scan, and never let go."""
+    """Take a snapshot, start a scan, and hold both for ever."""
     wh = recorded_history.open_warehouse(Path(path))
     held = [wh.snapshot(), wh.scan("s")]
     queue.put(len(held))
@@ -324,7 +324,7 @@ def hold_and_wait(path: str, queue: Any) -> None:
 
 
 def stage_and_wait(path: str, queue: Any, step: str) -> None:
-    """Append and slide up to a step, and stop there for ever."""
+    """Append and slide up to a step, and wait there for ever."""
     from faulty_disks import CallAtStep
 
     def stop() -> None:
@@ -368,7 +368,7 @@ def read_damaged(path: str, file: str, seed: int, turns: int, queue: Any) -> Non
 
 
 def create_periodic(path: str) -> None:
-    """A warehouse for numbered rows with queries of every way to deliver; what is in a slide is in its answer."""
+    """Create a warehouse for numbered rows with periodic queries of every kind of delivery."""
     from sample_streams import DELTA
 
     create_numbered(path, "auto")
@@ -386,7 +386,7 @@ def create_periodic(path: str) -> None:
 
 
 def shrink_inline_results() -> None:
-    """Let even the smallest results take every way there is: into files at once, or gathered and rolled."""
+    """Lower the limits of inline results, so that small ones are also written to files and merged."""
     from windrow.queries.periodic import result_store
 
     result_store.INLINE_BYTES = 1800
@@ -394,13 +394,13 @@ def shrink_inline_results() -> None:
 
 
 def slide_and_run(wh: Any, slot: int) -> list[Any]:
-    """One slot of numbered rows, and a round."""
+    """Slide in one slot of numbered rows and run what is due."""
     slide_numbered(wh, slot)
     return list(wh.run_due())
 
 
 def run_periodic_until_step(path: str, progress: str, step: str, nth: int, slots: int) -> None:
-    """Slide and run, and die at the nth time that a step is reached."""
+    """Slide and run, and kill this process at the nth pass of a step."""
     shrink_inline_results()
     with (
         Path(progress).open("ab", buffering=0) as log,
@@ -412,7 +412,7 @@ def run_periodic_until_step(path: str, progress: str, step: str, nth: int, slots
 
 
 def run_periodic_rounds(path: str, stop: str, queue: Any) -> None:
-    """Make rounds until told to stop; gives what was delivered by this process."""
+    """Run what is due until the file `stop` exists; report what this process delivered."""
     shrink_inline_results()
     done = []
     with recorded_history.open_warehouse(Path(path)) as wh:
@@ -423,7 +423,7 @@ def run_periodic_rounds(path: str, stop: str, queue: Any) -> None:
 
 
 def run_views_until_step(path: str, operations: list[Any], progress: str, step: str, nth: int) -> None:
-    """Do the operations of `viewing`, noting each one that is done, and die at the nth time that a step is reached."""
+    """Perform operations of `view_histories`, noting each, and kill this process at the nth pass of a step."""
     import view_histories
 
     with (

@@ -1,4 +1,4 @@
-"""The command line on one warehouse, called in this process, and a stream of packets for it to work on."""
+"""The command line called in this process on one warehouse, and a stream of packets to try it with."""
 
 import csv
 import datetime as dt
@@ -33,12 +33,12 @@ def table(*seconds: int) -> pa.Table:
 
 
 def shown(row: dict) -> dict:
-    """A row as JSON has it."""
+    """Convert a row as JSON shows it."""
     return {k: v.isoformat().replace("+00:00", "Z") if isinstance(v, dt.datetime) else v for k, v in row.items()}
 
 
-def by_time(found: list[dict]) -> list[dict]:
-    return sorted(found, key=lambda row: row["ts"])
+def by_time(rows: list[dict]) -> list[dict]:
+    return sorted(rows, key=lambda row: row["ts"])
 
 
 def lines(text: str) -> list[dict]:
@@ -64,7 +64,7 @@ class CommandLine:
         return json.loads(self(*arguments, "--json", **options).stdout)
 
     def error(self, *arguments, code=1, **options):
-        """The one line that a mistake is told in."""
+        """Run a command that must fail; return its one line of error."""
         result = self(*arguments, code=code, **options)
         assert result.stdout == ""
         if code == 1:
@@ -74,7 +74,7 @@ class CommandLine:
 
 
 def write(data: pa.Table, file) -> None:
-    """Write a table by other means than ours."""
+    """Write a table without using the product's own writers."""
     name = file.name.removesuffix(".gz")
     if name.endswith(".parquet"):
         pq.write_table(data, file)

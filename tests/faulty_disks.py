@@ -1,4 +1,4 @@
-"""Disks that fail, stop or remember where a test wants them to, and a process pool whose children may die."""
+"""Disks that fail, stop or record where a test wants it, and child processes that may be killed."""
 
 import errno
 import multiprocessing
@@ -24,14 +24,14 @@ PATIENCE = 60
 
 
 def start_child(target: Callable[..., Any], *args: Any) -> BaseProcess:
-    """Run a function of `children` in a process of its own."""
+    """Run a function of `child_processes` in a process of its own."""
     child = PROCESSES.Process(target=target, args=args, daemon=True)
     child.start()
     return child
 
 
 def join_child(child: BaseProcess) -> int:
-    """Wait for a child; gives its exit code, negative for the signal that ended it."""
+    """Wait for a child; return its exit code, negative for the signal that ended it."""
     child.join(PATIENCE)
     if child.exitcode is None:
         child.kill()
@@ -41,7 +41,7 @@ def join_child(child: BaseProcess) -> int:
 
 
 def kill_child(child: BaseProcess) -> None:
-    """End a child as the power switch would."""
+    """Kill a child, as a power failure would."""
     assert child.pid is not None
     os.kill(child.pid, signal.SIGKILL)
     child.join()
@@ -59,7 +59,7 @@ class CountingDisk(FileSystem):
         self.steps[step] += 1
 
     def counted(self, call: str) -> int:
-        """The number of a call among those of its kind; some are made side by side."""
+        """Count a call among those of its kind, which threads may make at once."""
         with self._guard:
             self.calls[call] += 1
             return self.calls[call]
@@ -78,7 +78,7 @@ class CountingDisk(FileSystem):
 
 
 class KillAtStep(FileSystem):
-    """Ends its own process, without any farewell, at the nth time that a step is reached."""
+    """Kills its own process at the nth pass of a step."""
 
     def __init__(self, step: str, nth: int) -> None:
         self.step = step
@@ -182,7 +182,7 @@ class _Writes:
 
 
 class RecordingDisk(FileSystem):
-    """Remembers what was done to the disk, in order."""
+    """Records what was done to the disk, in order."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, ...]] = []
@@ -209,9 +209,9 @@ def small_disk(path: Path, size: str, options: str = "") -> Any:
     import subprocess
 
     path.mkdir(parents=True)
-    asked = ["mount", "-t", "tmpfs", "-o", f"size={size}{options}", "windrow-test", str(path)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}{options}", "windrow-test", str(path)]
     try:
-        mounted = subprocess.run(asked, check=False, capture_output=True).returncode == 0
+        mounted = subprocess.run(command, check=False, capture_output=True).returncode == 0
     except OSError:
         mounted = False
     try:

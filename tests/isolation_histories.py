@@ -35,7 +35,7 @@ KINDS = {
 
 
 class History:
-    """A stream and the truth about it, moved on together."""
+    """A stream and its oracle, which take the same appends and slides."""
 
     def __init__(self, path: Path, kind: str, chance: random.Random) -> None:
         self.shape, self.chance, self.number = KINDS[kind], chance, 0
@@ -44,7 +44,7 @@ class History:
         self.truth = self.shape.oracle()
 
     def rows(self, count: int) -> list[dict[str, Any]]:
-        """Rows of the coming slots: some in time, some late, some far ahead of the clock."""
+        """Make rows around the clock: some in time, some late, some far ahead."""
         made = []
         now = self.truth.now if self.truth.now is not None else BASE
         for _ in range(count):
@@ -56,7 +56,7 @@ class History:
         return made
 
     def move(self, slots: int = 1, rows: int | None = None) -> None:
-        """Append and slide, here and in the oracle."""
+        """Append and slide, in the warehouse and in the oracle."""
         made = self.rows(self.chance.randint(0, 14) if rows is None else rows)
         if made:
             self.wh.append(STREAM, self.shape.table(made))
@@ -66,7 +66,7 @@ class History:
         assert self.wh.slide(STREAM, to=when(to)).slide == self.truth.slide(CLOCK, to).slide
 
     def window(self) -> tuple[str, Any]:
-        """A clause and which of the live rows it means at a slide."""
+        """Choose a window clause, and a function that finds its rows in the oracle."""
         kind = self.chance.choice(("all", "range", "range", "range", "odd", "since", "between"))
         lengths = [n * DELTA for n in range(1, 6)]
         if kind == "all":
@@ -82,7 +82,7 @@ class History:
         return clause, lambda truth: [r for r in truth.live() if start < r.ts <= stop]
 
     def expected(self, statement: str, rows: Iterable[oracle.Row], params: Any = None) -> list[tuple[Any, ...]]:
-        """What plain DuckDB says over exactly these rows."""
+        """Ask plain DuckDB over exactly these rows."""
         with duckdb.connect() as plain:
             plain.execute("SET TimeZone = 'UTC'")
             plain.register(STREAM, self.shape.table([row.values for row in rows]))
@@ -91,12 +91,12 @@ class History:
 
 
 def hosts() -> pa.Table:
-    """A table to join with: not every key, and one twice."""
+    """Make a table to join with, which lacks some keys and has one twice."""
     return pa.table({"id": [0, 1, 1, 2], "name": ["zero", "one", "uno", "two"]})
 
 
 def stamp(time: int) -> str:
-    """A time as a clause has it."""
+    """Write a time for a window clause."""
     return windrow.times.to_datetime(time).strftime("%Y-%m-%d %H:%M:%S.%f")  # type: ignore[attr-defined]
 
 
@@ -184,24 +184,24 @@ def numbered(slot: int) -> list[tuple[int, int, int, int]]:
     chance = random.Random(slot)
     rows = []
     for number in range(12):
-        at = BASE + (slot - chance.choice((1, 1, 1, 2, -1, -2))) * DELTA + chance.randint(1, DELTA)
-        rows.append((at, at + chance.randint(1, LIVES * DELTA), number % 3, slot * 100 + number))
+        time = BASE + (slot - chance.choice((1, 1, 1, 2, -1, -2))) * DELTA + chance.randint(1, DELTA)
+        rows.append((time, time + chance.randint(1, LIVES * DELTA), number % 3, slot * 100 + number))
     return rows
 
 
 def state_at(slide: int) -> list[tuple[int, int]]:
     """(k, n) of the rows in the window at a slide."""
     now = BASE + slide * DELTA
-    found = []
+    rows = []
     for slot in range(max(1, slide - LIVES - 3), slide + 1):
         taken = BASE + (slot - 1) * DELTA  # rows that were dead when they were appended are rejected
         first = slot == 1
-        found += [
+        rows += [
             (k, n)
             for ts, exp, k, n in numbered(slot)
             if ts <= now < exp and ts > now - SPAN * DELTA and (first or exp > taken)
         ]
-    return found
+    return rows
 
 
 def answer_at(text: str, slide: int) -> list[tuple[Any, ...]]:
@@ -241,7 +241,7 @@ def create_numbered(path: str, layout: str) -> None:
 
 
 class ReaderObservation(NamedTuple):
-    """What a reader of `read_numbered` was told."""
+    """One answer that `read_numbered` was given."""
 
     level: str
     text: str
@@ -255,11 +255,11 @@ class ReaderObservation(NamedTuple):
 
 
 def read_numbered(path: str, rounds: int, queue: Any) -> None:
-    """Ask at every level again and again; tells an `ReaderObservation` of each."""
+    """Run statements at every level again and again; report a `ReaderObservation` of each."""
     from windrow.queries import incremental
 
     incremental.READ_BYTES = 1
-    told, works = [], []
+    observations, works = [], []
     real = incremental.IncrementalAggregation.run
     incremental.IncrementalAggregation.run = lambda self: (works.append(self), real(self))[1]
     base = BASE // DELTA
@@ -281,5 +281,5 @@ def read_numbered(path: str, rounds: int, queue: Any) -> None:
                     )
                 looks = works[-1].rounds if works else 0
                 stale = answer.staleness.total_seconds() * 1e6 / DELTA
-                told.append(ReaderObservation(level, text, slide, answer.version, stale, looks))
-    queue.put(told)
+                observations.append(ReaderObservation(level, text, slide, answer.version, stale, looks))
+    queue.put(observations)

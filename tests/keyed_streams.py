@@ -1,4 +1,4 @@
-"""Streams of keys and numbers, by the minute: what views are tried with by hand."""
+"""Helpers for views tried by hand: streams of a key and a number, with times in minutes."""
 
 from typing import Any
 

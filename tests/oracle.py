@@ -1,7 +1,7 @@
-"""The plain-Python truth: a stream as a list of rows. Everything that the warehouse answers is compared with this.
+"""The oracle: a stream in plain Python, as a list of rows, with which all answers of the warehouse are compared.
 
-Nothing here is quick, nothing is shared with the package: lists, comparisons and whole-number arithmetic, straight from
-the words of the design. Times are integers, microseconds UTC.
+It is slow, and shares no code with the package: lists, comparisons and integer arithmetic, straight from the design.
+Times are integers, microseconds UTC.
 
         slot j-1            slot j             slot j+1
     ───────────────┤────────────────────┤────────────────────┤
@@ -124,8 +124,8 @@ class Oracle:
     rejects: list[tuple[dict[str, Any], str, str]] = field(default_factory=list)
     """Rows that were not taken, why, and whose they were."""
     batches: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=dict)
-    heard: dict[str, Source] = field(default_factory=dict)
-    told: int | None = None
+    source_states: dict[str, Source] = field(default_factory=dict)
+    latest_target: int | None = None
     """The latest explicit `to` of a slide."""
     inserted: int = 0
     expired: int = 0
@@ -169,11 +169,11 @@ class Oracle:
                 reasons[why] += 1
                 self.rejects.append((values, why, source))
         self.spool += taken
-        heard = self.heard.setdefault(source, Source())
-        heard.failed = False
+        state = self.source_states.setdefault(source, Source())
+        state.failed = False
         if taken:
             greatest = max(row.ts for row in taken)
-            heard.max_ts = greatest if heard.max_ts is None else max(heard.max_ts, greatest)
+            state.max_ts = greatest if state.max_ts is None else max(state.max_ts, greatest)
         return ExpectedAppend(len(rows), len(taken), dict(reasons), sum(self.is_late(row) for row in taken))
 
     def _row(self, values: dict[str, Any]) -> Row:
@@ -255,26 +255,26 @@ class Oracle:
         """Nothing at or before `up_to` will follow."""
         if up_to > clock + self.max_ahead:
             raise SlideRefused
-        heard = self.heard.setdefault(source or (self.sources[0] if self.sources else "default"), Source())
-        heard.heartbeat = up_to if heard.heartbeat is None else max(heard.heartbeat, up_to)
-        heard.failed = False
+        state = self.source_states.setdefault(source or (self.sources[0] if self.sources else "default"), Source())
+        state.heartbeat = up_to if state.heartbeat is None else max(state.heartbeat, up_to)
+        state.failed = False
 
     def fail(self, source: str) -> None:
         """The source is declared failed."""
-        self.heard.setdefault(source, Source()).failed = True
+        self.source_states.setdefault(source, Source()).failed = True
 
     def names(self) -> tuple[str, ...]:
         """The sources that count."""
-        return self.sources or tuple(self.heard)
+        return self.sources or tuple(self.source_states)
 
     def excluded(self, name: str) -> bool:
         """Whether the stream goes on without it."""
-        return self.on_source_failure == "exclude" and name in self.heard and self.heard[name].failed
+        return self.on_source_failure == "exclude" and name in self.source_states and self.source_states[name].failed
 
     def own_progress(self, name: str) -> int | None:
         """The greater of its last heartbeat and its greatest accepted ts minus slack."""
-        heard = self.heard.get(name, Source())
-        seen = [heard.heartbeat, None if heard.max_ts is None else heard.max_ts - self.slack]
+        state = self.source_states.get(name, Source())
+        seen = [state.heartbeat, None if state.max_ts is None else state.max_ts - self.slack]
         return max((t for t in seen if t is not None), default=None)
 
     def progress(self, name: str) -> int | None:
@@ -295,8 +295,8 @@ class Oracle:
         """How far the stream may slide by itself."""
         reached = [self.progress(name) for name in self.names() if not self.excluded(name)]
         upto = None if not reached or None in reached else min(t for t in reached if t is not None)
-        if not self.sources and self.told is not None:
-            upto = self.told if upto is None else max(upto, self.told)
+        if not self.sources and self.latest_target is not None:
+            upto = self.latest_target if upto is None else max(upto, self.latest_target)
         return upto
 
     # -- slide -----------------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ class Oracle:
         self.spool, self.slide_number = [], slot
         self.inserted, self.expired, self.late = self.inserted + len(came), self.expired + gone, self.late + late
         if to is not None:
-            self.told = to if self.told is None else max(self.told, to)
+            self.latest_target = to if self.latest_target is None else max(self.latest_target, to)
         return ExpectedSlide(True, slot, len(came), gone, late, missing)
 
     # -- answers ---------------------------------------------------------------------------------------------------

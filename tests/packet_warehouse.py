@@ -1,4 +1,4 @@
-"""A small warehouse for tests of SQL: packets that live 16 minutes, hosts to join with, twenty minutes of history."""
+"""A small warehouse for tests of SQL: packets that live 16 minutes, a table of hosts, twenty minutes of history."""
 
 import datetime as dt
 from collections.abc import Iterator
@@ -21,9 +21,9 @@ ROWS_PER_MINUTE = 600
 def make_minute(number: int) -> pa.Table:
     """The rows of one minute, counted from 1."""
     start = NOON + dt.timedelta(minutes=number - 1)
-    at = [start + dt.timedelta(seconds=i % 60, milliseconds=100) for i in range(ROWS_PER_MINUTE)]
+    times = [start + dt.timedelta(seconds=i % 60, milliseconds=100) for i in range(ROWS_PER_MINUTE)]
     columns = [
-        at,
+        times,
         [i % 60 for i in range(ROWS_PER_MINUTE)],
         list(range(ROWS_PER_MINUTE)),
         [f"m{number}" for _ in range(ROWS_PER_MINUTE)],

@@ -1,7 +1,7 @@
-"""Random standing queries over a random world, and the truth about them: which runs there must be, and what each must say.
+"""Random periodic queries over a random warehouse, with the runs that there must be and what each must answer.
 
-A `PeriodicHistory` registers statements of `questions.Questions` with periods, moves the world on, makes rounds, restarts, adds and drops
-queries, and keeps beside it what plain DuckDB says over the oracle's rows at each slide at which a run was due.
+A `PeriodicHistory` registers statements with periods, appends, slides, runs what is due, restarts, adds and drops
+queries. Beside it stands what plain DuckDB says over the oracle's rows at each slide at which a run was due.
 """
 
 import random
@@ -23,13 +23,13 @@ Slides = dict[str, int]
 
 @dataclass
 class PeriodicStatements(StatementGenerator):
-    """Writes statements whose windows can be looked at again and again."""
+    """Writes statements whose windows can be computed again after each slide."""
 
     looks: list[tuple[RandomStream, Callable[[], list[Row]]]] = field(default_factory=list)
     periods: dict[str, int] = field(default_factory=dict)
 
     def window(self, stream: RandomStream | None = None) -> tuple[RandomStream, str]:
-        """A stream with a window, mostly one that paces the query."""
+        """Choose a stream and a window, mostly one with a period."""
         choice, stream = self.choice, stream or self.choice.choice(self.world.streams)
         truth, name = stream.truth, sql_name(stream.name, self.choice)
         kind = choice.choice(("range", "range", "range", "all", "rows")) if self.periods else "range"
@@ -57,14 +57,14 @@ class PeriodicStatements(StatementGenerator):
         return stream, f"⟨{len(self.references) - 1}⟩"
 
     def next(self) -> tuple[StatementPair, list[tuple[RandomStream, Callable[[], list[Row]]]], dict[str, int]]:
-        """A statement, how to see its windows, and its periods in slots by stream."""
+        """Write a statement; return it with its windows and its periods in slots by stream."""
         self.looks, self.periods = [], {}
         return self.ask(), self.looks, self.periods
 
 
 @dataclass
 class ExpectedQuery:
-    """One registered query and what must come of it."""
+    """A registered query and the results that it must have."""
 
     name: str
     question: StatementPair
@@ -74,15 +74,15 @@ class ExpectedQuery:
     """The stream that numbers its runs."""
     missed: str
     last: Slides
-    """Where its streams stood at the last run."""
+    """The slides of its streams at the last run."""
     seen: Slides
-    """Where they stood when a run was last found due by a slide."""
+    """The slides of its streams when a slide last made a run due."""
     waiting: list[tuple[Slides, Any]] = field(default_factory=list)
     expected: dict[int, Any] = field(default_factory=dict)
 
 
 class PeriodicHistory:
-    """A world with standing queries."""
+    """A random warehouse with periodic queries."""
 
     def __init__(self, path: Path, seed: int, **size: int) -> None:
         self.path, self.choice = path, random.Random(seed)
@@ -100,20 +100,20 @@ class PeriodicHistory:
     # -- the truth
 
     def slides(self, query: ExpectedQuery) -> Slides:
-        """Where the streams that pace a query stand."""
+        """Find the slides of the streams that have a period in a query."""
         found = {s.name: s.truth.slide_number for s in self.world.streams if s.name in query.periods}
         return {name: number for name, number in found.items() if number is not None}
 
     @staticmethod
     def due(query: ExpectedQuery, since: Slides, now: Slides) -> bool:
-        """Every stream has entered a later period than it was in."""
+        """Whether every stream has entered a later period."""
         return all(
             name in now and (name not in since or now[name] // slots > since[name] // slots)
             for name, slots in query.periods.items()
         )
 
     def truth(self, query: ExpectedQuery) -> Any:
-        """What plain DuckDB says of the windows as they are now."""
+        """Ask plain DuckDB over the windows as they are now."""
         tables = {f"t{at}": stream.rows(look()) for at, (stream, look) in enumerate(query.looks)}
         if "hosts" in query.question.tables:
             tables["hosts"] = self.world.hosts
@@ -143,7 +143,7 @@ class PeriodicHistory:
         self.log.append(f"add {name} {missed} {periods}: {question.ours} {question.parameters}")
 
     def drop(self) -> None:
-        """Drop one."""
+        """Drop a query."""
         if self.queries:
             name = self.choice.choice(sorted(self.queries))
             self.wh.drop_query(name)
@@ -151,7 +151,7 @@ class PeriodicHistory:
             self.log.append(f"drop {name}")
 
     def append(self) -> None:
-        """Rows in time, late, early and dead."""
+        """Append rows in time, late, early and expired."""
         stream = self.choice.choice(self.world.streams)
         now = stream.truth.now
         self.world._append(
@@ -173,7 +173,7 @@ class PeriodicHistory:
                     query.waiting.append((now, self.truth(query)))
 
     def round(self) -> None:
-        """Run what is due, and note what must have come of it."""
+        """Run what is due, and note which results there must be."""
         reports = self.wh.run_due()
         self.log.append(f"round: {[(r.query, r.slide, r.outcome) for r in reports]}")
         for query in list(self.queries.values()):
@@ -197,7 +197,7 @@ class PeriodicHistory:
         return [(now, self.truth(query))]
 
     def _failed(self, query: ExpectedQuery, reports: list[Any]) -> None:
-        """What plain DuckDB cannot answer either is a failed run; such a query is not followed further."""
+        """Expect a failed run where plain DuckDB fails too, and drop the query."""
         assert [r.outcome for r in reports if r.query == query.name][-1:] == ["failed"], self.told(query)
         self.wh.drop_query(query.name)
         del self.queries[query.name]
@@ -222,7 +222,7 @@ class PeriodicHistory:
     # -- comparing
 
     def told(self, query: ExpectedQuery) -> str:
-        """What happened, for a failure."""
+        """Describe the history, for the message of a failed assertion."""
         return "\n".join([f"{query.name}: {query.question.ours}", f"plain: {query.question.plain}", *self.log])
 
     def check(self) -> None:
@@ -246,7 +246,7 @@ class PeriodicHistory:
         return random_statements.comparable(rows, ordered=False)
 
     def close(self) -> None:
-        """Let go."""
+        """Close the warehouse and DuckDB."""
         self.wh.close()
         self.plain.close()
 
@@ -259,7 +259,7 @@ STEPS: tuple[Callable[[PeriodicHistory], None], ...] = (
 
 
 def run_history(path: Path, seed: int, steps: int, **size: int) -> None:
-    """A life of standing queries, compared with the truth at its end."""
+    """Run a random history of periodic queries, and compare all results at its end."""
     standing = PeriodicHistory(path, seed, **size)
     try:
         for _ in range(6):

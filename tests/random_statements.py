@@ -1,6 +1,6 @@
-"""Random SQL over windows, each statement in two spellings: ours, and plain DuckDB's over the truth.
+"""Random SQL over windows, each statement in two forms: ours, and plain DuckDB's over tables of the same rows.
 
-`StatementGenerator` writes statements over a `World`.
+`StatementGenerator` writes statements over a `RandomWarehouse`.
 """
 
 import datetime as dt
@@ -95,10 +95,10 @@ class StatementGenerator:
         body, ordered = kind(self)
         ours, plain = body, body
         tables = {}
-        for at, reference in enumerate(self.references):
-            ours = ours.replace(f"⟨{at}⟩", reference.ours)
-            plain = plain.replace(f"⟨{at}⟩", f"t{at}")
-            tables[f"t{at}"] = reference.stream.rows(reference.rows)
+        for position, reference in enumerate(self.references):
+            ours = ours.replace(f"⟨{position}⟩", reference.ours)
+            plain = plain.replace(f"⟨{position}⟩", f"t{position}")
+            tables[f"t{position}"] = reference.stream.rows(reference.rows)
         if self.with_hosts:
             tables["hosts"] = self.world.hosts
         return StatementPair(ours, plain, tables, self.parameters, ordered)
@@ -112,7 +112,7 @@ class StatementGenerator:
         more = self.choice.choice(("", " AND a.n % 2 = 0", " AND a.ts IS NOT NULL"))
         last = " GROUP BY odd" if "odd" in what else ""
         reference = self.references[0]
-        asked = []
+        pairs = []
         for _ in range(count):
             self.parameters = {}
             values = [self.value(stream, name) for name, _ in names]
@@ -120,10 +120,10 @@ class StatementGenerator:
             where = " AND ".join([*conditions, f"a.n >= {self.choice.randint(0, 9)}"])
             body = f"SELECT {what} FROM {ref} AS a WHERE {where}{more}{last}"
             plain = {"t0": stream.rows(reference.rows)}
-            asked.append(
+            pairs.append(
                 StatementPair(body.replace("⟨0⟩", reference.ours), body.replace("⟨0⟩", "t0"), plain, self.parameters)
             )
-        return asked
+        return pairs
 
     # -- windows
 

@@ -1,7 +1,7 @@
-"""Streams of random schema, lifetime and layout, with the truth about each.
+"""Random warehouses: streams of random schema, lifetime and layout, each with its oracle.
 
-A `RandomWarehouse` is a warehouse with a few of them, brought through appends, late rows, rows ahead of the clock, slides and
-clean-ups, together with the oracle of each stream. `questions` asks it.
+A `RandomWarehouse` has gone through appends, late rows, rows ahead of the clock, slides and reclaims; statements for it
+come from `random_statements`.
 """
 
 import datetime as dt

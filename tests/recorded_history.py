@@ -1,4 +1,4 @@
-"""A written-down history: operations as data, so that any process can run them, and the truth after each of them."""
+"""A history as data, so that any process can perform it, and the expected state after each operation."""
 
 import copy
 import random
@@ -17,7 +17,7 @@ from windrow.reference_tables import find_table
 Operation = tuple[Any, ...]
 STREAM = "s"
 CLOCK = BASE + 1000 * DELTA
-"""Wall time of a scenario: all of it lies in the past."""
+"""The wall clock: all of a history lies in the past."""
 
 
 def operations(shape: Shape, seed: int, rounds: int = 5, rows: int = 12) -> list[Operation]:
@@ -45,7 +45,7 @@ def operations(shape: Shape, seed: int, rounds: int = 5, rows: int = 12) -> list
 
 
 def perform(wh: windrow.Warehouse, shape: Shape, operation: Operation) -> Any:
-    """Perform one operation."""
+    """Perform one operation on a warehouse."""
     match operation:
         case ("append", rows, batch_id):
             return wh.append(STREAM, shape.table(rows), batch_id=batch_id)
@@ -74,7 +74,7 @@ def perform(wh: windrow.Warehouse, shape: Shape, operation: Operation) -> Any:
 
 
 def expected_states(shape: Shape, done: Sequence[Operation]) -> list[Oracle]:
-    """The truth before the first operation and after each."""
+    """Compute the oracle's state before the first operation and after each."""
     states = [shape.oracle()]
     for operation in done:
         truth = copy.deepcopy(states[-1])
@@ -96,18 +96,18 @@ def expected_states(shape: Shape, done: Sequence[Operation]) -> list[Oracle]:
 
 
 def create(path: Path, shape: str, index: windrow.Index | str) -> None:
-    """A new warehouse with the scenario's stream."""
+    """Create a warehouse with the stream of the history."""
     with open_warehouse(path) as wh:
         SHAPES[shape].create(wh, STREAM, index)
 
 
 def open_warehouse(path: Path, **options: Any) -> windrow.Warehouse:
-    """The scenario's warehouse, at the scenario's wall time."""
+    """Open the warehouse at the wall time of the history."""
     return windrow.open(path, clock=lambda: CLOCK, **options)
 
 
 def state(wh: windrow.Warehouse) -> tuple[Any, ...]:
-    """All that a user can see of the stream."""
+    """Read all that a user can see of the stream."""
     status, rejected = wh.stream(STREAM), wh.rejected(STREAM)
     why = sorted(zip(rejected.column("n").to_pylist(), rejected.column("_reason").to_pylist(), strict=True))
     totals = (status.now, status.inserted, status.expired, status.late, status.spooled_rows)
@@ -119,7 +119,7 @@ def state(wh: windrow.Warehouse) -> tuple[Any, ...]:
 
 
 def expected(truth: Oracle, shape: Shape) -> tuple[Any, ...]:
-    """What `state` must be."""
+    """Compute what `state` must be."""
     why = sorted((values["n"], reason) for values, reason, _ in truth.rejects)
     names = [*shape.schema.names, *getattr(truth, "added", [])]
     rows = sorted((row.values for row in truth.live()), key=lambda values: values["n"])
@@ -133,6 +133,6 @@ def expected(truth: Oracle, shape: Shape) -> tuple[Any, ...]:
 
 
 def assert_sound(wh: windrow.Warehouse) -> None:
-    """`check` finds nothing, and nothing unnamed lies around."""
+    """Assert that `check` finds no problem."""
     report = wh.check()
     assert report.ok, report.problems

@@ -1,4 +1,4 @@
-"""Where tests keep their warehouses: in memory, if the machine has such a place. fsync costs nothing there."""
+"""Folders for the warehouses of tests, in memory if the machine has such a place, where fsync costs nothing."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ MEMORY = Path("/dev/shm")
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A new folder that is gone afterwards."""
+    """Make a new folder and remove it afterwards."""
     path = Path(tempfile.mkdtemp(prefix="windrow-test-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None))
     try:
         yield path

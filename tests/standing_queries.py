@@ -1,4 +1,4 @@
-"""Standing queries for tests: random statements over random histories, and what plain DuckDB says over the true rows."""
+"""Streams with synopses for tests: random periodic queries, and what plain DuckDB says over the oracle's rows."""
 
 import math
 import random
@@ -42,7 +42,7 @@ COUNTED = (
 
 @dataclass
 class QueriedStream:
-    """A stream, its truth, and the standing queries of it."""
+    """A stream, its oracle, and the periodic queries over it."""
 
     wh: windrow.Warehouse
     truth: Oracle
@@ -187,7 +187,7 @@ def register_query(world: QueriedStream, name: str, text: str, slots: int, kind:
 
 
 def drop_query(world: QueriedStream, name: str, kind: str | None) -> None:
-    """Take a query back."""
+    """Drop a query and let its synopses be dropped."""
     with world.wh._store.catalog.write() as tables:
         tables.delete("queries", name.encode())
     del world.queries[name]

@@ -1,4 +1,4 @@
-"""A small world with streams and views beside its truth: operations that can be done twice, and what must be seen."""
+"""Histories of two streams and four views: operations that can be repeated, and the expected state after each."""
 
 import datetime as dt
 import random
@@ -41,32 +41,32 @@ def open_warehouse(path: Path | str, files: Any = None) -> Any:
     return windrow.open(path, clock=lambda: START + 600 * MINUTE, files=files)
 
 
-def rows(given: list[tuple[int, int, int, int]]) -> pa.Table:
-    """(ts, exp, k, x) as Arrow."""
-    return pa.Table.from_pylist([{"ts": time(t), "exp": time(e), "k": k, "x": x} for t, e, k, x in given], SCHEMA)
+def rows(values: list[tuple[int, int, int, int]]) -> pa.Table:
+    """Make a table of (ts, exp, k, x)."""
+    return pa.Table.from_pylist([{"ts": time(t), "exp": time(e), "k": k, "x": x} for t, e, k, x in values], SCHEMA)
 
 
 def read_view(wh: Any, name: str, *, distinct: bool = False) -> Counter[Any]:
-    """What a view holds, in the form of `derived.View.live`."""
+    """Read what a view holds, in the form of `view_oracle.View.live`."""
     definition = wh.stream(name).definition
-    own = {definition.time, definition.expires, "_died"}
-    found: Counter[Any] = Counter()
+    time_columns = {definition.time, definition.expires, "_died"}
+    counts: Counter[Any] = Counter()
     for row in wh.sql(f"SELECT * FROM {name}").arrow().to_pylist():
-        values = tuple((column, value) for column, value in row.items() if column not in own)
+        values = tuple((column, value) for column, value in row.items() if column not in time_columns)
         if distinct:
-            found[values] += 1
+            counts[values] += 1
             continue
         begins, died = micros(row["_ts"]), row.get("_died")
         if definition.expires is not None:
             ends: float = micros(row[definition.expires])
         else:
             ends = view_oracle.NEVER if definition.lifetime is None else begins + definition.lifetime
-        found[(values, begins, ends, None) if died is None else (values, None, None, micros(died))] += 1
-    return found
+        counts[(values, begins, ends, None) if died is None else (values, None, None, micros(died))] += 1
+    return counts
 
 
 def create(path: Path) -> None:
-    """The world before anything happens."""
+    """Create the streams and views."""
     with open_warehouse(path) as wh:
         wh.create_stream("a", SCHEMA, time="ts", key="k", slide="1 minute", lifetime="6 minutes")
         wh.create_stream(
@@ -78,7 +78,7 @@ def create(path: Path) -> None:
 
 
 class ExpectedViews:
-    """What the world must be."""
+    """The expected state of the views, computed by the oracle."""
 
     def __init__(self) -> None:
         self.a = view_oracle.Stream(MINUTE, 0, 6 * MINUTE)
@@ -120,12 +120,12 @@ class ExpectedViews:
 
 
 def state(wh: Any) -> dict[str, Any]:
-    """What the warehouse shows, in the form of `Truth.state`."""
-    found = {}
+    """Read the state of the views, in the form of `ExpectedViews.state`."""
+    states = {}
     for name in VIEWS:
         now = wh.now(name)
-        found[name] = (None if now is None else micros(now), dict(read_view(wh, name, distinct=name == "keys")))
-    return found
+        states[name] = (None if now is None else micros(now), dict(read_view(wh, name, distinct=name == "keys")))
+    return states
 
 
 def operations(seed: int, count: int) -> list[tuple[Any, ...]]:
@@ -147,8 +147,8 @@ def operations(seed: int, count: int) -> list[tuple[Any, ...]]:
 
 
 def perform(wh: Any, operation: tuple[Any, ...]) -> None:
-    kind, name, given = operation[:3]
+    kind, name, argument = operation[:3]
     if kind == "append":
-        wh.append(name, rows(given), batch_id=operation[3])
+        wh.append(name, rows(argument), batch_id=operation[3])
     else:
-        wh.slide(name, to=time(given))
+        wh.slide(name, to=time(argument))

@@ -1,1 +1,1 @@
-"""Systems under test: what each must do, set up the way its own documentation recommends, with equal durability."""
+"""The systems under test, each set up as its own documentation recommends, with equal durability."""

@@ -1,4 +1,4 @@
-"""What a system under test does. A floor only writes; a store also answers."""
+"""The interface of a system under test: a store updates and answers, a lower bound only writes."""
 
 from collections.abc import Callable
 from pathlib import Path

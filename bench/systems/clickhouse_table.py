@@ -1,7 +1,6 @@
-"""ClickHouse inside this process (chdb): a MergeTree sorted by key and expiry, and its three ways to be rid of rows.
+"""ClickHouse in this process (chdb): a MergeTree sorted by key and expiry, with its three ways to remove rows.
 
-Queries filter by expiry in all three: a TTL is applied when parts happen to merge, so without the filter expired rows
-would be in the answers.
+Queries filter by expiry in all three, because a TTL is applied only when parts happen to merge.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Floors: what the disk and the fastest known way of sorting and writing allow, without index, catalog or deletion."""
+"""Lower bounds: the fastest known ways to write a batch, without index, catalog or deletion."""
 
 import os
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Parquet in hive-partitioned folders, one per slot, written and read by DuckDB: what many people build by hand."""
+"""Parquet in hive-partitioned folders, one per slot, written and read by DuckDB, as many users build it by hand."""
 
 import os
 import shutil

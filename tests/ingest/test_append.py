@@ -339,8 +339,10 @@ class Test_storage_order_in_one_number:
         from windrow.ingest import expressions
 
         packed = []
-        pack = expressions.pack
-        monkeypatch.setattr(expressions, "pack", lambda *args: packed.append(pack(*args)) or packed[-1])
+        build_packed_key = expressions.build_packed_key
+        monkeypatch.setattr(
+            expressions, "build_packed_key", lambda *args: packed.append(build_packed_key(*args)) or packed[-1]
+        )
         schema = pa.schema([("ts", UTC), ("exp", UTC), ("day", pa.date32()), ("n", pa.int64()), ("b", pa.bool_())])
         options = {"slide": "1 minute", "expires": "exp", "max_lifetime": "30 minutes"}
         key = ["day", "n", "b"]

@@ -1,4 +1,4 @@
-"""The command line, in the same words as the Python interface. A command is a line in `COMMANDS`, imported on use."""
+"""The command line, with the names of the Python interface. Each command is listed here and imported on use."""
 
 import click
 
@@ -30,7 +30,7 @@ COMMANDS = {
 }
 
 
-@click.group(cls=TopGroup, homes=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=TopGroup, locations=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "-w",
     "--warehouse",

@@ -1,8 +1,6 @@
-"""Commands that make, watch and look after a warehouse: init, adopt, status, check, gc, demo.
+"""Commands that create, watch and look after a warehouse: init, adopt, status, check, gc, advise, demo and bench.
 
-The command `windrow advise`: what layout would serve a stream best, as a table, and why.
-
-`windrow bench`: the benchmarks stand beside the package in its source tree, and are found and run from there.
+The benchmarks are not part of the installed package; they are found beside it in a checkout and run from there.
 """
 
 import importlib
@@ -26,6 +24,8 @@ if TYPE_CHECKING:
     from windrow.status import WarehouseStatus
 
 EXIT_PROBLEMS_FOUND = 1
+_SHOWN_LAYOUTS = 8
+"""How many layouts `windrow advise` shows without --all."""
 
 
 @click.command(short_help="Make an empty warehouse.")
@@ -36,18 +36,18 @@ EXIT_PROBLEMS_FOUND = 1
 @command
 def init(session: Session, path: str | None, catalog: str | None) -> None:
     """Make an empty warehouse in a new or empty folder, by default the current one."""
-    folder = Path(path or session.place or ".").absolute()
-    there = (folder / MARKER_FILE).exists()
+    folder = Path(path or session.folder or ".").absolute()
+    existed = (folder / MARKER_FILE).exists()
     from windrow.warehouse import Warehouse
 
     with Warehouse(folder, catalog=catalog):
         pass
     if session.json:
-        terminal.write_json({"path": str(folder), "created": not there})
+        terminal.write_json({"path": str(folder), "created": not existed})
     else:
         terminal.say(
             f"{folder} holds a warehouse already; nothing was changed"
-            if there
+            if existed
             else f"made an empty warehouse in {folder}"
         )
 
@@ -79,54 +79,56 @@ def adopt(session: Session, path: str | None, catalog: str | None) -> None:
 def status(session: Session) -> None:
     """Say where each stream stands and whom it waits for."""
     with session.open(read_only=True) as wh:
-        found = wh.status()
+        warehouse_status = wh.status()
     if session.json:
         from windrow.cli.streams import stream_state_to_json
 
-        told = {key: value for key, value in vars(found).items() if key != "streams"}
-        terminal.write_json({**told, "streams": [{"name": s.name, **stream_state_to_json(s)} for s in found.streams]})
+        facts = {key: value for key, value in vars(warehouse_status).items() if key != "streams"}
+        terminal.write_json(
+            {**facts, "streams": [{"name": s.name, **stream_state_to_json(s)} for s in warehouse_status.streams]}
+        )
     else:
-        show_status(found)
+        show_status(warehouse_status)
 
 
-def show_status(found: "WarehouseStatus") -> None:
-    """The warehouse for people."""
+def show_status(warehouse: "WarehouseStatus") -> None:
+    """Print the state of a warehouse."""
     columns = ("stream", "now", "live rows", "spooled", "late", "rejected", "segments", "size", "waits for")
     rows = [
         (
-            s.name,
-            format_time(s.now),
-            f"{s.live_rows:,}",
-            f"{s.spooled_rows:,}",
-            f"{s.late:,}",
-            f"{s.rejected:,}",
-            f"{s.segments:,}",
-            terminal.size(s.bytes),
-            terminal.format_waiting(s.waiting_for),
+            stream.name,
+            format_time(stream.now),
+            f"{stream.live_rows:,}",
+            f"{stream.spooled_rows:,}",
+            f"{stream.late:,}",
+            f"{stream.rejected:,}",
+            f"{stream.segments:,}",
+            terminal.size(stream.bytes),
+            terminal.format_waiting(stream.waiting_for),
         )
-        for s in found.streams
+        for stream in warehouse.streams
     ]
     if rows:
         terminal.print_table(columns, rows, right=columns[2:8])
-    for s in found.streams:
-        for source in s.sources:
-            if source.name in s.waiting_for and s.definition.sources:
+    for stream in warehouse.streams:
+        for source in stream.sources:
+            if source.name in stream.waiting_for and stream.definition.sources:
                 reached = (
                     "was never heard" if source.effective is None else f"has reached {format_time(source.effective)}"
                 )
                 terminal.say(
-                    f"{s.name} waits for source {source.name!r}, which {'failed' if source.failed else reached}"
+                    f"{stream.name} waits for source {source.name!r}, which {'failed' if source.failed else reached}"
                 )
-        if s.relayout is not None:
+        if stream.relayout is not None:
             from windrow.cli.streams import describe_remaining
 
-            terminal.say(f"{s.name} changes its layout: {describe_remaining(s.relayout)}")
-        if s.missing:
-            terminal.say(f"{s.name} went on without {terminal.names(s.missing)}")
-    streams, readers = terminal.count(len(found.streams), "stream"), terminal.count(found.readers, "reader")
+            terminal.say(f"{stream.name} changes its layout: {describe_remaining(stream.relayout)}")
+        if stream.missing:
+            terminal.say(f"{stream.name} went on without {terminal.names(stream.missing)}")
+    streams, readers = terminal.count(len(warehouse.streams), "stream"), terminal.count(warehouse.readers, "reader")
     terminal.say(
-        f"{found.path}: {streams}, {readers}, catalog {terminal.size(found.catalog_bytes)}, "
-        f"{terminal.count(found.reclaimable_files, 'replaced file')} to reclaim"
+        f"{warehouse.path}: {streams}, {readers}, catalog {terminal.size(warehouse.catalog_bytes)}, "
+        f"{terminal.count(warehouse.reclaimable_files, 'replaced file')} to reclaim"
     )
 
 
@@ -137,27 +139,27 @@ def check(session: Session) -> None:
     with session.open(read_only=True) as wh:
         status_before = wh.status()
         steps = sum(s.segments + s.files + s.spooled_files * 2 for s in status_before.streams)
-        with terminal.progress_bar("check", steps) as moved:
-            done = 0
+        with terminal.progress_bar("check", steps) as report_progress:
+            step_count = 0
 
             def step(_: str) -> None:
-                nonlocal done
-                done += 1
-                moved(done)
+                nonlocal step_count
+                step_count += 1
+                report_progress(step_count)
 
             report = wh.check(step)
-    looked = (
+    checked = (
         f"{terminal.count(report.streams, 'stream')}, {terminal.count(report.segments, 'segment')}, "
         f"{terminal.count(report.files, 'file')}, {terminal.count(report.rows, 'row')}"
     )
     if session.json:
         terminal.write_json({"ok": report.ok, **asdict(report)})
     elif report.ok:
-        terminal.say(f"no problems in {looked}")
+        terminal.say(f"no problems in {checked}")
     else:
         for problem in report.problems:
             terminal.say(problem)
-        terminal.say(f"{terminal.count(len(report.problems), 'problem')} in {looked}")
+        terminal.say(f"{terminal.count(len(report.problems), 'problem')} in {checked}")
     if not report.ok:
         raise click.exceptions.Exit(EXIT_PROBLEMS_FOUND)
 
@@ -204,9 +206,6 @@ def demo(session: Session, folder: str | None, updates: int, rows: int, seed: in
     run(folder, updates=updates, rows=rows, seed=seed, as_json=session.json, skip=skip)
 
 
-_SHOWN_LAYOUTS = 8
-
-
 @click.command(short_help="Say which layout and search key would serve a stream best.")
 @click.argument("stream")
 @click.option("--all", "every", is_flag=True, help="Show every layout that was compared.")
@@ -218,55 +217,57 @@ def advise(session: Session, stream: str, every: bool, follow: bool, move: bool)
     if move and not follow:
         raise click.UsageError("--move goes with --follow")
     with session.open(read_only=not follow) as wh:
-        found = wh.advise(stream)
+        advice = wh.advise(stream)
         if follow:
-            wh.relayout(stream, found.best.index, key=list(found.key), move="now" if move else False)
+            wh.relayout(stream, advice.best.index, key=list(advice.key), move="now" if move else False)
     if session.json:
-        terminal.write_json(advice_to_json(found))
+        terminal.write_json(advice_to_json(advice))
         return
-    shown = found.alternatives if every else found.alternatives[:_SHOWN_LAYOUTS]
-    if found.current not in shown:
-        shown = (*shown, found.current)
+    shown = advice.alternatives if every else advice.alternatives[:_SHOWN_LAYOUTS]
+    if advice.current not in shown:
+        shown = (*shown, advice.current)
     columns = ("layout", "budget", "update", "probe", "scan", "a slide", "space", "segments")
-    terminal.print_table(columns, [_format_estimate(each, found) for each in shown], right=columns[2:])
-    terminal.say(f"{found.stream}: {found.why}")
-    terminal.say(f"search key {terminal.names(found.key) or 'none'}: {found.key_why}")
-    terminal.say(f"row groups of {terminal.size(found.row_group_bytes)}; {found.measured_slides} slides were looked at")
+    terminal.print_table(columns, [_format_estimate(estimate, advice) for estimate in shown], right=columns[2:])
+    terminal.say(f"{advice.stream}: {advice.why}")
+    terminal.say(f"search key {terminal.names(advice.key) or 'none'}: {advice.key_why}")
+    terminal.say(
+        f"row groups of {terminal.size(advice.row_group_bytes)}; {advice.measured_slides} slides were looked at"
+    )
 
 
-def _format_estimate(each: "Estimate", advice: "Advice") -> tuple[str, ...]:
-    mark = " (now)" if each.index == advice.current.index else ""
-    index = each.index
+def _format_estimate(estimate: "Estimate", advice: "Advice") -> tuple[str, ...]:
+    mark = " (now)" if estimate.index == advice.current.index else ""
+    index = estimate.index
     budget = f"{index.merge_budget:g}, {index.max_segments}" if index.maintenance == "adaptive" else "-"
-    times = (each.update, each.probe, each.scan, each.total)
+    times = (estimate.update, estimate.probe, estimate.scan, estimate.total)
     return (
         f"{index}{mark}",
         budget,
         *(terminal.format_seconds(time / 1e3) for time in times),
-        terminal.size(int(each.space)),
-        f"{each.segments:,.0f}",
+        terminal.size(int(estimate.space)),
+        f"{estimate.segments:,.0f}",
     )
 
 
-def advice_to_json(found: "Advice") -> dict[str, Any]:
-    """Advice for machines."""
+def advice_to_json(advice: "Advice") -> dict[str, Any]:
+    """Convert advice for JSON."""
 
-    def told(each: "Estimate") -> dict[str, Any]:
-        index = {name: getattr(each.index, name) for name in each.index.__dataclass_fields__}
-        return {**terminal.to_record(each), "index": index}
+    def estimate_to_json(estimate: "Estimate") -> dict[str, Any]:
+        index = {name: getattr(estimate.index, name) for name in estimate.index.__dataclass_fields__}
+        return {**terminal.to_record(estimate), "index": index}
 
     return {
-        "stream": found.stream,
-        "workload": terminal.to_record(found.workload),
-        "current": told(found.current),
-        "best": told(found.best),
-        "clearly_better": found.clearly_better,
-        "alternatives": [told(each) for each in found.alternatives],
-        "key": list(found.key),
-        "key_why": found.key_why,
-        "row_group_bytes": found.row_group_bytes,
-        "why": found.why,
-        "measured_slides": found.measured_slides,
+        "stream": advice.stream,
+        "workload": terminal.to_record(advice.workload),
+        "current": estimate_to_json(advice.current),
+        "best": estimate_to_json(advice.best),
+        "clearly_better": advice.clearly_better,
+        "alternatives": [estimate_to_json(estimate) for estimate in advice.alternatives],
+        "key": list(advice.key),
+        "key_why": advice.key_why,
+        "row_group_bytes": advice.row_group_bytes,
+        "why": advice.why,
+        "measured_slides": advice.measured_slides,
     }
 
 
@@ -276,9 +277,9 @@ _NO_CHECKOUT = (
 
 
 def find_checkout() -> Path | None:
-    """The root of windrow's source tree: the one this package runs from, else the one we stand in."""
-    here = Path.cwd()
-    for folder in (Path(__file__).resolve().parent.parent, here, *here.parents):
+    """Find the root of windrow's source tree: the one that this package runs from, or the current one."""
+    current = Path.cwd()
+    for folder in (Path(__file__).resolve().parent.parent.parent, current, *current.parents):
         settings = folder / "pyproject.toml"
         if (folder / "bench" / "cli.py").is_file() and settings.is_file():
             with settings.open("rb") as file:
@@ -288,7 +289,7 @@ def find_checkout() -> Path | None:
 
 
 def import_bench(root: Path) -> ModuleType:
-    """Make `bench` importable without putting the root on the path, where `indexes` and others would be found twice."""
+    """Import `bench` without putting the root on the path, where `indexes` and others would be found a second time."""
     if "bench.cli" not in sys.modules:
         folder = root / "bench"
         spec = importlib.util.spec_from_file_location(

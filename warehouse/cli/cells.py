@@ -1,12 +1,7 @@
-"""Cells of CSV and JSON files become values: whatever `windrow.texts` writes is read back as what it was.
+"""Cells of CSV and JSON files as typed values: what `windrow.formats.text` writes is read back unchanged.
 
-Text is read by Arrow's own parsers, column by column; where they are narrower than users are (times, durations, bytes,
-nested CSV cells), a column is first read as a `find_intermediate_type` type and then restored. Values that do not fit raise
-`pa.ArrowException`.
-
-What is wrong with a cell of a file, told so that it can be found: row, column, value, and what was expected.
-
-Arrow's parsers take whole columns and say little about the one value that they stumble over; only then it is sought.
+Arrow's parsers read whole columns. Where they accept less than users write (times, durations, bytes, nested CSV cells),
+a column is read in an intermediate type and converted; only after a failure is the wrong cell searched for and named.
 """
 
 import json
@@ -23,10 +18,12 @@ if TYPE_CHECKING:
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _NON_FINITE_LINE = re.compile(rb'^.*"(?:NaN|-?Infinity)".*$', re.MULTILINE)
 _HEXADECIMAL = "\\x"
+_MAX_SHOWN_CHARACTERS = 60
+"""Longer values are cut in error messages."""
 
 
 def find_intermediate_type(kind: "pa.DataType", *, json: bool) -> "pa.DataType":
-    """The type that Arrow's CSV or JSON reader is asked for, when the column is to become `kind`."""
+    """Find the type in which Arrow's CSV or JSON reader reads a column that is to become `kind`."""
     import pyarrow as pa
 
     from windrow.formats.text import is_bytes
@@ -48,17 +45,17 @@ def find_intermediate_type(kind: "pa.DataType", *, json: bool) -> "pa.DataType":
 
 
 def _find_nested_intermediate(kind: "pa.DataType") -> "pa.DataType":
-    """Lists of all kinds are read as lists."""
+    """The same for nested types; lists of all kinds are read as plain lists."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
-        fields = [kind.field(at) for at in range(kind.num_fields)]
+        fields = [kind.field(position) for position in range(kind.num_fields)]
         return pa.struct([pa.field(field.name, find_intermediate_type(field.type, json=True)) for field in fields])
     return pa.list_(find_intermediate_type(kind.value_type, json=True))
 
 
 def convert_column(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
-    """The column that was read as a `find_intermediate_type`, as the type it is to have; dictionaries stay plain."""
+    """Convert a column from its intermediate type to `kind`; dictionaries stay plain. Raises `pa.ArrowException`."""
     import pyarrow as pa
 
     from windrow.formats.text import is_bytes
@@ -90,7 +87,7 @@ def _parse_text(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
 
 
 def _parse_bytes(column: "pa.Array") -> "pa.Array":
-    r"""Text as bytes: after \x the digits of each, else the text's own."""
+    r"""Convert text to bytes, which are hexadecimal after \x."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -101,7 +98,7 @@ def _parse_bytes(column: "pa.Array") -> "pa.Array":
 
 
 def read_bytes(text: bytes) -> bytes:
-    r"""The bytes that a text stands for: hexadecimal digits after \x, or the text itself."""
+    r"""Read the bytes that a text stands for: hexadecimal digits after \x, or the text itself."""
     import pyarrow as pa
 
     if not text.startswith(_HEXADECIMAL.encode()):
@@ -113,24 +110,24 @@ def read_bytes(text: bytes) -> bytes:
 
 
 def _convert_nested(column: Any, kind: "pa.DataType") -> "pa.Array":
-    """Nested values whose parts are restored, each by its type."""
+    """Convert the parts of nested values, each by its type."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if pa.types.is_struct(kind):
-        fields = [kind.field(at) for at in range(kind.num_fields)]
-        parts = [convert_column(column.field(at), field.type) for at, field in enumerate(fields)]
-        made = [field.with_type(part.type) for field, part in zip(fields, parts, strict=True)]
-        return pa.StructArray.from_arrays(parts, fields=made, mask=column.is_null()).cast(kind)
+        fields = [kind.field(position) for position in range(kind.num_fields)]
+        parts = [convert_column(column.field(position), field.type) for position, field in enumerate(fields)]
+        converted_fields = [field.with_type(part.type) for field, part in zip(fields, parts, strict=True)]
+        return pa.StructArray.from_arrays(parts, fields=converted_fields, mask=column.is_null()).cast(kind)
     offsets = column.offsets
     first = offsets[0].as_py()
-    inner = convert_column(column.values.slice(first, offsets[-1].as_py() - first), kind.value_type)
-    listed = pa.ListArray.from_arrays(pc.subtract(offsets, offsets[0]), inner, mask=column.is_null())
-    return listed.cast(kind)
+    items = convert_column(column.values.slice(first, offsets[-1].as_py() - first), kind.value_type)
+    lists = pa.ListArray.from_arrays(pc.subtract(offsets, offsets[0]), items, mask=column.is_null())
+    return lists.cast(kind)
 
 
 def _parse_nested_cells(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
-    """CSV cells that hold JSON."""
+    """Parse CSV cells that hold JSON."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.json as pj
@@ -140,20 +137,20 @@ def _parse_nested_cells(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
     lines = pc.binary_join_element_wise('{"v":', pc.fill_null(column, "null"), "}", "")
     text = pc.binary_join(pa.ListArray.from_arrays([0, len(lines)], lines), "\n")[0].as_py().encode()
     block = unquote_numbers(text, pa.schema([("v", kind)]))
-    read = pj.read_json(
+    table = pj.read_json(
         pa.BufferReader(block),
         read_options=pj.ReadOptions(block_size=len(block) + 64),
         parse_options=pj.ParseOptions(
             explicit_schema=pa.schema([("v", _find_nested_intermediate(kind))]), newlines_in_values=True
         ),
     )
-    return _convert_nested(read.column("v").combine_chunks(), kind)
+    return _convert_nested(table.column("v").combine_chunks(), kind)
 
 
 def unquote_numbers(block: bytes, schema: "pa.Schema") -> bytes:
-    """Lines of JSON in which "NaN", "Infinity" and "-Infinity" lost their quotes where numbers belong.
+    """Remove the quotes of "NaN", "Infinity" and "-Infinity" in lines of JSON, where a number belongs.
 
-    JSON has no numbers of that kind, so they are written as text; Arrow's reader takes them bare, and only so.
+    JSON has no such numbers, so they are written as text, but Arrow's reader accepts them only without quotes.
     """
     import pyarrow as pa
 
@@ -169,7 +166,7 @@ def _unquote_line(line: bytes, numbers: "list[pa.Field]") -> bytes:
     try:
         row = json.loads(line)
     except ValueError:
-        return line  # Arrow says what is wrong with it
+        return line  # Arrow's error will say what is wrong
     if not isinstance(row, dict):
         return line
     for field in numbers:
@@ -184,18 +181,15 @@ def _unquote_value(value: Any, kind: "pa.DataType") -> Any:
     if isinstance(value, str) and pa.types.is_floating(kind):
         return _NON_FINITE.get(value, value)
     if isinstance(value, dict) and pa.types.is_struct(kind):
-        fields = (kind.field(at) for at in range(kind.num_fields))
+        fields = (kind.field(position) for position in range(kind.num_fields))
         return value | {f.name: _unquote_value(value[f.name], f.type) for f in fields if f.name in value}
     if isinstance(value, list) and pa.types.is_nested(kind) and not pa.types.is_struct(kind):
-        return [_unquote_value(one, kind.field(0).type) for one in value]
+        return [_unquote_value(item, kind.field(0).type) for item in value]
     return value
 
 
-_MAX_SHOWN_CHARACTERS = 60
-
-
 def convert_checked(column: "pa.Array", field: "pa.Field", before: int) -> "pa.Array":
-    """`convert_column`, with an error that names the first value that does not fit; `before` rows of the file came earlier."""
+    """Convert a column; an error names the first value that does not fit. `before` rows of the file came earlier."""
     import pyarrow as pa
 
     def fails(start: int, end: int) -> bool:
@@ -208,12 +202,12 @@ def convert_checked(column: "pa.Array", field: "pa.Field", before: int) -> "pa.A
     try:
         return convert_column(column, field.type)
     except pa.ArrowException:
-        at = find_first_failing(len(column), fails)
-        raise build_value_error(before + at + 1, field, column[at].as_py()) from None
+        position = find_first_failing(len(column), fails)
+        raise build_value_error(before + position + 1, field, column[position].as_py()) from None
 
 
 def find_first_failing(count: int, fails: Callable[[int, int], bool]) -> int:
-    """The first of `count` things that fails, found by halving; some part of them does."""
+    """Find the first of `count` items that fails, by halving; at least one of them does."""
     low, high = 0, count
     while high - low > 1:
         middle = (low + high) // 2
@@ -222,9 +216,10 @@ def find_first_failing(count: int, fails: Callable[[int, int], bool]) -> int:
 
 
 def build_value_error(row: int, field: "pa.Field", value: Any) -> SchemaError:
-    """The error for a value that is not of its column's type."""
+    """Build the error for a value that is not of its column's type."""
     return SchemaError(
-        f"row {row:,}, column {field.name!r}: {_shorten(value)} is not {describe_type(field.type)}; nothing was appended"
+        f"row {row:,}, column {field.name!r}: {_shorten(value)} is not {describe_type(field.type)}; "
+        "nothing was appended"
     )
 
 
@@ -236,7 +231,7 @@ def _shorten(value: Any) -> str:
 
 
 def describe_type(kind: "pa.DataType") -> str:  # noqa: PLR0911 - one for each family of types
-    """What a value of a type looks like in a file."""
+    """Describe how a value of a type is written in a file."""
     import pyarrow as pa
 
     from windrow.formats.text import is_bytes

@@ -1,4 +1,4 @@
-"""Commands for a stream's clock: slide, heartbeat."""
+"""Commands that move a stream's clock: slide, and heartbeat for a source that has nothing to send or has failed."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +41,8 @@ def slide(session: Session, stream: str | None, every: bool, to: str | None, for
                     raise
                 refused.append(to_shell_message(str(error)))
     if session.json:
-        told = [slide_to_json(report) for report in reports]
-        terminal.write_json(told if every else told[0])
+        documents = [slide_to_json(report) for report in reports]
+        terminal.write_json(documents if every else documents[0])
     else:
         show_slides(reports)
     if refused:
@@ -50,16 +50,16 @@ def slide(session: Session, stream: str | None, every: bool, to: str | None, for
 
 
 def slide_to_json(report: "SlideReport") -> dict[str, Any]:
-    """A slide's report for machines."""
+    """Convert the report of a slide for JSON."""
     return terminal.to_record(report, instants=("now",))
 
 
 def show_slides(reports: "list[SlideReport]") -> None:
-    """Slides as a table, and why a stream stayed where it was."""
+    """Print slides as a table, and why a stream did not move."""
     columns = ("stream", "slide", "now", "inserted", "late", "expired", "touched", "rebuilt", "written", "took")
-    if moved := [report for report in reports if report.moved]:
-        terminal.print_table(columns, [format_slide(report) for report in moved], right=columns[3:])
-    for report in moved:
+    if slid := [report for report in reports if report.moved]:
+        terminal.print_table(columns, [format_slide(report) for report in slid], right=columns[3:])
+    for report in slid:
         if report.missing:
             terminal.say(f"{report.stream}: went on without {terminal.names(report.missing)}")
         if report.relayout_problem:
@@ -68,17 +68,17 @@ def show_slides(reports: "list[SlideReport]") -> None:
             terminal.say(f"{report.stream}: max_skew spoke for {terminal.names(report.spoken_for)}")
     for report in reports:
         if not report.moved:
-            why = (
+            reason = (
                 f"it waits for {terminal.format_waiting(report.waiting_for)}"
                 if report.waiting_for
                 else "there is nothing to slide to"
             )
-            at = f"stays at {format_time(report.now)}" if report.now is not None else "has not slid yet"
-            terminal.say(f"{report.stream} {at}: {why}")
+            clock = f"stays at {format_time(report.now)}" if report.now is not None else "has not slid yet"
+            terminal.say(f"{report.stream} {clock}: {reason}")
 
 
 def format_slide(report: "SlideReport") -> tuple[str, ...]:
-    """One slide in a table."""
+    """Format one slide for a table."""
     numbers = (report.inserted, report.late, report.expired, report.touched, report.rebuilt)
     return (
         report.stream,
@@ -112,17 +112,17 @@ def heartbeat(session: Session, stream: str, source: str | None, up_to: str | No
         status = wh.stream(stream)
     name = source or (status.definition.sources[0] if status.definition.sources else "default")
     if session.json:
-        told = next(s for s in status.sources if s.name == name)
-        document = terminal.to_record(told, instants=("progress", "effective", "heard"))
+        source_status = next(s for s in status.sources if s.name == name)
+        document = terminal.to_record(source_status, instants=("progress", "effective", "heard"))
         terminal.write_json({"stream": stream, **document, "waiting_for": list(status.waiting_for)})
     elif up_to is not None:
         terminal.say(
             f"{stream}: nothing at or before {format_time(parse_instant(up_to))} will follow from source {name!r}"
         )
     else:
-        then = (
+        consequence = (
             "the stream waits for it"
             if status.definition.on_source_failure == "block"
             else "the stream goes on without it"
         )
-        terminal.say(f"{stream}: source {name!r} has failed ({failed}); {then}")
+        terminal.say(f"{stream}: source {name!r} has failed ({failed}); {consequence}")

@@ -1,4 +1,4 @@
-"""`windrow ingest`: a Spark job from the command line, with its progress and a summary of what came of it."""
+"""The command `windrow ingest`: runs a Spark job, shows its progress, and prints what it brought in."""
 
 import contextlib
 import sys
@@ -13,10 +13,11 @@ from windrow.cli import terminal
 from windrow.cli.session import Failure, Session, command
 
 if TYPE_CHECKING:
-    from windrow.ingest.totals import Totals
+    from windrow.ingest.session import Totals
     from windrow.warehouse import Warehouse
 
 _PROGRESS_SECONDS = 30.0
+"""Between two lines of progress without a terminal."""
 
 _OPTIONS: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
     click.option(
@@ -82,14 +83,14 @@ def ingest(
     packages: str | None,
     settings: tuple[str, ...],
     options: tuple[str, ...],
-    **given: Any,
+    **job_options: Any,
 ) -> None:
     """Ingest rows with Spark: files, Kafka, sockets, whatever Spark can read.
 
     Without --checkpoint the input is one batch: all of it is in, or nothing. With --checkpoint it is read as a stream,
     exactly once over restarts, until everything is read or, with --continuous, until the command is stopped.
     """
-    _check_options(given)
+    _check_options(job_options)
     source, conf = parse_pairs(options, "--option"), parse_pairs(settings, "--conf")
     started = time.monotonic()
     from windrow.spark import load_module
@@ -100,40 +101,40 @@ def ingest(
         with (
             _shorten_spark_errors(),
             job.spark_session(master, packages, conf) as spark,
-            _show_progress(wh, stream) as moved,
+            _show_progress(wh, stream) as report_progress,
         ):
-            counted = job.Job(stream=stream, options=source, **given).run(wh, spark, moved)
+            counted = job.Job(stream=stream, options=source, **job_options).run(wh, spark, report_progress)
         show_summary(session, wh, stream, counted, time.monotonic() - started)
     if counted.failure:
         raise Failure(f"stream {stream!r}: the ingest failed: {counted.failure}")
 
 
-def _check_options(given: dict[str, Any]) -> None:
-    if given["continuous"] and not given["checkpoint"]:
+def _check_options(options: dict[str, Any]) -> None:
+    if options["continuous"] and not options["checkpoint"]:
         raise click.UsageError("--continuous needs --checkpoint, or a restart would read everything again")
-    if given["checkpoint"] and given["batch_id"]:
+    if options["checkpoint"] and options["batch_id"]:
         raise click.UsageError("--batch-id is for a single batch; with --checkpoint batches have ids of their own")
-    idle = [name for name in _ONLY_CONTINUOUS if given[name] and not given["continuous"]]
-    if idle:
-        raise click.UsageError(f"--{idle[0]} is for an ingest that goes on; add --continuous and --checkpoint")
+    misplaced = [name for name in _ONLY_CONTINUOUS if options[name] and not options["continuous"]]
+    if misplaced:
+        raise click.UsageError(f"--{misplaced[0]} is for an ingest that goes on; add --continuous and --checkpoint")
 
 
-def parse_pairs(given: tuple[str, ...], option: str) -> dict[str, str]:
-    """KEY=VALUE arguments."""
-    for item in given:
-        if "=" not in item:
-            raise click.UsageError(f"{option} is KEY=VALUE, not {item!r}")
-    return dict(item.split("=", 1) for item in given)
+def parse_pairs(arguments: tuple[str, ...], option: str) -> dict[str, str]:
+    """Parse KEY=VALUE arguments."""
+    for argument in arguments:
+        if "=" not in argument:
+            raise click.UsageError(f"{option} is KEY=VALUE, not {argument!r}")
+    return dict(argument.split("=", 1) for argument in arguments)
 
 
 @contextlib.contextmanager
 def _shorten_spark_errors() -> Iterator[None]:
-    """What Spark raises, in one line; the rest of it is for whoever reads Spark's own log."""
+    """Raise Spark's errors in one line; Spark's own log has the rest."""
     from windrow.ingest.errors import SPARK_ERRORS, describe_error
 
     try:
         with warnings.catch_warnings():
-            # PySpark 4.3 warns of pandas 3 wherever it meets Arrow; no row of ours goes through pandas.
+            # PySpark 4.3 warns of pandas 3 whenever Arrow is used; our rows do not go through pandas.
             warnings.simplefilter("ignore", FutureWarning)
             yield
     except SPARK_ERRORS as error:
@@ -142,25 +143,25 @@ def _shorten_spark_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _show_progress(wh: "Warehouse", stream: str) -> "Iterator[Callable[[Totals], None]]":
-    """Rows as they come: a bar on a terminal, else a line now and then."""
-    said = [time.monotonic(), 0]
+    """Show how many rows have come: with a bar on a terminal, elsewhere with a line now and then."""
+    last_line = [time.monotonic(), 0]
 
-    def say(counted: "Totals") -> None:
-        if time.monotonic() - said[0] >= _PROGRESS_SECONDS and counted.rows > said[1]:
-            said[:] = [time.monotonic(), counted.rows]
+    def print_progress(counted: "Totals") -> None:
+        if time.monotonic() - last_line[0] >= _PROGRESS_SECONDS and counted.rows > last_line[1]:
+            last_line[:] = [time.monotonic(), counted.rows]
             terminal.note(
                 f"{stream}: {terminal.count(counted.rows, 'row')} so far, now {terminal.format_cell(wh.now(stream))}"
             )
 
     if not sys.stderr.isatty():
-        yield say
+        yield print_progress
         return
-    with terminal.progress_bar(f"ingest {stream}") as moved:
-        yield lambda counted: moved(counted.rows)
+    with terminal.progress_bar(f"ingest {stream}") as report_progress:
+        yield lambda counted: report_progress(counted.rows)
 
 
 def show_summary(session: Session, wh: "Warehouse", stream: str, counted: "Totals", seconds: float) -> None:
-    """What came of it."""
+    """Print what the ingest brought in."""
     now = wh.now(stream)
     if session.json:
         terminal.write_json(
@@ -180,5 +181,5 @@ def show_summary(session: Session, wh: "Warehouse", stream: str, counted: "Total
     terminal.say(f"{stream}: {terminal.count(counted.accepted, 'row')} ingested{late} in {seconds:.1f} s ({rate})")
     for reason, number in sorted(counted.rejected.items()):
         terminal.say(f"{stream}: {terminal.count(number, 'row')} rejected: {reason}")
-    moved = "not slid yet" if now is None else f"now {terminal.format_cell(now)}"
-    terminal.say(f"{stream}: {terminal.count(counted.slides, 'slide')}, {moved}")
+    clock = "not slid yet" if now is None else f"now {terminal.format_cell(now)}"
+    terminal.say(f"{stream}: {terminal.count(counted.slides, 'slide')}, {clock}")

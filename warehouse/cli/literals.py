@@ -1,4 +1,7 @@
-"""Types and values as users write them on the command line: the columns of a declaration, search keys."""
+"""Parsers of what users type on the command line: columns and their types, search keys.
+
+A type may have its Arrow name or its SQL name.
+"""
 
 import re
 from typing import TYPE_CHECKING, Any
@@ -9,55 +12,25 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NULL = r"\N"
-"""How a null search key is written."""
+"""How a user writes null in a search key."""
 
 _TYPE_NAMES = {
-    "int8": "int8",
-    "tinyint": "int8",
-    "int16": "int16",
-    "smallint": "int16",
-    "int32": "int32",
-    "int": "int32",
-    "integer": "int32",
-    "int64": "int64",
-    "bigint": "int64",
-    "uint8": "uint8",
-    "utinyint": "uint8",
-    "uint16": "uint16",
-    "usmallint": "uint16",
-    "uint32": "uint32",
-    "uinteger": "uint32",
-    "uint64": "uint64",
-    "ubigint": "uint64",
-    "float16": "float16",
-    "halffloat": "float16",
-    "float": "float32",
-    "float32": "float32",
-    "real": "float32",
-    "double": "float64",
-    "float64": "float64",
-    "bool": "bool_",
-    "boolean": "bool_",
-    "string": "string",
-    "str": "string",
-    "varchar": "string",
-    "text": "string",
-    "utf8": "string",
-    "large_string": "large_string",
-    "binary": "binary",
-    "blob": "binary",
-    "bytea": "binary",
-    "large_binary": "large_binary",
-    "date": "date32",
-    "date32": "date32",
+    "int8": "int8", "tinyint": "int8", "int16": "int16", "smallint": "int16", "int32": "int32", "int": "int32",
+    "integer": "int32", "int64": "int64", "bigint": "int64", "uint8": "uint8", "utinyint": "uint8", "uint16": "uint16",
+    "usmallint": "uint16", "uint32": "uint32", "uinteger": "uint32", "uint64": "uint64", "ubigint": "uint64",
+    "float16": "float16", "halffloat": "float16", "float": "float32", "float32": "float32", "real": "float32",
+    "double": "float64", "float64": "float64", "bool": "bool_", "boolean": "bool_", "string": "string", "str": "string",
+    "varchar": "string", "text": "string", "utf8": "string", "large_string": "large_string", "binary": "binary",
+    "blob": "binary", "bytea": "binary", "large_binary": "large_binary", "date": "date32", "date32": "date32",
     "date64": "date64",
-}
+}  # fmt: skip
+"""Arrow's constructor for each name of a type without parameters."""
 _TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|\d+|\"[^\"]*\"|[<>()\[\],:=]|[+-]\d\d:?\d\d|/)")
 _CLOSING = {"<": ">", "(": ")", "[": "]"}
 
 
 def parse_column(text: str) -> "pa.Field":
-    """A column written as ``name:type``, as in ``src:bigint`` or ``ts:timestamp[us, UTC] not null``."""
+    """Parse a column like ``src:bigint`` or ``ts:timestamp[us, UTC] not null``."""
     import pyarrow as pa
 
     name, colon, kind = text.partition(":")
@@ -70,7 +43,7 @@ def parse_column(text: str) -> "pa.Field":
 
 
 def parse_type(text: str) -> "pa.DataType":
-    """A type by its Arrow name or its SQL name."""
+    """Parse a type by its Arrow name or its SQL name."""
     return _TypeParser(text).parse()
 
 
@@ -80,13 +53,13 @@ class _TypeParser:
     def __init__(self, text: str) -> None:
         self.text = text
         self.tokens: list[str] = []
-        at = 0
-        while at < len(text.rstrip()):
-            token = _TOKEN.match(text, at)
+        position = 0
+        while position < len(text.rstrip()):
+            token = _TOKEN.match(text, position)
             if token is None:
                 raise self.unknown()
             self.tokens.append(token[1])
-            at = token.end()
+            position = token.end()
 
     def unknown(self) -> DefinitionError:
         return DefinitionError(
@@ -103,8 +76,8 @@ class _TypeParser:
     def peek(self) -> str:
         return self.tokens[0] if self.tokens else ""
 
-    def take(self, *wanted: str) -> str:
-        if not self.tokens or (wanted and self.tokens[0] not in wanted):
+    def take(self, *allowed: str) -> str:
+        if not self.tokens or (allowed and self.tokens[0] not in allowed):
             raise self.unknown()
         return self.tokens.pop(0)
 
@@ -117,11 +90,11 @@ class _TypeParser:
     def kind(self) -> "pa.DataType":
         import pyarrow as pa
 
-        found = self.base(self.take().lower())
+        parsed = self.base(self.take().lower())
         while self.tokens[:2] == ["[", "]"]:
             self.tokens = self.tokens[2:]
-            found = pa.list_(found)
-        return found
+            parsed = pa.list_(parsed)
+        return parsed
 
     def base(self, word: str) -> "pa.DataType":
         import pyarrow as pa
@@ -136,14 +109,14 @@ class _TypeParser:
             closing = _CLOSING[self.take("<", "(")]
             if self.tokens[1:2] == [":"]:
                 self.tokens = self.tokens[2:]
-            found = self.kind()
+            parsed = self.kind()
             self.take(closing)
-            return pa.large_list(found) if word == "large_list" else pa.list_(found)
+            return pa.large_list(parsed) if word == "large_list" else pa.list_(parsed)
         if word == "struct":
             return self.struct()
-        return self.rarer(word)
+        return self.rare(word)
 
-    def rarer(self, word: str) -> "pa.DataType":
+    def rare(self, word: str) -> "pa.DataType":
         import pyarrow as pa
 
         if word in ("map", "dictionary"):
@@ -166,7 +139,7 @@ class _TypeParser:
         return pa.duration(unit) if word == "duration" else pa.time32(unit) if unit in ("s", "ms") else pa.time64(unit)
 
     def dictionary(self, first: "pa.DataType", second: "pa.DataType") -> "pa.DataType":
-        """Values and indices as Arrow prints them, or the other way round as its function takes them."""
+        """Accept values and indices in either order, because Arrow itself uses both."""
         import pyarrow as pa
 
         if pa.types.is_integer(second):
@@ -230,7 +203,7 @@ class _TypeParser:
 
 
 def parse_value(text: str, kind: "pa.DataType", column: str) -> Any:
-    r"""A search key's value, by its column's type; ``\N`` is null."""
+    r"""Parse a value of a search key by its column's type; ``\N`` is null."""
     import pyarrow as pa
 
     from windrow.cli.cells import convert_column, find_intermediate_type

@@ -1,4 +1,4 @@
-"""Commands for periodic queries: add, list, plan, results, run, drop."""
+"""Commands for periodic queries: add, list, plan, results, run, drop, and `windrow serve`, which runs them as due."""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -8,6 +8,7 @@ import click
 from windrow.cli import terminal
 from windrow.cli.session import Failure, Session, command
 from windrow.cli.sql import OutputFormat, explain_query_errors, params_option, parse_params, write_answer
+from windrow.cli.streams import show_dropped
 
 if TYPE_CHECKING:
     from windrow.queries.periodic.registry import QueryStatus
@@ -42,21 +43,23 @@ def query() -> None:
 @click.option("--keep", metavar="RUNS|DURATION", help="What the results table keeps.  [default: 1000 runs]")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Cancel a run after this.  [default: 600]")
 @command
-def add(session: Session, name: str, statement: str, params: tuple[str, ...], keep: str | None, **how: Any) -> None:
+def add(session: Session, name: str, statement: str, params: tuple[str, ...], keep: str | None, **options: Any) -> None:
     """Register a query, after running it once.
 
     STATEMENT is SQL with [WINDOW 10 MINUTES SLIDE 2 MINUTES] behind the streams that pace it; - reads it from
     standard input.
     """
     text = sys.stdin.read() if statement == "-" else statement
-    kept = int(keep) if keep is not None and keep.isdigit() else keep
+    retention = int(keep) if keep is not None and keep.isdigit() else keep
     with explain_query_errors(), session.open() as wh:
-        added = wh.add_query(name, text, params=parse_params(params), keep=kept, **how)
+        added = wh.add_query(name, text, params=parse_params(params), keep=retention, **options)
     if session.json:
         terminal.write_json(_query_to_json(added))
         return
-    where = "" if added.sink == "table" else f", to {added.sink}"
-    terminal.say(f"{name}: every {added.period} of {terminal.names(added.streams)}, missed runs: {added.missed}{where}")
+    destination = "" if added.sink == "table" else f", to {added.sink}"
+    terminal.say(
+        f"{name}: every {added.period} of {terminal.names(added.streams)}, missed runs: {added.missed}{destination}"
+    )
 
 
 def _query_to_json(query: "QueryStatus") -> dict[str, Any]:
@@ -68,25 +71,25 @@ def _query_to_json(query: "QueryStatus") -> dict[str, Any]:
 def list_(session: Session) -> None:
     """List the queries and how they are doing."""
     with session.open(read_only=True) as wh:
-        found = wh.queries()
+        statuses = wh.queries()
     if session.json:
-        terminal.write_json([_query_to_json(each) for each in found])
+        terminal.write_json([_query_to_json(query) for query in statuses])
         return
     columns = ("query", "every", "of", "sink", "priority", "missed", "runs", "slide", "took", "state")
     rows = [
         (
-            each.name,
-            each.period,
-            terminal.names(each.streams),
-            each.sink,
-            each.priority,
-            each.missed,
-            f"{each.runs:,}",
-            "-" if each.slide is None else each.slide,
-            "-" if each.seconds is None else terminal.format_seconds(each.seconds),
-            _describe_state(each),
+            query.name,
+            query.period,
+            terminal.names(query.streams),
+            query.sink,
+            query.priority,
+            query.missed,
+            f"{query.runs:,}",
+            "-" if query.slide is None else query.slide,
+            "-" if query.seconds is None else terminal.format_seconds(query.seconds),
+            _describe_state(query),
         )
-        for each in found
+        for query in statuses
     ]
     terminal.print_table(columns, rows, right=("priority", "runs", "slide", "took"))
 
@@ -142,7 +145,7 @@ def results(
         raise click.UsageError("give either --slide or --last")
     with session.open(read_only=True) as wh:
         if last:
-            slide = next((each.slide for each in wh.queries() if each.name.lower() == name.lower()), None)
+            slide = next((query.slide for query in wh.queries() if query.name.lower() == name.lower()), None)
         with wh.results(name, slide=slide) as answer:
             write_answer(answer, OutputFormat(session.json, as_csv, output, limit))
 
@@ -203,10 +206,7 @@ def drop(session: Session, name: str) -> None:
     """Remove a query and its results; files in a folder of yours stay."""
     with session.open() as wh:
         wh.drop_query(name)
-    if session.json:
-        terminal.write_json({"query": name, "dropped": True})
-    else:
-        terminal.say(f"dropped query {name}")
+    show_dropped(session, "query", name)
 
 
 @click.command(short_help="Run periodic queries as their streams slide.")
@@ -249,7 +249,7 @@ def serve(session: Session, port: int, no_http: bool, poll: float, policy: str) 
 
 
 def format_log_line(report: "RunReport") -> str:
-    """One run in a log."""
+    """Format one run for the log."""
     took = f"{terminal.count(report.rows, 'row')} in {terminal.format_seconds(report.seconds)} by {report.how}"
     late = f", {report.staleness:g} s behind" if report.staleness else ""
     part = "" if report.complete else ", incomplete"

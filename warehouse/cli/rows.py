@@ -1,6 +1,6 @@
-"""Commands for rows: append, probe, scan.
+"""Commands for rows: append, probe, scan, and those for rejected rows, which belong to `windrow stream`.
 
-Commands for rejected rows: look at them, throw them away, append them again.
+Rows are written in one way for all of them: as a table, CSV, JSON lines or a file.
 """
 
 import csv
@@ -23,7 +23,7 @@ Option = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 def add_output_options(function: Callable[..., None]) -> Callable[..., None]:
-    """How rows are to be written."""
+    """Add the options for how rows are written."""
     options: list[Option] = [
         click.option("--columns", metavar="A,B,…", multiple=True, help="Only these columns."),
         click.option(
@@ -73,11 +73,11 @@ def append(
     """
     if delimiter is not None and len(delimiter.replace("\\t", "\t")) != 1:
         raise click.UsageError(f"--delimiter is one character, not {delimiter!r}")
-    reading = ReadOptions(format, delimiter, not no_header, nulls)
+    options = ReadOptions(format, delimiter, not no_header, nulls)
     with session.open() as wh:
         definition = wh.stream(stream).definition
-        with terminal.progress_bar(f"append {stream}", count_bytes(files), in_bytes=True) as moved:
-            rows = read_files(files, definition.schema, stream, reading, moved, definition.added)
+        with terminal.progress_bar(f"append {stream}", count_bytes(files), in_bytes=True) as report_progress:
+            rows = read_files(files, definition.schema, stream, options, report_progress, definition.added)
             report = wh.append(stream, rows, source=source, batch_id=batch_id)
     if session.json:
         terminal.write_json(terminal.to_record(report))
@@ -126,11 +126,11 @@ def probe(
         keys = [_parse_key(text, view) for text in given] + [
             _parse_key(text, view) for text in _split_keys(listed, view)
         ]
-        wanted: dict[str, Any] = (
+        search: dict[str, Any] = (
             {"between": tuple(_parse_key(text, view) for text in between)} if between else {"keys": keys}
         )
-        found = snapshot.probe(stream, **wanted, window=window, columns=_parse_columns(columns))
-        _write_rows(session, view, found.to_reader, found.num_rows, window, limit, as_csv, output)
+        rows = snapshot.probe(stream, **search, window=window, columns=_parse_columns(columns))
+        _write_rows(session, view, rows.to_reader, rows.num_rows, window, limit, as_csv, output)
 
 
 @click.command(short_help="Read a window.")
@@ -150,20 +150,19 @@ def scan(
     """Read a window: all live rows, or the last ten minutes, in no particular order."""
     with session.open(read_only=True) as wh, wh.snapshot([stream]) as snapshot:
         view = snapshot.view(stream)
-        chosen = _parse_columns(columns)
-        snapshot.scan(
-            stream, window, chosen
-        )  # what is wrong with the window or the columns is said before anything is counted
+        names = _parse_columns(columns)
+        # An error in the window or the columns is raised here, before rows are counted.
+        snapshot.scan(stream, window, names)
         total = _count_rows(snapshot, view, window) if not (session.json or as_csv) else 0
-        _write_rows(session, view, lambda: snapshot.scan(stream, window, chosen), total, window, limit, as_csv, output)
+        _write_rows(session, view, lambda: snapshot.scan(stream, window, names), total, window, limit, as_csv, output)
 
 
 def _count_rows(snapshot: "Snapshot", view: "StreamSnapshot", window: str | None) -> int:
     return sum(batch.num_rows for batch in snapshot.scan(view.name, window, [view.entry.definition.time]))
 
 
-def _parse_columns(given: Sequence[str]) -> list[str] | None:
-    names = [name.strip() for text in given for name in text.split(",")]
+def _parse_columns(texts: Sequence[str]) -> list[str] | None:
+    names = [name.strip() for text in texts for name in text.split(",")]
     return list(dict.fromkeys(names)) or None
 
 
@@ -177,7 +176,7 @@ def _split_keys(texts: Sequence[str], view: "StreamSnapshot") -> Iterator[str]:
 
 
 def _parse_key(text: str, view: "StreamSnapshot") -> Any:
-    """A search key as the front door takes it: one value, or a tuple."""
+    """Parse a search key: one value, or a tuple for several columns."""
     from windrow.cli.literals import parse_value
     from windrow.errors import SearchKeyError
 
@@ -207,18 +206,18 @@ def _write_rows(
     as_csv: bool,
     output: str | None,
 ) -> None:
-    """Write the rows as asked: file, CSV, JSON lines, or a table that says which window it is of."""
+    """Write rows as the options say; under a table stands the window it shows."""
     from windrow.cli import writers
 
     if output is not None:
         if as_csv:
             raise click.UsageError("--output's suffix tells the format; leave --csv out")
-        with terminal.progress_bar(f"write {output}", total) as moved:
-            done = writers.write_file(writers.limit_rows(rows(), limit), output, moved)
+        with terminal.progress_bar(f"write {output}", total) as report_progress:
+            row_count = writers.write_file(writers.limit_rows(rows(), limit), output, report_progress)
         if session.json:
-            terminal.write_json({"file": output, "rows": done, **window_to_json(view, window)})
+            terminal.write_json({"file": output, "rows": row_count, **window_to_json(view, window)})
         else:
-            terminal.say(f"{terminal.count(done, 'row')} written to {output}: {describe_window(view, window)}")
+            terminal.say(f"{terminal.count(row_count, 'row')} written to {output}: {describe_window(view, window)}")
     elif as_csv and session.json:
         raise click.UsageError("choose one of --csv and --json")
     elif as_csv:
@@ -227,12 +226,12 @@ def _write_rows(
         writers.print_json(writers.limit_rows(rows(), limit))
     else:
         shown = writers.show_rows(writers.limit_rows(rows(), writers.TABLE_ROWS if limit is None else limit))
-        few = f", {shown:,} shown (--limit, --csv, --json or --output give more)" if shown < total else ""
-        terminal.say(f"{terminal.count(total, 'row')} of {describe_window(view, window)}{few}")
+        hint = f", {shown:,} shown (--limit, --csv, --json or --output give more)" if shown < total else ""
+        terminal.say(f"{terminal.count(total, 'row')} of {describe_window(view, window)}{hint}")
 
 
 def window_to_json(view: "StreamSnapshot", window: str | None) -> dict[str, Any]:
-    """Which window an answer is of."""
+    """Describe the window of an answer for JSON."""
     from windrow.times import format_time
 
     now = view.now
@@ -246,12 +245,12 @@ def window_to_json(view: "StreamSnapshot", window: str | None) -> dict[str, Any]
 
 
 def describe_window(view: "StreamSnapshot", window: str | None) -> str:
-    """Which window an answer is of, in words."""
-    told = window_to_json(view, window)
-    if told["now"] is None:
+    """Describe the window of an answer in words."""
+    facts = window_to_json(view, window)
+    if facts["now"] is None:
         return f"{view.name}, which has not slid yet"
-    missing = f", without {terminal.names(told['missing'])}" if told["missing"] else ""
-    return f"{view.name} at {told['now']} (slide {told['slide']}){f', the last {window}' if window else ''}{missing}"
+    missing = f", without {terminal.names(facts['missing'])}" if facts["missing"] else ""
+    return f"{view.name} at {facts['now']} (slide {facts['slide']}){f', the last {window}' if window else ''}{missing}"
 
 
 @click.command()
@@ -294,21 +293,20 @@ def _write_rejected(
     from windrow.cli import writers
     from windrow.errors import WindowError
 
-    wanted = [column.strip() for text in columns for column in text.split(",")] or rows.column_names
-    if unknown := [column for column in wanted if column not in rows.column_names]:
+    names = [column.strip() for text in columns for column in text.split(",")] or rows.column_names
+    if unknown := [column for column in names if column not in rows.column_names]:
         raise WindowError(
             f"rejected rows of {name!r} have no column {unknown[0]!r}; they have {', '.join(rows.column_names)}"
         )
     reasons = Counter(rows.column("_reason").to_pylist())
-    few = limit if limit is not None or as_csv or output or session.json else writers.TABLE_ROWS
-    reader = writers.limit_rows(rows.select(wanted).to_reader(), few)
+    shown_limit = limit if limit is not None or as_csv or output or session.json else writers.TABLE_ROWS
+    reader = writers.limit_rows(rows.select(names).to_reader(), shown_limit)
     if output is not None:
-        done = writers.write_file(reader, output, lambda _: None)
-        told = {"file": output, "rows": done, "stream": name}
+        row_count = writers.write_file(reader, output, lambda _: None)
         if session.json:
-            terminal.write_json(told)
+            terminal.write_json({"file": output, "rows": row_count, "stream": name})
         else:
-            terminal.say(f"{terminal.count(done, 'row')} written to {output}")
+            terminal.say(f"{terminal.count(row_count, 'row')} written to {output}")
     elif as_csv:
         writers.print_csv(reader)
     elif session.json:
@@ -316,8 +314,8 @@ def _write_rejected(
     else:
         if rows.num_rows:
             writers.show_rows(reader)
-        why = "; ".join(f"{number:,} {reason}" for reason, number in sorted(reasons.items()))
-        terminal.say(f"{name}: {terminal.count(rows.num_rows, 'rejected row')}{': ' + why if why else ''}")
+        counts = "; ".join(f"{number:,} {reason}" for reason, number in sorted(reasons.items()))
+        terminal.say(f"{name}: {terminal.count(rows.num_rows, 'rejected row')}{': ' + counts if counts else ''}")
 
 
 @click.command(short_help="Append the rejected rows again.")

@@ -1,6 +1,6 @@
-"""What every command shares: where the warehouse is, `--json`, lazily imported commands, and errors told in one line.
+"""What every command shares: the choice of the warehouse, `--json`, errors in one line, commands imported on use.
 
-A module with commands imports nothing heavy at its top, so that ``windrow --help`` stays quick.
+A module with commands imports nothing heavy at its top, so that ``windrow --help`` stays fast.
 """
 
 import contextlib
@@ -28,10 +28,10 @@ EXIT_INTERRUPTED, EXIT_PIPE_CLOSED = 130, 141
 
 
 class Failure(click.ClickException):
-    """A mistake of the user's or of the data's: one line on stderr, exit code 1."""
+    """An error of the user or of the data: one line on stderr, exit code 1."""
 
     def show(self, file: Any = None) -> None:
-        """Say it."""
+        """Print the message."""
         click.echo(f"windrow: {self.message}", file=file or sys.stderr)
 
 
@@ -39,23 +39,23 @@ class LazyGroup(click.Group):
     """A group whose commands are imported when they are asked for.
 
     Args:
-        homes: Where each command is, as ``module:attribute``, in the order in which help lists them.
+        locations: Where each command is, as ``module:attribute``, in the order in which help lists them.
         options: As for `click.Group`.
     """
 
-    def __init__(self, *, homes: Mapping[str, str], **options: Any) -> None:
+    def __init__(self, *, locations: Mapping[str, str], **options: Any) -> None:
         super().__init__(**options)
-        self.homes = dict(homes)
+        self.locations = dict(locations)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Names of the commands, in the order of the table."""
-        return list(self.homes)
+        """List the commands in the given order."""
+        return list(self.locations)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """The command of that name, imported now."""
-        if cmd_name not in self.homes:
+        """Import a command."""
+        if cmd_name not in self.locations:
             return None
-        module, _, attribute = self.homes[cmd_name].partition(":")
+        module, _, attribute = self.locations[cmd_name].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
@@ -64,7 +64,7 @@ class TopGroup(LazyGroup):
     """The outermost group: turns errors into one line and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
+        """Run the command; errors of ours and of the system become a `Failure`."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -82,38 +82,39 @@ class TopGroup(LazyGroup):
 
 
 def to_shell_message(message: str) -> str:
-    """A message of the Python interface, on one line and with its arguments named as options: force=True is --force."""
-    named = re.sub(r"\b([a-z_]+)=(?:…|True)", lambda found: "--" + found[1].replace("_", "-"), message)
-    return " ".join(named.split())
+    """Rewrite a message of the Python interface for the shell: on one line, and force=True becomes --force."""
+    with_options = re.sub(r"\b([a-z_]+)=(?:…|True)", lambda match: "--" + match[1].replace("_", "-"), message)
+    return " ".join(with_options.split())
 
 
 def _discard_output() -> None:
-    """Nobody reads any more: what is still buffered goes nowhere, and the interpreter says nothing about it at exit."""
+    """Discard buffered output after the reader has gone, so that the interpreter does not complain at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @dataclass(frozen=True)
 class Session:
-    """How this command was called: which warehouse, and for whom it writes."""
+    """How a command was called: with which warehouse, and whether it writes JSON."""
 
-    place: str | None
+    folder: str | None
     json: bool
 
     @property
     def path(self) -> Path:
-        """The warehouse's folder: as given, or the current folder if it holds one."""
-        if self.place is not None:
-            return Path(self.place)
-        here = Path.cwd()
-        if (here / MARKER_FILE).exists():
-            return here
+        """The warehouse's folder, as given or the current folder if it holds a warehouse."""
+        if self.folder is not None:
+            return Path(self.folder)
+        current = Path.cwd()
+        if (current / MARKER_FILE).exists():
+            return current
         raise FormatError(
-            f"{here} holds no warehouse; give one with -w PATH or {ENVIRONMENT_VARIABLE}, or make one with 'windrow init'"
+            f"{current} holds no warehouse; give one with -w PATH or {ENVIRONMENT_VARIABLE}, "
+            "or make one with 'windrow init'"
         )
 
     def open(self, *, read_only: bool = False) -> "Warehouse":
-        """The warehouse; it must exist."""
+        """Open the warehouse, which must exist."""
         path = self.path
         from windrow.warehouse import Warehouse
 
@@ -121,13 +122,13 @@ class Session:
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """A command's function, called with a `Session` first; adds ``-w`` and ``--json``."""
+    """Turn a function whose first argument is a `Session` into a command; adds ``-w`` and ``--json``."""
 
     @functools.wraps(function)
     def run(*args: Any, **options: Any) -> None:
-        given, as_json = options.pop("warehouse"), options.pop("as_json")
-        place = given or click.get_current_context().find_root().params.get("warehouse")
-        function(Session(place, as_json), *args, **options)
+        chosen, as_json = options.pop("warehouse"), options.pop("as_json")
+        folder = chosen or click.get_current_context().find_root().params.get("warehouse")
+        function(Session(folder, as_json), *args, **options)
 
     where = click.option("-w", "--warehouse", metavar="PATH", help="The warehouse's folder.")
     machine = click.option("--json", "as_json", is_flag=True, help="Write JSON, for machines.")

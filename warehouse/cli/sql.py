@@ -1,8 +1,7 @@
-r"""Commands that ask in SQL: `sql` for rows, `explain` for what would be read.
+r"""Commands for SQL: `sql` answers statements, `explain` shows what one would read; `sql` alone opens a prompt.
 
-The prompt of `windrow sql`: statements over several lines, history, and completion of streams, tables and columns.
-
-A statement ends with a semicolon. ``\d`` lists what can be asked, ``\d NAME`` its columns, ``\q`` leaves.
+The prompt takes statements over several lines that end with a semicolon, with history and completion of names; ``\d``
+lists streams and tables, ``\d NAME`` the columns of one, ``\q`` leaves.
 """
 
 import contextlib
@@ -27,12 +26,10 @@ ISOLATION_LEVELS = ("snapshot", "latest", "serial")
 _PARAM_WORDS = {"null": None, "true": True, "false": False}
 _STDIN = "-"
 
-Option = Callable[[Callable[..., None]], Callable[..., None]]
-
 
 @dataclass(frozen=True)
 class OutputFormat:
-    """How rows are to be written."""
+    """How the rows of an answer are written."""
 
     json: bool = False
     csv: bool = False
@@ -42,7 +39,7 @@ class OutputFormat:
 
 @dataclass(frozen=True)
 class SqlOptions:
-    """How statements are to be asked."""
+    """How statements are run."""
 
     params: list[Any] | dict[str, Any] | None = None
     isolation: str = "snapshot"
@@ -89,7 +86,7 @@ def sql(
     limit: int | None,
     as_csv: bool,
     output: str | None,
-    **how: Any,
+    **run_options: Any,
 ) -> None:
     """Ask in SQL, with windows behind the names of streams.
 
@@ -100,13 +97,13 @@ def sql(
         raise click.UsageError("give either a statement or --file")
     if sum((session.json, as_csv, output is not None)) > 1:
         raise click.UsageError("choose one of --json, --csv and --output")
-    form = OutputFormat(session.json, as_csv, output, limit)
-    asking = SqlOptions(parse_params(params), **how)
-    with explain_query_errors(), session.open(read_only=asking.isolation != "serial") as wh:
+    output_format = OutputFormat(session.json, as_csv, output, limit)
+    options = SqlOptions(parse_params(params), **run_options)
+    with explain_query_errors(), session.open(read_only=options.isolation != "serial") as wh:
         if statement is None and file is None and sys.stdin.isatty():
-            run_prompt(wh, asking, form)
+            run_prompt(wh, options, output_format)
             return
-        _run_statements(wh, statement if statement is not None else _read_text(file or _STDIN), asking, form)
+        _run_statements(wh, statement if statement is not None else _read_text(file or _STDIN), options, output_format)
 
 
 @click.command("explain")
@@ -116,87 +113,87 @@ def sql(
 def explain(session: Session, statement: str, params: tuple[str, ...]) -> None:
     """Show what a statement would read: cells, segments, rows and bytes, before and after pruning."""
     with explain_query_errors(), session.open(read_only=True) as wh:
-        told = wh.explain(statement, parse_params(params))
+        explanation = wh.explain(statement, parse_params(params))
     if session.json:
-        terminal.write_json(_explanation_to_json(told))
+        terminal.write_json(_explanation_to_json(explanation))
         return
-    show_explanation(told)
+    show_explanation(explanation)
 
 
-def _run_statements(wh: "Warehouse", text: str, asking: SqlOptions, form: OutputFormat) -> None:
+def _run_statements(wh: "Warehouse", text: str, options: SqlOptions, output_format: OutputFormat) -> None:
     from windrow.queries.sql.tokens import split_statements
 
     statements = split_statements(text)
     if not statements:
         raise QueryError("there is no statement to run")
-    if len(statements) > 1 and form.output is not None:
+    if len(statements) > 1 and output_format.output is not None:
         raise QueryError(f"--output takes one statement, but there are {len(statements)}")
     for number, statement in enumerate(statements):
-        if number and not (form.json or form.csv):
+        if number and not (output_format.json or output_format.csv):
             terminal.say("")
-        run_statement(wh, statement, asking, form)
+        run_statement(wh, statement, options, output_format)
 
 
-def run_statement(wh: "Warehouse", statement: str, asking: SqlOptions, form: OutputFormat) -> None:
-    """Ask one statement and write its rows."""
+def run_statement(wh: "Warehouse", statement: str, options: SqlOptions, output_format: OutputFormat) -> None:
+    """Run one statement and write its rows."""
     answer = wh.sql(
         statement,
-        asking.params,
-        isolation=asking.isolation,
-        timeout=asking.timeout,
-        memory_limit=asking.memory_limit,
+        options.params,
+        isolation=options.isolation,
+        timeout=options.timeout,
+        memory_limit=options.memory_limit,
     )
     with answer:
-        write_answer(answer, form)
+        write_answer(answer, output_format)
 
 
-def write_answer(answer: "Answer", form: OutputFormat) -> None:
-    """Write the rows of an answer in a form."""
+def write_answer(answer: "Answer", output_format: OutputFormat) -> None:
+    """Write the rows of an answer."""
     import pyarrow as pa
 
     from windrow.cli import writers
     from windrow.queries.answer import narrow_integers
     from windrow.queries.sql.statement import parse
 
-    if form.output is None and not (form.json or form.csv) and parse(answer.text).explain:
+    if output_format.output is None and not (output_format.json or output_format.csv) and parse(answer.text).explain:
         for row in answer:
             terminal.say(row[0])
         return
-    if form.output is None and not (form.json or form.csv):
-        shown, total = _show_rows(answer, writers.TABLE_ROWS if form.limit is None else form.limit)
-        few = f", {shown:,} shown (--limit, --csv, --json or --output give more)" if shown < total else ""
-        terminal.say(f"{terminal.count(total, 'row')}{_describe_windows(answer)}{few}")
+    if output_format.output is None and not (output_format.json or output_format.csv):
+        shown, total = _show_rows(answer, writers.TABLE_ROWS if output_format.limit is None else output_format.limit)
+        hint = f", {shown:,} shown (--limit, --csv, --json or --output give more)" if shown < total else ""
+        terminal.say(f"{terminal.count(total, 'row')}{_describe_windows(answer)}{hint}")
         return
-    rows = writers.limit_rows(pa.RecordBatchReader.from_stream(answer), form.limit)
-    if form.output is not None:
-        with terminal.progress_bar(f"write {form.output}") as moved:
-            done = writers.write_file(rows, form.output, moved)
-        terminal.say(f"{terminal.count(done, 'row')} written to {form.output}{_describe_windows(answer)}")
-    elif form.csv:
+    rows = writers.limit_rows(pa.RecordBatchReader.from_stream(answer), output_format.limit)
+    if output_format.output is not None:
+        with terminal.progress_bar(f"write {output_format.output}") as report_progress:
+            row_count = writers.write_file(rows, output_format.output, report_progress)
+        terminal.say(f"{terminal.count(row_count, 'row')} written to {output_format.output}{_describe_windows(answer)}")
+    elif output_format.csv:
         writers.print_csv(rows)
     else:
         writers.print_json(map(narrow_integers, rows))
 
 
 def _show_rows(answer: "Answer", limit: int) -> tuple[int, int]:
-    """Print the first rows; gives how many, and how many there are."""
+    """Print the first rows; return how many, and how many there are in all."""
     import pyarrow as pa
 
     from windrow.cli import writers
 
-    kept: list[pa.RecordBatch] = []
+    batches: list[pa.RecordBatch] = []
     shown = total = 0
     for batch in answer.batches():
         if shown < limit:
-            kept.append(batch.slice(0, limit - shown))
-            shown += kept[-1].num_rows
+            batches.append(batch.slice(0, limit - shown))
+            shown += batches[-1].num_rows
         total += batch.num_rows
-    writers.show_rows(pa.RecordBatchReader.from_batches(answer.schema, kept))
+    writers.show_rows(pa.RecordBatchReader.from_batches(answer.schema, batches))
     return shown, total
 
 
 def _describe_windows(answer: "Answer") -> str:
-    """Which windows an answer is of, in words."""
+    """Describe the windows of an answer in words."""
     from windrow.queries.answer import describe_windows
 
     words = f" of {describe_windows(answer.windows)}" if answer.windows else ""
@@ -215,16 +212,16 @@ def _read_text(file: str) -> str:
         raise StorageError(f"{file} cannot be read ({error.strerror})") from None
 
 
-def parse_params(given: Sequence[str]) -> list[Any] | dict[str, Any] | None:
-    """Parameters as they are bound: all by position, or all by name."""
-    if not given:
+def parse_params(texts: Sequence[str]) -> list[Any] | dict[str, Any] | None:
+    """Parse parameters, all of them by position or all by name."""
+    if not texts:
         return None
-    named = [_find_param_name(text) for text in given]
-    if all(name is None for name in named):
-        return [_parse_param(text) for text in given]
-    if any(name is None for name in named):
+    names = [_find_param_name(text) for text in texts]
+    if all(name is None for name in names):
+        return [_parse_param(text) for text in texts]
+    if any(name is None for name in names):
         raise click.UsageError("give all parameters by position, or all as NAME=VALUE")
-    return {str(name): _parse_param(text.partition("=")[2]) for name, text in zip(named, given, strict=True)}
+    return {str(name): _parse_param(text.partition("=")[2]) for name, text in zip(names, texts, strict=True)}
 
 
 def _find_param_name(text: str) -> str | None:
@@ -245,44 +242,44 @@ def _parse_param(text: str) -> Any:
 
 @contextlib.contextmanager
 def explain_query_errors() -> Iterator[None]:
-    """A wrong statement is shown with the place where it is wrong, on lines of its own."""
+    """Show an error in a statement over several lines, with the place of the error."""
     try:
         yield
     except QueryError as error:
         raise Failure(str(error)) from error
 
 
-def show_explanation(told: "Explanation") -> None:
-    """What would be read as a table, then DuckDB's plan."""
+def show_explanation(explanation: "Explanation") -> None:
+    """Print what would be read as a table, then DuckDB's plan."""
     columns = ("stream", "window", "slide", "read by", "cells", "segments", "rows", "bytes", "key")
     rows = []
-    for pruned, window in zip(told.relations, told.windows, strict=True):
-        parts = (pruned.cells, pruned.segments, pruned.rows)
+    for relation, window in zip(explanation.relations, explanation.windows, strict=True):
+        parts = (relation.cells, relation.segments, relation.rows)
         counts = [f"{read:,} of {stored:,}" for read, stored in parts]
-        size = f"{terminal.size(pruned.bytes[0])} of {terminal.size(pruned.bytes[1])}"
+        size = f"{terminal.size(relation.bytes[0])} of {terminal.size(relation.bytes[1])}"
         slide = "-" if window.slide is None else window.slide
-        rows.append((window.stream, window.clause, slide, pruned.path, *counts, size, pruned.keys))
+        rows.append((window.stream, window.clause, slide, relation.path, *counts, size, relation.keys))
     if rows:
         terminal.print_table(columns, rows, right=columns[4:8])
-    if told.pattern:
-        terminal.say(f"update pattern: {told.pattern}")
-    terminal.say(told.plan.rstrip())
+    if explanation.pattern:
+        terminal.say(f"update pattern: {explanation.pattern}")
+    terminal.say(explanation.plan.rstrip())
 
 
-def _explanation_to_json(told: "Explanation") -> dict[str, Any]:
-    def one(pruned: Any, window: Any) -> dict[str, Any]:
-        parts = {name: getattr(pruned, name) for name in ("cells", "segments", "rows", "bytes")}
+def _explanation_to_json(explanation: "Explanation") -> dict[str, Any]:
+    def to_json(relation: Any, window: Any) -> dict[str, Any]:
+        parts = {name: getattr(relation, name) for name in ("cells", "segments", "rows", "bytes")}
         return {
             "stream": window.stream,
             "window": window.clause,
             "slide": window.slide,
-            "path": pruned.path,
-            "key": pruned.keys,
+            "path": relation.path,
+            "key": relation.keys,
             **{name: {"read": read, "stored": stored} for name, (read, stored) in parts.items()},
         }
 
-    relations = [one(*pair) for pair in zip(told.relations, told.windows, strict=True)]
-    return {"relations": relations, "update_pattern": told.pattern, "plan": told.plan}
+    relations = [to_json(*pair) for pair in zip(explanation.relations, explanation.windows, strict=True)]
+    return {"relations": relations, "update_pattern": explanation.pattern, "plan": explanation.plan}
 
 
 WELCOME = "DuckDB's SQL, with windows: FROM stream [WINDOW 10 MINUTES]. End with ;  \\d lists streams, \\q leaves."
@@ -299,8 +296,8 @@ _KEYWORDS = [
 ReadLine = Callable[[str], str]
 
 
-def run_prompt(wh: "Warehouse", asking: SqlOptions, form: OutputFormat, read_line: ReadLine = input) -> None:
-    """Ask, statement by statement, until the input ends."""
+def run_prompt(wh: "Warehouse", options: SqlOptions, output_format: OutputFormat, read_line: ReadLine = input) -> None:
+    """Run the prompt until the input ends."""
     with _line_editing(wh):
         terminal.say(WELCOME)
         for text in _read_statements(read_line):
@@ -309,7 +306,7 @@ def run_prompt(wh: "Warehouse", asking: SqlOptions, form: OutputFormat, read_lin
                     if _run_prompt_command(wh, text) is False:
                         return
                 else:
-                    run_statement(wh, text, asking, form)
+                    run_statement(wh, text, options, output_format)
             except WindrowError as error:
                 terminal.note(str(error))
             except KeyboardInterrupt:
@@ -320,7 +317,7 @@ def run_prompt(wh: "Warehouse", asking: SqlOptions, form: OutputFormat, read_lin
 
 
 def _read_statements(read_line: ReadLine) -> Iterator[str]:
-    """What was typed, one statement or command at a time; Ctrl-C drops what was begun."""
+    """Read one statement or command after the other; Ctrl-C discards an unfinished one."""
     from windrow.queries.sql.tokens import is_finished, split_statements
 
     lines: list[str] = []
@@ -352,7 +349,7 @@ def _read_statements(read_line: ReadLine) -> Iterator[str]:
 
 
 def _run_prompt_command(wh: "Warehouse", text: str) -> bool:
-    """A command of the prompt itself; False if it was to leave."""
+    """Run a command of the prompt itself; False to leave the prompt."""
     word, _, name = text.partition(" ")
     if word in ("\\q", "\\quit"):
         return False
@@ -371,48 +368,48 @@ def _run_prompt_command(wh: "Warehouse", text: str) -> bool:
 
 
 def _find_columns(wh: "Warehouse") -> dict[str, list[tuple[str, str]]]:
-    """Columns and types of every stream and table, by name in lower case."""
-    found = {}
+    """Find the columns and types of every stream and table, by its name in lower case."""
+    columns = {}
     for name in [*wh.streams(), *wh.tables()]:
-        quoted = '"' + name.replace('"', '""') + '"'
+        quoted_name = '"' + name.replace('"', '""') + '"'
         with contextlib.suppress(WindrowError):
-            rows = wh.sql(f"DESCRIBE {quoted}").fetchall()
-            found[name.lower()] = [(str(row[0]), str(row[1])) for row in rows]
-    return found
+            rows = wh.sql(f"DESCRIBE {quoted_name}").fetchall()
+            columns[name.lower()] = [(str(row[0]), str(row[1])) for row in rows]
+    return columns
 
 
 def find_completions(wh: "Warehouse", word: str, line: str) -> list[str]:
-    """What a word may become: columns (of the relations on the line, if any), streams, tables, words of SQL."""
+    """Find completions of a word: columns (of the relations on the line, if any), streams, tables, keywords."""
     from windrow.queries.system_tables import TABLE_NAMES
 
-    folded, words = word.lower(), line.lower()
+    prefix, lower_line = word.lower(), line.lower()
     columns = _find_columns(wh)
-    named = [name for name in columns if name in words]
-    wanted = [column for name in named or columns for column, _ in columns[name]]
-    names = [*wanted, *wh.streams(), *wh.tables(), *(f"windrow.{name}" for name in TABLE_NAMES)]
+    relations = [name for name in columns if name in lower_line]
+    column_names = [column for name in relations or columns for column, _ in columns[name]]
+    names = [*column_names, *wh.streams(), *wh.tables(), *(f"windrow.{name}" for name in TABLE_NAMES)]
     keywords = [keyword if word[:1].isupper() else keyword.lower() for keyword in _KEYWORDS]
-    return [name for name in dict.fromkeys([*names, *keywords]) if name.lower().startswith(folded)]
+    return [name for name in dict.fromkeys([*names, *keywords]) if name.lower().startswith(prefix)]
 
 
 @contextlib.contextmanager
 def _line_editing(wh: "Warehouse") -> Iterator[None]:
-    """Line editing with history and completion while the prompt is open, where the terminal has it."""
+    """Provide history and completion while the block runs, where Python has readline."""
     try:
         import readline
     except ImportError:
         yield
         return
-    found: list[str] = []
+    matches: list[str] = []
 
     def complete(word: str, state: int) -> str | None:
         if state == 0:
-            found[:] = find_completions(wh, word, readline.get_line_buffer())
-        return found[state] if state < len(found) else None
+            matches[:] = find_completions(wh, word, readline.get_line_buffer())
+        return matches[state] if state < len(matches) else None
 
     history = _find_history_file()
     with contextlib.suppress(OSError):
         readline.read_history_file(history)
-    before = readline.get_completer(), readline.get_completer_delims()
+    saved = readline.get_completer(), readline.get_completer_delims()
     readline.set_history_length(_HISTORY_LENGTH)
     readline.set_completer(complete)
     readline.set_completer_delims(" \t\n,()[]=<>+-*/;")
@@ -420,8 +417,8 @@ def _line_editing(wh: "Warehouse") -> Iterator[None]:
     try:
         yield
     finally:
-        readline.set_completer(before[0])
-        readline.set_completer_delims(before[1])
+        readline.set_completer(saved[0])
+        readline.set_completer_delims(saved[1])
         with contextlib.suppress(OSError):
             history.parent.mkdir(parents=True, exist_ok=True)
             readline.write_history_file(history)

@@ -1,6 +1,6 @@
-"""Commands for streams: create, list, show, drop; `cli_layout` has those that change one.
+"""Commands for streams: create, list, show, drop, alter, relayout.
 
-Commands that change a live stream: relayout, alter.
+What they print for people and as JSON is also used by `windrow status`, the views and the demo.
 """
 
 import re
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 stream = LazyGroup(
     name="stream",
     help="Declare streams, look at them, change them, drop them.",
-    homes={
+    locations={
         "create": "windrow.cli.streams:create",
         "list": "windrow.cli.streams:list_streams",
         "show": "windrow.cli.streams:show",
@@ -119,7 +119,7 @@ def _build_schema(columns: Sequence[str], like: str | None, format: str | None, 
 
 
 def parse_index(text: str, maintenance: str | None) -> "Index | str":
-    """A layout as written on the command line: ``auto``, or a name and its one or two numbers."""
+    """Parse a layout: ``auto``, or a name and its one or two numbers."""
     from windrow.indexes.partitioners import Index
 
     name, *numbers = re.sub(r"(\d)\s*x\s*(\d)", r"\1 \2", text).split() or [""]
@@ -138,9 +138,9 @@ def parse_index(text: str, maintenance: str | None) -> "Index | str":
 def list_streams(session: Session) -> None:
     """List the streams."""
     with session.open(read_only=True) as wh:
-        found = wh.status().streams
+        statuses = wh.status().streams
     if session.json:
-        terminal.write_json([stream_to_json(status) for status in found])
+        terminal.write_json([stream_to_json(status) for status in statuses])
         return
     columns = ("stream", "slide", "rows live", "key", "index", "live rows", "now")
     rows = [
@@ -153,7 +153,7 @@ def list_streams(session: Session) -> None:
             f"{s.live_rows:,}",
             show_time(s.now),
         )
-        for s in found
+        for s in statuses
     ]
     if rows:
         terminal.print_table(columns, rows, right=("live rows",))
@@ -225,28 +225,28 @@ def _describe_column(field: "pa.Field") -> str:
 
 
 def _describe_clock(status: "StreamStatus") -> str:
-    at = "not slid yet" if status.now is None else f"{show_time(status.now)}, slide {status.slide}"
+    clock = "not slid yet" if status.now is None else f"{show_time(status.now)}, slide {status.slide}"
     waits = f"; waits for {terminal.format_waiting(status.waiting_for)}" if status.waiting_for else ""
     missing = f"; without {terminal.names(status.missing)}" if status.missing else ""
-    return at + waits + missing
+    return clock + waits + missing
 
 
 def _describe_limits(status: "StreamStatus") -> str:
     definition = status.definition
-    told = [f"max_ahead {format_duration(definition.max_ahead)}"]
+    limits = [f"max_ahead {format_duration(definition.max_ahead)}"]
     if definition.slack:
-        told.append(f"slack {format_duration(definition.slack)}")
+        limits.append(f"slack {format_duration(definition.slack)}")
     if definition.max_skew is not None:
-        told.append(f"max_skew {format_duration(definition.max_skew)}")
+        limits.append(f"max_skew {format_duration(definition.max_skew)}")
     if definition.origin:
-        told.append(f"origin {show_time(definition.origin)}")
+        limits.append(f"origin {show_time(definition.origin)}")
     if definition.sources:
-        told.append(f"on_source_failure {definition.on_source_failure}")
-    return ", ".join(told)
+        limits.append(f"on_source_failure {definition.on_source_failure}")
+    return ", ".join(limits)
 
 
 def show_sources(status: "StreamStatus") -> None:
-    """The sources of a stream as a table."""
+    """Print the sources of a stream as a table."""
     if not status.sources:
         return
     columns = ("source", "progress", "rows", "rejected", "state")
@@ -266,7 +266,7 @@ def show_sources(status: "StreamStatus") -> None:
 
 
 def stream_to_json(status: "StreamStatus") -> dict[str, Any]:
-    """All that is known of a stream, for machines."""
+    """Convert the definition and state of a stream for JSON."""
     definition = status.definition
     declared = {
         "columns": [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in definition.schema],
@@ -279,8 +279,8 @@ def stream_to_json(status: "StreamStatus") -> dict[str, Any]:
         "origin": show_time(definition.origin),
         "on_source_failure": definition.on_source_failure,
     }
-    spans = ("slide", "lifetime", "max_lifetime", "slack", "max_skew", "max_ahead")
-    declared |= terminal.to_record({name: getattr(definition, name) for name in spans}, durations=spans)
+    durations = ("slide", "lifetime", "max_lifetime", "slack", "max_skew", "max_ahead")
+    declared |= terminal.to_record({name: getattr(definition, name) for name in durations}, durations=durations)
     index_name, grid, maintenance = status.index.split()
     rows, columns = grid.split("x")
     index = {
@@ -297,22 +297,11 @@ def stream_to_json(status: "StreamStatus") -> dict[str, Any]:
 
 
 def stream_state_to_json(status: "StreamStatus") -> dict[str, Any]:
-    """Where a stream stands, for machines."""
-    counted = (
-        "live_rows",
-        "stored_rows",
-        "segments",
-        "files",
-        "bytes",
-        "directory_bytes",
-        "spooled_rows",
-        "spooled_bytes",
-        "spooled_files",
-        "inserted",
-        "expired",
-        "late",
-        "rejected",
-    )
+    """Convert the state of a stream for JSON."""
+    counters = (
+        "live_rows", "stored_rows", "segments", "files", "bytes", "directory_bytes", "spooled_rows", "spooled_bytes",
+        "spooled_files", "inserted", "expired", "late", "rejected",
+    )  # fmt: skip
     sources = [
         terminal.to_record(s, instants=("progress", "effective", "heard")) | {"spoken_for": s.spoken_for}
         for s in status.sources
@@ -324,7 +313,7 @@ def stream_state_to_json(status: "StreamStatus") -> dict[str, Any]:
         "missing": list(status.missing),
         "spoken_for": list(status.spoken_for),
         "sources": sources,
-        **{name: getattr(status, name) for name in counted},
+        **{name: getattr(status, name) for name in counters},
     }
 
 
@@ -341,7 +330,7 @@ def drop(session: Session, name: str, yes: bool) -> None:
 
 
 def confirm_drop(kind: str, name: str, rows: int, *, yes: bool) -> None:
-    """Ask before rows go, unless told not to; without a terminal to ask on, refuse."""
+    """Ask before rows are dropped, unless `yes`; without a terminal, refuse."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -351,7 +340,7 @@ def confirm_drop(kind: str, name: str, rows: int, *, yes: bool) -> None:
 
 
 def show_dropped(session: Session, kind: str, name: str) -> None:
-    """Say that it is gone."""
+    """Print that a stream, view, table or query was dropped."""
     if session.json:
         terminal.write_json({kind: name, "dropped": True})
     else:
@@ -407,8 +396,8 @@ def relayout(
         elif changing or move or move_with_slides:
             layout = None if index is None else parse_index(index, maintenance)
             keys = [] if no_key else list(key) or None
-            how = "now" if move else "steps" if move_with_slides else False
-            report = _change_layout(wh, name, layout, keys, how, options)
+            mode = "now" if move else "steps" if move_with_slides else False
+            report = _change_layout(wh, name, layout, keys, mode, options)
         else:
             from windrow.relayout import read_relayout_report
 
@@ -420,40 +409,40 @@ def relayout(
 
 
 def _change_layout(
-    wh: "Warehouse", name: str, layout: Any, keys: Any, how: Any, options: dict[str, Any]
+    wh: "Warehouse", name: str, layout: Any, keys: Any, move: Any, options: dict[str, Any]
 ) -> "RelayoutReport":
-    if how != "now":
-        return wh.relayout(name, layout, key=keys, move=how, **options)
-    with terminal.progress_bar("move", wh.stream(name).bytes, in_bytes=True) as moved:
+    if move != "now":
+        return wh.relayout(name, layout, key=keys, move=move, **options)
+    with terminal.progress_bar("move", wh.stream(name).bytes, in_bytes=True) as report_progress:
         return wh.relayout(
-            name, layout, key=keys, move=how, progress=lambda report: moved(report.moved_bytes), **options
+            name, layout, key=keys, move=move, progress=lambda report: report_progress(report.moved_bytes), **options
         )
 
 
 def relayout_to_json(report: "RelayoutReport") -> dict[str, Any]:
-    """A change of layout for machines."""
+    """Convert the report of a relayout for JSON."""
     return {**terminal.to_record(report), "done": report.done}
 
 
 def describe_relayout(report: "RelayoutReport") -> str:
-    """Where a change of layout stands, for people."""
+    """Describe how far a relayout has come."""
     key = f"key {terminal.names(report.key)}" if report.key else "no key"
     into = f"{report.stream}: rows go to {report.index}, {key}"
-    moved = f"; {terminal.size(report.moved_bytes)} moved" if report.moved_bytes else ""
-    return f"{into}{moved}; {describe_remaining(report)}"
+    progress = f"; {terminal.size(report.moved_bytes)} moved" if report.moved_bytes else ""
+    return f"{into}{progress}; {describe_remaining(report)}"
 
 
 def describe_remaining(report: "RelayoutReport") -> str:
-    """What lies in older layouts, and how it leaves them."""
+    """Describe what older layouts still hold, and how it leaves them."""
     if report.done:
         return "nothing lies in older layouts"
-    left = f"{terminal.size(report.left_bytes)} of {terminal.size(report.total_bytes)} in older layouts"
-    how = (
+    amount = f"{terminal.size(report.left_bytes)} of {terminal.size(report.total_bytes)} in older layouts"
+    pace = (
         f"each slide moves up to {terminal.size(report.budget)}"
         if report.budget
         else "they empty out as their rows expire"
     )
-    return f"{left}, {how}"
+    return f"{amount}, {pace}"
 
 
 @click.command(short_help="Add a column, change lifetime, slack, skew or max_ahead.")
@@ -481,6 +470,6 @@ def alter(session: Session, name: str, add_column: str | None, timeout: float, *
     if session.json:
         terminal.write_json(stream_to_json(status))
     else:
-        told = [] if column is None else [f"column {column.name} {column.type}"]
-        told += [f"{option.replace('_', ' ')} {value}" for option, value in options.items() if value is not None]
-        terminal.say(f"altered stream {name}: {', '.join(told)}; {terminal.count(status.live_rows, 'live row')}")
+        changes = [] if column is None else [f"column {column.name} {column.type}"]
+        changes += [f"{option.replace('_', ' ')} {value}" for option, value in options.items() if value is not None]
+        terminal.say(f"altered stream {name}: {', '.join(changes)}; {terminal.count(status.live_rows, 'live row')}")

@@ -1,4 +1,4 @@
-"""Commands for tables: small relations to join streams with."""
+"""Commands for reference tables, small relations that streams are joined with: put, list, drop."""
 
 from typing import TYPE_CHECKING
 
@@ -7,6 +7,7 @@ import click
 from windrow.cli import terminal
 from windrow.cli.readers import FORMATS, ReadOptions, count_bytes, infer_schema, read_files
 from windrow.cli.session import Session, command
+from windrow.cli.streams import show_dropped
 from windrow.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -29,12 +30,12 @@ def put(session: Session, name: str, files: tuple[str, ...], format: str | None,
 
     The columns are those of the first file. Queries see the old table or the new one, never a part.
     """
-    reading = ReadOptions(format, delimiter)
+    options = ReadOptions(format, delimiter)
     with session.open() as wh:
-        schema = infer_schema(files[0], reading, ())
+        schema = infer_schema(files[0], options, ())
         try:
-            with terminal.progress_bar(f"put {name}", count_bytes(files), in_bytes=True) as moved:
-                rows = wh.put_table(name, read_files(files, schema, name, reading, moved))
+            with terminal.progress_bar(f"put {name}", count_bytes(files), in_bytes=True) as report_progress:
+                rows = wh.put_table(name, read_files(files, schema, name, options, report_progress))
         except SchemaError as error:
             message = str(error).replace(f"stream {name!r}", f"table {name!r}").replace("the stream", "the table")
             raise SchemaError(message.replace("nothing was appended", "nothing was stored")) from None
@@ -50,14 +51,14 @@ def put(session: Session, name: str, files: tuple[str, ...], format: str | None,
 def list_(session: Session) -> None:
     """List the tables."""
     with session.open(read_only=True) as wh:
-        found = _list_tables(wh)
+        tables = _list_tables(wh)
     if session.json:
         terminal.write_json(
-            [{"table": name, "rows": rows, "bytes": size, "columns": columns} for name, rows, size, columns in found]
+            [{"table": name, "rows": rows, "bytes": size, "columns": columns} for name, rows, size, columns in tables]
         )
         return
-    shown = [(name, f"{rows:,}", terminal.size(size), ", ".join(columns)) for name, rows, size, columns in found]
-    terminal.print_table(("table", "rows", "size", "columns"), shown, right=("rows", "size"))
+    cells = [(name, f"{rows:,}", terminal.size(size), ", ".join(columns)) for name, rows, size, columns in tables]
+    terminal.print_table(("table", "rows", "size", "columns"), cells, right=("rows", "size"))
 
 
 def _list_tables(wh: "Warehouse") -> list[tuple[str, int, int, list[str]]]:
@@ -77,7 +78,4 @@ def drop(session: Session, name: str) -> None:
     """Remove a table; queries that are reading it go on."""
     with session.open() as wh:
         wh.drop_table(name)
-    if session.json:
-        terminal.write_json({"table": name, "dropped": True})
-    else:
-        terminal.say(f"dropped table {name}")
+    show_dropped(session, "table", name)

@@ -1,4 +1,7 @@
-"""How things look: tables and sentences for people, JSON for machines, progress bars on a terminal's stderr only."""
+"""Output of the command line: tables and sentences for people, JSON for machines.
+
+Progress bars appear on stderr, and only on a terminal, so that a program can read stdout.
+"""
 
 import contextlib
 import datetime as dt
@@ -18,28 +21,28 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _UNLIMITED_WIDTH = 4000
-"""Columns when nobody looks at a terminal: wide enough that nothing is cut."""
+"""Width without a terminal, so that no cell is cut."""
 
 ProgressCallback = Callable[[int], None]
 
 
 def say(text: str) -> None:
-    """A sentence on stdout."""
+    """Print a line on stdout."""
     click.echo(text)
 
 
 def note(text: str) -> None:
-    """A sentence on stderr, where it does not disturb what a program reads."""
+    """Print a line on stderr, where it does not disturb what a program reads."""
     click.echo(text, err=True)
 
 
 def write_json(document: Any) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document on stdout."""
     click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
 
 def open_console() -> "Console":
-    """Rich's console on stdout, as wide as the terminal, or as its content if there is none."""
+    """Open Rich's console on stdout, as wide as the terminal, or as its content if there is none."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else _UNLIMITED_WIDTH
@@ -49,12 +52,12 @@ def open_console() -> "Console":
 def make_table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = (), title: str = ""
 ) -> "Table":
-    """A table; the columns named in `right` are numbers."""
+    """Make a table; the columns named in `right` are aligned to the right."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(
+    table = Table(
         box=box.SIMPLE_HEAD,
         show_edge=False,
         title=title or None,
@@ -63,43 +66,43 @@ def make_table(
         header_style="bold",
     )
     for name in columns:
-        made.add_column(Text(escape_controls(name)), justify="right" if name in right else "left", overflow="fold")
+        table.add_column(Text(escape_controls(name)), justify="right" if name in right else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(Text(format_cell(value)) for value in row))
-    return made
+        table.add_row(*(Text(format_cell(value)) for value in row))
+    return table
 
 
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = (), title: str = ""
 ) -> None:
     """Print a table."""
-    made, out = make_table(columns, rows, right=right, title=title), open_console()
-    if out.is_terminal:
-        out.print(made)
+    rich_table, console = make_table(columns, rows, right=right, title=title), open_console()
+    if console.is_terminal:
+        console.print(rich_table)
         return
-    with out.capture() as captured:
-        out.print(made)
+    with console.capture() as captured:
+        console.print(rich_table)
     for line in captured.get().splitlines():
         say(line.rstrip())
 
 
 def print_pairs(rows: Iterable[tuple[str, Any]]) -> None:
-    """Print names and what they stand for, one pair a line."""
-    known = [(name, format_cell(value)) for name, value in rows]
-    width = max((len(name) for name, _ in known), default=0)
-    for name, value in known:
+    """Print names and values, one pair a line."""
+    pairs = [(name, format_cell(value)) for name, value in rows]
+    width = max((len(name) for name, _ in pairs), default=0)
+    for name, value in pairs:
         say(f"{name:<{width}}  {value}".rstrip())
 
 
 def escape_controls(text: str) -> str:
-    """Text without control characters, which data could use to play tricks on a terminal."""
+    """Escape control characters, because data could otherwise command the terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def format_cell(value: Any) -> str:
-    """A value in a table."""
+    """Format a value for a cell of a table."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -112,7 +115,7 @@ def format_cell(value: Any) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes for people."""
+    """Format a number of bytes."""
     if count < 1000:
         return f"{count} B"
     amount = float(count)
@@ -124,55 +127,55 @@ def size(count: int) -> str:
 
 
 def count(number: int, word: str) -> str:
-    """A number and what is counted: 1 row, 2 rows."""
+    """Format a number and what it counts: 1 row, 2 rows."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
 def format_seconds(seconds: float) -> str:
-    """A short time for people."""
+    """Format a short time."""
     return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
 def names(items: Iterable[str]) -> str:
-    """Names in a table cell."""
+    """Format a list of names."""
     return ", ".join(items) or "-"
 
 
 def format_waiting(sources: Sequence[str]) -> str:
-    """Whom a stream waits for; a stream without named sources waits for rows."""
+    """Format the sources that a stream waits for; a stream without named sources waits for rows."""
     from windrow.definitions import DEFAULT_SOURCE
 
     return "newer rows" if tuple(sources) == (DEFAULT_SOURCE,) else names(sources)
 
 
 def to_record(record: Any, instants: Sequence[str] = (), durations: Sequence[str] = ()) -> dict[str, Any]:
-    """A record as JSON has it: instants in ISO form, durations in words that windrow reads back."""
-    found = asdict(record) if is_dataclass(record) and not isinstance(record, type) else dict(record)
+    """Convert a record for JSON: instants in ISO form, durations in words that windrow can read."""
+    plain = asdict(record) if is_dataclass(record) and not isinstance(record, type) else dict(record)
     for name in instants:
-        found[name] = None if found[name] is None else format_time(found[name])
+        plain[name] = None if plain[name] is None else format_time(plain[name])
     for name in durations:
-        found[name] = None if found[name] is None else format_duration(found[name]) if found[name] else "0 seconds"
-    return found
+        plain[name] = None if plain[name] is None else format_duration(plain[name]) if plain[name] else "0 seconds"
+    return plain
 
 
 @contextlib.contextmanager
-def progress_bar(what: str, total: int | None = None, *, in_bytes: bool = False) -> Iterator[ProgressCallback]:
-    """A progress bar while the block runs, told how far it has come; nothing unless stderr is a terminal."""
+def progress_bar(description: str, total: int | None = None, *, in_bytes: bool = False) -> Iterator[ProgressCallback]:
+    """Show a progress bar while the block runs, if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    done = DownloadColumn() if in_bytes else MofNCompleteColumn()
+    amount = DownloadColumn() if in_bytes else MofNCompleteColumn()
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        done,
+        amount,
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
     )
     with bar:
-        task = bar.add_task(what, total=total)
+        task = bar.add_task(description, total=total)
         yield lambda position: bar.update(task, completed=position)

@@ -1,4 +1,4 @@
-"""Commands for views: derived streams that move with their inputs."""
+"""Commands for views, streams that are derived from others and slide with them: create, list, show, drop."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 view = LazyGroup(
     name="view",
     help="Declare views, which are streams derived from others; look at them, drop them.",
-    homes={
+    locations={
         "create": "windrow.cli.views:create",
         "list": "windrow.cli.views:list_views",
         "show": "windrow.cli.views:show",
@@ -53,13 +53,13 @@ def create(
     """
     layout = parse_index(index, maintenance)
     with session.open() as wh:
-        made = wh.create_view(name, statement, key=key or None, index=layout, retroactive=retroactive, **options)
+        created = wh.create_view(name, statement, key=key or None, index=layout, retroactive=retroactive, **options)
         rows = wh.stream(name).live_rows
     if session.json:
-        terminal.write_json(view_to_json(made) | {"live_rows": rows})
+        terminal.write_json(view_to_json(created) | {"live_rows": rows})
         return
-    terminal.say(f"created view {name}: {made.pattern} ({made.why}), index {made.index}")
-    terminal.say(f"{terminal.count(rows, 'row')} at {show_time(made.now)}" + _describe_waiting(made))
+    terminal.say(f"created view {name}: {created.pattern} ({created.why}), index {created.index}")
+    terminal.say(f"{terminal.count(rows, 'row')} at {show_time(created.now)}" + _describe_waiting(created))
 
 
 def _describe_waiting(view: "View") -> str:
@@ -67,7 +67,7 @@ def _describe_waiting(view: "View") -> str:
 
 
 def view_to_json(view: "View") -> dict[str, Any]:
-    """All that is known of a view, for machines."""
+    """Convert a view for JSON."""
     return terminal.to_record(view, instants=("now",))
 
 
@@ -76,11 +76,11 @@ def view_to_json(view: "View") -> dict[str, Any]:
 def list_views(session: Session) -> None:
     """List the views."""
     with session.open(read_only=True) as wh:
-        found = [(each, wh.stream(each.name).live_rows) for each in wh.views()]
+        views = [(view, wh.stream(view.name).live_rows) for view in wh.views()]
     if session.json:
-        terminal.write_json([view_to_json(each) | {"live_rows": rows} for each, rows in found])
+        terminal.write_json([view_to_json(view) | {"live_rows": rows} for view, rows in views])
         return
-    if not found:
+    if not views:
         terminal.say("there are no views; create one with 'windrow view create'")
         return
     columns = ("view", "of", "pattern", "index", "live rows", "now")
@@ -93,7 +93,7 @@ def list_views(session: Session) -> None:
             f"{live:,}",
             show_time(v.now) + _describe_waiting(v),
         )
-        for v, live in found
+        for v, live in views
     ]
     terminal.print_table(columns, rows, right=("live rows",))
 
@@ -104,37 +104,37 @@ def list_views(session: Session) -> None:
 def show(session: Session, name: str) -> None:
     """Show one view: statement, inputs, update pattern and what it means, clock and whom it waits for."""
     with session.open(read_only=True) as wh:
-        found = next((each for each in wh.views() if each.name == name), None)
-        if found is None:
-            known = [each.name for each in wh.views()]
+        view = next((candidate for candidate in wh.views() if candidate.name == name), None)
+        if view is None:
+            names = [candidate.name for candidate in wh.views()]
             raise ViewError(
                 f"there is no view {name!r}; "
-                + (f"the views are {', '.join(known)}" if known else "none was created yet")
+                + (f"the views are {', '.join(names)}" if names else "none was created yet")
             )
         status = wh.stream(name)
     if session.json:
-        terminal.write_json(view_to_json(found) | {"live_rows": status.live_rows})
+        terminal.write_json(view_to_json(view) | {"live_rows": status.live_rows})
         return
     terminal.print_pairs(
         [
-            ("view", found.name),
-            ("statement", found.sql),
-            ("inputs", terminal.names(found.inputs)),
-            ("tables", _describe_tables(found)),
+            ("view", view.name),
+            ("statement", view.sql),
+            ("inputs", terminal.names(view.inputs)),
+            ("tables", _describe_tables(view)),
             ("columns", ", ".join(f"{field.name} {field.type}" for field in status.definition.schema)),
-            ("update pattern", f"{found.pattern}: {found.why}"),
-            ("kept", "recomputed at each slide" if found.recomputed else "from the new rows of each slide"),
-            ("restore", "yes" if found.restore else "no"),
-            ("index", f"{found.index}: {status.index_why}"),
-            ("now", show_time(found.now) + _describe_waiting(found)),
+            ("update pattern", f"{view.pattern}: {view.why}"),
+            ("kept", "recomputed at each slide" if view.recomputed else "from the new rows of each slide"),
+            ("restore", "yes" if view.restore else "no"),
+            ("index", f"{view.index}: {status.index_why}"),
+            ("now", show_time(view.now) + _describe_waiting(view)),
             ("live rows", f"{status.live_rows:,} ({status.stored_rows:,} stored)"),
         ]
     )
 
 
 def _describe_tables(view: "View") -> str:
-    told = [f"{table} (retroactive)" if table in view.retroactive else table for table in view.tables]
-    return terminal.names(tuple(told))
+    names = [f"{table} (retroactive)" if table in view.retroactive else table for table in view.tables]
+    return terminal.names(tuple(names))
 
 
 @click.command(short_help="Drop a view and its rows.")

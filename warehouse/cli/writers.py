@@ -1,4 +1,7 @@
-"""Rows for whoever asked: a table on the terminal, CSV or JSON lines on stdout, or a file."""
+"""Writers of rows: a table on the terminal, CSV or JSON lines on stdout, or a file in one of four formats.
+
+A file appears under its name only when it is complete.
+"""
 
 import os
 import sys
@@ -13,31 +16,31 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TABLE_ROWS = 20
-"""Rows that a table shows if no limit is given."""
+"""A table shows so many rows unless the user gives a limit."""
 
 WriteBytes = Callable[[bytes], Any]
 
 
 def limit_rows(reader: "pa.RecordBatchReader", limit: int | None) -> "pa.RecordBatchReader":
-    """The first `limit` rows."""
+    """Keep the first `limit` rows."""
     import pyarrow as pa
 
     if limit is None:
         return reader
 
     def pieces() -> "Iterator[pa.RecordBatch]":
-        left = limit
-        for batch in reader if left > 0 else ():
-            yield batch.slice(0, left)
-            left -= batch.num_rows
-            if left <= 0:
+        remaining = limit
+        for batch in reader if remaining > 0 else ():
+            yield batch.slice(0, remaining)
+            remaining -= batch.num_rows
+            if remaining <= 0:
                 return
 
     return pa.RecordBatchReader.from_batches(reader.schema, pieces())
 
 
 def show_rows(reader: "pa.RecordBatchReader") -> int:
-    """Print rows as a table; gives how many."""
+    """Print rows as a table; return how many."""
     import pyarrow as pa
 
     from windrow.formats.text import json_values
@@ -55,35 +58,35 @@ def show_rows(reader: "pa.RecordBatchReader") -> int:
 
 
 def print_csv(reader: "pa.RecordBatchReader") -> None:
-    """Rows as CSV on stdout."""
+    """Print rows as CSV."""
     from windrow.formats.text import write_csv
 
     write_csv(reader, reader.schema, open_stdout())
 
 
 def print_json(rows: "Iterable[pa.RecordBatch]") -> None:
-    """Rows as JSON on stdout, one object a line."""
+    """Print rows as JSON, one object a line."""
     from windrow.formats.text import write_json_lines
 
     write_json_lines(rows, open_stdout())
 
 
 def open_stdout() -> WriteBytes:
-    """Bytes onto stdout."""
+    """Give a function that writes bytes to stdout."""
     sys.stdout.flush()
     stream = sys.stdout.buffer
 
     def write(data: bytes) -> None:
-        rest = memoryview(data)
-        while rest:  # with PYTHONUNBUFFERED a pipe may take less than all
-            rest = rest[stream.write(rest) :]
+        unwritten = memoryview(data)
+        while unwritten:  # with PYTHONUNBUFFERED a pipe may accept only a part
+            unwritten = unwritten[stream.write(unwritten) :]
         stream.flush()
 
     return write
 
 
-def write_file(reader: "pa.RecordBatchReader", path: str, moved: ProgressCallback) -> int:
-    """Write rows to a file whose suffix tells the format; the file is complete when it appears. Gives how many rows."""
+def write_file(reader: "pa.RecordBatchReader", path: str, report_progress: ProgressCallback) -> int:
+    """Write rows to a file whose suffix tells the format; return how many."""
     target = Path(path)
     suffix = target.suffix.lower().lstrip(".")
     if suffix not in _WRITERS:
@@ -92,28 +95,30 @@ def write_file(reader: "pa.RecordBatchReader", path: str, moved: ProgressCallbac
         raise StorageError(f"{path} cannot be written: {'it is' if target.is_dir() else 'there is no'} such folder")
     hidden = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        done = _WRITERS[suffix](reader, hidden, moved)
+        row_count = _WRITERS[suffix](reader, hidden, report_progress)
         hidden.replace(target)
     finally:
         hidden.unlink(missing_ok=True)
-    return done
+    return row_count
 
 
-def _write_parquet(reader: "pa.RecordBatchReader", path: Path, moved: ProgressCallback) -> int:
-    """A Parquet file; what the format has no type for is written as text."""
+def _write_parquet(reader: "pa.RecordBatchReader", path: Path, report_progress: ProgressCallback) -> int:
+    """Write a Parquet file; values that have no type in Parquet are written as text."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     from windrow.formats.text import is_opaque
 
-    def strange(kind: pa.DataType) -> bool:
+    def is_unsupported(kind: pa.DataType) -> bool:
         return bool(pa.types.is_interval(kind) or pa.types.is_union(kind) or is_opaque(kind))
 
-    return _write_batches(_convert_to_text(reader, strange), moved, lambda schema: pq.ParquetWriter(path, schema))
+    return _write_batches(
+        _convert_to_text(reader, is_unsupported), report_progress, lambda schema: pq.ParquetWriter(path, schema)
+    )
 
 
-def _write_arrow(reader: "pa.RecordBatchReader", path: Path, moved: ProgressCallback) -> int:
-    """An IPC file, which may not change a dictionary on the way: dictionary columns are written plain."""
+def _write_arrow(reader: "pa.RecordBatchReader", path: Path, report_progress: ProgressCallback) -> int:
+    """Write an IPC file, with dictionary columns plain because a dictionary may not change within such a file."""
     import pyarrow as pa
 
     from windrow.formats.text import is_opaque
@@ -121,43 +126,45 @@ def _write_arrow(reader: "pa.RecordBatchReader", path: Path, moved: ProgressCall
     with pa.OSFile(str(path), "wb") as sink:
         return _write_batches(
             _decode_dictionaries(_convert_to_text(reader, is_opaque)),
-            moved,
+            report_progress,
             lambda schema: pa.ipc.new_file(sink, schema),
         )
 
 
-def _write_batches(rows: "pa.RecordBatchReader", moved: ProgressCallback, open_: Callable[["pa.Schema"], Any]) -> int:
-    done = 0
+def _write_batches(
+    rows: "pa.RecordBatchReader", report_progress: ProgressCallback, open_: Callable[["pa.Schema"], Any]
+) -> int:
+    row_count = 0
     with open_(rows.schema) as writer:
         for batch in rows:
             writer.write_batch(batch)
-            done += batch.num_rows
-            moved(done)
-    return done
+            row_count += batch.num_rows
+            report_progress(row_count)
+    return row_count
 
 
 def _convert_to_text(
-    reader: "pa.RecordBatchReader", strange: Callable[["pa.DataType"], bool]
+    reader: "pa.RecordBatchReader", is_unsupported: Callable[["pa.DataType"], bool]
 ) -> "pa.RecordBatchReader":
-    """Rows with no name twice, and with text instead of types that are strange to the file's format."""
+    """Make names of columns distinct, and convert to text the types that the file's format does not have."""
     import pyarrow as pa
 
     from windrow.formats.text import BITS, contains_type, distinct_names, format_column
 
-    given: pa.Schema = reader.schema
-    odd = [contains_type(field.type, strange) or field.metadata == BITS for field in given]
+    fields: pa.Schema = reader.schema
+    as_text = [contains_type(field.type, is_unsupported) or field.metadata == BITS for field in fields]
     schema = pa.schema(
         [
-            pa.field(name, pa.string()) if told else field.with_name(name)
-            for name, field, told in zip(distinct_names(given.names), given, odd, strict=True)
+            pa.field(name, pa.string()) if in_text else field.with_name(name)
+            for name, field, in_text in zip(distinct_names(fields.names), fields, as_text, strict=True)
         ]
     )
 
     def pieces() -> "Iterator[pa.RecordBatch]":
         for batch in reader:
             columns = [
-                format_column(column, field) if told else column
-                for column, field, told in zip(batch.columns, given, odd, strict=True)
+                format_column(column, field) if in_text else column
+                for column, field, in_text in zip(batch.columns, fields, as_text, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -167,31 +174,37 @@ def _convert_to_text(
 def _decode_dictionaries(reader: "pa.RecordBatchReader") -> "pa.RecordBatchReader":
     import pyarrow as pa
 
-    coded = [pa.types.is_dictionary(field.type) for field in reader.schema]
+    has_dictionary = [pa.types.is_dictionary(field.type) for field in reader.schema]
     schema = pa.schema(
-        [f.with_type(f.type.value_type) if code else f for f, code in zip(reader.schema, coded, strict=True)]
+        [
+            field.with_type(field.type.value_type) if decode else field
+            for field, decode in zip(reader.schema, has_dictionary, strict=True)
+        ]
     )
 
     def pieces() -> "Iterator[pa.RecordBatch]":
         for batch in reader:
-            columns = [c.dictionary_decode() if code else c for c, code in zip(batch.columns, coded, strict=True)]
+            columns = [
+                column.dictionary_decode() if decode else column
+                for column, decode in zip(batch.columns, has_dictionary, strict=True)
+            ]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     return pa.RecordBatchReader.from_batches(schema, pieces())
 
 
-def _write_csv(reader: "pa.RecordBatchReader", path: Path, moved: ProgressCallback) -> int:
+def _write_csv(reader: "pa.RecordBatchReader", path: Path, report_progress: ProgressCallback) -> int:
     from windrow.formats.text import write_csv
 
     with path.open("wb") as sink:
-        return write_csv(reader, reader.schema, sink.write, moved)
+        return write_csv(reader, reader.schema, sink.write, report_progress)
 
 
-def _write_json(reader: "pa.RecordBatchReader", path: Path, moved: ProgressCallback) -> int:
+def _write_json(reader: "pa.RecordBatchReader", path: Path, report_progress: ProgressCallback) -> int:
     from windrow.formats.text import write_json_lines
 
     with path.open("wb") as sink:
-        return write_json_lines(reader, sink.write, moved)
+        return write_json_lines(reader, sink.write, report_progress)
 
 
 _WRITERS: dict[str, Callable[["pa.RecordBatchReader", Path, ProgressCallback], int]] = {
