@@ -141,7 +141,7 @@ def bench(
     *, quick: bool, results: Results, scratch: Path | None, advance: Callable[[str], None]
 ) -> tuple[str, list[Aim]]:
     """Measure, save, and give the report (Markdown) and what was wanted."""
-    here = machine.describe(scratch or Path.cwd())
+    host = machine.describe(scratch or Path.cwd())
     steps = 8 if quick else 48
     measured: dict[str, Any] = results.read("advisor-measured") or {}
     for workload in WORKLOADS:
@@ -150,7 +150,7 @@ def bench(
             measured[workload.name] = run(workload, steps, scratch)
         figures_by_layout = measured[workload.name]
         advance(f"{workload.name}: advice")
-        figures_by_layout["advice"] = advised(workload, scratch)
+        figures_by_layout["advice"] = find_advised_layout(workload, scratch)
         results.write("advisor-measured", measured)
     rows, ratios = [], []
     for workload in WORKLOADS:
@@ -164,10 +164,10 @@ def bench(
             [workload.name, best, f"{totals[best]:.1f}", chosen, f"{totals[chosen]:.1f}", f"{ratio:.2f}", f"{auto:.2f}"]
         )
     near = sum(ratio <= NEAR_BEST for ratio in ratios)
-    wanted = [
+    aims = [
         Aim("workloads on which the choice is further than 20 % from the best", len(ratios) - near, len(ratios) // 10)
     ]
-    results.write("advisor", {"machine": here, "measured": measured, "wanted": verdicts(wanted)})
+    results.write("advisor", {"machine": host, "measured": measured, "wanted": verdicts(aims)})
     header = [
         "workload",
         f"best of {len(LAYOUTS)}",
@@ -181,8 +181,8 @@ def bench(
         f"The advisor's choice is within 20 % of the best on {near} of {len(ratios)} workloads. A slide costs its "
         "update and the probes and scans before the next one; processor time, without waiting for the disk."
     )
-    parts = [machine.summarise(here), about, report.aims_table(wanted), report.table(header, rows)]
-    return "\n\n".join(parts), wanted
+    parts = [machine.summarise(host), about, report.aims_table(aims), report.table(header, rows)]
+    return "\n\n".join(parts), aims
 
 
 def total(workload: AdvisorWorkload, figures: dict[str, float]) -> float:
@@ -234,14 +234,14 @@ class _LayoutTimes:
     def figures(self, segments: int) -> dict[str, float]:
         """Of updates the mean without the largest fifth, since merges count; of questions the lower quartile."""
         return {
-            "update": trimmed(self.update),
+            "update": trimmed_mean(self.update),
             "probe": float(np.percentile(self.probe, 25)),
             "scan": float(np.percentile(self.scan, 25)),
             "segments": segments,
         }
 
 
-def trimmed(values: list[float]) -> float:
+def trimmed_mean(values: list[float]) -> float:
     """The mean without the largest fifth."""
     return float(np.mean(sorted(values)[: max(1, len(values) - len(values) // 5)]))
 
@@ -264,7 +264,7 @@ def timed(work: Callable[[], Any]) -> float:
     return (time.process_time() - started) * 1e3
 
 
-def advised(workload: AdvisorWorkload, scratch: Path | None) -> str:
+def find_advised_layout(workload: AdvisorWorkload, scratch: Path | None) -> str:
     """What the advisor says of a stream in its default layout, with the workload's questions."""
     folder = Path(tempfile.mkdtemp(prefix="windrow-advisor-", dir=scratch))
     try:
@@ -300,11 +300,11 @@ def fit(measured: dict[str, Any]) -> CostConstants:
     for workload in WORKLOADS:
         for layout in LAYOUTS:
             figures = measured[workload.name][str(layout)]
-            shape = workload_of(workload)
+            shape = to_cost_workload(workload)
             played, _ = simulate_slides(shape, workload.declared, layout)
             mean = {name: float(np.mean(values)) for name, values in vars(played).items()}
             merged = mean["merged_bytes"] / 1e6
-            of = {
+            features_of = {
                 "update": [
                     1.0,
                     shape.batch_bytes / 1e6,
@@ -317,7 +317,7 @@ def fit(measured: dict[str, Any]) -> CostConstants:
                 "probe": [1.0, mean["segments"], shape.probe_rows],
                 "scan": [1.0, mean["segments"], mean["live"] / 1e6, mean["mixed"] / 1e6, mean["edge"] / 1e6],
             }
-            for kind, features in of.items():
+            for kind, features in features_of.items():
                 rows[kind].append((features, figures[kind]))
     update, probe, scan = (_solve(rows[kind]) for kind in ("update", "probe", "scan"))
     return CostConstants(
@@ -328,7 +328,7 @@ def fit(measured: dict[str, Any]) -> CostConstants:
     )  # fmt: skip
 
 
-def workload_of(workload: AdvisorWorkload) -> Any:
+def to_cost_workload(workload: AdvisorWorkload) -> Any:
     """A workload as the advisor would measure it, from its own rows."""
     from windrow.indexes.cost_model import Workload
 
@@ -341,8 +341,8 @@ def workload_of(workload: AdvisorWorkload) -> Any:
         if workload.lives == "equal"
         else rows.column("exp").cast(pa.int64()).to_numpy()
     )
-    left, counts = np.unique(-(-(exp - ORIGIN) // workload.delta) - slot, return_counts=True)
-    for life, count in zip(left.tolist(), counts.tolist(), strict=True):
+    remaining, counts = np.unique(-(-(exp - ORIGIN) // workload.delta) - slot, return_counts=True)
+    for life, count in zip(remaining.tolist(), counts.tolist(), strict=True):
         lives[max(1, life)] = lives.get(max(1, life), 0.0) + count / len(ts)
     mean = sum(life * share for life, share in lives.items())
     return Workload(

@@ -46,9 +46,9 @@ def _command(name: str, names: tuple[str, ...], about: str) -> click.Command:
         if full and quick:
             raise click.UsageError("choose one of --quick and --full")
         missed = 0
-        for each in names:
-            own = None if results is None else results / each if len(names) > 1 else results
-            missed += _run(each, quick=not full, resume=resume, write=write, results=own, scratch=scratch)
+        for bench_name in names:
+            folder = None if results is None else results / bench_name if len(names) > 1 else results
+            missed += _run(bench_name, quick=not full, resume=resume, write=write, results=folder, scratch=scratch)
         if missed:
             raise click.ClickException(f"{missed} aims were not reached")
 
@@ -71,17 +71,17 @@ def _run(name: str, *, quick: bool, resume: bool, write: bool, results: Path | N
     from bench.runner import WrongAnswerError
 
     measured = importlib.import_module(f"bench.{name}")
-    kept = Results(results or RESULTS / f"{name}-{'quick' if quick else 'full'}", resume=resume)
+    saved = Results(results or RESULTS / f"{name}-{'quick' if quick else 'full'}", resume=resume)
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
         console=Console(stderr=True), transient=True,
     )  # fmt: skip
-    with bar, plots.into(plots.FOLDER if write else kept.folder):
+    with bar, plots.into(plots.FOLDER if write else saved.folder):
         task = bar.add_task("starting", total=measured.work(quick=quick))
         try:
-            text, wanted = measured.bench(
+            text, aims = measured.bench(
                 quick=quick,
-                results=kept,
+                results=saved,
                 scratch=scratch or Path(tempfile.gettempdir()),
                 advance=lambda doing: bar.update(task, advance=1, description=doing),
             )
@@ -94,8 +94,8 @@ def _run(name: str, *, quick: bool, resume: bool, write: bool, results: Path | N
         click.echo(text)
     if write:
         report.insert(name, text)
-    click.echo(f"\nsamples and figures are in {kept.folder}")
-    missed = sum(not aim.reached for aim in wanted)
+    click.echo(f"\nsamples and figures are in {saved.folder}")
+    missed = sum(not aim.reached for aim in aims)
     if missed:
-        click.echo(f"{name}: {missed} of {len(wanted)} aims were not reached", err=True)
+        click.echo(f"{name}: {missed} of {len(aims)} aims were not reached", err=True)
     return missed

@@ -40,7 +40,7 @@ def cases(*, quick: bool) -> dict[str, Case]:
         for size, workload in (("150 MB", SMALL), ("1.5 GB", LONG))
         if not (system is SortedParquet and workload is LONG)
     )
-    found = {
+    cases_by_name = {
         "small": Case(
             "Window of 150 MB", contestants([*MAINTENANCE, *PEERS, *FLOORS], SMALL), repetitions=times, steps=steps
         ),
@@ -50,37 +50,37 @@ def cases(*, quick: bool) -> dict[str, Case]:
         ),
     }
     if not quick:
-        found["large"] = Case("Window of 1.5 GB", contestants([Windrow, *PEERS, *FLOORS], LARGE), steps=STEPS)
-    return found
+        cases_by_name["large"] = Case("Window of 1.5 GB", contestants([Windrow, *PEERS, *FLOORS], LARGE), steps=STEPS)
+    return cases_by_name
 
 
 def bench(
     *, quick: bool, results: Results, scratch: Path | None, advance: Callable[[str], None]
 ) -> tuple[str, list[Aim]]:
     """Run everything, save it, and give the report (Markdown) and what was wanted."""
-    here = machine.describe(scratch or Path.cwd())
+    host = machine.describe(scratch or Path.cwd())
     outcomes: dict[str, Outcome] = {}
     for part, case in cases(quick=quick).items():
-        found = results.load(case)
-        if found is None:
-            found = run(case, scratch, advance)
-            results.save(found, here)
-        outcomes[part] = found
-    kept = results.read("memory")
-    peaks: memory.Peaks = kept["peaks"] if kept else memory.run(quick=quick, scratch=scratch, advance=advance)
+        outcome = results.load(case)
+        if outcome is None:
+            outcome = run(case, scratch, advance)
+            results.save(outcome, host)
+        outcomes[part] = outcome
+    saved = results.read("memory")
+    peaks: memory.Peaks = saved["peaks"] if saved else memory.run(quick=quick, scratch=scratch, advance=advance)
     results.write("memory", {"peaks": peaks})
-    wanted = [w for part, outcome in outcomes.items() for w in _WANTED[part](outcome)] + memory.wanted(peaks)
+    aims = [w for part, outcome in outcomes.items() for w in _AIM_LISTS[part](outcome)] + memory.list_aims(peaks)
     summary: dict[str, Any] = {
-        "machine": here,
+        "machine": host,
         "quick": quick,
-        "wanted": verdicts(wanted),
+        "wanted": verdicts(aims),
         "figures": {
             part: {f"{who}: {what}": vars(f) for (who, what), f in summarise(outcome.samples).items()}
             for part, outcome in outcomes.items()
         },
     }
     results.write("summary", summary)
-    return _report(here, outcomes, peaks, wanted), wanted
+    return _report(host, outcomes, peaks, aims), aims
 
 
 def work(*, quick: bool) -> int:
@@ -97,42 +97,42 @@ def _ahead(outcome: Outcome, figures: dict[tuple[str, str], Figures], measure: s
     return figures["windrow", measure].median / best
 
 
-def _wanted_of_window(outcome: Outcome) -> list[Aim]:
-    found, where = summarise(outcome.samples), outcome.case.name
-    ours, floor, duck = found["windrow", "update"], found["floor-sorted", "update"], found["duckdb", "update"]
-    wanted = [
+def _list_window_aims(outcome: Outcome) -> list[Aim]:
+    figures, where = summarise(outcome.samples), outcome.case.name
+    ours, floor, duck = figures["windrow", "update"], figures["floor-sorted", "update"], figures["duckdb", "update"]
+    aims = [
         Aim(f"{where}: update mean / sorted write floor", ours.mean / floor.mean, 1.5),
         Aim(f"{where}: update mean / DuckDB's mean", ours.mean / duck.mean, 0.75),
         Aim(f"{where}: update median / DuckDB's median", ours.median / duck.median, 0.75),
         Aim(f"{where}: update p95 / own mean", ours.p95 / ours.mean, 2.0),
-        Aim(f"{where}: probe / best peer", _ahead(outcome, found, "probe"), 1.0),
-        Aim(f"{where}: scan / best peer", _ahead(outcome, found, "scan"), 1.0),
+        Aim(f"{where}: probe / best peer", _ahead(outcome, figures, "probe"), 1.0),
+        Aim(f"{where}: scan / best peer", _ahead(outcome, figures, "scan"), 1.0),
     ]
-    if ("windrow", "scan by SQL") in found:
-        best = min(found[name, "scan"].median for name in _peers(outcome))
-        value = found["windrow", "scan by SQL"].median / best
-        wanted.append(Aim(f"{where}: scan by SQL / best peer", value, 1.0))
-    return wanted
+    if ("windrow", "scan by SQL") in figures:
+        best = min(figures[name, "scan"].median for name in _peers(outcome))
+        value = figures["windrow", "scan by SQL"].median / best
+        aims.append(Aim(f"{where}: scan by SQL / best peer", value, 1.0))
+    return aims
 
 
-def _wanted_of_small(outcome: Outcome) -> list[Aim]:
+def _list_small_aims(outcome: Outcome) -> list[Aim]:
     probe = summarise(outcome.samples)["windrow", "probe"]
-    return [*_wanted_of_window(outcome), Aim(f"{outcome.case.name}: probe, ms", probe.median, 5.0)]
+    return [*_list_window_aims(outcome), Aim(f"{outcome.case.name}: probe, ms", probe.median, 5.0)]
 
 
-def _wanted_of_growth(outcome: Outcome) -> list[Aim]:
-    found = summarise(outcome.samples)
+def _list_growth_aims(outcome: Outcome) -> list[Aim]:
+    figures = summarise(outcome.samples)
     return [
         Aim(
             f"{name}: update mean at 1.5 GB / at 150 MB, same batch",
-            found[f"{name} 1.5 GB", "update"].mean / found[f"{name} 150 MB", "update"].mean,
+            figures[f"{name} 1.5 GB", "update"].mean / figures[f"{name} 150 MB", "update"].mean,
             1.3,
         )
         for name in ("windrow", "windrow-norebuild")
     ]
 
 
-def _wanted_of_unique(outcome: Outcome) -> list[Aim]:
+def _list_unique_aims(outcome: Outcome) -> list[Aim]:
     notes, probe = outcome.notes["windrow"], summarise(outcome.samples)["windrow", "probe"]
     return [
         Aim("Near-unique key: directory bytes / segment bytes", notes["directory_bytes"] / notes["bytes"], 0.05),
@@ -140,16 +140,16 @@ def _wanted_of_unique(outcome: Outcome) -> list[Aim]:
     ]
 
 
-_WANTED: dict[str, Callable[[Outcome], list[Aim]]] = {
-    "small": _wanted_of_small,
-    "large": _wanted_of_window,
-    "growth": _wanted_of_growth,
-    "unique": _wanted_of_unique,
+_AIM_LISTS: dict[str, Callable[[Outcome], list[Aim]]] = {
+    "small": _list_small_aims,
+    "large": _list_window_aims,
+    "growth": _list_growth_aims,
+    "unique": _list_unique_aims,
 }
 
 
-def _report(here: dict[str, Any], outcomes: dict[str, Outcome], peaks: memory.Peaks, wanted: list[Aim]) -> str:
-    parts = [machine.summarise(here), "### What was wanted", report.aims_table(wanted)]
+def _report(host: dict[str, Any], outcomes: dict[str, Outcome], peaks: memory.Peaks, aims: list[Aim]) -> str:
+    parts = [machine.summarise(host), "### What was wanted", report.aims_table(aims)]
     for outcome in outcomes.values():
         parts += [f"### {outcome.case.name}", _about(outcome), report.times_table(outcome)]
     return "\n\n".join([*parts, "### Peak memory", memory.table(peaks)])

@@ -59,7 +59,7 @@ def bench(
     *, quick: bool, results: Results, scratch: Path | None, advance: Callable[[str], None]
 ) -> tuple[str, list[Aim]]:
     """Run everything, save it, and give the report (Markdown) and what was wanted."""
-    here = machine.describe(scratch or Path.cwd())
+    host = machine.describe(scratch or Path.cwd())
     measured_before = results.read("growth-points") or {}
     for name, points in series(quick=quick).items():
         for point in points:
@@ -71,15 +71,15 @@ def bench(
         name: [(float(AXES[name][1](point)), measured_before[str(point)]) for point in points]
         for name, points in series(quick=quick).items()
     }
-    wanted = [
+    aims = [
         Aim("update time by window, fitted slope", slope(figures["window"], "update"), 0.1),
         Aim("probe time by distinct keys, fitted slope", slope(figures["keys"], "probe"), 0.1),
         Aim("peak memory by window, fitted slope", slope(figures["window"], "peak"), 0.1),
         Aim("update with most readers / with none", _last_to_first(figures["readers"], "update"), 2.0),
         Aim("update / sorted write, with most readers / with none", _beside_readers(figures["readers"]), 1.25),
     ]
-    results.write("growth", {"machine": here, "figures": figures, "wanted": verdicts(wanted)})
-    return _report(here, figures, wanted), wanted
+    results.write("growth", {"machine": host, "figures": figures, "wanted": verdicts(aims)})
+    return _report(host, figures, aims), aims
 
 
 def measured(point: Point, scratch: Path | None) -> dict[str, float]:
@@ -109,8 +109,8 @@ def _beside_readers(points: list[tuple[float, dict[str, float]]]) -> float:
     return beside / alone
 
 
-def _report(here: dict[str, Any], figures: dict[str, Any], wanted: list[Aim]) -> str:
-    parts = [machine.summarise(here), "### What was wanted", report.aims_table(wanted)]
+def _report(host: dict[str, Any], figures: dict[str, Any], aims: list[Aim]) -> str:
+    parts = [machine.summarise(host), "### What was wanted", report.aims_table(aims)]
     for name, points in figures.items():
         axis = AXES[name][0]
         rows = [[f"{at:,.0f}", *(f"{of[column]:.1f}" for column in COLUMNS)] for at, of in points]

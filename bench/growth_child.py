@@ -61,7 +61,7 @@ def measure(point: Point, folder: Path) -> dict[str, float]:
     for slot in range(1, workload.slots + 1):
         batch = workload.batch(slot)
         system.update(batch, batch.rows)
-    taken: dict[str, list[float]] = {"append": [], "slide": [], "probe": [], "scan": [], "floor": []}
+    times: dict[str, list[float]] = {"append": [], "slide": [], "probe": [], "scan": [], "floor": []}
     peaks = []
     with reading(places[0] / "warehouse", point.readers):
         for slot in range(workload.slots + 1, workload.slots + 1 + point.steps):
@@ -75,17 +75,17 @@ def measure(point: Point, folder: Path) -> dict[str, float]:
                 ("floor", lambda given=batch, rows=given_rows: floor.update(given, rows)),
             )
             for name, operation in work:
-                taken[name].append(1e3 * timed(operation)[0].wall)
+                times[name].append(1e3 * timed(operation)[0].wall)
         peak = Peak()
         for slot in range(workload.slots + 1 + point.steps, workload.slots + 4 + point.steps):
             batch = workload.batch(slot)
             peaks.append(peak.during(lambda given=batch: system.update(given, given.rows)))  # type: ignore[misc]
     system.close()
     floor.close()
-    both = [a + s for a, s in zip(taken["append"], taken["slide"], strict=True)]
-    found = {name: statistics.mean(taken[name]) for name in ("append", "slide", "floor")}
-    found |= {name: statistics.median(taken[name]) for name in ("probe", "scan")}
-    return {**found, "update": statistics.mean(both), "peak": max(peaks) / 1e6}
+    both = [a + s for a, s in zip(times["append"], times["slide"], strict=True)]
+    means = {name: statistics.mean(times[name]) for name in ("append", "slide", "floor")}
+    means |= {name: statistics.median(times[name]) for name in ("probe", "scan")}
+    return {**means, "update": statistics.mean(both), "peak": max(peaks) / 1e6}
 
 
 @contextmanager

@@ -29,13 +29,13 @@ Edge = tuple[str, str]
 
 def parse(text: str) -> History:
     """A history out of its notation."""
-    found = []
+    operations = []
     for word in text.split():
         match = _OPERATION.match(word)
         if match is None:
             raise ValueError(f"{word!r} is not an operation such as rQ1[0], w5[0], c5 or aQ1")
-        found.append(Operation(match[1], match[2], None if match[3] is None else int(match[3])))
-    return tuple(found)
+        operations.append(Operation(match[1], match[2], None if match[3] is None else int(match[3])))
+    return tuple(operations)
 
 
 def edges(history: Iterable[Operation]) -> set[Edge]:

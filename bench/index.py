@@ -43,16 +43,16 @@ FULL = Size(window_rows=500_000, steps=12, large_rows=5_000_000, large_steps=6)
 
 def layouts() -> dict[str, Index]:
     """All of them, by the abbreviations of [1]: R(ebuild), N(oRebuild) or A(daptive), then how cells are chosen."""
-    found = {}
+    by_label = {}
     for maintenance, letter in KINDS.items():
         if letter != "A":
             for count in WAVES:
-                found[f"{letter}-ins{count}"] = Index("wave-insertion", count, maintenance=maintenance)
-                found[f"{letter}-exp{count}"] = Index("wave-expiry", count, maintenance=maintenance)
+                by_label[f"{letter}-ins{count}"] = Index("wave-insertion", count, maintenance=maintenance)
+                by_label[f"{letter}-exp{count}"] = Index("wave-expiry", count, maintenance=maintenance)
         for rows, columns in GRIDS:
-            found[f"{letter}-chr{rows}x{columns}"] = Index("chronological", rows, columns, maintenance=maintenance)
-            found[f"{letter}-rr{rows}x{columns}"] = Index("round-robin", rows, columns, maintenance=maintenance)
-    return found
+            by_label[f"{letter}-chr{rows}x{columns}"] = Index("chronological", rows, columns, maintenance=maintenance)
+            by_label[f"{letter}-rr{rows}x{columns}"] = Index("round-robin", rows, columns, maintenance=maintenance)
+    return by_label
 
 
 def slots_for(index: Index, least: int = 36) -> int:
@@ -75,39 +75,39 @@ def cases(size: Size) -> list[Case]:
         workload = SlidingRows(rows, slots_for(index), fluctuation=fluctuation)
         return Contestant(label, with_index(label, index), workload)
 
-    known = layouts()
+    by_label = layouts()
     families: dict[str, list[str]] = {}
-    for label in known:
+    for label in by_label:
         families.setdefault(_family(label), []).append(label)
-    found = [
+    all_cases = [
         Case(
             f"Index: {family}",
-            tuple(contestant(label, known[label], size.window_rows) for label in labels),
+            tuple(contestant(label, by_label[label], size.window_rows) for label in labels),
             steps=size.steps,
             measures=measures,
         )
         for family, labels in families.items()
     ]
     uneven = ["R-ins4", "R-ins16", "N-ins4", "N-ins16", "R-rr2x2", "R-rr4x4", "N-rr2x2", "N-rr4x4", "A-rr4x4"]
-    found.append(
+    all_cases.append(
         Case(
             "Index: fluctuating rate",
-            tuple(contestant(label, known[label], size.window_rows, FLUCTUATION) for label in uneven),
+            tuple(contestant(label, by_label[label], size.window_rows, FLUCTUATION) for label in uneven),
             steps=size.steps,
             measures=measures,
         )
     )
     # The best wave with rebuild, by the window before. Of each, twice its live rows are on the disk.
     large = ["R-ins9", "R-rr4x4", "N-rr4x4", "A-rr4x4"]
-    found.append(
+    all_cases.append(
         Case(
             "Index: large window",
-            tuple(contestant(label, known[label], size.large_rows) for label in large),
+            tuple(contestant(label, by_label[label], size.large_rows) for label in large),
             steps=size.large_steps,
             measures=measures,
         )
     )
-    return found
+    return all_cases
 
 
 def work(*, quick: bool) -> int:
@@ -125,26 +125,26 @@ def bench(
 ) -> tuple[str, list[Aim]]:
     """Run everything, save it, and give the report (Markdown) and what was wanted."""
     chosen = size or (QUICK if quick else FULL)
-    here = machine.describe(scratch or Path.cwd())
+    host = machine.describe(scratch or Path.cwd())
     outcomes: dict[str, Outcome] = {}
     for case in cases(chosen):
-        found = results.load(case)
-        if found is None:
-            found = run(case, scratch, advance)
-            results.save(found, here)
-        outcomes[case.name] = found
-    told = {name: figures(outcome) for name, outcome in outcomes.items()}
-    even = {label: of for name, of in told.items() if _is_even(name) for label, of in of.items()}
-    uneven, large = told["Index: fluctuating rate"], told["Index: large window"]
+        outcome = results.load(case)
+        if outcome is None:
+            outcome = run(case, scratch, advance)
+            results.save(outcome, host)
+        outcomes[case.name] = outcome
+    by_case = {name: figures(outcome) for name, outcome in outcomes.items()}
+    even = {label: of for name, of in by_case.items() if _is_even(name) for label, of in of.items()}
+    uneven, large = by_case["Index: fluctuating rate"], by_case["Index: large window"]
     wave = min(of.update for label, of in large.items() if label.startswith("R-ins"))
-    wanted = [
+    aims = [
         Aim("large window: round-robin 4x4 rebuild / best wave rebuild, update", large["R-rr4x4"].update / wave, 1 / 3),
         Aim(
             "large window: round-robin 4x4 adaptive / best wave rebuild, update", large["A-rr4x4"].update / wave, 1 / 3
         ),
     ]
-    results.write("index", {"machine": here, "figures": _plain(told), "wanted": verdicts(wanted)})
-    return _report(here, chosen, even, uneven, large, wanted), wanted
+    results.write("index", {"machine": host, "figures": _plain(by_case), "wanted": verdicts(aims)})
+    return _report(host, chosen, even, uneven, large, aims), aims
 
 
 def _is_even(name: str) -> bool:
@@ -154,33 +154,33 @@ def _is_even(name: str) -> bool:
 def figures(outcome: Outcome) -> dict[str, LayoutFigures]:
     """Per layout: milliseconds and bytes per megabyte taken in, milliseconds of a probe and of a scan, space."""
     summary = summarise(outcome.samples)
-    found = {}
+    by_layout = {}
     for contestant in outcome.case.contestants:
         workload, notes = contestant.workload, outcome.notes[contestant.name]
-        taken = workload.batch_bytes / 1e6
+        inserted = workload.batch_bytes / 1e6
         live = workload.window_rows * workload.row_bytes
         updates = workload.slots + outcome.case.steps
-        found[contestant.name] = LayoutFigures(
-            update=summary[contestant.name, "update"].mean / taken,
+        by_layout[contestant.name] = LayoutFigures(
+            update=summary[contestant.name, "update"].mean / inserted,
             probe=summary[contestant.name, "probe"].median,
             scan=summary[contestant.name, "scan"].median,
             written=(notes["merged_bytes"] + notes["appended_bytes"]) / (updates * workload.batch_bytes),
             space=notes["space"] / live,
         )
-    return found
+    return by_layout
 
 
-def _plain(told: dict[str, dict[str, LayoutFigures]]) -> dict[str, Any]:
-    return {case: {label: vars(of) for label, of in found.items()} for case, found in told.items()}
+def _plain(by_case: dict[str, dict[str, LayoutFigures]]) -> dict[str, Any]:
+    return {case: {label: vars(of) for label, of in by_layout.items()} for case, by_layout in by_case.items()}
 
 
 def _report(
-    here: dict[str, Any],
+    host: dict[str, Any],
     size: Size,
     even: dict[str, LayoutFigures],
     uneven: dict[str, LayoutFigures],
     large: dict[str, LayoutFigures],
-    wanted: list[Aim],
+    aims: list[Aim],
 ) -> str:
     header = ["", "update, ms per MB", "probe, ms", "scan, ms", "bytes written / taken in", "bytes on disk / live"]
 
@@ -191,9 +191,9 @@ def _report(
         [s.section, s.says, s.measured(even, uneven, large), s.verdict(even, uneven, large)] for s in STATEMENTS
     ]
     parts = [
-        machine.summarise(here),
+        machine.summarise(host),
         "### What was wanted",
-        report.aims_table(wanted),
+        report.aims_table(aims),
         "### The statements of the thesis",
         report.text_table(["section", "the thesis says", "here", "confirmed"], statements),
         f"### All layouts, window of {size.window_rows / 1000:.0f} MB",
@@ -207,8 +207,8 @@ def _report(
     return "\n\n".join(parts)
 
 
-def _row(label: str, told: LayoutFigures) -> list[str]:
-    return [label, *(f"{value:.2f}" for value in (told.update, told.probe, told.scan, told.written, told.space))]
+def _row(label: str, of: LayoutFigures) -> list[str]:
+    return [label, *(f"{value:.2f}" for value in (of.update, of.probe, of.scan, of.written, of.space))]
 
 
 def _plots(even: dict[str, LayoutFigures]) -> Iterator[str]:

@@ -238,7 +238,7 @@ def bench(
     *, quick: bool, results: Results, scratch: Path | None, advance: Callable[[str], None]
 ) -> tuple[str, list[Aim]]:
     """Run everything; gives the report (Markdown) and what was wanted."""
-    here = machine.describe(scratch or Path.cwd())
+    host = machine.describe(scratch or Path.cwd())
     advance("starting Spark")
     with TemporaryDirectory(dir=scratch) as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
@@ -252,19 +252,19 @@ def bench(
             advance(f"batch {number + 1} of {BATCHES}")
         run.close()
         spark.stop()
-    wanted = [
+    aims = [
         Aim(f"{ours} / {theirs}", run.best(ours.split()[0]) / run.best(theirs), limit) for ours, theirs, limit in AIMS
     ]
     parts = [
-        machine.summarise(here),
+        machine.summarise(host),
         f"{run.count:,} rows of 90 bytes a batch, {BATCHES} batches; medians without the first {WARM_UP}.",
         "### What was wanted",
-        report.aims_table(wanted),
+        report.aims_table(aims),
         "### Seconds",
         report.table(
             ["", "median", "least to most", "CPU", "million rows/s"], [run.line(name) for name in run.seconds]
         ),
     ]
-    figures = {"machine": here, "seconds": run.seconds, "processor": run.processor, "wanted": verdicts(wanted)}
+    figures = {"machine": host, "seconds": run.seconds, "processor": run.processor, "wanted": verdicts(aims)}
     results.write("ingest", figures)
-    return "\n\n".join(parts), wanted
+    return "\n\n".join(parts), aims

@@ -186,24 +186,25 @@ def bench(
     *, quick: bool, results: Results, scratch: Path | None, advance: Callable[[str], None]
 ) -> tuple[str, list[Aim]]:
     """Run everything; gives the report (Markdown) and what was wanted."""
-    found: Figures = {}
+    by_setting: Figures = {}
     for count in dict.fromkeys(setting.count for setting in settings(quick=quick)):
         with TemporaryDirectory(dir=scratch) as folder:
             stream = Stream(Path(folder) / "warehouse", count)
             for setting in settings(quick=quick):
                 if setting.count == count:
-                    found[setting] = run(stream, setting, SLIDES if quick else max(SLIDES, count), advance)
+                    by_setting[setting] = run(stream, setting, SLIDES if quick else max(SLIDES, count), advance)
             stream.wh.close()
-    here = machine.describe(scratch or Path.cwd())
-    parts = [machine.summarise(here), "### What was wanted", report.aims_table(wanted(found))]
-    parts += ["### What the thesis says", statements(found), _ABOUT.format(reads=READS_PER_SECOND), *_plots(found)]
+    host = machine.describe(scratch or Path.cwd())
+    parts = [machine.summarise(host), "### What was wanted", report.aims_table(list_aims(by_setting))]
+    about = _ABOUT.format(reads=READS_PER_SECOND)
+    parts += ["### What the thesis says", statements(by_setting), about, *_plots(by_setting)]
     for title, once in (("Periodic queries", False), ("Periodic and one-time queries", True)):
         measures = ["aborted %", "staleness", "inter-execution", "throughput"]
         measures += ["one-time response", "one-time staleness"] if once else []
-        parts += [f"### {title}", _table({s: f for s, f in found.items() if s.once == once}, measures)]
-    figures = {f"{setting}": of for setting, of in found.items()}
-    results.write("isolation", {"machine": here, "figures": figures, "wanted": verdicts(wanted(found))})
-    return "\n\n".join(parts), wanted(found)
+        parts += [f"### {title}", _table({s: f for s, f in by_setting.items() if s.once == once}, measures)]
+    figures = {f"{setting}": of for setting, of in by_setting.items()}
+    results.write("isolation", {"machine": host, "figures": figures, "wanted": verdicts(list_aims(by_setting))})
+    return "\n\n".join(parts), list_aims(by_setting)
 
 
 def work(*, quick: bool) -> int:
@@ -211,11 +212,11 @@ def work(*, quick: bool) -> int:
     return len(settings(quick=quick)) * len(POLICIES)
 
 
-def wanted(found: Figures) -> list[Aim]:
+def list_aims(by_setting: Figures) -> list[Aim]:
     """List the statements of [1], and the aims of our scheduler."""
 
     def worst(value: Callable[[dict[str, dict[str, float]]], float]) -> float:
-        return max(value(figures) for figures in found.values())
+        return max(value(figures) for figures in by_setting.values())
 
     def slower(name: str) -> float:
         return worst(lambda f: 1 - f[name]["throughput"] / f["Serial"]["throughput"])
@@ -230,31 +231,31 @@ def wanted(found: Figures) -> list[Aim]:
     ]
 
 
-def statements(found: Figures) -> str:
+def statements(by_setting: Figures) -> str:
     """Compare what [1] says of its schedulers with what was measured here; ours has a column of its own."""
-    once = {setting: figures for setting, figures in found.items() if setting.once}
+    once = {setting: figures for setting, figures in by_setting.items() if setting.once}
 
     def least_and_most(measure: str, name: str, peer: str | None = None, of: Figures | None = None) -> str:
-        values = [f[name][measure] / (f[peer][measure] if peer else 1) for f in (of or found).values()]
+        values = [f[name][measure] / (f[peer][measure] if peer else 1) for f in (of or by_setting).values()]
         return f"{min(values):.2f} to {max(values):.2f}"
 
     def worst_aborts(name: str) -> str:
-        return f"{max(_aborts(name)(figures) for figures in found.values()):.0f} %"
+        return f"{max(_aborts(name)(figures) for figures in by_setting.values()):.0f} %"
 
     rows = [
         ["algorithm 7 (LWS) aborts over half of all queries at worst", worst_aborts("LWS"), worst_aborts("apart")],
         ["algorithm 8 (TTU) aborts none", worst_aborts("TTU"), worst_aborts("apart")],
     ]
-    for said, measure, peer, among in (
-        ("TTU's throughput is at most 4 % below Serial's", "throughput", "Serial", found),
-        ("TTU's answers are fresher than Serial's", "staleness", "Serial", found),
-        ("and than those of WS", "staleness", "WS", found),
+    for statement, measure, peer, among in (
+        ("TTU's throughput is at most 4 % below Serial's", "throughput", "Serial", by_setting),
+        ("TTU's answers are fresher than Serial's", "staleness", "Serial", by_setting),
+        ("and than those of WS", "staleness", "WS", by_setting),
         ("TTU answers one-time queries as quickly as WS", "one-time response", "WS", once),
         ("and more quickly than Serial, which cannot suspend anything", "one-time response", "Serial", once),
         ("its one-time answers are the freshest (Serial's)", "one-time staleness", "Serial", once),
     ):
         cells = [least_and_most(measure, name, peer, among) for name in ("TTU", "apart")]
-        rows.append([f"{said}: {measure} / {peer}'s", *cells])
+        rows.append([f"{statement}: {measure} / {peer}'s", *cells])
     return report.table(["the thesis", "its scheduler here", "ours (apart)"], rows)
 
 
@@ -266,12 +267,12 @@ _PLOTS = (
 )
 
 
-def _plots(found: Figures) -> list[str]:
+def _plots(by_setting: Figures) -> list[str]:
     """Draw figures 7.8, 7.9, 7.11 and 7.12 of [1]: one line per scheduler over the number of sub-windows."""
     drawn = []
     for measure, title, unit, seconds, once in _PLOTS:
-        own = {s: figures for s, figures in found.items() if (s.seconds, s.once) == (seconds, once)}
-        series = {name: [(s.count, figures[name][measure]) for s, figures in own.items()] for name in POLICIES}
+        chosen = {s: figures for s, figures in by_setting.items() if (s.seconds, s.once) == (seconds, once)}
+        series = {name: [(s.count, figures[name][measure]) for s, figures in chosen.items()] for name in POLICIES}
         file = f"isolation-{measure.replace(' %', '').replace(' ', '-')}"
         drawn.append(plots.lines(file, title, series, x="sub-windows", y=unit))
     return drawn
@@ -281,9 +282,9 @@ def _aborts(name: str) -> Callable[[dict[str, dict[str, float]]], float]:
     return lambda figures: figures[name]["aborted %"]
 
 
-def _table(found: Figures, measures: list[str]) -> str:
+def _table(by_setting: Figures, measures: list[str]) -> str:
     rows = []
-    for setting, figures in found.items():
+    for setting, figures in by_setting.items():
         for measure in measures:
             rows.append([f"{setting}: {measure}", *(_figure(figures[name][measure]) for name in POLICIES)])
     return report.table(["", *POLICIES], rows)

@@ -43,15 +43,15 @@ def run(*, quick: bool, scratch: Path | None, advance: Callable[[str], None]) ->
 def table(peaks: Peaks) -> str:
     """In megabytes."""
     rows = [
-        [name, *(f"{found[what] / 1e6:.1f}" for what in ("batch", "append", "slide"))] for name, found in peaks.items()
+        [name, *(f"{peak[what] / 1e6:.1f}" for what in ("batch", "append", "slide"))] for name, peak in peaks.items()
     ]
     return report.table(["", "batch MB", "append peak MB", "slide peak MB"], rows)
 
 
-def wanted(peaks: Peaks) -> list[Aim]:
+def list_aims(peaks: Peaks) -> list[Aim]:
     """Memory follows the batch up to a chunk, and never the window."""
-    windows = [found for name, found in peaks.items() if name.startswith("window")]
-    batches = [found for name, found in peaks.items() if name.startswith("batch")]
+    windows = [peak for name, peak in peaks.items() if name.startswith("window")]
+    batches = [peak for name, peak in peaks.items() if name.startswith("batch")]
     small, large = windows[0], windows[-1]
     slack = 8e6
     return [

@@ -80,30 +80,30 @@ def bench(
     *, quick: bool, results: Results, scratch: Path | None, advance: Callable[[str], None]
 ) -> tuple[str, list[Aim]]:
     """Run everything, save it, and give the report (Markdown) and what was wanted."""
-    here = machine.describe(scratch or Path.cwd())
-    asked = case(quick=quick)
-    outcome = results.load(asked)
+    host = machine.describe(scratch or Path.cwd())
+    chosen_case = case(quick=quick)
+    outcome = results.load(chosen_case)
     if outcome is None:
-        outcome = run(asked, scratch, advance)
-        results.save(outcome, here)
-    seen = {}
+        outcome = run(chosen_case, scratch, advance)
+        results.save(outcome, host)
+    counts = {}
     for system in (Windrow, *present()):
         advance(f"readers of {system.name}")
         with TemporaryDirectory(prefix="windrow-bench-", dir=scratch) as folder:
-            seen[system.name] = watch(system, SIZES[quick][0], READ_UPDATES[quick], Path(folder))
-    wanted = _wanted(outcome)
-    told = {name: vars(of) for name, of in seen.items()}
-    results.write("peers", {"machine": here, "readers": told, "wanted": verdicts(wanted)})
-    return _report(here, outcome, seen, wanted), wanted
+            counts[system.name] = watch(system, SIZES[quick][0], READ_UPDATES[quick], Path(folder))
+    aims = _list_aims(outcome)
+    counts_as_json = {name: vars(of) for name, of in counts.items()}
+    results.write("peers", {"machine": host, "readers": counts_as_json, "wanted": verdicts(aims)})
+    return _report(host, outcome, counts, aims), aims
 
 
-def _wanted(outcome: Outcome) -> list[Aim]:
-    found = summarise(outcome.samples)
+def _list_aims(outcome: Outcome) -> list[Aim]:
+    figures = summarise(outcome.samples)
     peers = [c.name for c in outcome.case.contestants if c.system in PEERS]
 
     def against(ours: str, theirs: str, statistic: str) -> float:
-        best = min(getattr(found[name, theirs], statistic) for name in peers)
-        return float(getattr(found["windrow", ours], statistic) / best)
+        best = min(getattr(figures[name, theirs], statistic) for name in peers)
+        return float(getattr(figures["windrow", ours], statistic) / best)
 
     return [
         Aim("update mean / best peer's", against("update", "update", "mean"), 1.0),
@@ -136,19 +136,19 @@ def watch(kind: type[System], workload: SlidingRows, updates: int, folder: Path)
         for slot in range(1, workload.slots + 1):
             batch = workload.batch(slot)
             system.update(batch, system.prepare(batch))
-        reader, seen = _Reader(system, workload.batch_end(workload.slots)), ReaderCounts()
-        seen.alone = statistics.median(reader.read() for _ in range(9))
+        reader, counts = _Reader(system, workload.batch_end(workload.slots)), ReaderCounts()
+        counts.alone = statistics.median(reader.read() for _ in range(9))
         batches = [workload.batch(workload.slots + 1 + number) for number in range(updates)]
         reader.start()
         for batch in batches:
             system.update(batch, system.prepare(batch))
             reader.now = batch.now
         reader.stop()
-        seen.reads, seen.expired, seen.errors = len(reader.times), reader.expired, sorted(set(reader.errors))
+        counts.reads, counts.expired, counts.errors = len(reader.times), reader.expired, sorted(set(reader.errors))
         if reader.times:
-            seen.during, seen.longest = statistics.median(reader.times), max(reader.times)
+            counts.during, counts.longest = statistics.median(reader.times), max(reader.times)
         reader.close()
-        return seen
+        return counts
     finally:
         system.close()
 
@@ -189,7 +189,7 @@ class _Reader:
                 time.sleep(0.01)
 
 
-def _report(here: dict[str, Any], outcome: Outcome, seen: dict[str, ReaderCounts], wanted: list[Aim]) -> str:
+def _report(host: dict[str, Any], outcome: Outcome, counts: dict[str, ReaderCounts], aims: list[Aim]) -> str:
     setups = [[c.name, c.system.about] for c in outcome.case.contestants]
     left = [f"{system.name}: {why}" for system in PEERS if (why := missing(system))]
     workload = outcome.case.contestants[0].workload
@@ -203,15 +203,15 @@ def _report(here: dict[str, Any], outcome: Outcome, seen: dict[str, ReaderCounts
             f"{of.expired:,}",
             _shorten(of.errors),
         ]
-        for name, of in seen.items()
+        for name, of in counts.items()
     ]
     header = ["", "read alone, ms", "during updates", "longest", "reads", "expired rows seen", "errors"]
     parts = [
-        machine.summarise(here),
+        machine.summarise(host),
         _ABOUT.format(workload.window_rows * workload.row_bytes / 1e6, outcome.case.steps, workload.batch_bytes / 1e6),
         *([f"Not installed here, so left out: {'; '.join(left)}."] if left else []),
         "### What was wanted",
-        report.aims_table(wanted),
+        report.aims_table(aims),
         "### How each is set up",
         report.text_table(["system", "set up as"], setups),
         "### Update, probe, scan, space",
@@ -233,7 +233,7 @@ def _shorten(errors: list[str]) -> str:
 
 
 def _plot(outcome: Outcome) -> str:
-    found = summarise(outcome.samples)
+    figures = summarise(outcome.samples)
     names = [c.name for c in outcome.case.contestants]
-    series = {measure: [found[name, measure].median for name in names] for measure in ("update", "probe", "scan")}
+    series = {measure: [figures[name, measure].median for name in names] for measure in ("update", "probe", "scan")}
     return plots.bars("peers", "Median milliseconds beside other stores", series, names, y="ms", log_y=True)

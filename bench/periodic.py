@@ -95,27 +95,27 @@ class SlidStream:
 
 def queries(count: int) -> list[Query]:
     """So many queries in eight groups, windows of 20 to 100 slots, all of them due at every slide."""
-    chance, found = random.Random(7), []
+    chance, chosen = random.Random(7), []
     for group, text in GROUPS.items():
         for number in range(count // len(GROUPS)):
             window = chance.randint(20, 100)
             clause = f"packets [WINDOW {window * 10} SECONDS SLIDE 10 SECONDS]"
             sql = text.format(window=clause, k=chance.choice((5, 10, 20)))
-            found.append(Query(group, f"{group.replace(' ', '_')}_{number}", sql, window))
-    return found
+            chosen.append(Query(group, f"{group.replace(' ', '_')}_{number}", sql, window))
+    return chosen
 
 
-def register(world: SlidStream, asked: Sequence[Query]) -> list[QueryEntry]:
+def register(world: SlidStream, added: Sequence[Query]) -> list[QueryEntry]:
     """Put the queries down at once, and let their synopses be filled together."""
     store = world.wh._store
-    firsts = {query.group: query.sql for query in reversed(asked)}
+    firsts = {query.group: query.sql for query in reversed(added)}
     columns = {
         group: result_store.storable(world.wh.sql(sql).arrow().schema).serialize().to_pybytes()
         for group, sql in firsts.items()
     }
     with store.catalog.write() as tables:
         stream = tables.get("streams", b"packets").id
-        for query in asked:
+        for query in added:
             pace = Pace(stream="packets", stream_id=stream, window=query.window * DELTA, period=1)
             entry = QueryEntry(
                 id=0, name=query.name, sql=query.sql, paces=(pace,), reads=("packets",), keep_runs=KEEP_RUNS,
@@ -131,39 +131,41 @@ def answers(world: SlidStream, entries: Sequence[QueryEntry]) -> tuple[float, di
     store = world.wh._store
     with Snapshot(store, ["packets"]) as snapshot:
         started = time.perf_counter()
-        found = {each.query: each for each in evaluation.answer(store, snapshot, entries)}
+        rows_by_query = {answer.query: answer for answer in evaluation.answer(store, snapshot, entries)}
         seconds = time.perf_counter() - started
-    if any("synopsis" not in each.how for each in found.values()):
+    if any("synopsis" not in answer.how for answer in rows_by_query.values()):
         raise WrongAnswerError("a query was not answered from a synopsis")
-    return seconds, {name: each.rows for name, each in found.items() if each.rows is not None}
+    return seconds, {name: answer.rows for name, answer in rows_by_query.items() if answer.rows is not None}
 
 
-def delivered(world: SlidStream, asked: Sequence[Query]) -> tuple[float, dict[str, pa.Table]]:
+def delivered(world: SlidStream, registered: Sequence[Query]) -> tuple[float, dict[str, pa.Table]]:
     """The same as `run_due` does it, with a results table for each; gives the seconds and the rows."""
     started = time.perf_counter()
     runs = {run.query: run for run in world.wh.run_due()}
     seconds = time.perf_counter() - started
-    if len(runs) != len(asked) or any(r.outcome != "delivered" or "synopsis" not in r.how for r in runs.values()):
+    if len(runs) != len(registered) or any(r.outcome != "delivered" or "synopsis" not in r.how for r in runs.values()):
         raise WrongAnswerError("a query was not delivered, or not from a synopsis")
     stored = {name: world.wh.results(name, slide=run.slide).arrow() for name, run in runs.items()}
     return seconds, {name: rows.select(rows.column_names[len(RUN_COLUMNS) :]) for name, rows in stored.items()}
 
 
-def from_scratch(world: SlidStream, asked: Sequence[Query], *ours: dict[str, pa.Table]) -> dict[str, float]:
+def from_scratch(world: SlidStream, compared: Sequence[Query], *ours: dict[str, pa.Table]) -> dict[str, float]:
     """The same SQL over a native table of the same rows, sorted by time; seconds by group. Answers must be the same."""
     now, spent = ORIGIN + world.slot * DELTA, dict.fromkeys(GROUPS, 0.0)
     with duckdb.connect() as plain:
         plain.register("rows", pa.concat_tables(world.live))
         plain.execute("CREATE TABLE packets AS FROM rows ORDER BY ts")
-        for query in asked:
+        for query in compared:
             rows = f"(FROM packets WHERE ts > make_timestamp({now - query.window * DELTA})) AS p"
             sql = re.sub(r"packets \[.*?\]", rows, query.sql)
             started = time.perf_counter()
-            found = plain.sql(sql).to_arrow_table()
+            seconds = plain.sql(sql).to_arrow_table()
             spent[query.group] += time.perf_counter() - started
-            for given in ours:
-                if not _same(given[query.name].to_pylist(), found.to_pylist()):
-                    raise WrongAnswerError(f"{query.sql}: {given[query.name].to_pylist()[:2]} {found.to_pylist()[:2]}")
+            for expected in ours:
+                if not _same(expected[query.name].to_pylist(), seconds.to_pylist()):
+                    raise WrongAnswerError(
+                        f"{query.sql}: {expected[query.name].to_pylist()[:2]} {seconds.to_pylist()[:2]}"
+                    )
     return spent
 
 
@@ -172,7 +174,7 @@ def _same(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
     return all(a == b or abs(float(a) - float(b)) <= 1e-9 * abs(float(b)) for a, b in pairs)
 
 
-def clickhouse(world: SlidStream, asked: Sequence[Query], folder: Path) -> tuple[float, int] | str:
+def clickhouse(world: SlidStream, compared: Sequence[Query], folder: Path) -> tuple[float, int] | str:
     """ClickHouse with an aggregating view for each top-k group: seconds and how many queries, or why not."""
     try:
         import chdb
@@ -195,7 +197,7 @@ def clickhouse(world: SlidStream, asked: Sequence[Query], folder: Path) -> tuple
 
         pq.write_table(rows.drop_columns(["ts"]).add_column(0, "slot", slot), file)
         connection.query(f"INSERT INTO packets SELECT * FROM file('{file}', Parquet)")
-    own = [query for query in asked if query.group in views]
+    own = [query for query in compared if query.group in views]
     started = time.perf_counter()
     for query in own:
         keys, at = views[query.group], list(views).index(query.group)
@@ -211,15 +213,15 @@ def clickhouse(world: SlidStream, asked: Sequence[Query], folder: Path) -> tuple
 
 def bench(*, quick: bool, results: Results, scratch: Path, advance: Callable[[str], None]) -> tuple[str, list[Aim]]:
     """Run everything; gives the report (Markdown) and what was wanted."""
-    here = machine.describe(scratch)
-    measured = _standing(1_000_000 if quick else 5_000_000, scratch, advance)
+    host = machine.describe(scratch)
+    measured = _measure_queries(1_000_000 if quick else 5_000_000, scratch, advance)
     schedules = experiment(counted, 200 if quick else 400, advance)
-    aims = _wanted(measured, schedules)
-    parts = [machine.summarise(here), "### What was wanted", report.aims_table(aims), *_describe(measured)]
+    aims = _list_aims(measured, schedules)
+    parts = [machine.summarise(host), "### What was wanted", report.aims_table(aims), *_describe(measured)]
     parts += ["### The experiment of section 8.5", _ABOUT, *_tables(schedules), *_plots(schedules)]
     parts += ["### Hybrid's throughput / conservative's", _GAINS, _gains_table(200 if quick else 400)]
     figures = {f"{rate} {count}": {p: vars(o) for p, o in of.items()} for (rate, count), of in schedules.items()}
-    results.write("periodic", {"machine": here, "standing": measured, "schedules": figures, "wanted": verdicts(aims)})
+    results.write("periodic", {"machine": host, "standing": measured, "schedules": figures, "wanted": verdicts(aims)})
     return "\n\n".join(parts), aims
 
 
@@ -228,7 +230,7 @@ def work(*, quick: bool) -> int:  # noqa: ARG001 - every bench is asked
     return 4 + len(COUNTS) * len(RATES)
 
 
-def _standing(rows: int, scratch: Path, advance: Callable[[str], None]) -> dict[str, Any]:
+def _measure_queries(rows: int, scratch: Path, advance: Callable[[str], None]) -> dict[str, Any]:
     """Measure 240 periodic queries over 100 slots."""
     asked = queries(240)
     with TemporaryDirectory(dir=scratch) as folder:
@@ -271,7 +273,7 @@ def _standing(rows: int, scratch: Path, advance: Callable[[str], None]) -> dict[
     }
 
 
-def _wanted(measured: dict[str, Any], schedules: dict[tuple[int, int], dict[str, Outcome]]) -> list[Aim]:
+def _list_aims(measured: dict[str, Any], schedules: dict[tuple[int, int], dict[str, Outcome]]) -> list[Aim]:
     scratch = sum(measured["scratch"].values())
     bare, followed = measured["bare slide"], measured["followed slide"]
     both = bare + measured["bare append"]

@@ -56,9 +56,9 @@ def with_spread(figures: Figures) -> str:
     return f"{figures.median:.1f} ±{100 * figures.spread:.0f}%"
 
 
-def aims_table(wanted: Sequence[Aim]) -> str:
+def aims_table(aims: Sequence[Aim]) -> str:
     """What was wanted, what was measured, and whether it was reached."""
-    rows = [[w.statement, f"{w.value:.2f}", f"≤ {w.limit:g}", "yes" if w.reached else "**no**"] for w in wanted]
+    rows = [[w.statement, f"{w.value:.2f}", f"≤ {w.limit:g}", "yes" if w.reached else "**no**"] for w in aims]
     return table(["wanted", "measured", "limit", "reached"], rows)
 
 

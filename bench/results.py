@@ -69,9 +69,9 @@ def settings(case: Case) -> dict[str, Any]:
     }
 
 
-def verdicts(wanted: Iterable[Any]) -> list[dict[str, Any]]:
+def verdicts(aims: Iterable[Any]) -> list[dict[str, Any]]:
     """What was wanted, as JSON."""
-    return [{**vars(w), "reached": w.reached} for w in wanted]
+    return [{**vars(w), "reached": w.reached} for w in aims]
 
 
 def _file_name(name: str) -> str:

@@ -174,24 +174,24 @@ def in_turn(sql: str, turn: int) -> str:
     return sql.format(t="{t}", n=turn, key=PROBED + turn, letter=chr(ord("a") + turn % 26))
 
 
-def compare(question: str, sql: str, asked: dict[str, Ask], rounds: int) -> dict[str, list[float]]:
+def compare(question: str, sql: str, systems: dict[str, Ask], rounds: int) -> dict[str, list[float]]:
     """Milliseconds of each contestant, in turns, after one answer that is not timed but compared."""
     first: tuple[str, Any] | None = None
-    for name, ask in asked.items():
-        given = sorted(map(str, ask(in_turn(sql, rounds)).to_pylist()))
+    for name, ask in systems.items():
+        answer = sorted(map(str, ask(in_turn(sql, rounds)).to_pylist()))
         if first is None:
-            first = name, given
-        elif given != first[1]:
-            raise WrongAnswerError(f"{question}: {name} differs from {first[0]}: {given[:2]} against {first[1][:2]}")
-    taken: dict[str, list[float]] = {name: [] for name in asked}
-    names = list(asked)
+            first = name, answer
+        elif answer != first[1]:
+            raise WrongAnswerError(f"{question}: {name} differs from {first[0]}: {answer[:2]} against {first[1][:2]}")
+    times: dict[str, list[float]] = {name: [] for name in systems}
+    names = list(systems)
     for turn in range(rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             statement = in_turn(sql, turn)
             started = time.perf_counter()
-            asked[name](statement)
-            taken[name].append(1e3 * (time.perf_counter() - started))
-    return taken
+            systems[name](statement)
+            times[name].append(1e3 * (time.perf_counter() - started))
+    return times
 
 
 def planning(folder: Path, rounds: int) -> tuple[int, dict[str, float]]:
@@ -205,12 +205,12 @@ def planning(folder: Path, rounds: int) -> tuple[int, dict[str, float]]:
         found = {}
         for name, sql in {"aggregate": QUESTIONS["aggregate"], "probe": PROBES["probe, aggregate"]}.items():
             statement = in_turn(sql, 0).format(t="packets [WINDOW 60 MINUTES]")
-            taken = []
+            times = []
             for _ in range(20 * rounds):
                 started = time.perf_counter()
                 execution.prepare(wh._store, statement, None).close()
-                taken.append(1e3 * (time.perf_counter() - started))
-            found[name] = statistics.median(taken)
+                times.append(1e3 * (time.perf_counter() - started))
+            found[name] = statistics.median(times)
         return wh.stream("packets").segments, found
 
 
@@ -224,7 +224,7 @@ def bench(
 ) -> tuple[str, list[Aim]]:
     """Run everything, save it, and give the report (Markdown) and what was wanted."""
     measured = sized or size(quick=quick)
-    here = machine.describe(scratch or Path.cwd())
+    host = machine.describe(scratch or Path.cwd())
     taken: dict[str, dict[str, list[float]]] = {}
     with tempfile.TemporaryDirectory(prefix="windrow-bench-", dir=scratch) as place:
         folder = Path(place)
@@ -242,17 +242,17 @@ def bench(
         advance("planning")
         counted, planned = planning(folder, measured.rounds)
     medians = {q: {who: statistics.median(times) for who, times in by.items()} for q, by in taken.items()}
-    wanted = _wanted(medians, part, planned, counted)
-    figures = {"machine": here, "rows": measured.rows, "segments": segments, "samples": taken, "planning": planned}
-    results.write("sql", {**figures, "wanted": verdicts(wanted)})
-    return _report(here, measured, segments, medians, wanted), wanted
+    aims = _list_aims(medians, part, planned, counted)
+    figures = {"machine": host, "rows": measured.rows, "segments": segments, "samples": taken, "planning": planned}
+    results.write("sql", {**figures, "wanted": verdicts(aims)})
+    return _report(host, measured, segments, medians, aims), aims
 
 
 def _ratios(medians: dict[str, dict[str, float]], peer: str, questions: dict[str, str]) -> dict[str, float]:
     return {question: medians[question]["windrow"] / medians[question][peer] for question in questions}
 
 
-def _wanted(
+def _list_aims(
     medians: dict[str, dict[str, float]], part: tuple[int, int], planned: dict[str, float], segments: int
 ) -> list[Aim]:
     native = _ratios(medians, "DuckDB, sorted", QUESTIONS)
@@ -272,11 +272,11 @@ def _wanted(
 
 
 def _report(
-    here: dict[str, Any],
+    host: dict[str, Any],
     measured: Size,
     segments: int,
     medians: dict[str, dict[str, float]],
-    wanted: list[Aim],
+    aims: list[Aim],
 ) -> str:
     names = ["windrow", "DuckDB, sorted", "DuckDB, ART", "Parquet, unsorted"]
     rows = []
@@ -288,5 +288,5 @@ def _report(
         f"medians of {measured.rounds} turns ({3 * measured.rounds} for probes), milliseconds."
     )
     table = report.table(["", *names, "windrow / sorted"], rows)
-    parts = [machine.summarise(here), "### What was wanted", report.aims_table(wanted), "### Questions", about, table]
+    parts = [machine.summarise(host), "### What was wanted", report.aims_table(aims), "### Questions", about, table]
     return "\n\n".join(parts)

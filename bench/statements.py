@@ -66,8 +66,8 @@ def _ratio(measure: str, above: list[str], below: list[str]) -> _Figure:
     return figure
 
 
-def _mean(found: FiguresByLayout, measure: str, labels: list[str]) -> float:
-    return float(np.exp(np.mean([np.log(getattr(found[label], measure)) for label in labels])))
+def _mean(figures: FiguresByLayout, measure: str, labels: list[str]) -> float:
+    return float(np.exp(np.mean([np.log(getattr(figures[label], measure)) for label in labels])))
 
 
 def _grid(kind: str, sides: tuple[int, ...] = (2, 3, 4, 5)) -> list[str]:
@@ -93,8 +93,8 @@ def _slowed(ours: list[str], others: list[str]) -> _Figure:
     return figure
 
 
-def _best(found: FiguresByLayout, labels: Iterable[str]) -> float:
-    return min(found[label].update for label in labels)
+def _best(figures: FiguresByLayout, labels: Iterable[str]) -> float:
+    return min(figures[label].update for label in labels)
 
 
 def _large_gain(even: FiguresByLayout, uneven: FiguresByLayout, large: FiguresByLayout) -> float:

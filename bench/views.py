@@ -50,17 +50,17 @@ def bench(
     *, quick: bool, results: Results, scratch: Path | None, advance: Callable[[str], None]
 ) -> tuple[str, list[Aim]]:
     """Measure, save, and give the report (Markdown) and what was wanted."""
-    here = machine.describe(scratch or Path.cwd())
+    host = machine.describe(scratch or Path.cwd())
     steps = 4 if quick else 15
-    found: Figures = {"two": {}, "three": {}}
+    figures: Figures = {"two": {}, "three": {}}
     for slots in sizes(quick=quick):
         for name, streams, sql in (("two", "ab", JOIN), ("three", "abc", THREE)):
             advance(f"{name} streams, {slots} slots")
             with TemporaryDirectory(dir=scratch) as folder:
-                found[name][str(slots)] = measured(Path(folder), slots, streams, sql, steps)
-    wanted = _wanted(found)
-    results.write("views", {"machine": here, "figures": found, "wanted": verdicts(wanted)})
-    return _report(here, found, wanted), wanted
+                figures[name][str(slots)] = measured(Path(folder), slots, streams, sql, steps)
+    aims = _list_aims(figures)
+    results.write("views", {"machine": host, "figures": figures, "wanted": verdicts(aims)})
+    return _report(host, figures, aims), aims
 
 
 class JoinedStreams:
@@ -99,37 +99,37 @@ def batch(slot: int, stream: int) -> pa.Table:
 
 def measured(folder: Path, slots: int, streams: str, sql: str, steps: int) -> dict[str, list[float]]:
     """Milliseconds in the median, by the clock and of the processor, once the windows are full."""
-    kept, anew = (
+    maintained, recomputed = (
         JoinedStreams(folder / "kept", slots, streams, sql),
         JoinedStreams(folder / "anew", slots, streams, sql + STRICT),
     )
     times: dict[str, list[Timing]] = {}
     for number in range(steps):
-        alone, with_view = kept.step()
-        _, from_scratch = anew.step()
-        running, rows = timed(lambda: anew.wh.sql(sql).arrow())
+        alone, with_view = maintained.step()
+        _, from_scratch = recomputed.step()
+        running, rows = timed(lambda: recomputed.wh.sql(sql).arrow())
         for name, timing in zip(UPDATES, (alone, with_view, from_scratch, running), strict=True):
             times.setdefault(name, []).append(timing)
-        _compare(kept, anew, rows)
-        _ask(times, kept, sql, int(np.random.default_rng(number).choice(rows.column("k"))))
+        _compare(maintained, recomputed, rows)
+        _ask(times, maintained, sql, int(np.random.default_rng(number).choice(rows.column("k"))))
     found = {
         name: [1e3 * statistics.median(t.wall for t in taken), 1e3 * statistics.median(t.cpu for t in taken)]
         for name, taken in times.items()
     }
-    last = kept.wh.stream("joined").last
-    found["results"] = [float(kept.wh.stream("joined").live_rows)]
+    last = maintained.wh.stream("joined").last
+    found["results"] = [float(maintained.wh.stream("joined").live_rows)]
     found["new results"] = [float(0 if last is None else last.inserted)]
-    kept.wh.close()
-    anew.wh.close()
+    maintained.wh.close()
+    recomputed.wh.close()
     return found
 
 
-def _ask(times: dict[str, list[Timing]], kept: JoinedStreams, sql: str, key: int) -> None:
+def _ask(times: dict[str, list[Timing]], maintained: JoinedStreams, sql: str, key: int) -> None:
     """All results of one key: out of the view, and by running the join for it."""
     questions: dict[str, Callable[[], Any]] = {
-        "probe the view": lambda: kept.wh.probe("joined", key),
-        "SQL on the view": lambda: kept.wh.sql(f"SELECT * FROM joined WHERE k = {key}").arrow(),
-        "run the join for the key": lambda: kept.wh.sql(f"{sql} WHERE a.k = {key}").arrow(),
+        "probe the view": lambda: maintained.wh.probe("joined", key),
+        "SQL on the view": lambda: maintained.wh.sql(f"SELECT * FROM joined WHERE k = {key}").arrow(),
+        "run the join for the key": lambda: maintained.wh.sql(f"{sql} WHERE a.k = {key}").arrow(),
     }
     for _ in range(3):
         counts = set()
@@ -141,16 +141,16 @@ def _ask(times: dict[str, list[Timing]], kept: JoinedStreams, sql: str, key: int
             raise WrongAnswerError(f"key {key}: {counts} rows, by probe and by the join")
 
 
-def _compare(kept: JoinedStreams, anew: JoinedStreams, rows: pa.Table) -> None:
+def _compare(maintained: JoinedStreams, anew: JoinedStreams, rows: pa.Table) -> None:
     counted = "SELECT count(*), sum(ax)::DECIMAL(18, 3), sum(bx)::DECIMAL(18, 3) FROM joined"
-    one, other = (world.wh.sql(counted).fetchall() for world in (kept, anew))
+    one, other = (world.wh.sql(counted).fetchall() for world in (maintained, anew))
     if one != other or one[0][0] != rows.num_rows:
         raise WrongAnswerError(f"the view holds {one}, from scratch it is {other}, the join gives {rows.num_rows}")
 
 
-def _wanted(found: Figures) -> list[Aim]:
-    at = {name: of[0] for name, of in found["two"]["50"].items()}
-    cpu = {name: of[-1] for name, of in found["two"]["50"].items()}
+def _list_aims(figures: Figures) -> list[Aim]:
+    at = {name: of[0] for name, of in figures["two"]["50"].items()}
+    cpu = {name: of[-1] for name, of in figures["two"]["50"].items()}
     scratch = "slide with view from scratch"
     return [
         Aim("slide with view / from scratch, 50 slots", at["slide with view"] / at[scratch], 0.1),
@@ -160,9 +160,9 @@ def _wanted(found: Figures) -> list[Aim]:
     ]
 
 
-def _report(here: dict[str, Any], found: Figures, wanted: list[Aim]) -> str:
-    parts = [machine.summarise(here), "### What was wanted", report.aims_table(wanted)]
-    for name, by_slots in found.items():
+def _report(host: dict[str, Any], figures: Figures, aims: list[Aim]) -> str:
+    parts = [machine.summarise(host), "### What was wanted", report.aims_table(aims)]
+    for name, by_slots in figures.items():
         header = ["slots", "results", "new in a slide", *UPDATES, "scratch / new rows"]
         rows = []
         for slots, of in by_slots.items():

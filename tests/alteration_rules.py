@@ -163,13 +163,13 @@ class AlterationRules:
             return
         if ordered:
             names = ["n", *(name for name in ADDED if name in self.shape.fields)]
-            found = wh.sql(f"SELECT {', '.join(names)} FROM {STREAM} [ROWS 1000000]").arrow()
-            assert_rows(found, self.truth.live(), "rows in order")
+            answer = wh.sql(f"SELECT {', '.join(names)} FROM {STREAM} [ROWS 1000000]").arrow()
+            assert_rows(answer, self.truth.live(), "rows in order")
             return
         name = choice.choice([name for name in self.shape.fields if name not in ("ts", "exp", "mark", *UNORDERED)])
         value = choice.choice([value for value in self.shape.values[name] if value is not None] or [None])
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return
-        found = wh.sql(f'SELECT n FROM {STREAM} WHERE "{name}" = ?', [value]).arrow()
+        answer = wh.sql(f'SELECT n FROM {STREAM} WHERE "{name}" = ?', [value]).arrow()
         expected = [row.values["n"] for row in self.truth.live() if row.values[name] == value]
-        assert sorted(found.column("n").to_pylist()) == sorted(expected), (name, value)
+        assert sorted(answer.column("n").to_pylist()) == sorted(expected), (name, value)

@@ -45,22 +45,22 @@ class History:
 
     def rows(self, count: int) -> list[dict[str, Any]]:
         """Make rows around the clock: some in time, some late, some far ahead."""
-        made = []
+        new_rows = []
         now = self.truth.now if self.truth.now is not None else BASE
         for _ in range(count):
             reach = self.chance.choice((1, 1, 1, 4))
             ts = now + self.chance.randint(-3 * DELTA if self.truth.now else 1, reach * DELTA)
             life = self.chance.choice((self.chance.randint(1, 2 * DELTA), self.chance.randint(1, 8) * DELTA))
-            made.append(self.shape.row(self.number, ts, life, self.chance))
+            new_rows.append(self.shape.row(self.number, ts, life, self.chance))
             self.number += 1
-        return made
+        return new_rows
 
     def move(self, slots: int = 1, rows: int | None = None) -> None:
         """Append and slide, in the warehouse and in the oracle."""
-        made = self.rows(self.chance.randint(0, 14) if rows is None else rows)
-        if made:
-            self.wh.append(STREAM, self.shape.table(made))
-            self.truth.append(made, CLOCK)
+        new_rows = self.rows(self.chance.randint(0, 14) if rows is None else rows)
+        if new_rows:
+            self.wh.append(STREAM, self.shape.table(new_rows))
+            self.truth.append(new_rows, CLOCK)
         now = self.truth.now if self.truth.now is not None else self.truth.end(math.ceil(self.truth.slot(BASE)))
         to = now + slots * DELTA
         assert self.wh.slide(STREAM, to=when(to)).slide == self.truth.slide(CLOCK, to).slide
@@ -152,13 +152,13 @@ def statement(chance: random.Random) -> tuple[str, list[Any] | None]:
     return text, [2] if "$1" in where else None
 
 
-def assert_same(found: list[tuple[Any, ...]], wanted: list[tuple[Any, ...]], what: str) -> None:
+def assert_same(answer: list[tuple[Any, ...]], expected_rows: list[tuple[Any, ...]], description: str) -> None:
     """The same rows in any order; sums of floats up to rounding."""
-    assert len(found) == len(wanted), f"{what}: {found} instead of {wanted}"
-    for one, other in zip(sorted(found, key=_order), sorted(wanted, key=_order), strict=True):
+    assert len(answer) == len(expected_rows), f"{description}: {answer} instead of {expected_rows}"
+    for one, other in zip(sorted(answer, key=_order), sorted(expected_rows, key=_order), strict=True):
         assert len(one) == len(other)
         for a, b in zip(one, other, strict=True):
-            assert _close(a, b), f"{what}: {one} instead of {other}"
+            assert _close(a, b), f"{description}: {one} instead of {other}"
 
 
 def _order(row: tuple[Any, ...]) -> str:
@@ -194,12 +194,12 @@ def state_at(slide: int) -> list[tuple[int, int]]:
     now = BASE + slide * DELTA
     rows = []
     for slot in range(max(1, slide - LIVES - 3), slide + 1):
-        taken = BASE + (slot - 1) * DELTA  # rows that were dead when they were appended are rejected
+        appended_at = BASE + (slot - 1) * DELTA  # rows that were dead when they were appended are rejected
         first = slot == 1
         rows += [
             (k, n)
             for ts, exp, k, n in numbered(slot)
-            if ts <= now < exp and ts > now - SPAN * DELTA and (first or exp > taken)
+            if ts <= now < exp and ts > now - SPAN * DELTA and (first or exp > appended_at)
         ]
     return rows
 

@@ -11,8 +11,8 @@ SCHEMA = pa.schema([("ts", STAMP), ("k", pa.int64()), ("x", pa.int64())])
 
 def append_rows(wh: Any, name: str, *rows: tuple[float, int, int]) -> None:
     """Rows as (minutes after the start, k, x)."""
-    given = [{"ts": time(START + int(at * MINUTE)), "k": k, "x": x} for at, k, x in rows]
-    wh.append(name, pa.Table.from_pylist(given, SCHEMA))
+    values = [{"ts": time(START + int(minute * MINUTE)), "k": k, "x": x} for minute, k, x in rows]
+    wh.append(name, pa.Table.from_pylist(values, SCHEMA))
 
 
 def slide(wh: Any, names: str, minute: float) -> None:

@@ -154,27 +154,27 @@ class Oracle:
         """Take a batch."""
         source = source or (self.sources[0] if self.sources else "default")
         if batch_id is not None:
-            known = self.batches.get((source, batch_id))
-            if known is not None:
-                if _bag(known) != _bag(rows):
+            earlier = self.batches.get((source, batch_id))
+            if earlier is not None:
+                if _bag(earlier) != _bag(rows):
                     raise BatchConflict
                 return ExpectedAppend(len(rows), 0, {}, 0, duplicate=True)
             self.batches[source, batch_id] = list(rows)
-        taken, reasons = [], Counter()
+        accepted, reasons = [], Counter()
         for values in rows:
-            why = self.reason(values, clock)
-            if why is None:
-                taken.append(self._row(values))
+            reason = self.reason(values, clock)
+            if reason is None:
+                accepted.append(self._row(values))
             else:
-                reasons[why] += 1
-                self.rejects.append((values, why, source))
-        self.spool += taken
+                reasons[reason] += 1
+                self.rejects.append((values, reason, source))
+        self.spool += accepted
         state = self.source_states.setdefault(source, Source())
         state.failed = False
-        if taken:
-            greatest = max(row.ts for row in taken)
+        if accepted:
+            greatest = max(row.ts for row in accepted)
             state.max_ts = greatest if state.max_ts is None else max(state.max_ts, greatest)
-        return ExpectedAppend(len(rows), len(taken), dict(reasons), sum(self.is_late(row) for row in taken))
+        return ExpectedAppend(len(rows), len(accepted), dict(reasons), sum(self.is_late(row) for row in accepted))
 
     def _row(self, values: dict[str, Any]) -> Row:
         ts = self.time(values)
@@ -232,8 +232,8 @@ class Oracle:
     def add_column(self, name: str) -> None:
         """Rows that are there have null in it."""
         values = [row.values for row in (*self.stored, *self.spool)] + [values for values, _, _ in self.rejects]
-        for own in [*values, *(row for rows in self.batches.values() for row in rows)]:
-            own.setdefault(name, None)
+        for row_values in [*values, *(row for rows in self.batches.values() for row in rows)]:
+            row_values.setdefault(name, None)
 
     def is_late(self, row: Row) -> bool:
         """Whether its slot has already been slid past."""
@@ -279,12 +279,12 @@ class Oracle:
 
     def progress(self, name: str) -> int | None:
         """Its own progress, or what max_skew says for it while others go on."""
-        own = self.own_progress(name)
+        own_progress = self.own_progress(name)
         if self.max_skew is None:
-            return own
+            return own_progress
         others = [t for other in self.names() if other != name and (t := self.own_progress(other)) is not None]
-        told = [t for t in (own, max(others) - self.max_skew if others else None) if t is not None]
-        return max(told, default=None)
+        times = [t for t in (own_progress, max(others) - self.max_skew if others else None) if t is not None]
+        return max(times, default=None)
 
     def behind(self, time: int) -> frozenset[str]:
         """Sources that have not reached `time`."""
@@ -346,18 +346,18 @@ class Oracle:
         window: int | None = None,
     ) -> list[Row]:
         """Rows of a window whose key begins with one of `keys`, or lies between two prefixes (both ends included)."""
-        wanted = [comparable_key(prefix) for prefix in keys]
-        found = []
+        prefixes = [comparable_key(prefix) for prefix in keys]
+        rows = []
         for row in self.live(window):
-            own = comparable_key([row.values[name] for name in self.key])
+            key = comparable_key([row.values[name] for name in self.key])
             if between is not None:
                 low, high = comparable_key(between[0]), comparable_key(between[1])
-                hit = own[: len(low)] >= low and own[: len(high)] <= high
+                hit = key[: len(low)] >= low and key[: len(high)] <= high
             else:
-                hit = any(own[: len(prefix)] == prefix for prefix in wanted)
+                hit = any(key[: len(prefix)] == prefix for prefix in prefixes)
             if hit:
-                found.append(row)
-        return found
+                rows.append(row)
+        return rows
 
 
 def comparable_key(values: Iterable[Any]) -> list[tuple[Any, ...]]:

@@ -37,18 +37,18 @@ def main(warehouse: str, catalog: str, master: str) -> None:
     windrow.spark.append(rows, wh, "native", batch_id="b")
     windrow.spark.append(rows.selectExpr("*", "cast(k % 60000 as int) u"), wh, "workers", batch_id="b")
     rows.write.format("windrow").options(path=warehouse, stream="source", batch_id="b").mode("append").save()
-    found = {}
+    answers = {}
     for stream in ("native", "workers", "source"):
         wh.slide(stream, now)
         with windrow.spark.window(spark, wh, stream) as df:
             by_spark = [tuple(row) for row in df.selectExpr("count(*)", "count(distinct k)", "sum(k)").collect()]
         keys = wh.scan(stream, columns=["k"]).read_all().column("k").to_pylist()
-        found[stream] = {"spark": by_spark, "scan": [len(keys), len(set(keys)), sum(keys)]}
+        answers[stream] = {"spark": by_spark, "scan": [len(keys), len(set(keys)), sum(keys)]}
     leftover = [str(p) for p in (wh.path / "staging").rglob("*.parquet")]
     checked = wh.check().problems
     wh.close()
     spark.stop()
-    print(json.dumps({"found": found, "leftover": leftover, "problems": checked}))
+    print(json.dumps({"found": answers, "leftover": leftover, "problems": checked}))
 
 
 if __name__ == "__main__":

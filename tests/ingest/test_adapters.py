@@ -47,9 +47,9 @@ def test_a_bad_source_fails_alone(make):
     wh.create_stream("s", SCHEMA, sources=["good", "bad"], on_source_failure="exclude", **HOUR)
     good = Listed(Batch("1", rows(-9)), Batch("2", rows(-5)))
     bad = Listed(Batch("1", rows(-9)), Batch("2", rows(-5)), fails=1)
-    told = ingest(wh, "s", {"good": good, "bad": bad})
-    assert told["bad"].failure == "ConnectionError: the line went dead"
-    assert (told["good"].failure, told["good"].rows, told["bad"].rows) == (None, 6, 3)
+    totals = ingest(wh, "s", {"good": good, "bad": bad})
+    assert totals["bad"].failure == "ConnectionError: the line went dead"
+    assert (totals["good"].failure, totals["good"].rows, totals["bad"].rows) == (None, 6, 3)
     assert good.finished == ["1", "2"]
     wh.slide("s")
     assert wh.now("s") == NOW - dt.timedelta(minutes=5)
@@ -59,11 +59,11 @@ def test_a_bad_source_fails_alone(make):
 def test_a_source_that_starts_anew_skips_what_is_in_without_reading_it(make):
     wh = make()
     wh.create_stream("s", SCHEMA, **HOUR)
-    told = ingest(wh, "s", {"a": Listed(Batch("1", rows(-9)))})
-    assert told["a"].batches == 1
+    totals = ingest(wh, "s", {"a": Listed(Batch("1", rows(-9)))})
+    assert totals["a"].batches == 1
     again = Listed(Batch("1", lambda: pytest.fail("this batch is in")), Batch("2", rows(-8)))
-    told = ingest(wh, "s", {"a": again})
-    assert (told["a"].batches, told["a"].duplicates) == (1, 1)
+    totals = ingest(wh, "s", {"a": again})
+    assert (totals["a"].batches, totals["a"].duplicates) == (1, 1)
     assert again.finished == ["1", "2"]
 
 
@@ -71,8 +71,8 @@ def test_rejected_rows_are_counted_by_reason(make):
     wh = make()
     wh.create_stream("s", SCHEMA, **HOUR)
     odd = pa.table({"ts": pa.array([None, NOW, NOW + dt.timedelta(hours=2)], UTC), "k": [1, 2, 3]}, schema=SCHEMA)
-    told = ingest(wh, "s", {"a": Listed(Batch("1", odd))})
-    assert told["a"].rejected == {
+    totals = ingest(wh, "s", {"a": Listed(Batch("1", odd))})
+    assert totals["a"].rejected == {
         "the event time is null": 1,
         "the event time is too far ahead of the clock": 1,
     }
@@ -85,8 +85,8 @@ def test_files_of_a_folder_in_order(make, tmp_path):
     folder.mkdir()
     for minute in (-3, -2, -1):
         pq.write_table(rows(minute), folder / f"{10 + minute:02d}.parquet")
-    told = ingest(wh, "s", {"files": FolderAdapter(folder, remove=True)})
-    assert (told["files"].batches, told["files"].slides) == (3, 3)
+    totals = ingest(wh, "s", {"files": FolderAdapter(folder, remove=True)})
+    assert (totals["files"].batches, totals["files"].slides) == (3, 3)
     assert list(folder.iterdir()) == []
     assert ingest(wh, "s", {"files": FolderAdapter(tmp_path / "none")})["files"].failure.endswith("is not a folder")
 
@@ -169,9 +169,9 @@ def test_sources_wait_while_the_spool_is_full_but_not_the_one_that_is_waited_for
             return super().next_batch()
 
     slow = Slow(*(Batch(str(i), rows(-30 + i, 50)) for i in range(20)))
-    told = {}
+    totals = {}
     running = threading.Thread(
-        target=lambda: told.update(ingest(wh, "s", {"fast": fast, "slow": slow}, max_spool_bytes=1))
+        target=lambda: totals.update(ingest(wh, "s", {"fast": fast, "slow": slow}, max_spool_bytes=1))
     )
     running.start()
     try:
@@ -181,5 +181,5 @@ def test_sources_wait_while_the_spool_is_full_but_not_the_one_that_is_waited_for
     finally:
         release.set()
         running.join(60)
-    assert (told["fast"].rows, told["slow"].rows) == (1000, 1000)
+    assert (totals["fast"].rows, totals["slow"].rows) == (1000, 1000)
     assert wh.check().ok

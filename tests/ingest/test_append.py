@@ -144,9 +144,9 @@ class Test_the_same_rows_give_the_same_warehouse:
             windrow.spark.append(data, sparked, name)
             for wh in (direct, sparked):
                 wh.slide(name, NOW)
-            found = [rows(wh.probe(name, (column[1].as_py(),))) for wh in (direct, sparked)]
-            assert found[0] == found[1]
-            assert found[0]
+            answer = [rows(wh.probe(name, (column[1].as_py(),))) for wh in (direct, sparked)]
+            assert answer[0] == answer[1]
+            assert answer[0]
         same(direct, sparked, "word")
 
     def test_nested_columns_come_back_as_they_were(self, pair, frame, same):
@@ -419,5 +419,5 @@ def test_a_column_may_have_any_name(spark, path, kind):
         wh.create_stream("s", schema, time="ts", key="k", slide="1 minute", lifetime="1 hour")
         assert windrow.spark.append(frame, wh, "s").accepted == 5
         wh.slide("s", to=start + dt.timedelta(minutes=1))
-        found = wh.scan("s").read_all().sort_by("k")
-    assert found.select(["k", *names]).to_pylist() == [dict(zip(["k", *names], row[1:], strict=True)) for row in rows]
+        answer = wh.scan("s").read_all().sort_by("k")
+    assert answer.select(["k", *names]).to_pylist() == [dict(zip(["k", *names], row[1:], strict=True)) for row in rows]

@@ -19,8 +19,8 @@ def test_failed_and_speculative_tasks_on_two_executors_change_nothing(tmp_path):
         [sys.executable, str(process), *arguments], capture_output=True, text=True, timeout=580, check=False
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    told = json.loads(done.stdout.splitlines()[-1])
+    report = json.loads(done.stdout.splitlines()[-1])
     right = [ROWS, ROWS, sum(range(ROWS))]
-    assert told["found"] == {stream: {"spark": [right], "scan": right} for stream in ("native", "workers", "source")}
-    assert told["leftover"] == []
-    assert told["problems"] == []
+    assert report["found"] == {stream: {"spark": [right], "scan": right} for stream in ("native", "workers", "source")}
+    assert report["leftover"] == []
+    assert report["problems"] == []

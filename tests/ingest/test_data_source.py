@@ -57,15 +57,17 @@ class Test_reading:
         wh.slide("s", NOW)
         frame = spark.read.format("windrow").options(**source).load()
         assert numbers(frame) == list(range(1000))
-        found = frame.where("k = 7 and word = 'w1'").select("u", "word").collect()
-        assert sorted(row.u for row in found) == [i for i in range(1000) if i % 50 == 7 and i % 7 == 1 and i % 5]
+        rows = frame.where("k = 7 and word = 'w1'").select("u", "word").collect()
+        assert sorted(row.u for row in rows) == [i for i in range(1000) if i % 50 == 7 and i % 7 == 1 and i % 5]
         assert numbers(frame.where("k in (3, 4) and k < 4")) == [i for i in range(1000) if i % 50 == 3]
         assert numbers(frame.where("k > 47")) == [i for i in range(1000) if i % 50 > 47]
         assert numbers(frame.where("k is null")) == []
         short = spark.read.format("windrow").options(window="12 minutes", columns="u,ts", **source).load()
         assert short.columns == ["u", "ts"]
-        kept = [row["u"] for row in table(0, 1000).to_pylist() if row["ts"] > wh.now("s") - dt.timedelta(minutes=12)]
-        assert numbers(short) == sorted(kept)
+        expected = [
+            row["u"] for row in table(0, 1000).to_pylist() if row["ts"] > wh.now("s") - dt.timedelta(minutes=12)
+        ]
+        assert numbers(short) == sorted(expected)
 
     def test_conditions_on_the_key_read_only_what_the_directory_names(self, wh):
         from pyspark.sql.datasource import EqualTo, In, LessThan

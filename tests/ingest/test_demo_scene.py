@@ -14,11 +14,11 @@ def test_clicks_go_in_through_spark_and_a_window_comes_out(spark):
     arguments = ["demo", "--updates", "4", "--rows", "100", "--json"]
     result = CliRunner().invoke(cli.windrow, arguments)
     assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)["scenes"]["spark"]
+    facts = json.loads(result.stdout)["scenes"]["spark"]
     truth = spark.range(300_000).where("id * 600 + 1 > 60 * 1000000").selectExpr("pmod(hash(id), 20) AS page")
     counts = sorted(
         ((row["count"], f"/page/{row['page']}") for row in truth.groupBy("page").count().collect()), reverse=True
     )
-    assert told["accepted"] == 300_000
-    assert told["duplicate"] is True
-    assert [tuple(row) for row in told["top"]] == [(page, count) for count, page in counts[:5]]
+    assert facts["accepted"] == 300_000
+    assert facts["duplicate"] is True
+    assert [tuple(row) for row in facts["top"]] == [(page, count) for count, page in counts[:5]]

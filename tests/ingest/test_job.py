@@ -70,8 +70,8 @@ def test_text_becomes_rows_by_sql(run, tmp_path):
         "SELECT to_timestamp(parts[0]) ts, cast(substr(parts[1], 5) as bigint) src, cast(parts[2] as int) len "
         "FROM (SELECT split(value, ' ') parts FROM input)"
     )
-    told = json.loads(run("--format", "text", "--load", str(tmp_path / "log.txt"), "--sql", sql, "--json"))
-    assert (told["rows"], told["accepted"], told["rejected"]) == (60, 60, {})
+    totals = json.loads(run("--format", "text", "--load", str(tmp_path / "log.txt"), "--sql", sql, "--json"))
+    assert (totals["rows"], totals["accepted"], totals["rejected"]) == (60, 60, {})
 
 
 def test_a_folder_as_a_stream_goes_on_where_it_stopped(run, tmp_path):
@@ -87,8 +87,8 @@ def test_a_folder_as_a_stream_goes_on_where_it_stopped(run, tmp_path):
     grow(0)
     assert json.loads(run(*arguments))["rows"] == 10
     grow(1)
-    told = json.loads(run(*arguments, "--where", "src < 5"))
-    assert (told["batches"], told["rows"]) == (1, 5)
+    totals = json.loads(run(*arguments, "--where", "src < 5"))
+    assert (totals["batches"], totals["rows"]) == (1, 5)
 
 
 class Test_continuous:
@@ -139,10 +139,10 @@ class Test_continuous:
             checkpoint = ("--checkpoint", str(run.path.parent / "checkpoint"), "--continuous")
             try:
                 with self.ended_when(run, 30):
-                    told = json.loads(run("--format", "socket", *where, "--sql", sql, *checkpoint, "--json"))
+                    totals = json.loads(run("--format", "socket", *where, "--sql", sql, *checkpoint, "--json"))
             finally:
                 ended.set()
-        assert (told["rows"], told["rejected"], told["failure"]) == (30, {}, None)
+        assert (totals["rows"], totals["rejected"], totals["failure"]) == (30, {}, None)
 
     def test_the_rate_source_with_a_projection(self, run):
         sql = "SELECT timestamp ts, value src, cast(value % 7 as int) len FROM input"
@@ -157,13 +157,13 @@ class Test_continuous:
             "200 milliseconds",
         )
         with self.ended_when(run, 60):
-            told = json.loads(run(*arguments, "--sql", sql, *checkpoint, "--json"))
-        assert told["rows"] >= 60
-        assert (told["rejected"], told["failure"]) == ({}, None)
+            totals = json.loads(run(*arguments, "--sql", sql, *checkpoint, "--json"))
+        assert totals["rows"] >= 60
+        assert (totals["rejected"], totals["failure"]) == ({}, None)
         with windrow.open(run.path) as wh:
             wh.slide("packets", NOW)
-            found = sorted(wh.scan("packets").read_all().column("src").to_pylist())
-        assert found == list(range(told["rows"]))
+            rows = sorted(wh.scan("packets").read_all().column("src").to_pylist())
+        assert rows == list(range(totals["rows"]))
 
 
 def test_json_files_and_a_condition_that_no_row_meets(run, tmp_path):
@@ -172,8 +172,8 @@ def test_json_files_and_a_condition_that_no_row_meets(run, tmp_path):
         records = [{"ts": stamp(60 * part + i), "src": i, "len": 1} for i in range(60)]
         (tmp_path / f"{part}.json").write_text("\n".join(map(json.dumps, records)))
     files = ("--load", str(tmp_path / "0.json"), "--load", str(tmp_path / "1.json"))
-    told = json.loads(run("--format", "json", *files, "--where", "len > 1", "--json"))
-    assert (told["rows"], told["slides"], told["now"]) == (0, 1, stamp(60))
+    totals = json.loads(run("--format", "json", *files, "--where", "len > 1", "--json"))
+    assert (totals["rows"], totals["slides"], totals["now"]) == (0, 1, stamp(60))
 
 
 def test_under_spark_submit_the_options_stand_behind_the_file(tmp_path):
@@ -198,8 +198,8 @@ def test_under_spark_submit_the_options_stand_behind_the_file(tmp_path):
         capture_output=True, text=True, timeout=170, check=False, env=os.environ | {"PYSPARK_PYTHON": sys.executable},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    told = json.loads(done.stdout[done.stdout.index("{") :])  # spark-submit puts what Python says on stderr there too
-    assert (told["accepted"], told["now"]) == (61, stamp(60))
+    totals = json.loads(done.stdout[done.stdout.index("{") :])  # spark-submit puts what Python says on stderr there too
+    assert (totals["accepted"], totals["now"]) == (61, stamp(60))
     with windrow.open(tmp_path / "warehouse") as wh:
         assert sorted(wh.scan("packets").read_all().column("len").to_pylist()) == [i * 10 for i in range(61)]
 

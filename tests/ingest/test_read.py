@@ -75,9 +75,9 @@ class Test_the_window_is_what_scan_gives:
     def test_columns_and_conditions(self, spark, frame, warehouse):
         wh = warehouse(frame, windrow.Index("round-robin", 2, 3))
         with windrow.spark.window(spark, wh, "s", "3 minutes", columns=["word", "k"], where="k in (1, 2)") as df:
-            kept = [row for row in scanned(wh, "3 minutes", ["word", "k"]) if row.endswith((", 1)", ", 2)"))]
-            assert collected(df) == kept
-            assert kept
+            expected = [row for row in scanned(wh, "3 minutes", ["word", "k"]) if row.endswith((", 1)", ", 2)"))]
+            assert collected(df) == expected
+            assert expected
         with windrow.spark.window(spark, wh, "s", columns=["k"]) as df:
             assert df.columns == ["k"]
             assert collected(df) == scanned(wh, None, ["k"])

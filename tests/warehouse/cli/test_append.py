@@ -15,8 +15,8 @@ class Test_appending:
     def test_files_of_every_format(self, waiting, tmp_path, name):
         write(table(1, 2, 3), tmp_path / name)
         report = waiting.json("append", "packets", tmp_path / name)
-        told = {k: report[k] for k in ("stream", "source", "rows", "accepted", "rejected", "late", "duplicate")}
-        assert told == {
+        document = {k: report[k] for k in ("stream", "source", "rows", "accepted", "rejected", "late", "duplicate")}
+        assert document == {
             "stream": "packets",
             "source": "default",
             "rows": 3,
@@ -26,8 +26,8 @@ class Test_appending:
             "duplicate": False,
         }
         waiting("slide", "packets", "--to", at(60).isoformat())
-        found = lines(waiting("scan", "packets", "--json").stdout)
-        assert by_time(found) == [shown(row) for row in rows(1, 2, 3)]
+        answer = lines(waiting("scan", "packets", "--json").stdout)
+        assert by_time(answer) == [shown(row) for row in rows(1, 2, 3)]
 
     @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.json", "a.parquet", "a.arrow", "a.arrows"])
     def test_standard_input(self, waiting, tmp_path, name):
@@ -101,10 +101,10 @@ class Test_appending:
         write(table(1, 2), tmp_path / "good.csv")
         write(table(3), tmp_path / "good.parquet")
         (tmp_path / "bad.csv").write_text("ts,src,len\n2025-01-01T12:00:01Z,many,5\n")
-        said = waiting.error("append", "packets", tmp_path / "good.csv", tmp_path / "bad.csv")
-        assert "bad.csv: " in said
-        assert "row 1, column 'src': 'many' is not a whole number from" in said
-        assert "nothing was appended" in said
+        output = waiting.error("append", "packets", tmp_path / "good.csv", tmp_path / "bad.csv")
+        assert "bad.csv: " in output
+        assert "row 1, column 'src': 'many' is not a whole number from" in output
+        assert "nothing was appended" in output
         assert waiting.json("stream", "show", "packets")["spooled_rows"] == 0
         assert waiting.json("append", "packets", tmp_path / "good.csv", tmp_path / "good.parquet")["accepted"] == 3
 
@@ -125,9 +125,9 @@ class Test_appending:
     )
     def test_a_file_that_does_not_fit_changes_nothing(self, waiting, tmp_path, name, text, message):
         (tmp_path / name).write_text(text)
-        said = waiting.error("append", "packets", tmp_path / name)
-        assert message in said
-        assert str(tmp_path / name) in said
+        output = waiting.error("append", "packets", tmp_path / name)
+        assert message in output
+        assert str(tmp_path / name) in output
         assert waiting.json("stream", "show", "packets")["spooled_rows"] == 0
 
     def test_a_file_that_is_not_there(self, waiting):
@@ -147,9 +147,9 @@ class Test_appending:
 
     def test_late_and_rejected_rows_are_told(self, packets):
         text = 'ts,src,len\n2025-01-01T12:02:30Z,1,1\n,2,2\n"",3,3\n2025-01-01T11:00:00Z,4,4\n'
-        said = packets("append", "packets", "-", "--format", "csv", input=text).stdout.splitlines()
-        assert said[0].startswith("packets: 1 row appended, 1 of them late (")
-        assert sorted(said[1:]) == [
+        output = packets("append", "packets", "-", "--format", "csv", input=text).stdout.splitlines()
+        assert output[0].startswith("packets: 1 row appended, 1 of them late (")
+        assert sorted(output[1:]) == [
             "packets: 1 row rejected: the row had already expired on arrival",
             "packets: 2 rows rejected: the event time is null",
         ]

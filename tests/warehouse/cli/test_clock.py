@@ -48,11 +48,11 @@ class Test_the_clock:
     def test_the_stream_waits_and_says_for_whom(self, sources):
         sources("slide", "packets")
         assert sources("slide", "packets").stdout == "packets stays at 2025-01-01T12:01:00Z: it waits for south\n"
-        said = sources("status").stdout
-        assert "packets waits for source 'south', which has reached 2025-01-01T12:01:00Z" in said
-        (told,) = sources.json("status")["streams"]
-        assert told["waiting_for"] == ["south"]
-        assert {s["name"]: s["progress"] for s in told["sources"]} == {
+        output = sources("status").stdout
+        assert "packets waits for source 'south', which has reached 2025-01-01T12:01:00Z" in output
+        (document,) = sources.json("status")["streams"]
+        assert document["waiting_for"] == ["south"]
+        assert {s["name"]: s["progress"] for s in document["sources"]} == {
             "north": "2025-01-01T12:02:00Z",
             "south": "2025-01-01T12:01:00Z",
         }
@@ -62,8 +62,8 @@ class Test_the_clock:
 
     def test_a_heartbeat_lets_it_go_on(self, sources):
         up_to = at(120).isoformat()
-        said = sources("heartbeat", "packets", "--source", "south", "--up-to", up_to).stdout
-        assert said == "packets: nothing at or before 2025-01-01T12:02:00Z will follow from source 'south'\n"
+        output = sources("heartbeat", "packets", "--source", "south", "--up-to", up_to).stdout
+        assert output == "packets: nothing at or before 2025-01-01T12:02:00Z will follow from source 'south'\n"
         report = sources.json("slide", "packets")
         assert (report["now"], report["inserted"], report["missing"]) == ("2025-01-01T12:02:00Z", 180, [])
 
@@ -74,8 +74,8 @@ class Test_the_clock:
         assert "went on without south" in sources("status").stdout
 
     def test_a_source_may_be_declared_failed(self, sources):
-        said = sources("heartbeat", "packets", "--source", "south", "--failed", "cable cut").stdout
-        assert said == "packets: source 'south' has failed (cable cut); the stream waits for it\n"
+        output = sources("heartbeat", "packets", "--source", "south", "--failed", "cable cut").stdout
+        assert output == "packets: source 'south' has failed (cable cut); the stream waits for it\n"
         assert "failed (cable cut)" in sources("stream", "show", "packets").stdout
 
     @pytest.mark.parametrize(
@@ -109,21 +109,21 @@ class Test_rejected_rows:
         return packets
 
     def test_they_are_shown_with_the_reason(self, rejected):
-        found = lines(rejected("stream", "rejected", "packets", "--json").stdout)
-        assert {row["len"]: (row["_batch"], row["_source"]) for row in found} == {
+        rows = lines(rejected("stream", "rejected", "packets", "--json").stdout)
+        assert {row["len"]: (row["_batch"], row["_source"]) for row in rows} == {
             10: ("x", "default"),
             20: ("x", "default"),
         }
-        assert {row["len"]: "null" in row["_reason"] for row in found} == {10: True, 20: False}
-        said = rejected("stream", "rejected", "packets", "--columns", "len,_reason").stdout
-        assert said.splitlines()[0].split() == ["len", "_reason"]
-        assert "packets: 2 rejected rows: 1 " in said
+        assert {row["len"]: "null" in row["_reason"] for row in rows} == {10: True, 20: False}
+        output = rejected("stream", "rejected", "packets", "--columns", "len,_reason").stdout
+        assert output.splitlines()[0].split() == ["len", "_reason"]
+        assert "packets: 2 rejected rows: 1 " in output
         assert "have no column 'x'" in rejected.error("stream", "rejected", "packets", "--columns", "x")
 
     def test_they_can_be_written_replayed_and_thrown_away(self, rejected, tmp_path):
         rejected("stream", "rejected", "packets", "--output", tmp_path / "out.parquet")
         assert pq.read_table(tmp_path / "out.parquet").num_rows == 2
-        said = rejected("stream", "replay", "packets").stdout
-        assert said == "packets: 0 of 2 rejected rows appended, 2 still rejected\n"
+        output = rejected("stream", "replay", "packets").stdout
+        assert output == "packets: 0 of 2 rejected rows appended, 2 still rejected\n"
         assert rejected.json("stream", "rejected", "packets", "--discard") == {"stream": "packets", "discarded": 2}
         assert rejected("stream", "rejected", "packets").stdout == "packets: 0 rejected rows\n"

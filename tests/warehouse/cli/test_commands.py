@@ -56,23 +56,23 @@ class Test_upkeep:
     def test_status_counts_what_there_is(self, packets):
         with windrow.open(packets.path) as wh:
             wh.append("packets", table(181))
-            told = packets.json("status")
-        (stream,) = told.pop("streams")
-        wanted = {
+            document = packets.json("status")
+        (stream,) = document.pop("streams")
+        expected = {
             "name": "packets",
             "slide": 28928883,
             "now": "2025-01-01T12:03:00Z",
             "live_rows": 180,
             "spooled_rows": 1,
         }
-        assert wanted.items() <= stream.items()
-        assert set(told) >= {"path", "version", "readers", "oldest_reader", "reclaimable_files", "catalog_bytes"}
+        assert expected.items() <= stream.items()
+        assert set(document) >= {"path", "version", "readers", "oldest_reader", "reclaimable_files", "catalog_bytes"}
         assert packets("status").stdout.splitlines()[2].split()[:4] == ["packets", "2025-01-01T12:03:00Z", "180", "1"]
 
     def test_check_finds_nothing_wrong(self, packets):
         assert packets("check").stdout == "no problems in 1 stream, 1 segment, 1 file, 180 rows\n"
-        told = packets.json("check")
-        assert (told["ok"], told["problems"], told["rows"]) == (True, [], 180)
+        document = packets.json("check")
+        assert (document["ok"], document["problems"], document["rows"]) == (True, [], 180)
 
     def test_check_says_what_is_wrong_and_fails(self, packets):
         (file,) = packets.path.glob("streams/packets/segments/*.parquet")
@@ -84,9 +84,9 @@ class Test_upkeep:
 
     def test_gc_reclaims(self, packets):
         packets("slide", "packets", "--to", at(60 * 60).isoformat())
-        told = packets.json("gc")
-        assert (told["files"], told["waiting"]) == (1, 0)
-        assert told["bytes"] > 0
+        document = packets.json("gc")
+        assert (document["files"], document["waiting"]) == (1, 0)
+        assert document["bytes"] > 0
         assert packets("gc").stdout == "removed 0 replaced files (0 B) and 0 orphans, forgot 0 batch ids\n"
 
 

@@ -35,9 +35,9 @@ class Test_cells:
     )  # fmt: skip
     def test_csv(self, typed, cells, message):
         text = "ts,n,d,l,span\n" + f"{GOOD},1,2,[3],4\n" * 5 + cells + "\n" + f"{GOOD},1,2,[3],4\n" * 3
-        said = typed.error("append", "s", "-", "--format", "csv", input=text)
-        assert said.startswith("windrow: standard input: row 6, column ")
-        assert message in said
+        output = typed.error("append", "s", "-", "--format", "csv", input=text)
+        assert output.startswith("windrow: standard input: row 6, column ")
+        assert message in output
 
     @pytest.mark.parametrize(
         ("member", "message"),
@@ -54,9 +54,9 @@ class Test_cells:
     def test_json_lines_and_arrays(self, typed, member, message):
         rows = [f'{{"ts":"{GOOD}","n":1,"d":1,"l":[1],"span":"1 s"}}'] * 5 + [f"{{{member}}}"]
         for text in ("\n".join(rows), f"[{','.join(rows)}]"):
-            said = typed.error("append", "s", "-", "--format", "json", input=text)
-            assert said.startswith("windrow: standard input: row 6, column ")
-            assert message in said
+            output = typed.error("append", "s", "-", "--format", "json", input=text)
+            assert output.startswith("windrow: standard input: row 6, column ")
+            assert message in output
 
     @pytest.mark.parametrize(
         ("line", "message"),
@@ -68,16 +68,16 @@ class Test_cells:
         ],
     )
     def test_lines_that_are_no_rows(self, typed, line, message):
-        said = typed.error("append", "s", "-", "--format", "json", input=f'{{"ts":"{GOOD}"}}\n'.encode() + line)
-        assert f"{message}; nothing was appended" in said
+        output = typed.error("append", "s", "-", "--format", "json", input=f'{{"ts":"{GOOD}"}}\n'.encode() + line)
+        assert f"{message}; nothing was appended" in output
 
     def test_json_may_leave_out_columns_that_may_be_null(self, typed):
         typed("append", "s", "-", "--format", "json", input=f'{{"ts":"{GOOD}"}}\n{{"ts":"{GOOD}","n":1}}\n')
         typed("slide", "s", "--to", at(60).isoformat())
         assert sorted(str(row["n"]) for row in lines(typed("scan", "s", "--json").stdout)) == ["1", "None"]
         typed("stream", "create", "full", "--column", "ts:timestamptz", "--column", "n:int not null", "--time", "ts", "--slide", "1m")  # fmt: skip
-        said = typed.error("append", "full", "-", "--format", "json", input=f'{{"ts":"{GOOD}"}}\n')
-        assert "column 'n' is not nullable but has 1 nulls; nothing was appended" in said
+        output = typed.error("append", "full", "-", "--format", "json", input=f'{{"ts":"{GOOD}"}}\n')
+        assert "column 'n' is not nullable but has 1 nulls; nothing was appended" in output
 
 
 class Test_files:
@@ -85,9 +85,9 @@ class Test_files:
         (tmp_path / "dir.csv").mkdir()
         assert "dir.csv is a folder; name the files in it" in waiting.error("append", "packets", tmp_path / "dir.csv")
         assert "dir.csv is a folder; name a file" in waiting.error("table", "put", "t", tmp_path / "dir.csv")
-        said = waiting.error("table", "put", "t", tmp_path / "no.csv")
-        assert "there is no file" in said
-        assert "stream" not in said
+        output = waiting.error("table", "put", "t", tmp_path / "no.csv")
+        assert "there is no file" in output
+        assert "stream" not in output
 
     def test_a_table_without_columns(self, waiting, tmp_path):
         (tmp_path / "t.json").write_text("{}\n")
@@ -124,13 +124,13 @@ class Test_declarations:
             with windrow.open(empty.path) as wh:
                 assert wh.stream("s").definition.schema.field("a").type == pa.dictionary(pa.int32(), pa.string())
             empty("stream", "drop", "s", "--yes")
-        said = empty.error("stream", "create", "s", "--column", "a:dictionary<string,double>", "--time", "a", "--slide", "1m")  # fmt: skip
-        assert "'dictionary<string,double>' has no integer for its indices" in said
+        output = empty.error("stream", "create", "s", "--column", "a:dictionary<string,double>", "--time", "a", "--slide", "1m")  # fmt: skip
+        assert "'dictionary<string,double>' has no integer for its indices" in output
 
     @pytest.mark.parametrize("nested", [False, True])
     def test_zones_that_nobody_knows(self, empty, nested):
-        said = empty.error("stream", "create", "s", "--column", "ts:timestamp[us, Mars/Olympus]", "--time", "ts", "--slide", "1m")  # fmt: skip
-        assert "column 'ts' has the time zone 'Mars/Olympus', which is unknown" in said
+        output = empty.error("stream", "create", "s", "--column", "ts:timestamp[us, Mars/Olympus]", "--time", "ts", "--slide", "1m")  # fmt: skip
+        assert "column 'ts' has the time zone 'Mars/Olympus', which is unknown" in output
         mars = pa.timestamp("us", "Mars/Olympus")
         schema = pa.schema([("ts", pa.timestamp("us", "+01:00")), ("x", pa.list_(mars) if nested else mars)])
         with windrow.open(empty.path) as wh:

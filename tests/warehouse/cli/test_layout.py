@@ -47,28 +47,28 @@ def packets(path):
 
 
 def test_a_stream_is_turned_moved_and_turned_back(packets):
-    told = packets.json("stream", "relayout", "packets", "--index", "round-robin 3 3", "--key", "len")
-    assert (told["index"], told["key"], told["done"]) == ("round-robin 3x3 adaptive", ["len"], False)
+    document = packets.json("stream", "relayout", "packets", "--index", "round-robin 3 3", "--key", "len")
+    assert (document["index"], document["key"], document["done"]) == ("round-robin 3x3 adaptive", ["len"], False)
     assert "empty out as their rows expire" in packets("stream", "show", "packets").stdout
     assert "packets changes its layout" in packets("status").stdout
-    told = packets.json("stream", "relayout", "packets", "--step", "--budget", "0.000001")
-    assert 0 < told["moved_bytes"] < told["total_bytes"]
-    told = packets.json("stream", "relayout", "packets", "--cancel")
-    assert told["key"] == ["src"]
-    told = packets.json("stream", "relayout", "packets", "--move")
-    assert told["done"]
+    document = packets.json("stream", "relayout", "packets", "--step", "--budget", "0.000001")
+    assert 0 < document["moved_bytes"] < document["total_bytes"]
+    document = packets.json("stream", "relayout", "packets", "--cancel")
+    assert document["key"] == ["src"]
+    document = packets.json("stream", "relayout", "packets", "--move")
+    assert document["done"]
     assert packets.json("stream", "relayout", "packets")["left_bytes"] == 0
-    told = packets.json("stream", "relayout", "packets", "--no-key", "--move-with-slides", "--budget", "1")
-    assert (told["key"], told["budget"]) == ([], 1 << 20)
+    document = packets.json("stream", "relayout", "packets", "--no-key", "--move-with-slides", "--budget", "1")
+    assert (document["key"], document["budget"]) == ([], 1 << 20)
     assert packets.json("check")["problems"] == []
 
 
 def test_a_stream_is_altered(packets):
-    told = packets("stream", "alter", "packets", "--add-column", "flag:boolean", "--lifetime", "3 minutes").stdout
-    assert told == "altered stream packets: column flag bool, lifetime 3 minutes; 180 live rows\n"
-    told = packets.json("stream", "alter", "packets", "--slack", "5 seconds", "--max-ahead", "2 minutes")
-    assert (told["definition"]["slack"], told["definition"]["max_ahead"]) == ("5 seconds", "2 minutes")
-    assert told["definition"]["columns"][-1] == {"name": "flag", "type": "bool", "nullable": True}
+    document = packets("stream", "alter", "packets", "--add-column", "flag:boolean", "--lifetime", "3 minutes").stdout
+    assert document == "altered stream packets: column flag bool, lifetime 3 minutes; 180 live rows\n"
+    document = packets.json("stream", "alter", "packets", "--slack", "5 seconds", "--max-ahead", "2 minutes")
+    assert (document["definition"]["slack"], document["definition"]["max_ahead"]) == ("5 seconds", "2 minutes")
+    assert document["definition"]["columns"][-1] == {"name": "flag", "type": "bool", "nullable": True}
 
 
 @pytest.mark.parametrize(
@@ -92,12 +92,12 @@ def test_what_makes_no_sense_is_refused_in_one_line(packets, given, told):
 
 
 def test_advice_is_a_table_and_a_sentence_and_can_be_followed(packets):
-    told = packets("advise", "packets").stdout
-    assert "(now)" in told
-    assert "packets: with 60 rows" in told
-    found = packets.json("advise", "packets")
-    assert found["best"]["total"] <= found["current"]["total"]
-    assert found["key"] == ["src"]
+    document = packets("advise", "packets").stdout
+    assert "(now)" in document
+    assert "packets: with 60 rows" in document
+    rows = packets.json("advise", "packets")
+    assert rows["best"]["total"] <= rows["current"]["total"]
+    assert rows["key"] == ["src"]
     packets("advise", "packets", "--follow", "--move")
     index = packets.json("stream", "show", "packets")["index"]
-    assert (index["name"], index["rows"]) == (found["best"]["index"]["name"], found["best"]["index"]["rows"])
+    assert (index["name"], index["rows"]) == (rows["best"]["index"]["name"], rows["best"]["index"]["rows"])

@@ -24,8 +24,8 @@ MONTHS = "interval '1 month -2 days 90 seconds'"
 def fill(run, schema: pa.Schema, *rows: dict, name: str = "s") -> None:
     """A stream with rows that are in its window, and an empty one like it to append to."""
     with windrow.open(run.path) as wh:
-        for made in (name, "copy"):
-            wh.create_stream(made, schema, time="ts", slide="1 minute")
+        for created in (name, "copy"):
+            wh.create_stream(created, schema, time="ts", slide="1 minute")
         wh.append(name, pa.Table.from_pylist(list(rows), schema))
         wh.slide(name, to=at(60))
 
@@ -61,8 +61,8 @@ class Test_durations:
     )
 
     def test_an_interval_is_in_words_in_every_form(self, empty, tmp_path):
-        told = forms(empty, f"SELECT interval '20 minutes' AS life, {MONTHS} AS odd", tmp_path)
-        assert told == {form: [["20 minutes", "1 month -2 days 90 seconds"]] for form in told}
+        document = forms(empty, f"SELECT interval '20 minutes' AS life, {MONTHS} AS odd", tmp_path)
+        assert document == {form: [["20 minutes", "1 month -2 days 90 seconds"]] for form in document}
 
     @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet", "arrow"])
     @pytest.mark.parametrize("command", [["scan", "s"], ["sql", "FROM s"]])
@@ -79,8 +79,8 @@ class Test_durations:
             {"ts": "2025-01-01T12:00:03Z", "life": None, "fine": None},
         ]
         assert by_time(lines(empty("scan", "s", "--json").stdout)) == expected
-        found = list(csv.DictReader(io.StringIO(empty("sql", "FROM s", "--csv").stdout)))
-        assert by_time(found) == [{k: v or "" for k, v in row.items()} for row in expected]
+        rows = list(csv.DictReader(io.StringIO(empty("sql", "FROM s", "--csv").stdout)))
+        assert by_time(rows) == [{k: v or "" for k, v in row.items()} for row in expected]
 
     @pytest.mark.parametrize(
         ("text", "seconds"),
@@ -90,8 +90,8 @@ class Test_durations:
         ],
     )  # fmt: skip
     def test_words_iso_clocks_and_numbers_are_read(self, text, seconds):
-        (found,) = durations.parse_durations(pa.array([text]), pa.duration("us")).to_pylist()
-        assert found == (None if seconds is None else dt.timedelta(seconds=seconds))
+        (rows,) = durations.parse_durations(pa.array([text]), pa.duration("us")).to_pylist()
+        assert rows == (None if seconds is None else dt.timedelta(seconds=seconds))
 
     @pytest.mark.parametrize("text", ["soon", "1 month", "P1M", "P", "PT", "1 nanosecond", "5 5", "99999999999 weeks"])
     def test_what_is_no_duration_is_refused(self, text):
@@ -139,8 +139,8 @@ class Test_bytes:
     def test_digits_that_are_none_are_refused(self, empty):
         fill(empty, self.SCHEMA)
         text = "ts,raw,two,l\n2025-01-01T12:00:01Z,\\xzz,,\n"
-        said = empty.error("append", "copy", "-", "--format", "csv", input=text)
-        assert "row 1, column 'raw': '\\\\xzz' is not bytes: text, or \\x and hexadecimal digits" in said
+        output = empty.error("append", "copy", "-", "--format", "csv", input=text)
+        assert "row 1, column 'raw': '\\\\xzz' is not bytes: text, or \\x and hexadecimal digits" in output
 
 
 class Test_json:
@@ -161,22 +161,22 @@ class Test_json:
             for n, x in enumerate([math.nan, math.inf, -math.inf, 0.5], 1)
         ]
         fill(empty, schema, *rows)
-        told = by_time(lines(empty("scan", "s", "--json").stdout))
-        assert [row["x"] for row in told] == ["NaN", "Infinity", "-Infinity", 0.5]
-        assert told[2]["st"] == {"x": "-Infinity", "s": "Infinity"}
+        document = by_time(lines(empty("scan", "s", "--json").stdout))
+        assert [row["x"] for row in document] == ["NaN", "Infinity", "-Infinity", 0.5]
+        assert document[2]["st"] == {"x": "-Infinity", "s": "Infinity"}
         if suffix == "json":
-            (tmp_path / "x.json").write_text(json.dumps(told))
+            (tmp_path / "x.json").write_text(json.dumps(document))
         else:
             empty("scan", "s", "--output", tmp_path / f"x.{suffix}")
-        found = copied(empty, tmp_path / f"x.{suffix}")
-        assert [repr(row | {"ts": None}) for row in found] == [repr(row | {"ts": None}) for row in rows]
+        answer = copied(empty, tmp_path / f"x.{suffix}")
+        assert [repr(row | {"ts": None}) for row in answer] == [repr(row | {"ts": None}) for row in rows]
 
     def test_types_of_duckdb_that_nobody_else_has(self, empty, tmp_path):
         big = 123456789012345678901234567890123456789012345
-        told = forms(empty, f"SELECT '{big}'::BIGNUM AS big, -256::BIGNUM AS small, '0101'::BIT AS bits", tmp_path)
-        assert told == {form: [[str(big), "-256", "0101"]] for form in told}
-        told = forms(empty, "SELECT union_value(a := 1) AS u", tmp_path)
-        assert [row[0] for rows in told.values() for row in rows] == [1, 1, "1", "1", "1", "1"]
+        document = forms(empty, f"SELECT '{big}'::BIGNUM AS big, -256::BIGNUM AS small, '0101'::BIT AS bits", tmp_path)
+        assert document == {form: [[str(big), "-256", "0101"]] for form in document}
+        document = forms(empty, "SELECT union_value(a := 1) AS u", tmp_path)
+        assert [row[0] for rows in document.values() for row in rows] == [1, 1, "1", "1", "1", "1"]
 
     def test_nested_values_are_in_the_same_words(self, empty):
         sql = "SELECT {'d': interval '1 day', 't': timestamp 'infinity', 'b': '\\xFF'::BLOB, 'm': map{'k': 1.50}} AS v"
@@ -213,10 +213,10 @@ class Test_times:
             assert parse_iso(format_iso(some), kind).equals(some)
 
     def test_csv_and_json_have_the_same_times(self, packets):
-        (told,) = lines(packets("scan", "packets", "--limit", 1, "--json").stdout)
+        (document,) = lines(packets("scan", "packets", "--limit", 1, "--json").stdout)
         (row,) = csv.DictReader(io.StringIO(packets("scan", "packets", "--limit", 1, "--csv").stdout))
-        assert row["ts"] == told["ts"]
-        assert told["ts"].endswith("Z")
+        assert row["ts"] == document["ts"]
+        assert document["ts"].endswith("Z")
 
 
 def test_decimals_keep_their_digits(empty, tmp_path):

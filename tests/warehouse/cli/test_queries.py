@@ -55,8 +55,8 @@ def test_a_file_that_cannot_be_written_is_told_by_table_and_exit_code(run, path,
 
 
 def test_a_life_of_a_query(run, path, tmp_path):
-    said = run("query", "add", "top", TOP, "-p", "2", "--sink", f"csv:{tmp_path}/reports", "--keep", "50")
-    assert said == f"top: every 1 minute of packets, missed runs: latest, to csv:{tmp_path}/reports\n"
+    output = run("query", "add", "top", TOP, "-p", "2", "--sink", f"csv:{tmp_path}/reports", "--keep", "50")
+    assert output == f"top: every 1 minute of packets, missed runs: latest, to csv:{tmp_path}/reports\n"
     assert run("query", "run") == "nothing is due\n"
     assert "up to date" in run("query", "list")
     advance(path, 2)

@@ -17,33 +17,33 @@ class Test_asking:
         return [shown(row) for row in rows(*range(low, high + 1))]
 
     def test_a_scan_is_the_window(self, packets):
-        found = lines(packets("scan", "packets", "--json", "--window", "2 minutes").stdout)
-        assert by_time(found) == self.truth(61, 180)
+        rows = lines(packets("scan", "packets", "--json", "--window", "2 minutes").stdout)
+        assert by_time(rows) == self.truth(61, 180)
         assert by_time(lines(packets("scan", "packets", "--json").stdout)) == self.truth(1, 180)
 
     def test_a_table_says_which_window_it_is_of(self, packets):
-        said = packets("scan", "packets", "--window", "1 minute").stdout.splitlines()
-        assert said[0].split() == ["ts", "src", "len"]
-        assert len(said) == 2 + 20 + 1
-        assert said[-1].startswith(
+        output = packets("scan", "packets", "--window", "1 minute").stdout.splitlines()
+        assert output[0].split() == ["ts", "src", "len"]
+        assert len(output) == 2 + 20 + 1
+        assert output[-1].startswith(
             "60 rows of packets at 2025-01-01T12:03:00Z (slide 28928883), the last 1 minute, 20 shown ("
         )
         assert packets("scan", "packets", "--limit", "0").stdout.splitlines()[-1].startswith("180 rows of packets at ")
 
     def test_columns_and_limit(self, packets):
-        found = lines(packets("scan", "packets", "--json", "--columns", "len,src", "--limit", "7").stdout)
-        assert [list(row) for row in found] == [["len", "src"]] * 7
+        rows = lines(packets("scan", "packets", "--json", "--columns", "len,src", "--limit", "7").stdout)
+        assert [list(row) for row in rows] == [["len", "src"]] * 7
         assert "has no column 'dst'; it has ts, src, len" in packets.error("scan", "packets", "--columns", "dst")
 
     def test_csv_is_read_back_by_others(self, packets):
-        found = list(csv.DictReader(io.StringIO(packets("scan", "packets", "--csv").stdout)))
-        assert sorted(int(row["len"]) for row in found) == [100 + s for s in range(1, 181)]
+        rows = list(csv.DictReader(io.StringIO(packets("scan", "packets", "--csv").stdout)))
+        assert sorted(int(row["len"]) for row in rows) == [100 + s for s in range(1, 181)]
 
     @pytest.mark.parametrize("suffix", ["parquet", "arrow", "csv", "jsonl"])
     def test_what_is_written_to_a_file_can_be_appended_again(self, packets, tmp_path, suffix):
         file = tmp_path / f"out.{suffix}"
-        told = packets.json("scan", "packets", "--window", "1 minute", "--output", file)
-        assert told == {
+        document = packets.json("scan", "packets", "--window", "1 minute", "--output", file)
+        assert document == {
             "file": str(file),
             "rows": 60,
             "stream": "packets",
@@ -112,8 +112,8 @@ class Test_asking:
         ],
     )
     def test_probes(self, packets, arguments, wanted):
-        found = lines(packets("probe", "packets", *arguments, "--window", "1 minute", "--json").stdout)
-        assert by_time(found) == [row for row in self.truth(121, 180) if row["src"] in wanted]
+        rows = lines(packets("probe", "packets", *arguments, "--window", "1 minute", "--json").stdout)
+        assert by_time(rows) == [row for row in self.truth(121, 180) if row["src"] in wanted]
 
     def test_composite_and_null_keys(self, empty):
         columns = ["--column", "ts:timestamptz", "--column", "host:varchar", "--column", "port:int"]
@@ -177,6 +177,6 @@ class Test_asking:
             rows = [{"ts": at(1), "s": "\x1b[2J[red]boo[/red]"}]
             wh.append("s", pa.Table.from_pylist(rows, pa.schema([("ts", UTC), ("s", pa.string())])))
             wh.slide("s", to=at(60))
-        said = empty("scan", "s").stdout
-        assert "\x1b" not in said
-        assert r"\x1b[2J[red]boo[/red]" in said
+        output = empty("scan", "s").stdout
+        assert "\x1b" not in output
+        assert r"\x1b[2J[red]boo[/red]" in output

@@ -68,8 +68,8 @@ class Test_asking:
         ]
 
     def test_files(self, run, tmp_path):
-        said = run("sql", TOP, "--output", tmp_path / "top.parquet")
-        assert said.startswith(f"3 rows written to {tmp_path / 'top.parquet'} of packets [WINDOW 1 MINUTE] ")
+        output = run("sql", TOP, "--output", tmp_path / "top.parquet")
+        assert output.startswith(f"3 rows written to {tmp_path / 'top.parquet'} of packets [WINDOW 1 MINUTE] ")
         assert pq.read_table(tmp_path / "top.parquet").column("src").to_pylist() == [0, 1, 2]
         run("sql", TOP, "--output", tmp_path / "top.arrow")
         assert pa.ipc.open_file(tmp_path / "top.arrow").read_all().num_rows == 3
@@ -119,10 +119,10 @@ class Test_asking:
 
 class Test_mistakes:
     def test_the_place_is_shown(self, run):
-        told = run("sql", "SELECT *\nFROM packets [WINDOW 1 MINUET]", code=1).splitlines()
-        assert told[0].startswith("windrow: MINUET is not a unit")
-        assert told[1] == "line 2: FROM packets [WINDOW 1 MINUET]"
-        assert told[2].index("^") == told[1].index("MINUET")
+        document = run("sql", "SELECT *\nFROM packets [WINDOW 1 MINUET]", code=1).splitlines()
+        assert document[0].startswith("windrow: MINUET is not a unit")
+        assert document[1] == "line 2: FROM packets [WINDOW 1 MINUET]"
+        assert document[2].index("^") == document[1].index("MINUET")
 
     @pytest.mark.parametrize("sql", ["DROP TABLE x", "SELECT * FROM nope", "SELECT nope FROM packets", "SELEC"])
     def test_no_traceback(self, run, sql):
@@ -139,11 +139,11 @@ class Test_mistakes:
 
 class Test_explaining:
     def test_what_would_be_read(self, run):
-        told = json.loads(run("explain", "SELECT * FROM packets [WINDOW 1 MINUTE] WHERE src = 1", "--json"))
-        (relation,) = told["relations"]
+        document = json.loads(run("explain", "SELECT * FROM packets [WINDOW 1 MINUTE] WHERE src = 1", "--json"))
+        (relation,) = document["relations"]
         assert (relation["stream"], relation["window"]) == ("packets", "[WINDOW 1 MINUTE]")
         assert relation["rows"]["read"] <= relation["rows"]["stored"] == 180
-        assert told["plan"]
+        assert document["plan"]
 
     def test_as_a_table(self, run):
         shown = run("explain", "SELECT * FROM packets WHERE src = ?", "-p", 1)
@@ -176,9 +176,9 @@ class Test_tables:
     def test_files_that_do_not_fit(self, run, tmp_path):
         (tmp_path / "one.csv").write_text("a\n1\n")
         (tmp_path / "two.csv").write_text("b\n1\n")
-        told = run("table", "put", "t", tmp_path / "one.csv", tmp_path / "two.csv", code=1)
-        assert "table 't'" in told
-        assert "stored" in told
+        document = run("table", "put", "t", tmp_path / "one.csv", tmp_path / "two.csv", code=1)
+        assert "table 't'" in document
+        assert "stored" in document
         assert "there is no file" in run("table", "put", "t", tmp_path / "none.csv", code=1)
 
 

@@ -83,7 +83,7 @@ class Test_types:
 
 class Test_declaring:
     def test_every_parameter_arrives(self, empty):
-        made = empty.json(
+        created = empty.json(
             "stream",
             "create",
             "leases",
@@ -126,7 +126,7 @@ class Test_declaring:
             "--on-source-failure",
             "exclude",
         )
-        assert made["definition"] == {
+        assert created["definition"] == {
             "columns": [
                 {"name": "ts", "type": "timestamp[us, tz=UTC]", "nullable": True},
                 {"name": "exp", "type": "timestamp[us, tz=UTC]", "nullable": True},
@@ -149,12 +149,12 @@ class Test_declaring:
             "update_pattern": "weak",
         }
         index = {"name": "round-robin", "rows": 3, "columns": 5, "maintenance": "rebuild", "auto": False}
-        assert made["index"] == {**index, "why": "chosen by the user", "layouts": 1, "relayout": None}
-        assert made == empty.json("stream", "show", "leases") == empty.json("stream", "list")[0]
+        assert created["index"] == {**index, "why": "chosen by the user", "layouts": 1, "relayout": None}
+        assert created == empty.json("stream", "show", "leases") == empty.json("stream", "list")[0]
 
     def test_the_chosen_index_is_explained(self, empty):
-        said = empty("stream", "create", "packets", *PACKETS).stdout
-        assert said.startswith(
+        output = empty("stream", "create", "packets", *PACKETS).stdout
+        assert output.startswith(
             "created stream packets: index wave-insertion 4x1 adaptive, because all rows live equally long"
         )
         assert "so they leave in the order in which they came" in empty("stream", "show", "packets").stdout

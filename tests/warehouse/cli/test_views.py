@@ -43,9 +43,11 @@ def run(path):
 
 
 def test_a_view_is_created_with_the_reason_of_its_index(run):
-    said = run("view", "create", "pairs", JOIN, "--key", "src").splitlines()
-    assert said[0].startswith("created view pairs: weak (a join of windows: a result ends with the first of its parts)")
-    assert said[1] == "12 rows at 2025-01-01T12:01:00Z; waits for b"
+    output = run("view", "create", "pairs", JOIN, "--key", "src").splitlines()
+    assert output[0].startswith(
+        "created view pairs: weak (a join of windows: a result ends with the first of its parts)"
+    )
+    assert output[1] == "12 rows at 2025-01-01T12:01:00Z; waits for b"
 
 
 def test_views_are_listed_and_shown(run):
@@ -55,21 +57,21 @@ def test_views_are_listed_and_shown(run):
     assert header.split() == ["view", "of", "pattern", "index", "live", "rows", "now"]
     assert row.split()[:6] == ["pairs", "a,", "b", "weak", "round-robin", "2x3"]
     shown = dict(line.split("  ", 1) for line in run("view", "show", "pairs").splitlines())
-    told = {label: text.strip() for label, text in shown.items()}
-    assert told["statement"] == JOIN
-    assert told["restore"] == "yes"
-    assert told["kept"] == "from the new rows of each slide"
-    assert "_died timestamp" in told["columns"]
+    document = {label: text.strip() for label, text in shown.items()}
+    assert document["statement"] == JOIN
+    assert document["restore"] == "yes"
+    assert document["kept"] == "from the new rows of each slide"
+    assert "_died timestamp" in document["columns"]
     assert "derived from a, b" in run("stream", "show", "pairs")
 
 
 def test_machines_are_told_the_same(run):
-    made = json.loads(run("view", "create", "counts", "SELECT src, count(*) AS n FROM a GROUP BY src", "--json"))
-    assert made["pattern"] == "strict"
-    assert made["recomputed"] is True
-    assert made["live_rows"] == 3
+    created = json.loads(run("view", "create", "counts", "SELECT src, count(*) AS n FROM a GROUP BY src", "--json"))
+    assert created["pattern"] == "strict"
+    assert created["recomputed"] is True
+    assert created["live_rows"] == 3
     (listed,) = json.loads(run("view", "list", "--json"))
-    assert listed == made == json.loads(run("view", "show", "counts", "--json"))
+    assert listed == created == json.loads(run("view", "show", "counts", "--json"))
     assert json.loads(run("explain", JOIN, "--json"))["update_pattern"].startswith("weak (")
     assert json.loads(run("stream", "show", "counts", "--json"))["definition"]["inputs"] == ["a"]
     assert json.loads(run("view", "drop", "counts", "--yes", "--json")) == {"view": "counts", "dropped": True}
