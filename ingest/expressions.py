@@ -138,7 +138,7 @@ def build_rejection_sql(append: Append, limits: TimeLimits, number: ConstantArra
         reasons += [f"{EXP} IS NULL", f"{EXP} <= {TS}", f"{EXP} > {TS} + {write_bigint(definition.max_lifetime or 0)}"]
         if limits.now is not None:
             reasons.append(f"{EXP} <= {number(limits.now)}")
-    elif limits.now is not None and (oldest := definition.model.oldest(limits.now)) is not None:
+    elif limits.now is not None and (oldest := definition.model.find_expiry_cutoff(limits.now)) is not None:
         reasons.append(f"{TS} <= {number(oldest)}")
     return " OR ".join(reasons)
 

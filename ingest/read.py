@@ -241,7 +241,7 @@ class _SegmentScanner:
         if definition.expires is not None:
             timed = timed.withColumn(EXP, to_micros(frame, definition.expires))
             conditions.append(F.col(EXP) > bounds.now)
-        elif (oldest := definition.model.oldest(bounds.now)) is not None:
+        elif (oldest := definition.model.find_expiry_cutoff(bounds.now)) is not None:
             conditions.append(F.col(TS) > oldest)
         return timed.where(reduce(lambda one, other: one & other, conditions)).select(*(f"`{name}`" for name in names))
 

@@ -134,7 +134,7 @@ def _cut_segments(append: Append, ts: Int64s, exp: Int64s, keys: pa.Array | None
         values, starts = [0], [0]
     else:
         try:
-            found, begins = native_rows.boundaries(partitioner.columns_of(slots))
+            found, begins = native_rows.find_run_starts(partitioner.columns_of(slots))
         except ValueError:
             return None
         values, starts = found.tolist(), begins.tolist()
