@@ -11,16 +11,17 @@ from setuptools import Extension, setup
 KERNELS = {
     "directory": ("common.pxi",),
     "group_aggregate": ("common.pxi",),
-    "hash_match": ("common.pxi",),
-    "key_encoding": ("common.pxi",),
+    "hash_match": ("arrow_column.pxi", "common.pxi"),
+    "key_encoding": ("arrow_column.pxi", "common.pxi"),
     "parquet_reader": (
+        "common.pxi",
         "crc.pxi",
         "mapped_memory.pxi",
         "parquet_decode.pxi",
         "parquet_footer.pxi",
         "parquet_thrift.pxi",
     ),
-    "parquet_writer": ("crc.pxi", "parquet_encode.pxi"),
+    "parquet_writer": ("arrow_column.pxi", "common.pxi", "crc.pxi", "parquet_encode.pxi", "parquet_thrift.pxi"),
     "rows": ("common.pxi", "row_sort.pxi"),
 }
 """Each compiled module of ``native/``, with what it includes."""

@@ -1,6 +1,6 @@
-"""Decoded columns kept in memory: segments never change, so a column that was read once need not be decoded again.
+"""The column cache: segments never change, so a column that was read once need not be decoded again.
 
-The cache is bounded, and only a cache: what it holds can be dropped at any moment and read again from the files.
+The cache is bounded; what it holds can be dropped at any moment and read again from the files.
 """
 
 import os
@@ -26,23 +26,33 @@ from windrow.indexes.segment_reader import (
 from windrow.indexes.segments import Segment
 
 ColumnKey = tuple[str, int, int, str, str]
-"""A file, the first row and one past the last, a column, and the form in which it is held."""
+"""A file, the first row and one past the last, a column, and the form in which it is cached."""
 PLAIN, DICTIONARY = "plain", "dictionary"
 WantedColumns = list[tuple[pa.Field, str]]
 """Columns, each with the form in which it is wanted."""
 SegmentRanges = Mapping[int, tuple[Int64s, Int64s]]
 """First rows and one past the last rows of ranges in a file, by segment."""
+
+# Thresholds of decoding; set by the lines of `bench sql`.
 _THREADS = min(4, os.cpu_count() or 1)
 _BATCH_ROWS = 1 << 19
-_SAMPLES, _SAMPLE = 8, 256
-_JUDGED = 4096
+"""Rows of a batch: DuckDB's threads share a window batch by batch."""
 _SERIAL_DECODE_BYTES = 4 << 20
-"""Segments of up to so many bytes are decoded where they are wanted: a thread would cost more than it saves."""
-_SOON_BYTES = 64 << 20
-"""Where no more than this is to be decoded, a reader had better wait for all of it than take it one by one."""
-_LENT = 64
-_MAPPED = 4
+"""Segments of up to so many bytes are decoded by the consumer alone: a thread would cost more than it saves."""
+_QUICK_DECODE_BYTES = 64 << 20
+"""Where no more than this is to be decoded, a reader had better wait for all of it than stream it."""
+_MAPPED_BUDGET = 4
 """Times the budget: bytes of mapped files that a window in the cache may have, beside the cache's own memory."""
+
+# Thresholds of which text columns are cached as dictionaries; set by the group-by lines of `bench sql`.
+_SAMPLES, _SAMPLE_ROWS = 8, 256
+"""Parts of a segment that are looked at, and the rows of each."""
+_REPEATS = 8
+"""Values must repeat so often in the sample."""
+_REUSED_FOR = 64
+"""Segments of a stream for which the finding of a large segment is taken."""
+_KNOWN_SEGMENTS = 4096
+"""Segments of which it is remembered what was found."""
 
 
 def default_budget() -> int:
@@ -52,7 +62,7 @@ def default_budget() -> int:
 
 
 class Sized(Protocol):
-    """What can be held: it says how large it is."""
+    """What can be cached: it says how large it is."""
 
     @property
     def nbytes(self) -> int:
@@ -60,28 +70,28 @@ class Sized(Protocol):
 
 
 class ColumnCache:
-    """Columns of segments, the least recently used of which go first.
+    """Columns of segments, the least recently used of which are dropped first.
 
     Args:
         reader: Of the files.
-        budget: Bytes that may be held.
+        budget: Bytes that may be cached.
     """
 
     def __init__(self, reader: SegmentFileReader, budget: int | None = None) -> None:
         self._reader = reader
         self.budget = default_budget() if budget is None else budget
-        self._held: OrderedDict[ColumnKey, tuple[Any, int]] = OrderedDict()
+        self._cached: OrderedDict[ColumnKey, tuple[Any, int]] = OrderedDict()
         """With the bytes of each that are not a mapped file's."""
-        self._open: dict[tuple[str, int], int] = {}
+        self._mapped_text: dict[tuple[str, int], int] = {}
         self._repeating: dict[tuple[str, int], frozenset[str]] = {}
-        self._lent: dict[str, tuple[frozenset[str], int]] = {}
-        """By folder: what was found in a large segment, and for how many more it is taken."""
+        self._reusable: dict[str, tuple[frozenset[str], int]] = {}
+        """By folder: repeating columns of a large segment, and for how many more segments they are taken."""
         self._bytes = 0
-        self.lent = 0
-        """Bytes of the budget that somebody else holds the same columns with, in another form."""
+        self.reserved = 0
+        """Bytes of the budget that the same columns take elsewhere, in another form."""
         self._lock = threading.Lock()
 
-    def batches(
+    def read_batches(
         self,
         segments: Sequence[Segment],
         schema: pa.Schema,
@@ -96,7 +106,7 @@ class ColumnCache:
             schema: The wanted columns; text that is stored plain may be wanted as a dictionary.
             full: All columns of the files.
             picks: Row ranges by segment, if not all rows are wanted.
-            noted_as: A name for these picks, if they will be wanted again: the rows that they give are noted then.
+            noted_as: A name for these ranges, if they will be wanted again: their rows are cached then.
         """
         wanted = _wanted(schema)
         if picks is not None:
@@ -111,9 +121,10 @@ class ColumnCache:
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="windrow-columns") as pool:
             try:
                 for segment in segments:
-                    asked = segment, schema, wanted, full, picks, noted_as
+                    request = segment, schema, wanted, full, picks, noted_as
                     is_absent = segment.id in absent
-                    pending.append(pool.submit(self._rows, *asked).result if is_absent else partial(self._rows, *asked))
+                    read = pool.submit(self._rows, *request).result if is_absent else partial(self._rows, *request)
+                    pending.append(read)
                     if len(pending) > _THREADS:
                         yield from pending.popleft()()
                 while pending:
@@ -121,40 +132,44 @@ class ColumnCache:
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def column(self, segments: Sequence[Segment], field: pa.Field, full: pa.Schema) -> list[pa.Array]:
-        """One column of segments, whole, an array for each; arguments as of `batches`."""
-        form, found, absent = _form(field), list[Any](), list[int]()
+    def read_column(self, segments: Sequence[Segment], field: pa.Field, full: pa.Schema) -> list[pa.Array]:
+        """One column of segments, whole, an array for each; arguments as of `read_batches`."""
+        form, columns, absent = _form(field), list[Any](), list[int]()
         with self._lock:
-            for at, segment in enumerate(segments):
-                key = _key(segment, field.name, form)
-                held = self._held.get(key)
-                if held is None:
-                    absent.append(at)
-                else:
-                    self._held.move_to_end(key)
-                found.append(held and held[0])
+            for position, segment in enumerate(segments):
+                columns.append(self._get(_key(segment, field.name, form)))
+                if columns[-1] is None:
+                    absent.append(position)
         if absent:
             decode = partial(self._decode, fields=[field], full=full)
-            missing = [segments[at] for at in absent]
+            missing = [segments[position] for position in absent]
             if len(missing) > 1 and sum(segment.bytes for segment in missing) > _SERIAL_DECODE_BYTES:
                 with ThreadPoolExecutor(_THREADS, thread_name_prefix="windrow-columns") as pool:
                     decoded = list(pool.map(decode, missing))
             else:
                 decoded = [decode(segment) for segment in missing]
-            for at, (column,) in zip(absent, decoded, strict=True):
-                found[at] = column
-        return [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in found]
+            for position, (column,) in zip(absent, decoded, strict=True):
+                columns[position] = column
+        return [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in columns]
+
+    def _get(self, key: ColumnKey) -> Any:
+        """What is cached under a key, or None; the caller has the lock."""
+        entry = self._cached.get(key)
+        if entry is None:
+            return None
+        self._cached.move_to_end(key)
+        return entry[0]
 
     def _missing(self, segments: Sequence[Segment], wanted: WantedColumns) -> list[Segment]:
-        """The segments of which some column is not held."""
+        """The segments of which some column is not cached."""
         columns = [(field.name, form) for field, form in wanted]
         with self._lock:
-            held = self._held
+            cached = self._cached
             return [
                 segment
                 for segment in segments
                 for place in [(segment.file, segment.start, segment.start + segment.rows)]
-                if not all((*place, *column) in held for column in columns)
+                if not all((*place, *column) in cached for column in columns)
             ]
 
     def holds(self, segments: Sequence[Segment], schema: pa.Schema) -> bool:
@@ -162,12 +177,12 @@ class ColumnCache:
         return not self._missing(segments, _wanted(schema))
 
     def nearly_holds(self, segments: Sequence[Segment], schema: pa.Schema, full: pa.Schema) -> bool:
-        """Whether so little of this needs to be decoded that it had better be waited for."""
-        return self._effort(self._missing(segments, _wanted(schema)), full) <= _SOON_BYTES
+        """Whether so little of this needs to be decoded that a reader had better wait for it."""
+        return self._effort(self._missing(segments, _wanted(schema)), full) <= _QUICK_DECODE_BYTES
 
     def _effort(self, segments: Sequence[Segment], full: pa.Schema) -> int:
-        """How many bytes to decode segments is worth; texts that lie open are at most looked through for damage."""
-        return sum(segment.bytes - self._open_bytes(segment, full) * 7 // 8 for segment in segments)
+        """Bytes that must be decoded; text that is used where it lies in its file is at most checked for damage."""
+        return sum(segment.bytes - self._mapped_bytes(segment, full) * 7 // 8 for segment in segments)
 
     def _rows(
         self,
@@ -181,20 +196,16 @@ class ColumnCache:
         """A segment in batches that several threads can share."""
         # Columns come in the order in which DuckDB asks for them, and text in one of two forms.
         named = "" if noted_as is None else str([(field.name, form) for field, form in wanted])
-        if noted_as is not None and (noted := self.noted(segment, named, noted_as)) is not None:
-            return list(noted.to_batches(max_chunksize=_BATCH_ROWS))
+        if noted_as is not None and (derived := self.get_derived(segment, named, noted_as)) is not None:
+            return list(derived.to_batches(max_chunksize=_BATCH_ROWS))
         place = segment.file, segment.start, segment.start + segment.rows
         columns: list[Any] = []
         missing = []
         with self._lock:
             for field, form in wanted:
-                key = (*place, field.name, form)
-                found = self._held.get(key)
-                if found is None:
+                columns.append(self._get((*place, field.name, form)))
+                if columns[-1] is None:
                     missing.append(field)
-                else:
-                    self._held.move_to_end(key)
-                columns.append(found and found[0])
         if missing:
             decoded = iter(self._decode(segment, missing, full))
             columns = [next(decoded) if column is None else column for column in columns]
@@ -205,7 +216,7 @@ class ColumnCache:
         if picks is not None:
             rows = rows.take(_range_indices(*picks[segment.id], segment.start))
             if noted_as is not None:
-                self.note(segment, named, noted_as, rows)
+                self.put_derived(segment, named, noted_as, rows)
         return [batch for batch in rows.to_batches(max_chunksize=_BATCH_ROWS) if batch.num_rows]
 
     def held_rows(self, places: Iterable[tuple[Segment, int, int]], schema: pa.Schema) -> pa.RecordBatch | None:
@@ -214,47 +225,47 @@ class ColumnCache:
         parts: list[list[pa.Array]] = [[] for _ in wanted]
         with self._lock:
             for segment, start, stop in places:
-                for own, (field, form) in zip(parts, wanted, strict=True):
-                    key = _key(segment, field.name, form)
-                    found = self._held.get(key)
-                    if found is None:
+                for chunks, (field, form) in zip(parts, wanted, strict=True):
+                    column = self._get(_key(segment, field.name, form))
+                    if column is None:
                         return None
-                    self._held.move_to_end(key)
-                    own.extend(found[0].slice(start - segment.start, stop - start).chunks)
+                    chunks.extend(column.slice(start - segment.start, stop - start).chunks)
         arrays = [
-            pa.concat_arrays(own) if own else pa.nulls(0, field.type) for own, field in zip(parts, schema, strict=True)
+            pa.concat_arrays(chunks) if chunks else pa.nulls(0, field.type)
+            for chunks, field in zip(parts, schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def has_room_for(self, segments: Sequence[Segment], full: pa.Schema) -> bool:
-        """Whether all columns of segments can be kept; texts that lie open in their files take hardly any room."""
+        """Whether all columns of segments can be cached; text that is used where it lies takes hardly any memory."""
         size = sum(segment.bytes for segment in segments)
         if size <= self.budget:
             return True
-        if size > (1 + _MAPPED) * self.budget:
+        if size > (1 + _MAPPED_BUDGET) * self.budget:
             return False
-        mapped = sum(self._open_bytes(segment, full) for segment in segments)
-        return size - mapped <= self.budget and mapped <= _MAPPED * self.budget
+        mapped = sum(self._mapped_bytes(segment, full) for segment in segments)
+        return size - mapped <= self.budget and mapped <= _MAPPED_BUDGET * self.budget
 
-    def _open_bytes(self, segment: Segment, full: pa.Schema) -> int:
+    def _mapped_bytes(self, segment: Segment, full: pa.Schema) -> int:
+        """Bytes of text that can be used where they lie in the file."""
         place = segment.file, segment.start
-        known = self._open.get(place)
-        if known is None:
-            known = self._reader.mapped(segment.file, full)[1].open_bytes(full.names, segment.start, segment.stop)
+        size = self._mapped_text.get(place)
+        if size is None:
+            size = self._reader.map_file(segment.file, full)[1].open_bytes(full.names, segment.start, segment.stop)
             with self._lock:
-                if len(self._open) > _JUDGED:
-                    self._open.clear()
-                self._open[place] = known
-        return known
+                if len(self._mapped_text) > _KNOWN_SEGMENTS:
+                    self._mapped_text.clear()
+                self._mapped_text[place] = size
+        return size
 
     def _decode(self, segment: Segment, fields: list[pa.Field], full: pa.Schema) -> list[pa.ChunkedArray]:
-        memory, layout = self._reader.mapped(segment.file, full)
-        lie_open = [
+        memory, layout = self._reader.map_file(segment.file, full)
+        mapped = [
             field.name
             for field in fields
             if _form(field) == PLAIN and layout.open_bytes([field.name], segment.start, segment.stop)
         ]
-        read = self._by_group(segment, lie_open, full) if lie_open else {}
+        read = self._by_group(segment, mapped, full) if mapped else {}
         stored = pa.schema([full.field(field.name) for field in fields if field.name not in read])
         if stored.names:
             rows = read_ranges({segment.file: [(segment.start, segment.stop)]}, stored, full, self._reader)
@@ -266,104 +277,103 @@ class ColumnCache:
         ]
         with self._lock:
             for field, column in zip(fields, columns, strict=True):
-                self._hold(_key(segment, field.name, _form(field)), column, count_unmapped_bytes(column.chunks, memory))
+                self._put(_key(segment, field.name, _form(field)), column, count_unmapped_bytes(column.chunks, memory))
         return columns
 
     def _by_group(self, segment: Segment, names: Sequence[str], full: pa.Schema) -> dict[str, pa.ChunkedArray]:
-        """Columns of text, a chunk for each row group, so that none is copied; empty if our own reader cannot."""
-        schema, found = pa.schema([full.field(name) for name in names]), []
+        """Columns of text, a chunk for each row group, so that none is copied; empty if pyarrow must read them."""
+        schema, batches = pa.schema([full.field(name) for name in names]), []
         for start, stop in split_at_row_groups(segment, full, self._reader):
             rows = read_row_group(segment.file, start, stop, schema, full, self._reader)
             if rows is None:
                 return {}
-            found.append(rows)
-        return dict(zip(names, pa.Table.from_batches(found, schema).columns, strict=True))
+            batches.append(rows)
+        return dict(zip(names, pa.Table.from_batches(batches, schema).columns, strict=True))
 
-    def _hold(self, key: ColumnKey, value: Any, size: int) -> None:
-        """Keep something, and let go of what was not used for longest until all fits again."""
-        _, before = self._held.pop(key, (None, 0))
-        self._held[key] = value, size
+    def _put(self, key: ColumnKey, value: Any, size: int) -> None:
+        """Cache something, and drop what was not used for longest until all fits; the caller has the lock."""
+        _, before = self._cached.pop(key, (None, 0))
+        self._cached[key] = value, size
         self._bytes += size - before
         self._shrink()
 
     def _shrink(self) -> None:
-        while self._bytes + self.lent > self.budget and self._held:
-            _, (_, size) = self._held.popitem(last=False)
+        while self._bytes + self.reserved > self.budget and self._cached:
+            _, (_, size) = self._cached.popitem(last=False)
             self._bytes -= size
 
-    def noted(self, segment: Segment, column: str, form: str) -> Any:
-        """What was noted of a column of a segment; None if nothing was, or if it had to go."""
-        key = _key(segment, column, form)
+    def get_derived(self, segment: Segment, column: str, form: str) -> Any:
+        """What `put_derived` cached; None if nothing, or if it was dropped."""
         with self._lock:
-            found = self._held.get(key)
-            if found is not None:
-                self._held.move_to_end(key)
-            return found and found[0]
+            return self._get(_key(segment, column, form))
 
-    def note(self, segment: Segment, column: str, form: str, value: Sized) -> None:
-        """Keep what somebody found out of a column of a segment, as long as there is room."""
+    def put_derived(self, segment: Segment, column: str, form: str, value: Sized) -> None:
+        """Cache what was computed from a column of a segment, under a name in place of its form."""
         with self._lock:
-            self._hold(_key(segment, column, form), value, value.nbytes)
+            self._put(_key(segment, column, form), value, value.nbytes)
 
-    def lend(self, count: int) -> None:
-        """Give bytes of the budget away, or take them back."""
+    def reserve(self, count: int) -> None:
+        """Take bytes of the budget for another cache, or give them back."""
         with self._lock:
-            self.lent += count
+            self.reserved += count
             self._shrink()
 
-    def repeating(self, segments: Sequence[Segment], full: pa.Schema) -> frozenset[str]:
+    def find_repeating(self, segments: Sequence[Segment], full: pa.Schema) -> frozenset[str]:
         """Names of the text columns whose values repeat so often that a dictionary of them is small.
 
-        What is known of one of the segments is taken for all: columns that are held in one form stay of use.
+        What was found in one of the segments is taken for all, so that columns that are cached in one form stay of use.
         """
-        judged = (self._repeating.get((segment.file, segment.start)) for segment in segments)
-        known = next((names for names in judged if names is not None), None)
-        return self._judge(max(segments, key=lambda segment: segment.rows), full) if known is None else known
+        known = (self._repeating.get((segment.file, segment.start)) for segment in segments)
+        repeating = next((names for names in known if names is not None), None)
+        if repeating is not None:
+            return repeating
+        return self._sample_repeating(max(segments, key=lambda segment: segment.rows), full)
 
-    def _judge(self, segment: Segment, full: pa.Schema) -> frozenset[str]:
-        """The same by a sample of one segment; what a large one shows is taken for the stream's next ones too."""
+    def _sample_repeating(self, segment: Segment, full: pa.Schema) -> frozenset[str]:
+        """The same from a sample of one segment; that of a large one is taken for the stream's next ones too."""
         place, folder = (segment.file, segment.start), segment.file.rpartition("/")[0]
-        names = [field for field in full if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
+        texts = [field for field in full if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
         with self._lock:
-            known = self._repeating.get(place)
-            lent, left = self._lent.get(folder, (frozenset(), 0))
-            if known is None and left:
-                self._lent[folder] = lent, left - 1
+            repeating = self._repeating.get(place)
+            reusable, left = self._reusable.get(folder, (frozenset(), 0))
+            if repeating is None and left:
+                self._reusable[folder] = reusable, left - 1
                 # A stream that was dropped may have had other columns.
-                self._repeating[place] = known = lent & {field.name for field in names}
-        if known is None:
-            starts = np.linspace(segment.start, max(segment.start, segment.stop - _SAMPLE), _SAMPLES).astype(int)
-            ranges = [(int(at), min(int(at) + _SAMPLE, segment.stop)) for at in dict.fromkeys(starts.tolist())]
-            sample = read_ranges({segment.file: ranges}, pa.schema(names), full, self._reader) if names else None
-            known = frozenset(
+                self._repeating[place] = repeating = reusable & {field.name for field in texts}
+        if repeating is None:
+            starts = np.linspace(segment.start, max(segment.start, segment.stop - _SAMPLE_ROWS), _SAMPLES).astype(int)
+            ranges = [(row, min(row + _SAMPLE_ROWS, segment.stop)) for row in dict.fromkeys(starts.tolist())]
+            sample = read_ranges({segment.file: ranges}, pa.schema(texts), full, self._reader) if texts else None
+            repeating = frozenset(
                 field.name
-                for field in names
-                if sample is not None and pc.count_distinct(sample.column(field.name)).as_py() * 8 <= sample.num_rows
+                for field in texts
+                if sample is not None
+                and pc.count_distinct(sample.column(field.name)).as_py() * _REPEATS <= sample.num_rows
             )
             with self._lock:
-                if len(self._repeating) > _JUDGED:
+                if len(self._repeating) > _KNOWN_SEGMENTS:
                     self._repeating.clear()
-                    self._lent.clear()
-                self._repeating[place] = known
-                if segment.rows >= _SAMPLES * _SAMPLE:
-                    self._lent[folder] = known, _LENT
-        return known
+                    self._reusable.clear()
+                self._repeating[place] = repeating
+                if segment.rows >= _SAMPLES * _SAMPLE_ROWS:
+                    self._reusable[folder] = repeating, _REUSED_FOR
+        return repeating
 
     def retain(self, folder: str, files: set[str]) -> None:
         """Drop the columns of files below `folder` that are not in `files`."""
         with self._lock:
-            for key in [key for key in self._held if key[0].startswith(folder) and key[0] not in files]:
-                self._bytes -= self._held.pop(key)[1]
+            for key in [key for key in self._cached if key[0].startswith(folder) and key[0] not in files]:
+                self._bytes -= self._cached.pop(key)[1]
 
     def forget(self, files: Collection[str]) -> None:
         """Drop the columns of files that are gone."""
         with self._lock:
-            for key in [key for key in self._held if key[0] in files]:
-                self._bytes -= self._held.pop(key)[1]
+            for key in [key for key in self._cached if key[0] in files]:
+                self._bytes -= self._cached.pop(key)[1]
 
     @property
     def bytes(self) -> int:
-        """Bytes held now."""
+        """Bytes cached now."""
         return self._bytes
 
 
@@ -384,5 +394,5 @@ def _range_indices(starts: Int64s, stops: Int64s, first: int) -> Int64s:
     lengths = stops - starts
     ends = np.cumsum(lengths)
     steps: Int64s = np.arange(int(ends[-1]) if len(ends) else 0, dtype=np.int64)
-    found: Int64s = steps + np.repeat(starts - first - (ends - lengths), lengths)
-    return found
+    indices: Int64s = steps + np.repeat(starts - first - (ends - lengths), lengths)
+    return indices

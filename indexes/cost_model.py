@@ -1,8 +1,8 @@
-"""The advisor: what each layout would cost for what was measured of a stream, by playing its slides through.
+"""The advisor's cost model: what each layout would cost for a stream's measured workload, by simulating its slides.
 
-The alternatives are not estimated by a formula: the very code that plans a slide (`update.plan_update`) is run over
-segments that exist only as figures, until their number is steady. What it reads and writes then becomes time by the
-constants of `CostConstants`, which `windrow bench advisor` measures.
+Costs are not estimated by a formula: the very code that plans a slide (`update_plan.plan_update`) is run over segments
+that exist only as statistics, until their number is steady. What it reads and writes becomes time by `CostConstants`,
+which `bench advisor` measures.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,15 +12,16 @@ import numpy as np
 
 from windrow.indexes.maintenance import Merge
 from windrow.indexes.partitioners import Index, Partitioner
+from windrow.indexes.segment_builder import BAND_BYTES, MOST_BANDS
 from windrow.indexes.segments import Segment, pack_histogram, unpack_histogram
 from windrow.indexes.update_plan import UpdatePlan, plan_update
 
 MOST_SLOTS = 48
-"""A longer lifetime is played with wider slots: the shape of the result is the same, and the advice is quick."""
-_BAND_BYTES = 1 << 20
-_MOST_BANDS = 4
-_SETTLED = 16
-"""Slides that are counted after the lifetime has passed once."""
+"""A longer lifetime is simulated with wider slots: the shape of the result is the same, and the advice is quick."""
+_COUNTED_SLIDES = 16
+"""Slides that are counted, after the lifetime has passed once and a half."""
+_NO_EXPIRY = 1 << 62
+"""The expiry slot of rows that never expire."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class CostConstants:
-    """Milliseconds of processor time, fitted to ``windrow bench advisor`` (docs/benchmarks.md has the machine)."""
+    """Milliseconds of processor time, fitted to ``bench advisor`` (docs/benchmarks.md names the machine)."""
 
     append: float = 3.5
     """An append and its commit."""
@@ -67,7 +68,7 @@ class CostConstants:
     slide: float = 1.5
     """A slide that merges nothing."""
     slide_segment: float = 0.0005
-    """Each segment that the plan looks at."""
+    """Each segment of the stream."""
     merge: float = 3.5
     """A slide that merges anything: one file more."""
     merge_mb: float = 1.75
@@ -95,7 +96,7 @@ class Estimate:
     probe: float
     scan: float
     total: float
-    """Of one slide and the questions before the next."""
+    """Of one slide and the queries before the next."""
     space: float
     """Bytes on disk, dead rows included."""
     segments: float
@@ -105,7 +106,7 @@ class Estimate:
 
 @dataclass
 class _Simulation:
-    """Figures of the slides after a layout has settled."""
+    """What was counted at each slide, after the number of segments was steady."""
 
     segments: list[int] = field(default_factory=list)
     live: list[float] = field(default_factory=list)
@@ -118,19 +119,25 @@ class _Simulation:
     arrived: list[int] = field(default_factory=list)
 
 
-def alternatives(workload: Workload, slots: int | None) -> list[Index]:
-    """The layouts worth looking at."""
+def propose_layouts(workload: Workload, slots: int | None) -> list[Index]:
+    """The layouts that are worth comparing."""
     if slots is None or workload.lives is None:
         return [Index("append-only"), Index("append-only", max_segments=16, merge_budget=1.0)]
     sides = [side for side in (2, 4, 8) if side <= max(2, slots)]
-    found = [
-        Index("round-robin", side, side, maintenance=how) for side in sides[:2] for how in ("rebuild", "norebuild")
+    layouts = [
+        Index("round-robin", side, side, maintenance=maintenance)
+        for side in sides[:2]
+        for maintenance in ("rebuild", "norebuild")
     ]
-    found += [Index("round-robin", side, side) for side in sides]
-    found.append(Index("round-robin", 4, 4, max_segments=16, merge_budget=1.0))
-    found += [Index("wave-insertion", side, maintenance=how) for side in sides[:2] for how in ("norebuild", "adaptive")]
-    found += [Index("wave-insertion", 4, max_segments=16, merge_budget=1.0), Index("wave-expiry", 4)]
-    return found
+    layouts += [Index("round-robin", side, side) for side in sides]
+    layouts.append(Index("round-robin", 4, 4, max_segments=16, merge_budget=1.0))
+    layouts += [
+        Index("wave-insertion", side, maintenance=maintenance)
+        for side in sides[:2]
+        for maintenance in ("norebuild", "adaptive")
+    ]
+    layouts += [Index("wave-insertion", 4, max_segments=16, merge_budget=1.0), Index("wave-expiry", 4)]
+    return layouts
 
 
 def compare_layouts(
@@ -144,30 +151,30 @@ def compare_layouts(
         indexes: The layouts.
         costs: Constants of the machine.
     """
-    found = [estimate_layout(workload, slots, index, costs or CostConstants()) for index in indexes]
-    return sorted(found, key=lambda each: each.total)
+    estimates = [estimate_layout(workload, slots, index, costs or CostConstants()) for index in indexes]
+    return sorted(estimates, key=lambda result: result.total)
 
 
 def estimate_layout(workload: Workload, slots: int | None, index: Index, costs: CostConstants) -> Estimate:
     """What one layout costs."""
-    played, wide = simulate_slides(workload, slots, index)
-    mean = {name: float(np.mean(values)) for name, values in vars(played).items()}
-    crowd = mean["segments"] * (wide if index.maintenance == "norebuild" else 1)
-    merged = mean["merged_bytes"] / wide / 1e6
+    simulation, slots_per_slide = simulate_slides(workload, slots, index)
+    mean = {name: float(np.mean(values)) for name, values in vars(simulation).items()}
+    segments = mean["segments"] * (slots_per_slide if index.maintenance == "norebuild" else 1)
+    merged_mb = mean["merged_bytes"] / slots_per_slide / 1e6
     update = (
         costs.append * workload.files
         + costs.append_mb * workload.batch_bytes / 1e6
         + costs.append_segment * mean["arrived"]
         + costs.slide
-        + costs.slide_segment * crowd
+        + costs.slide_segment * segments
         + costs.merge * mean["merges"]
-        + costs.merge_mb * merged
+        + costs.merge_mb * merged_mb
         + costs.merge_segment * mean["merged_segments"]
     )
-    probe = costs.probe + costs.probe_segment * crowd + costs.probe_row * workload.probe_rows
+    probe = costs.probe + costs.probe_segment * segments + costs.probe_row * workload.probe_rows
     scan = (
         costs.scan
-        + costs.scan_segment * crowd
+        + costs.scan_segment * segments
         + costs.scan_mb * mean["live"] / 1e6
         + costs.scan_mixed_mb * mean["mixed"] / 1e6
         + costs.scan_dead_mb * mean["edge"] / 1e6
@@ -179,92 +186,96 @@ def estimate_layout(workload: Workload, slots: int | None, index: Index, costs: 
         scan=scan,
         total=update + workload.probes * probe + workload.scans * scan,
         space=mean["stored"],
-        segments=crowd,
-        written=mean["merged_bytes"] / wide,
+        segments=segments,
+        written=mean["merged_bytes"] / slots_per_slide,
     )
 
 
 def simulate_slides(workload: Workload, slots: int | None, index: Index) -> tuple[_Simulation, int]:
-    """Slide until the layout is steady, and count; gives also how many slots one slide of the play stands for."""
+    """Slide until the layout is steady, and count; also gives how many slots one simulated slide stands for."""
     longest = MOST_SLOTS if slots is None else slots
-    wide = max(1, -(-longest // MOST_SLOTS))
-    partitioner = Partitioner(index, None if slots is None else max(1, -(-slots // wide)))
-    span = min(MOST_SLOTS, -(-longest // wide))
+    slots_per_slide = max(1, -(-longest // MOST_SLOTS))
+    partitioner = Partitioner(index, None if slots is None else max(1, -(-slots // slots_per_slide)))
+    span = min(MOST_SLOTS, -(-longest // slots_per_slide))
     segments: list[Segment] = []
-    played, bucket, number = _Simulation(), 0, 0
+    simulation, bucket, number = _Simulation(), 0, 0
     settled = span + span // 2
-    for slide in range(1, settled + _SETTLED + 1):
-        arrivals, number = _arrivals(workload, partitioner, slide, wide, number)
+    for slide in range(1, settled + _COUNTED_SLIDES + 1):
+        arrivals, number = _arrivals(workload, partitioner, slide, slots_per_slide, number)
         update = plan_update(slide, slide - 1, slide, slide, {0: partitioner}, arrivals, segments, bucket)
         bucket = update.bucket
         gone = {segment.id for segment in update.replaced()}
         merged, number = _merged(update, slide, number)
         segments = [*(s for s in segments if s.id not in gone), *update.kept(), *merged]
         if slide > settled:
-            _count(played, update, arrivals, segments, slide)
-    return played, wide
+            _count(simulation, update, arrivals, segments, slide)
+    return simulation, slots_per_slide
 
 
 def _count(
-    played: _Simulation, update: UpdatePlan, arrivals: Sequence[Sequence[Segment]], segments: list[Segment], slide: int
+    simulation: _Simulation,
+    update: UpdatePlan,
+    arrivals: Sequence[Sequence[Segment]],
+    segments: list[Segment],
+    slide: int,
 ) -> None:
     live = [segment.live_bytes(slide) for segment in segments]
-    played.segments.append(len(segments))
-    played.live.append(sum(live))
-    played.edge.append(sum(s.bytes for s in segments if s.min_exp <= slide))
-    played.mixed.append(sum(2 * min(size, s.bytes - size) for s, size in zip(segments, live, strict=True)))
-    played.stored.append(sum(segment.bytes for segment in segments))
-    played.merges.append(bool(update.merges))
-    played.merged_bytes.append(sum(merge.cost for merge in update.merges))
-    played.merged_segments.append(sum(len(merge.segments) for merge in update.merges))
-    played.arrived.append(sum(len(file) for file in arrivals))
+    simulation.segments.append(len(segments))
+    simulation.live.append(sum(live))
+    simulation.edge.append(sum(s.bytes for s in segments if s.min_exp <= slide))
+    simulation.mixed.append(sum(2 * min(size, s.bytes - size) for s, size in zip(segments, live, strict=True)))
+    simulation.stored.append(sum(segment.bytes for segment in segments))
+    simulation.merges.append(bool(update.merges))
+    simulation.merged_bytes.append(sum(merge.cost for merge in update.merges))
+    simulation.merged_segments.append(sum(len(merge.segments) for merge in update.merges))
+    simulation.arrived.append(sum(len(file) for file in arrivals))
 
 
 def _arrivals(
-    workload: Workload, partitioner: Partitioner, slide: int, wide: int, number: int
+    workload: Workload, partitioner: Partitioner, slide: int, slots_per_slide: int, number: int
 ) -> tuple[list[list[Segment]], int]:
     """The segments of the files that a slide takes in, as an append would cut them."""
     files = max(1, round(workload.files))
     swing = 1 + min(0.9, workload.spread) * (1 if slide % 2 else -1)
-    rows = workload.rows * wide * swing / files
-    made = []
+    rows = workload.rows * slots_per_slide * swing / files
+    files_made = []
     for file in range(files):
-        own = []
-        for slots, counts, column in _cuts(workload, partitioner, slide, wide, rows):
+        segments = []
+        for slots, counts, column in _cuts(workload, partitioner, slide, slots_per_slide, rows):
             number += 1
-            own.append(_segment(number, f"a{slide}.{file}", column, slots, counts, workload.row_bytes, slide))
-        made.append(own)
-    return made, number
+            segments.append(_segment(number, f"a{slide}.{file}", column, slots, counts, workload.row_bytes, slide))
+        files_made.append(segments)
+    return files_made, number
 
 
 def _cuts(
-    workload: Workload, partitioner: Partitioner, slide: int, wide: int, rows: float
+    workload: Workload, partitioner: Partitioner, slide: int, slots_per_slide: int, rows: float
 ) -> Iterable[tuple[list[int], list[int], int]]:
     """Expiry slots and row counts of each segment of a file, and its column."""
     if workload.lives is None:
-        yield [(1 << 62)], [max(1, int(rows))], 0
+        yield [_NO_EXPIRY], [max(1, int(rows))], 0
         return
     columns: dict[int, dict[int, float]] = {}
     for life, share in sorted(workload.lives.items()):
-        slot = slide + max(1, -(-life // wide))
-        own = columns.setdefault(partitioner.column(slot), {})
-        own[slot] = own.get(slot, 0.0) + share * rows
+        slot = slide + max(1, -(-life // slots_per_slide))
+        expiring = columns.setdefault(partitioner.column(slot), {})
+        expiring[slot] = expiring.get(slot, 0.0) + share * rows
     for column, counts in sorted(columns.items()):
         total = sum(counts.values())
         if total < 0.5:
             continue
-        bands = int(min(_MOST_BANDS, max(1, round(total * workload.row_bytes / _BAND_BYTES))))
+        bands = int(min(MOST_BANDS, max(1, round(total * workload.row_bytes / BAND_BYTES))))
         for band in _banded(counts, total, bands):
             yield list(band), [max(1, round(count)) for count in band.values()], column
 
 
 def _banded(counts: Mapping[int, float], total: float, bands: int) -> list[dict[int, float]]:
-    found: list[dict[int, float]] = [{} for _ in range(bands)]
+    band_counts: list[dict[int, float]] = [{} for _ in range(bands)]
     before = 0.0
     for slot, count in counts.items():
-        found[min(bands - 1, int(before * bands / total))][slot] = count
+        band_counts[min(bands - 1, int(before * bands / total))][slot] = count
         before += count
-    return [band for band in found if band]
+    return [band for band in band_counts if band]
 
 
 def _segment(
@@ -294,15 +305,15 @@ def _segment(
 
 def _merged(update: UpdatePlan, slide: int, number: int) -> tuple[list[Segment], int]:
     """The segments that the merges of a slide write."""
-    made = []
+    segments = []
     for merge in update.merges:
         slots, counts = _histogram(merge, slide)
         if len(slots):
             number += 1
             size = sum(s.bytes for s in merge.segments) / max(1, sum(s.rows for s in merge.segments))
             _, row, column = merge.cell
-            made.append(_segment(number, f"m{slide}", column, slots, counts, size, slide, row))
-    return made, number
+            segments.append(_segment(number, f"m{slide}", column, slots, counts, size, slide, row))
+    return segments, number
 
 
 def _histogram(merge: Merge, slide: int) -> tuple[list[int], list[int]]:

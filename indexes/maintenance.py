@@ -1,7 +1,8 @@
 """What a slide rewrites: the choice of segments to merge, for each kind of maintenance.
 
-`plan_rebuild` merges every touched sub-index, `norebuild` none. `plan_adaptive_merges` merges from a budget that follows the batch, so
-that the cost of a slide does not grow with the window; it spends where a byte rewritten removes most dead bytes.
+``rebuild`` merges every touched sub-index, ``norebuild`` none. ``adaptive`` merges from a budget that follows the
+batch, so that the cost of a slide does not grow with the window; it merges where
+a byte rewritten removes most dead bytes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,23 +18,30 @@ from windrow.indexes.partitioners import Index
 from windrow.indexes.row_model import Int64s
 from windrow.indexes.segments import Segment
 
+# Thresholds of what is merged; set by the update and growth lines of `bench core`.
 _SMALL_BYTES = 1 << 20
+"""New files below this are merged at the slide,"""
 _SMALL_FILES = 4
+"""if there are at least so many of them."""
 _CROWDING_BYTES = 256 << 10
 """Files that are smaller than this cost their readers all alike, larger ones less and less for each byte."""
 _LEAST_WEIGHT = 1 / 16
+"""What a large file counts at least, when files are counted against `max_segments`."""
 _FAN_IN = 4
+"""Files with many dead rows are merged so many at a time."""
 _WIDE_FAN_IN = 16
-"""Crowded files are merged so many at a time: a merge costs two syncs of the disk, which as many slides then share."""
+"""Files that are too many are merged so many at a time: a merge costs two disk syncs, which many slides share."""
 _MOST_INPUTS = 64
+"""Files of one merge."""
 _SMALLEST_SIZE = 64 << 10
+"""Files below this are of one size when files are sorted into sizes."""
 _LARGEST_MERGE = 1
 """In batches (of at least a megabyte): one slide never rewrites more than it could have taken in."""
-_WORTHWHILE = 0.25
-"""A merge costs a file and its syncs however small it is: small ones wait until they are worth a share of a batch."""
-_WASTED = 0.5
-"""Dead rows cost readers next to nothing and leave by themselves, band by band: they are merged away only where most of
-an insertion row's bytes are dead, which bounds the disk space at about twice what lives."""
+_LEAST_MERGE = 0.25
+"""In batches, too: a merge costs a file and its syncs however small it is, so small ones wait."""
+_DEAD_SHARE = 0.5
+"""Dead rows cost readers next to nothing and leave by themselves, band by band: they are merged away only where this
+share of an insertion row's bytes is dead, which bounds the disk space at about twice what lives."""
 
 CellKey = tuple[int, int, int]
 
@@ -68,10 +76,10 @@ def plan_small_merges(arrivals: Iterable[Segment], slide: int) -> list[Merge]:
 
 @dataclass(frozen=True)
 class FileArrays:
-    """The files of an insertion row, as arrays: there may be thousands, and nothing here is a Python step for each."""
+    """The files of an insertion row, as arrays: there may be thousands, and a Python step for each would be slow."""
 
     segments: Sequence[Segment]
-    place: Int64s
+    file_of: Int64s
     """The file of each segment, as a position in the arrays that follow."""
     size: Int64s
     live: Int64s
@@ -80,27 +88,27 @@ class FileArrays:
     dead: Int64s
 
     @classmethod
-    def of(cls, segments: Sequence[Segment], figures: SegmentArrays, dead: Int64s) -> "FileArrays":
-        """Of segments, their figures, and how many of their rows are dead."""
-        _, first, place = np.unique(figures.file, return_index=True, return_inverse=True)
-        order = np.argsort(first)  # as they came, whatever numbers stand for them
+    def of(cls, segments: Sequence[Segment], arrays: SegmentArrays, dead: Int64s) -> "FileArrays":
+        """Add up the statistics of segments, and how many of their rows are dead, by file."""
+        _, first, number = np.unique(arrays.file, return_index=True, return_inverse=True)
+        order = np.argsort(first)  # as the segments come, whatever numbers stand for the files
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
-        place = rank[place]
-        live = figures.bytes * ((figures.rows - dead) / np.maximum(1, figures.rows))
-        columns = (_summed(place, len(first), values) for values in (figures.bytes, np.ceil(live), figures.rows, dead))
-        return cls(segments, place, *columns)
+        file_of = rank[number]
+        live = arrays.bytes * ((arrays.rows - dead) / np.maximum(1, arrays.rows))
+        columns = (_sum_by_file(file_of, len(first), each) for each in (arrays.bytes, np.ceil(live), arrays.rows, dead))
+        return cls(segments, file_of, *columns)
 
-    def chosen(self, files: Int64s) -> list[Segment]:
-        """The segments of some of them."""
-        return list(compress(self.segments, np.isin(self.place, files).tolist()))
+    def segments_of(self, files: Int64s) -> list[Segment]:
+        """The segments of some of the files."""
+        return list(compress(self.segments, np.isin(self.file_of, files).tolist()))
 
 
 def plan_adaptive_merges(files: FileArrays, index: Index, bucket: int, batch_bytes: int, slide: int) -> list[Merge]:
     """Merges that are worth it and that the budget pays, in the insertion row that the slide touches anyway.
 
-    Whole files are rewritten, all their cells at once: a file goes when its last segment does, and a reader need not
-    step around segments that are gone.
+    Whole files are rewritten, all their cells at once: a file is deleted when its last segment leaves, and readers need
+    not skip segments that are gone.
 
     Args:
         files: Those with segments in touched cells of that row.
@@ -111,17 +119,17 @@ def plan_adaptive_merges(files: FileArrays, index: Index, bucket: int, batch_byt
     """
     limit = min(bucket, max(batch_bytes, _SMALL_BYTES) * _LARGEST_MERGE)
     cheapest = np.argsort(files.live, kind="stable")
-    rotten = cheapest[(files.dead >= index.dead_fraction * files.rows)[cheapest]]
-    if files.size.sum() - files.live.sum() < _WASTED * files.size.sum():
-        rotten = rotten[:0]
-    wide = min(_WIDE_FAN_IN, max(2, index.max_segments // 4))
-    surplus = _same_size(cheapest, files.live, wide) if measure_crowding(files.size, index) > 1 else cheapest[:0]
-    for group, most, fan_in in ((rotten, limit, _FAN_IN), (surplus, max(limit, _SMALL_BYTES), wide)):
-        chosen = _affordable(group, files.live, most)
+    mostly_dead = cheapest[(files.dead >= index.dead_fraction * files.rows)[cheapest]]
+    if files.size.sum() - files.live.sum() < _DEAD_SHARE * files.size.sum():
+        mostly_dead = mostly_dead[:0]
+    wide_fan_in = min(_WIDE_FAN_IN, max(2, index.max_segments // 4))
+    surplus = _same_size(cheapest, files.live, wide_fan_in) if measure_crowding(files.size, index) > 1 else cheapest[:0]
+    for candidates, budget, fan_in in ((mostly_dead, limit, _FAN_IN), (surplus, max(limit, _SMALL_BYTES), wide_fan_in)):
+        chosen = _affordable(candidates, files.live, budget)
         cost = int(files.live[chosen].sum())
-        worthwhile = cost >= max(batch_bytes, _SMALL_BYTES) * _WORTHWHILE or len(chosen) >= fan_in
+        worthwhile = cost >= max(batch_bytes, _SMALL_BYTES) * _LEAST_MERGE or len(chosen) >= fan_in
         if len(chosen) > 1 and worthwhile:
-            return _merge_each_cell(files.chosen(chosen), slide)
+            return _merge_each_cell(files.segments_of(chosen), slide)
     return []
 
 
@@ -148,15 +156,15 @@ def _same_size(cheapest: Int64s, live: Int64s, enough: int) -> Int64s:
     return cheapest
 
 
-def _affordable(group: Int64s, live: Int64s, limit: int) -> Int64s:
-    """As many of the cheapest as the limit pays."""
-    first = group[:_MOST_INPUTS]
+def _affordable(files: Int64s, live: Int64s, limit: int) -> Int64s:
+    """As many of the cheapest files as the limit pays."""
+    first = files[:_MOST_INPUTS]
     return first[: int(np.searchsorted(np.cumsum(live[first]), limit, side="right"))]
 
 
-def _summed(place: Int64s, count: int, values: npt.NDArray[Any]) -> Int64s:
-    found: Int64s = np.bincount(place, weights=values, minlength=count).astype(np.int64)
-    return found
+def _sum_by_file(file_of: Int64s, count: int, values: npt.NDArray[Any]) -> Int64s:
+    sums: Int64s = np.bincount(file_of, weights=values, minlength=count).astype(np.int64)
+    return sums
 
 
 def group_by_cell(segments: Iterable[Segment]) -> dict[CellKey, list[Segment]]:
@@ -168,6 +176,5 @@ def group_by_cell(segments: Iterable[Segment]) -> dict[CellKey, list[Segment]]:
 
 
 def _merge_each_cell(segments: Iterable[Segment], slide: int) -> list[Merge]:
-    return [
-        Merge(cell, tuple(own), sum(s.live_bytes(slide) for s in own)) for cell, own in group_by_cell(segments).items()
-    ]
+    cells = group_by_cell(segments)
+    return [Merge(cell, tuple(members), sum(s.live_bytes(slide) for s in members)) for cell, members in cells.items()]

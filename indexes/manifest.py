@@ -1,7 +1,8 @@
-"""The segments of a stream at one commit, with their figures side by side in columns.
+"""The segments of a stream at one commit, with their statistics side by side in arrays.
 
-A slide and a snapshot ask something of every segment; with a Python step for each they would cost more, the more the
-window holds. So they ask the columns and touch only what the answer names. The next manifest is made out of the last.
+A slide and a snapshot ask something of every segment; with a Python step for each, they would slow down as the window
+grows (the growth lines of `bench core`). So they ask the arrays, and touch only the segments that the answer names. The
+next manifest is made from the last one.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -18,7 +19,7 @@ from windrow.native import rows as native_rows
 
 
 class SegmentArrays(NamedTuple):
-    """What segments are known by, one array each."""
+    """The statistics of segments, one array each."""
 
     id: Int64s
     start: Int64s
@@ -33,62 +34,69 @@ class SegmentArrays(NamedTuple):
     max_exp: Int64s
     file: Int64s
     """A number that stands for the file: that of one of its segments, so no other file has it."""
-    all: Int64s
-    """All of the above, one below the other: what is done to each is done to this."""
+    matrix: Int64s
+    """All of the above as rows of one array: what is done to each of them is done to this."""
 
     @classmethod
     def of(cls, segments: Collection[Segment]) -> "SegmentArrays":
-        """Asked of each segment: for those that no manifest has yet."""
+        """Read from each segment: for those that no manifest has yet."""
         numbers: dict[str, int] = {}
-        rows = [(*_asked(segment), numbers.setdefault(segment.file, segment.id)) for segment in segments]
-        columns = np.array(rows, np.int64).reshape(-1, len(cls._fields) - 1).T.copy()
-        return cls._make((*columns, columns))
+        rows = [(*_statistics(segment), numbers.setdefault(segment.file, segment.id)) for segment in segments]
+        matrix = np.array(rows, np.int64).reshape(-1, len(cls._fields) - 1).T.copy()
+        return cls._make((*matrix, matrix))
 
-    def where(self, mask: Bools) -> "SegmentArrays":
-        """Those of some segments."""
-        return self.at(np.flatnonzero(mask))
+    def filter(self, mask: Bools) -> "SegmentArrays":
+        """Those of the segments for which `mask` is true."""
+        return self.take(np.flatnonzero(mask))
 
-    def at(self, places: Int64s) -> "SegmentArrays":
-        """Those of the segments at some places."""
-        columns = self.all[:, places]
-        return SegmentArrays._make((*columns, columns))
+    def take(self, positions: Int64s) -> "SegmentArrays":
+        """Those of the segments at some positions."""
+        matrix = self.matrix[:, positions]
+        return SegmentArrays._make((*matrix, matrix))
 
-    def between(self, start: int, stop: int) -> "SegmentArrays":
-        """Those of some segments that follow one another; nothing is copied."""
-        columns = self.all[:, start:stop]
-        return SegmentArrays._make((*columns, columns))
+    def slice(self, start: int, stop: int) -> "SegmentArrays":
+        """Those of segments that follow one another; nothing is copied."""
+        matrix = self.matrix[:, start:stop]
+        return SegmentArrays._make((*matrix, matrix))
 
-    def then(self, others: "SegmentArrays") -> "SegmentArrays":
-        """With those of others behind."""
-        columns = np.concatenate((self.all, others.all), axis=1)
-        return SegmentArrays._make((*columns, columns))
+    def concat(self, others: "SegmentArrays") -> "SegmentArrays":
+        """These, followed by others."""
+        matrix = np.concatenate((self.matrix, others.matrix), axis=1)
+        return SegmentArrays._make((*matrix, matrix))
 
 
-_asked = attrgetter(*SegmentArrays._fields[:-2])
+_statistics = attrgetter(*SegmentArrays._fields[:-2])
+
+
+class DeadRows(NamedTuple):
+    """How many rows of each segment of a manifest are dead at a slide."""
+
+    slide: int
+    counts: Int64s
 
 
 class Manifest(tuple[Segment, ...]):  # noqa: SLOT001 - a tuple's subclass cannot have any
-    """Segments, and their figures, computed once: a tuple to everybody who asks for nothing else."""
+    """Segments, with arrays that are made when they are first used: a tuple to everybody who needs nothing else."""
 
-    _figures: SegmentArrays | None = None
-    _later: Callable[[], SegmentArrays] | None = None
-    _dead: tuple[int, Int64s] | None = None
+    _arrays: SegmentArrays | None = None
+    _make_arrays: Callable[[], SegmentArrays] | None = None
+    _dead: DeadRows | None = None
 
     @cached_property
-    def selected(self) -> dict[Any, Any]:
-        """What windows that were asked for have left of it."""
+    def selections(self) -> dict[Any, Any]:
+        """The cache of `selection.select_segments`: what is left of the manifest for a window."""
         return {}
 
     @cached_property
     def by_file(self) -> tuple[tuple[str, ...], Int64s]:
-        """The files that have segments here, and of each segment the position of its own among them."""
-        _, first, part = np.unique(self.figures.file, return_index=True, return_inverse=True)
-        return tuple(self[at].file for at in first.tolist()), part
+        """The files that have segments here, and for each segment the position of its file among them."""
+        _, first, file_of = np.unique(self.arrays.file, return_index=True, return_inverse=True)
+        return tuple(self[position].file for position in first.tolist()), file_of
 
     @cached_property
     def rows(self) -> int:
-        """Of all segments together."""
-        return int(self.figures.rows.sum())
+        """Rows of all segments together."""
+        return int(self.arrays.rows.sum())
 
     @classmethod
     def of(cls, segments: Iterable[Segment]) -> "Manifest":
@@ -96,68 +104,75 @@ class Manifest(tuple[Segment, ...]):  # noqa: SLOT001 - a tuple's subclass canno
         return segments if isinstance(segments, Manifest) else cls(segments)
 
     @property
-    def figures(self) -> SegmentArrays:
-        """The columns."""
-        if self._figures is None:
-            self._figures = SegmentArrays.of(self) if self._later is None else self._later()
-        return self._figures
+    def arrays(self) -> SegmentArrays:
+        """The statistics of all segments."""
+        if self._arrays is None:
+            self._arrays = SegmentArrays.of(self) if self._make_arrays is None else self._make_arrays()
+        return self._arrays
 
-    def where(self, mask: Bools) -> list[Segment]:
+    def filter(self, mask: Bools) -> list[Segment]:
         """The segments for which `mask` is true."""
         return list(compress(self, mask.tolist()))
 
-    def at(self, places: Int64s) -> "Manifest":
-        """The segments at some places, in their order, with their figures, which are picked when they are asked for."""
-        figures = self.figures
-        made = Manifest(map(self.__getitem__, places.tolist()))
-        made._later = lambda: figures.at(places)
-        return made
+    def take(self, positions: Int64s) -> "Manifest":
+        """The segments at some positions, in their order; their arrays are taken when they are used."""
+        arrays = self.arrays
+        taken = Manifest(map(self.__getitem__, positions.tolist()))
+        taken._make_arrays = lambda: arrays.take(positions)
+        return taken
 
-    def cut(self, at: int) -> "tuple[Manifest, Manifest]":
-        """Those before a place, and the others."""
-        before, after = Manifest(self[:at]), Manifest(self[at:])
-        before._later = lambda: self.figures.between(0, at)
-        after._later = lambda: self.figures.between(at, len(self))
+    def split(self, position: int) -> "tuple[Manifest, Manifest]":
+        """The segments before a position, and the others."""
+        before, after = Manifest(self[:position]), Manifest(self[position:])
+        before._make_arrays = lambda: self.arrays.slice(0, position)
+        after._make_arrays = lambda: self.arrays.slice(position, len(self))
         return before, after
 
-    def then(self, others: "Manifest") -> "Manifest":
-        """With others behind."""
-        made = Manifest((*self, *others))
-        made._later = lambda: self.figures.then(others.figures)
-        return made
+    def concat(self, others: "Manifest") -> "Manifest":
+        """These segments, followed by others."""
+        joined = Manifest((*self, *others))
+        joined._make_arrays = lambda: self.arrays.concat(others.arrays)
+        return joined
 
-    def changed(self, gone: Collection[int], come: Collection[Segment]) -> "Manifest":
-        """The manifest after a commit, without the segments of some numbers and with new ones."""
-        figures = self.figures
-        kept = (
-            ~np.isin(figures.id, np.fromiter(gone, np.int64, len(gone)), kind="sort")
+    def replace(self, gone: Collection[int], come: Collection[Segment], dead: DeadRows | None = None) -> "Manifest":
+        """The manifest after a commit.
+
+        Args:
+            gone: Numbers of the segments that leave.
+            come: Segments that are added.
+            dead: The dead rows of this manifest's segments as `expire` gave them; the next slide begins with them.
+        """
+        arrays = self.arrays
+        stays = (
+            ~np.isin(arrays.id, np.fromiter(gone, np.int64, len(gone)), kind="sort")
             if gone
             else np.ones(len(self), bool)
         )
-        made = Manifest((*(compress(self, kept.tolist()) if gone else self), *come))
-        made._figures = (figures.where(kept) if gone else figures).then(SegmentArrays.of(come))
-        if self._dead is not None:
-            slide, dead = self._dead
-            fresh = native_rows.rows_between([segment.expiries for segment in come], None, slide)
-            made._dead = slide, np.concatenate((dead[kept], fresh))
-        return made
+        changed = Manifest((*(compress(self, stays.tolist()) if gone else self), *come))
+        changed._arrays = (arrays.filter(stays) if gone else arrays).concat(SegmentArrays.of(come))
+        dead = self._dead if dead is None else dead
+        if dead is not None:
+            added = native_rows.count_rows_between([segment.expiries for segment in come], None, dead.slide)
+            changed._dead = DeadRows(dead.slide, np.concatenate((dead.counts[stays], added)))
+        return changed
 
-    def dead(self, slide: int) -> Int64s:
+    def dead_rows(self, slide: int) -> Int64s:
         """How many rows of each segment are dead at `slide`."""
-        known = self._dead
-        if known is not None and known[0] == slide:
-            return known[1]
-        found = native_rows.rows_between([segment.expiries for segment in self], None, slide)
-        self._dead = slide, found
-        return found
+        if self._dead is not None and self._dead.slide == slide:
+            return self._dead.counts
+        return native_rows.count_rows_between([segment.expiries for segment in self], None, slide)
 
-    def expire(self, previous: int, slide: int, places: Int64s) -> Int64s:
-        """How many rows of the segments at `places` die in the slots (previous, slide], if none of the others' do."""
-        gone = native_rows.rows_between([self[at].expiries for at in places.tolist()], previous, slide)
-        dead = self.dead(previous).copy()
-        dead[places] += gone
-        self._dead = slide, dead
-        return gone
+    def expire(self, previous: int, slide: int, positions: Int64s) -> tuple[Int64s, DeadRows]:
+        """What dies in the slots (previous, slide], where only segments at some positions lose rows.
+
+        Returns:
+            How many rows of the segments at `positions` die, and the dead rows of all segments at `slide`.
+        """
+        losing = [self[position].expiries for position in positions.tolist()]
+        expired = native_rows.count_rows_between(losing, previous, slide)
+        counts = self.dead_rows(previous).copy()
+        counts[positions] += expired
+        return expired, DeadRows(slide, counts)
 
     def files(self) -> set[str]:
         """The files that have segments here."""
@@ -165,4 +180,4 @@ class Manifest(tuple[Segment, ...]):  # noqa: SLOT001 - a tuple's subclass canno
 
     def layouts(self) -> set[int]:
         """The numbers of the layouts that have segments here."""
-        return set(np.unique(self.figures.layout).tolist())
+        return set(np.unique(self.arrays.layout).tolist())

@@ -1,6 +1,6 @@
 """Merging segments: several sorted runs become one, dead rows are left out, arrival sequences become absolute.
 
-The runs are read a few row groups at a time, so memory is bounded by the number of runs and not by their size.
+The runs are read a few row groups at a time, so that memory is bounded by the number of runs and not by their size.
 """
 
 from collections.abc import Iterator
@@ -18,11 +18,14 @@ from windrow.indexes.selection import WindowBounds
 from windrow.native import rows as native_rows
 
 _MEMORY = 32 << 20
+"""Stored bytes of all runs together that are read at a time."""
+_LEAST_CHUNK = 1 << 20
+"""Stored bytes of one run that are read at a time, at least."""
 
 
 @dataclass
 class _Run:
-    """One sorted input: what was read of it and not yet given out."""
+    """One sorted input, and its rows that were read and not merged yet."""
 
     source: Iterator[pa.Table]
     rows: pa.Table | None = None
@@ -31,7 +34,7 @@ class _Run:
     done: bool = False
 
 
-def merge(
+def merge_segments(
     segments: list[Segment],
     column: int,
     now: int | None,
@@ -43,9 +46,9 @@ def merge(
     """Merge `segments` into the next segment of `writer`, leaving out rows that are dead at `now`.
 
     Returns:
-        What is known of the new segment, or None if no row was left.
+        A draft of the new segment, or None if no row was left.
     """
-    chunk = max(1 << 20, _MEMORY // max(1, len(segments)))
+    chunk = max(_LEAST_CHUNK, _MEMORY // max(1, len(segments)))
     runs = [_Run(read_live_rows(segment, now, model, schema, reader, chunk)) for segment in segments]
     start, keys, totals = writer.rows, [], _SegmentTotals()
     for run in runs:
@@ -88,9 +91,9 @@ def read_live_rows(
         else:
             table = read_ranges({segment.file: [(start, stop)]}, schema, schema, reader)
         if segment.seq_base and table.num_rows:
-            at = table.schema.get_field_index(SEQ)
-            absolute = table.column(at).to_numpy() + segment.seq_base
-            table = table.set_column(at, schema.field(SEQ), pa.array(absolute))
+            position = table.schema.get_field_index(SEQ)
+            absolute = table.column(position).to_numpy() + segment.seq_base
+            table = table.set_column(position, schema.field(SEQ), pa.array(absolute))
         if table.num_rows:
             yield table
 
@@ -108,34 +111,34 @@ def _refill(run: _Run, model: RowModel) -> None:
 
 
 def _next_block(runs: list[_Run], model: RowModel) -> tuple[pa.Table, Int64s | None, pa.Array | None, Int64s]:
-    """All rows up to the smallest last row of the runs: nothing that is still unread can come before them.
+    """All rows up to the smallest last row of the runs: no row that is still unread can come before them.
 
     Returns:
-        The rows as they were read, the order in which they come (None: as they are), keys and expiries in that order.
+        The rows as they were read, their sorted order (None: as they are), keys and expiries in that order.
     """
     bound = min(_row_key(run, run.rows.num_rows - 1) for run in runs if run.rows is not None)
-    tables, keys, exps = [], [], []
+    tables, keys, expiries = [], [], []
     for run in runs:
         assert run.rows is not None
-        upto = _count_through(run, bound)
-        if not upto:
+        count = _count_through(run, bound)
+        if not count:
             continue
-        tables.append(run.rows.slice(0, upto))
-        exps.append(run.exp[:upto])
+        tables.append(run.rows.slice(0, count))
+        expiries.append(run.exp[:count])
         if run.keys is not None:
-            keys.append(run.keys.slice(0, upto))
-        if upto == run.rows.num_rows:
+            keys.append(run.keys.slice(0, count))
+        if count == run.rows.num_rows:
             _refill(run, model)
         else:
-            run.rows, run.exp = run.rows.slice(upto), run.exp[upto:]
-            run.keys = run.keys.slice(upto) if run.keys is not None else None
-    exp = np.concatenate(exps)
-    joined = pa.concat_arrays(keys) if keys else None
+            run.rows, run.exp = run.rows.slice(count), run.exp[count:]
+            run.keys = run.keys.slice(count) if run.keys is not None else None
+    exp = np.concatenate(expiries)
+    merged_keys = pa.concat_arrays(keys) if keys else None
     table = pa.concat_tables(tables)
     if len(tables) == 1:
-        return table, None, joined, exp
-    order = native_rows.sort_order(None, joined, exp)
-    return table, order, joined.take(pa.array(order)) if joined is not None else None, exp[order]
+        return table, None, merged_keys, exp
+    order = native_rows.sort_order(None, merged_keys, exp)
+    return table, order, merged_keys.take(pa.array(order)) if merged_keys is not None else None, exp[order]
 
 
 def _row_key(run: _Run, row: int) -> tuple[bytes, int]:
@@ -143,18 +146,18 @@ def _row_key(run: _Run, row: int) -> tuple[bytes, int]:
 
 
 def _count_through(run: _Run, bound: tuple[bytes, int]) -> int:
-    low, high = 0, len(run.exp)
-    while low < high:
-        middle = (low + high) // 2
+    first, last = 0, len(run.exp)
+    while first < last:
+        middle = (first + last) // 2
         if _row_key(run, middle) <= bound:
-            low = middle + 1
+            first = middle + 1
         else:
-            high = middle
-    return low
+            last = middle
+    return first
 
 
 class _SegmentTotals:
-    """Statistics of a segment gathered block by block."""
+    """Statistics of a segment, gathered block by block."""
 
     def __init__(self) -> None:
         self.min_ts = self.min_exp = (1 << 63) - 1

@@ -1,7 +1,7 @@
 """Which cell a row belongs to: the layouts of the index, as declared (`Index`) and as computed (`Partitioner`).
 
-Every layout is separable: the insertion slot alone gives the cell's row, the expiry slot alone its column. That is what
-lets a file be cut by expiry column at append and given its row at the slide without being written again.
+Every layout is separable: the insertion slot alone gives the cell's row, the expiry slot alone its column. So a file
+can be split by expiry column at append, and given its row at the slide without being written again.
 """
 
 import random
@@ -20,6 +20,7 @@ LAYOUT_NAMES = ("round-robin", "random", "chronological", "wave-insertion", "wav
 MAINTENANCE_NAMES = ("rebuild", "norebuild", "adaptive")
 NEVER = (1 << 63) - 1
 MAX_CELLS = 4096
+"""Of a grid; `update_plan` packs cell numbers by it."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,9 @@ class Index:
             raise DefinitionError(
                 f"maintenance {self.maintenance!r} is unknown; choose one of {', '.join(MAINTENANCE_NAMES)}"
             )
-        for given in (self.rows, self.columns):
-            if given is not None and (not isinstance(given, int) or isinstance(given, bool)):
-                raise DefinitionError(f"an index has a whole number of rows and columns, not {given!r}")
+        for count in (self.rows, self.columns):
+            if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
+                raise DefinitionError(f"an index has a whole number of rows and columns, not {count!r}")
         rows, columns = self._grid()
         object.__setattr__(self, "rows", rows)
         object.__setattr__(self, "columns", columns)
@@ -80,16 +81,16 @@ class Index:
         if self.name == "append-only":
             return 1, 1
         if self.name == "wave-insertion":
-            self._flat(self.columns)
-            return _or(self.rows, 4), 1
+            self._check_flat(self.columns)
+            return _value_or(self.rows, 4), 1
         if self.name == "wave-expiry":
             if self.columns is None:
-                return 1, _or(self.rows, 4)
-            self._flat(self.rows)
+                return 1, _value_or(self.rows, 4)
+            self._check_flat(self.rows)
             return 1, self.columns
-        return _or(self.rows, 4), _or(self.columns, _or(self.rows, 4))
+        return _value_or(self.rows, 4), _value_or(self.columns, _value_or(self.rows, 4))
 
-    def _flat(self, other: int | None) -> None:
+    def _check_flat(self, other: int | None) -> None:
         if other not in (None, 1):
             raise DefinitionError(
                 f"a {self.name} index has one dimension; write Index({self.name!r}, n), "
@@ -98,7 +99,7 @@ class Index:
 
     @property
     def grid(self) -> Cell:
-        """(G, E)."""
+        """Numbers of rows and columns, (G, E)."""
         assert self.rows is not None and self.columns is not None
         return self.rows, self.columns
 
@@ -107,8 +108,8 @@ class Index:
         return f"{self.name} {rows}x{columns} {self.maintenance}"
 
 
-def _or(given: int | None, default: int) -> int:
-    return default if given is None else given
+def _value_or(value: int | None, default: int) -> int:
+    return default if value is None else value
 
 
 class Partitioner:
@@ -124,7 +125,7 @@ class Partitioner:
         self.rows, self.columns = index.grid
         span = lifetime_slots or 16 * max(self.rows, self.columns)
         chronological = index.name in ("chronological", "wave-insertion", "wave-expiry")
-        # Slots count from 1, so a range of n slots is 1 … n, n+1 … 2n: figure 4.1 of the thesis.
+        # Slots count from 1, so a range of n slots is 1 … n, n+1 … 2n (see docs/references.md, [1], figure 4.1).
         self._first = 1 if chronological else 0
         self._row_span = max(1, -(-span // self.rows)) if chronological else 1
         self._column_span = max(1, -(-span // self.columns)) if chronological else 1
@@ -136,15 +137,15 @@ class Partitioner:
 
     def row(self, insertion_slot: int) -> int:
         """The cell row g of everything that the slide to `insertion_slot` takes in."""
-        cycle, place = divmod((insertion_slot - self._first) // self._row_span, self.rows)
-        return self._permutation(cycle, self.rows, "g")[place] if self.index.name == "random" else place
+        cycle, position = divmod((insertion_slot - self._first) // self._row_span, self.rows)
+        return self._permutation(cycle, self.rows, "g")[position] if self.index.name == "random" else position
 
     def column(self, expiry_slot: int) -> int:
         """The cell column e of a row that expires in `expiry_slot`."""
         if expiry_slot >= NEVER:
             return 0
-        cycle, place = divmod((expiry_slot - self._first) // self._column_span, self.columns)
-        return self._permutation(cycle, self.columns, "e")[place] if self.index.name == "random" else place
+        cycle, position = divmod((expiry_slot - self._first) // self._column_span, self.columns)
+        return self._permutation(cycle, self.columns, "e")[position] if self.index.name == "random" else position
 
     def columns_of(self, expiry_slots: Slots) -> npt.NDArray[np.uint16]:
         """`column` for an array of slots."""
@@ -152,16 +153,16 @@ class Partitioner:
             return np.zeros(len(expiry_slots), np.uint16)
         shifted = expiry_slots - self._first if self._first else expiry_slots
         spans = shifted // self._column_span if self._column_span > 1 else shifted
-        places = spans % self.columns
+        columns = spans % self.columns
         if self.index.name == "random":
             cycles = spans // self.columns
-            found, inverse = np.unique(cycles, return_inverse=True)
-            table = np.array([self._permutation(int(c), self.columns, "e") for c in found], np.int64).reshape(
+            distinct, inverse = np.unique(cycles, return_inverse=True)
+            table = np.array([self._permutation(int(c), self.columns, "e") for c in distinct], np.int64).reshape(
                 -1, self.columns
             )
-            places = table[inverse, places]
-        places[expiry_slots == NEVER] = 0
-        return places.astype(np.uint16)
+            columns = table[inverse, columns]
+        columns[expiry_slots == NEVER] = 0
+        return columns.astype(np.uint16)
 
     def touched(self, slide: int, previous: int | None = None) -> frozenset[Cell]:
         """The cells that a slide from `previous` (by default one slot back) to `slide` may change."""
@@ -175,7 +176,7 @@ class Partitioner:
             return frozenset(range(self.columns))
         step = self._column_span
         slots = {*range(previous + 1, slide + 1, step), slide}
-        return frozenset(self.column(x) for x in slots)
+        return frozenset(self.column(slot) for slot in slots)
 
     def _permutation(self, cycle: int, size: int, axis: str) -> tuple[int, ...]:
         return _shuffled(self.index.seed, cycle, size, axis)

@@ -1,4 +1,7 @@
-"""Probes: from a search key, through the directories, straight to the rows."""
+"""Probes: from a search key, through the directories, straight to the rows (the probe lines of `bench core`).
+
+A directory may name rows that do not match, never leave out one that does; such rows are compared by key when read.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,12 +23,14 @@ from windrow.native import key_encoding as native_keys
 from windrow.native import rows as native_rows
 
 DirectoryCallback = Callable[[list[Any]], Any]
+"""Uses the directories of some segments, which are valid only while it runs."""
 DirectoryLoader = Callable[[Manifest, DirectoryCallback], Any]
+"""Loads the directories of segments, and gives what the callback gives."""
 
 
 @dataclass(frozen=True)
 class KeyRange:
-    """Encoded keys from `low` to `high`; `high` is None for no upper bound, and itself left out if `open_ended`."""
+    """Encoded keys from `low` to `high`; `high` is None for no upper bound, and excluded if `open_ended`."""
 
     low: bytes
     high: bytes | None
@@ -48,11 +53,11 @@ def encode_key_ranges(
     """The encoded ranges of a probe, from what the user gave."""
     if not names:
         raise SearchKeyError(f"stream {stream!r} has no search key; use a scan, or create the stream with key=…")
-    given = [key is not None, keys is not None, between is not None]
-    if sum(given) != 1:
+    kinds = [key is not None, keys is not None, between is not None]
+    if sum(kinds) != 1:
         raise SearchKeyError(
             f"a probe of stream {stream!r} takes one of key, keys or between (use keys=[None] for null), "
-            f"not {sum(given)} of them"
+            f"not {sum(kinds)} of them"
         )
     if keys is not None and isinstance(keys, (str, bytes, int, float)):
         raise SearchKeyError(f"keys={keys!r} must be a list of keys; for one, give key={keys!r}")
@@ -94,7 +99,7 @@ class RowRange:
 
 @dataclass(frozen=True)
 class LocatedRows:
-    """Row ranges, as directories give them: which of the segments, first rows, one past the last rows."""
+    """Row ranges as directories give them, in arrays: positions of segments, first rows, one past the last rows."""
 
     segments: Manifest
     segment: Int64s
@@ -104,61 +109,61 @@ class LocatedRows:
 
     @cached_property
     def rows(self) -> int:
-        """How many rows."""
+        """Rows of all ranges together."""
         return int((self.stop - self.start).sum())
 
     def touches_all(self) -> bool:
-        """Whether every segment has some."""
+        """Whether every segment has a range."""
         return len(self.segment) >= len(self.segments) == len(set(self.segment.tolist()))
 
-    def holding(self) -> set[int]:
-        """Ids of the segments that have any."""
-        return {self.segments[at].id for at in set(self.segment.tolist())}
+    def segment_ids(self) -> set[int]:
+        """The numbers of the segments that have a range."""
+        return {self.segments[position].id for position in set(self.segment.tolist())}
 
     def spans(self) -> Spans:
-        """As ranges of files."""
-        first, part = native_rows.numbered(self.segments.figures.file[self.segment])
-        segment = self.segment
-        return Spans(tuple([self.segments[segment[at]].file for at in first]), part, self.start, self.stop)
+        """The same as ranges of files."""
+        first, part = native_rows.number_distinct(self.segments.arrays.file[self.segment])
+        files = tuple([self.segments[self.segment[position]].file for position in first])
+        return Spans(files, part, self.start, self.stop)
 
     def ranges(self) -> list[RowRange]:
-        """One by one."""
+        """The ranges one by one."""
         return [
-            RowRange(self.segments[at], start, stop, exact)
-            for at, start, stop, exact in zip(
+            RowRange(self.segments[position], start, stop, exact)
+            for position, start, stop, exact in zip(
                 self.segment.tolist(), self.start.tolist(), self.stop.tolist(), self.exact.tolist(), strict=True
             )
         ]
 
     def places(self) -> list[tuple[Segment, int, int]]:
         """Segments with the first row and one past the last, range by range."""
-        own = (self.segments[at] for at in self.segment.tolist())
-        return list(zip(own, self.start.tolist(), self.stop.tolist(), strict=True))
+        segments = (self.segments[position] for position in self.segment.tolist())
+        return list(zip(segments, self.start.tolist(), self.stop.tolist(), strict=True))
 
     def by_segment(self) -> dict[int, tuple[Int64s, Int64s]]:
-        """First and past the last rows by segment id."""
-        found = {}
-        for at in np.unique(self.segment).tolist():
-            own = self.segment == at
-            found[self.segments[at].id] = self.start[own], self.stop[own]
-        return found
+        """First rows and one past the last rows, by the segment's number."""
+        ranges = {}
+        for position in np.unique(self.segment).tolist():
+            mask = self.segment == position
+            ranges[self.segments[position].id] = self.start[mask], self.stop[mask]
+        return ranges
 
 
 @dataclass(frozen=True)
 class SortOrders:
-    """How the layouts of a stream are sorted, seen from its search key; those that are not named, by exactly that."""
+    """How the layouts of a stream are sorted: those that are not named here, by exactly its search key."""
 
     longer: frozenset[int] = frozenset()
-    """By the search key and then by more: a key is a range in their directories."""
+    """By the search key and then by more columns: a key is a range in their directories."""
     other: frozenset[int] = frozenset()
-    """By something else: their directories say nothing, so every row is looked at."""
+    """By other columns: their directories say nothing, so every row is read."""
 
 
 SORTED_BY_KEY = SortOrders()
 
 
 def find_sort_orders(key: tuple[str, ...], layouts: Iterable[tuple[int, tuple[str, ...]]]) -> SortOrders:
-    """What the directories of layouts (number and sorting columns) tell of a search key."""
+    """Compare the sort columns of layouts (by their number) with a search key."""
     unlike = {number: columns for number, columns in layouts if columns != key}
     if not unlike:
         return SORTED_BY_KEY
@@ -174,32 +179,32 @@ def locate_rows(
 ) -> LocatedRows:
     """Where rows with a key in `ranges` may be: by directory, or all rows where the directory is of another key."""
     if not segments or not ranges:
-        none = np.zeros(0, np.int64)
-        return LocatedRows(Manifest.of(segments), none, none, none, np.zeros(0, bool))
+        empty = np.zeros(0, np.int64)
+        return LocatedRows(Manifest.of(segments), empty, empty, empty, np.zeros(0, bool))
     if sorted_by is not SORTED_BY_KEY:
         return _locate_in_layouts(segments, ranges, directories, sorted_by)
     lows, highs = [r.low for r in ranges], [r.high for r in ranges]
     manifest = Manifest.of(segments)
-    found = directories(manifest, lambda blobs: native_directory.lookup(blobs, lows, highs))
-    first = manifest.figures.start[found.blob]
-    exact = found.exact & (not any(r.open_ended for r in ranges))
-    return LocatedRows(manifest, found.blob, first + found.start, first + found.stop, exact)
+    candidates = directories(manifest, lambda blobs: native_directory.lookup(blobs, lows, highs))
+    first = manifest.arrays.start[candidates.blob]
+    exact = candidates.exact & (not any(r.open_ended for r in ranges))
+    return LocatedRows(manifest, candidates.blob, first + candidates.start, first + candidates.stop, exact)
 
 
 def _locate_in_layouts(
     segments: Sequence[Segment], ranges: Sequence[KeyRange], directories: DirectoryLoader, sorted_by: SortOrders
 ) -> LocatedRows:
-    """`locate_rows` among segments that are not all sorted alike."""
+    """`locate_rows` among segments that are not all sorted by the same columns."""
     longer = [s for s in segments if s.layout in sorted_by.longer]
     other = Manifest(s for s in segments if s.layout in sorted_by.other)
-    alike = [s for s in segments if s.layout not in sorted_by.longer and s.layout not in sorted_by.other]
-    wider = [
+    same = [s for s in segments if s.layout not in sorted_by.longer and s.layout not in sorted_by.other]
+    prefixes = [
         KeyRange(r.low, None if r.high is None else native_keys.successor(r.high), open_ended=True) for r in ranges
     ]
-    parts = [locate_rows(alike, ranges, directories), locate_rows(longer, wider, directories)]
+    parts = [locate_rows(same, ranges, directories), locate_rows(longer, prefixes, directories)]
     starts, stops = (np.array([getattr(s, end) for s in other], np.int64) for end in ("start", "stop"))
-    everything = np.arange(len(other), dtype=np.int64)
-    parts.append(LocatedRows(other, everything, starts, stops, np.zeros(len(other), bool)))
+    positions = np.arange(len(other), dtype=np.int64)
+    parts.append(LocatedRows(other, positions, starts, stops, np.zeros(len(other), bool)))
     offsets = np.cumsum([0, *(len(part.segments) for part in parts[:-1])])
     return LocatedRows(
         Manifest(segment for part in parts for segment in part.segments),
@@ -231,15 +236,15 @@ def probe_segments(
     sorted_by: SortOrders = SORTED_BY_KEY,
 ) -> pa.Table:
     """The rows of the selected segments whose key lies in `ranges`, with the columns of `schema`."""
-    found = locate_rows(selection.segments, ranges, directories, sorted_by)
-    if sorted_by is SORTED_BY_KEY:  # segments were looked through in their order: first those that are whole
-        edge = bool((found.segment >= len(selection.whole)).any())
+    located = locate_rows(selection.segments, ranges, directories, sorted_by)
+    if sorted_by is SORTED_BY_KEY:  # segments come in the order of the selection: first those that are whole
+        edge = bool((located.segment >= len(selection.whole)).any())
     else:
         inside = {segment.id for segment in selection.whole}
-        whole = np.array([segment.id in inside for segment in found.segments], bool)
-        edge = not bool(whole[found.segment].all())
-    inexact = not bool(found.exact.all())
-    return _read(found.spans(), selection, ranges, model, full, schema, reader, edge=edge, inexact=inexact)
+        whole = np.array([segment.id in inside for segment in located.segments], bool)
+        edge = not bool(whole[located.segment].all())
+    inexact = not bool(located.exact.all())
+    return _read(located.spans(), selection, ranges, model, full, schema, reader, edge=edge, inexact=inexact)
 
 
 def read_candidates(
@@ -250,14 +255,14 @@ def read_candidates(
     schema: pa.Schema,
     reader: SegmentFileReader,
 ) -> pa.Table:
-    """The rows of `spans` that are in the window, for one who looks at keys himself: some with others come along."""
+    """The rows of `spans` that are in the window; some have other keys, which the caller must leave out."""
     if selection.edge:
         return read_live_spans(spans, selection.edge_bounds(), model, schema, full, reader)
     return read_spans(spans, schema, full, reader)
 
 
 def read_matching(
-    found: Sequence[RowRange],
+    row_ranges: Sequence[RowRange],
     selection: Selection,
     ranges: Sequence[KeyRange],
     model: RowModel,
@@ -265,11 +270,11 @@ def read_matching(
     schema: pa.Schema,
     reader: SegmentFileReader,
 ) -> pa.Table:
-    """The rows of `found` that are in the window and whose key lies in `ranges`, with the columns of `schema`."""
+    """The rows of `row_ranges` that are in the window and whose key lies in `ranges`, with the columns of `schema`."""
     whole = {segment.id for segment in selection.whole}
-    edge = any(part.segment.id not in whole for part in found)
-    inexact = any(not part.exact for part in found)
-    spans = Spans.of(_by_file(found))
+    edge = any(row_range.segment.id not in whole for row_range in row_ranges)
+    inexact = any(not row_range.exact for row_range in row_ranges)
+    spans = Spans.of(_by_file(row_ranges))
     return _read(spans, selection, ranges, model, full, schema, reader, edge=edge, inexact=inexact)
 
 
@@ -291,18 +296,18 @@ def _read(
         # First the few bytes that decide, then only rows that count: the rest of a row may be long.
         names = [name for name in (model.time, model.expires) if name is not None] if edge else []
         names += [name for name in model.key if inexact and name not in names]
-        looked = read_spans(spans, pa.schema([full.field(name) for name in names]), full, reader)
-        mask = selection.bounds.mask(looked, model) if edge else np.ones(looked.num_rows, bool)
+        deciding = read_spans(spans, pa.schema([full.field(name) for name in names]), full, reader)
+        mask = selection.bounds.mask(deciding, model) if edge else np.ones(deciding.num_rows, bool)
         if inexact:
-            mask &= _in_ranges(model.encoded_keys(looked), ranges)
+            mask &= _in_ranges(model.encoded_keys(deciding), ranges)
         spans = spans.where(mask)
     return read_spans(spans, schema, full, reader)
 
 
-def _by_file(rows: Sequence[RowRange]) -> dict[str, list[tuple[int, int]]]:
+def _by_file(row_ranges: Sequence[RowRange]) -> dict[str, list[tuple[int, int]]]:
     files: dict[str, list[tuple[int, int]]] = {}
-    for part in rows:
-        files.setdefault(part.segment.file, []).append((part.start, part.stop))
+    for row_range in row_ranges:
+        files.setdefault(row_range.segment.file, []).append((row_range.start, row_range.stop))
     return files
 
 
@@ -314,13 +319,13 @@ def _in_ranges(keys: pa.Array, ranges: Sequence[KeyRange]) -> Bools:
         if points
         else pa.array(np.zeros(len(keys), bool))
     )
-    for item in ranges:
-        if item.is_point:
+    for key_range in ranges:
+        if key_range.is_point:
             continue
-        inside = pc.greater_equal(encoded, pa.scalar(item.low, pa.large_binary()))
-        if item.high is not None:
-            compare = pc.less if item.open_ended else pc.less_equal
-            inside = pc.and_(inside, compare(encoded, pa.scalar(item.high, pa.large_binary())))
+        inside = pc.greater_equal(encoded, pa.scalar(key_range.low, pa.large_binary()))
+        if key_range.high is not None:
+            compare = pc.less if key_range.open_ended else pc.less_equal
+            inside = pc.and_(inside, compare(encoded, pa.scalar(key_range.high, pa.large_binary())))
         mask = pc.or_(mask, inside)
-    found: Bools = mask.to_numpy(zero_copy_only=False)
-    return found
+    matches: Bools = mask.to_numpy(zero_copy_only=False)
+    return matches

@@ -1,4 +1,4 @@
-"""What the index needs to know of a stream's rows: when they happen, when they expire, and their search key.
+"""What the index needs to know of a stream's rows: their event time, their expiry and their search key.
 
 `RowModel` turns Arrow columns into the int64 microsecond arrays and encoded keys that the kernels work on.
 """
@@ -21,7 +21,8 @@ Bools = npt.NDArray[np.bool_]
 SEQ = "_seq"
 """The hidden column that keeps arrival order."""
 NEVER = (1 << 63) - 1
-_ABSURD = NEVER - 1
+"""The expiry of rows that never expire."""
+_LAST_TIME = NEVER - 1
 _HALF = 1 << 63
 _INTEGERS = {
     pa.int8().id: (-(1 << 7), (1 << 7) - 1), pa.int16().id: (-(1 << 15), (1 << 15) - 1),
@@ -65,18 +66,18 @@ class RowModel:
         if self.expires is not None:
             return to_microseconds(rows.column(self.expires))
         if self.lifetime is not None:
-            exp = np.where(ts >= _ABSURD - self.lifetime, _ABSURD, ts + self.lifetime)
+            exp = np.where(ts >= _LAST_TIME - self.lifetime, _LAST_TIME, ts + self.lifetime)
         else:
             exp = np.full(len(ts), NEVER, np.int64)
         return exp if self.floor is None else np.where(ts <= self.floor, ts + 1, exp), None
 
-    def oldest(self, now: int) -> int | None:
-        """Of rows that all live equally long, those at or before this event time are dead at `now`; None: no row is."""
+    def find_expiry_cutoff(self, now: int) -> int | None:
+        """The event time at or before which rows are dead at `now`; None if none are, or if that differs by row."""
         bounds = [] if self.lifetime is None else [now - self.lifetime]
         bounds += [] if self.floor is None else [self.floor]
         return max(bounds, default=None) if self.expires is None else None
 
-    def keyed(self, key: tuple[str, ...]) -> "RowModel":
+    def with_key(self, key: tuple[str, ...]) -> "RowModel":
         """The same rows under another search key."""
         return self if key == self.key else replace(self, key=key)
 
@@ -89,7 +90,7 @@ class RowModel:
         return native_rows.slots(times, self.origin, self.delta)
 
     def slot_end(self, slot: int) -> int:
-        """τ_j."""
+        """The end of a slot, in microseconds."""
         return self.origin + slot * self.delta
 
     def slot_of(self, time: int) -> int:
@@ -114,8 +115,8 @@ def to_microseconds(column: pa.Array | pa.ChunkedArray) -> tuple[Int64s, Bools |
     scale = _SCALE[unit]
     if scale == 1:
         return raw, valid
-    limit = _ABSURD // scale
-    return np.where(np.abs(raw) >= limit, _ABSURD, raw * scale), valid
+    limit = _LAST_TIME // scale
+    return np.where(np.abs(raw) >= limit, _LAST_TIME, raw * scale), valid
 
 
 def _filled(array: pa.Array) -> Int64s:
@@ -131,7 +132,7 @@ def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def encode_value(value: Any, kind: pa.DataType) -> bytes | None:
-    """One integer or text as the kernel encodes it, without an array of one value; None for what is not so plain."""
+    """One integer or text as the kernel encodes it, without an array (point lookups of `bench sql`), or None."""
     if type(value) is int:
         limits = _INTEGERS.get(kind.id)
         if limits is None or not limits[0] <= value <= limits[1]:
@@ -157,10 +158,10 @@ def encode_key(values: Sequence[Any], types: Sequence[pa.DataType], names: Seque
     for value, kind, name in zip(values, types, names, strict=False):
         try:
             plain = kind.value_type if pa.types.is_dictionary(kind) else kind
-            found = pa.array([value], plain)
-            if isinstance(value, float) and pa.types.is_integer(plain) and found[0].as_py() != value:
-                raise ValueError(f"{value} would become {found[0]}")
-            arrays.append(found)
+            array = pa.array([value], plain)
+            if isinstance(value, float) and pa.types.is_integer(plain) and array[0].as_py() != value:
+                raise ValueError(f"{value} would become {array[0]}")
+            arrays.append(array)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError, ValueError):
             raise SearchKeyError(f"search key column {name!r} is of type {kind}, which {value!r} is not") from None
     encoded: bytes = native_keys.encode(arrays)[0].as_py()

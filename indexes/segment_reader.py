@@ -1,6 +1,6 @@
-"""Segment files: how row ranges of them are read, with footers and maps kept, and damage told in our words.
+"""Reading segment files by row range: by page from mapped memory where our own reader can, with pyarrow elsewhere.
 
-Reading rows by range: by page from mapped memory where our own reader can, by row group with pyarrow elsewhere.
+Footers and maps are kept between reads. A damaged file raises `DamageError`, which names it.
 """
 
 import os
@@ -23,12 +23,13 @@ from windrow.indexes.segments import Segment
 from windrow.indexes.selection import ColumnLimits, WindowBounds
 from windrow.native import parquet_reader
 from windrow.native import rows as native_rows
+from windrow.native.parquet_reader import FileLayout, FileMap
 
 _DAMAGE = (pa.lib.ArrowException, OSError, ValueError, MemoryError)
 """What pyarrow raises when a file is not what it was."""
 _CACHED_FOOTERS = 4096
 _CACHED_MAPS = 8192
-"""Addresses and not descriptors: Linux lets a process have some 65,000."""
+"""Maps take addresses and no descriptors: Linux lets a process have some 65,000."""
 
 
 class SegmentFileReader:
@@ -37,10 +38,10 @@ class SegmentFileReader:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._footers: OrderedDict[str, tuple[pq.FileMetaData, np.ndarray[Any, Any]]] = OrderedDict()
-        self._maps: OrderedDict[str, tuple[pa.Schema, parquet_reader.FileMap, parquet_reader.Layout]] = OrderedDict()
+        self._maps: OrderedDict[str, tuple[pa.Schema, FileMap, FileLayout]] = OrderedDict()
         self._columns: dict[str, frozenset[str]] = {}
-        self._packed: set[str] = set()
-        self._written: OrderedDict[str, None] = OrderedDict()
+        self._compressed: set[str] = set()
+        self._trusted: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
 
     def path(self, file: str) -> Path:
@@ -50,41 +51,41 @@ class SegmentFileReader:
     def open(self, file: str) -> tuple[pq.ParquetFile, Any]:
         """An open Parquet file and the first row of each of its row groups (with the total at the end)."""
         with self._lock:
-            known = self._footers.get(file)
+            cached = self._footers.get(file)
         try:
             source = pa.memory_map(str(self.path(file)))
-            opened = pq.ParquetFile(source, metadata=known[0] if known else None, page_checksum_verification=True)
+            opened = pq.ParquetFile(source, metadata=cached[0] if cached else None, page_checksum_verification=True)
         except FileNotFoundError:
             raise _missing(file) from None
         except _DAMAGE as error:
             raise DamageError(
                 f"segment file {file} cannot be read ({_first_line(error)}); run 'windrow check'"
             ) from None
-        if known is None:
+        if cached is None:
             footer = opened.metadata
             counts = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
-            known = (footer, np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64))
+            cached = (footer, np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64))
             with self._lock:
-                self._footers[file] = known
+                self._footers[file] = cached
                 while len(self._footers) > _CACHED_FOOTERS:
                     self._footers.popitem(last=False)
-        return opened, known[1]
+        return opened, cached[1]
 
-    def mapped(self, file: str, schema: pa.Schema) -> tuple[parquet_reader.FileMap, parquet_reader.Layout]:
-        """A whole file as memory, and where its columns lie, for reading single rows without its row groups.
+    def map_file(self, file: str, schema: pa.Schema) -> tuple[FileMap, FileLayout]:
+        """Map a whole file, and find where its columns lie, to read single rows and not whole row groups.
 
         Args:
             file: Of the catalog.
             schema: The stream's schema.
         """
         with self._lock:
-            known = self._maps.get(file)
-        if known is not None and known[0] is schema:
-            return known[1], known[2]
+            cached = self._maps.get(file)
+        if cached is not None and cached[0] is schema:
+            return cached[1], cached[2]
         try:
             memory = _map(f"{self._root}/{file}")
-            layout = parquet_reader.open_layout(memory, schema)
-            layout.trusted = file in self._written
+            layout = parquet_reader.open_file_layout(memory, schema)
+            layout.trusted = file in self._trusted
         except FileNotFoundError:
             raise _missing(file) from None
         except (parquet_reader.Damaged, parquet_reader.Declined, OSError, ValueError) as error:
@@ -92,43 +93,41 @@ class SegmentFileReader:
         with self._lock:
             self._maps[file] = (schema, memory, layout)
             if layout.packed or layout.declined:
-                self._packed.add(file)
+                self._compressed.add(file)
             while len(self._maps) > _CACHED_MAPS:
                 self._maps.popitem(last=False)
         return memory, layout
 
-    def mapped_all(
-        self, files: Sequence[str], schema: pa.Schema
-    ) -> list[tuple[parquet_reader.FileMap, parquet_reader.Layout]]:
-        """`mapped` of many files."""
+    def map_files(self, files: Sequence[str], schema: pa.Schema) -> list[tuple[FileMap, FileLayout]]:
+        """`map_file` of many files."""
         with self._lock:
-            known = [self._maps.get(file) for file in files]
+            cached = [self._maps.get(file) for file in files]
         return [
-            (each[1], each[2]) if each is not None and each[0] is schema else self.mapped(file, schema)
-            for file, each in zip(files, known, strict=True)
+            (entry[1], entry[2]) if entry is not None and entry[0] is schema else self.map_file(file, schema)
+            for file, entry in zip(files, cached, strict=True)
         ]
 
-    def unpacks(self, files: Iterable[str]) -> bool:
-        """Whether some of these files that were read before have pages that are compressed, or not ours to read."""
-        return not self._packed.isdisjoint(files)
+    def has_compressed(self, files: Iterable[str]) -> bool:
+        """Whether some of these files, as far as they were read before, are compressed or left to pyarrow."""
+        return not self._compressed.isdisjoint(files)
 
     def columns(self, file: str) -> frozenset[str]:
         """The names of a file's columns: one that was written before a column was added lacks it."""
-        known = self._columns.get(file)
-        if known is None:
-            known = frozenset(self.open(file)[0].schema_arrow.names)
+        names = self._columns.get(file)
+        if names is None:
+            names = frozenset(self.open(file)[0].schema_arrow.names)
             with self._lock:
                 if len(self._columns) > _CACHED_FOOTERS:
                     self._columns.clear()
-                self._columns[file] = known
-        return known
+                self._columns[file] = names
+        return names
 
     def trust(self, files: Iterable[str]) -> None:
-        """Files that this process has just written: their pages need not be compared with their checksums."""
+        """Note files that this process has just written: their pages need not be compared with their checksums."""
         with self._lock:
-            self._written.update(dict.fromkeys(files))
-            while len(self._written) > _CACHED_MAPS:
-                self._written.popitem(last=False)
+            self._trusted.update(dict.fromkeys(files))
+            while len(self._trusted) > _CACHED_MAPS:
+                self._trusted.popitem(last=False)
 
     def forget(self, files: Iterable[str]) -> None:
         """Drop what is known of files that are gone."""
@@ -136,7 +135,7 @@ class SegmentFileReader:
             for file in files:
                 self._footers.pop(file, None)
                 self._maps.pop(file, None)
-                self._packed.discard(file)
+                self._compressed.discard(file)
                 self._columns.pop(file, None)
 
     def retain(self, folder: str, files: set[str]) -> None:
@@ -144,7 +143,7 @@ class SegmentFileReader:
         with self._lock:
             for file in [file for file in self._maps if file.startswith(folder) and file not in files]:
                 del self._maps[file]
-                self._packed.discard(file)
+                self._compressed.discard(file)
 
     def batches(
         self, file: str, start: int, stop: int, columns: Sequence[str], chunk_bytes: int = 8 << 20
@@ -167,7 +166,7 @@ class SegmentFileReader:
 
 
 def read_row_groups(opened: pq.ParquetFile, groups: list[int], columns: list[str], file: str) -> pa.Table:
-    """Row groups of an open file, with damage told in our words."""
+    """Read row groups of an open file; damage raises `DamageError`."""
     try:
         return opened.read_row_groups(groups, columns=columns, use_threads=False)
     except _DAMAGE as error:
@@ -175,16 +174,16 @@ def read_row_groups(opened: pq.ParquetFile, groups: list[int], columns: list[str
 
 
 def conform_to_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """`table` with the columns of `schema`: older files lack added columns, Spark's files lack Arrow's own types."""
+    """Give `table` the columns of `schema`: older files lack added columns, Spark's files lack Arrow's own types."""
     if table.schema.equals(schema):
         return table
     columns = []
     for field in schema:
-        at = table.schema.get_field_index(field.name)
-        if at < 0:
+        position = table.schema.get_field_index(field.name)
+        if position < 0:
             columns.append(pa.nulls(table.num_rows, field.type))
         else:
-            column = table.column(at)
+            column = table.column(position)
             columns.append(column if column.type.equals(field.type) else _cast(column, field.type))
     return pa.table(columns, schema=schema) if columns else table.select([])
 
@@ -200,10 +199,10 @@ def _encode(chunk: pa.Array, kind: pa.DictionaryType) -> pa.Array:
     return plain.cast(kind.value_type).dictionary_encode().cast(kind)
 
 
-def _map(path: str) -> parquet_reader.FileMap:
+def _map(path: str) -> FileMap:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return parquet_reader.FileMap(descriptor, os.fstat(descriptor).st_size)
+        return FileMap(descriptor, os.fstat(descriptor).st_size)
     finally:
         os.close(descriptor)
 
@@ -221,7 +220,7 @@ RangesByFile = Mapping[str, Sequence[tuple[int, int]]]
 
 @dataclass(frozen=True)
 class Spans:
-    """Row ranges of several files, as arrays: thousands of them are handled without a step in Python for each."""
+    """Row ranges of several files, as arrays: thousands of them are handled without a Python step for each."""
 
     files: tuple[str, ...]
     part: Int64s
@@ -241,35 +240,36 @@ class Spans:
     def of_segments(cls, segments: Iterable[Segment]) -> "Spans":
         """Whole segments, in their order."""
         manifest = Manifest.of(segments)
-        file, start, rows = manifest.figures.file, manifest.figures.start, manifest.figures.rows
-        first, part = native_rows.numbered(np.ascontiguousarray(file))
-        return cls(tuple([manifest[at].file for at in first]), part, np.ascontiguousarray(start), start + rows)
+        file, start, rows = manifest.arrays.file, manifest.arrays.start, manifest.arrays.rows
+        first, part = native_rows.number_distinct(np.ascontiguousarray(file))
+        files = tuple([manifest[position].file for position in first])
+        return cls(files, part, np.ascontiguousarray(start), start + rows)
 
     def where(self, mask: Bools) -> "Spans":
         """Those of the rows (in their order) for which `mask` is true."""
         if bool(mask.all()):
             return self
-        kept = self.start < self.stop
-        part, start, stop = self.part[kept], self.start[kept], self.stop[kept]
+        nonempty = self.start < self.stop
+        part, start, stop = self.part[nonempty], self.start[nonempty], self.stop[nonempty]
         offsets = np.concatenate(([0], np.cumsum(stop - start)))
         before, after = np.concatenate(([False], mask[:-1])), np.concatenate((mask[1:], [False]))
         before[offsets[:-1]] = False  # a run never crosses from one range into the next
         after[offsets[1:] - 1] = False
         first, last = np.flatnonzero(mask & ~before), np.flatnonzero(mask & ~after) + 1
-        home = np.searchsorted(offsets, first, side="right") - 1
-        shift = start[home] - offsets[home]
-        return Spans(self.files, part[home], first + shift, last + shift)
+        range_of = np.searchsorted(offsets, first, side="right") - 1
+        shift = start[range_of] - offsets[range_of]
+        return Spans(self.files, part[range_of], first + shift, last + shift)
 
     def by_file(self) -> dict[str, list[tuple[int, int]]]:
-        """One by one, for readers that know no better; ranges of a file come together."""
-        found: dict[str, list[tuple[int, int]]] = {}
+        """The ranges of each file one by one, for readers that cannot take arrays."""
+        ranges: dict[str, list[tuple[int, int]]] = {}
         for part, start, stop in zip(self.part.tolist(), self.start.tolist(), self.stop.tolist(), strict=True):
-            found.setdefault(self.files[part], []).append((start, stop))
-        return found
+            ranges.setdefault(self.files[part], []).append((start, stop))
+        return ranges
 
     @property
     def rows(self) -> int:
-        """How many rows."""
+        """Rows of all ranges together."""
         return int((self.stop - self.start).sum())
 
 
@@ -284,7 +284,7 @@ def read_spans(spans: Spans, schema: pa.Schema, full: pa.Schema, reader: Segment
     """
     if not schema.names:
         return read_spans(spans, pa.schema([full.field(0)]), full, reader).select([])
-    mapped = reader.mapped_all(spans.files, full)
+    mapped = reader.map_files(spans.files, full)
     if any(name in layout.declined for _, layout in mapped if layout.declined for name in schema.names):
         return _one_by_one(spans, schema, full, reader)
     try:
@@ -304,7 +304,7 @@ def _one_by_one(spans: Spans, schema: pa.Schema, full: pa.Schema, reader: Segmen
     tables = [schema.empty_table()]
     for part, start, stop in zip(spans.part.tolist(), spans.start.tolist(), spans.stop.tolist(), strict=True):
         file = spans.files[part]
-        memory, layout = reader.mapped(file, full)
+        memory, layout = reader.map_file(file, full)
         try:
             tables.append(parquet_reader.read_ranges([(memory, layout, [start], [stop])], schema.names, full))
         except parquet_reader.Declined:
@@ -321,8 +321,8 @@ def _damaged(file: str, error: ValueError) -> DamageError:
 def read_within_limits(
     spans: Spans, limits: ColumnLimits, schema: pa.Schema, full: pa.Schema, reader: SegmentFileReader
 ) -> pa.RecordBatch | None:
-    """Those of the rows that are within limits, in one pass; None if our own reader cannot. Else as `read_spans`."""
-    mapped = reader.mapped_all(spans.files, full)
+    """The rows that are within limits, in one pass; None if pyarrow must read them. Arguments as of `read_spans`."""
+    mapped = reader.map_files(spans.files, full)
     try:
         return parquet_reader.read_live(mapped, spans.part, spans.start, spans.stop, limits, schema, full)
     except parquet_reader.Declined:
@@ -332,13 +332,13 @@ def read_within_limits(
 
 
 def split_at_row_groups(segment: Segment, full: pa.Schema, reader: SegmentFileReader) -> list[tuple[int, int]]:
-    """A segment cut at the row groups of its file."""
-    _, layout = reader.mapped(segment.file, full)
+    """The parts of a segment in the row groups of its file."""
+    _, layout = reader.map_file(segment.file, full)
     return list(pairwise([segment.start, *layout.cuts(segment.start, segment.stop), segment.stop]))
 
 
-def count_unmapped_bytes(arrays: Iterable[pa.Array], memory: parquet_reader.FileMap) -> int:
-    """Bytes of arrays without texts that lie in a mapped file."""
+def count_unmapped_bytes(arrays: Iterable[pa.Array], memory: FileMap) -> int:
+    """Bytes of arrays, without text that lies in a mapped file."""
     size = 0
     for array in arrays:
         buffers = array.buffers()
@@ -350,8 +350,8 @@ def count_unmapped_bytes(arrays: Iterable[pa.Array], memory: parquet_reader.File
 def read_row_group(
     file: str, start: int, stop: int, schema: pa.Schema, full: pa.Schema, reader: SegmentFileReader
 ) -> pa.RecordBatch | None:
-    """One row range of one file; None if our own reader cannot."""
-    memory, layout = reader.mapped(file, full)
+    """One row range of one file; None if pyarrow must read it."""
+    memory, layout = reader.map_file(file, full)
     try:
         return parquet_reader.read_rows(memory, layout, start, stop, schema, full)
     except parquet_reader.Declined:
@@ -363,14 +363,14 @@ def read_row_group(
 def read_live_spans(
     spans: Spans, bounds: WindowBounds, model: RowModel, schema: pa.Schema, full: pa.Schema, reader: SegmentFileReader
 ) -> pa.Table:
-    """Those of the rows that are in the window: times are looked at first, then only live rows are copied."""
+    """The rows that are in the window: times are read first, then only live rows are copied."""
     limits = bounds.limits(model, full)
     if limits is not None and schema.names:
-        found = read_within_limits(spans, limits, schema, full, reader)
-        if found is not None:
-            return pa.Table.from_batches([found], schema)
+        batch = read_within_limits(spans, limits, schema, full, reader)
+        if batch is not None:
+            return pa.Table.from_batches([batch], schema)
     timed = [name for name in (model.time, model.expires) if name is not None]
-    declined = [reader.mapped(file, full)[1].declined for file in spans.files]
+    declined = [reader.map_file(file, full)[1].declined for file in spans.files]
     if any(name in reasons for reasons in declined if reasons for name in (*timed, *schema.names)):
         wide = pa.schema([*schema, *(full.field(name) for name in timed if name not in schema.names)])
         return bounds.filter(read_spans(spans, wide, full, reader), model).select(schema.names)

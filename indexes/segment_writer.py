@@ -1,12 +1,8 @@
-"""Segment files, as they are written: rows gathered in storage order, row groups that never straddle two segments.
+"""Writing segment files: rows gathered in storage order, row groups that never hold rows of two segments.
 
 Rows that gain from neither dictionary nor compression go straight from where they lie into the file's pages
-(`native/parquet_writer.pyx`); pyarrow writes the others. Row groups are sized in bytes, so that a row range costs
-what it holds and not more.
-
-Which columns of a file are worth a dictionary or compression: judged on a few rows, and for the files that follow.
-
-Rows of one stream are alike, those of two streams with the same columns need not be: every stream has a judge.
+(`native/parquet_writer.pyx`); pyarrow writes the others. Which columns gain is decided on a few rows of a stream, and
+kept for the files that follow.
 """
 
 from collections.abc import Sequence
@@ -21,29 +17,34 @@ from windrow.indexes.row_model import Int64s
 from windrow.native import parquet_writer
 
 WriterSettings = dict[str, Any]
-"""How columns are written, in pyarrow's words."""
+"""How columns are written: arguments of pyarrow's writer."""
+
+# What is worth a dictionary or compression, as shares of a row's bytes (update and probe lines of `bench core`).
 _SAMPLE_ROWS = 1024
 _SAMPLE_BYTES = 128 << 10
-_WORTH_SAVING = 0.1
-"""The share of a row's bytes that compressing a column must save."""
-_WORTH_LEAVING = 0.25
-"""The share that all of them must save where nothing else keeps rows from being written, and read, as they are: a
-search key that repeats, compressed alone, made probes of a view twenty times as long and saved a seventh of its
-bytes."""
-_WORTH_NAMING = 0.02
-"""The share that a column of repeating texts must have to get a dictionary; numbers must have `_WORTH_SAVING`."""
+_COLUMN_SAVING = 0.1
+"""Compressing a column must save so much."""
+_ROW_SAVING = 0.25
+"""All compressed columns together must save so much, where no column has a dictionary: otherwise rows are written, and
+read, as they are. A search key that repeats, compressed alone, made probes of a view twenty times as long and saved a
+seventh of its bytes."""
+_DICTIONARY_SHARE = 0.02
+"""A column of repeating text must have so much to get a dictionary; one of numbers `_COLUMN_SAVING`."""
 _FILES_PER_CHOICE = 64
-"""Files that are written before columns are judged anew."""
+"""Files that are written before the next choice."""
 
 
 class EncodingChooser:
-    """Says how the files of one stream are written, and remembers it as long as the columns stay what they are."""
+    """Chooses how the files of one stream are written, and keeps to it for some files while the schema stays the same.
+
+    Every stream has its own: rows of one stream are alike, those of two streams with the same columns need not be.
+    """
 
     def __init__(self) -> None:
-        self._known: tuple[pa.Schema, list[str], WriterSettings] | None = None
-        self._left = 0
+        self._choice: tuple[pa.Schema, list[str], WriterSettings] | None = None
+        self._files_left = 0
 
-    def settings(self, table: pa.Table, order: Int64s | None, sorted_by: Sequence[str]) -> WriterSettings:
+    def choose_settings(self, table: pa.Table, order: Int64s | None, sorted_by: Sequence[str]) -> WriterSettings:
         """How a file that begins with these rows is written.
 
         Args:
@@ -51,13 +52,13 @@ class EncodingChooser:
             order: Which of them, in the order of the file; None for all as they are.
             sorted_by: Columns whose minimum and maximum per row group are worth keeping.
         """
-        names, known = list(sorted_by), self._known
-        self._left -= 1
-        if known is not None and self._left >= 0 and known[0].equals(table.schema) and known[1] == names:
-            return known[2]
+        names, choice = list(sorted_by), self._choice
+        self._files_left -= 1
+        if choice is not None and self._files_left >= 0 and choice[0].equals(table.schema) and choice[1] == names:
+            return choice[2]
         sample = table.slice(0, _SAMPLE_ROWS) if order is None else table.take(pa.array(order[:_SAMPLE_ROWS]))
         settings = choose_column_settings(sample, names)
-        self._known, self._left = (table.schema, names, settings), _FILES_PER_CHOICE - 1
+        self._choice, self._files_left = (table.schema, names, settings), _FILES_PER_CHOICE - 1
         return settings
 
 
@@ -69,39 +70,41 @@ def is_plain(settings: WriterSettings) -> bool:
 
 
 def choose_column_settings(sample: pa.Table, sorted_by: list[str]) -> WriterSettings:
-    """Dictionary and compression only for columns that gain from them, judged on a few rows.
+    """Dictionary and compression only for columns that gain from them, decided on a few rows.
 
-    Compression must pay for the row, not for the column: single rows are read by page, and squeezing eight bytes
-    beside a thousand would only make each of them dearer.
+    Compression must save a share of the row, not of the column: single rows are read by page, and to compress eight
+    bytes beside a thousand would only make each of them slower to read.
     """
     rows = max(1, min(_SAMPLE_ROWS, sample.num_rows))
     picked = sample.slice(0, max(64, min(rows, _SAMPLE_BYTES * sample.num_rows // max(1, sample.nbytes))))
     total = max(1, picked.nbytes)
     codec = pa.Codec("lz4_raw")
-    dictionary, squeezed = [], {}
+    dictionary, compressed = [], {}
     for field, column in zip(picked.schema, picked.columns, strict=True):
-        if pa.types.is_dictionary(field.type) or (column.nbytes > _least(field.type) * total and _repeats(column)):
+        if pa.types.is_dictionary(field.type) or (
+            column.nbytes > _least_share(field.type) * total and _repeats(column)
+        ):
             dictionary.append(field.name)
-        elif (saved := _saving(column, codec)) > _WORTH_SAVING * total:
-            squeezed[field.name] = saved
-    if not dictionary and sum(squeezed.values()) < _WORTH_LEAVING * total:
-        squeezed.clear()
+        elif (saved := _saving(column, codec)) > _COLUMN_SAVING * total:
+            compressed[field.name] = saved
+    if not dictionary and sum(compressed.values()) < _ROW_SAVING * total:
+        compressed.clear()
     nested = any(pa.types.is_nested(field.type) for field in picked.schema)
-    codecs = {name: "lz4" if name in squeezed else "none" for name in picked.schema.names}
+    codecs = {name: "lz4" if name in compressed else "none" for name in picked.schema.names}
     return {
         "use_dictionary": dictionary or False,
         "write_statistics": [name for name in sorted_by if _has_extremes(picked.schema.field(name).type)] or False,
         "version": "2.6",
         "write_page_checksum": True,
-        "compression": ("lz4" if squeezed else "none") if nested else codecs,
+        "compression": ("lz4" if compressed else "none") if nested else codecs,
     }
 
 
-def _least(kind: pa.DataType) -> float:
+def _least_share(kind: pa.DataType) -> float:
     """The share of a row's bytes that a column must have for a dictionary to be worth it."""
     if pa.types.is_nested(kind):
         return 1.0
-    return _WORTH_SAVING if pa.types.is_primitive(kind) else _WORTH_NAMING
+    return _COLUMN_SAVING if pa.types.is_primitive(kind) else _DICTIONARY_SHARE
 
 
 def _has_extremes(kind: pa.DataType) -> bool:
@@ -140,7 +143,7 @@ class SegmentFileWriter:
         schema: Of the rows, with `_seq`.
         row_group_bytes: Aimed size of a row group.
         sorted_by: Columns whose minimum and maximum per row group are worth keeping.
-        judge: Says which columns are worth a dictionary or compression; without one, the first rows do.
+        chooser: Chooses which columns get a dictionary or compression; without one, the first rows decide.
     """
 
     def __init__(
@@ -149,14 +152,14 @@ class SegmentFileWriter:
         schema: pa.Schema,
         row_group_bytes: int,
         sorted_by: Sequence[str] = (),
-        judge: EncodingChooser | None = None,
+        chooser: EncodingChooser | None = None,
     ) -> None:
         self._sink = sink
-        self._judge = judge or EncodingChooser()
+        self._chooser = chooser or EncodingChooser()
         self._schema = schema
         self._row_group_bytes = row_group_bytes
         self._sorted_by = list(sorted_by)
-        self._output: _Pages | _Arrow | None = None
+        self._output: _PlainOutput | _ArrowOutput | None = None
         self._pending: list[tuple[pa.Table, Int64s | None]] = []
         self._pending_bytes = 0
         self.rows = 0
@@ -164,7 +167,7 @@ class SegmentFileWriter:
     @property
     def digest(self) -> str | None:
         """XXH3 of the closed file's bytes, if it is known without reading them again."""
-        return self._output.pages.digest if isinstance(self._output, _Pages) else None
+        return self._output.pages.digest if isinstance(self._output, _PlainOutput) else None
 
     def add(self, table: pa.Table, order: Int64s | None = None, *, last: bool = True) -> None:
         """Append rows of one segment: those of `table`, or those that `order` names, in its order.
@@ -179,7 +182,7 @@ class SegmentFileWriter:
             self._flush()
 
     def _flush(self) -> None:
-        table, order = _joined(self._pending)
+        table, order = _join(self._pending)
         rows, size = table.num_rows if order is None else len(order), self._pending_bytes
         self._pending, self._pending_bytes = [], 0
         if self._output is None:
@@ -187,14 +190,14 @@ class SegmentFileWriter:
         if rows:
             self._output.write(table, order, compute_group_rows(rows, size, self._row_group_bytes))
 
-    def _begin(self, table: pa.Table, order: Int64s | None) -> "_Pages | _Arrow":
-        settings = self._judge.settings(table, order, self._sorted_by)
+    def _begin(self, table: pa.Table, order: Int64s | None) -> "_PlainOutput | _ArrowOutput":
+        settings = self._chooser.choose_settings(table, order, self._sorted_by)
         if is_plain(settings):
             try:
-                return _Pages(self._sink, self._schema, settings["write_statistics"] or ())
+                return _PlainOutput(self._sink, self._schema, settings["write_statistics"] or ())
             except parquet_writer.Declined:
                 pass
-        return _Arrow(self._sink, self._schema, settings)
+        return _ArrowOutput(self._sink, self._schema, settings)
 
     def close(self) -> None:
         """Write what is pending and the footer."""
@@ -204,14 +207,14 @@ class SegmentFileWriter:
             self._output.close()
 
 
-class _Pages:
-    """Rows as plain pages, by our own writer."""
+class _PlainOutput:
+    """Writes rows as plain pages, by our own writer."""
 
     def __init__(self, sink: Any, schema: pa.Schema, extremes: Sequence[str]) -> None:
         self.pages = parquet_writer.PageWriter(sink, schema, extremes)
 
     def write(self, table: pa.Table, order: Int64s | None, per_group: int) -> None:
-        columns = [_one(column) for column in table.columns]
+        columns = [_combine(column) for column in table.columns]
         picked = np.arange(table.num_rows, dtype=np.int64) if order is None else order
         for start in range(0, len(picked), per_group):
             self.pages.add_group(columns, picked[start : start + per_group])
@@ -220,8 +223,8 @@ class _Pages:
         self.pages.close()
 
 
-class _Arrow:
-    """Rows as pyarrow writes them, with dictionaries and compression."""
+class _ArrowOutput:
+    """Writes rows by pyarrow, with dictionaries and compression."""
 
     def __init__(self, sink: Any, schema: pa.Schema, settings: dict[str, Any]) -> None:
         self._writer = pq.ParquetWriter(sink, schema, **settings)
@@ -239,23 +242,23 @@ class _Arrow:
             self._writer.is_open = False
 
 
-def _one(column: pa.ChunkedArray) -> pa.Array:
+def _combine(column: pa.ChunkedArray) -> pa.Array:
     if column.num_chunks == 1:
         return column.chunk(0)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
-def _joined(pending: Sequence[tuple[pa.Table, Int64s | None]]) -> tuple[pa.Table, Int64s | None]:
-    """Several pieces as one."""
+def _join(pending: Sequence[tuple[pa.Table, Int64s | None]]) -> tuple[pa.Table, Int64s | None]:
+    """Several tables with their orders as one."""
     if len(pending) == 1:
         return pending[0]
     table = pa.concat_tables([piece for piece, _ in pending])
     if all(order is None for _, order in pending):
         return table, None
-    orders, before = [], 0
+    orders, rows_before = [], 0
     for piece, order in pending:
-        orders.append((np.arange(piece.num_rows, dtype=np.int64) if order is None else order) + before)
-        before += piece.num_rows
+        orders.append((np.arange(piece.num_rows, dtype=np.int64) if order is None else order) + rows_before)
+        rows_before += piece.num_rows
     return table, np.concatenate(orders)
 
 

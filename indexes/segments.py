@@ -10,10 +10,10 @@ import numpy.typing as npt
 Int64s = npt.NDArray[np.int64]
 
 Histogram = bytes
-"""Rows per slot: see `pack_histogram`."""
+"""How many rows each slot has, as bytes: see `pack_histogram`."""
 
 SEQ_BITS = 36
-"""Low bits of a row's sequence: its place among the rows of its slide. The slide's ordinal is above."""
+"""Low bits of a row's sequence number: its position in its slide. The others are the slide's ordinal."""
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
@@ -55,21 +55,8 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fal
 
     def dead(self, slide: int) -> int:
         """How many rows are dead at `slide`."""
-        slots, upto = _added_up(self.expiries)
-        return int(upto[bisect_right(slots, slide)])
-
-    def expired_between(self, previous: int, slide: int) -> int:
-        """How many rows expire in the slots (previous, slide]."""
-        slots, upto = _added_up(self.expiries)
-        return int(upto[bisect_right(slots, slide)] - upto[bisect_right(slots, previous)])
-
-    def last_expiry_slot(self) -> int:
-        """The slot at which the whole segment is dead."""
-        return int(unpack_histogram(self.expiries)[0][-1])
-
-    def first_expiry_slot(self) -> int:
-        """The slot at which the first row dies."""
-        return int(unpack_histogram(self.expiries)[0][0])
+        slots, rows_before = _cumulative_histogram(self.expiries)
+        return int(rows_before[bisect_right(slots, slide)])
 
     def live_bytes(self, slide: int) -> int:
         """Estimated bytes of the rows that are live at `slide`."""
@@ -83,14 +70,14 @@ def pack_histogram(slots: Int64s, counts: Int64s) -> Histogram:
 
 def unpack_histogram(packed: Histogram) -> tuple[Int64s, Int64s]:
     """The inverse of `pack_histogram`, without copying."""
-    both = np.frombuffer(packed, "<i8")
-    half = len(both) // 2
-    return both[:half], both[half:]
+    numbers = np.frombuffer(packed, "<i8")
+    half = len(numbers) // 2
+    return numbers[:half], numbers[half:]
 
 
 @lru_cache(maxsize=1 << 14)
-def _added_up(packed: Histogram) -> tuple[Int64s, Int64s]:
-    """Slots, and how many rows there are in front of each and at the end: a slide asks it of each segment again."""
+def _cumulative_histogram(packed: Histogram) -> tuple[Int64s, Int64s]:
+    """Slots, and the rows before each of them and in all; cached because every slide needs it of each segment."""
     slots, counts = unpack_histogram(packed)
     return slots, np.concatenate(([0], np.cumsum(counts)))
 

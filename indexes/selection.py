@@ -1,7 +1,10 @@
-"""Which segments a window can need, and which of their rows: pruned by time and expiry, exact by row at the edges."""
+"""Which segments a window can need, and which of their rows: pruned by time and expiry, exact by row at the edges.
+
+A segment is left out only if none of its rows can be in the window; where only some can be, rows are filtered.
+"""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -13,7 +16,8 @@ from windrow.indexes.segments import Segment
 
 ColumnLimits = list[tuple[str, int, int]]
 """Columns and the values that are kept: above the first number, up to the second."""
-_KNOWN = 8
+_CACHED_WINDOWS = 8
+"""Selections that a manifest remembers."""
 _FIRST, _LAST = -(1 << 63), (1 << 63) - 1
 
 
@@ -43,22 +47,22 @@ class WindowBounds:
 
     @property
     def is_of_expiry(self) -> bool:
-        """Whether every row is in the window as long as it lives."""
+        """Whether a row is in the window as long as it lives."""
         return self.after is None and self.upto == _LAST
 
     def limits(self, model: RowModel, schema: pa.Schema) -> ColumnLimits | None:
         """The window as bounds on columns of microseconds, or None if the rows' times have to be computed first."""
         if model.expires is None and model.floor is not None:
             return None
-        after, oldest = self.after, model.oldest(self.now)
+        after, oldest = self.after, model.find_expiry_cutoff(self.now)
         if oldest is not None:
             after = oldest if after is None else max(after, oldest)
-        found = [] if model.expires is None else [(model.expires, self.now, _LAST)]
-        if after is not None or self.upto < _LAST or not found:
-            found.append((model.time, _FIRST if after is None else after, self.upto))
-        kinds = [schema.field(name).type for name, _, _ in found]
+        limits = [] if model.expires is None else [(model.expires, self.now, _LAST)]
+        if after is not None or self.upto < _LAST or not limits:
+            limits.append((model.time, _FIRST if after is None else after, self.upto))
+        kinds = [schema.field(name).type for name, _, _ in limits]
         exact = all(pa.types.is_timestamp(kind) and kind.unit == "us" for kind in kinds)
-        return found if exact and all(_FIRST <= low <= _LAST for _, low, _ in found) else None
+        return limits if exact and all(_FIRST <= low <= _LAST for _, low, _ in limits) else None
 
     def mask(self, table: pa.Table, model: RowModel) -> Bools:
         """Which rows are in the window; `table` must have the time and expiry columns."""
@@ -82,40 +86,40 @@ class Selection:
     """All rows count: no filter is needed."""
     edge: tuple[Segment, ...]
     """Rows must be filtered."""
+    joined: Manifest | None = field(default=None, repr=False, compare=False)
+    """Both together, if they were made from one manifest."""
 
     def edge_bounds(self) -> WindowBounds:
-        """The bounds without an upper one, if no row of an edge segment is beyond it: less to look at in each row."""
-        if bool((Manifest.of(self.edge).figures.max_ts > self.bounds.upto).any()):
+        """The bounds without the upper one, if no row of an edge segment is beyond it: less to compare in each row."""
+        if bool((Manifest.of(self.edge).arrays.max_ts > self.bounds.upto).any()):
             return self.bounds
         return WindowBounds(self.bounds.after, _LAST, self.bounds.now)
 
     @cached_property
     def segments(self) -> Manifest:
-        """All of them."""
-        return Manifest.of(self.whole).then(Manifest.of(self.edge))
+        """All of them, first those that are whole."""
+        return Manifest.of(self.whole).concat(Manifest.of(self.edge)) if self.joined is None else self.joined
 
 
 def select_segments(segments: Iterable[Segment], bounds: WindowBounds) -> Selection:
-    """Prune `segments` to those that the window needs; a manifest remembers it, since many ask between two slides."""
+    """Prune `segments` to those that the window needs; cached, because many queries ask between two slides."""
     manifest = Manifest.of(segments)
-    known = manifest.selected
-    found: Selection | None = known.get(bounds)
-    if found is None:
-        if len(known) >= _KNOWN:
-            known.clear()
-        found = known[bounds] = _select(manifest, bounds)
-    return found
+    cache = manifest.selections
+    selection: Selection | None = cache.get(bounds)
+    if selection is None:
+        if len(cache) >= _CACHED_WINDOWS:
+            cache.clear()
+        selection = cache[bounds] = _select(manifest, bounds)
+    return selection
 
 
 def _select(manifest: Manifest, bounds: WindowBounds) -> Selection:
-    figures = manifest.figures
-    needed = (figures.max_exp > bounds.now) & (figures.min_ts <= bounds.upto)  # as `needs` and `holds`, of all at once
-    holds = (figures.min_exp > bounds.now) & (figures.max_ts <= bounds.upto)
+    arrays = manifest.arrays
+    needed = (arrays.max_exp > bounds.now) & (arrays.min_ts <= bounds.upto)  # `needs` and `holds`, of all at once
+    holds = (arrays.min_exp > bounds.now) & (arrays.max_ts <= bounds.upto)
     if bounds.after is not None:
-        needed &= figures.max_ts > bounds.after
-        holds &= figures.min_ts > bounds.after
+        needed &= arrays.max_ts > bounds.after
+        holds &= arrays.min_ts > bounds.after
     whole, edge = np.flatnonzero(holds), np.flatnonzero(needed & ~holds)
-    segments = manifest.at(np.concatenate((whole, edge)))
-    selection = Selection(bounds, *segments.cut(len(whole)))
-    selection.__dict__["segments"] = segments  # as they would be put together again
-    return selection
+    segments = manifest.take(np.concatenate((whole, edge)))
+    return Selection(bounds, *segments.split(len(whole)), segments)

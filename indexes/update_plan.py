@@ -1,6 +1,6 @@
 """A batch update of the index, as a plan: where new segments go, which old ones leave, which are merged.
 
-Nothing is read or written here.
+Nothing is read or written here, so that the advisor can run the same code over segments that do not exist.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from windrow.indexes import maintenance
 from windrow.indexes.maintenance import CellKey, FileArrays, Merge
-from windrow.indexes.manifest import Manifest, SegmentArrays
+from windrow.indexes.manifest import DeadRows, Manifest, SegmentArrays
 from windrow.indexes.partitioners import MAX_CELLS, Index, Partitioner
 from windrow.indexes.row_model import Bools, Int64s
 from windrow.indexes.segments import Segment, compute_seq_base
@@ -31,8 +31,11 @@ class UpdatePlan:
     inserted: int = 0
     expired: int = 0
     bucket: int = 0
+    """Bytes saved up for merging, after this slide."""
     needed: int | None = None
     """Rows that expire after this time stay although they are dead; None: no dead row need stay."""
+    dead: DeadRows | None = None
+    """Of the segments that were there before the slide: for the manifest after it."""
 
     def kept(self) -> list[Segment]:
         """New segments that stay as they are."""
@@ -40,7 +43,7 @@ class UpdatePlan:
         return [segment for segment in self.placed if segment.id not in gone]
 
     def replaced(self) -> list[Segment]:
-        """Segments (old or new) that go, because they are dead or merged."""
+        """Segments (old or new) that leave, because they are dead or merged."""
         return [*self.dropped, *(s for merge in self.merges for s in merge.segments)]
 
 
@@ -66,86 +69,101 @@ def plan_update(
         arrivals: The segments of each spooled file, in arrival order.
         segments: What is in the cells now.
         bucket: Bytes saved up for merging.
-        needed: A slot before `slide` and its end, where somebody who reads the stream has come to: what expires later
-            is dead to every query, and stays all the same.
+        needed: A slot before `slide` and its end, up to which a reader of the stream has come: rows that expire later
+            are dead to every query, but must stay for it.
     """
-    update = UpdatePlan(slide, bucket=bucket, needed=None if needed is None else needed[1])
+    plan = UpdatePlan(slide, bucket=bucket, needed=None if needed is None else needed[1])
     gone_at = now if needed is None else needed[1]
     before = slide - 1 if previous is None else previous
-    known = Manifest.of(segments)
-    figures = known.figures
+    manifest = Manifest.of(segments)
+    arrays = manifest.arrays
     rows = {number: partitioner.row(slide) for number, partitioner in partitioners.items()}
-    losing = _losing(figures, partitioners, slide, before)
-    dying = np.flatnonzero(losing & (figures.min_exp <= now))
-    gone = known.expire(before, slide, dying)
-    update.expired += int(gone.sum())
-    update.touched |= _cells(figures, dying[gone > 0])
-    stays = figures.max_exp > gone_at
-    update.dropped += known.where(~stays)
-    fresh: list[Segment] = []
-    for file in arrivals:
-        base = compute_seq_base(ordinal, update.inserted)
-        for segment in file:
-            placed = replace(segment, row=rows[segment.layout], first_slide=slide, last_slide=slide, seq_base=base)
-            update.placed.append(placed)
-            update.touched.add(placed.cell)
-            update.inserted += placed.rows
-            update.expired += placed.dead(slide)
-            (update.dropped if placed.max_exp <= gone_at else fresh).append(placed)
+    losing = _in_expiring_columns(arrays, partitioners, slide, before)
+    dying = np.flatnonzero(losing & (arrays.min_exp <= now))
+    expired, plan.dead = manifest.expire(before, slide, dying)
+    plan.expired += int(expired.sum())
+    plan.touched |= _cells(arrays, dying[expired > 0])
+    stays = arrays.max_exp > gone_at
+    plan.dropped += manifest.filter(~stays)
+    fresh = _place_arrivals(plan, arrivals, rows, ordinal, gone_at)
     dead_at = slide if needed is None else needed[0]
     for number, partitioner in partitioners.items():
-        own = stays & (figures.layout == number)
+        chosen = stays & (arrays.layout == number)
         new = [segment for segment in fresh if segment.layout == number]
         if partitioner.index.maintenance == "rebuild":
-            own &= losing | (figures.row == rows[number])
-            touched = (segment for segment in (*known.where(own), *new) if segment.cell in update.touched)
-            update.merges += maintenance.plan_rebuild(maintenance.group_by_cell(touched), dead_at)
+            chosen &= losing | (arrays.row == rows[number])
+            touched = (segment for segment in (*manifest.filter(chosen), *new) if segment.cell in plan.touched)
+            plan.merges += maintenance.plan_rebuild(maintenance.group_by_cell(touched), dead_at)
             continue
         merges = maintenance.plan_small_merges(new, dead_at)
         if partitioner.index.maintenance == "adaptive":
-            columns = [cell[2] for cell in update.touched if cell[:2] == (number, rows[number])]
-            own &= (figures.row == rows[number]) & np.isin(figures.column, columns, kind="sort")
-            merges += _adapt(update, partitioner.index, known, own, new, merges, dead_at)
-        update.merges += merges
-    return update
+            columns = [cell[2] for cell in plan.touched if cell[:2] == (number, rows[number])]
+            chosen &= (arrays.row == rows[number]) & np.isin(arrays.column, columns, kind="sort")
+            merges += _plan_adaptive(plan, partitioner.index, manifest, chosen, new, merges, dead_at)
+        plan.merges += merges
+    return plan
 
 
-def _losing(figures: SegmentArrays, partitioners: Mapping[int, Partitioner], slide: int, before: int) -> Bools:
+def _place_arrivals(
+    plan: UpdatePlan, arrivals: Iterable[Sequence[Segment]], rows: Mapping[int, int], ordinal: int, gone_at: int
+) -> list[Segment]:
+    """Give new segments their insertion row and sequence; gives those that are not dead already."""
+    fresh: list[Segment] = []
+    slide = plan.slide
+    for file in arrivals:
+        base = compute_seq_base(ordinal, plan.inserted)
+        for segment in file:
+            placed = replace(segment, row=rows[segment.layout], first_slide=slide, last_slide=slide, seq_base=base)
+            plan.placed.append(placed)
+            plan.touched.add(placed.cell)
+            plan.inserted += placed.rows
+            plan.expired += placed.dead(slide)
+            (plan.dropped if placed.max_exp <= gone_at else fresh).append(placed)
+    return fresh
+
+
+def _in_expiring_columns(
+    arrays: SegmentArrays, partitioners: Mapping[int, Partitioner], slide: int, before: int
+) -> Bools:
     """Which segments lie in columns whose rows expire."""
-    found = np.zeros(len(figures.id), bool)
+    mask = np.zeros(len(arrays.id), bool)
     for number, partitioner in partitioners.items():
         columns = list(partitioner.expiring(slide, before))
-        found |= (figures.layout == number) & np.isin(figures.column, columns, kind="sort")
-    return found
+        mask |= (arrays.layout == number) & np.isin(arrays.column, columns, kind="sort")
+    return mask
 
 
-def _cells(figures: SegmentArrays, places: Int64s) -> set[CellKey]:
-    packed = (figures.layout[places] * MAX_CELLS + figures.row[places]) * MAX_CELLS + figures.column[places]
+def _cells(arrays: SegmentArrays, positions: Int64s) -> set[CellKey]:
+    packed = (arrays.layout[positions] * MAX_CELLS + arrays.row[positions]) * MAX_CELLS + arrays.column[positions]
     cells = (divmod(cell, MAX_CELLS) for cell in np.unique(packed).tolist())
     return {(*divmod(above, MAX_CELLS), column) for above, column in cells}
 
 
-def _adapt(
-    update: UpdatePlan,
+def _plan_adaptive(
+    plan: UpdatePlan,
     index: Index,
-    known: Manifest,
-    own: Bools,
+    manifest: Manifest,
+    chosen: Bools,
     new: Sequence[Segment],
     merges: list[Merge],
     dead_at: int,
 ) -> list[Merge]:
-    """What adaptive maintenance merges in the insertion row, besides `merges` of what came in; pays for it."""
+    """What adaptive maintenance merges in the insertion row, besides `merges` of new segments; pays for it."""
+    if plan.dead is not None and plan.dead.slide == dead_at:
+        dead_rows = plan.dead.counts
+    else:
+        dead_rows = manifest.dead_rows(dead_at)
 
     def files(arrived: Manifest) -> FileArrays:
-        figures = known.figures.where(own).then(arrived.figures)
-        dead = np.concatenate((known.dead(dead_at)[own], arrived.dead(dead_at)))
-        return FileArrays.of([*known.where(own), *arrived], figures, dead)
+        arrays = manifest.arrays.filter(chosen).concat(arrived.arrays)
+        dead = np.concatenate((dead_rows[chosen], arrived.dead_rows(dead_at)))
+        return FileArrays.of([*manifest.filter(chosen), *arrived], arrays, dead)
 
-    every = files(Manifest(new))
-    batch = sum(segment.bytes for segment in new)
-    saved = maintenance.refill_budget(every, index, update.bucket, batch)
+    all_files = files(Manifest(new))
+    batch_bytes = sum(segment.bytes for segment in new)
+    budget = maintenance.refill_budget(all_files, index, plan.bucket, batch_bytes)
     busy = {segment.id for merge in merges for segment in merge.segments}
-    rest = files(Manifest(segment for segment in new if segment.id not in busy)) if busy else every
-    chosen = maintenance.plan_adaptive_merges(rest, index, saved, batch, dead_at)
-    update.bucket = max(0, saved - sum(merge.cost for merge in chosen))
-    return chosen
+    rest = files(Manifest(segment for segment in new if segment.id not in busy)) if busy else all_files
+    adaptive = maintenance.plan_adaptive_merges(rest, index, budget, batch_bytes, dead_at)
+    plan.bucket = max(0, budget - sum(merge.cost for merge in adaptive))
+    return adaptive

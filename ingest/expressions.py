@@ -146,7 +146,7 @@ def build_rejection_sql(append: Append, limits: TimeLimits, constants: ConstantA
         ]
         if limits.now is not None:
             conditions.append(f"{EXP} <= {constants(limits.now)}")
-    elif limits.now is not None and (oldest := definition.model.oldest(limits.now)) is not None:
+    elif limits.now is not None and (oldest := definition.model.find_expiry_cutoff(limits.now)) is not None:
         conditions.append(f"{TS} <= {constants(oldest)}")
     return " OR ".join(conditions)
 

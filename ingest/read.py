@@ -242,7 +242,7 @@ class _SegmentScanner:
         if definition.expires is not None:
             with_times = with_times.withColumn(EXP, to_micros(frame, definition.expires))
             conditions.append(F.col(EXP) > bounds.now)
-        elif (oldest := definition.model.oldest(bounds.now)) is not None:
+        elif (oldest := definition.model.find_expiry_cutoff(bounds.now)) is not None:
             conditions.append(F.col(TS) > oldest)
         return with_times.where(reduce(lambda one, other: one & other, conditions)).select(
             *(f"`{name}`" for name in names)

@@ -143,7 +143,7 @@ def _cut_segments(append: Append, ts: Int64s, exp: Int64s, keys: pa.Array | None
         values, starts = [0], [0]
     else:
         try:
-            found_values, found_starts = native_rows.boundaries(partitioner.columns_of(slots))
+            found_values, found_starts = native_rows.find_run_starts(partitioner.columns_of(slots))
         except ValueError:
             return None
         values, starts = found_values.tolist(), found_starts.tolist()

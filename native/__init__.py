@@ -1,4 +1,4 @@
-"""The compiled kernels: keys, rows, directories and pages, over Arrow and NumPy buffers.
+"""The compiled kernels: keys, row arithmetic, directories, Parquet, joins and group-by over Arrow and NumPy.
 
-Each checks its arguments at the edge and works without the GIL; the plain-Python truth it keeps to is in tests/native.
+Each checks its arguments at the edge and works without the GIL; tests/native compares each with plain Python.
 """

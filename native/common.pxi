@@ -1,4 +1,5 @@
-# Shared by the kernels through `include` (cimport between mapped packages is not found, see STYLE.md).
+# What several kernels need, shared through `include`: Cython does not find a cimport between packages that setuptools maps
+# to folders of another name.
 
 from libc.stdint cimport (
     INT64_MAX, INT64_MIN, UINT32_MAX,
@@ -39,69 +40,74 @@ cdef inline int compare_bytes(const uint8_t* a, int64_t a_size, const uint8_t* b
     return (a_size > b_size) - (a_size < b_size)
 
 
-cdef inline uint64_t load_big(const uint8_t* at) noexcept nogil:
+cdef inline uint64_t load_big(const uint8_t* p) noexcept nogil:
     return (
-        (<uint64_t>at[0] << 56) | (<uint64_t>at[1] << 48) | (<uint64_t>at[2] << 40) | (<uint64_t>at[3] << 32)
-        | (<uint64_t>at[4] << 24) | (<uint64_t>at[5] << 16) | (<uint64_t>at[6] << 8) | <uint64_t>at[7]
+        (<uint64_t>p[0] << 56) | (<uint64_t>p[1] << 48) | (<uint64_t>p[2] << 40) | (<uint64_t>p[3] << 32)
+        | (<uint64_t>p[4] << 24) | (<uint64_t>p[5] << 16) | (<uint64_t>p[6] << 8) | <uint64_t>p[7]
     )
 
 
-cdef inline void store_big32(uint8_t* at, uint32_t value) noexcept nogil:
-    at[0] = <uint8_t>(value >> 24)
-    at[1] = <uint8_t>(value >> 16)
-    at[2] = <uint8_t>(value >> 8)
-    at[3] = <uint8_t>value
+cdef inline void store_big32(uint8_t* p, uint32_t value) noexcept nogil:
+    p[0] = <uint8_t>(value >> 24)
+    p[1] = <uint8_t>(value >> 16)
+    p[2] = <uint8_t>(value >> 8)
+    p[3] = <uint8_t>value
 
 
-cdef inline void store_big(uint8_t* at, uint64_t value) noexcept nogil:
-    store_big32(at, <uint32_t>(value >> 32))
-    store_big32(at + 4, <uint32_t>value)
+cdef inline void store_big(uint8_t* p, uint64_t value) noexcept nogil:
+    store_big32(p, <uint32_t>(value >> 32))
+    store_big32(p + 4, <uint32_t>value)
 
 
-cdef inline uint32_t load_u16(const uint8_t* at) noexcept nogil:
-    return <uint32_t>at[0] | (<uint32_t>at[1] << 8)
+cdef inline uint32_t load_u16(const uint8_t* p) noexcept nogil:
+    return <uint32_t>p[0] | (<uint32_t>p[1] << 8)
 
 
-cdef inline uint32_t load_u32(const uint8_t* at) noexcept nogil:
-    return <uint32_t>at[0] | (<uint32_t>at[1] << 8) | (<uint32_t>at[2] << 16) | (<uint32_t>at[3] << 24)
+cdef inline uint32_t load_u32(const uint8_t* p) noexcept nogil:
+    return <uint32_t>p[0] | (<uint32_t>p[1] << 8) | (<uint32_t>p[2] << 16) | (<uint32_t>p[3] << 24)
 
 
-cdef inline uint64_t load_u64(const uint8_t* at) noexcept nogil:
-    return <uint64_t>load_u32(at) | (<uint64_t>load_u32(at + 4) << 32)
+cdef inline uint64_t load_u64(const uint8_t* p) noexcept nogil:
+    return <uint64_t>load_u32(p) | (<uint64_t>load_u32(p + 4) << 32)
 
 
 cdef inline int64_t common_size(const uint8_t* a, int64_t a_size, const uint8_t* b, int64_t b_size) noexcept nogil:
     """How many leading bytes two byte strings share."""
     cdef int64_t size = a_size if a_size < b_size else b_size
-    cdef int64_t at = 0
+    cdef int64_t i = 0
     cdef uint64_t differ
-    while at + 8 <= size:
-        differ = load_u64(a + at) ^ load_u64(b + at)
+    while i + 8 <= size:
+        differ = load_u64(a + i) ^ load_u64(b + i)
         if differ != 0:
-            return at + trailing_zeros(differ) // 8
-        at += 8
-    while at < size and a[at] == b[at]:
-        at += 1
-    return at
+            return i + trailing_zeros(differ) // 8
+        i += 8
+    while i < size and a[i] == b[i]:
+        i += 1
+    return i
 
 
-cdef inline void store_u16(uint8_t* at, uint32_t value) noexcept nogil:
-    at[0] = <uint8_t>value
-    at[1] = <uint8_t>(value >> 8)
+cdef inline void store_u16(uint8_t* p, uint32_t value) noexcept nogil:
+    p[0] = <uint8_t>value
+    p[1] = <uint8_t>(value >> 8)
 
 
-cdef inline void store_u32(uint8_t* at, uint32_t value) noexcept nogil:
-    store_u16(at, value)
-    store_u16(at + 2, value >> 16)
+cdef inline void store_u32(uint8_t* p, uint32_t value) noexcept nogil:
+    store_u16(p, value)
+    store_u16(p + 2, value >> 16)
 
 
-cdef const uint8_t* address_of(buffer) except? NULL:
+cdef const uint8_t* address_of(buffer, int64_t least=0) except? NULL:
+    """Where the bytes of an Arrow buffer begin; refuses one that has fewer than `least`."""
+    if (0 if buffer is None else buffer.size) < least:
+        raise ValueError("an array is shorter than it says")
     if buffer is None:
         return NULL
     return <const uint8_t*><uintptr_t>buffer.address
 
 
-# Access to arrays of encoded keys, for the kernels that read them; follows common.pxi.
+cdef inline bint is_set(const uint8_t* bits, int64_t position) noexcept nogil:
+    return (bits[position >> 3] >> (position & 7)) & 1
+
 
 import pyarrow as _pa
 

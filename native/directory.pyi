@@ -20,7 +20,7 @@ def build(keys: pa.Array | pa.ChunkedArray, *, block_rows: int = 128, max_key: i
     """Makes the directory of a segment from its encoded keys in sorted order.
 
     Args:
-        keys: as `windrow.native.keys.encode` gives them.
+        keys: as `windrow.native.key_encoding.encode` gives them.
         block_rows: rows per entry where keys are near-unique.
         max_key: longest part of a key that is kept.
         repeats: rows per distinct key from which on each key has an entry of its own.

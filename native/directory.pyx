@@ -157,7 +157,7 @@ cdef object _pack(
     const Keys* keys, int64_t prefix, int64_t max_key, bint dense, bint inexact,
     vector[int64_t]* firsts, vector[int64_t]* sizes
 ):
-    cdef int64_t entries = firsts.size(), at, end = 0, size
+    cdef int64_t entries = firsts.size(), i, end = 0, size
     cdef const uint8_t* key
     if entries and not dense:
         key = key_at(keys, keys.count - 1, &size)
@@ -165,9 +165,9 @@ cdef object _pack(
         sizes.push_back(size)
     cdef int64_t stored = sizes.size()
     cdef bint fixed = True
-    for at in range(stored):
-        end += sizes[0][at]
-        fixed = fixed and sizes[0][at] == sizes[0][0]
+    for i in range(stored):
+        end += sizes[0][i]
+        fixed = fixed and sizes[0][i] == sizes[0][0]
     if end > UINT32_MAX:
         raise ValueError(f"a directory with {end} bytes of keys is too large")
     cdef int64_t total = HEADER + prefix + 4 * entries + (0 if fixed else 4 * (stored + 1)) + end
@@ -189,21 +189,21 @@ cdef object _pack(
         if prefix > 0:
             memcpy(to, key_at(keys, 0, &size), <size_t>prefix)
             to += prefix
-        for at in range(entries):
-            store_u32(to, <uint32_t>firsts[0][at])
+        for i in range(entries):
+            store_u32(to, <uint32_t>firsts[0][i])
             to += 4
         ends = to
         if not fixed:
             store_u32(ends, 0)
             to += 4 * (stored + 1)
         end = 0
-        for at in range(stored):
-            key = key_at(keys, firsts[0][at] if at < entries else keys.count - 1, &size)
-            if sizes[0][at] > 0:
-                memcpy(to + end, key + prefix, <size_t>sizes[0][at])
-            end += sizes[0][at]
+        for i in range(stored):
+            key = key_at(keys, firsts[0][i] if i < entries else keys.count - 1, &size)
+            if sizes[0][i] > 0:
+                memcpy(to + end, key + prefix, <size_t>sizes[0][i])
+            end += sizes[0][i]
             if not fixed:
-                store_u32(ends + 4 * (at + 1), <uint32_t>end)
+                store_u32(ends + 4 * (i + 1), <uint32_t>end)
     return blob
 
 
@@ -212,7 +212,7 @@ cdef object _pack(
 
 cdef const char* open_blob(const uint8_t* data, int64_t size, Blob* blob) noexcept nogil:
     """Checks a blob's header and fills `blob`; gives what is wrong, or NULL."""
-    cdef int64_t at
+    cdef int64_t position
     if size < HEADER or memcmp(data, MAGIC, 4) != 0:
         return b"is not a directory"
     if data[4] != VERSION:
@@ -233,52 +233,52 @@ cdef const char* open_blob(const uint8_t* data, int64_t size, Blob* blob) noexce
         return b"has a damaged header"
     if blob.fixed and blob.keys_size != blob.stored * blob.width:
         return b"has a damaged header"
-    at = HEADER
-    blob.prefix = data + at
-    at += blob.prefix_size
-    blob.firsts = data + at
-    at += 4 * blob.entries
-    blob.ends = data + at
+    position = HEADER
+    blob.prefix = data + position
+    position += blob.prefix_size
+    blob.firsts = data + position
+    position += 4 * blob.entries
+    blob.ends = data + position
     if not blob.fixed:
-        at += 4 * (blob.stored + 1)
-    blob.keys = data + at
-    if at + blob.keys_size != size:
+        position += 4 * (blob.stored + 1)
+    blob.keys = data + position
+    if position + blob.keys_size != size:
         return b"has another size than its header says"
     if blob.entries > 0 and load_u32(blob.firsts) != 0:
         return b"does not begin at row 0"
     return NULL
 
 
-cdef inline const uint8_t* stored_key(const Blob* blob, int64_t at, int64_t* size) noexcept nogil:
-    """A stored key, or NULL where the blob is damaged; `at` is below blob.stored."""
+cdef inline const uint8_t* stored_key(const Blob* blob, int64_t entry, int64_t* size) noexcept nogil:
+    """A stored key, or NULL where the blob is damaged; `entry` is below blob.stored."""
     cdef int64_t begin, end
     if blob.fixed:
         size[0] = blob.width
-        return blob.keys + at * blob.width
-    begin = load_u32(blob.ends + 4 * at)
-    end = load_u32(blob.ends + 4 * at + 4)
+        return blob.keys + entry * blob.width
+    begin = load_u32(blob.ends + 4 * entry)
+    end = load_u32(blob.ends + 4 * entry + 4)
     if begin > end or end > blob.keys_size:
         return NULL
     size[0] = end - begin
     return blob.keys + begin
 
 
-cdef inline int64_t first_row(const Blob* blob, int64_t at) noexcept nogil:
+cdef inline int64_t first_row(const Blob* blob, int64_t entry) noexcept nogil:
     """The first row of an entry, or of the end of the segment."""
-    return load_u32(blob.firsts + 4 * at) if at < blob.entries else blob.rows
+    return load_u32(blob.firsts + 4 * entry) if entry < blob.entries else blob.rows
 
 
-cdef int64_t search(const Blob* blob, const uint8_t* key, int64_t size, bint past_equal) noexcept nogil:
+cdef int64_t search(const Blob* blob, const uint8_t* wanted, int64_t wanted_size, bint past_equal) noexcept nogil:
     """Number of entries whose stored key is less than a key (or equal to it, if past_equal); -1 if damaged."""
-    cdef int64_t low = 0, high = blob.entries, middle, found_size
-    cdef const uint8_t* found
+    cdef int64_t low = 0, high = blob.entries, middle, key_size
+    cdef const uint8_t* key
     cdef int order
     while low < high:
         middle = (low + high) >> 1
-        found = stored_key(blob, middle, &found_size)
-        if found == NULL:
+        key = stored_key(blob, middle, &key_size)
+        if key == NULL:
             return -1
-        order = compare_bytes(found, found_size, key, size)
+        order = compare_bytes(key, key_size, wanted, wanted_size)
         if order < 0 or (past_equal and order == 0):
             low = middle + 1
         else:
@@ -373,17 +373,17 @@ cdef int find(const Blob* blob, const Bound* low, const Bound* high, Span* span)
 
 cdef const char* misfit(const Blob* blob, const Keys* keys, int64_t* entry) noexcept nogil:
     """What is wrong with the first entry that does not fit the keys, or NULL."""
-    cdef int64_t at, row, size, kept, begin, end, prefix = blob.prefix_size
+    cdef int64_t i, row, size, stored_size, begin, end, prefix = blob.prefix_size
     cdef const uint8_t* key
-    cdef const uint8_t* kept_key
-    for at in range(blob.stored):
-        entry[0] = at
-        begin = first_row(blob, at) if at < blob.entries else keys.count - 1
-        end = first_row(blob, at + 1) if at < blob.entries else keys.count
+    cdef const uint8_t* stored
+    for i in range(blob.stored):
+        entry[0] = i
+        begin = first_row(blob, i) if i < blob.entries else keys.count - 1
+        end = first_row(blob, i + 1) if i < blob.entries else keys.count
         if begin >= end or end > keys.count:
             return b"has a wrong first row"
-        kept_key = stored_key(blob, at, &kept)
-        if kept_key == NULL or kept > blob.most:
+        stored = stored_key(blob, i, &stored_size)
+        if stored == NULL or stored_size > blob.most:
             return b"has a damaged key"
         for row in range(begin, end):
             key = key_at(keys, row, &size)
@@ -394,16 +394,16 @@ cdef const char* misfit(const Blob* blob, const Keys* keys, int64_t* entry) noex
             if size > blob.most:
                 if not blob.inexact:
                     return b"has longer keys than the directory admits"
-                if blob.dense or at == blob.entries:
+                if blob.dense or i == blob.entries:
                     size = blob.most
-            if blob.dense or at == blob.entries:
-                if kept != size or (size > 0 and memcmp(key, kept_key, <size_t>size) != 0):
+            if blob.dense or i == blob.entries:
+                if stored_size != size or (size > 0 and memcmp(key, stored, <size_t>size) != 0):
                     return b"has another key than its rows"
-            elif compare_bytes(key, size, kept_key, kept) < 0:
+            elif compare_bytes(key, size, stored, stored_size) < 0:
                 return b"has rows that are less than its key"
-        if at > 0 and at < blob.entries:
+        if i > 0 and i < blob.entries:
             key = key_at(keys, begin - 1, &size)
-            if compare_bytes(key + prefix, size - prefix, kept_key, kept) >= 0:
+            if compare_bytes(key + prefix, size - prefix, stored, stored_size) >= 0:
                 return b"has a key that is not greater than the rows before it"
     return NULL
 
@@ -439,27 +439,27 @@ cdef int add_spans(
     const Blob* blob, vector[Bound]& lows, vector[Bound]& highs, vector[Span]& spans
 ) except -2 nogil:
     """Appends to `spans` the merged, ascending candidate rows of all bounds in one blob; -1 if it is damaged."""
-    cdef vector[Span] found
+    cdef vector[Span] candidates
     cdef Span span
-    cdef size_t at, begin = spans.size()
+    cdef size_t i, begin = spans.size()
     cdef int outcome
     cdef bint ascending = True
-    for at in range(lows.size()):
-        outcome = find(blob, &lows[at], &highs[at], &span)
+    for i in range(lows.size()):
+        outcome = find(blob, &lows[i], &highs[i], &span)
         if outcome < 0:
             return -1
         if outcome:
-            ascending = ascending and (found.empty() or found.back().start <= span.start)
-            found.push_back(span)
+            ascending = ascending and (candidates.empty() or candidates.back().start <= span.start)
+            candidates.push_back(span)
     if not ascending:
-        sort_spans(found)
-    for at in range(found.size()):
-        if spans.size() > begin and found[at].start <= spans.back().stop:
-            spans.back().exact = spans.back().exact and found[at].exact
-            if found[at].stop > spans.back().stop:
-                spans.back().stop = found[at].stop
+        sort_spans(candidates)
+    for i in range(candidates.size()):
+        if spans.size() > begin and candidates[i].start <= spans.back().stop:
+            spans.back().exact = spans.back().exact and candidates[i].exact
+            if candidates[i].stop > spans.back().stop:
+                spans.back().stop = candidates[i].stop
         else:
-            spans.push_back(found[at])
+            spans.push_back(candidates[i])
     return 0
 
 
@@ -487,7 +487,7 @@ def lookup(blobs, lows, highs):
     cdef vector[Bound] low_bounds, high_bounds
     open_bounds(lows, False, &low_bounds)
     open_bounds(highs, True, &high_bounds)
-    cdef int64_t count = len(blobs), at, opened = 0, failed = -1
+    cdef int64_t count = len(blobs), i, opened = 0, failed = -1
     cdef vector[Span] spans
     cdef vector[int32_t] owners
     cdef Blob blob
@@ -496,22 +496,22 @@ def lookup(blobs, lows, highs):
     if buffers == NULL:
         raise MemoryError
     try:
-        for at in range(count):
-            PyObject_GetBuffer(blobs[at], &buffers[at], PyBUF_SIMPLE)
+        for i in range(count):
+            PyObject_GetBuffer(blobs[i], &buffers[i], PyBUF_SIMPLE)
             opened += 1
-            prefetch(buffers[at].buf)
+            prefetch(buffers[i].buf)
         with nogil:
-            for at in range(count):
-                wrong = open_blob(<const uint8_t*>buffers[at].buf, buffers[at].len, &blob)
+            for i in range(count):
+                wrong = open_blob(<const uint8_t*>buffers[i].buf, buffers[i].len, &blob)
                 if wrong == NULL and add_spans(&blob, low_bounds, high_bounds, spans) < 0:
                     wrong = b"has damaged entries"
                 if wrong != NULL:
-                    failed = at
+                    failed = i
                     break
-                owners.resize(spans.size(), <int32_t>at)
+                owners.resize(spans.size(), <int32_t>i)
     finally:
-        for at in range(opened):
-            PyBuffer_Release(&buffers[at])
+        for i in range(opened):
+            PyBuffer_Release(&buffers[i])
         free(buffers)
     if failed >= 0:
         raise ValueError(f"directory {failed} {wrong.decode()}")
@@ -519,16 +519,16 @@ def lookup(blobs, lows, highs):
 
 
 cdef object _ranges(vector[Span]& spans, vector[int32_t]& owners):
-    cdef int64_t count = spans.size(), at
+    cdef int64_t count = spans.size(), i
     result = Ranges(np.empty(count, np.int32), np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.bool_))
     cdef int32_t[::1] blob = result.blob
     cdef int64_t[::1] start = result.start, stop = result.stop
     cdef uint8_t[::1] exact = result.exact.view(np.uint8)
-    for at in range(count):
-        blob[at] = owners[at]
-        start[at] = spans[at].start
-        stop[at] = spans[at].stop
-        exact[at] = spans[at].exact
+    for i in range(count):
+        blob[i] = owners[i]
+        start[i] = spans[i].start
+        stop[i] = spans[i].stop
+        exact[i] = spans[i].exact
     return result
 
 

@@ -1,4 +1,4 @@
-"""Types of the kernels over numbered groups."""
+"""Types of the group-by kernels."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-def merge(totals: npt.NDArray[Any], numbers: npt.NDArray[np.int32], values: npt.NDArray[Any], how: str) -> None:
+def merge_totals(totals: npt.NDArray[Any], numbers: npt.NDArray[np.int32], values: npt.NDArray[Any], how: str) -> None:
     """Merge values into the totals of their groups: `how` is sum, min or max."""
 
-def first(
+def find_top(
     values: npt.NDArray[Any], counts: npt.NDArray[np.int64], most: int, *, descending: bool
 ) -> npt.NDArray[np.int64]:
     """Where the first `most` of the values are among groups that have rows, in no order, and all that equal the last.

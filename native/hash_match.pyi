@@ -1,4 +1,4 @@
-"""Types of the kernels that find rows with equal keys, and gather what was found."""
+"""Types of the hash join kernels."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,7 +32,7 @@ class Matcher:
             The places in the window, in their order, those in the keys, and the first place that was not looked at.
         """
 
-def gathers(kind: pa.DataType) -> bool:
+def can_gather(kind: pa.DataType) -> bool:
     """Whether values of a type can be gathered: fixed width, texts, and dictionaries of texts."""
 
 def gather(chunks: Sequence[pa.Array], places: npt.NDArray[np.int64]) -> pa.Array:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-def supported(type: pa.DataType) -> bool:
+def is_supported(type: pa.DataType) -> bool:
     """Tells whether values of an Arrow type can be encoded as keys."""
 
 def encode(arrays: Sequence[pa.Array | pa.ChunkedArray], *, nulls_last: bool = False) -> pa.Array:

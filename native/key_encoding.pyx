@@ -17,6 +17,7 @@ Equal values give equal bytes, composites are concatenations, and no encoded val
 from libc.stdlib cimport free, malloc
 
 include "common.pxi"
+include "arrow_column.pxi"
 
 import pyarrow as pa
 
@@ -28,20 +29,17 @@ cdef enum:
 cdef enum Kind:
     NOTHING, BOOLEAN, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64, FLOAT, DOUBLE, DECIMAL, RAW, TEXT, LONG_TEXT
 
-cdef struct Column:
+cdef struct KeyColumn:
+    ArrowColumn values
     Kind kind
-    int64_t width  # bytes of the value, without flag; -1 where it varies
-    int64_t offset
-    const uint8_t* valid  # NULL: no nulls
-    const uint8_t* data
-    const void* offsets
+    int64_t width  # bytes of an encoded value, without its flag; -1 where it varies
     bint zeros  # some byte of the text is zero
 
 cdef struct Output:
     uint8_t* data
     int64_t* cursor  # NULL: every row has `stride` bytes
     int64_t stride
-    int64_t at
+    int64_t position  # of the next value in a row of fixed size
 
 ctypedef fused integer:
     int8_t
@@ -85,12 +83,12 @@ cdef dict WIDENED = {
 }
 
 
-def supported(type):
+def is_supported(type):
     """Tells whether values of an Arrow type can be encoded as keys."""
     if isinstance(type, pa.BaseExtensionType):
-        return supported(type.storage_type)
+        return is_supported(type.storage_type)
     if pa.types.is_dictionary(type):
-        return supported(type.value_type)
+        return is_supported(type.value_type)
     return type.id in KINDS or type.id in WIDENED
 
 
@@ -104,14 +102,14 @@ def encode(arrays, *, bint nulls_last=False):
         if len(array) != rows:
             raise ValueError(f"key columns have different lengths: {[len(column) for column in columns]}")
     cdef int64_t count = len(columns)
-    cdef Column* views = <Column*>malloc(count * sizeof(Column))
+    cdef KeyColumn* views = <KeyColumn*>malloc(count * sizeof(KeyColumn))
     if views == NULL:
         raise MemoryError
     try:
-        for at, array in enumerate(columns):
-            open_column(array, &views[<int64_t>at])
-        for at in range(count):
-            if views[<int64_t>at].width < 0:
+        for i, array in enumerate(columns):
+            open_column(array, &views[<int64_t>i])
+        for i in range(count):
+            if views[<int64_t>i].width < 0:
                 return _encode_varying(views, count, rows, nulls_last)
         return _encode_fixed(views, count, rows, nulls_last)
     finally:
@@ -129,7 +127,7 @@ def _plain(array):
     """Gives one unchunked array of a type that the kernel reads, with extensions and dictionaries undone."""
     if not isinstance(array, (pa.Array, pa.ChunkedArray)):
         raise TypeError(f"a key column must be an Arrow array, not {array.__class__.__name__}")
-    if not supported(array.type):
+    if not is_supported(array.type):
         raise TypeError(f"values of type {array.type} cannot be keys")
     if isinstance(array, pa.ChunkedArray):
         if array.num_chunks == 1:
@@ -145,86 +143,72 @@ def _plain(array):
     return array
 
 
-cdef int open_column(array, Column* column) except -1:
-    buffers = array.buffers()
-    cdef int64_t rows = len(array)
-    cdef const int32_t* short_ends
-    cdef const int64_t* long_ends
+cdef int open_column(array, KeyColumn* column) except -1:
+    cdef ArrowColumn* values = &column.values
     cdef int64_t first = 0, last = 0
-    column.kind = KINDS[array.type.id]
-    column.offset = array.offset
-    column.valid = NULL
-    column.data = NULL
-    column.offsets = NULL
-    column.zeros = False
-    column.width = 8
+    column.kind, column.width, column.zeros = KINDS[array.type.id], 8, False
     if column.kind == NOTHING:
         column.width = 0
         return 0
     array.validate()
-    if array.null_count:
-        column.valid = address_of(buffers[0])
-    if column.kind == BOOLEAN:
+    if column.kind == TEXT or column.kind == LONG_TEXT:
+        column.width = -1
+        open_text(array, 4 if column.kind == TEXT else 8, values)
+        if values.length and values.data != NULL:
+            if column.kind == TEXT:
+                first, last = (<const int32_t*>values.offsets)[0], (<const int32_t*>values.offsets)[values.length]
+            else:
+                first, last = (<const int64_t*>values.offsets)[0], (<const int64_t*>values.offsets)[values.length]
+            column.zeros = last > first and memchr(values.data + first, 0, <size_t>(last - first)) != NULL
+    elif column.kind == BOOLEAN:
         column.width = 1
-    elif column.kind == DECIMAL or column.kind == RAW:
-        column.width = array.type.byte_width
-    if column.kind != TEXT and column.kind != LONG_TEXT:
-        column.data = address_of(buffers[1])
-        return 0
-    column.width = -1
-    column.offsets = address_of(buffers[1])
-    column.data = address_of(buffers[2])
-    if rows and column.data != NULL:
-        if column.kind == TEXT:
-            short_ends = <const int32_t*>column.offsets + column.offset
-            first, last = short_ends[0], short_ends[rows]
-        else:
-            long_ends = <const int64_t*>column.offsets + column.offset
-            first, last = long_ends[0], long_ends[rows]
-        if last > first:
-            column.zeros = memchr(column.data + first, 0, <size_t>(last - first)) != NULL
+        open_booleans(array, values)
+    else:
+        if column.kind == DECIMAL or column.kind == RAW:
+            column.width = array.type.byte_width
+        open_fixed(array, array.type.bit_width // 8, values)
     return 0
 
 
-cdef object _encode_fixed(Column* columns, int64_t count, int64_t rows, bint nulls_last):
+cdef object _encode_fixed(KeyColumn* columns, int64_t count, int64_t rows, bint nulls_last):
     cdef Output out
-    cdef int64_t at
+    cdef int64_t i
     out.cursor = NULL
     out.stride = 0
-    out.at = 0
-    for at in range(count):
-        out.stride += 1 + columns[at].width
+    out.position = 0
+    for i in range(count):
+        out.stride += 1 + columns[i].width
     if out.stride > 0x7FFFFFFF:
         raise ValueError(f"keys of {out.stride} bytes are too wide")
     buffer = pa.allocate_buffer(rows * out.stride)
     out.data = <uint8_t*>address_of(buffer)
     with nogil:
-        for at in range(count):
-            put(&columns[at], rows, &out, nulls_last)
-            out.at += 1 + columns[at].width
+        for i in range(count):
+            put(&columns[i], rows, &out, nulls_last)
+            out.position += 1 + columns[i].width
     return pa.Array.from_buffers(pa.binary(out.stride), rows, [None, buffer], null_count=0)
 
 
-cdef object _encode_varying(Column* columns, int64_t count, int64_t rows, bint nulls_last):
+cdef object _encode_varying(KeyColumn* columns, int64_t count, int64_t rows, bint nulls_last):
     cdef Output out
-    cdef int64_t at, row, fixed = 0, total = 0, size
+    cdef int64_t i, row, fixed = 0, total = 0, size
     ends = pa.allocate_buffer((rows + 1) * 8)
     cdef int64_t* offsets = <int64_t*>address_of(ends)
     cursors = pa.allocate_buffer(rows * 8)
     out.cursor = <int64_t*>address_of(cursors)
     out.stride = 0
-    out.at = 0
+    out.position = 0
     with nogil:
-        for at in range(count):
-            if columns[at].width >= 0:
-                fixed += 1 + columns[at].width
+        for i in range(count):
+            if columns[i].width >= 0:
+                fixed += 1 + columns[i].width
         for row in range(rows):
             out.cursor[row] = fixed
-        for at in range(count):
-            if columns[at].kind == TEXT:
-                measure[int32_t](&columns[at], <const int32_t*>columns[at].offsets, rows, out.cursor)
-            elif columns[at].kind == LONG_TEXT:
-                measure[int64_t](&columns[at], <const int64_t*>columns[at].offsets, rows, out.cursor)
+        for i in range(count):
+            if columns[i].kind == TEXT:
+                measure[int32_t](&columns[i], <const int32_t*>columns[i].values.offsets, rows, out.cursor)
+            elif columns[i].kind == LONG_TEXT:
+                measure[int64_t](&columns[i], <const int64_t*>columns[i].values.offsets, rows, out.cursor)
         for row in range(rows):
             size = out.cursor[row]
             offsets[row] = out.cursor[row] = total
@@ -233,27 +217,22 @@ cdef object _encode_varying(Column* columns, int64_t count, int64_t rows, bint n
     buffer = pa.allocate_buffer(total)
     out.data = <uint8_t*>address_of(buffer)
     with nogil:
-        for at in range(count):
-            put(&columns[at], rows, &out, nulls_last)
+        for i in range(count):
+            put(&columns[i], rows, &out, nulls_last)
     return pa.Array.from_buffers(pa.large_binary(), rows, [None, ends, buffer], null_count=0)
-
-
-cdef inline bint is_valid(const Column* column, int64_t row) noexcept nogil:
-    row += column.offset
-    return column.valid == NULL or (column.valid[row >> 3] >> (row & 7)) & 1
 
 
 cdef inline uint8_t* place(const Output* out, int64_t row, int64_t size) noexcept nogil:
     """Where the next `size` bytes of a row go."""
     cdef uint8_t* to
     if out.cursor == NULL:
-        return out.data + row * out.stride + out.at
+        return out.data + row * out.stride + out.position
     to = out.data + out.cursor[row]
     out.cursor[row] += size
     return to
 
 
-cdef void put(const Column* column, int64_t rows, Output* out, bint nulls_last) noexcept nogil:
+cdef void put(const KeyColumn* column, int64_t rows, Output* out, bint nulls_last) noexcept nogil:
     cdef uint8_t null = NULL_LAST if nulls_last else NULL_FIRST
     cdef uint64_t sign = <uint64_t>1 << 63
     if column.kind == NOTHING:
@@ -261,33 +240,33 @@ cdef void put(const Column* column, int64_t rows, Output* out, bint nulls_last) 
     elif column.kind == BOOLEAN:
         put_booleans(column, rows, out, null)
     elif column.kind == INT8:
-        put_integers[int8_t](column, <const int8_t*>column.data, rows, out, null, sign)
+        put_integers[int8_t](column, <const int8_t*>column.values.data, rows, out, null, sign)
     elif column.kind == INT16:
-        put_integers[int16_t](column, <const int16_t*>column.data, rows, out, null, sign)
+        put_integers[int16_t](column, <const int16_t*>column.values.data, rows, out, null, sign)
     elif column.kind == INT32:
-        put_integers[int32_t](column, <const int32_t*>column.data, rows, out, null, sign)
+        put_integers[int32_t](column, <const int32_t*>column.values.data, rows, out, null, sign)
     elif column.kind == INT64:
-        put_integers[int64_t](column, <const int64_t*>column.data, rows, out, null, sign)
+        put_integers[int64_t](column, <const int64_t*>column.values.data, rows, out, null, sign)
     elif column.kind == UINT8:
-        put_integers[uint8_t](column, <const uint8_t*>column.data, rows, out, null, 0)
+        put_integers[uint8_t](column, <const uint8_t*>column.values.data, rows, out, null, 0)
     elif column.kind == UINT16:
-        put_integers[uint16_t](column, <const uint16_t*>column.data, rows, out, null, 0)
+        put_integers[uint16_t](column, <const uint16_t*>column.values.data, rows, out, null, 0)
     elif column.kind == UINT32:
-        put_integers[uint32_t](column, <const uint32_t*>column.data, rows, out, null, 0)
+        put_integers[uint32_t](column, <const uint32_t*>column.values.data, rows, out, null, 0)
     elif column.kind == UINT64:
-        put_integers[uint64_t](column, <const uint64_t*>column.data, rows, out, null, 0)
+        put_integers[uint64_t](column, <const uint64_t*>column.values.data, rows, out, null, 0)
     elif column.kind == FLOAT:
-        put_reals[float](column, <const float*>column.data, rows, out, null)
+        put_reals[float](column, <const float*>column.values.data, rows, out, null)
     elif column.kind == DOUBLE:
-        put_reals[double](column, <const double*>column.data, rows, out, null)
+        put_reals[double](column, <const double*>column.values.data, rows, out, null)
     elif column.kind == DECIMAL:
         put_decimals(column, rows, out, null)
     elif column.kind == RAW:
         put_raw(column, rows, out, null)
     elif column.kind == TEXT:
-        put_text[int32_t](column, <const int32_t*>column.offsets, rows, out, null)
+        put_text[int32_t](column, <const int32_t*>column.values.offsets, rows, out, null)
     else:
-        put_text[int64_t](column, <const int64_t*>column.offsets, rows, out, null)
+        put_text[int64_t](column, <const int64_t*>column.values.offsets, rows, out, null)
 
 
 cdef void put_nothing(int64_t rows, Output* out, uint8_t null) noexcept nogil:
@@ -296,44 +275,43 @@ cdef void put_nothing(int64_t rows, Output* out, uint8_t null) noexcept nogil:
         place(out, row, 1)[0] = null
 
 
-cdef void put_booleans(const Column* column, int64_t rows, Output* out, uint8_t null) noexcept nogil:
-    cdef int64_t row, bit
+cdef void put_booleans(const KeyColumn* column, int64_t rows, Output* out, uint8_t null) noexcept nogil:
+    cdef int64_t row
     cdef uint8_t* to
     for row in range(rows):
         to = place(out, row, 2)
-        bit = row + column.offset
-        if is_valid(column, row):
+        if is_valid(&column.values, row):
             to[0] = VALUE
-            to[1] = (column.data[bit >> 3] >> (bit & 7)) & 1
+            to[1] = is_set(column.values.data, column.values.offset + row)
         else:
             to[0] = null
             to[1] = 0
 
 
 cdef void put_integers(
-    const Column* column, const integer* values, int64_t rows, Output* out, uint8_t null, uint64_t sign
+    const KeyColumn* column, const integer* values, int64_t rows, Output* out, uint8_t null, uint64_t sign
 ) noexcept nogil:
     cdef int64_t row
     cdef uint8_t* to
     for row in range(rows):
         to = place(out, row, 9)
-        if is_valid(column, row):
+        if is_valid(&column.values, row):
             to[0] = VALUE
-            store_big(to + 1, (<uint64_t>values[row + column.offset]) ^ sign)
+            store_big(to + 1, (<uint64_t>values[row]) ^ sign)
         else:
             to[0] = null
             memset(to + 1, 0, 8)
 
 
-cdef void put_reals(const Column* column, const real* values, int64_t rows, Output* out, uint8_t null) noexcept nogil:
+cdef void put_reals(const KeyColumn* column, const real* values, int64_t rows, Output* out, uint8_t null) noexcept nogil:
     cdef int64_t row
     cdef uint8_t* to
     cdef double value
     cdef uint64_t bits
     for row in range(rows):
         to = place(out, row, 9)
-        if is_valid(column, row):
-            value = <double>values[row + column.offset]
+        if is_valid(&column.values, row):
+            value = <double>values[row]
             value += 0.0  # turns -0.0 into 0.0
             memcpy(&bits, &value, 8)
             bits ^= (0 - (bits >> 63)) | (<uint64_t>1 << 63)
@@ -346,60 +324,58 @@ cdef void put_reals(const Column* column, const real* values, int64_t rows, Outp
             memset(to + 1, 0, 8)
 
 
-cdef void put_decimals(const Column* column, int64_t rows, Output* out, uint8_t null) noexcept nogil:
-    cdef int64_t row, at, width = column.width
+cdef void put_decimals(const KeyColumn* column, int64_t rows, Output* out, uint8_t null) noexcept nogil:
+    cdef int64_t row, i, width = column.width
     cdef uint8_t* to
     cdef const uint8_t* value
     for row in range(rows):
         to = place(out, row, 1 + width)
-        if is_valid(column, row):
-            value = column.data + (row + column.offset) * width
+        if is_valid(&column.values, row):
+            value = column.values.data + row * width
             to[0] = VALUE
-            for at in range(width):
-                to[1 + at] = value[width - 1 - at]
+            for i in range(width):
+                to[1 + i] = value[width - 1 - i]
             to[1] ^= 0x80
         else:
             to[0] = null
             memset(to + 1, 0, <size_t>width)
 
 
-cdef void put_raw(const Column* column, int64_t rows, Output* out, uint8_t null) noexcept nogil:
+cdef void put_raw(const KeyColumn* column, int64_t rows, Output* out, uint8_t null) noexcept nogil:
     cdef int64_t row, width = column.width
     cdef uint8_t* to
     for row in range(rows):
         to = place(out, row, 1 + width)
-        if not is_valid(column, row):
+        if not is_valid(&column.values, row):
             to[0] = null
             memset(to + 1, 0, <size_t>width)
         else:
             to[0] = VALUE
             if width > 0:
-                memcpy(to + 1, column.data + (row + column.offset) * width, <size_t>width)
+                memcpy(to + 1, column.values.data + row * width, <size_t>width)
 
 
-cdef void measure(const Column* column, const offset_type* ends, int64_t rows, int64_t* sizes) noexcept nogil:
+cdef void measure(const KeyColumn* column, const offset_type* ends, int64_t rows, int64_t* sizes) noexcept nogil:
     """Adds the encoded size of each text to `sizes`."""
-    cdef int64_t row, at
-    ends += column.offset
+    cdef int64_t row, i
     for row in range(rows):
-        if not is_valid(column, row):
+        if not is_valid(&column.values, row):
             sizes[row] += 1
             continue
         sizes[row] += 3 + ends[row + 1] - ends[row]
         if column.zeros:
-            for at in range(ends[row], ends[row + 1]):
-                sizes[row] += column.data[at] == 0
+            for i in range(ends[row], ends[row + 1]):
+                sizes[row] += column.values.data[i] == 0
 
 
 cdef void put_text(
-    const Column* column, const offset_type* ends, int64_t rows, Output* out, uint8_t null
+    const KeyColumn* column, const offset_type* ends, int64_t rows, Output* out, uint8_t null
 ) noexcept nogil:
-    cdef int64_t row, at, size
+    cdef int64_t row, i, size
     cdef uint8_t* to
-    ends += column.offset
     for row in range(rows):
         to = out.data + out.cursor[row]
-        if not is_valid(column, row):
+        if not is_valid(&column.values, row):
             to[0] = null
             out.cursor[row] += 1
             continue
@@ -408,13 +384,13 @@ cdef void put_text(
         size = ends[row + 1] - ends[row]
         if not column.zeros:
             if size > 0:
-                memcpy(to, column.data + ends[row], <size_t>size)
+                memcpy(to, column.values.data + ends[row], <size_t>size)
             to += size
         else:
-            for at in range(ends[row], ends[row + 1]):
-                to[0] = column.data[at]
+            for i in range(ends[row], ends[row + 1]):
+                to[0] = column.values.data[i]
                 to += 1
-                if column.data[at] == 0:
+                if column.values.data[i] == 0:
                     to[0] = 0xFF
                     to += 1
         to[0] = 0

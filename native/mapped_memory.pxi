@@ -1,5 +1,5 @@
-# Files as memory. Python's own maps keep a descriptor open for each, of which a process has 1024 by default; a warehouse
-# may well have more files than that, and a reader of all of them maps them all.
+# Mapped files, and memory for long text. Python's own maps keep a descriptor open for each file, of which a process has
+# 1024 by default; a warehouse may have more files than that, and a full scan maps all of them.
 
 from libc.errno cimport errno
 
@@ -9,7 +9,7 @@ cdef extern from "<sys/mman.h>" nogil:
 
 cdef enum:
     MEMORY_PAGE = 4096
-    ASKED_AT_ONCE = 128 << 10  # the kernel may cut a longer request short
+    PREFETCH_BYTES = 128 << 10  # of one request: the kernel may cut a longer one short
 
 
 cdef class FileMap:
@@ -26,10 +26,10 @@ cdef class FileMap:
             self.p = NULL
             raise OSError(errno, "a file cannot be mapped")
         self.size = size
-        self.scatter(True)  # until its footer was read, which is all that is known of it
+        self.advise(True)  # until the footer was read: only its place is known
 
-    cdef void scatter(self, bint scattered) noexcept:
-        """Say whether the next reader wants bytes here and there, and not also, as the kernel supposes, those near."""
+    cdef void advise(self, bint scattered) noexcept:
+        """Tell the kernel whether the next reads are scattered, so that it does not read what lies around them."""
         madvise(self.p, self.size, MADV_RANDOM if scattered else MADV_NORMAL)
 
     def __dealloc__(self):
@@ -48,22 +48,23 @@ cdef class FileMap:
 
 
 cdef bint is_resident(const uint8_t* p) noexcept nogil:
-    """Whether a byte of a mapped file is in memory; also said of memory that is no file's."""
-    cdef unsigned char found = 1
-    mincore(<void*>(<uintptr_t>p & ~<uintptr_t>(MEMORY_PAGE - 1)), 1, &found)
-    return found & 1
+    """Whether a byte of a mapped file is in memory; true of any memory that is not a file's."""
+    cdef unsigned char resident = 1
+    mincore(<void*>(<uintptr_t>p & ~<uintptr_t>(MEMORY_PAGE - 1)), 1, &resident)
+    return resident & 1
 
 
-cdef void ask_for(const uint8_t* p, int64_t size) noexcept nogil:
-    """Have bytes of a mapped file read from the disk; returns at once: a disk takes many requests at a time."""
-    cdef uintptr_t at = <uintptr_t>p & ~<uintptr_t>(MEMORY_PAGE - 1), end = <uintptr_t>p + size
-    while at < end:
-        madvise(<void*>at, min(end - at, <uintptr_t>ASKED_AT_ONCE), MADV_WILLNEED)
-        at += ASKED_AT_ONCE
+cdef void prefetch_range(const uint8_t* p, int64_t size) noexcept nogil:
+    """Start reading bytes of a mapped file from the disk, without waiting: a disk serves many requests at a time."""
+    cdef uintptr_t start = <uintptr_t>p & ~<uintptr_t>(MEMORY_PAGE - 1), end = <uintptr_t>p + size
+    while start < end:
+        madvise(<void*>start, min(end - start, <uintptr_t>PREFETCH_BYTES), MADV_WILLNEED)
+        start += PREFETCH_BYTES
 
 
-# Memory for long columns of text. It is asked for in large pages and kept for the next column when an array lets go of
-# it: fresh memory costs a fault and a cleared page for every four kilobytes, which is more than copying rows into it.
+# Memory for long columns of text. It is allocated in large pages and reused for the next column when the last array over
+# it is gone: new memory costs a page fault and a cleared page for every four kilobytes, which is more than copying the
+# rows into it. Measured by the scan lines of `bench core`.
 
 cdef extern from "<sys/mman.h>" nogil:
     void* mmap(void* at, size_t size, int protection, int flags, int file, long offset)
@@ -73,22 +74,22 @@ cdef extern from "<sys/mman.h>" nogil:
     void* MAP_FAILED
 
 cdef enum:
-    ROOM_BYTES = 1 << 20      # less than this is Arrow's to allocate
-    ROOM_STEP = 1 << 21       # a large page
-    ROOMS_IDLE = 48 << 20     # bytes kept for the next reader, at most
+    TEXT_BUFFER_LEAST = 1 << 20  # bytes; smaller buffers are allocated by Arrow
+    LARGE_PAGE = 1 << 21
+    MOST_IDLE_BYTES = 48 << 20   # kept for the next reader
 
 
-cdef struct Idle:
+cdef struct IdleBuffer:
     uint8_t* p
     size_t size
 
 
-cdef vector[Idle] idle_rooms
+cdef vector[IdleBuffer] idle_buffers
 cdef size_t idle_bytes = 0
 
 
-cdef class Room:
-    """Some large pages; written before it is shown to anybody, and given back when the last array over it is gone."""
+cdef class TextBuffer:
+    """Some large pages. They are written before an array is made over them, and reused when the last such array is gone."""
 
     cdef uint8_t* p
     cdef size_t size
@@ -96,103 +97,104 @@ cdef class Room:
 
     def __dealloc__(self):
         global idle_bytes
-        cdef Idle idle
+        cdef IdleBuffer idle
         if self.p == NULL:
             return
-        if idle_bytes + self.size > ROOMS_IDLE:
+        if idle_bytes + self.size > MOST_IDLE_BYTES:
             munmap(self.p, self.size)
             return
         idle.p, idle.size = self.p, self.size
-        idle_rooms.push_back(idle)
+        idle_buffers.push_back(idle)
         idle_bytes += self.size
 
     def __getbuffer__(self, Py_buffer* view, int flags):
         PyBuffer_FillInfo(view, self, self.p, self.used, 1, flags)
 
 
-cdef Room take_room(size_t wanted):
-    """Room for so many bytes; of those that are idle, one that is at most twice as large."""
+cdef TextBuffer take_text_buffer(size_t wanted):
+    """A buffer of at least `wanted` bytes: an idle one if there is one that is at most twice as large."""
     global idle_bytes
-    cdef Room room = Room.__new__(Room)
-    cdef size_t size = (wanted + ROOM_STEP - 1) // ROOM_STEP * ROOM_STEP, i, best = idle_rooms.size(), ahead
+    cdef TextBuffer buffer = TextBuffer.__new__(TextBuffer)
+    cdef size_t size = (wanted + LARGE_PAGE - 1) // LARGE_PAGE * LARGE_PAGE, i, best = idle_buffers.size(), ahead
     cdef uint8_t* p
-    for i in range(idle_rooms.size()):
-        if size <= idle_rooms[i].size <= 2 * size and (
-                best == idle_rooms.size() or idle_rooms[i].size <= idle_rooms[best].size):
+    for i in range(idle_buffers.size()):
+        if size <= idle_buffers[i].size <= 2 * size and (
+                best == idle_buffers.size() or idle_buffers[i].size <= idle_buffers[best].size):
             best = i  # the last that came back may still be in the processor's cache
-    room.used = wanted
-    if best < idle_rooms.size():
-        room.p, room.size = idle_rooms[best].p, idle_rooms[best].size
-        idle_bytes -= room.size
-        idle_rooms[best] = idle_rooms.back()
-        idle_rooms.pop_back()
-        return room
-    p = <uint8_t*>mmap(NULL, size + ROOM_STEP, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+    buffer.used = wanted
+    if best < idle_buffers.size():
+        buffer.p, buffer.size = idle_buffers[best].p, idle_buffers[best].size
+        idle_bytes -= buffer.size
+        idle_buffers[best] = idle_buffers.back()
+        idle_buffers.pop_back()
+        return buffer
+    p = <uint8_t*>mmap(NULL, size + LARGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
     if p == <uint8_t*>MAP_FAILED:
         raise MemoryError(f"there is no memory for {wanted} bytes of text")
-    ahead = (ROOM_STEP - <uintptr_t>p % ROOM_STEP) % ROOM_STEP
+    ahead = (LARGE_PAGE - <uintptr_t>p % LARGE_PAGE) % LARGE_PAGE
     if ahead:
         munmap(p, ahead)
-    if ahead < ROOM_STEP:
-        munmap(p + ahead + size, ROOM_STEP - ahead)
+    if ahead < LARGE_PAGE:
+        munmap(p + ahead + size, LARGE_PAGE - ahead)
     madvise(p + ahead, size, MADV_HUGEPAGE)
-    room.p, room.size = p + ahead, size
-    return room
+    buffer.p, buffer.size = p + ahead, size
+    return buffer
 
 
-cdef object text_memory(uint64_t size, uint8_t** p):
+cdef object allocate_text(uint64_t size, uint8_t** p):
     """A buffer for text, and where to write it."""
-    cdef Room room
-    if size < ROOM_BYTES:
-        buffer = pa.allocate_buffer(size)
-        p[0] = <uint8_t*><uintptr_t>buffer.address
-        return buffer
-    room = take_room(size)
-    p[0] = room.p
-    return pa.py_buffer(room)
+    cdef TextBuffer large
+    if size < TEXT_BUFFER_LEAST:
+        small = pa.allocate_buffer(size)
+        p[0] = <uint8_t*><uintptr_t>small.address
+        return small
+    large = take_text_buffer(size)
+    p[0] = large.p
+    return pa.py_buffer(large)
 
 
-def idle_memory():
-    """Bytes that are kept for the next long column of text."""
+def count_idle_bytes():
+    """Gives the bytes that are kept for the next long column of text."""
     return idle_bytes
 
 
-# Rows here and there in files that are not in memory. A page fault asks the disk for one range and waits, and the kernel
-# reads megabytes around it, which a scan will want next and a probe will not. So a reader of few rows among many looks
-# at some of the places; if one is not in memory, it asks for all of them at once, and for nothing else.
+# Few rows of files that are not in memory. A page fault reads one range from the disk and waits for it, and the kernel reads
+# megabytes around it, which a scan will want next and a probe will not. So a reader of few rows among many looks at some
+# of them; if one is not in memory, it requests all of them at once and nothing else. A cold probe of 36 files took 65 ms
+# with this and 1,000 ms without (tests/native/test_cold_files.py checks what is read).
 
 cdef enum:
-    SAMPLES = 4
-    SPARSE = 4         # a row wanted in so many of the row groups at hand
-    HEADER_BYTES = 8192  # of a chunk: its first page's header, and the lengths of some thousand texts
+    SAMPLES = 4              # rows that are looked at
+    SPARSE_FACTOR = 4        # rows are few if the row groups that hold them have more than so many times as many
+    CHUNK_HEAD_BYTES = 8192  # of a column chunk: the first page's header and the lengths of some thousand texts
 
 
-cdef int scatter_all(list files, bint scattered) except -1:
+cdef int advise_all(list files, bint scattered) except -1:
     for file in files:
         if isinstance(file, FileMap):
-            (<FileMap>file).scatter(scattered)
+            (<FileMap>file).advise(scattered)
     return 0
 
 
 cdef bint is_sparse(Reader reader) except -1:
-    """Whether few of the rows of the row groups at hand are wanted."""
+    """Whether few of the rows of the row groups are wanted."""
     cdef int64_t rows = 0
     cdef size_t i
-    cdef Layout layout
+    cdef FileLayout layout
     cdef Span* span
     for i in range(reader.spans.size()):
         span = &reader.spans[i]
         if i and span.part == reader.spans[i - 1].part and span.group == reader.spans[i - 1].group:
             continue
-        layout = <Layout>reader.layouts[span.part]
+        layout = <FileLayout>reader.layouts[span.part]
         rows += layout.first[span.group + 1] - layout.first[span.group]
-    return rows > SPARSE * reader.looked
+    return rows > SPARSE_FACTOR * reader.looked
 
 
-cdef int ask_ahead(Reader reader, list names) except -1:
-    """Before rows are read: if they are few and not in memory, have the beginnings of their columns fetched."""
+cdef int prefetch_columns(Reader reader, list names) except -1:
+    """Before rows are read: if they are few and not in memory, request the beginnings of their column chunks."""
     cdef size_t i, step = max(<size_t>1, reader.spans.size() // SAMPLES), slot
-    cdef Layout layout
+    cdef FileLayout layout
     cdef const Chunk* chunk
     cdef const uint8_t* file
     cdef int64_t length
@@ -201,50 +203,50 @@ cdef int ask_ahead(Reader reader, list names) except -1:
         return 0
     i = 0
     while i < reader.spans.size() and not reader.is_cold:
-        reader.is_cold = not is_resident(beginning(reader, &reader.spans[i], <str>names[len(names) - 1]))
+        reader.is_cold = not is_resident(first_byte_of(reader, &reader.spans[i], <str>names[len(names) - 1]))
         i += step
     if not reader.is_cold:
         return 0
-    scatter_all(reader.files, True)
+    advise_all(reader.files, True)
     for i in range(reader.spans.size()):
         span = &reader.spans[i]
         if i and span.part == reader.spans[i - 1].part and span.group == reader.spans[i - 1].group:
             continue
-        layout = <Layout>reader.layouts[span.part]
+        layout = <FileLayout>reader.layouts[span.part]
         file, length = <const uint8_t*>reader.views[span.part].buf, reader.views[span.part].len
         for name in names:
-            found = layout.slots.get(name)
-            if found is None or found == ABSENT:
+            position = layout.slots.get(name)
+            if position is None or position == ABSENT:
                 continue
-            chunk = &layout.chunks[<size_t>span.group * layout.width + <size_t>found]
+            chunk = &layout.chunks[<size_t>span.group * layout.width + <size_t>position]
             if chunk.start < 0 or chunk.size <= 0 or chunk.start > length - chunk.size:
-                continue  # damaged: whoever reads it will say so
-            # A page whose checksum has yet to be compared is read as a whole.
-            ask_for(file + chunk.start, chunk.size if not layout.trusted else min(chunk.size, <int64_t>HEADER_BYTES))
+                continue  # damaged: reading it will raise the error
+            # A page whose checksum was not compared yet is read as a whole.
+            prefetch_range(file + chunk.start, chunk.size if not layout.trusted else min(chunk.size, <int64_t>CHUNK_HEAD_BYTES))
     return 0
 
 
-cdef const uint8_t* beginning(Reader reader, const Span* span, str name) except NULL:
+cdef const uint8_t* first_byte_of(Reader reader, const Span* span, str name) except NULL:
     """The first byte of a column in a row group, as far as that is in the file."""
-    cdef Layout layout = <Layout>reader.layouts[span.part]
+    cdef FileLayout layout = <FileLayout>reader.layouts[span.part]
     cdef int64_t start = 0
-    found = layout.slots.get(name)
-    if found is not None and found != ABSENT:
-        start = layout.chunks[<size_t>span.group * layout.width + <size_t>found].start
+    position = layout.slots.get(name)
+    if position is not None and position != ABSENT:
+        start = layout.chunks[<size_t>span.group * layout.width + <size_t>position].start
     if start < 0 or start >= reader.views[span.part].len:
         start = 0
     return <const uint8_t*>reader.views[span.part].buf + start
 
 
-cdef void ask_for_visits(const vector[Visit]& visits) noexcept nogil:
-    """Have the values of all visits fetched, about where they lie: how many before them are null has yet to be read."""
+cdef void prefetch_visits(const vector[Visit]& visits) noexcept nogil:
+    """Request the values of all visits, about where they lie: how many nulls come before them is not known yet."""
     cdef size_t i
     cdef const Visit* v
     for i in range(visits.size()):
         v = &visits[i]
         if v.page == NULL:
             continue
-        if v.kind == BYTES and v.page.encoding == LENGTHS and v.hi <= v.count:
-            ask_for(v.texts + v.ends[v.lo], v.ends[v.hi] - v.ends[v.lo])
+        if v.kind == BYTES and v.page.encoding == DELTA_LENGTH and v.hi <= v.count:
+            prefetch_range(v.texts + v.ends[v.lo], v.ends[v.hi] - v.ends[v.lo])
         elif v.kind == COPY and v.page.encoding == PLAIN and <uint64_t>v.hi * v.stored <= v.size:
-            ask_for(v.values + <int64_t>v.lo * v.stored, <int64_t>(v.hi - v.lo) * v.stored)
+            prefetch_range(v.values + <int64_t>v.lo * v.stored, <int64_t>(v.hi - v.lo) * v.stored)

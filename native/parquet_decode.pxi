@@ -28,11 +28,11 @@ cdef enum:
     PLAIN = 0
     PLAIN_DICTIONARY = 2
     RLE = 3
-    LENGTHS = 6  # DELTA_LENGTH_BYTE_ARRAY: all lengths, then all bytes in one piece
+    DELTA_LENGTH = 6  # DELTA_LENGTH_BYTE_ARRAY: all lengths, then all bytes in one piece
     RLE_DICTIONARY = 8
     BLOCK = 256
-    STEP = 64
-    SHARED_BYTES = 1 << 15
+    MARK_STEP = 64
+    SHARED_TEXT_BYTES = 1 << 15
     LONG_TEXT = 64  # bytes of a page for each of its texts, from which on it is remembered where they begin
     SMALL_PAGE = 1 << 14  # values of a page that are decoded sooner than another thread is let in
     ABSENT = -1
@@ -45,7 +45,7 @@ cdef struct Piece:
 
 
 cdef struct Page:
-    int64_t at         # of the first byte after the header, in the file
+    int64_t start      # of the first byte after the header, in the file
     uint32_t size      # as stored
     uint32_t unpacked
     uint32_t first     # row in the row group
@@ -78,7 +78,7 @@ cdef struct Visit:  # some rows of one page
     const uint32_t* ends      # lengths: where each value begins in `texts`, and where the last one ends
     const uint8_t* texts
     uint32_t count            # values of the page
-    const uint32_t* marks     # offset of every STEP-th plain byte array, as far as known
+    const uint32_t* marks     # offset of every MARK_STEP-th plain byte array, as far as known
     uint32_t marked
     uint32_t lo
     uint32_t hi
@@ -105,12 +105,6 @@ cdef struct Hybrid:
     uint32_t value
 
 
-cdef inline uint32_t load32(const uint8_t* p) noexcept nogil:
-    cdef uint32_t value
-    memcpy(&value, p, 4)
-    return value
-
-
 cdef inline bint next_run(Hybrid* h) noexcept nogil:
     cdef Cursor c
     cdef uint64_t header
@@ -119,7 +113,7 @@ cdef inline bint next_run(Hybrid* h) noexcept nogil:
         h.p += h.packed
     h.literal = False
     c.p, c.end, c.bad = h.p, h.end, False
-    header = varint(&c)
+    header = read_varint(&c)
     if c.bad or header >> 32 != 0:
         return False
     h.p = c.p
@@ -203,13 +197,13 @@ cdef int read_levels(const uint8_t* p, const uint8_t* end, Visit* v, Target* t, 
             if h.literal:
                 i = h.taken
                 while i & 7 and i < h.taken + stop - row:
-                    ones += (h.p[i >> 3] >> (i & 7)) & 1
+                    ones += is_set(h.p, i)
                     i += 1
                 while i + 8 <= h.taken + stop - row:
                     ones += __builtin_popcount(h.p[i >> 3])
                     i += 8
                 while i < h.taken + stop - row:
-                    ones += (h.p[i >> 3] >> (i & 7)) & 1
+                    ones += is_set(h.p, i)
                     i += 1
             elif h.value:
                 ones = stop - row
@@ -218,7 +212,7 @@ cdef int read_levels(const uint8_t* p, const uint8_t* end, Visit* v, Target* t, 
             stop = min(row + h.left, <int64_t>v.hi)
             if h.literal or not h.value:
                 for i in range(stop - row):
-                    bit = (h.p[(h.taken + i) >> 3] >> ((h.taken + i) & 7)) & 1 if h.literal else 0
+                    bit = is_set(h.p, h.taken + i) if h.literal else 0
                     if not bit:
                         t.valid[(pos + row - v.lo + i) >> 3] &= ~(1 << ((pos + row - v.lo + i) & 7))
                     inside[0] += bit
@@ -254,19 +248,19 @@ cdef inline void convert(int kind, const uint8_t* src, int stored, uint8_t* dst,
         dst += width
 
 
-cdef int plain_bytes(Visit* v, const uint8_t* p, const uint8_t* end, Piece* out, int64_t before, int64_t inside,
+cdef int read_plain_text(Visit* v, const uint8_t* p, const uint8_t* end, Piece* out, int64_t before, int64_t inside,
                      Trail* trail) noexcept nogil:
-    cdef int64_t i = 0, mark = min(before // STEP, <int64_t>v.marked)
+    cdef int64_t i = 0, mark = min(before // MARK_STEP, <int64_t>v.marked)
     cdef uint32_t size
     if mark and v.marks[mark - 1] <= end - p:
-        i = mark * STEP
+        i = mark * MARK_STEP
         p += v.marks[mark - 1]
     if trail.page == v.page and i <= trail.index <= before and trail.p >= p and trail.p <= end:
         i, p = trail.index, trail.p
     while i < before + inside:
         if end - p < 4:
             return BAD_VALUES
-        size = load32(p)
+        size = load_u32(p)
         if size > end - p - 4:
             return BAD_VALUES
         p += 4
@@ -274,7 +268,7 @@ cdef int plain_bytes(Visit* v, const uint8_t* p, const uint8_t* end, Piece* out,
             out.p, out.size, out.part = p, size, v.part
             out += 1
         p += size
-        __builtin_prefetch(p + 4 * (<int64_t>size + 4))
+        prefetch(p + 4 * (<int64_t>size + 4))
         i += 1
     trail.page, trail.p, trail.index = v.page, p, i
     return OK
@@ -287,8 +281,8 @@ cdef int find_ends(const uint8_t* p, uint64_t size, uint32_t values, vector[uint
     cdef uint64_t block, minis, per, count, mini, i, last, bit, word, total, width, packed
     cdef uint32_t length, least, mask
     c.p, c.end, c.bad = p, p + size, False
-    block, minis, count = varint(&c), varint(&c), varint(&c)
-    length = <uint32_t>zigzag(&c)
+    block, minis, count = read_varint(&c), read_varint(&c), read_varint(&c)
+    length = <uint32_t>read_zigzag(&c)
     per = block // minis if minis else 0
     if c.bad or per == 0 or per % 32 or block > 1 << 20 or count > values or (count and length > 0x7FFFFFFF):
         return BAD_VALUES
@@ -299,7 +293,7 @@ cdef int find_ends(const uint8_t* p, uint64_t size, uint32_t values, vector[uint
         ends[1] = length
     i = 1
     while i < count:
-        least = <uint32_t>zigzag(&c)
+        least = <uint32_t>read_zigzag(&c)
         p = c.p
         if c.bad or <uint64_t>(c.end - p) < minis:
             return BAD_VALUES
@@ -332,7 +326,7 @@ cdef int find_ends(const uint8_t* p, uint64_t size, uint32_t values, vector[uint
     return OK
 
 
-cdef inline int by_lengths(Visit* v, Piece* out, int64_t before, int64_t inside) noexcept nogil:
+cdef inline int read_delta_length(Visit* v, Piece* out, int64_t before, int64_t inside) noexcept nogil:
     cdef int64_t i
     if before + inside > v.count:
         return BAD_VALUES
@@ -343,7 +337,7 @@ cdef inline int by_lengths(Visit* v, Piece* out, int64_t before, int64_t inside)
     return OK
 
 
-cdef int by_dictionary(Visit* v, const uint8_t* p, const uint8_t* end, Target* t, uint8_t* out, int64_t before,
+cdef int read_dictionary(Visit* v, const uint8_t* p, const uint8_t* end, Target* t, uint8_t* out, int64_t before,
                        int64_t inside) noexcept nogil:
     cdef uint32_t index[BLOCK]
     cdef Hybrid h
@@ -387,9 +381,9 @@ cdef int read_bits(Visit* v, const uint8_t* p, const uint8_t* end, uint8_t* out,
         if before + inside > (end - p) * 8:
             return BAD_VALUES
         for i in range(inside):
-            out[i] = (p[(before + i) >> 3] >> ((before + i) & 7)) & 1
+            out[i] = is_set(p, before + i)
         return OK
-    size = load32(p) if end - p >= 4 else <uint32_t>-1
+    size = load_u32(p) if end - p >= 4 else <uint32_t>-1
     if size > end - p - 4:
         return BAD_VALUES
     start_hybrid(&h, p + 4, p + 4 + size, 1)
@@ -425,7 +419,7 @@ cdef int read_visit(Visit* v, Target* t, int64_t pos, Trail* trail) noexcept nog
         else:
             if end - p < 4:
                 return BAD_LEVELS
-            size = load32(p)
+            size = load_u32(p)
             if size > end - p - 4:
                 return BAD_LEVELS
             rc = read_levels(p + 4, p + 4 + size, v, t, pos, &before, &inside)
@@ -434,13 +428,13 @@ cdef int read_visit(Visit* v, Target* t, int64_t pos, Trail* trail) noexcept nog
             return rc
     if inside:
         if v.page.encoding == PLAIN_DICTIONARY or v.page.encoding == RLE_DICTIONARY:
-            rc = by_dictionary(v, p, end, t, out, before, inside)
+            rc = read_dictionary(v, p, end, t, out, before, inside)
         elif v.kind == BITS:
             rc = read_bits(v, p, end, out, before, inside)
-        elif v.kind == BYTES and v.page.encoding == LENGTHS:
-            rc = by_lengths(v, <Piece*>out, before, inside)
+        elif v.kind == BYTES and v.page.encoding == DELTA_LENGTH:
+            rc = read_delta_length(v, <Piece*>out, before, inside)
         elif v.kind == BYTES:
-            rc = plain_bytes(v, p, end, <Piece*>out, before, inside, trail)
+            rc = read_plain_text(v, p, end, <Piece*>out, before, inside, trail)
         elif (before + inside) * v.stored > end - p:
             rc = BAD_VALUES
         else:
@@ -450,7 +444,7 @@ cdef int read_visit(Visit* v, Target* t, int64_t pos, Trail* trail) noexcept nog
     j = inside - 1
     i = n - 1
     while i > j:  # values lie densely in front: move them, last first, to the rows they belong to
-        if (t.valid[(pos + i) >> 3] >> ((pos + i) & 7)) & 1:
+        if is_set(t.valid, pos + i):
             memcpy(out + i * t.width, out + j * t.width, t.width)
             j -= 1
         else:
@@ -466,7 +460,7 @@ cdef enum:
     VIEW_BYTES = 16
 
 
-cdef uint64_t join_pieces(vector[Piece]& pieces, uint8_t* ends, int width, uint8_t* data) noexcept nogil:
+cdef uint64_t concatenate_pieces(vector[Piece]& pieces, uint8_t* ends, int width, uint8_t* data) noexcept nogil:
     """Write where each piece ends (and the pieces themselves, if there is room for them yet); returns their bytes."""
     cdef uint64_t total = 0
     cdef size_t i
@@ -474,7 +468,7 @@ cdef uint64_t join_pieces(vector[Piece]& pieces, uint8_t* ends, int width, uint8
     for i in range(pieces.size()):
         if data != NULL and pieces[i].size:  # a null row's piece has no address
             if i + AHEAD < pieces.size():
-                __builtin_prefetch(pieces[i + AHEAD].p)
+                prefetch(pieces[i + AHEAD].p)
             memcpy(data + total, pieces[i].p, pieces[i].size)
         total += pieces[i].size
         ends += width
@@ -492,7 +486,7 @@ cdef bint view_pieces(vector[Piece]& pieces, vector[const uint8_t*]& bases, vect
     for i in range(pieces.size()):
         piece = pieces[i]
         if i + 2 * AHEAD < pieces.size():
-            __builtin_prefetch(pieces[i + 2 * AHEAD].p)
+            prefetch(pieces[i + 2 * AHEAD].p)
         memcpy(out, &piece.size, 4)
         if piece.size <= VIEW_BYTES - 4:
             memset(out + 4, 0, VIEW_BYTES - 4)
@@ -512,7 +506,7 @@ cdef bint view_pieces(vector[Piece]& pieces, vector[const uint8_t*]& bases, vect
     return True
 
 
-cdef list gather(vector[Piece]& pieces, object wanted, str name):
+cdef list gather_text(vector[Piece]& pieces, object wanted, str name):
     """The offsets and bytes of an Arrow string or binary array."""
     cdef uint64_t total
     cdef uint8_t* ends
@@ -522,10 +516,10 @@ cdef list gather(vector[Piece]& pieces, object wanted, str name):
     offsets = pa.allocate_buffer((pieces.size() + 1) * width)
     ends = <uint8_t*><uintptr_t>offsets.address
     with nogil:
-        total = join_pieces(pieces, ends, width, NULL)
+        total = concatenate_pieces(pieces, ends, width, NULL)
     if width == 4 and total > 0x7FFFFFFF:
         raise Declined(f"column {name!r} has more than 2 GB in these rows: read fewer at a time, or as large_string")
-    joined = text_memory(total, &data)
+    joined = allocate_text(total, &data)
     with nogil:
-        join_pieces(pieces, ends, width, data)
+        concatenate_pieces(pieces, ends, width, data)
     return [offsets, joined]

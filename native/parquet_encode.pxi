@@ -10,25 +10,18 @@ cdef enum Kind:  # how a value is stored
     TEXT = 5      # lengths, then bytes
     LARGE = 6     # the same, from 64-bit offsets
 
-cdef struct Column:
+cdef struct StoredColumn:
+    ArrowColumn values
     Kind kind
-    int width           # bytes of a value in memory
-    int stored          # and in the file
+    int stored          # bytes of a value in the file
     int physical
     bint optional
-    bint extremes       # smallest and largest are written down
-    bint unsigned       # ... and compared as numbers without a sign
-    const uint8_t* valid
-    int64_t offset      # of the array in its buffers
-    int64_t length
-    const uint8_t* data
-    int64_t size        # of data
-    const uint8_t* offsets
+    bint extremes       # least and greatest are written down
 
 cdef struct Buffer:
     uint8_t* data
     int64_t size
-    int64_t room
+    int64_t capacity
 
 cdef struct Extremes:
     int64_t low
@@ -52,14 +45,14 @@ cdef enum:
 
 
 cdef inline int reserve(Buffer* b, int64_t more) noexcept nogil:
-    cdef int64_t room
+    cdef int64_t capacity
     cdef void* moved
-    if b.size + more > b.room:
-        room = max(b.room * 2, b.size + more)
-        moved = realloc(b.data, <size_t>room)
+    if b.size + more > b.capacity:
+        capacity = max(b.capacity * 2, b.size + more)
+        moved = realloc(b.data, <size_t>capacity)
         if moved == NULL:
             return NO_MEMORY
-        b.data, b.room = <uint8_t*>moved, room
+        b.data, b.capacity = <uint8_t*>moved, capacity
     return FINE
 
 
@@ -98,19 +91,15 @@ cdef inline int varint_size(uint64_t value) noexcept nogil:
     return size
 
 
-cdef inline bint is_set(const uint8_t* bits, int64_t at) noexcept nogil:
-    return (bits[at >> 3] >> (at & 7)) & 1
-
-
-cdef inline int64_t text_at(const Column* c, int64_t at, int64_t* size) noexcept nogil:
-    """Where the value at a place of the buffers begins; -1 if its offsets point outside of the data."""
+cdef inline int64_t text_at(const StoredColumn* c, int64_t row, int64_t* size) noexcept nogil:
+    """Where the value of a row begins; -1 if its offsets point outside of the data."""
     cdef int64_t start, stop
     if c.kind == TEXT:
-        start, stop = (<const int32_t*>c.offsets)[at], (<const int32_t*>c.offsets)[at + 1]
+        start, stop = (<const int32_t*>c.values.offsets)[row], (<const int32_t*>c.values.offsets)[row + 1]
     else:
-        start, stop = (<const int64_t*>c.offsets)[at], (<const int64_t*>c.offsets)[at + 1]
+        start, stop = (<const int64_t*>c.values.offsets)[row], (<const int64_t*>c.values.offsets)[row + 1]
     size[0] = stop - start
-    return start if 0 <= start <= stop <= c.size else -1
+    return start if 0 <= start <= stop <= c.values.size else -1
 
 
 cdef int check_order(const int64_t* order, int64_t rows, int64_t length) noexcept nogil:
@@ -193,10 +182,10 @@ cdef int end_deltas(Deltas* d, int64_t count) noexcept nogil:
     """Put the header in front: block size, miniblocks in it, number of values, the first of them."""
     cdef Buffer* b = d.out
     cdef Buffer header
-    cdef uint8_t room[HEADER]
+    cdef uint8_t bytes_[HEADER]
     if d.filled and put_block(d):
         return NO_MEMORY
-    header.data, header.size, header.room = room, 0, HEADER
+    header.data, header.size, header.capacity = bytes_, 0, HEADER
     put_varint(&header, BLOCK)
     put_varint(&header, MINIS)
     put_varint(&header, <uint64_t>count)
@@ -204,35 +193,35 @@ cdef int end_deltas(Deltas* d, int64_t count) noexcept nogil:
     if reserve(b, 0):
         return NO_MEMORY
     memmove(b.data + header.size, b.data + HEADER, <size_t>(b.size - HEADER))
-    memcpy(b.data, room, <size_t>header.size)
+    memcpy(b.data, bytes_, <size_t>header.size)
     b.size += header.size - HEADER
     return FINE
 
 
-cdef int measure(const Column* c, const int64_t* order, int64_t rows, Buffer* lengths, int64_t* taken,
+cdef int measure(const StoredColumn* c, const int64_t* order, int64_t rows, Buffer* lengths, int64_t* taken,
                  int64_t* present, int64_t* bytes_) noexcept nogil:
     """How many of the rows make a page, how many of them are not null, and the bytes of their values.
 
     The lengths of texts, which come before them in the page, are encoded on the way.
     """
-    cdef int64_t i = 0, at, size = 0
+    cdef int64_t i = 0, row, size = 0
     cdef Deltas d
     present[0] = bytes_[0] = 0
-    if c.kind < TEXT and c.valid == NULL:
+    if c.kind < TEXT and c.values.valid == NULL:
         taken[0] = min(rows, max(<int64_t>1, <int64_t>PAGE_BYTES // max(1, c.stored)))
         present[0] = taken[0]
     else:
         start_deltas(&d, lengths)
         while i < rows and bytes_[0] < PAGE_BYTES:
-            at = c.offset + order[i]
+            row = order[i]
             i += 1
-            if c.valid != NULL and not is_set(c.valid, at):
+            if not is_valid(&c.values, row):
                 if not c.optional:
                     return NULL_IN_REQUIRED
                 continue
             present[0] += 1
             if c.kind >= TEXT:
-                if text_at(c, at, &size) < 0:
+                if text_at(c, row, &size) < 0:
                     return BAD_OFFSETS
                 if size > 0x7FFF0000 - 4 * PAGE_BYTES:
                     return TOO_LARGE
@@ -253,15 +242,15 @@ cdef int measure(const Column* c, const int64_t* order, int64_t rows, Buffer* le
     return FINE
 
 
-cdef inline int64_t levels_size(const Column* c, int64_t rows) noexcept nogil:
+cdef inline int64_t levels_size(const StoredColumn* c, int64_t rows) noexcept nogil:
     if not c.optional:
         return 0
-    if c.valid == NULL:
+    if c.values.valid == NULL:
         return 4 + varint_size(<uint64_t>rows << 1) + 1
     return 4 + varint_size((<uint64_t>((rows + 7) >> 3) << 1) | 1) + ((rows + 7) >> 3)
 
 
-cdef void put_levels(Buffer* b, const Column* c, const int64_t* order, int64_t rows) noexcept nogil:
+cdef void put_levels(Buffer* b, const StoredColumn* c, const int64_t* order, int64_t rows) noexcept nogil:
     """Definition levels: one run if nothing is null, else a bit per row."""
     cdef uint32_t size = <uint32_t>(levels_size(c, rows) - 4)
     cdef int64_t i
@@ -270,7 +259,7 @@ cdef void put_levels(Buffer* b, const Column* c, const int64_t* order, int64_t r
         return
     memcpy(b.data + b.size, &size, 4)
     b.size += 4
-    if c.valid == NULL:
+    if c.values.valid == NULL:
         put_varint(b, <uint64_t>rows << 1)
         put_byte(b, 1)
         return
@@ -278,60 +267,60 @@ cdef void put_levels(Buffer* b, const Column* c, const int64_t* order, int64_t r
     bits = b.data + b.size
     memset(bits, 0, <size_t>((rows + 7) >> 3))
     for i in range(rows):
-        if is_set(c.valid, c.offset + order[i]):
+        if is_set(c.values.valid, c.values.offset + order[i]):
             bits[i >> 3] |= <uint8_t>(1 << (i & 7))
     b.size += (rows + 7) >> 3
 
 
-cdef void put_text(Buffer* b, const Column* c, const int64_t* order, int64_t rows, const Buffer* lengths) noexcept nogil:
+cdef void put_text(Buffer* b, const StoredColumn* c, const int64_t* order, int64_t rows, const Buffer* lengths) noexcept nogil:
     """All lengths, then all bytes in one piece: a reader that wants the whole page need not copy it."""
-    cdef int64_t i, at, start, size = 0, line
+    cdef int64_t i, row, start, size = 0, line
     cdef uint8_t* out = b.data + b.size + lengths.size
     memcpy(b.data + b.size, lengths.data, <size_t>lengths.size)
     for i in range(rows):
         if i + AHEAD < rows:  # a gather is a row of cache misses: have the next ones under way
-            start = text_at(c, c.offset + order[i + AHEAD], &size)
+            start = text_at(c, order[i + AHEAD], &size)
             for line in range(0, min(size, <int64_t>1024), 64):
-                __builtin_prefetch(c.data + start + line)
-        at = c.offset + order[i]
-        if c.valid != NULL and not is_set(c.valid, at):
+                prefetch(c.values.data + start + line)
+        row = order[i]
+        if not is_valid(&c.values, row):
             continue
-        start = text_at(c, at, &size)
+        start = text_at(c, row, &size)
         if size:
-            memcpy(out, c.data + start, <size_t>size)
+            memcpy(out, c.values.data + start, <size_t>size)
         out += size
     b.size = out - b.data
 
 
-cdef void put_fixed(Buffer* b, const Column* c, const int64_t* order, int64_t rows) noexcept nogil:
-    cdef int64_t i, at
+cdef void put_fixed(Buffer* b, const StoredColumn* c, const int64_t* order, int64_t rows) noexcept nogil:
+    cdef int64_t i, row
     cdef int j
     cdef int32_t wide
     cdef const uint8_t* value
     cdef uint8_t* out = b.data + b.size
     for i in range(rows):
-        at = c.offset + order[i]
-        if c.valid != NULL and not is_set(c.valid, at):
+        row = order[i]
+        if not is_valid(&c.values, row):
             continue
-        value = c.data + at * c.width
+        value = c.values.data + row * c.values.width
         if c.kind == AS_IS:
-            memcpy(out, value, c.width)
+            memcpy(out, value, c.values.width)
         elif c.kind == SWAPPED:
             for j in range(c.stored):
                 out[j] = value[c.stored - 1 - j]
         else:
             if c.kind == SIGNED:
-                wide = (<const int8_t*>value)[0] if c.width == 1 else (<const int16_t*>value)[0]
+                wide = (<const int8_t*>value)[0] if c.values.width == 1 else (<const int16_t*>value)[0]
             else:
-                wide = value[0] if c.width == 1 else (<const uint16_t*>value)[0]
+                wide = value[0] if c.values.width == 1 else (<const uint16_t*>value)[0]
             memcpy(out, &wide, 4)
         out += c.stored
     b.size = out - b.data
 
 
-cdef void put_words(Buffer* b, const Column* c, const int64_t* order, int64_t rows) noexcept nogil:
+cdef void put_words(Buffer* b, const StoredColumn* c, const int64_t* order, int64_t rows) noexcept nogil:
     """Eight bytes each and none of them null, as most columns are."""
-    cdef const int64_t* data = <const int64_t*>c.data + c.offset
+    cdef const int64_t* data = <const int64_t*>c.values.data
     cdef uint8_t* out = b.data + b.size
     cdef int64_t i
     for i in range(rows):
@@ -339,21 +328,21 @@ cdef void put_words(Buffer* b, const Column* c, const int64_t* order, int64_t ro
     b.size += 8 * rows
 
 
-cdef void put_bits(Buffer* b, const Column* c, const int64_t* order, int64_t rows, int64_t present) noexcept nogil:
+cdef void put_bits(Buffer* b, const StoredColumn* c, const int64_t* order, int64_t rows, int64_t present) noexcept nogil:
     cdef uint8_t* bits = b.data + b.size
-    cdef int64_t i, at, n = 0
+    cdef int64_t i, row, n = 0
     memset(bits, 0, <size_t>((present + 7) >> 3))
     for i in range(rows):
-        at = c.offset + order[i]
-        if c.valid == NULL or is_set(c.valid, at):
-            bits[n >> 3] |= <uint8_t>(is_set(c.data, at) << (n & 7))
+        row = order[i]
+        if is_valid(&c.values, row):
+            bits[n >> 3] |= <uint8_t>(is_set(c.values.data, c.values.offset + row) << (n & 7))
             n += 1
     b.size += (present + 7) >> 3
 
 
-cdef inline int64_t number_at(const Column* c, int64_t at) noexcept nogil:
+cdef inline int64_t number_at(const ArrowColumn* c, int64_t row) noexcept nogil:
     """A whole number as 64 bits; one that is compared without a sign has its highest bit turned."""
-    cdef const uint8_t* p = c.data + at * c.width
+    cdef const uint8_t* p = c.data + row * c.width
     cdef uint64_t raw = 0
     if c.unsigned:
         memcpy(&raw, p, c.width)
@@ -365,19 +354,19 @@ cdef inline int64_t number_at(const Column* c, int64_t at) noexcept nogil:
     return (<const int16_t*>p)[0] if c.width == 2 else (<const int8_t*>p)[0]
 
 
-cdef void find_extremes(const Column* c, const int64_t* order, int64_t rows, Extremes* found) noexcept nogil:
-    cdef int64_t i, at, value
-    found.low, found.high, found.nulls, found.any = INT64_MAX, INT64_MIN, 0, False
+cdef void find_extremes(const StoredColumn* c, const int64_t* order, int64_t rows, Extremes* extremes) noexcept nogil:
+    cdef int64_t i, row, value
+    extremes.low, extremes.high, extremes.nulls, extremes.any = INT64_MAX, INT64_MIN, 0, False
     for i in range(rows):
-        at = c.offset + order[i]
-        if c.valid != NULL and not is_set(c.valid, at):
-            found.nulls += 1
+        row = order[i]
+        if not is_valid(&c.values, row):
+            extremes.nulls += 1
             continue
-        value = number_at(c, at)
-        found.low, found.high, found.any = min(found.low, value), max(found.high, value), True
+        value = number_at(&c.values, row)
+        extremes.low, extremes.high, extremes.any = min(extremes.low, value), max(extremes.high, value), True
 
 
-cdef int put_page(Buffer* b, const Column* c, const int64_t* order, int64_t rows, int64_t present,
+cdef int put_page(Buffer* b, const StoredColumn* c, const int64_t* order, int64_t rows, int64_t present,
                   int64_t values, const Buffer* lengths) noexcept nogil:
     """One page, header first. Only the size of its checksum is not known before; it is nearly always the greatest."""
     cdef int64_t body = levels_size(c, rows) + values, begin = b.size, start, short
@@ -396,7 +385,7 @@ cdef int put_page(Buffer* b, const Column* c, const int64_t* order, int64_t rows
         put_text(b, c, order, rows, lengths)
     elif c.kind == BIT:
         put_bits(b, c, order, rows, present)
-    elif c.kind == AS_IS and c.width == 8 and c.valid == NULL:
+    elif c.kind == AS_IS and c.values.width == 8 and c.values.valid == NULL:
         put_words(b, c, order, rows)
     else:
         put_fixed(b, c, order, rows)
@@ -405,16 +394,16 @@ cdef int put_page(Buffer* b, const Column* c, const int64_t* order, int64_t rows
     if short > 0:
         memmove(b.data + start - short, b.data + start, <size_t>body)
     b.size = begin
-    put_number(b, 1, 5, 0)
-    put_number(b, 1, 5, body)
-    put_number(b, 1, 5, body)
-    put_field(b, 1, 5)
+    put_number(b, 1, T_I32, 0)
+    put_number(b, 1, T_I32, body)
+    put_number(b, 1, T_I32, body)
+    put_field(b, 1, T_I32)
     put_varint(b, zigzag32(crc))
-    put_field(b, 1, 12)
-    put_number(b, 1, 5, rows)
-    put_number(b, 1, 5, encoding_of(c))
-    put_number(b, 1, 5, 3)
-    put_number(b, 1, 5, 3)
+    put_field(b, 1, T_STRUCT)
+    put_number(b, 1, T_I32, rows)
+    put_number(b, 1, T_I32, encoding_of(c))
+    put_number(b, 1, T_I32, 3)
+    put_number(b, 1, T_I32, 3)
     put_byte(b, 0)
     put_byte(b, 0)
     b.size += body
@@ -425,6 +414,6 @@ cdef inline uint64_t zigzag32(int32_t value) noexcept nogil:
     return <uint64_t>((<uint32_t>value << 1) ^ <uint32_t>(value >> 31))
 
 
-cdef inline int encoding_of(const Column* c) noexcept nogil:
+cdef inline int encoding_of(const StoredColumn* c) noexcept nogil:
     """DELTA_LENGTH_BYTE_ARRAY or PLAIN."""
     return 6 if c.kind >= TEXT else 0

@@ -40,32 +40,32 @@ cdef class Element:
 
 cdef tuple read_logical(Cursor* c):
     """A LogicalType: a union, so one field, whose parameters are one or two small numbers or a unit."""
-    cdef int ident = 0, kind = 0, word = 0, inner, unit
+    cdef int ident = 0, kind = 0, logical = 0, inner, unit
     cdef int64_t first = 0, second = 0
-    while field(c, &ident, &kind):
+    while next_field(c, &ident, &kind):
         if kind != T_STRUCT:
-            skip(c, kind, 0, False)
+            skip_value(c, kind, 0, False)
             continue
-        word = ident
+        logical = ident
         inner = 0
-        while field(c, &inner, &kind):
+        while next_field(c, &inner, &kind):
             if kind == T_TRUE or kind == T_FALSE:  # isAdjustedToUTC, isSigned
                 second = kind == T_TRUE
             elif kind == T_STRUCT:  # the unit: milli-, micro-, nanoseconds
                 unit = 0
-                while field(c, &unit, &kind):
+                while next_field(c, &unit, &kind):
                     first = unit
-                    skip(c, kind, 0, False)
+                    skip_value(c, kind, 0, False)
             elif kind == T_BYTE and c.p < c.end:
                 first = c.p[0]
                 c.p += 1
-            elif word == 5 and inner == 1:
-                second = zigzag(c)  # scale
-            elif word == 5 and inner == 2:
-                first = zigzag(c)  # precision
+            elif logical == 5 and inner == 1:
+                second = read_zigzag(c)  # scale
+            elif logical == 5 and inner == 2:
+                first = read_zigzag(c)  # precision
             else:
-                skip(c, kind, 0, False)
-    return (LOGICAL.get(word, "unknown"), first, second)
+                skip_value(c, kind, 0, False)
+    return (LOGICAL.get(logical, "unknown"), first, second)
 
 
 cdef Element read_element(Cursor* c, int64_t* children):
@@ -76,28 +76,28 @@ cdef Element read_element(Cursor* c, int64_t* children):
     cdef const uint8_t* text
     e.name, e.physical, e.meaning = "", -1, None
     children[0] = 0
-    while field(c, &ident, &kind):
+    while next_field(c, &ident, &kind):
         if ident == 1:
-            e.physical = <int>zigzag(c)
+            e.physical = <int>read_zigzag(c)
         elif ident == 2:
-            e.length = <int>count(c)
+            e.length = <int>read_size(c)
         elif ident == 3:
-            e.repetition = <int>zigzag(c)
+            e.repetition = <int>read_zigzag(c)
         elif ident == 4 and kind == T_BINARY:
-            text = binary(c, &size)
+            text = read_binary(c, &size)
             e.name = (<const char*>text)[:size].decode("utf-8", "surrogateescape")
         elif ident == 5:
-            children[0] = count(c)
+            children[0] = read_size(c)
         elif ident == 6:
-            converted = zigzag(c)
+            converted = read_zigzag(c)
         elif ident == 7:
-            scale = zigzag(c)
+            scale = read_zigzag(c)
         elif ident == 8:
-            precision = zigzag(c)
+            precision = read_zigzag(c)
         elif ident == 10 and kind == T_STRUCT:
             e.meaning = read_logical(c)
         else:
-            skip(c, kind, 0, False)
+            skip_value(c, kind, 0, False)
     if e.meaning is None:
         if converted == 5:
             e.meaning = ("decimal", precision, scale)
@@ -110,8 +110,8 @@ cdef list read_elements(Cursor* c, int* leaves):
     """The top-level columns, each with the number of its (first) leaf."""
     cdef int kind = 0
     cdef int64_t children = 0, open_groups
-    cdef uint64_t i, size = list_header(c, &kind)
-    cdef list found = []
+    cdef uint64_t i, size = read_list_header(c, &kind)
+    cdef list columns = []
     cdef Element e
     if size:
         read_element(c, &children)
@@ -120,7 +120,7 @@ cdef list read_elements(Cursor* c, int* leaves):
         e = read_element(c, &children)
         e.leaf = leaves[0]
         e.nested = children > 0
-        found.append(e)
+        columns.append(e)
         i += 1
         leaves[0] += not e.nested
         open_groups = children
@@ -129,7 +129,7 @@ cdef list read_elements(Cursor* c, int* leaves):
             leaves[0] += children == 0
             open_groups += children - 1
             i += 1
-    return found
+    return columns
 
 
 cdef void read_chunk(Cursor* c, Chunk* chunk) noexcept nogil:
@@ -138,34 +138,34 @@ cdef void read_chunk(Cursor* c, Chunk* chunk) noexcept nogil:
     cdef uint64_t i, size, encoding
     memset(chunk, 0, sizeof(Chunk))
     chunk.start = -1
-    while field(c, &ident, &kind):
+    while next_field(c, &ident, &kind):
         if ident == 1:  # the chunk is in another file
             chunk.codec = -1
-            skip(c, kind, 0, False)
+            skip_value(c, kind, 0, False)
         elif ident == 3 and kind == T_STRUCT:
             inner = 0
-            while field(c, &inner, &kind):
+            while next_field(c, &inner, &kind):
                 if inner == 2 and kind == T_LIST:
-                    size = list_header(c, &element)
+                    size = read_list_header(c, &element)
                     i = 0
                     while i < size and not c.bad:
-                        encoding = <uint64_t>zigzag(c)
+                        encoding = <uint64_t>read_zigzag(c)
                         chunk.encodings |= <uint64_t>1 << (encoding if encoding < 63 else 63)
                         i += 1
                 elif inner == 4:
-                    chunk.codec = <int>(zigzag(c) & 0x7F) if chunk.codec == 0 else -1
+                    chunk.codec = <int>(read_zigzag(c) & 0x7F) if chunk.codec == 0 else -1
                 elif inner == 6:
-                    chunk.unpacked = zigzag(c)
+                    chunk.unpacked = read_zigzag(c)
                 elif inner == 7:
-                    chunk.size = zigzag(c)
+                    chunk.size = read_zigzag(c)
                 elif inner == 9:
-                    data = zigzag(c)
+                    data = read_zigzag(c)
                 elif inner == 11:
-                    dictionary = zigzag(c)
+                    dictionary = read_zigzag(c)
                 else:
-                    skip(c, kind, 0, False)
+                    skip_value(c, kind, 0, False)
         else:
-            skip(c, kind, 0, False)
+            skip_value(c, kind, 0, False)
     chunk.start = dictionary if 0 < dictionary < data else data
 
 
@@ -175,53 +175,53 @@ cdef int read_group(Cursor* c, vector[Chunk]& chunks, int leaves, int64_t* rows)
     cdef uint64_t i, size = 0
     cdef Chunk chunk
     rows[0] = -1
-    while field(c, &ident, &kind):
+    while next_field(c, &ident, &kind):
         if ident == 1 and kind == T_LIST and size == 0:
-            size = list_header(c, &element)
+            size = read_list_header(c, &element)
             if size != <uint64_t>leaves:
-                spoil(c)
+                mark_bad(c)
             i = 0
             while i < size and not c.bad:
                 read_chunk(c, &chunk)
                 chunks.push_back(chunk)
                 i += 1
         elif ident == 3:
-            rows[0] = zigzag(c)
+            rows[0] = read_zigzag(c)
         else:
-            skip(c, kind, 0, False)
+            skip_value(c, kind, 0, False)
     if size != <uint64_t>leaves or rows[0] < 0 or rows[0] > 0x7FFFFFFF:
-        spoil(c)
+        mark_bad(c)
     return 0
 
 
 cdef object read_arrow_schema(Cursor* c):
     """The Arrow schema that pyarrow stores beside Parquet's own, or None: only it knows the unit of a duration."""
     cdef int ident, kind = 0
-    cdef uint64_t i, size = list_header(c, &kind), length
+    cdef uint64_t i, size = read_list_header(c, &kind), length
     cdef const uint8_t* text
-    cdef bytes key, value, found = None
+    cdef bytes key, value, stored = None
     i = 0
     while i < size and not c.bad:
         ident, key, value = 0, b"", b""
-        while field(c, &ident, &kind):
+        while next_field(c, &ident, &kind):
             if kind != T_BINARY:
-                skip(c, kind, 0, False)
+                skip_value(c, kind, 0, False)
                 continue
-            text = binary(c, &length)
+            text = read_binary(c, &length)
             if ident == 1:
                 key = (<const char*>text)[:length]
             elif key == b"ARROW:schema":
                 value = (<const char*>text)[:length]
         if key == b"ARROW:schema":
-            found = value
+            stored = value
         i += 1
-    return found
+    return stored
 
 
 # Which stored column gives which Arrow type without looking at values. A pair that is not here is declined, never
 # guessed: pyarrow then reads the file.
 
-cdef struct Fit:
+cdef struct Conversion:
     int physical
     int kind      # how values are converted
     int stored    # bytes of a stored value
@@ -256,7 +256,7 @@ cdef dict DECIMALS = {
 }
 
 
-cdef tuple expect(object wanted, Element e):
+cdef tuple expected_storage(object wanted, Element e):
     """What must be stored for an Arrow type that has parameters, as in FIXED_TYPES; None if it is not supported."""
     cdef int length
     ident = wanted.id
@@ -276,12 +276,12 @@ cdef tuple expect(object wanted, Element e):
     return None
 
 
-cdef object match(object wanted, Element e, bytes stored, Fit* fit):
+cdef object match_type(object wanted, Element e, bytes stored, Conversion* fit):
     """Fill in how the column is read, or return why it is declined."""
     if e.nested or e.repetition not in (0, 1):
         return "it is nested"
     plain = wanted.value_type if wanted.id == arrow.Type_DICTIONARY else wanted
-    expected = FIXED_TYPES.get(plain.id) or expect(plain, e)
+    expected = FIXED_TYPES.get(plain.id) or expected_storage(plain, e)
     if expected is None:
         return f"type {wanted} is left to pyarrow"
     physical, meanings, fit.kind, fit.stored, fit.width = expected
@@ -304,7 +304,7 @@ cdef bint same_duration(bytes stored, str name, object wanted):
         return False
 
 
-cdef object finish(object wanted, int64_t rows, list buffers, int64_t nulls):
+cdef object make_array(object wanted, int64_t rows, list buffers, int64_t nulls):
     """The Arrow array over finished buffers, dictionary-encoded if that is what is wanted."""
     if wanted.id != arrow.Type_DICTIONARY:
         return pa.Array.from_buffers(wanted, rows, buffers, nulls)

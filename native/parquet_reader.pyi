@@ -1,4 +1,4 @@
-"""Types of the page reader."""
+"""Types of the Parquet reader."""
 
 from collections.abc import Iterable, Sequence
 
@@ -26,7 +26,7 @@ class FileMap(Buffer):
     def holds(self, address: int) -> bool:
         """Whether an address is in this memory."""
 
-class Layout:
+class FileLayout:
     """Where the columns of one file lie: its row groups and chunks, and (found at the first touch) their pages.
 
     `declined` names each column of the schema that `read_ranges` cannot read from this file, and why.
@@ -57,32 +57,20 @@ class Layout:
         They are long texts, neither compressed nor in a dictionary, and need no memory but for their offsets.
         """
 
-def open_layout(file: Buffer, schema: pa.Schema) -> Layout:
+def open_file_layout(file: Buffer, schema: pa.Schema) -> FileLayout:
     """Parse a file's footer (`file` is the whole file as a buffer) for reading columns of the Arrow schema."""
 
 def read_ranges(
     parts: Iterable[
-        tuple[Buffer, Layout, Sequence[int] | npt.NDArray[np.int64], Sequence[int] | npt.NDArray[np.int64]]
+        tuple[Buffer, FileLayout, Sequence[int] | npt.NDArray[np.int64], Sequence[int] | npt.NDArray[np.int64]]
     ],
     columns: Sequence[str],
     schema: pa.Schema,
 ) -> pa.Table:
-    """Read the row ranges of all parts, in order, as a table of one chunk per column.
-
-    A column of the schema that a file lacks is null in its rows.
-
-    Args:
-        parts: (file, layout, starts, stops): the whole file as a buffer, what `open_layout` made of it, row ranges.
-        columns: names of columns of the schema.
-        schema: the schema that the layouts were opened with (the same object, if time matters).
-
-    Raises:
-        Declined: pyarrow has to read these rows; `part` says of which file.
-        Damaged: the file is not what its writer wrote.
-    """
+    """`read_spans` for ranges that are given file by file: (file, layout, starts, stops)."""
 
 def read_spans(
-    files: Sequence[tuple[Buffer, Layout]],
+    files: Sequence[tuple[Buffer, FileLayout]],
     part: npt.NDArray[np.int64],
     start: npt.NDArray[np.int64],
     stop: npt.NDArray[np.int64],
@@ -91,8 +79,10 @@ def read_spans(
 ) -> pa.Table:
     """Read many row ranges, in order, as a table of one chunk per column.
 
+    A column of the schema that a file lacks is null in its rows.
+
     Args:
-        files: (file, layout) of each part.
+        files: (file, layout) of each part: the whole file as a buffer, and what `open_file_layout` gave for it.
         part: of each range, the position of its file among `files`.
         start: first row of each range.
         stop: one past the last row of each range.
@@ -105,7 +95,7 @@ def read_spans(
     """
 
 def read_live(
-    files: Sequence[tuple[Buffer, Layout]],
+    files: Sequence[tuple[Buffer, FileLayout]],
     part: npt.NDArray[np.int64],
     start: npt.NDArray[np.int64],
     stop: npt.NDArray[np.int64],
@@ -115,24 +105,15 @@ def read_live(
 ) -> pa.RecordBatch:
     """Read those rows of many ranges that are within limits, in order, as one batch; of the others only what decides.
 
-    Args:
-        files: (file, layout) of each part.
-        part: of each range, the position of its file among `files`.
-        start: first row of each range.
-        stop: one past the last row of each range.
-        limits: (name, after, upto): columns of 64-bit numbers or times, and which values are kept: after < v <= upto.
-        wanted: the schema of the wanted columns, all of them of `schema`; texts may be wanted as views of the files.
-        schema: the schema that the layouts were opened with (the same object, if time matters).
-
-    Raises:
-        Declined: pyarrow has to read these rows; `part` says of which file.
-        Damaged: the file is not what its writer wrote.
+    A limit is (name, after, upto): a column of 64-bit numbers or times, and which values are kept: after < v <= upto.
+    `wanted` is the schema of the wanted columns, all of them of `schema`; text may be wanted as views of the files.
+    Errors and the other arguments are those of `read_spans`.
     """
 
 def read_rows(
-    file: Buffer, layout: Layout, start: int, stop: int, wanted: pa.Schema, schema: pa.Schema
+    file: Buffer, layout: FileLayout, start: int, stop: int, wanted: pa.Schema, schema: pa.Schema
 ) -> pa.RecordBatch:
     """Read one row range of one file as one batch; arguments and errors as of `read_live`."""
 
-def idle_memory() -> int:
+def count_idle_bytes() -> int:
     """Bytes that are kept for the next long column of text."""

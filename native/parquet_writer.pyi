@@ -1,4 +1,4 @@
-"""Types of the page writer."""
+"""Types of the Parquet writer."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,8 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from typing_extensions import Buffer
 
-class Declined(ValueError):
-    """A schema that pyarrow has to write."""
+from windrow.native.parquet_reader import Declined as Declined
 
 class PageWriter:
     """One Parquet file under way; rows are gathered from Arrow columns straight into its pages."""

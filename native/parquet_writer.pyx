@@ -1,39 +1,35 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # distutils: language = c++
-"""Writes rows of Arrow columns, picked in a given order, as plain Parquet pages: gathered, checked and hashed in one pass.
+"""Writes rows of Arrow columns, in a given order, as plain Parquet pages: gathered, checked and hashed in one pass.
 
 It exists because an append spends most of its time copying rows: into sorted order, into encoded pages, into the file,
-and back out of it for the digest. Here each value is copied once, from where it lies into a buffer that stays in the
-cache, and from there into the file. As a first sketch, without checksums of pages, it took 4.8 ms of processor
-time for 8 MB of 1000-byte rows, against 12 for take and pyarrow's writer and 1.2 for the digest.
+and back out of it for the digest (the update lines of `bench core`). Here each value is copied once, from where it lies
+into a buffer that stays in the cache, and from there into the file. A first version, without checksums of pages, took
+4.8 ms of processor time for 8 MB of 1000-byte rows, against 12 for take and pyarrow's writer and 1.2 for the digest.
 
-Only what is ours to decide is written here (pages, chunks, row groups). What a schema means is taken, byte by byte, from
-the footer that pyarrow writes for an empty file of it. Types that need more than that are declined, and pyarrow writes
-the file: there is no second writer for nested or dictionary columns.
+Only pages, chunks and row groups are written here. What a schema means is taken, byte by byte, from the footer that
+pyarrow writes for an empty file of it. Types that need more than that are declined, and pyarrow writes the file: there is
+no second writer for nested or dictionary columns.
 """
-from libc.stdint cimport (
-    INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t,
-)
-from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcpy, memmove, memset
+include "common.pxi"
+include "arrow_column.pxi"
+
+from libc.stdlib cimport free, realloc
+from libc.string cimport memmove
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 from pyarrow import lib as arrow
 
-cdef extern from *:
-    void __builtin_prefetch(const void*) noexcept nogil
+from windrow.native.parquet_reader import Declined
 
 include "crc.pxi"
+include "parquet_thrift.pxi"
 include "parquet_encode.pxi"
 
 cdef enum:
     FLUSH_BYTES = 262144
-
-
-class Declined(ValueError):
-    """A schema that pyarrow has to write."""
 
 
 cdef dict PHYSICAL = {
@@ -117,75 +113,38 @@ cdef tuple describe(field, stored):
 
 cdef tuple split_footer(bytes footer):
     """The bytes of fields 1 and 2, and of those after field 4, of a FileMetaData without row groups."""
-    marks, ident, at = {}, 0, 0
-    while footer[at]:
-        if not footer[at] >> 4:
-            raise Declined("the footer that pyarrow writes is not understood")
-        begin, ident = at, ident + (footer[at] >> 4)
-        at = skip_value(footer, at + 1, footer[at] & 15)
-        marks[ident] = begin, at
-    if not {2, 3, 4} <= marks.keys() or marks[3][0] != marks[2][1] or marks[4][0] != marks[3][1]:
+    cdef const uint8_t* start = <const uint8_t*><const char*>footer
+    cdef Cursor c
+    cdef int ident = 0, kind = 0
+    cdef Py_ssize_t end = 0
+    cdef dict fields = {}
+    c.p, c.end, c.bad = start, start + len(footer), False
+    while next_field(&c, &ident, &kind):
+        skip_value(&c, kind, 0, False)
+        fields[ident] = end, c.p - start
+        end = c.p - start
+    if c.bad or not {2, 3, 4} <= fields.keys() or fields[3][0] != fields[2][1] or fields[4][0] != fields[3][1]:
         raise Declined("the footer that pyarrow writes is not understood")
-    return footer[:marks[2][1]], footer[marks[4][1]:at]
-
-
-cdef tuple read_varint(bytes raw, Py_ssize_t at):
-    value = shift = 0
-    while raw[at] & 0x80:
-        value |= (raw[at] & 0x7F) << shift
-        shift += 7
-        at += 1
-    return value | raw[at] << shift, at + 1
-
-
-cdef Py_ssize_t skip_value(bytes raw, Py_ssize_t at, int kind) except -1:
-    if kind == 1 or kind == 2:
-        return at
-    if kind == 3:
-        return at + 1
-    if 4 <= kind <= 6:
-        return read_varint(raw, at)[1]
-    if kind == 7:
-        return at + 8
-    if kind == 8:
-        size, at = read_varint(raw, at)
-        return at + size
-    if kind == 9 or kind == 10:
-        size, inner = raw[at] >> 4, raw[at] & 15
-        at += 1
-        if size == 15:
-            size, at = read_varint(raw, at)
-        for _ in range(size):
-            at = skip_value(raw, at, inner) if inner > 2 else at + 1
-        return at
-    if kind != 12:
-        raise Declined("the footer that pyarrow writes is not understood")
-    while raw[at]:
-        inner, short = raw[at] & 15, raw[at] >> 4
-        at += 1
-        if not short:
-            at = read_varint(raw, at)[1]
-        at = skip_value(raw, at, inner)
-    return at + 1
+    return footer[:fields[2][1]], footer[fields[4][1]:end]
 
 
 cdef dict templates = {}
 
 
 cdef Template template_of(schema):
-    known = schema.serialize().to_pybytes()
-    found = templates.get(known)
-    if found is None:
+    serialized = schema.serialize().to_pybytes()
+    template = templates.get(serialized)
+    if template is None:
         if len(templates) >= 256:
             templates.clear()
         try:
-            found = Template(schema)
+            template = Template(schema)
         except Declined as error:
-            found = str(error)
-        templates[known] = found
-    if isinstance(found, str):
-        raise Declined(found)
-    return found
+            template = str(error)
+        templates[serialized] = template
+    if isinstance(template, str):
+        raise Declined(template)
+    return template
 
 
 cdef class PageWriter:
@@ -243,7 +202,7 @@ cdef class PageWriter:
         """Write one row group: the rows `order` of the columns, which are arrays of the schema's types."""
         cdef int64_t rows = order.shape[0], start = self.size + self.page.size, before
         cdef Buffer* m = &self.meta
-        cdef Column c
+        cdef StoredColumn c
         cdef int number
         if self.digest is not None:
             raise ValueError("the file is closed")
@@ -253,24 +212,24 @@ cdef class PageWriter:
             return
         if reserve(m, 64):
             raise MemoryError()
-        put_field(m, 1, 9)
-        put_list(m, len(columns), 12)
+        put_field(m, 1, T_LIST)
+        put_list(m, len(columns), T_STRUCT)
         for number in range(len(columns)):
-            self.look_at(columns[number], number, &c)
-            if check_order(&order[0], rows, c.length):
+            self.open_column(columns[number], number, &c)
+            if check_order(&order[0], rows, c.values.length):
                 raise problem(BAD_ORDER, self.names[number])
             before = self.size + self.page.size
             self.add_pages(&c, &order[0], rows, number)
             self.add_chunk(&c, &order[0], rows, number, before)
-        put_number(m, 1, 6, self.size + self.page.size - start)
-        put_number(m, 1, 6, rows)
-        put_number(m, 2, 6, start)
-        put_number(m, 1, 6, self.size + self.page.size - start)
+        put_number(m, 1, T_I64, self.size + self.page.size - start)
+        put_number(m, 1, T_I64, rows)
+        put_number(m, 2, T_I64, start)
+        put_number(m, 1, T_I64, self.size + self.page.size - start)
         put_byte(m, 0)
         self.groups += 1
         self.rows += rows
 
-    cdef int add_pages(self, const Column* c, const int64_t* order, int64_t rows, int number) except -1:
+    cdef int add_pages(self, const StoredColumn* c, const int64_t* order, int64_t rows, int number) except -1:
         cdef int64_t done = 0, taken = 0, present = 0, values = 0
         cdef int rc = FINE
         while done < rows:
@@ -288,55 +247,48 @@ cdef class PageWriter:
                 self.flush()
         return 0
 
-    cdef int add_chunk(self, const Column* c, const int64_t* order, int64_t rows, int number, int64_t start) except -1:
+    cdef int add_chunk(self, const StoredColumn* c, const int64_t* order, int64_t rows, int number, int64_t start) except -1:
         """Note the column chunk that was just written for the footer."""
         cdef Buffer* m = &self.meta
         cdef int64_t size = self.size + self.page.size - start
         cdef bytes name = self.names[number].encode()
-        cdef Extremes found
+        cdef Extremes extremes
         if reserve(m, 256 + len(name)):
             raise MemoryError()
-        put_number(m, 2, 6, 0)
-        put_field(m, 1, 12)
-        put_number(m, 1, 5, c.physical)
-        put_field(m, 1, 9)
-        put_list(m, 2, 5)
+        put_number(m, 2, T_I64, 0)
+        put_field(m, 1, T_STRUCT)
+        put_number(m, 1, T_I32, c.physical)
+        put_field(m, 1, T_LIST)
+        put_list(m, 2, T_I32)
         put_zigzag(m, encoding_of(c))
         put_zigzag(m, 3)
-        put_field(m, 1, 9)
-        put_list(m, 1, 8)
+        put_field(m, 1, T_LIST)
+        put_list(m, 1, T_BINARY)
         put_bytes(m, <const uint8_t*><const char*>name, len(name))
-        put_number(m, 1, 5, 0)
-        put_number(m, 1, 6, rows)
-        put_number(m, 1, 6, size)
-        put_number(m, 1, 6, size)
-        put_number(m, 2, 6, start)
+        put_number(m, 1, T_I32, 0)
+        put_number(m, 1, T_I64, rows)
+        put_number(m, 1, T_I64, size)
+        put_number(m, 1, T_I64, size)
+        put_number(m, 2, T_I64, start)
         if c.extremes:
             with nogil:
-                find_extremes(c, order, rows, &found)
-                put_statistics(m, c, &found)
+                find_extremes(c, order, rows, &extremes)
+                put_statistics(m, c, &extremes)
         put_byte(m, 0)
         put_byte(m, 0)
         return 0
 
-    cdef int look_at(self, array, int number, Column* c) except -1:
+    cdef int open_column(self, array, int number, StoredColumn* c) except -1:
         """Where the values of an array lie; everything that the kernels rely on is checked here."""
-        cdef int64_t end
         kind, width, stored, physical, optional, unsigned, _ = self.template.columns[number]
-        buffers = array.buffers()
-        c.kind, c.width, c.stored, c.physical = kind, width, stored, physical
-        c.optional, c.unsigned, c.extremes = optional, unsigned, number in self.extremes
-        c.offset, c.length = array.offset, len(array)
-        end = c.offset + c.length
-        c.valid = NULL
-        if array.null_count:
-            c.valid = address_of(buffers[0], (end + 7) // 8)
-        c.offsets = NULL
+        c.kind, c.stored, c.physical, c.optional, c.extremes = kind, stored, physical, optional, number in self.extremes
         if c.kind >= TEXT:
-            c.offsets = address_of(buffers[1], (end + 1) * (4 if c.kind == TEXT else 8) if c.length else 0)
-        data = buffers[len(buffers) - 1]
-        c.size = data.size if data is not None else 0
-        c.data = address_of(data, 0 if c.kind >= TEXT else (end + 7) // 8 if c.kind == BIT else end * c.width)
+            open_text(array, 4 if c.kind == TEXT else 8, &c.values)
+        elif c.kind == BIT:
+            open_booleans(array, &c.values)
+        else:
+            open_fixed(array, width, &c.values)
+        c.values.unsigned = unsigned
         return 0
 
     def close(self):
@@ -353,9 +305,9 @@ cdef class PageWriter:
         begin = b.size
         memcpy(b.data + b.size, <const char*>head, len(head))
         b.size += len(head)
-        put_number(b, 1, 6, self.rows)
-        put_field(b, 1, 9)
-        put_list(b, self.groups, 12)
+        put_number(b, 1, T_I64, self.rows)
+        put_field(b, 1, T_LIST)
+        put_list(b, self.groups, T_STRUCT)
         memcpy(b.data + b.size, self.meta.data, self.meta.size)
         b.size += self.meta.size
         memcpy(b.data + b.size, <const char*>tail, len(tail))
@@ -367,16 +319,6 @@ cdef class PageWriter:
         b.size += 8
         self.flush()
         self.digest = self.hasher.hexdigest()
-
-
-cdef const uint8_t* address_of(buffer, int64_t least) except? NULL:
-    if buffer is None or not buffer.size:
-        if least:
-            raise ValueError("an array is shorter than it says")
-        return NULL
-    if buffer.size < least:
-        raise ValueError("an array is shorter than it says")
-    return <const uint8_t*><uintptr_t>buffer.address
 
 
 cdef inline void put_list(Buffer* b, int64_t size, int kind) noexcept nogil:
@@ -393,20 +335,20 @@ cdef inline void put_bytes(Buffer* b, const uint8_t* data, int64_t size) noexcep
     b.size += size
 
 
-cdef void put_statistics(Buffer* b, const Column* c, Extremes* found) noexcept nogil:
+cdef void put_statistics(Buffer* b, const StoredColumn* c, Extremes* extremes) noexcept nogil:
     """Nulls, greatest, least, and that both are exact."""
-    cdef int64_t low = found.low, high = found.high
-    if c.unsigned:
+    cdef int64_t low = extremes.low, high = extremes.high
+    if c.values.unsigned:
         low, high = low ^ INT64_MIN, high ^ INT64_MIN
-    put_field(b, 3, 12)
-    put_number(b, 3, 6, found.nulls)
-    if found.any:
-        put_field(b, 2, 8)
+    put_field(b, 3, T_STRUCT)
+    put_number(b, 3, T_I64, extremes.nulls)
+    if extremes.any:
+        put_field(b, 2, T_BINARY)
         put_bytes(b, <const uint8_t*>&high, c.stored)
-        put_field(b, 1, 8)
+        put_field(b, 1, T_BINARY)
         put_bytes(b, <const uint8_t*>&low, c.stored)
-        put_field(b, 1, 1)
-        put_field(b, 1, 1)
+        put_field(b, 1, T_TRUE)
+        put_field(b, 1, T_TRUE)
     put_byte(b, 0)
 
 

@@ -45,13 +45,13 @@ def sort_order(
 def histogram(values: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Gives the distinct values in ascending order and how often each occurs."""
 
-def boundaries(column: npt.NDArray[np.uint16]) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64]]:
+def find_run_starts(column: npt.NDArray[np.uint16]) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64]]:
     """Gives the distinct values of a sorted column and the row at which each begins."""
 
-def members(values: npt.NDArray[np.int64], low: int, known: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+def find_members(values: npt.NDArray[np.int64], low: int, known: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     """Gives the positions of values that a table of flags, the first of which stands for `low`, knows."""
 
-def numbered(values: npt.NDArray[np.int64]) -> tuple[list[int], npt.NDArray[np.int64]]:
+def number_distinct(values: npt.NDArray[np.int64]) -> tuple[list[int], npt.NDArray[np.int64]]:
     """Gives the position at which each distinct value comes first, and of every value which of those it is."""
 
 def digest(
@@ -61,5 +61,5 @@ def digest(
 ) -> int:
     """Gives a 64-bit digest of a multiset of rows; digests of its parts add up to it modulo 2**64."""
 
-def rows_between(packed: list[bytes], after: int | None, upto: int) -> npt.NDArray[np.int64]:
+def count_rows_between(packed: list[bytes], after: int | None, upto: int) -> npt.NDArray[np.int64]:
     """How many rows of each histogram lie in the slots (after, upto]; `after` None: in all up to `upto`."""

@@ -181,12 +181,12 @@ def histogram(values):
         return np.array([INT64_MAX], np.int64), np.array([never], np.int64)
     span = <uint64_t>most - <uint64_t>least
     if span <= 4 * <uint64_t>count + 1024:
-        found, counts = _count_dense(array, least, <int64_t>span + 1)
+        distinct, counts = _count_dense(array, least, <int64_t>span + 1)
     else:
-        found, counts = _count_sorted(np.sort(array), count - never)
+        distinct, counts = _count_sorted(np.sort(array), count - never)
     if never:
-        found, counts = np.append(found, np.int64(INT64_MAX)), np.append(counts, np.int64(never))
-    return found, counts
+        distinct, counts = np.append(distinct, np.int64(INT64_MAX)), np.append(counts, np.int64(never))
+    return distinct, counts
 
 
 def _count_dense(const int64_t[::1] values, int64_t least, int64_t span):
@@ -198,27 +198,27 @@ def _count_dense(const int64_t[::1] values, int64_t least, int64_t span):
         for row in range(count):
             if values[row] != INT64_MAX:
                 counts[values[row] - least] += 1
-    found = np.flatnonzero(counters)
-    return found + np.int64(least), counters[found]
+    present = np.flatnonzero(counters)
+    return present + np.int64(least), counters[present]
 
 
 def _count_sorted(const int64_t[::1] values, int64_t count):
     """Counts the runs of the first `count` sorted values."""
     distinct = np.empty(count, np.int64)
     counters = np.empty(count, np.int64)
-    cdef int64_t[::1] found = distinct, counts = counters
+    cdef int64_t[::1] values_out = distinct, counts = counters
     cdef int64_t row, runs = 0
     with nogil:
         for row in range(count):
-            if runs == 0 or values[row] != found[runs - 1]:
-                found[runs] = values[row]
+            if runs == 0 or values[row] != values_out[runs - 1]:
+                values_out[runs] = values[row]
                 counts[runs] = 0
                 runs += 1
             counts[runs - 1] += 1
     return distinct[:runs].copy(), counters[:runs].copy()
 
 
-def boundaries(column):
+def find_run_starts(column):
     """Gives the distinct values of a sorted column and the row at which each begins."""
     cdef const uint16_t[::1] given = _columns(column)
     cdef int64_t count = given.shape[0], row, runs = 0
@@ -243,46 +243,46 @@ def boundaries(column):
     return values, starts
 
 
-def members(values, int64_t low, known):
+def find_members(values, int64_t low, known):
     """Gives the positions of values that a table of flags, the first of which stands for `low`, knows."""
     cdef const int64_t[::1] given = _integers(values, "values")
     table = np.ascontiguousarray(known)
     if table.dtype != np.bool_ or table.ndim != 1:
         raise TypeError(f"known must be a one-dimensional array of bool, not {table.ndim}-dimensional {table.dtype}")
     cdef const uint8_t[::1] flags = table.view(np.uint8)
-    cdef int64_t size = given.shape[0], at, count = 0
-    cdef uint64_t span = flags.shape[0], place
-    found = np.empty(size, np.int64)
-    cdef int64_t[::1] out = found
+    cdef int64_t size = given.shape[0], i, count = 0
+    cdef uint64_t span = flags.shape[0], flag
+    positions = np.empty(size, np.int64)
+    cdef int64_t[::1] out = positions
     with nogil:
-        for at in range(size):
+        for i in range(size):
             # What lies below wraps around, and so lies above.
-            place = <uint64_t>given[at] - <uint64_t>low
-            out[count] = at
-            if place < span:
-                count += flags[place]
-    return found[:count]
+            flag = <uint64_t>given[i] - <uint64_t>low
+            out[count] = i
+            if flag < span:
+                count += flags[flag]
+    return positions[:count]
 
 
-def numbered(const int64_t[::1] values):
+def number_distinct(const int64_t[::1] values):
     """Gives the position at which each distinct value comes first, and of every value which of those it is."""
-    cdef unordered_map[int64_t, int64_t] known
-    cdef unordered_map[int64_t, int64_t].iterator found
+    cdef unordered_map[int64_t, int64_t] numbers
+    cdef unordered_map[int64_t, int64_t].iterator entry
     cdef vector[int64_t] first
-    cdef int64_t at, count = values.shape[0]
-    which = np.empty(count, np.int64)
-    cdef int64_t[::1] out = which
-    for at in range(count):
-        if at and values[at] == values[at - 1]:
-            out[at] = out[at - 1]
+    cdef int64_t i, count = values.shape[0]
+    numbering = np.empty(count, np.int64)
+    cdef int64_t[::1] out = numbering
+    for i in range(count):
+        if i and values[i] == values[i - 1]:
+            out[i] = out[i - 1]
             continue
-        found = known.find(values[at])
-        if found != known.end():
-            out[at] = dereference(found).second
+        entry = numbers.find(values[i])
+        if entry != numbers.end():
+            out[i] = dereference(entry).second
             continue
-        known[values[at]] = out[at] = <int64_t>first.size()
-        first.push_back(at)
-    return first, which
+        numbers[values[i]] = out[i] = <int64_t>first.size()
+        first.push_back(i)
+    return first, numbering
 
 
 cdef inline uint64_t mix(uint64_t value) noexcept nogil:
@@ -293,14 +293,14 @@ cdef inline uint64_t mix(uint64_t value) noexcept nogil:
 
 cdef inline uint64_t digest_bytes(const uint8_t* data, int64_t size, uint64_t seed) noexcept nogil:
     cdef uint64_t tail = 0
-    cdef int64_t at = 0
+    cdef int64_t position = 0
     seed ^= <uint64_t>size * <uint64_t>0x9E3779B97F4A7C15
-    while at + 8 <= size:
-        seed = mix(seed ^ load_u64(data + at)) + <uint64_t>0x9E3779B97F4A7C15
-        at += 8
-    while at < size:
-        tail = (tail << 8) | data[at]
-        at += 1
+    while position + 8 <= size:
+        seed = mix(seed ^ load_u64(data + position)) + <uint64_t>0x9E3779B97F4A7C15
+        position += 8
+    while position < size:
+        tail = (tail << 8) | data[position]
+        position += 1
     return mix(seed ^ tail)
 
 
@@ -337,15 +337,15 @@ def digest(ts, exp=None, keys=None):
 # Rows by slot, over many packed histograms at once: a slide asks each segment how many of its rows it lets go.
 # A histogram is the bytes of `segments.pack_histogram`: n ascending slots and then their n counts, 8 bytes each.
 
-cdef inline int64_t _number(const char* packed, Py_ssize_t at) noexcept nogil:
+cdef inline int64_t _number(const char* packed, Py_ssize_t position) noexcept nogil:
     cdef int64_t value
-    memcpy(&value, packed + 8 * at, 8)
+    memcpy(&value, packed + 8 * position, 8)
     return value
 
 
-cdef Py_ssize_t _behind(const char* packed, Py_ssize_t count, int64_t slot) noexcept nogil:
+cdef Py_ssize_t _behind(const char* packed, Py_ssize_t slots, int64_t slot) noexcept nogil:
     """How many of the ascending slots are at most `slot`."""
-    cdef Py_ssize_t low = 0, high = count, middle
+    cdef Py_ssize_t low = 0, high = slots, middle
     while low < high:
         middle = (low + high) >> 1
         if _number(packed, middle) <= slot:
@@ -355,27 +355,27 @@ cdef Py_ssize_t _behind(const char* packed, Py_ssize_t count, int64_t slot) noex
     return low
 
 
-def rows_between(list packed not None, after, int64_t upto):
+def count_rows_between(list packed not None, after, int64_t upto):
     """How many rows of each histogram lie in the slots (after, upto]; `after` None: in all up to `upto`."""
-    cdef Py_ssize_t many = len(packed), at, count, first, last, place
+    cdef Py_ssize_t histograms = len(packed), i, count, first, last, slot
     cdef int64_t low = INT64_MIN if after is None else after
     cdef bint bounded = after is not None
     cdef int64_t total
     cdef const char* data
-    found = np.empty(many, np.int64)
-    cdef int64_t[::1] rows = found
-    for at in range(many):
-        one = packed[at]
-        if not PyBytes_Check(one) or PyBytes_GET_SIZE(one) % 16:
+    counts = np.empty(histograms, np.int64)
+    cdef int64_t[::1] rows = counts
+    for i in range(histograms):
+        histogram = packed[i]
+        if not PyBytes_Check(histogram) or PyBytes_GET_SIZE(histogram) % 16:
             raise ValueError("a histogram is bytes of pairs of 8-byte numbers")
-        data, count = PyBytes_AS_STRING(one), PyBytes_GET_SIZE(one) // 16
+        data, count = PyBytes_AS_STRING(histogram), PyBytes_GET_SIZE(histogram) // 16
         last = _behind(data, count, upto)
         first = _behind(data, last, low) if bounded else 0
         total = 0
-        for place in range(first, last):
-            total += _number(data, count + place)
-        rows[at] = total
-    return found
+        for slot in range(first, last):
+            total += _number(data, count + slot)
+        rows[i] = total
+    return counts
 
 
 include "row_sort.pxi"

@@ -13,7 +13,7 @@ from windrow.catalog.lookups import find_stream
 from windrow.catalog.records import SlideEntry, StreamEntry, StreamState, UsageEntry
 from windrow.catalog.segment_log import load_segments
 from windrow.errors import WindowError
-from windrow.indexes.cost_model import Estimate, Workload, alternatives, compare_layouts
+from windrow.indexes.cost_model import Estimate, Workload, compare_layouts, propose_layouts
 from windrow.indexes.partitioners import Index
 from windrow.indexes.segments import Segment, unpack_histogram
 from windrow.native import key_encoding as native_keys
@@ -72,7 +72,7 @@ def advise(store: Store, stream: str, among: Iterable[Index] | None = None) -> A
     workload = measure_workload(look)
     slots = look.entry.definition.lifetime_slots
     current = look.state.layout.index
-    indexes = list(dict.fromkeys([current, *(alternatives(workload, slots) if among is None else among)]))
+    indexes = list(dict.fromkeys([current, *(propose_layouts(workload, slots) if among is None else among)]))
     found = compare_layouts(workload, slots, indexes)
     own = next(each for each in found if each.index == current)
     wanted, key_why = _choose_key(look)
@@ -210,7 +210,7 @@ def _choose_key(look: _Measurements) -> tuple[tuple[str, ...], str]:
     if definition.key[:1] == (column,):
         return definition.key, f"{count / asked:.0%} of comparisons are by {column!r}, which is the search key"
     schema = definition.schema
-    if column not in schema.names or not native_keys.supported(schema.field(column).type):
+    if column not in schema.names or not native_keys.is_supported(schema.field(column).type):
         return definition.key, f"most comparisons are by {column!r}, which cannot be a search key"
     if count < _KEY_SHARE * asked or count < 2 * by_key:
         return definition.key, f"no other column is compared much more often than {definition.key[:1]}"

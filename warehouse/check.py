@@ -175,7 +175,7 @@ def _check_references(view: StreamSnapshot, segments: list[Segment], named: _Fil
 
 def _check_segment(store: Store, view: StreamSnapshot, segment: Segment, named: _FileRecords) -> Iterator[str]:
     definition, layout = view.entry.definition, view.state.layout_of(segment.layout)
-    model = definition.model.keyed(layout.key)
+    model = definition.model.with_key(layout.key)
     schema = definition.schema.append(pa.field(SEQ, pa.int64()))
     try:
         table = pa.concat_tables(

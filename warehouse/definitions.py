@@ -80,7 +80,7 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def identity(self) -> RowModel:
         """By what a batch is known again, whatever was altered since: its rows' times and first search key."""
-        return self.model.keyed(self.key if self.first_key is None else self.first_key)
+        return self.model.with_key(self.key if self.first_key is None else self.first_key)
 
     def lasts_otherwise(self, other: "StreamDefinition") -> bool:
         """Whether the same row would expire at another time under the other definition."""
@@ -295,7 +295,7 @@ def check_key(name: str, schema: pa.Schema, key: str | Sequence[str] | None) -> 
             raise DefinitionError(
                 f"stream {name!r}: key column {column!r} is not in the schema; it has {', '.join(schema.names)}"
             )
-        if not native_keys.supported(schema.field(column).type):
+        if not native_keys.is_supported(schema.field(column).type):
             raise DefinitionError(
                 f"stream {name!r}: key column {column!r} of type {schema.field(column).type} has no order; "
                 "choose another"

@@ -229,7 +229,7 @@ def _place(tables: Tables, stock: LayoutContents, written: _RewrittenRows, file:
 def _record(tables: Tables, stock: LayoutContents, chosen: list[Segment], placed: list[Segment]) -> None:
     stream, gone = stock.entry.id, {segment.id for segment in chosen}
     retire_segments(tables, stream, chosen)
-    left = stock.segments.changed(gone, placed)
+    left = stock.segments.replace(gone, placed)
     # Read again: appends may have changed it since we looked.
     _, state = find_stream(tables, stock.entry.definition.name)
     change = state.relayout

@@ -22,7 +22,7 @@ from windrow.errors import ClockError
 from windrow.files import disk_errors
 from windrow.indexes.maintenance import Merge
 from windrow.indexes.manifest import Manifest
-from windrow.indexes.merge import merge
+from windrow.indexes.merge import merge_segments
 from windrow.indexes.segment_builder import SegmentDraft
 from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.indexes.segments import Segment
@@ -290,8 +290,8 @@ class Slide:
                 output = SegmentFileWriter(sink, schema, row_group_bytes, definition.key, store.judges[entry.id])
                 for task in update.merges:
                     own, column = list(task.segments), task.cell[2]
-                    model = definition.model.keyed(state.layout_of(task.cell[0]).key)
-                    cut = merge(own, column, gone_at, model, schema, store.reader, output)
+                    model = definition.model.with_key(state.layout_of(task.cell[0]).key)
+                    cut = merge_segments(own, column, gone_at, model, schema, store.reader, output)
                     if cut is not None:
                         merged.append((task, cut))
                 output.close()
@@ -338,7 +338,7 @@ class Slide:
         tables.delete("slides", stream + catalog_key(record.ordinal - SLIDES_KEPT))
         # Read again: appends may have changed it since we looked.
         _, state = find_stream(tables, self.stream)
-        left = look.segments.changed({segment.id for segment in gone}, come)
+        left = look.segments.replace({segment.id for segment in gone}, come, update.dead)
         rewritten = [segment for merge in update.merges for segment in merge.segments]
         state = replace(
             note_change(state, tables.version, come, gone),
@@ -353,7 +353,7 @@ class Slide:
             torn=find_torn_files(state.torn, rewritten, update.placed, left),
             heartbeat=state.heartbeat if self.target is None else max(state.heartbeat or self.target, self.target),
         )
-        state = self._turned(entry, state, record, int(left.figures.bytes.sum()))
+        state = self._turned(entry, state, record, int(left.arrays.bytes.sum()))
         tables.put("states", stream, drop_empty_layouts(tables, entry.id, state, left))
         self.store.usage.put_down(tables, entry.id, slides=1)
         return left

@@ -88,7 +88,7 @@ class Store:
     def directories(self, segments: Manifest) -> list[bytes]:
         """The directories of segments, from memory where this process has seen them."""
         known = self._directories  # when some are dropped, a new one takes its place
-        numbers = segments.figures.id.tolist()
+        numbers = segments.arrays.id.tolist()
         try:
             return list(map(known.__getitem__, numbers))
         except KeyError:

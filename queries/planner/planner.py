@@ -42,8 +42,8 @@ def is_small_edge(view: StreamSnapshot, selection: Selection, reader: SegmentFil
     if edge.rows > EDGE_ROWS:
         return False
     files = edge.files()
-    reader.mapped_all(tuple(files), view.stored_schema)  # what is not known yet says nothing
-    return not reader.unpacks(files)
+    reader.map_files(tuple(files), view.stored_schema)  # what is not known yet says nothing
+    return not reader.has_compressed(files)
 
 
 def to_text_views(schema: pa.Schema) -> pa.Schema:
@@ -222,7 +222,7 @@ class Planner:
         found = self._heard.located(reference.relation, selection.segments, self.snapshot.directories, view.sorted_by)
         kept = selection
         if not found.touches_all():
-            holding = found.holding()
+            holding = found.segment_ids()
             kept = _filter_segments(selection, lambda segment: segment.id in holding)
         few = found.rows <= 1000 or found.rows <= PROBE_SHARE * view.segments.rows
         return _SelectedRelation(reference, view, kept, wanted, found if few else None)
@@ -303,7 +303,7 @@ class Planner:
         """Offer the window out of the column cache; only segments at its edge are filtered."""
         store, parts = self.snapshot.store, list[str]()
         # Of all segments together: those that are wholly live are often only the newest, of which nothing is known yet.
-        repeating = store.columns.repeating(selection.segments, view.stored_schema)
+        repeating = store.columns.find_repeating(selection.segments, view.stored_schema)
         picked = picks is None and bool(selection.edge) and is_small_edge(view, selection, store.reader)
         for suffix, segments in (("whole", selection.whole), ("edge", selection.edge)):
             if not segments:
@@ -344,7 +344,7 @@ class Planner:
         )
 
         def read(narrow: pa.Schema) -> Iterable[pa.RecordBatch]:
-            rows = cache.batches(segments, narrow, full, None if picks is None else picks(segments), noted_as)
+            rows = cache.read_batches(segments, narrow, full, None if picks is None else picks(segments), noted_as)
             return list(rows) if cache.nearly_holds(segments, narrow, full) else rows
 
         self.desk.source(name, schema, read, sum(segment.rows for segment in segments))
@@ -357,7 +357,7 @@ class Planner:
         def looked_up(schema: pa.Schema) -> pa.Table:
             # A few rows are read from plain pages sooner than they are put together out of decoded columns.
             spans = found.spans()
-            plain = found.rows <= NEAR_ROWS and not store.reader.unpacks(spans.files)
+            plain = found.rows <= NEAR_ROWS and not store.reader.has_compressed(spans.files)
             if whole and not plain and (held := store.columns.held_rows(found.places(), schema)) is not None:
                 return pa.Table.from_batches([held])
             # DuckDB looks at the keys of the few rows that lie beside those that count; of many, keys are read first.

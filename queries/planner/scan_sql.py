@@ -184,7 +184,7 @@ def _condition(model: RowModel, schema: pa.Schema, bounds: WindowBounds, *, ende
     """
     kind, name = schema.field(model.time).type, quote_name(model.time)
     after = bounds.after
-    if (oldest := model.oldest(bounds.now)) is not None:
+    if (oldest := model.find_expiry_cutoff(bounds.now)) is not None:
         after = oldest if after is None else max(after, oldest)
     terms = (
         [] if ended and (after is not None or model.expires) else [f"{name} <= {timestamp_literal(bounds.upto, kind)}"]

@@ -176,18 +176,18 @@ class TopKPicker:
         """At least as many rows of a segment as are wanted of all, if it has so many."""
         looked = self._looked.get(segment.id)
         if looked is None:
-            looked = self._cache.noted(segment, self._first.column, self._form)
+            looked = self._cache.get_derived(segment, self._first.column, self._form)
             if looked is None or (looked.floor is not None and len(looked.rows) < self._first.count):
                 wanted = max(_MIN_NOTED_ROWS, 1 << (self._first.count - 1).bit_length())
                 looked = find_extremes(*self._values(segment), segment.start, wanted)
                 if len(looked.rows) <= 4 * wanted:  # else too many are equal to be worth the memory
-                    self._cache.note(segment, self._first.column, self._form, looked)
+                    self._cache.put_derived(segment, self._first.column, self._form, looked)
             self._looked[segment.id] = looked
         return looked
 
     def _values(self, segment: Segment) -> tuple[Int64s, Any]:
         """A column of a segment as numbers of which the greatest are wanted, and which of them are not null."""
-        batches = list(self._cache.batches([segment], self._schema, self._full))
+        batches = list(self._cache.read_batches([segment], self._schema, self._full))
         column = pa.chunked_array([batch.column(0) for batch in batches], self._schema.field(0).type)
         valid = column.is_valid().to_numpy() if column.null_count else None
         width = (

@@ -113,7 +113,7 @@ class _Answer:
         values, nulls = self._aggregate(first.column.number, None)
         if nulls is not None and (nulls & (self.counts > 0)).any():
             return np.flatnonzero(self.counts > 0)
-        return kernels.first(_wide(values), _wide(self.counts), most, descending=first.descending)
+        return kernels.find_top(_wide(values), _wide(self.counts), most, descending=first.descending)
 
     def _sorted(self, rows: Places) -> Places:
         keys: list[Any] = []

@@ -324,7 +324,7 @@ class Pass:
         if slot is None:
             return
         for at in columns:
-            kernels.merge(totals[at], slot.numbers, slot.values[at], self.entry.columns[at].merge)
+            kernels.merge_totals(totals[at], slot.numbers, slot.values[at], self.entry.columns[at].merge)
 
     def rankable(self, column: int) -> bool:
         """Whether the values of a group column are whole numbers."""

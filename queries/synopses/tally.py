@@ -302,7 +302,7 @@ def adopt(tables: Tables, moving: SlideContext, entry: SynopsisEntry) -> Adopted
         for slot in own:
             found.setdefault(slot, []).append(spool)
     model, floor = moving.entry.definition.model, moving.slide - entry.slots
-    oldest = model.oldest(moving.now)
+    oldest = model.find_expiry_cutoff(moving.now)
     adopted = Adopted()
     for slot, spools in found.items():
         keys = [node_store.tally_key(entry.stream, entry.number, spool, slot) for spool in spools]

@@ -170,7 +170,7 @@ class Stretch:
 
 def taken(chunks: Sequence[pa.Array], places: Int64s) -> pa.Array:
     """What chunks of a column have at some places, without a dictionary."""
-    if not any(isinstance(chunk, pa.ChunkedArray) for chunk in chunks) and native_matches.gathers(chunks[0].type):
+    if not any(isinstance(chunk, pa.ChunkedArray) for chunk in chunks) and native_matches.can_gather(chunks[0].type):
         return native_matches.gather(chunks, places)
     starts = np.cumsum([0, *map(len, chunks)])
     flat = [piece for chunk in chunks for piece in (chunk.chunks if isinstance(chunk, pa.ChunkedArray) else [chunk])]
@@ -438,9 +438,11 @@ class Matching:
         """All rows of segments; only the columns that are asked for are decoded."""
         assert part.definition is not None
         cache, full = self.store.columns, part.definition.stored_schema
-        repeating = cache.repeating(segments, full)
+        repeating = cache.find_repeating(segments, full)
         lengths = [segment.rows for segment in segments]
-        return Stretch(lengths, lambda name: cache.column(segments, _form(full.field(name), name in repeating), full))
+        return Stretch(
+            lengths, lambda name: cache.read_column(segments, _form(full.field(name), name in repeating), full)
+        )
 
     def _prune(
         self, part: Part, begun: Combined, step: Step, matcher: Matcher, segments: Sequence[Segment]
@@ -462,14 +464,14 @@ class Matching:
         assert part.definition is not None
         full, model = part.definition.stored_schema, part.definition.model
         names = {*columns, model.time, model.expires, SEQ if told[0] else None}
-        repeating = self.store.columns.repeating(segments, full)
+        repeating = self.store.columns.find_repeating(segments, full)
         return pa.schema([_form(field, field.name in repeating) for field in full if field.name in names])
 
     def _read(
         self, part: Part, schema: pa.Schema, segments: Sequence[Segment], picks: SegmentRanges | None = None
     ) -> Iterator[pa.RecordBatch]:
         assert part.definition is not None
-        return self.store.columns.batches(segments, schema, part.definition.stored_schema, picks)
+        return self.store.columns.read_batches(segments, schema, part.definition.stored_schema, picks)
 
 
 def _form(field: pa.Field, repeats: bool) -> pa.Field:

@@ -251,7 +251,7 @@ class Binder:
         full = definition.stored_schema
         segments = [segment for group in groups for segment in group.segments]
         narrow = pa.schema([full.field(column)])
-        found = [batch.column(0) for batch in self._store.columns.batches(segments, narrow, full)]
+        found = [batch.column(0) for batch in self._store.columns.read_batches(segments, narrow, full)]
         return pa.chunked_array(found, narrow.field(0).type).combine_chunks().drop_null()
 
     def columns(
@@ -264,7 +264,7 @@ class Binder:
     ) -> int:
         """Let DuckDB find rows of segments under a name; gives how many there are."""
         cache, full = self._store.columns, definition.stored_schema
-        repeating = cache.repeating(segments, full)
+        repeating = cache.find_repeating(segments, full)
         schema = pa.schema(
             [
                 field.with_type(pa.dictionary(pa.int32(), field.type)) if field.name in repeating else field
@@ -277,7 +277,7 @@ class Binder:
             rows = sum(int((stops - starts).sum()) for starts, stops in (picks[segment.id] for segment in segments))
 
         def read(narrow: pa.Schema) -> Iterable[pa.RecordBatch]:
-            found = cache.batches(segments, narrow, full, picks)
+            found = cache.read_batches(segments, narrow, full, picks)
             if meets is None or meets[0] not in narrow.names or pa.types.is_dictionary(narrow.field(meets[0]).type):
                 return found
             return meeting(found, narrow, *meets)

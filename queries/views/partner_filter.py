@@ -51,9 +51,9 @@ def _by_table(values: pa.Array, low: int, high: int) -> Mask:
 
     def mask(column: pa.Array) -> Int64s:
         if not column.null_count:
-            return native_rows.members(_numbers(column), low, known)
+            return native_rows.find_members(_numbers(column), low, known)
         valid = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
-        return valid[native_rows.members(_numbers(column.drop_null()), low, known)]
+        return valid[native_rows.find_members(_numbers(column.drop_null()), low, known)]
 
     return mask
 

@@ -31,24 +31,24 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_one_large_segment_is_looked_into_for_many(looks: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(column_cache, "_LENT", 3)
+    monkeypatch.setattr(column_cache, "_REUSED_FOR", 3)
     cache = ColumnCache(None, 0)  # type: ignore[arg-type]
-    assert [cache.repeating([segment(f"s/{n}")], FULL) for n in range(6)] == [frozenset({"who"})] * 6
+    assert [cache.find_repeating([segment(f"s/{n}")], FULL) for n in range(6)] == [frozenset({"who"})] * 6
     assert looks == ["s/0", "s/4"]
-    cache.repeating([segment("other/0")], FULL)
+    cache.find_repeating([segment("other/0")], FULL)
     assert looks[2:] == ["other/0"]
 
 
 def test_a_small_segment_tells_nothing_of_others(looks: list[str]) -> None:
     cache = ColumnCache(None, 0)  # type: ignore[arg-type]
     for n in range(2):
-        cache.repeating([segment(f"s/{n}", rows=10)], FULL)
+        cache.find_repeating([segment(f"s/{n}", rows=10)], FULL)
     assert looks == ["s/0", "s/1"]
 
 
 def test_a_column_that_is_no_longer_text_is_not_named(looks: list[str]) -> None:
     cache = ColumnCache(None, 0)  # type: ignore[arg-type]
-    cache.repeating([segment("s/0")], FULL)
+    cache.find_repeating([segment("s/0")], FULL)
     changed = pa.schema([("who", pa.int64()), ("text", pa.string())])
-    assert cache.repeating([segment("s/1")], changed) == frozenset()
+    assert cache.find_repeating([segment("s/1")], changed) == frozenset()
     assert looks == ["s/0"]

@@ -38,7 +38,7 @@ def segment(number: int, file: str, size: int, slots: list[int], row: int = 0, c
 
 def files_of(segments: list[Segment], slide: int = 50) -> FileArrays:
     manifest = Manifest(segments)
-    return FileArrays.of(segments, manifest.figures, manifest.dead(slide))
+    return FileArrays.of(segments, manifest.arrays, manifest.dead_rows(slide))
 
 
 @given(
@@ -50,7 +50,7 @@ def test_dead_rows_are_counted_as_one_would_count_them(slots: list[int], previou
     one = segment(1, "a", 100, slots)
     slide = previous + further
     assert one.dead(slide) == sum(slot <= slide for slot in slots)
-    assert one.expired_between(previous, slide) == sum(previous < slot <= slide for slot in slots)
+    assert one.dead(slide) - one.dead(previous) == sum(previous < slot <= slide for slot in slots)
 
 
 def test_dead_rows_among_many_live_ones_are_left_to_leave_by_themselves() -> None:

@@ -30,14 +30,14 @@ def test_carried_columns_are_those_of_the_segments(
         fresh = made_of(come, number)
         number += len(fresh)
         gone -= {one.id for one in fresh}
-        manifest = manifest.changed(gone, fresh)
+        manifest = manifest.replace(gone, fresh)
         plain = [*(one for one in plain if one.id not in gone), *fresh]
         assert list(manifest) == plain
-        carried, asked = manifest.figures, SegmentArrays.of(plain)
-        assert np.array_equal(carried.all[:-1], asked.all[:-1])
+        carried, asked = manifest.arrays, SegmentArrays.of(plain)
+        assert np.array_equal(carried.matrix[:-1], asked.matrix[:-1])
         assert len({*zip(carried.file.tolist(), (one.file for one in plain), strict=True)}) == len(set(carried.file))
         assert len(set(carried.file)) == len({one.file for one in plain})
-        assert manifest.dead(slide).tolist() == [one.dead(slide) for one in plain]
+        assert manifest.dead_rows(slide).tolist() == [one.dead(slide) for one in plain]
         assert manifest.files() == {one.file for one in plain}
 
 
@@ -47,10 +47,15 @@ def test_rows_that_a_slide_lets_go_are_added_to_the_dead_ones(
 ) -> None:
     slide = previous + further
     manifest = Manifest(made_of(given, 0))
-    losing = [at for at, one in enumerate(manifest) if one.expired_between(previous, slide)]
-    gone = manifest.expire(previous, slide, np.array(losing, np.int64))
-    assert gone.tolist() == [manifest[at].expired_between(previous, slide) for at in losing]
-    assert manifest.dead(slide).tolist() == [one.dead(slide) for one in manifest]
+    lost = [one.dead(slide) - one.dead(previous) for one in manifest]
+    losing = np.flatnonzero(lost)
+    expired, dead = manifest.expire(previous, slide, losing)
+    assert expired.tolist() == [lost[position] for position in losing]
+    assert dead.slide == slide
+    assert dead.counts.tolist() == [one.dead(slide) for one in manifest]
+    assert manifest.dead_rows(previous).tolist() == [one.dead(previous) for one in manifest], "the manifest is the same"
+    after = manifest.replace(set(), made_of(given, 100), dead)
+    assert after.dead_rows(slide).tolist() == [one.dead(slide) for one in after]
 
 
 @given(given=MADE, chance=st.randoms(use_true_random=False), cut=st.integers(0, 8))
@@ -59,9 +64,9 @@ def test_some_of_the_segments_bring_their_columns_along(
 ) -> None:
     manifest = Manifest(made_of(given, 0))
     places = chance.sample(range(len(manifest)), chance.randint(0, len(manifest)))
-    picked = manifest.at(np.array(places, np.int64))
+    picked = manifest.take(np.array(places, np.int64))
     assert list(picked) == [manifest[at] for at in places]
     cut = min(cut, len(places))
-    for part, wanted in ((picked, places), *zip(picked.cut(cut), (places[:cut], places[cut:]), strict=True)):
-        assert [one.id for one in part] == [manifest[at].id for at in wanted] == part.figures.id.tolist()
-        assert np.array_equal(part.figures.all, manifest.figures.all[:, wanted])
+    for part, wanted in ((picked, places), *zip(picked.split(cut), (places[:cut], places[cut:]), strict=True)):
+        assert [one.id for one in part] == [manifest[at].id for at in wanted] == part.arrays.id.tolist()
+        assert np.array_equal(part.arrays.matrix, manifest.arrays.matrix[:, wanted])

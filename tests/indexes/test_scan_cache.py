@@ -31,7 +31,7 @@ def test_a_scan_is_kept_from_its_second_time_on(cache: ColumnCache) -> None:
     assert found is not None
     assert list(found) == [A]
     assert found[A] is made
-    assert copies.bytes == cache.lent == MB
+    assert copies.bytes == cache.reserved == MB
 
 
 def test_what_a_scan_no_longer_wants_goes_before_anything_new_is_made(cache: ColumnCache) -> None:
@@ -43,7 +43,7 @@ def test_what_a_scan_no_longer_wants_goes_before_anything_new_is_made(cache: Col
     found = copies.begin("scan", {B, C})
     assert found is not None
     assert list(found) == [B]
-    assert copies.bytes == cache.lent == MB
+    assert copies.bytes == cache.reserved == MB
 
 
 def test_copies_take_a_quarter_of_the_budget_at_most_and_the_oldest_scan_gives_way(cache: ColumnCache) -> None:
@@ -58,7 +58,7 @@ def test_copies_take_a_quarter_of_the_budget_at_most_and_the_oldest_scan_gives_w
     assert copies.bytes == 2 * MB, "all of the old scan went: some of it alone would be of little use"
     copies.keep("new", B, batches(2 * MB), 2 * MB)
     copies.keep("new", C, batches(1), 1)
-    assert copies.bytes == cache.lent == 4 * MB, "what does not fit is not kept"
+    assert copies.bytes == cache.reserved == 4 * MB, "what does not fit is not kept"
 
 
 def test_a_scan_that_wants_no_copies_any_more_drops_what_it_kept(cache: ColumnCache) -> None:
@@ -69,7 +69,7 @@ def test_a_scan_that_wants_no_copies_any_more_drops_what_it_kept(cache: ColumnCa
         copies.begin("scan", {A})
     copies.keep("scan", A, batches(MB), MB)
     assert copies.begin("scan", ()) == {}
-    assert copies.bytes == cache.lent == 0
+    assert copies.bytes == cache.reserved == 0
 
 
 def test_what_is_counted_of_a_copy_is_what_its_keeper_said(cache: ColumnCache) -> None:
@@ -78,9 +78,9 @@ def test_what_is_counted_of_a_copy_is_what_its_keeper_said(cache: ColumnCache) -
         copies.begin("scan", {A, B})
     copies.keep("scan", A, batches(8 * MB), 1000)
     copies.keep("scan", B, batches(8 * MB), 500)
-    assert copies.bytes == cache.lent == 1500
+    assert copies.bytes == cache.reserved == 1500
     copies.begin("scan", {B})
-    assert copies.bytes == cache.lent == 500
+    assert copies.bytes == cache.reserved == 500
 
 
 def test_scans_that_were_not_made_for_long_are_forgotten(cache: ColumnCache) -> None:
@@ -90,7 +90,7 @@ def test_scans_that_were_not_made_for_long_are_forgotten(cache: ColumnCache) -> 
     copies.keep("first", A, batches(MB), MB)
     for other in range(100):
         copies.begin(other, ())
-    assert copies.bytes == cache.lent == 0
+    assert copies.bytes == cache.reserved == 0
     copies.keep("first", A, batches(MB), MB)
     assert copies.bytes == 0
 
@@ -103,5 +103,5 @@ def test_copies_of_segments_that_are_gone_go_with_them(cache: ColumnCache) -> No
         copies.keep(scan, A, batches(MB), MB)
         copies.keep(scan, B, batches(MB), MB)
     copies.forget([10, 99])
-    assert copies.bytes == cache.lent == 2 * MB
+    assert copies.bytes == cache.reserved == 2 * MB
     assert [list(copies.begin(scan, {A, B}) or {}) for scan in ("one", "two")] == [[B], [B]]

@@ -30,7 +30,7 @@ def stored_with_dictionary(path, stream: str) -> set[bool]:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_two_streams_with_the_same_columns_are_judged_apart(path, first):
+def test_two_streams_with_the_same_columns_are_encoded_apart(path, first):
     with windrow.open(path) as wh:
         for name in ("few", "many") if first else ("many", "few"):
             wh.create_stream(name, SCHEMA, time="ts", key="k", slide="1 second", lifetime="1 minute")
@@ -40,29 +40,29 @@ def test_two_streams_with_the_same_columns_are_judged_apart(path, first):
         assert stored_with_dictionary(path, "many") == {False}
 
 
-def test_a_judgement_stands_for_some_files_and_not_for_ever():
-    judge = EncodingChooser()
-    told = [has_dictionary(judge.settings(rows(repeating=True), None, ["k"]))]
-    told += [
-        has_dictionary(judge.settings(rows(repeating=False), None, ["k"]))
+def test_a_choice_holds_for_some_files_and_not_for_ever():
+    chooser = EncodingChooser()
+    choices = [has_dictionary(chooser.choose_settings(rows(repeating=True), None, ["k"]))]
+    choices += [
+        has_dictionary(chooser.choose_settings(rows(repeating=False), None, ["k"]))
         for _ in range(segment_writer._FILES_PER_CHOICE)
     ]
-    assert told == [True] * segment_writer._FILES_PER_CHOICE + [False]
+    assert choices == [True] * segment_writer._FILES_PER_CHOICE + [False]
 
 
-def test_other_columns_and_another_order_are_judged_anew():
-    judge = EncodingChooser()
+def test_other_columns_and_another_order_are_chosen_for_anew():
+    chooser = EncodingChooser()
     repeating = rows(repeating=True)
-    assert has_dictionary(judge.settings(repeating, None, ["k"]))
-    assert judge.settings(repeating, None, ["k"])["write_statistics"] == ["k"]
-    assert judge.settings(repeating, None, ["ts"])["write_statistics"] == ["ts"]
-    assert not has_dictionary(judge.settings(repeating.select(["ts", "k"]), None, ["ts"]))
+    assert has_dictionary(chooser.choose_settings(repeating, None, ["k"]))
+    assert chooser.choose_settings(repeating, None, ["k"])["write_statistics"] == ["k"]
+    assert chooser.choose_settings(repeating, None, ["ts"])["write_statistics"] == ["ts"]
+    assert not has_dictionary(chooser.choose_settings(repeating.select(["ts", "k"]), None, ["ts"]))
 
 
 def test_the_rows_that_are_written_are_judged_and_not_those_beside_them():
     both = pa.concat_tables([rows(repeating=True), rows(repeating=False)])
-    assert has_dictionary(EncodingChooser().settings(both, np.arange(ROWS), ["k"]))
-    assert not has_dictionary(EncodingChooser().settings(both, np.arange(ROWS, 2 * ROWS), ["k"]))
+    assert has_dictionary(EncodingChooser().choose_settings(both, np.arange(ROWS), ["k"]))
+    assert not has_dictionary(EncodingChooser().choose_settings(both, np.arange(ROWS, 2 * ROWS), ["k"]))
 
 
 def test_a_key_that_repeats_does_not_have_all_rows_written_in_another_way():
@@ -70,6 +70,6 @@ def test_a_key_that_repeats_does_not_have_all_rows_written_in_another_way():
     key = pa.array(np.arange(ROWS) // 7 * 1_000_003)
     noise = {name: pa.array(chance.random(ROWS)) for name in "abcdef"}
     rows = pa.table({"k": key, **noise})
-    assert segment_writer.is_plain(EncodingChooser().settings(rows, None, ["k"]))
+    assert segment_writer.is_plain(EncodingChooser().choose_settings(rows, None, ["k"]))
     repeating = pa.table({"k": key, **dict.fromkeys("abc", key), "d": noise["d"]})
-    assert not segment_writer.is_plain(EncodingChooser().settings(repeating, None, ["k"]))
+    assert not segment_writer.is_plain(EncodingChooser().choose_settings(repeating, None, ["k"]))

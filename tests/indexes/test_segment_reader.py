@@ -225,13 +225,13 @@ def test_memory_of_long_texts_is_used_again_but_never_while_an_array_looks_at_it
 
     rows = files["f0"].filter(pc.greater(files["f0"]["gone"], pa.scalar(10, AT))).column("s").to_pylist()
     first, second = read(), read()
-    held = parquet_reader.idle_memory()
+    held = parquet_reader.count_idle_bytes()
     assert first.column(0).to_pylist() == second.column(0).to_pylist() == rows
     del first
     gc.collect()
-    assert parquet_reader.idle_memory() > held
+    assert parquet_reader.count_idle_bytes() > held
     third = read()
-    assert parquet_reader.idle_memory() == held
+    assert parquet_reader.count_idle_bytes() == held
     assert third.column(0).to_pylist() == second.column(0).to_pylist() == rows
 
 
@@ -239,7 +239,7 @@ def test_memory_of_long_texts_is_used_again_but_never_while_an_array_looks_at_it
 def test_a_scan_gives_every_live_row_once_whoever_reads_it_and_tells_of_damage(
     alone: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "_ALONE_BYTES", alone)
+    monkeypatch.setattr(scan, "_SERIAL_COPY_BYTES", alone)
     files = timed_files(tmp_path, [9000, 12_000], 700)
     model, bounds = RowModel("at", (), "gone", None, 0, 10), WindowBounds(None, 99, 40)
     segments = [segment_over(name, rows, start) for name, rows in files.items() for start in range(0, len(rows), 1000)]

@@ -17,7 +17,9 @@ def test_merging_is_what_python_merges(pairs: list[tuple[int, int]], how: str, k
     given_ = np.array(totals, "float64" if kind == "float64" else "int64")
     for number, value in pairs:
         totals[number] = {"sum": sum, "min": min, "max": max}[how]([totals[number], value])
-    group_aggregate.merge(given_, np.array([n for n, _ in pairs], np.int32), np.array([v for _, v in pairs], kind), how)
+    group_aggregate.merge_totals(
+        given_, np.array([n for n, _ in pairs], np.int32), np.array([v for _, v in pairs], kind), how
+    )
     assert given_.tolist() == totals
 
 
@@ -31,7 +33,7 @@ def test_the_first_and_all_that_equal_the_last(
         at for at, (value, count) in enumerate(pairs) if count and (value >= edge if descending else value <= edge)
     ]
     values = np.array([value for value, _ in pairs], "float64" if floats else "int64")
-    found = group_aggregate.first(
+    found = group_aggregate.find_top(
         values, np.array([count for _, count in pairs], np.int64), most, descending=descending
     )
     assert sorted(found.tolist()) == right
@@ -41,15 +43,15 @@ def test_edges_are_checked() -> None:
     totals, numbers, values = np.zeros(2, np.int64), np.array([0, 1], np.int32), np.array([1, 2], np.int64)
     for wrong in (2, -1):
         with pytest.raises(IndexError, match="not below 2"):
-            group_aggregate.merge(totals, np.array([0, wrong], np.int32), values, "sum")
+            group_aggregate.merge_totals(totals, np.array([0, wrong], np.int32), values, "sum")
     with pytest.raises(ValueError, match="2 numbers for 1 values"):
-        group_aggregate.merge(totals, numbers, values[:1], "sum")
+        group_aggregate.merge_totals(totals, numbers, values[:1], "sum")
     with pytest.raises(TypeError, match="float64 values for int64 totals"):
-        group_aggregate.merge(totals, numbers, values.astype(float), "sum")
+        group_aggregate.merge_totals(totals, numbers, values.astype(float), "sum")
     with pytest.raises(ValueError, match="2 values for 1 counts"):
-        group_aggregate.first(totals, values[:1], 1, descending=True)
+        group_aggregate.find_top(totals, values[:1], 1, descending=True)
     with pytest.raises(ValueError, match="at least one"):
-        group_aggregate.first(totals, values, 0, descending=True)
+        group_aggregate.find_top(totals, values, 0, descending=True)
     assert totals.tolist() == [0, 0]
 
 

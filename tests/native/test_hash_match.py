@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.native.hash_match import Matcher, gather, gathers
+from windrow.native.hash_match import Matcher, can_gather, gather
 
 NUMBERS = st.integers(-3, 3) | st.sampled_from([-(2**63), 2**63 - 1, 1 << 40])
 KEYS = st.lists(NUMBERS, max_size=30)
@@ -143,8 +143,8 @@ def test_gathering_checks_its_places_and_types() -> None:
     for odd in ([], [pa.array([1]), pa.array([1.0])], [pa.array([True])], [pa.array([[1]])]):
         with pytest.raises(TypeError, match="one type"):
             gather(odd, np.array([0]))
-    assert not gathers(pa.large_string())
-    assert not gathers(pa.dictionary(pa.int32(), pa.int64()))
+    assert not can_gather(pa.large_string())
+    assert not can_gather(pa.dictionary(pa.int32(), pa.int64()))
     unnamed = pa.DictionaryArray.from_arrays(pa.array([0], pa.int32()), pa.array([None], pa.string()))
     with pytest.raises(ValueError, match="a null stands"):
         gather([unnamed], np.array([0]))

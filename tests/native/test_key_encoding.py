@@ -201,14 +201,14 @@ def test_an_extension_is_encoded_as_its_storage() -> None:
     ids=str,
 )
 def test_a_type_without_order_is_refused_by_name(type: pa.DataType) -> None:
-    assert not key_encoding.supported(type)
+    assert not key_encoding.is_supported(type)
     with pytest.raises(TypeError, match=str(type)[:4]):
         key_encoding.encode([pa.array([None], type)])
 
 
 @pytest.mark.parametrize("type", [row[0] for row in TYPES], ids=str)
 def test_every_listed_type_says_that_it_is_supported(type: pa.DataType) -> None:
-    assert key_encoding.supported(type)
+    assert key_encoding.is_supported(type)
 
 
 @pytest.mark.parametrize(

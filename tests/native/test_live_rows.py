@@ -47,7 +47,7 @@ def test_rows_within_limits_equal_what_pyarrow_keeps(options, rows, nulls, as_vi
         columns = {f"c{i}": column(kind, VALUE_MAKERS[kind], rows, nulls, r) for i, kind in enumerate(kinds)}
         file = written(pa.table({**columns, "a": limits_of(rows, r), "b": limits_of(rows, r)}), **options)
         schema = schema or pq.ParquetFile(io.BytesIO(file)).schema_arrow
-        files.append((file, parquet_reader.open_layout(file, schema)))
+        files.append((file, parquet_reader.open_file_layout(file, schema)))
         table = pq.read_table(io.BytesIO(file))
         for low, high in zip(*some_ranges(rows, r), strict=True):
             part.append(at)
@@ -75,7 +75,7 @@ def test_views_are_of_the_files_and_short_texts_are_in_them(every: int) -> None:
     live = [n % every == 0 for n in range(1500)]
     table = pa.table({"t": pa.array(texts), "a": pa.array([int(each) for each in live])})
     file = written(table, row_group_size=200, **OPEN)
-    layout = parquet_reader.open_layout(file, table.schema)
+    layout = parquet_reader.open_file_layout(file, table.schema)
     whole = [np.array([at], np.int64) for at in (0, 0, 1500)]
     wanted = pa.schema([("t", pa.string_view())])
     before = pa.total_allocated_bytes()
@@ -91,7 +91,7 @@ def test_views_are_of_the_files_and_short_texts_are_in_them(every: int) -> None:
 def test_texts_in_a_file_beyond_what_a_view_can_say_are_declined() -> None:
     table = pa.table({"t": pa.array(["a text that is longer than a view"] * 3), "a": pa.array([1, 1, 1])})
     file = written(table, compression="zstd", use_dictionary=False)
-    layout = parquet_reader.open_layout(file, table.schema)
+    layout = parquet_reader.open_file_layout(file, table.schema)
     whole = [np.array([at], np.int64) for at in (0, 0, 3)]
     with pytest.raises(parquet_reader.Declined, match="'t' has texts that do not lie open"):
         parquet_reader.read_live(
@@ -104,7 +104,7 @@ def test_what_is_kept_of_chosen_rows_is_about_as_large_as_it_says(every: int) ->
     rows = 200_000
     table = pa.table({"n": pa.array(range(rows)), "a": pa.array([int(n % every == 0) for n in range(rows)])})
     file = written(table, **OPEN)
-    layout = parquet_reader.open_layout(file, table.schema)
+    layout = parquet_reader.open_file_layout(file, table.schema)
     whole = [np.array([at], np.int64) for at in (0, 0, rows)]
     parquet_reader.read_live([(file, layout)], *whole, [("a", 0, 1)], table.schema, table.schema)
     before = pa.total_allocated_bytes()

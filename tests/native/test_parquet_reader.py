@@ -97,7 +97,7 @@ def test_any_rows_of_any_file_equal_what_pyarrow_reads(options, rows, nulls, nul
         fields = [pa.field(f"c{i}", k, nullable or k == pa.null()) for i, k in enumerate(kinds)]
         file = written(pa.table(columns, schema=pa.schema(fields)), **options)
         schema = schema or pq.ParquetFile(io.BytesIO(file)).schema_arrow
-        layout = parquet_reader.open_layout(file, schema)
+        layout = parquet_reader.open_file_layout(file, schema)
         assert layout.declined == {}
         assert layout.num_rows == rows
         for _ in range(2):  # pages are found the first time, and remembered
@@ -120,7 +120,7 @@ def test_every_readable_type_is_read(kind, version, use_dictionary):
     table = pa.table({"c": column(kind, VALUE_MAKERS[kind], 500, 0.2, r)})
     file = written(table, data_page_version=version, use_dictionary=use_dictionary, row_group_size=90)
     schema = pq.ParquetFile(io.BytesIO(file)).schema_arrow
-    layout = parquet_reader.open_layout(file, schema)
+    layout = parquet_reader.open_file_layout(file, schema)
     starts, stops = [0, 85, 499, 20, 130], [1, 300, 500, 20, 140]
     result = parquet_reader.read_ranges([(file, layout, np.array(starts), np.array(stops))], ["c"], schema)
     result.validate(full=True)
@@ -135,7 +135,7 @@ def test_every_readable_type_is_read(kind, version, use_dictionary):
 def test_types_left_to_pyarrow_are_declined_and_the_others_still_read(kind):
     table = pa.table({"odd": pa.nulls(3, kind), "n": pa.array([1, 2, 3])})
     file = written(table)
-    layout = parquet_reader.open_layout(file, table.schema)
+    layout = parquet_reader.open_file_layout(file, table.schema)
     assert list(layout.declined) == ["odd"]
     assert parquet_reader.read_ranges([(file, layout, [1], [3])], ["n"], table.schema)["n"].to_pylist() == [2, 3]
     with pytest.raises(parquet_reader.Declined, match="'odd'") as caught:
@@ -147,7 +147,7 @@ def test_a_leaf_after_nested_columns_is_not_mistaken_for_theirs():
     nested = pa.array([{"x": 1, "y": [{"z": "a"}, {"z": "b"}]}] * 3)
     table = pa.table({"s": nested, "m": pa.array([[("k", 1)]] * 3, pa.map_(pa.string(), pa.int64())), "n": [7, 8, 9]})
     file = written(table)
-    layout = parquet_reader.open_layout(file, table.schema)
+    layout = parquet_reader.open_file_layout(file, table.schema)
     assert set(layout.declined) == {"s", "m"}
     assert parquet_reader.read_ranges([(file, layout, [0], [3])], ["n"], table.schema)["n"].to_pylist() == [7, 8, 9]
 
@@ -172,28 +172,30 @@ def test_a_leaf_after_nested_columns_is_not_mistaken_for_theirs():
 )
 def test_a_column_stored_as_something_else_is_declined_not_reinterpreted(stored, wanted):
     file = written(pa.table({"c": pa.nulls(2, stored)}))
-    assert "c" in parquet_reader.open_layout(file, pa.schema([("c", wanted)])).declined
+    assert "c" in parquet_reader.open_file_layout(file, pa.schema([("c", wanted)])).declined
 
 
 def test_int96_delta_and_byte_stream_split_are_declined():
     moments = pa.table({"c": pa.array([1, 2], pa.timestamp("ns"))})
     assert (
         "c"
-        in parquet_reader.open_layout(written(moments, use_deprecated_int96_timestamps=True), moments.schema).declined
+        in parquet_reader.open_file_layout(
+            written(moments, use_deprecated_int96_timestamps=True), moments.schema
+        ).declined
     )
     numbers = pa.table({"c": pa.array([1.0, 2.0])})
     split = written(numbers, use_dictionary=False, use_byte_stream_split=True)
-    assert "c" in parquet_reader.open_layout(split, numbers.schema).declined
+    assert "c" in parquet_reader.open_file_layout(split, numbers.schema).declined
     words = pa.table({"c": ["a", "b"]})
     delta = written(words, use_dictionary=False, column_encoding={"c": "DELTA_BYTE_ARRAY"})
-    assert "c" in parquet_reader.open_layout(delta, words.schema).declined
+    assert "c" in parquet_reader.open_file_layout(delta, words.schema).declined
 
 
 def test_a_column_added_later_is_null_in_older_files():
     old, new = pa.table({"a": [1, 2, 3]}), pa.table({"a": [4, 5], "b": ["x", "y"], "c": pa.array([1, 2], pa.int8())})
     schema = new.schema.append(pa.field("d", pa.decimal128(9, 2)))
     files = [written(t) for t in (old, new, old)]
-    parts = [(f, parquet_reader.open_layout(f, schema), [1], [2]) for f in files]
+    parts = [(f, parquet_reader.open_file_layout(f, schema), [1], [2]) for f in files]
     result = parquet_reader.read_ranges(parts, schema.names, schema)
     result.validate(full=True)
     assert result.to_pydict() == {"a": [2, 5, 2], "b": [None, "y", None], "c": [None, 2, None], "d": [None] * 3}
@@ -204,19 +206,19 @@ def test_decimals_stored_in_two_ways_meet_in_one_column():
         {"d": pa.array([decimal.Decimal("-1.25"), None, decimal.Decimal("99999.99")], pa.decimal128(7, 2))}
     )
     files = [written(table, store_decimal_as_integer=flag, use_dictionary=flag) for flag in (True, False)]
-    parts = [(f, parquet_reader.open_layout(f, table.schema), [0], [3]) for f in files]
+    parts = [(f, parquet_reader.open_file_layout(f, table.schema), [0], [3]) for f in files]
     assert parquet_reader.read_ranges(parts, ["d"], table.schema)["d"].to_pylist() == table["d"].to_pylist() * 2
 
 
 def test_no_rows_give_an_empty_table_of_the_right_types():
     table = pa.table({"a": [1], "d": pa.array(["x"]).dictionary_encode()})
     file = written(table)
-    layout = parquet_reader.open_layout(file, table.schema)
+    layout = parquet_reader.open_file_layout(file, table.schema)
     for parts in ([], [(file, layout, [], [])], [(file, layout, [1, 0], [1, 0])]):
         result = parquet_reader.read_ranges(parts, ["d", "a"], table.schema)
         assert (result.num_rows, result.schema) == (0, table.schema.empty_table().select(["d", "a"]).schema)
     empty = written(table.slice(0, 0))
-    assert parquet_reader.open_layout(empty, table.schema).num_rows == 0
+    assert parquet_reader.open_file_layout(empty, table.schema).num_rows == 0
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 1), (2, 1), (0, 4), (4, 4), (0, 2**62)])
@@ -225,7 +227,7 @@ def test_rows_that_the_file_does_not_have_are_refused(start, stop):
     file = written(table)
     with pytest.raises(ValueError, match="are not among its 3 rows"):
         parquet_reader.read_ranges(
-            [(file, parquet_reader.open_layout(file, table.schema), [start], [stop])], ["a"], table.schema
+            [(file, parquet_reader.open_file_layout(file, table.schema), [start], [stop])], ["a"], table.schema
         )
 
 
@@ -234,7 +236,7 @@ def test_a_dictionary_too_small_for_all_files_together_is_declined():
     words = [[f"{part}-{i}" for i in range(100)] for part in range(2)]
     files = [written(pa.table({"c": pa.array(w).dictionary_encode().cast(kind)})) for w in words]
     schema = pa.schema([("c", kind)])
-    parts = [(f, parquet_reader.open_layout(f, schema), [0], [100]) for f in files]
+    parts = [(f, parquet_reader.open_file_layout(f, schema), [0], [100]) for f in files]
     assert parquet_reader.read_ranges(parts[:1], ["c"], schema)["c"].to_pylist() == words[0]
     with pytest.raises(parquet_reader.Declined, match="distinct"):
         parquet_reader.read_ranges(parts, ["c"], schema)
@@ -243,9 +245,9 @@ def test_a_dictionary_too_small_for_all_files_together_is_declined():
 def test_wrong_arguments_are_python_errors():
     table = pa.table({"a": [1]})
     file = written(table)
-    layout = parquet_reader.open_layout(file, table.schema)
+    layout = parquet_reader.open_file_layout(file, table.schema)
     with pytest.raises(TypeError):
-        parquet_reader.Layout()
+        parquet_reader.FileLayout()
     with pytest.raises(TypeError):
         parquet_reader.read_ranges([(file, "layout", [0], [1])], ["a"], table.schema)
     with pytest.raises(TypeError, match="another type"):
@@ -256,14 +258,14 @@ def test_wrong_arguments_are_python_errors():
         parquet_reader.read_ranges([(file, layout, [0], [])], ["a"], table.schema)
     for other in (b"", b"PAR1", b"x" * 100, file[:-1]):
         with pytest.raises(parquet_reader.Damaged):
-            parquet_reader.open_layout(other, table.schema)
+            parquet_reader.open_file_layout(other, table.schema)
 
 
 def test_threads_may_share_layouts():
     table = pa.table({"a": range(5000), "s": [f"word{i % 50}" for i in range(5000)]})
     file = written(table, row_group_size=50, write_batch_size=8, data_page_size=64)
     for _ in range(5):
-        layout, wrong = parquet_reader.open_layout(file, table.schema), []
+        layout, wrong = parquet_reader.open_file_layout(file, table.schema), []
 
         def read(layout=layout, wrong=wrong):
             for start in range(0, 4900, 37):
@@ -304,7 +306,7 @@ def survive(data: bytes, schema: pa.Schema, rows: int, r: random.Random) -> None
     """Read damaged bytes: an error or some rows, but nothing from beyond the edges."""
     guarded = Guarded(data, at_end=r.random() < 0.7)
     try:
-        layout = parquet_reader.open_layout(guarded.view, schema)
+        layout = parquet_reader.open_file_layout(guarded.view, schema)
         limit = min(layout.num_rows, rows)
         starts = sorted(r.randint(0, limit) for _ in range(4))
         for names in [[n] for n in schema.names if n not in layout.declined]:
@@ -357,12 +359,12 @@ def test_flipped_bytes_are_an_error_or_other_rows_but_never_a_crash(seed):
 def test_a_file_cut_short_is_an_error(seed):
     r = random.Random(seed)
     file, schema = damageable(r)
-    layout = parquet_reader.open_layout(file, schema)
+    layout = parquet_reader.open_file_layout(file, schema)
     for _ in range(20):
         short = Guarded(file[: r.randrange(1, len(file) // 2)], at_end=True)
         with pytest.raises(parquet_reader.Damaged):
-            parquet_reader.open_layout(short.view, schema)
-        for fresh in (layout, parquet_reader.open_layout(file, schema)):  # pages known, pages unknown
+            parquet_reader.open_file_layout(short.view, schema)
+        for fresh in (layout, parquet_reader.open_file_layout(file, schema)):  # pages known, pages unknown
             with pytest.raises(parquet_reader.Damaged):
                 parquet_reader.read_ranges([(short.view, fresh, [0], [200])], schema.names, schema)
 
@@ -383,7 +385,7 @@ def test_files_of_duckdb_are_read_right_or_declined(tmp_path, codec, version):
         )
     file = path.read_bytes()
     schema = pq.ParquetFile(path).schema_arrow
-    layout = parquet_reader.open_layout(file, schema)
+    layout = parquet_reader.open_file_layout(file, schema)
     names = [n for n in schema.names if n not in layout.declined]
     if version == "v1":
         assert {"i", "s", "t", "ts", "tz", "d9", "d18", "d38", "b"} <= set(names)
@@ -407,7 +409,7 @@ def test_files_of_spark_are_read_right(spark, tmp_path):
     (path,) = (tmp_path / "out").glob("*.parquet")
     file = path.read_bytes()
     schema = pq.ParquetFile(path).schema_arrow
-    layout = parquet_reader.open_layout(file, schema)
+    layout = parquet_reader.open_file_layout(file, schema)
     assert layout.declined == {}
     starts, stops = [0, 2040, 4990], [10, 2300, 5000]
     result = parquet_reader.read_ranges([(file, layout, starts, stops)], schema.names, schema)
@@ -426,7 +428,7 @@ def test_only_long_texts_that_are_stored_bare_are_said_to_lie_open() -> None:
         chosen = options.pop("column_encoding")
         encodings = {"long": chosen, "short": chosen}
         file = written(table, use_dictionary=False, column_encoding=encodings, row_group_size=500, **options)
-        layout = parquet_reader.open_layout(file, table.schema)
+        layout = parquet_reader.open_file_layout(file, table.schema)
         found = [layout.open_bytes([name], 0, 2000) for name in table.column_names]
         assert found == [0, pytest.approx(2000 * 500, rel=0.05) if is_open else 0, 0]
         if is_open:

@@ -82,7 +82,7 @@ def test_everybody_reads_the_rows_in_the_given_order(
     expected = table.take(pa.array([at for order in orders for at in order], pa.int64())).combine_chunks()
     assert pq.read_schema(pa.BufferReader(raw)).equals(table.schema)
     assert read(raw).to_pylist() == expected.to_pylist()
-    layout = parquet_reader.open_layout(raw, table.schema)
+    layout = parquet_reader.open_file_layout(raw, table.schema)
     assert not layout.declined
     ours = parquet_reader.read_ranges([(raw, layout, [0], [expected.num_rows])], table.schema.names, table.schema)
     assert ours.to_pylist() == expected.to_pylist()
@@ -162,7 +162,7 @@ def test_a_flipped_bit_in_a_page_is_told_and_not_returned() -> None:
     for at in r.sample(range(60, footer - 60), 200):
         damaged = bytearray(raw)
         damaged[at] ^= 1 << r.randrange(8)
-        layout = parquet_reader.open_layout(damaged, table.schema)
+        layout = parquet_reader.open_file_layout(damaged, table.schema)
         for name in table.schema.names:
             try:
                 rows = parquet_reader.read_ranges([(damaged, layout, [0], [1000])], [name], table.schema)

@@ -197,7 +197,7 @@ def test_histogram_counts_each_distinct_value(values: list[int]) -> None:
 @given(values=st.lists(st.integers(0, 65535), max_size=60))
 def test_boundaries_are_the_runs_of_a_sorted_column(values: list[int]) -> None:
     values.sort()
-    found, starts = rows.boundaries(np.array(values, np.uint16))
+    found, starts = rows.find_run_starts(np.array(values, np.uint16))
     assert found.tolist() == sorted(set(values))
     assert starts.tolist() == [values.index(value) for value in found]
 
@@ -211,12 +211,12 @@ def test_members_are_the_values_that_the_table_knows(values: list[int], low: int
     """What lies below `low` must not be taken for something far above it, also at the ends of int64."""
     known = known[: (1 << 63) - low]
     wanted = [at for at, value in enumerate(values) if 0 <= value - low < len(known) and known[value - low]]
-    assert rows.members(int64(values), low, np.array(known, bool)).tolist() == wanted
+    assert rows.find_members(int64(values), low, np.array(known, bool)).tolist() == wanted
 
 
 @given(st.lists(st.integers(-5, 5) | st.integers(-(1 << 63), (1 << 63) - 1)))
 def test_numbered_values_are_told_apart_in_the_order_of_their_first_appearance(values: list[int]) -> None:
-    first, which = rows.numbered(int64(values))
+    first, which = rows.number_distinct(int64(values))
     assert [values[at] for at in first] == list(dict.fromkeys(values))
     assert [values[first[number]] for number in which.tolist()] == values
 
@@ -263,10 +263,10 @@ def test_a_digest_is_of_key_bytes_and_not_of_their_layout() -> None:
         (lambda: rows.slots(np.zeros(2), 0, 1), TypeError),
         (lambda: rows.slots(np.zeros((2, 2), np.int64), 0, 1), TypeError),
         (lambda: rows.histogram(np.zeros(2, np.int32)), TypeError),
-        (lambda: rows.boundaries(np.array([2, 1], np.uint16)), ValueError),
-        (lambda: rows.boundaries(np.array([1, 2])), TypeError),
-        (lambda: rows.members(np.zeros(2), 0, np.ones(1, bool)), TypeError),
-        (lambda: rows.members(int64([1]), 0, np.ones(1, np.uint8)), TypeError),
+        (lambda: rows.find_run_starts(np.array([2, 1], np.uint16)), ValueError),
+        (lambda: rows.find_run_starts(np.array([1, 2])), TypeError),
+        (lambda: rows.find_members(np.zeros(2), 0, np.ones(1, bool)), TypeError),
+        (lambda: rows.find_members(int64([1]), 0, np.ones(1, np.uint8)), TypeError),
         (lambda: rows.sort_order(None, None, None), ValueError),
         (lambda: rows.sort_order(None, pa.array([b"a"]), int64([1, 2])), ValueError),
         (lambda: rows.sort_order(None, pa.array([b"a", None]), None), ValueError),

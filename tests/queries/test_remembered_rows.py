@@ -114,7 +114,7 @@ def test_rows_that_a_join_picks_are_noted_by_segment(tmp_path, monkeypatch):
     keys = pa.table({"k": [1], "name": ["one"]})
     taken: list[int] = []
     real = columns._range_indices
-    monkeypatch.setattr(columns, "_indices", lambda *given: (taken.append(1), real(*given))[1])
+    monkeypatch.setattr(columns, "_range_indices", lambda *given: (taken.append(1), real(*given))[1])
     texts = [
         f"SELECT {what} FROM p {clause} JOIN h USING (k) ORDER BY n"
         for what in ("n, name", "name, t, n", "p.t, n")

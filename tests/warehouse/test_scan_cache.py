@@ -52,7 +52,7 @@ def live(rows: list[dict[str, Any]], now: int) -> list[tuple[Any, ...]]:
 def test_every_scan_of_a_sliding_window_gives_its_live_rows(
     path: Path, index: tuple[str, int, int], alone: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "_ALONE_BYTES", alone)
+    monkeypatch.setattr(scan, "_SERIAL_COPY_BYTES", alone)
     monkeypatch.setattr(scan, "_UNIT_BYTES", 8 << 10)  # many units of a few rows
     choice, rows, kept = random.Random(7), list[dict[str, Any]](), 0
     with recorded_history.open_warehouse(path) as wh:
@@ -81,16 +81,16 @@ def test_every_scan_of_a_sliding_window_gives_its_live_rows(
 
 def test_what_lies_open_in_files_is_kept_for_its_offsets_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of long texts: those of segments that are wholly live are not copied, and are made once."""
-    monkeypatch.setattr(scan, "_SHARED_BYTES", 8 << 10)
+    monkeypatch.setattr(scan, "_GROUP_BYTES", 8 << 10)
     monkeypatch.setattr(scan, "_BATCH_BYTES", 0)
     choice, rows, made = random.Random(11), list[dict[str, Any]](), list[tuple[str, int]]()
-    read = scan.read_group
+    read = scan.read_row_group
 
     def counted(file: str, start: int, *rest: Any) -> pa.RecordBatch | None:
         made.append((file, start))
         return read(file, start, *rest)
 
-    monkeypatch.setattr(scan, "read_group", counted)
+    monkeypatch.setattr(scan, "read_row_group", counted)
     with recorded_history.open_warehouse(path) as wh:
         create(wh, windrow.Index("round-robin", 2, 2, row_group_bytes=256 << 10))
         earlier: list[tuple[pa.Table, list[tuple[Any, ...]]]] = []

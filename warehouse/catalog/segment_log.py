@@ -64,7 +64,7 @@ def _apply_changes(tables: Tables, stream: int, state: StreamState, version: int
         tables.get("segments", catalog_key(stream, number)) for number in come if number not in gone
     ]
     found = [segment for segment in fresh if segment is not None]
-    return known.changed(gone, found) if len(found) == len(fresh) else None
+    return known.replace(gone, found) if len(found) == len(fresh) else None
 
 
 def _read_all(tables: Tables, stream: int, known: tuple[Segment, ...]) -> Manifest:
@@ -81,7 +81,7 @@ def _evict_caches(store: Store, before: Manifest, after: Manifest) -> None:
         folder, files = before[0].file.rsplit("/", 1)[0], after.files()
         store.reader.retain(folder, files)
         store.columns.retain(folder, files)
-        store.copies.forget(set(before.figures.id.tolist()) - set(after.figures.id.tolist()))
+        store.copies.forget(set(before.arrays.id.tolist()) - set(after.arrays.id.tolist()))
 
 
 _CHANGES_KEPT = 8

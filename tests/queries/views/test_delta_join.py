@@ -178,7 +178,9 @@ def test_texts_that_fit_into_no_array_are_gathered_in_pieces(tmp_path: Any, monk
 
     sql = next(iter(PLAIN.values()))
     theirs = world(tmp_path / "theirs", sql, FIXED)
-    monkeypatch.setattr(delta_join, "native_matches", SimpleNamespace(gather=small, gathers=native_matches.gathers))
+    monkeypatch.setattr(
+        delta_join, "native_matches", SimpleNamespace(gather=small, can_gather=native_matches.can_gather)
+    )
     monkeypatch.setattr(column_cache, "_SAMPLES", 0)  # no text is taken for one that repeats
     ours = world(tmp_path / "ours", sql, FIXED)
     for slot in range(4, 8):

@@ -49,7 +49,7 @@ def test_a_reader_that_missed_any_number_of_slides_sees_what_a_newcomer_sees(pat
                 turn += 1
             seen, truth = segments(reader), newcomer(path)
             assert sorted(seen, key=lambda s: s.id) == sorted(truth, key=lambda s: s.id)
-            assert seen.figures.all[:-1].tolist() == SegmentArrays.of(seen).all[:-1].tolist()
+            assert seen.arrays.matrix[:-1].tolist() == SegmentArrays.of(seen).matrix[:-1].tolist()
             assert sorted(segments(wh), key=lambda s: s.id) == sorted(truth, key=lambda s: s.id)
 
 
