@@ -114,7 +114,7 @@ def test_rows_that_a_join_picks_are_noted_by_segment(tmp_path, monkeypatch):
     keys = pa.table({"k": [1], "name": ["one"]})
     taken: list[int] = []
     real = columns._range_indices
-    monkeypatch.setattr(columns, "_indices", lambda *given: (taken.append(1), real(*given))[1])
+    monkeypatch.setattr(columns, "_range_indices", lambda *given: (taken.append(1), real(*given))[1])
     texts = [
         f"SELECT {what} FROM p {clause} JOIN h USING (k) ORDER BY n"
         for what in ("n, name", "name, t, n", "p.t, n")
@@ -146,7 +146,7 @@ def test_rows_that_a_probe_found_are_remembered_until_something_changes(tmp_path
         for key in (1, 9)
     ]
     opened: list[int] = []
-    for name in ("read_found", "read_near"):
+    for name in ("read_matching", "read_candidates"):
         real = getattr(planner, name)
         monkeypatch.setattr(planner, name, lambda *given, real=real: (opened.append(1), real(*given))[1])
     with made(tmp_path / "w", layout) as wh:
