@@ -48,11 +48,9 @@ class WarehouseInstance:
             return self._connection.cursor()
 
     def close(self) -> None:
-        """Let go of the instance; it ends with the last of its cursors."""
+        """Let go of the instance; it ends with the last of its cursors, which answers may still be reading from."""
         with self._guard:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+            self._connection = None  # its `close` would also close all its cursors
 
 
 def open_cursor(store: Store, memory_limit: str | None = None) -> Any:

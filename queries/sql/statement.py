@@ -250,8 +250,8 @@ def parse(text: str) -> Statement:
     cached = None if normalized is None else _templates.get(normalized)
     source = None if cached is None else cached[1].source_of(text)
     if cached is not None and source is not None:
-        first, known = cached
-        sql, tree = known.sql_of(first.sql, source), known.tree_of(source)
+        first, first_template = cached
+        sql, tree = first_template.sql_of(first.sql, source), first_template.tree_of(source)
         return Statement(text, sql, first.references, "", source, tree, first)
     statement = _parse_uncached(text)
     if normalized is not None and not statement.explain:
@@ -328,10 +328,10 @@ def _place_clauses(
             continue
         places = {visit.node["table_name"]: visit.node for visit in parse_tree.walk(tree) if _is_relation(visit)}
         names = [_placeholder(prefix, number) for number in range(len(candidates))]
-        kept = [name in places or candidate.required for name, candidate in zip(names, candidates, strict=True)]
-        if not all(kept):
-            candidates = [candidate for candidate, keep in zip(candidates, kept, strict=True) if keep]
-            aliased = [alias for alias, keep in zip(aliased, kept, strict=True) if keep]
+        confirmed = [name in places or candidate.required for name, candidate in zip(names, candidates, strict=True)]
+        if not all(confirmed):
+            candidates = [candidate for candidate, keep in zip(candidates, confirmed, strict=True) if keep]
+            aliased = [alias for alias, keep in zip(aliased, confirmed, strict=True) if keep]
             continue
         for name, candidate in zip(names, candidates, strict=True):
             if name not in places:

@@ -15,6 +15,7 @@ import pytest
 
 import windrow
 from windrow.errors import QueryError
+from windrow.queries.engine.instance import open_cursor
 
 NOON = dt.datetime(2026, 11, 16, 12, tzinfo=dt.UTC)
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("k", pa.int64()), ("v", pa.string())])
@@ -57,14 +58,20 @@ def descriptors(path: Path) -> list[str]:
     return [found for found in (*opened, *mapped) if found.startswith(str(path))]
 
 
-def left_over(path: Path, before: set[int]) -> tuple[set[int], list[str]]:
-    """Threads and files that are still there; threads that end take a moment to vanish."""
-    gc.collect()
+def threads_since(before: set[int]) -> set[int]:
+    """Threads that are still there; those that end take a moment to vanish."""
+    gc.collect()  # tracebacks of errors hold on to frames
     for _ in range(100):
         if native_threads() <= before:
             break
         time.sleep(0.02)
-    return native_threads() - before, descriptors(path)
+    return native_threads() - before
+
+
+def left_over(path: Path) -> list[str]:
+    """Files that are still open or mapped after the handles are gone."""
+    gc.collect()
+    return descriptors(path)
 
 
 @pytest.fixture
@@ -85,8 +92,21 @@ def test_nothing_is_left_after_the_last_close(tmp_path, before):
     one.close()
     use(other)
     other.close()
+    assert threads_since(before) == set()
     del one, other, wh  # maps of segment files go with the handles
-    assert left_over(path, before) == (set(), [])
+    assert left_over(path) == []
+
+
+def test_an_instance_that_is_left_would_be_seen(tmp_path, before):
+    """So that the other tests are worth something: a cursor that is not closed keeps its instance, and its threads."""
+    with fill(tmp_path / "w") as wh:
+        cursor = open_cursor(wh._store)
+        cursor.execute(
+            "SELECT sum(range) FROM range(1_000_000)"
+        ).fetchall()  # DuckDB starts its threads when it needs them
+    assert threads_since(before)
+    cursor.close()
+    assert threads_since(before) == set()
 
 
 def test_handles_share_one_instance(tmp_path):
@@ -107,17 +127,21 @@ def test_nothing_is_left_after_an_exception(tmp_path, before):
         rows = iter(wh.sql("SELECT * FROM s"))
         next(rows)
         raise RuntimeError("in the middle of an answer")
-    del rows, wh
-    assert left_over(path, before) == (set(), [])
+    del rows
+    assert threads_since(before) == set()
+    del wh
+    assert left_over(path) == []
 
 
 def test_an_answer_outlives_its_warehouse_and_then_nothing_is_left(tmp_path, before):
     path = tmp_path / "w"
     with fill(path) as wh:
-        answer = wh.sql("SELECT k FROM s")
-    answer.close()
-    del answer, wh
-    assert left_over(path, before) == (set(), [])
+        answer, unread = wh.sql("SELECT k FROM s"), wh.sql("SELECT v FROM s")
+    assert len(answer.fetchall()) == 150
+    unread.close()
+    assert threads_since(before) == set()
+    del answer, unread, wh
+    assert left_over(path) == []
 
 
 def test_a_forked_child_has_its_own_and_leaves_the_parents_alone(tmp_path):
