@@ -1,9 +1,11 @@
 """The one bounded cache of the product: least recently used entries leave first, by number or by bytes."""
 
+import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -30,6 +32,7 @@ class BoundedCache(Generic[K, V]):
         self._dropped = dropped
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._guard = threading.Lock()
+        _caches.add(self)
 
     def get(self, key: K) -> V | None:
         """The value of a key, which is then the most recently used; None if it is not here."""
@@ -100,3 +103,15 @@ class BoundedCache(Generic[K, V]):
     def __iter__(self) -> Iterator[K]:
         with self._guard:
             return iter(list(self._entries))
+
+
+_caches: "weakref.WeakSet[BoundedCache[Any, Any]]" = weakref.WeakSet()
+
+
+def _free_guards() -> None:
+    """A thread that did not come along into a child may have held a guard at the fork."""
+    for cache in _caches:
+        cache._guard = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_free_guards)

@@ -1,8 +1,6 @@
-"""Answers: rows that are streamed out of a pinned snapshot, and what they are of.
+"""Answers, which are rows streamed out of a pinned snapshot, and explanations of what a statement would read.
 
 An answer is read once, batch by batch; the pin goes when the last row is read, on `close`, or with the answer itself.
-
-What a statement would read: cells, segments, rows and bytes before and after pruning, and DuckDB's own plan.
 """
 
 import atexit
@@ -55,7 +53,7 @@ _open: "weakref.WeakSet[Answer]" = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """A program that ends with unread answers lets go of what DuckDB has for them, or DuckDB complains about leaks."""
+    """Close unread answers when the program ends, or DuckDB reports their cursors as leaked."""
     for answer in list(_open):
         answer.close()
 
@@ -100,7 +98,7 @@ class Answer:
         self._rows: Iterator[tuple[Any, ...]] | None = None
         self._used = False
         self._release = weakref.finalize(self, release)
-        self._release.atexit = False  # `_close_all` does it then, with all that an answer holds
+        self._release.atexit = False  # `_close_all` does that, with all that an answer holds
         _open.add(self)
 
     @property
@@ -133,7 +131,7 @@ class Answer:
                     batch = reader.read_next_batch()
                 except StopIteration:
                     return
-                del reader  # a loop that is left half-way must not hold it
+                del reader  # a loop that is left early must not hold it
                 if batch.num_rows:
                     yield batch
         finally:
@@ -220,11 +218,11 @@ def _unknown_to_polars(kind: pa.DataType) -> bool:
 
 
 def narrow_integers(rows: RowsType) -> RowsType:
-    """Sums and the like as 64-bit integers where they fit, which frames and JSON can count with."""
-    for at, field in enumerate(rows.schema):
+    """Sums and other wide integers as 64-bit integers where they fit, which frames and JSON have as numbers."""
+    for index, field in enumerate(rows.schema):
         if field.metadata == HUGE:
             with contextlib.suppress(pa.ArrowInvalid):
-                rows = rows.set_column(at, field.name, rows.column(at).cast(pa.int64()))
+                rows = rows.set_column(index, field.name, rows.column(index).cast(pa.int64()))
     return rows
 
 
@@ -239,8 +237,8 @@ def _describe_window(window: Window) -> str:
     start = "" if window.start is None else f"after {times.format_time(times.parse_instant(window.start))} "
     missing = f", without {', '.join(window.missing)}" if window.missing else ""
     end = times.format_time(times.parse_instant(window.end))
-    of = f"{window.stream}, {window.clause}" if window.clause[0] != "[" else f"{window.stream} {window.clause}"
-    return f"{of} {start}up to {end} (slide {window.slide}){missing}"
+    window_name = f"{window.stream}, {window.clause}" if window.clause[0] != "[" else f"{window.stream} {window.clause}"
+    return f"{window_name} {start}up to {end} (slide {window.slide}){missing}"
 
 
 @dataclass(frozen=True)
@@ -252,16 +250,16 @@ class Explanation:
     plan: str
     """DuckDB's own plan; with the times of a run for EXPLAIN ANALYZE."""
     pattern: str = ""
-    """How its rows leave, and how a view of it would be kept; empty if it reads no stream."""
+    """How its rows leave, and how a view of it would be maintained; empty if it reads no stream."""
 
     def __str__(self) -> str:
-        told = [_describe_relation(pruned, window) for pruned, window in zip(self.relations, self.windows, strict=True)]
+        lines = [_describe_relation(plan, window) for plan, window in zip(self.relations, self.windows, strict=True)]
         pattern = [f"update pattern: {self.pattern}"] if self.pattern else []
-        return "\n".join([*told, *pattern, self.plan.rstrip()])
+        return "\n".join([*lines, *pattern, self.plan.rstrip()])
 
 
-def _describe_relation(pruned: RelationPlan, window: Window) -> str:
-    figures = {"cells": pruned.cells, "segments": pruned.segments, "rows": pruned.rows, "bytes": pruned.bytes}
+def _describe_relation(plan: RelationPlan, window: Window) -> str:
+    figures = {"cells": plan.cells, "segments": plan.segments, "rows": plan.rows, "bytes": plan.bytes}
     read = ", ".join(f"{name} {part:,} of {whole:,}" for name, (part, whole) in figures.items())
     slide = "before its first slide" if window.slide is None else f"at slide {window.slide}"
-    return f"{window.stream} {window.clause} {slide}: {pruned.path}; {read}; key: {pruned.keys}"
+    return f"{window.stream} {window.clause} {slide}: {plan.path}; {read}; key: {plan.keys}"

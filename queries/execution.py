@@ -1,6 +1,6 @@
-"""Running one-time queries: parse, confine, pin, plan, run. Isolation levels other than `snapshot` build on this.
+"""Runs one-time queries: parse, confine, pin, plan, run. Isolation levels other than `snapshot` build on this.
 
-Whatever a statement needs (cursor, snapshot, timer) hangs on its `PreparedStatement`, and closing that lets go of all of it.
+Whatever a statement needs (cursor, snapshot, timer) is held by its `PreparedStatement` and released with it.
 """
 
 import contextlib
@@ -24,55 +24,56 @@ from windrow.queries.engine import arrow_source, cursor_pool, instance, interrup
 from windrow.queries.engine.cursor_pool import PooledCursor
 from windrow.queries.engine.interrupt import run_interruptibly
 from windrow.queries.engine.types import cast_to_marked, check_arrow_type, mark_schema, quote_name
-from windrow.queries.periodic import result_store
-from windrow.queries.periodic.result_store import Stored
 from windrow.queries.planner.planner import Planner, RelationPlan, find_bounds
 from windrow.queries.planner.scan_sql import table_sql
-from windrow.queries.sql import macros, volatility
+from windrow.queries.sql import sequence_column, volatility
 from windrow.queries.sql.confinement import confine
 from windrow.queries.sql.statement import Reference, Statement, cached_per_template, parse
 from windrow.queries.sql.window_spec import AllRows
-from windrow.queries.views import update_patterns
+from windrow.queries.statement_context import NO_CONTEXT, ResultTable, StatementContext
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 
 BATCH_ROWS = 100_000
+"""Rows that DuckDB gives at once."""
 _SNAPSHOT_ATTEMPTS = 5
+"""How often a snapshot is taken again because a commit came before the system tables were read."""
 _READ_ERRORS = (duckdb.Error, OSError, pa.ArrowException, RuntimeError)
-"""What a failing query raises while its rows are read, depending on who notices first."""
+"""What a failing query raises while its rows are read, depending on which library notices first."""
 
 Params = Sequence[Any] | dict[str, Any] | None
 
 
 @dataclass
 class PreparedStatement:
-    """A statement ready to run on a desk of its own."""
+    """A statement ready to run on a cursor of its own."""
 
     statement: Statement
     snapshot: Snapshot
-    desk: PooledCursor
-    pruned: tuple[RelationPlan, ...]
+    pooled: PooledCursor
+    relations: tuple[RelationPlan, ...]
     windows: tuple[Window, ...]
+    context: StatementContext = NO_CONTEXT
     borrowed: bool = False
     """Whether the snapshot is somebody else's to close."""
-    tidy: bool = False
-    """Whether the desk is left as it was found: all rows were read, and no transaction is open."""
+    reusable: bool = False
+    """Whether another statement can use the cursor: all rows were read, and no transaction is open."""
     timers: list[threading.Timer] = field(default_factory=list)
     _closed: bool = False
 
     @property
     def cursor(self) -> Any:
-        """The desk's."""
-        return self.desk.cursor
+        """DuckDB's own cursor."""
+        return self.pooled.cursor
 
     def close(self) -> None:
-        """Let go of desk and snapshot."""
+        """Release the cursor and the snapshot."""
         if self._closed:
             return
         self._closed = True
         for timer in self.timers:
             timer.cancel()
-        self.desk.leave(tidy=self.tidy)
+        self.pooled.release(reusable=self.reusable)
         if not self.borrowed:
             self.snapshot.close()
 
@@ -85,6 +86,7 @@ def answer_from_snapshot(
     timeout: float | None = None,
     snapshot: Snapshot | None = None,
     memory_limit: str | None = None,
+    context: StatementContext = NO_CONTEXT,
 ) -> Answer:
     """Answer a statement from a snapshot.
 
@@ -95,8 +97,9 @@ def answer_from_snapshot(
         timeout: Seconds after which the query is cancelled.
         snapshot: Ask an open snapshot instead of a new one; it stays open.
         memory_limit: Such as ``"500MB"``; what needs more is spilled to disk, or refused.
+        context: What it can name beside streams and tables.
     """
-    prepared = prepare(store, statement, params, snapshot, memory_limit)
+    prepared = prepare(store, statement, params, snapshot, memory_limit, context)
     try:
         reader = run(prepared, params, timeout)
     except BaseException:
@@ -113,9 +116,11 @@ def answer_from_snapshot(
     )
 
 
-def explain(store: Store, statement: str, params: Params = None, snapshot: Snapshot | None = None) -> Explanation:
+def explain(
+    store: Store, statement: str, params: Params = None, *, context: StatementContext = NO_CONTEXT
+) -> Explanation:
     """Plan a statement without running it, unless it says EXPLAIN ANALYZE."""
-    prepared = prepare(store, statement, params, snapshot)
+    prepared = prepare(store, statement, params, context=context)
     try:
         return _explain_prepared(prepared, params)
     finally:
@@ -128,23 +133,26 @@ def prepare(
     params: Params,
     snapshot: Snapshot | None = None,
     memory_limit: str | None = None,
+    context: StatementContext = NO_CONTEXT,
 ) -> PreparedStatement:
     """Parse and confine a statement, pin what it reads and make that readable on a new cursor."""
     statement = parse(text_)
-    pinned, held = (snapshot, None) if snapshot is not None else _pin(store, statement)
-    desk: PooledCursor | None = None
+    pinned, records = (snapshot, None) if snapshot is not None else _pin(store, statement)
+    pooled: PooledCursor | None = None
     try:
-        desk = cursor_pool.take_cursor(store, memory_limit)
-        streams = _offer_tables(statement, pinned, held, desk)
-        pruned = Planner(pinned, statement, params, desk).prepare(streams)
+        pooled = cursor_pool.take_cursor(store, memory_limit)
+        streams = _offer_tables(statement, pinned, records, pooled, context)
+        relations = Planner(pinned, statement, params, pooled).prepare(streams)
         windows = tuple([describe_window(pinned.view(reference.name), reference) for reference in streams])
     except BaseException:
-        if desk is not None:
-            desk.leave(tidy=False)
+        if pooled is not None:
+            pooled.release(reusable=False)
         if snapshot is None:
             pinned.close()
         raise
-    return PreparedStatement(statement, pinned, desk, tuple(pruned), windows, borrowed=snapshot is not None)
+    return PreparedStatement(
+        statement, pinned, pooled, tuple(relations), windows, context, borrowed=snapshot is not None
+    )
 
 
 def _pin(store: Store, statement: Statement) -> tuple[Snapshot, system_tables.CatalogRecords | None]:
@@ -154,69 +162,63 @@ def _pin(store: Store, statement: Statement) -> tuple[Snapshot, system_tables.Ca
         return Snapshot(store, alike=frozenset([reference.name.lower() for reference in references])), None
     for _ in range(_SNAPSHOT_ATTEMPTS):
         pinned = Snapshot(store)
-        held = system_tables.read_records(pinned)
-        if held.version == pinned.version:
+        records = system_tables.read_records(pinned)
+        if records.version == pinned.version:
             break
         pinned.close()
     else:
         pinned = Snapshot(store)  # commits come too fast: the tables may be a commit apart
-    return pinned, held
+    return pinned, records
 
 
 def _offer_tables(
-    statement: Statement, snapshot: Snapshot, held: system_tables.CatalogRecords | None, desk: PooledCursor
+    statement: Statement,
+    snapshot: Snapshot,
+    records: system_tables.CatalogRecords | None,
+    pooled: PooledCursor,
+    context: StatementContext,
 ) -> list[Reference]:
     """Confine the statement, make its tables readable, and give its references to streams, each relation once."""
     streams = {name.lower(): name for name in snapshot.streams()}
     tables = {name.lower(): name for name in snapshot.tables}
-    delivered = _find_results(statement, snapshot, {*streams, *tables})
+    others = {r.name.lower() for r in statement.references if not r.schema} - {*streams, *tables}
+    results = {name.lower(): table for name, table in context.find_results(snapshot, others).items()} if others else {}
 
     def exists(reference: Reference) -> bool:
         if reference.schema:
             return reference.schema.lower() == "windrow" and reference.name.lower() in system_tables.TABLE_NAMES
-        return any(reference.name.lower() in known for known in (streams, tables, delivered))
+        return any(reference.name.lower() in names for names in (streams, tables, results))
 
-    found = tuple(map(exists, statement.references))
-    if not _is_confined(statement, found):
-        _confine(statement, found)
-    own = []
-    for reference in {each.relation.lower(): each for each in statement.references}.values():
+    existing = tuple(map(exists, statement.references))
+    if not _is_confined(statement, existing):
+        _confine(statement, existing)  # raises
+    stream_references = []
+    for reference in {r.relation.lower(): r for r in statement.references}.values():
         folded = reference.name.lower()
         if folded not in streams or reference.schema:
             _refuse_window(statement, reference)
         if reference.schema:
-            held = held or system_tables.read_records(snapshot)
-            desk.rows(reference.relation, system_tables.build_table(snapshot, held, folded))
+            records = records or system_tables.read_records(snapshot)
+            pooled.offer_table(reference.relation, system_tables.build_table(snapshot, records, folded))
         elif folded in streams:
-            own.append(replace(reference, name=streams[folded]))
+            stream_references.append(replace(reference, name=streams[folded]))
         elif folded in tables:
-            desk.view(reference.relation, table_sql(snapshot.store.root, snapshot.tables[tables[folded]]))
+            pooled.create_view(reference.relation, table_sql(snapshot.store.root, snapshot.tables[tables[folded]]))
         else:
-            _offer_results(desk, reference.relation, delivered[folded], snapshot.store)
-    return own
+            _offer_results(pooled, reference.relation, results[folded], snapshot.store)
+    return stream_references
 
 
-def _find_results(statement: Statement, snapshot: Snapshot, known: set[str]) -> dict[str, Stored]:
-    """The results tables that a statement names, as far as the snapshot has come."""
-    wanted = {r.name.lower() for r in statement.references if not r.schema} - known
-
-    def look(tables: Tables) -> dict[str, Stored]:
-        named = [(at.decode(), at) for at, _ in tables.raw_items("queries") if at.decode().lower() in wanted]
-        return {n.lower(): result_store.stored(tables, tables.get("queries", at), snapshot.version) for n, at in named}
-
-    return snapshot.store.catalog.read(look) if wanted else {}
-
-
-def _offer_results(desk: PooledCursor, relation: str, results: Stored, store: Store) -> None:
-    """Make a results table readable; integers that Arrow carries as decimals are integers again."""
+def _offer_results(pooled: PooledCursor, relation: str, results: ResultTable, store: Store) -> None:
+    """Make a result table readable; wide integers, which Arrow has as decimals, are integers again."""
     hidden = f"_results_of_{relation}"
     schema = results.schema
-    desk.source(hidden, schema, lambda columns: results.batches(store, columns.names))
+    pooled.offer_source(hidden, schema, lambda columns: results.batches(store, columns.names))
     columns = [
         f"CAST({quote_name(f.name)} AS HUGEINT) AS {quote_name(f.name)}" if f.metadata == HUGE else quote_name(f.name)
         for f in schema
     ]
-    desk.view(relation, f"SELECT {', '.join(columns)} FROM {quote_name(hidden)}")
+    pooled.create_view(relation, f"SELECT {', '.join(columns)} FROM {quote_name(hidden)}")
 
 
 def _refuse_window(statement: Statement, reference: Reference) -> None:
@@ -254,17 +256,17 @@ def run(prepared: PreparedStatement, params: Params, timeout: float | None = Non
             return pa.table({"explain": pa.array(lines, pa.string())}).to_reader()
         reader, types = run_interruptibly(cursor, lambda: _start(cursor, statement, params))
     schema = mark_schema(reader.schema, types)
-    unseen = macros.find_hidden_columns(statement, schema.names)
-    shown = [at for at in range(len(schema)) if at not in unseen]
+    hidden = sequence_column.find_hidden_columns(statement, schema.names)
+    shown = [index for index in range(len(schema)) if index not in hidden]
     rows = _batches(reader, schema, prepared, timeout)
-    if unseen:
-        schema = pa.schema([schema.field(at) for at in shown])
+    if hidden:
+        schema = pa.schema([schema.field(index) for index in shown])
         rows = (batch.select(shown) for batch in rows)
     return pa.RecordBatchReader.from_batches(schema, rows)
 
 
 def _start(cursor: Any, statement: Statement, params: Params) -> tuple[pa.RecordBatchReader, list[str]]:
-    if _has_pivot(statement):  # DuckDB runs several statements for it
+    if _has_pivot(statement):  # DuckDB runs it as several statements
         relation = cursor.sql(statement.sql, params=params)
         types = [check_arrow_type(name, kind) for name, kind in zip(relation.columns, relation.types, strict=True)]
         return relation.to_arrow_reader(BATCH_ROWS), types
@@ -277,17 +279,17 @@ def _has_pivot(statement: Statement) -> bool:
 
 
 @cached_per_template
-def _is_confined(statement: Statement, found: tuple[bool, ...]) -> bool:
-    """Check a statement once for each answer to which of its relations exist."""
+def _is_confined(statement: Statement, existing: tuple[bool, ...]) -> bool:
+    """Check a statement; once for each combination of which of its relations exist."""
     try:
-        _confine(statement, found)
+        _confine(statement, existing)
     except QueryError:
-        return False  # what is wrong is said of the statement that was asked, not of one that is like it
+        return False  # the error is raised for the statement that was asked, not for another of its template
     return True
 
 
-def _confine(statement: Statement, found: tuple[bool, ...]) -> None:
-    exists = dict(zip(map(id, statement.references), found, strict=True))
+def _confine(statement: Statement, existing: tuple[bool, ...]) -> None:
+    exists = dict(zip(map(id, statement.references), existing, strict=True))
     confine(statement, lambda reference: exists[id(reference)])
 
 
@@ -304,7 +306,7 @@ def _batches(
         with _translating_errors(prepared, timeout):
             batch = run_interruptibly(prepared.cursor, following)
         if batch is None:
-            prepared.tidy = not volatility.has_volatile_constant(prepared.statement)
+            prepared.reusable = not volatility.has_volatile_constant(prepared.statement)
             break
         yield pa.RecordBatch.from_arrays(cast_to_marked(batch.columns, schema), schema=schema)
     for timer in prepared.timers:
@@ -313,7 +315,7 @@ def _batches(
 
 @contextlib.contextmanager
 def _translating_errors(prepared: PreparedStatement, timeout: float | None) -> Iterator[None]:
-    """Errors in our words."""
+    """Raise errors of DuckDB and Arrow as our own."""
     try:
         yield
     except _READ_ERRORS as error:
@@ -321,13 +323,22 @@ def _translating_errors(prepared: PreparedStatement, timeout: float | None) -> I
 
 
 def translate_error(statement: Statement, error: BaseException, timeout: float | None = None) -> QueryError:
-    """DuckDB's error in our words, at its place in the user's text."""
+    """An error of DuckDB or Arrow as our own, at its place in the user's text."""
     if isinstance(error, QueryError):
         return error
     message = str(error)
     if timeout is not None and "INTERRUPT" in message.upper():
         return QueryError(f"the query was cancelled: it took longer than {timeout:g} s")
-    return instance.explain_error(statement, error)
+    return _explain_error(statement, error)
+
+
+def _explain_error(statement: Statement, error: BaseException, before: int = 0) -> QueryError:
+    """DuckDB's error in one sentence, shown at its place in the user's text where DuckDB names one.
+
+    `before` is how many bytes stood before the statement in what DuckDB was given.
+    """
+    message, offset = instance.parse_error(error)
+    return statement.error(None if offset is None else max(0, offset - before), message)
 
 
 def _explain_prepared(prepared: PreparedStatement, params: Params) -> Explanation:
@@ -335,10 +346,10 @@ def _explain_prepared(prepared: PreparedStatement, params: Params) -> Explanatio
     try:
         rows = prepared.cursor.execute(f"{word} {prepared.statement.sql}", params).fetchall()
     except duckdb.Error as error:
-        raise instance.explain_error(prepared.statement, error, before=len(word) + 1) from None
+        raise _explain_error(prepared.statement, error, before=len(word) + 1) from None
     plan = "\n".join(str(row[1]) for row in rows)
-    pattern = update_patterns.told(prepared.statement, prepared.snapshot)
-    return Explanation(prepared.pruned, prepared.windows, plan, pattern)
+    pattern = prepared.context.describe_pattern(prepared.statement, prepared.snapshot)
+    return Explanation(prepared.relations, prepared.windows, plan, pattern)
 
 
 def measure_staleness(store: Store, windows: Sequence[Window], version: int) -> dt.timedelta:

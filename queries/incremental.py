@@ -1,7 +1,8 @@
 """Aggregates computed slot by slot, so that a slide that comes meanwhile is absorbed and nothing begins again.
 
-Partial states are kept apart by the slide at which their rows leave the window. At the end those that left are dropped,
-the rows that came in (or that the clock has reached) are added, and the answer is that of the last committed slide.
+Partial states are grouped by the slide at which their rows leave the window. At the end the states of rows that left
+are dropped, the rows that came in (or that the clock has reached) are added, and the answer is that of the last
+committed slide.
 """
 
 import datetime as dt
@@ -31,14 +32,13 @@ from windrow.queries.sql.statement import Reference
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 
-SEPARATE_SLIDES = 4
-"""How many of the next slides have states of their own at first; what leaves later is one state for each read."""
-MAX_SEPARATE_SLIDES = 64
+SEPARATE_SLIDES, MAX_SEPARATE_SLIDES = 4, 64
+"""How many of the next slides have states of their own, at first and at most; rows that leave later share one."""
 READ_BYTES = 64 << 20
 """Files are read together up to this size; between two reads a query can be suspended and looks at the clock."""
 _NEVER = 1 << 62
 MAX_ABSORPTIONS = 64
-"""How often slides are absorbed before the answer is given as it is, with its staleness."""
+"""How often it is looked for slides before the answer is given as it is, with its staleness."""
 
 OfferSelection = Callable[[str, StreamSnapshot, Selection, Collection[str]], Any]
 """Makes exactly the segments of a selection readable under a name; files of which it has only some are named."""
@@ -48,20 +48,20 @@ StepHook = Callable[[str], None]
 
 @dataclass(frozen=True)
 class CommitCheck:
-    """What was committed at one instant."""
+    """What was committed at one time."""
 
     at: dt.datetime
     version: int
     """The number of the last commit."""
     slide: int | None
     """The stream's last slide, None if it is gone."""
-    beside: tuple[Any, ...]
+    dependencies: tuple[Any, ...]
     """What else the answer depends on: the stream's definition, and the versions of the statement's tables."""
 
 
 @dataclass
 class SegmentRead:
-    """Rows of one snapshot that are read together, and how far their states can be trusted."""
+    """Rows of one snapshot that are read together, and until which slide their states are valid."""
 
     number: int
     view: StreamSnapshot
@@ -75,7 +75,7 @@ class SegmentRead:
 
 
 class OvertakenError(Exception):
-    """Something other than a slide changed below the query, so its states are of no use; only seen by our own code."""
+    """Something other than a slide changed while the query ran, so its states are useless; it never reaches a user."""
 
 
 class IncrementalAggregation:
@@ -89,7 +89,7 @@ class IncrementalAggregation:
         stream: The reference to the stream.
         segments: Of the stream, that can matter.
         tables: Names of the tables that the statement reads.
-        parts: The statement, cut.
+        split: The statement in two.
         params: Its parameters, by name.
         between: Called before each step.
     """
@@ -103,33 +103,33 @@ class IncrementalAggregation:
         stream: Reference,
         segments: Iterable[Segment],
         tables: tuple[str, ...],
-        parts: SplitStatement,
+        split: SplitStatement,
         params: dict[str, Any],
         between: StepHook,
     ) -> None:
         self.store, self.cursor, self.stream, self.tables = store, cursor, stream, tables
         self.offer = offer
-        self.parts, self.params, self.between = parts, params, between
-        self._near = select_parameters(params, parts.near_parameters)
+        self.split, self.params, self.between = split, params, between
+        self._near = select_parameters(params, split.near_parameters)
         self.view = snapshot.view(stream.name)
         self.model = self.view.entry.definition.model
         self.length = stream.window.length if isinstance(stream.window, window_spec.RangeWindow) else None
         self.first = self._look(snapshot.tables)
-        if len(self.first.beside) > len(tables):
+        if len(self.first.dependencies) > len(tables):
             raise OvertakenError
         self.pinned: list[Snapshot] = []
         self.reads: list[SegmentRead] = []
-        self.apart = SEPARATE_SLIDES
-        """As `SEPARATE_SLIDES`; grows with the slides that have come, so that nothing is read again many times."""
+        self.separate = SEPARATE_SLIDES
+        """How many slides have states of their own; grows with the slides that come, so that little is read again."""
         self.rounds = 0
         """How often it was looked whether a slide has come."""
         self.absorbed = 0
         """How often slides were absorbed, one or several at once."""
         self.reread = 0
-        """Reads that were repeated because more slides came than were kept apart."""
-        self._states = f"{parts.prefix}states"
+        """Reads that were repeated because more slides came than had states of their own."""
+        self._states = f"{split.prefix}states"
         self._segments = tuple(segments)
-        self._made = False
+        self._created = False
         self._numbers = itertools.count()
 
     def run(self) -> tuple[pa.Table, StreamSnapshot, CommitCheck]:
@@ -148,16 +148,16 @@ class IncrementalAggregation:
 
     def _look(self, tables_of: Any = None) -> CommitCheck:
         def look(tables: Tables) -> CommitCheck:
-            at = times.to_datetime(self.store.clock())
+            time = times.to_datetime(self.store.clock())
             try:
                 entry, state = find_stream(tables, self.stream.name)
             except UnknownStreamError:
-                return CommitCheck(at, tables.version, None, ())
-            own = entry.id == self.view.entry.id
-            files: tuple[Any, ...] = tuple(_find_table_file(tables, tables_of, name) for name in self.tables)
-            if own and entry.definition != self.view.entry.definition:
-                files += ("the stream was altered",)  # other columns, another key or lifetime: begin again
-            return CommitCheck(at, tables.version, state.slide if own else None, files)
+                return CommitCheck(time, tables.version, None, ())
+            same = entry.id == self.view.entry.id
+            dependencies: tuple[Any, ...] = tuple(_find_table_file(tables, tables_of, name) for name in self.tables)
+            if same and entry.definition != self.view.entry.definition:
+                dependencies += ("the stream was altered",)  # other columns, another key or lifetime: begin again
+            return CommitCheck(time, tables.version, state.slide if same else None, dependencies)
 
         return self.store.catalog.read(look)
 
@@ -172,7 +172,7 @@ class IncrementalAggregation:
         while True:
             self.rounds += 1
             check = self._look()
-            if check.beside != self.first.beside and check.slide is not None:
+            if check.dependencies != self.first.dependencies and check.slide is not None:
                 raise OvertakenError
             if check.slide is not None and check.slide > _slide_of(covered) and self.rounds < MAX_ABSORPTIONS:
                 self.between("absorb")
@@ -181,25 +181,25 @@ class IncrementalAggregation:
             rows = self._finish(_slide_of(covered))
             self.between("check")
             check = self._look()
-            current = check.slide in (None, covered.state.slide) and check.beside == self.first.beside
+            current = check.slide in (None, covered.state.slide) and check.dependencies == self.first.dependencies
             if current or check.slide is None or self.rounds >= MAX_ABSORPTIONS:
                 return rows, covered, check
 
     def _absorb(self, covered: StreamSnapshot) -> StreamSnapshot:
-        """Take in what a later slide added to `covered`, and read again what was read too long ago."""
+        """Add the rows that a later slide added to `covered`, and repeat reads whose states are no longer valid."""
         snapshot = Snapshot(self.store, [self.stream.name])
         self.pinned.append(snapshot)
         view = snapshot.view(self.stream.name)
         if view.entry != covered.entry:
             raise OvertakenError
         slide, upto = _slide_of(view), self._bounds(covered, _slide_of(covered)).upto
-        came = tuple(s for s in view.segments if s.last_slide > _slide_of(covered) or s.max_ts > upto)
-        fresh = SegmentRead(next(self._numbers), view, self._bounds(view, slide).upto, came, (covered, upto))
-        self.apart = min(max(self.apart, 2 * (slide - _slide_of(self.view))), MAX_SEPARATE_SLIDES)
-        self._take(fresh, slide)
-        self.reads.append(fresh)
+        segments = tuple(s for s in view.segments if s.last_slide > _slide_of(covered) or s.max_ts > upto)
+        added = SegmentRead(next(self._numbers), view, self._bounds(view, slide).upto, segments, (covered, upto))
+        self.separate = min(max(self.separate, 2 * (slide - _slide_of(self.view))), MAX_SEPARATE_SLIDES)
+        self._take(added, slide)
+        self.reads.append(added)
         for read in [read for read in self.reads if read.until <= slide]:
-            self.cursor.execute(f"DELETE FROM {self._states} WHERE {self.parts.prefix}read = {read.number}")
+            self.cursor.execute(f"DELETE FROM {self._states} WHERE {self.split.prefix}read = {read.number}")
             if all(self._left(segment) < slide for segment in read.segments):
                 self.reads.remove(read)
             else:
@@ -216,16 +216,16 @@ class IncrementalAggregation:
         by_file: dict[str, list[Segment]] = {}
         for segment in self._segments:
             by_file.setdefault(segment.file, []).append(segment)
-        files = sorted(by_file.values(), key=lambda own: -min(map(self._leaves, own)))
+        files = sorted(by_file.values(), key=lambda segments: -min(map(self._leaves, segments)))
         together, size = list[Segment](), 0
-        for own in files:
-            near = min(map(self._leaves, own)) <= _slide_of(self.view) + SEPARATE_SLIDES
+        for segments in files:
+            near = min(map(self._leaves, segments)) <= _slide_of(self.view) + SEPARATE_SLIDES
             far = bool(together) and min(map(self._leaves, together)) > _slide_of(self.view) + SEPARATE_SLIDES
             if together and (size >= READ_BYTES or (near and far)):
                 yield SegmentRead(next(self._numbers), self.view, upto, tuple(together))
                 together, size = [], 0
-            together += own
-            size += sum(segment.bytes for segment in own)
+            together += segments
+            size += sum(segment.bytes for segment in segments)
         yield SegmentRead(next(self._numbers), self.view, upto, tuple(together))
 
     def _leaves(self, segment: Segment) -> int:
@@ -242,38 +242,38 @@ class IncrementalAggregation:
 
     def _take(self, read: SegmentRead, slide: int) -> None:
         """Read the states of what is still in the window at `slide`."""
-        parts, prefix = self.parts, self.parts.prefix
+        split, prefix = self.split, self.split.prefix
         first = min(map(self._leaves, read.segments), default=_NEVER)
         last = max(map(self._left, read.segments), default=_NEVER)
-        apart = max(1, min(self.apart, last - slide))
-        far = first > slide + apart
-        # States are good until a row leaves that has none of its own: for far ones the first, else the next behind.
-        read.until = first if far else _NEVER if last <= slide + apart else slide + apart + 1
-        states = f"SELECT {_bigint_sql(read.until)} AS {parts.leave}, * FROM ({parts.far})" if far else parts.near
+        separate = max(1, min(self.separate, last - slide))
+        far = first > slide + separate
+        # States are valid until a row without a state of its own leaves: of a far read the first row, else the next.
+        read.until = first if far else _NEVER if last <= slide + separate else slide + separate + 1
+        states = f"SELECT {_bigint_sql(read.until)} AS {split.leave}, * FROM ({split.far})" if far else split.near
         self._store_states(
-            self._rows(read, slide, 0 if far else apart),
+            self._rows(read, slide, 0 if far else separate),
             f"SELECT {_bigint_sql(read.number)} AS {prefix}read, * FROM ({states})",
         )
 
     def _store_states(self, rows: str, states: str) -> None:
-        """Keep the states of `rows`, which stand in for the stream; as a view they would be bound twice."""
+        """Store the states of `rows`, which replace the stream in the statement; DuckDB would bind a view twice."""
         source = f"WITH {quote_name(self.stream.relation)} AS ({rows}) {states}"
-        if self._made:
+        if self._created:
             self.cursor.execute(f"INSERT INTO {self._states} {source}", self._near)
             return
         self.cursor.execute(f"CREATE TEMP TABLE {self._states} AS {source}", self._near)
-        self._made = True
-        if not self.parts.groups:
+        self._created = True
+        if not self.split.groups:
             # Without groups there is an answer even if no row is left: the state of nothing.
-            self._store_states(empty_sql(self.view.schema), f"SELECT -1, {_NEVER}, * FROM ({self.parts.far})")
+            self._store_states(empty_sql(self.view.schema), f"SELECT -1, {_NEVER}, * FROM ({self.split.far})")
 
-    def _rows(self, read: SegmentRead, slide: int, apart: int) -> str:
+    def _rows(self, read: SegmentRead, slide: int, separate: int) -> str:
         """The rows of a read that are in the window at `slide`, with which of the next `apart` slides they leave at."""
         view, now = read.view, self._bounds(read.view, slide)
         bounds = WindowBounds(now.after, read.upto, now.now)
         names = ", ".join(quote_name(name) for name in view.schema.names)
-        if apart:
-            names += f", {self._leave_case(slide, apart)} AS {self.parts.leave}"
+        if separate:
+            names += f", {self._leave_case(slide, separate)} AS {self.split.leave}"
         return " UNION ALL ".join(f"SELECT {names} FROM ({part})" for part in self._parts_of(read, bounds))
 
     def _parts_of(self, read: SegmentRead, bounds: WindowBounds) -> Iterator[str]:
@@ -284,46 +284,44 @@ class IncrementalAggregation:
         covered, upto = read.beyond
         slide = _slide_of(covered)
         fresh = [s for s in read.segments if s.first_slide > slide]
-        known = [s for s in read.segments if s.last_slide <= slide]
+        older = [s for s in read.segments if s.last_slide <= slide]
         ahead = changed(bounds, after=upto if bounds.after is None else max(bounds.after, upto))
         yield self._offered("fresh", view, select_segments(fresh, bounds))
-        if known:
-            yield self._offered("ahead", view, select_segments(known, ahead))
-        # Merged from rows of both kinds: each row's sequence tells which slide took it in.
+        if older:
+            yield self._offered("ahead", view, select_segments(older, ahead))
+        # Segments merged from rows of both kinds: each row's sequence tells which slide added it.
         mixed = [s for s in read.segments if s.first_slide <= slide < s.last_slide]
         limit, stored = (covered.state.ordinal + 1) << SEQ_BITS, pa.schema([*view.schema, pa.field(SEQ, pa.int64())])
         after = f"{quote_name(self.model.time)} > {timestamp_literal(upto, view.schema.field(self.model.time).type)}"
         for base in {segment.seq_base for segment in mixed}:
-            own = [s for s in mixed if s.seq_base == base]
-            chosen = select_segments(own, bounds)
+            segments = [s for s in mixed if s.seq_base == base]
+            chosen = select_segments(segments, bounds)
             absent = find_missing_columns(view, chosen, self.store.reader)
             rows = window_sql(self.store.root, self.model, stored, chosen, _find_partial_files(chosen), absent)
             yield f"SELECT * FROM ({rows}) WHERE {quote_name(SEQ)} + {base} >= {limit} OR {after}"
 
     def _offered(self, what: str, view: StreamSnapshot, selection: Selection) -> str:
         """A query for the rows of a selection."""
-        name = f"{self.parts.prefix}{what}"
+        name = f"{self.split.prefix}{what}"
         self.offer(name, view, selection, _find_partial_files(selection))
         return f"SELECT * FROM {name}"
 
-    def _leave_case(self, slide: int, apart: int) -> str:
+    def _leave_case(self, slide: int, separate: int) -> str:
         """When a row leaves, as SQL: one of the next slides, or later."""
         lifetime = self.model.lifetime if self.model.expires is None else None
         lives = [length for length in (self.length, lifetime) if length is not None]
         schema, cases = self.view.schema, []
-        for leave in range(slide + 1, slide + apart + 1):
+        for leave in range(slide + 1, slide + separate + 1):
             end, terms = self.model.slot_end(leave), []
             if lives:
-                terms.append(
-                    f"{quote_name(self.model.time)} <= {timestamp_literal(end - min(lives), schema.field(self.model.time).type)}"
-                )
+                oldest = timestamp_literal(end - min(lives), schema.field(self.model.time).type)
+                terms.append(f"{quote_name(self.model.time)} <= {oldest}")
             if self.model.expires is not None:
-                terms.append(
-                    f"{quote_name(self.model.expires)} <= {timestamp_literal(end, schema.field(self.model.expires).type)}"
-                )
+                expired = timestamp_literal(end, schema.field(self.model.expires).type)
+                terms.append(f"{quote_name(self.model.expires)} <= {expired}")
             if terms:
                 cases.append(f"WHEN {' OR '.join(terms)} THEN {_bigint_sql(leave)}")
-        later = _bigint_sql(slide + apart + 1)
+        later = _bigint_sql(slide + separate + 1)
         return f"CASE {' '.join(cases)} ELSE {later} END" if cases else later
 
     def _bounds(self, view: StreamSnapshot, slide: int) -> WindowBounds:
@@ -335,19 +333,19 @@ class IncrementalAggregation:
 
     def _finish(self, slide: int) -> pa.Table:
         """The user's rows out of the states of all rows that are in the window at `slide`."""
-        groups, aggregates = self.parts.columns
+        groups, aggregates = self.split.columns
         columns = [*groups, *(f"finalize(combine_aggr({name})) AS {name}" for name in aggregates)]
         grouped = f" GROUP BY {', '.join(groups)}" if groups else ""
-        source = f"SELECT {', '.join(columns)} FROM {self._states} WHERE {self.parts.leave} > {slide}{grouped}"
-        self.cursor.execute(f"CREATE OR REPLACE TEMP VIEW {self.parts.finished} AS {source}")
+        source = f"SELECT {', '.join(columns)} FROM {self._states} WHERE {self.split.leave} > {slide}{grouped}"
+        self.cursor.execute(f"CREATE OR REPLACE TEMP VIEW {self.split.finished} AS {source}")
         rows: pa.Table = self.cursor.sql(
-            self.parts.final, params=select_parameters(self.params, self.parts.final_parameters)
+            self.split.final, params=select_parameters(self.params, self.split.final_parameters)
         ).to_arrow_table()
         return rows
 
 
 def select_parameters(params: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
-    """Those of the parameters that a piece of the statement takes; DuckDB wants no others."""
+    """The parameters that a part of the statement takes; DuckDB refuses others."""
     return {name: value for name, value in params.items() if name in names}
 
 
@@ -360,7 +358,7 @@ def _find_partial_files(selection: Selection) -> set[str]:
 
 
 def _bigint_sql(number: int) -> str:
-    """A number of one type, however small it is."""
+    """A number as an SQL constant of one type, however small it is."""
     return f"CAST({number} AS BIGINT)"
 
 
@@ -369,7 +367,7 @@ def _slide_of(view: StreamSnapshot) -> int:
     return view.state.slide
 
 
-def _find_table_file(tables: Tables, known: Any, name: str) -> str | None:
+def _find_table_file(tables: Tables, entries: Any, name: str) -> str | None:
     """Which version of a table there is, in a snapshot or in the catalog."""
-    entry = known.get(name) if known is not None else tables.get("tables", name.encode())
+    entry = entries.get(name) if entries is not None else tables.get("tables", name.encode())
     return None if entry is None else str(entry.file)

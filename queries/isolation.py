@@ -1,12 +1,11 @@
 """The named isolation levels of one-time queries: `serial`, `snapshot` and `latest`.
 
 At `serial` slides wait for the query; at `snapshot` nobody waits and the answer is of the slide at which it was asked;
-at `latest` it is of the last slide committed when the query made its final check, an instant that the answer records.
+at `latest` it is of the last slide committed when the query made its final check, whose time the answer records.
 """
 
 import datetime as dt
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,6 +24,7 @@ from windrow.locks import locked
 from windrow.queries import execution, incremental
 from windrow.queries.answer import Answer, Window
 from windrow.queries.engine.cursor_pool import PooledCursor
+from windrow.queries.engine.interrupt import interrupt_after
 from windrow.queries.engine.types import cast_to_marked, mark_schema, may_lose_values
 from windrow.queries.execution import PreparedStatement
 from windrow.queries.incremental import IncrementalAggregation, OvertakenError, StepHook, select_parameters
@@ -33,6 +33,7 @@ from windrow.queries.priorities import ONE_TIME, PROCESS_GATE
 from windrow.queries.sql import split_aggregate, window_spec
 from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.sql.statement import Reference, parse
+from windrow.queries.statement_context import NO_CONTEXT, StatementContext
 from windrow.store import Store
 
 LEVELS = ("snapshot", "latest", "serial")
@@ -44,12 +45,11 @@ LOCK_SECONDS = 60.0
 Params = Sequence[Any] | dict[str, Any] | None
 DescribedColumns = list[tuple[str, str]]
 """Names and DuckDB types of an answer's columns."""
-_functions: dict[int, split_aggregate.EngineFunctions] = {}
 
 
 @dataclass(frozen=True)
 class QueryRequest:
-    """One query, as it was asked."""
+    """One query with its limits and its priority."""
 
     store: Store
     text: str
@@ -59,14 +59,21 @@ class QueryRequest:
     priority: int
     between: StepHook
     memory_limit: str | None = None
+    context: StatementContext = NO_CONTEXT
 
-    def left(self) -> float | None:
-        """Seconds that are left."""
+    def prepare(self) -> PreparedStatement:
+        """The statement, ready to run on the streams' last slides."""
+        return execution.prepare(
+            self.store, self.text, self.params, memory_limit=self.memory_limit, context=self.context
+        )
+
+    def seconds_left(self) -> float | None:
+        """Seconds until the deadline, None without one."""
         if self.deadline is None:
             return None
         left = self.deadline - time.monotonic()
         if left <= 0:
-            raise self.late()
+            raise self._timeout_error()
         return left
 
     def named(self) -> dict[str, Any]:
@@ -75,8 +82,7 @@ class QueryRequest:
             return dict(self.params)
         return {str(number): value for number, value in enumerate(self.params or (), 1)}
 
-    def late(self) -> QueryError:
-        """What to say when no time is left."""
+    def _timeout_error(self) -> QueryError:
         return QueryError(f"the query was cancelled: it took longer than {self.timeout:g} s")
 
 
@@ -90,6 +96,7 @@ def answer_query(
     memory_limit: str | None = None,
     priority: int = ONE_TIME,
     between: StepHook | None = None,
+    context: StatementContext = NO_CONTEXT,
 ) -> Answer:
     """Answer a statement at an isolation level.
 
@@ -102,6 +109,7 @@ def answer_query(
         memory_limit: Such as ``"500MB"``; what needs more is spilled to disk, or refused.
         priority: A query pauses between its reads while one with a higher number runs in this process.
         between: Called before each step of a query at ``latest``, for tests and for whoever schedules.
+        context: What the statement can name beside streams and tables.
     """
     if isolation not in LEVELS:
         raise QueryError(f"there is no isolation level {isolation!r}; choose one of {', '.join(LEVELS)}")
@@ -109,29 +117,29 @@ def answer_query(
     def step(name: str) -> None:
         if between is not None:
             between(name)
-        PROCESS_GATE.pause(priority, None if asked.deadline is None else asked.left())
+        PROCESS_GATE.pause(priority, None if request.deadline is None else request.seconds_left())
 
     deadline = None if timeout is None else time.monotonic() + timeout
-    asked = QueryRequest(store, statement, params, deadline, timeout, priority, step, memory_limit)
+    request = QueryRequest(store, statement, params, deadline, timeout, priority, step, memory_limit, context)
     if isolation == "latest":
-        return _latest(asked)
+        return _latest(request)
     if isolation == "serial":
-        return _serial(asked)
-    return _stream(asked, "snapshot", _nothing)
+        return _serial(request)
+    return _stream(request, "snapshot", _nothing)
 
 
 def _nothing() -> None:
     pass
 
 
-def _stream(asked: QueryRequest, isolation: str, release: Callable[[], None]) -> Answer:
+def _stream(request: QueryRequest, isolation: str, release: Callable[[], None]) -> Answer:
     """Rows as they are read out of one snapshot."""
-    store = asked.store
-    asked.between("read")
-    with PROCESS_GATE.running(asked.priority):
-        prepared = execution.prepare(store, asked.text, asked.params, memory_limit=asked.memory_limit)
+    store = request.store
+    request.between("read")
+    with PROCESS_GATE.running(request.priority):
+        prepared = request.prepare()
         try:
-            reader = execution.run(prepared, asked.params, asked.timeout)
+            reader = execution.run(prepared, request.params, request.timeout)
         except BaseException:
             prepared.close()
             raise
@@ -141,40 +149,40 @@ def _stream(asked: QueryRequest, isolation: str, release: Callable[[], None]) ->
         release()
 
     return Answer(
-        PROCESS_GATE.batches(reader, asked.priority),
+        PROCESS_GATE.batches(reader, request.priority),
         prepared.windows,
         isolation,
         let_go,
         lambda: execution.measure_staleness(store, prepared.windows, prepared.snapshot.version),
-        asked.text,
-        params=asked.params,
+        request.text,
+        params=request.params,
     )
 
 
 # -- serial ----------------------------------------------------------------------------------------------------------
 
 
-def _serial(asked: QueryRequest) -> Answer:
+def _serial(request: QueryRequest) -> Answer:
     """Hold the slide locks of the statement's streams until the answer is used up or closed."""
-    held = _lock_streams(asked)
+    held = _lock_streams(request)
     try:
-        return _stream(asked, "serial", held)
+        return _stream(request, "serial", held)
     except BaseException:
         held()
         raise
 
 
-def _lock_streams(asked: QueryRequest) -> Callable[[], None]:
+def _lock_streams(request: QueryRequest) -> Callable[[], None]:
     """Take the locks, always in the order of stream numbers; gives how to let them go."""
-    store = asked.store
+    store = request.store
     store.check_writable()
     stack, process = ExitStack(), os.getpid()
     try:
         with disk_errors("waiting for slides"):
-            for number, name in sorted(_find_streams(store, asked.text)):
+            for number, name in sorted(_find_streams(store, request.text)):
                 path = store.lock_path(number)
                 path.parent.mkdir(exist_ok=True)
-                left = asked.left()
+                left = request.seconds_left()
                 what = f"the slide of stream {name!r}"
                 stack.enter_context(
                     locked(path, what, LOCK_SECONDS if left is None else left, store.sleep, shared=True)
@@ -197,8 +205,8 @@ def _find_streams(store: Store, statement: str) -> list[tuple[int, str]]:
     wanted = {reference.name.lower() for reference in references}
 
     def look(tables: Tables) -> list[tuple[int, str]]:
-        found = [(record.id, at.decode()) for at, record in tables.items("streams")]
-        return [(number, name) for number, name in found if every or name.lower() in wanted]
+        streams = [(record.id, raw_name.decode()) for raw_name, record in tables.items("streams")]
+        return [(number, name) for number, name in streams if every or name.lower() in wanted]
 
     return store.catalog.read(look)
 
@@ -206,20 +214,20 @@ def _find_streams(store: Store, statement: str) -> list[tuple[int, str]]:
 # -- latest ----------------------------------------------------------------------------------------------------------
 
 
-def _latest(asked: QueryRequest) -> Answer:
+def _latest(request: QueryRequest) -> Answer:
     """Slot by slot if the statement can be cut, else again and again until no slide came meanwhile."""
     answer: Answer | None = None
     attempts, cuttable = 0, True
     while answer is None:
-        asked.between("read")
-        with PROCESS_GATE.running(asked.priority):
-            prepared = execution.prepare(asked.store, asked.text, asked.params, memory_limit=asked.memory_limit)
+        request.between("read")
+        with PROCESS_GATE.running(request.priority):
+            prepared = request.prepare()
             try:
-                cut = _split(asked, prepared) if cuttable else None
+                cut = _split(request, prepared) if cuttable else None
                 if cut is not None:
-                    answer = _slot_by_slot(asked, prepared, *cut)
+                    answer = _slot_by_slot(request, prepared, *cut)
                 else:
-                    answer = _whole(asked, prepared, last=attempts >= MAX_RERUNS)
+                    answer = _whole(request, prepared, last=attempts >= MAX_RERUNS)
                 attempts += 1
             except OvertakenError:
                 attempts, cuttable = attempts + 1, attempts < MAX_RERUNS
@@ -230,18 +238,18 @@ def _latest(asked: QueryRequest) -> Answer:
     return answer
 
 
-def _whole(asked: QueryRequest, prepared: PreparedStatement, *, last: bool) -> Answer | None:
+def _whole(request: QueryRequest, prepared: PreparedStatement, *, last: bool) -> Answer | None:
     """The whole statement on one snapshot; None if a slide overtook it and it can be run again."""
     try:
-        rows = execution.run(prepared, asked.params, asked.left()).read_all()
+        rows = execution.run(prepared, request.params, request.seconds_left()).read_all()
     except QueryError:
-        asked.left()  # the whole query's time, not what was left of it for this run, is what the user knows
+        request.seconds_left()  # the whole query's time, not what was left of it for this run, is what the user knows
         raise
-    asked.between("check")
-    check = _check(asked.store, prepared)
+    request.between("check")
+    check = _check(request.store, prepared)
     if (check.behind or check.altered) and not last:
         return None
-    return _answer(asked, rows, prepared.windows, check.at, check.version, dt.timedelta(microseconds=check.behind))
+    return _answer(request, rows, prepared.windows, check.at, check.version, dt.timedelta(microseconds=check.behind))
 
 
 @dataclass(frozen=True)
@@ -256,7 +264,7 @@ class _SnapshotCheck:
 
 def _check(store: Store, prepared: PreparedStatement) -> _SnapshotCheck:
     def look(tables: Tables) -> _SnapshotCheck:
-        at, worst, altered = times.to_datetime(store.clock()), 0, False
+        checked_at, worst, altered = times.to_datetime(store.clock()), 0, False
         for window in prepared.windows:
             try:
                 entry, state = find_stream(tables, window.stream)
@@ -266,26 +274,26 @@ def _check(store: Store, prepared: PreparedStatement) -> _SnapshotCheck:
             if state.slide is not None:
                 since = state.slide - 1 if window.slide is None else window.slide
                 worst = max(worst, (state.slide - since) * entry.definition.slide)
-        return _SnapshotCheck(at, tables.version, worst, altered)
+        return _SnapshotCheck(checked_at, tables.version, worst, altered)
 
     return store.catalog.read(look)
 
 
 def _slot_by_slot(
-    asked: QueryRequest,
+    request: QueryRequest,
     prepared: PreparedStatement,
     stream: Reference,
     parts: split_aggregate.SplitStatement,
     described: DescribedColumns,
 ) -> Answer:
     """The answer out of partial states."""
-    selection = prepared.pruned[0].selection
+    selection = prepared.relations[0].selection
     tables = tuple(
         sorted({_table(prepared, r) for r in prepared.statement.references if r.relation != stream.relation})
     )
-    planner = Planner(prepared.snapshot, prepared.statement, asked.params, PooledCursor(prepared.cursor))
+    planner = Planner(prepared.snapshot, prepared.statement, request.params, PooledCursor(prepared.cursor))
     work = IncrementalAggregation(
-        asked.store,
+        request.store,
         prepared.snapshot,
         planner.offer,
         prepared.cursor,
@@ -293,14 +301,14 @@ def _slot_by_slot(
         selection.segments,
         tables,
         parts,
-        asked.named(),
-        asked.between,
+        request.named(),
+        request.between,
     )
     try:
-        with _interrupted(prepared.cursor, asked.left()):
+        with _interrupted(prepared.cursor, request.seconds_left()):
             rows, view, check = work.run()
     except duckdb.InterruptException:
-        asked.left()
+        request.seconds_left()
         raise
     except duckdb.Error as error:
         raise CannotSplitError(str(error)) from None  # the statement itself will say what is wrong with it
@@ -308,24 +316,24 @@ def _slot_by_slot(
     behind = 0 if check.slide is None or state.slide is None else check.slide - state.slide
     window = execution.describe_window(view, stream)
     stale = dt.timedelta(microseconds=behind * view.entry.definition.slide)
-    return _answer(asked, _as_described(rows, described), (window,), check.at, check.version, stale)
+    return _answer(request, _as_described(rows, described), (window,), check.at, check.version, stale)
 
 
 def _split(
-    asked: QueryRequest, prepared: PreparedStatement
+    request: QueryRequest, prepared: PreparedStatement
 ) -> tuple[Reference, split_aggregate.SplitStatement, DescribedColumns] | None:
     """The stream, the statement in two, and its columns' names; None if it cannot be computed slot by slot."""
     try:
         stream, parts = _split_prepared(prepared)
-        return stream, parts, _describe(prepared, parts, asked.named())
+        return stream, parts, _describe(prepared, parts, request.named())
     except (CannotSplitError, duckdb.Error):
         return None
 
 
 def _split_prepared(prepared: PreparedStatement) -> tuple[Reference, split_aggregate.SplitStatement]:
-    if len(prepared.pruned) != 1 or prepared.statement.explain:
+    if len(prepared.relations) != 1 or prepared.statement.explain:
         raise CannotSplitError("it does not read exactly one stream")
-    stream = prepared.pruned[0].reference
+    stream = prepared.relations[0].reference
     if isinstance(stream.window, window_spec.CountWindow) or prepared.snapshot.now(stream.name) is None:
         raise CannotSplitError("its window is a count, or the stream has no clock yet")
     if sum(reference.relation == stream.relation for reference in prepared.statement.references) != 1:
@@ -339,18 +347,16 @@ def _split_prepared(prepared: PreparedStatement) -> tuple[Reference, split_aggre
         else:
             entry = prepared.snapshot.tables[_table(prepared, reference)]
             relations[reference.alias] = tuple(pa.ipc.read_schema(pa.py_buffer(entry.schema_bytes)).names)
-    known = _functions.get(os.getpid())
-    if known is None:
-        known = _functions[os.getpid()] = split_aggregate.read_engine_functions(prepared.cursor)
-    return stream, split_aggregate.split_statement(prepared.statement, stream, tuple(relations.items()), known)
+    functions = split_aggregate.read_engine_functions(prepared.cursor)
+    return stream, split_aggregate.split_statement(prepared.statement, stream, tuple(relations.items()), functions)
 
 
 def _table(prepared: PreparedStatement, reference: Reference) -> str:
     """The table that a reference means, as it was named when it was put."""
-    found = [name for name in prepared.snapshot.tables if name.lower() == reference.name.lower()]
-    if not found:
+    names = [name for name in prepared.snapshot.tables if name.lower() == reference.name.lower()]
+    if not names:
         raise CannotSplitError("it reads something that is neither stream nor table")
-    return found[0]
+    return names[0]
 
 
 def _describe(
@@ -358,7 +364,7 @@ def _describe(
 ) -> DescribedColumns:
     """The statement's own columns; it is not cut if its pieces would give other types."""
     cursor = prepared.cursor
-    asked = cursor.execute(f"DESCRIBE {prepared.statement.sql}", params).fetchall()
+    expected = cursor.execute(f"DESCRIBE {prepared.statement.sql}", params).fetchall()
     groups, aggregates = parts.columns
     done = ", ".join([*groups, *(f"finalize(combine_aggr({name})) AS {name}" for name in aggregates)])
     by = f" GROUP BY {', '.join(groups)}" if groups else ""
@@ -367,12 +373,12 @@ def _describe(
         select_parameters(params, parts.near_parameters),
     )
     cursor.execute(f"CREATE OR REPLACE TEMP VIEW {parts.finished} AS SELECT {done} FROM {parts.prefix}empty{by}")
-    given = cursor.execute(f"DESCRIBE {parts.final}", select_parameters(params, parts.final_parameters)).fetchall()
-    if [row[1] for row in asked] != [row[1] for row in given]:
+    actual = cursor.execute(f"DESCRIBE {parts.final}", select_parameters(params, parts.final_parameters)).fetchall()
+    if [row[1] for row in expected] != [row[1] for row in actual]:
         raise CannotSplitError("its pieces have other types")
-    if any(may_lose_values(str(row[1])) for row in asked):
+    if any(may_lose_values(str(row[1])) for row in expected):
         raise CannotSplitError("not all of its values may arrive as they are")
-    return [(str(row[0]), str(row[1])) for row in asked]
+    return [(str(row[0]), str(row[1])) for row in expected]
 
 
 def _as_described(rows: pa.Table, described: DescribedColumns) -> pa.Table:
@@ -384,9 +390,7 @@ def _as_described(rows: pa.Table, described: DescribedColumns) -> pa.Table:
 @contextmanager
 def _interrupted(cursor: Any, seconds: float | None) -> Iterator[None]:
     """Interrupt the cursor's query after some time, or when the user wants it to stop."""
-    timer = None if seconds is None else threading.Timer(seconds, cursor.interrupt)
-    if timer is not None:
-        timer.start()
+    timer = None if seconds is None else interrupt_after(seconds, cursor)
     try:
         yield
     except KeyboardInterrupt:
@@ -398,11 +402,16 @@ def _interrupted(cursor: Any, seconds: float | None) -> Iterator[None]:
 
 
 def _answer(
-    asked: QueryRequest, rows: pa.Table, of: tuple[Window, ...], at: dt.datetime, version: int, stale: dt.timedelta
+    request: QueryRequest,
+    rows: pa.Table,
+    windows: tuple[Window, ...],
+    checked_at: dt.datetime,
+    version: int,
+    staleness: dt.timedelta,
 ) -> Answer:
     return Answer(
-        rows.to_reader(), of, "latest", _nothing, lambda: stale, asked.text,
-        params=asked.params, checked_at=at, version=version,
+        rows.to_reader(), windows, "latest", _nothing, lambda: staleness, request.text,
+        params=request.params, checked_at=checked_at, version=version,
     )  # fmt: skip
 
 

@@ -14,12 +14,12 @@ BACKGROUND = -1
 
 
 class PriorityGate:
-    """Counts what is running, by priority."""
+    """Counts the running queries by priority; whatever has a lower priority waits at the gate."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._running: dict[int, int] = {}
-        """How many, by priority; none is not there."""
+        """How many queries run, by priority; a priority without any is left out."""
 
     def running(self, priority: int) -> "_Running":
         """Whatever has a lower priority pauses meanwhile, as soon as it comes to its next read."""
@@ -33,9 +33,9 @@ class PriorityGate:
     def end(self, priority: int) -> None:
         """Count one less."""
         with self._changed:
-            left = self._running.pop(priority) - 1
-            if left:
-                self._running[priority] = left
+            count = self._running.pop(priority) - 1
+            if count:
+                self._running[priority] = count
             self._changed.notify_all()
 
     def pause(self, priority: int, timeout: float | None = None) -> bool:

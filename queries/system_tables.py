@@ -1,6 +1,6 @@
-"""The system tables: what the catalog knows, as relations of a snapshot.
+"""The system tables, ``windrow.streams`` and the like: records of the catalog as relations of a snapshot.
 
-All that they show is read in one transaction; `Records.version` says whether that was the snapshot's own.
+All that they show is read in one transaction; `CatalogRecords.version` says whether that was the snapshot's own.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ RowValues = dict[str, Any]
 
 @dataclass(frozen=True)
 class CatalogRecords:
-    """What a snapshot does not hold itself, by stream."""
+    """Records that a snapshot does not hold itself, by stream."""
 
     version: int
     slides: dict[str, list[SlideEntry]]
@@ -51,13 +51,15 @@ def read_records(snapshot: Snapshot) -> CatalogRecords:
     return snapshot.store.catalog.read(look)
 
 
-def build_table(snapshot: Snapshot, held: CatalogRecords, name: str) -> pa.Table:
+def build_table(snapshot: Snapshot, records: CatalogRecords, name: str) -> pa.Table:
     """One system table."""
     if name in QUERY_TABLES:
-        schema, told = QUERY_TABLES[name]
-        return pa.Table.from_pylist([row for entry, state in held.queries for row in told(entry, state, held)], schema)
+        schema, describe = QUERY_TABLES[name]
+        return pa.Table.from_pylist(
+            [row for entry, state in records.queries for row in describe(entry, state, records)], schema
+        )
     schema, rows = STREAM_TABLES[name]
-    return pa.Table.from_pylist([row for view in _views(snapshot) for row in rows(view, held)], schema)
+    return pa.Table.from_pylist([row for view in _views(snapshot) for row in rows(view, records)], schema)
 
 
 def _views(snapshot: Snapshot) -> list[StreamSnapshot]:
@@ -68,7 +70,7 @@ def _dead(view: StreamSnapshot, segment: Segment) -> int:
     return 0 if view.state.slide is None else segment.dead(view.state.slide)
 
 
-def _streams(view: StreamSnapshot, held: CatalogRecords) -> Iterator[RowValues]:
+def _streams(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]:
     state, definition = view.state, view.entry.definition
     stored = sum(segment.rows for segment in view.segments)
     yield {
@@ -80,7 +82,7 @@ def _streams(view: StreamSnapshot, held: CatalogRecords) -> Iterator[RowValues]:
         "index": str(state.layout.index),
         "why": state.layout.why,
         "segments": len(view.segments),
-        "live_rows": stored - sum(_dead(view, segment) for segment in view.segments) - held.ahead[view.name],
+        "live_rows": stored - sum(_dead(view, segment) for segment in view.segments) - records.ahead[view.name],
         "stored_rows": stored,
         "bytes": sum(segment.bytes for segment in view.segments),
         "inserted": state.inserted,
@@ -92,25 +94,25 @@ def _streams(view: StreamSnapshot, held: CatalogRecords) -> Iterator[RowValues]:
     }
 
 
-def _slides(view: StreamSnapshot, held: CatalogRecords) -> Iterator[RowValues]:
-    for record in held.slides[view.name]:
+def _slides(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]:
+    for record in records.slides[view.name]:
         if record.ordinal <= view.state.ordinal:
             yield {"stream": view.name} | {name: getattr(record, name) for name in _SLIDES.names[1:]}
 
 
-def _sources(view: StreamSnapshot, held: CatalogRecords) -> Iterator[RowValues]:  # noqa: ARG001
+def _sources(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]:  # noqa: ARG001
     for source in view.progress().sources:
-        told = {name: getattr(source, name) for name in _SOURCES.names[2:]}
-        yield {"stream": view.name, "source": source.name} | told
+        values = {name: getattr(source, name) for name in _SOURCES.names[2:]}
+        yield {"stream": view.name, "source": source.name} | values
 
 
-def _batches(view: StreamSnapshot, held: CatalogRecords) -> Iterator[RowValues]:
-    for record in held.batches[view.name]:
+def _batches(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]:
+    for record in records.batches[view.name]:
         yield {"stream": view.name} | {name: getattr(record, name) for name in _BATCHES.names[1:]}
 
 
-def _segments(view: StreamSnapshot, held: CatalogRecords) -> Iterator[RowValues]:  # noqa: ARG001
-    same = ("layout", "row", "column", "file", "start", "rows", "bytes", "first_slide", "last_slide")
+def _segments(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]:  # noqa: ARG001
+    names = ("layout", "row", "column", "file", "start", "rows", "bytes", "first_slide", "last_slide")
     for segment in view.segments:
         yield {
             "stream": view.name,
@@ -120,34 +122,34 @@ def _segments(view: StreamSnapshot, held: CatalogRecords) -> Iterator[RowValues]
             "max_time": segment.max_ts,
             "min_expiry": None if segment.min_exp == NEVER else segment.min_exp,
             "max_expiry": None if segment.max_exp == NEVER else segment.max_exp,
-        } | {name: getattr(segment, name) for name in same}
+        } | {name: getattr(segment, name) for name in names}
 
 
-def _cells(view: StreamSnapshot, held: CatalogRecords) -> Iterator[RowValues]:  # noqa: ARG001
+def _cells(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]:  # noqa: ARG001
     cells: dict[tuple[int, int, int], list[Segment]] = {}
     for segment in view.segments:
         cells.setdefault(segment.cell, []).append(segment)
-    for (layout, row, column), own in sorted(cells.items()):
+    for (layout, row, column), segments in sorted(cells.items()):
         yield {
             "stream": view.name,
             "layout": layout,
             "row": row,
             "column": column,
-            "segments": len(own),
-            "rows": sum(segment.rows for segment in own),
-            "dead_rows": sum(_dead(view, segment) for segment in own),
-            "bytes": sum(segment.bytes for segment in own),
+            "segments": len(segments),
+            "rows": sum(segment.rows for segment in segments),
+            "dead_rows": sum(_dead(view, segment) for segment in segments),
+            "bytes": sum(segment.bytes for segment in segments),
         }
 
 
-def _rejected(view: StreamSnapshot, held: CatalogRecords) -> Iterator[RowValues]:
-    for record in held.rejected[view.name]:
-        about = {"stream": view.name, "source": record.source, "batch_id": record.batch_id, "at": record.at}
+def _rejected(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]:
+    for record in records.rejected[view.name]:
+        common = {"stream": view.name, "source": record.source, "batch_id": record.batch_id, "at": record.at}
         for reason, count in record.reasons.items():
-            yield about | {"reason": reason, "rows": count}
+            yield common | {"reason": reason, "rows": count}
 
 
-def _queries(entry: QueryEntry, state: QueryState, held: CatalogRecords) -> Iterator[RowValues]:  # noqa: ARG001
+def _queries(entry: QueryEntry, state: QueryState, records: CatalogRecords) -> Iterator[RowValues]:  # noqa: ARG001
     yield {
         "query": entry.name,
         "statement": entry.sql,
@@ -165,10 +167,10 @@ def _queries(entry: QueryEntry, state: QueryState, held: CatalogRecords) -> Iter
     }
 
 
-def _runs(entry: QueryEntry, state: QueryState, held: CatalogRecords) -> Iterator[RowValues]:  # noqa: ARG001
-    for run in held.runs[entry.name]:
-        told = {name: getattr(run, name) for name in _RUNS.names if name not in ("stream", "staleness")}
-        yield told | {"stream": entry.paces[0].stream, "staleness": run.staleness / 1e6, "file": run.file or None}
+def _runs(entry: QueryEntry, state: QueryState, records: CatalogRecords) -> Iterator[RowValues]:  # noqa: ARG001
+    for run in records.runs[entry.name]:
+        values = {name: getattr(run, name) for name in _RUNS.names if name not in ("stream", "staleness")}
+        yield values | {"stream": entry.paces[0].stream, "staleness": run.staleness / 1e6, "file": run.file or None}
 
 
 def _columns(kind: pa.DataType, names: str) -> list[tuple[str, pa.DataType]]:

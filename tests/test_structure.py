@@ -1,11 +1,13 @@
 """The tree is the architecture: what the folders promise each other is checked here, by reading the source.
 
     ingest, queries  ->  warehouse  ->  indexes  ->  native
+    periodic  ->  synopses  ->  views  ->  queries/*.py  ->  planner  ->  sql  ->  engine
 
-Each may know what stands to its right. In ``warehouse/`` a few doors open to the left, when somebody walks through.
+Each may know what stands to its right. In ``warehouse/`` only the facade also imports from the left, inside functions.
 """
 
 import ast
+import graphlib
 import importlib.machinery
 import importlib.util
 import re
@@ -28,12 +30,17 @@ FOLDERS |= {
 }
 LAYER = {"native": 0, "indexes": 1, "warehouse": 2, "ingest": 3, "queries": 3}
 
+SUBPACKAGES = ("engine", "sql", "planner", "", "views", "synopses", "periodic")
+"""Of queries/, from below to above; the modules directly in it are execution."""
+
 # Errors are everybody's words. The module imports nothing of ours, so it stands below all layers.
 LEAVES = {"windrow.errors"}
-# The facade with the snapshots it hands out, the command line, the door to Spark and the demo.
-DOORS = re.compile(r"windrow(\.(facade|warehouse|snapshot|cli|spark|demo)(_\w+|\.\w+)*)?$")
+# The facade with the snapshots it hands out, the command line, the entry to Spark and the demo.
+FACADE = re.compile(r"windrow(\.(warehouse|snapshot|spark|(cli|demo)(\.\w+)*))?$")
+DUCKDB_HOOK = "queries/engine/arrow_source.py"
 
-LONGEST_MODULE = 1200
+LONGEST_FUNCTION = 80
+LONGEST_FILE = 1_200
 
 
 class Import(NamedTuple):
@@ -106,7 +113,7 @@ def wrong_direction(importer: str, found: Import) -> str | None:
     here, there = layer_folder(importer), layer_folder(found.module)
     if here == there or LAYER[there] < LAYER[here]:
         return None
-    if here == "warehouse" and not DOORS.match(importer):
+    if here == "warehouse" and not FACADE.match(importer):
         return f"only the facade, the command line, spark and demo may know {there}"
     if here == "warehouse" and not (found.lazy or found.typing):
         return f"{there} must be imported inside a function, so that `import windrow` stays light"
@@ -122,6 +129,42 @@ def test_dependencies_point_one_way(path):
         if (reason := wrong_direction(importer, found))
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def subpackage(module: str) -> str:
+    """The subpackage of queries/ that a module is in; empty for the modules directly in it."""
+    parts = module.split(".")
+    return parts[2] if len(parts) > 2 and parts[2] in SUBPACKAGES else ""
+
+
+@pytest.mark.parametrize("path", [p for p in sources(".py") if layer_folder(module_name(p)) == "queries"], ids=relative)
+def test_subpackages_of_queries_know_only_those_below(path):
+    """Also not inside functions, nor for type annotations."""
+    height = SUBPACKAGES.index(subpackage(module_name(path)))
+    wrong = [
+        f"{relative(path)}:{found.line}: imports {found.module}"
+        for found in imports(path)
+        if found.module.startswith("windrow.queries.") and SUBPACKAGES.index(subpackage(found.module)) > height
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_imports_have_no_cycle():
+    """Imports inside functions count too; only the facade may be part of a cycle. Type annotations do not count."""
+    graph = {
+        module_name(path): {found.module for found in imports(path) if found.module in MODULES and not found.typing}
+        for path in sources(".py")
+        if not FACADE.match(module_name(path))
+    }
+    try:
+        graphlib.TopologicalSorter({name: needs & graph.keys() for name, needs in graph.items()}).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" -> ".join(reversed(error.args[1])))
+
+
+def test_one_module_touches_the_private_hook_of_duckdb():
+    private = re.compile(r"duckdb\._\w|\._(register_arrow_source|submit)\b")
+    assert [relative(path) for path in sources(".py") if private.search(path.read_text())] == [DUCKDB_HOOK]
 
 
 @pytest.mark.parametrize("path", sources(".pyx", ".pxi"), ids=relative)
@@ -167,9 +210,19 @@ def test_importing_windrow_is_light():
 
 
 @pytest.mark.parametrize("path", sources(".py", ".pyx", ".pxi", ".pyi"), ids=relative)
-def test_modules_stay_small(path):
-    lines = len(path.read_text().splitlines())
-    assert lines <= LONGEST_MODULE
+def test_files_stay_small(path):
+    assert len(path.read_text().splitlines()) <= LONGEST_FILE
+
+
+@pytest.mark.parametrize("path", sources(".py"), ids=relative)
+def test_functions_stay_small(path):
+    long = [
+        f"{relative(path)}:{node.lineno}: {node.name}"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= LONGEST_FUNCTION
+    ]
+    assert long == []
 
 
 def test_nothing_is_left_to_do():

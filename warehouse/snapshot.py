@@ -261,10 +261,13 @@ class Snapshot:
     ) -> "Answer":
         """Ask this snapshot; every answer is of the same slides."""
         from windrow.queries import execution
+        from windrow.queries.periodic.result_tables import STATEMENT_CONTEXT
 
         arguments.check_statement(statement, params)
         limit = None if timeout is None else times.parse_seconds(timeout, "timeout")
-        return execution.answer_from_snapshot(self.store, statement, params, timeout=limit, snapshot=self)
+        return execution.answer_from_snapshot(
+            self.store, statement, params, timeout=limit, snapshot=self, context=STATEMENT_CONTEXT
+        )
 
     def duckdb(self, memory: str | None = None, threads: int | None = None) -> "DuckDBPyConnection":
         """A DuckDB connection of your own over this snapshot, for pandas, ibis, SQLAlchemy and notebooks.
@@ -276,8 +279,9 @@ class Snapshot:
             threads: Worker threads; all cores by default.
         """
         from windrow.queries.external_connection import open_snapshot_connection
+        from windrow.queries.periodic.result_tables import STATEMENT_CONTEXT
 
-        return open_snapshot_connection(self, memory, threads)
+        return open_snapshot_connection(self, memory, threads, STATEMENT_CONTEXT)
 
     def close(self) -> None:
         """Let go of the pin."""

@@ -456,19 +456,27 @@ class Warehouse(StreamChanges):
             memory_limit: Such as ``"500MB"``; what needs more is spilled to disk, or refused.
         """
         from windrow.queries import isolation as levels
+        from windrow.queries.periodic.result_tables import STATEMENT_CONTEXT
 
         arguments.check_statement(statement, params)
         limit = None if timeout is None else times.parse_seconds(timeout, "timeout")
         return levels.answer_query(
-            self._store, statement, params, isolation=isolation, timeout=limit, memory_limit=memory_limit
+            self._store,
+            statement,
+            params,
+            isolation=isolation,
+            timeout=limit,
+            memory_limit=memory_limit,
+            context=STATEMENT_CONTEXT,
         )
 
     def explain(self, statement: str, params: Sequence[Any] | dict[str, Any] | None = None) -> "Explanation":
         """What a statement would read: cells, segments, rows and bytes before and after pruning, and DuckDB's plan."""
         from windrow.queries import execution
+        from windrow.queries.periodic.result_tables import STATEMENT_CONTEXT
 
         arguments.check_statement(statement, params)
-        return execution.explain(self._store, statement, params)
+        return execution.explain(self._store, statement, params, context=STATEMENT_CONTEXT)
 
     def add_query(
         self,

@@ -1,4 +1,7 @@
-"""Rows as an Arrow stream in memory: most are one batch, which is put together without a writer."""
+"""Rows as an Arrow stream in memory.
+
+Most results are one batch, which is encoded without a writer; whatever needs dictionaries gets one.
+"""
 
 from collections.abc import Iterable
 
@@ -12,20 +15,20 @@ def as_single_batch(rows: pa.Table) -> pa.RecordBatch | None:
 
 
 def has_dictionary(kinds: Iterable[pa.DataType]) -> bool:
-    """Whether some columns have values apart from their batch."""
+    """Whether some columns are dictionaries, whose values are stored apart from their batch."""
     return any(
-        pa.types.is_dictionary(kind) or has_dictionary(kind.field(at).type for at in range(kind.num_fields))
+        pa.types.is_dictionary(kind) or has_dictionary(kind.field(index).type for index in range(kind.num_fields))
         for kind in kinds
     )
 
 
 def encode_batch(batch: pa.RecordBatch, *, before: bytes = b"", schema: pa.Schema | None = None) -> bytes:
-    """A batch as bytes, behind some others: a schema and a batch, one behind the other, are a whole stream."""
+    """A batch as bytes behind the bytes `before`: its schema and the batch itself make a complete stream."""
     return b"".join((before, (batch.schema if schema is None else schema).serialize(), batch.serialize()))
 
 
 def encode_table(rows: pa.Table, options: pa.ipc.IpcWriteOptions | None = None) -> pa.Buffer:
-    """Rows of any kind as bytes, by a writer."""
+    """Rows of any type as bytes, by a writer."""
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, rows.schema, options=options) as sink:
         sink.write_table(rows)

@@ -1,6 +1,7 @@
-"""Desks: cursors with relations laid out on them, kept between statements since laying out costs as much as a query.
+"""The cursors of a warehouse that statements run on, kept between statements with the relations that they can read.
 
-What is already there under the same name and with the same columns is only told where its rows come from now.
+Registering a relation costs as much as a small query, so a relation that is already there under the same name and with
+the same columns only gets another function that reads its rows. The pool is closed with the warehouse.
 """
 
 import os
@@ -12,94 +13,107 @@ import pyarrow as pa
 
 from windrow.queries.engine import arrow_source, instance
 from windrow.queries.engine.arrow_source import ReadRows, RelationSource
-from windrow.queries.engine.fork_safety import forget_after_fork
+from windrow.queries.engine.fork_safety import keep_in_child
 from windrow.queries.engine.types import quote_name
 from windrow.store import Store
 
 _MAX_IDLE = 4
-"""Idle desks of one warehouse and process."""
-_guard = threading.Lock()
-PoolKey = tuple[int, str]
-"""A process and a warehouse."""
-_idle: dict[PoolKey, list["PooledCursor"]] = {}
-forget_after_fork(_idle, _guard)
+"""Idle cursors of one warehouse and process."""
+
+
+class CursorPool:
+    """The idle cursors of one warehouse in this process."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._guard = threading.Lock()
+        self._idle: list[PooledCursor] | None = []
+        keep_in_child(self)
+
+    def take(self) -> "PooledCursor | None":
+        """An idle cursor, None if there is none."""
+        with self._guard:
+            return self._idle.pop() if self._idle else None
+
+    def put_back(self, cursor: "PooledCursor") -> bool:
+        """Keep a cursor for the next statement; False if there are enough, or the warehouse is closed."""
+        if os.getpid() != self._process:
+            return False  # inherited by a fork, perhaps with its lock taken
+        with self._guard:
+            if self._idle is None or len(self._idle) >= _MAX_IDLE:
+                return False
+            self._idle.append(cursor)
+            return True
+
+    def close(self) -> None:
+        """Close the idle cursors; those that are in use are closed when their statement is over."""
+        with self._guard:
+            idle, self._idle = self._idle or [], None
+        for cursor in idle:
+            cursor.cursor.close()
 
 
 class PooledCursor:
-    """A cursor and what lies on it.
+    """A cursor and the relations that it can read.
 
     Args:
-        cursor: To the warehouse's instance.
-        home: Where it goes when it is no longer needed; None: it is closed.
+        cursor: Of the warehouse's instance.
+        pool: Where it goes when its statement is over; None: it is closed.
     """
 
-    def __init__(self, cursor: Any, home: PoolKey | None = None) -> None:
+    def __init__(self, cursor: Any, pool: CursorPool | None = None) -> None:
         self.cursor = cursor
-        self._home = home
+        self._pool = pool
         self._sources: dict[str, RelationSource] = {}
         self._views: dict[str, str] = {}
 
-    def source(self, name: str, schema: pa.Schema, read: ReadRows, rows: int | None = None) -> None:
-        """Let DuckDB find rows under a name; they are read when a statement wants them."""
-        found = self._sources.get(name.lower())
-        if found is not None and found.schema.equals(schema):
-            found.read, found.told = read, rows
+    def offer_source(self, name: str, schema: pa.Schema, read: ReadRows, row_count: int | None = None) -> None:
+        """Let DuckDB find rows under a name; they are read when a statement needs them."""
+        source = self._sources.get(name.lower())
+        if source is not None and source.schema.equals(schema):
+            source.read, source.row_count = read, row_count
             return
-        self._take_away(name)
-        source = RelationSource(schema, read, rows)
+        self._drop(name)
+        source = RelationSource(schema, read, row_count)
         arrow_source.register_source(self.cursor, name, source)
         self._sources[name.lower()] = source
 
-    def view(self, name: str, sql: str) -> None:
+    def create_view(self, name: str, sql: str) -> None:
         """Let DuckDB find a query under a name."""
         if self._views.get(name.lower()) == sql:
             return
         if name.lower() not in self._views:  # else it is replaced, which is quicker
-            self._take_away(name)
+            self._drop(name)
         self.cursor.execute(f"CREATE OR REPLACE TEMP VIEW {quote_name(name)} AS {sql}")
         self._views[name.lower()] = sql
 
-    def rows(self, name: str, rows: pa.Table) -> None:
-        """Let DuckDB find a table of Arrow under a name."""
-        self.source(name, rows.schema, lambda schema: rows.select(schema.names).to_batches(), rows.num_rows)
+    def offer_table(self, name: str, rows: pa.Table) -> None:
+        """Let DuckDB find an Arrow table under a name."""
+        self.offer_source(name, rows.schema, lambda schema: rows.select(schema.names).to_batches(), rows.num_rows)
 
-    def _take_away(self, name: str) -> None:
+    def _drop(self, name: str) -> None:
         if self._sources.pop(name.lower(), None) is not None:
             arrow_source.unregister_source(self.cursor, name)
         if self._views.pop(name.lower(), None) is not None:
             self.cursor.execute(f"DROP VIEW IF EXISTS {quote_name(name)}")
 
-    def clear(self, names: Iterable[str]) -> None:
-        """Make room for something else under these names."""
+    def drop(self, names: Iterable[str]) -> None:
+        """Make these names free."""
         for name in names:
-            self._take_away(name)
+            self._drop(name)
 
-    def leave(self, *, tidy: bool) -> None:
-        """The statement is over; a desk that it left tidy (all rows read, no transaction) can be used again."""
+    def release(self, *, reusable: bool) -> None:
+        """The statement is over; the cursor is `reusable` if all rows were read and no transaction is open."""
         for source in self._sources.values():
             source.read = None
             source.predicates.clear()
-        if tidy and self._home is not None and self._home[0] == os.getpid():
-            with _guard:
-                waiting = _idle.setdefault(self._home, [])
-                if len(waiting) < _MAX_IDLE:
-                    waiting.append(self)
-                    return
-        self.cursor.close()
+        if not (reusable and self._pool is not None and self._pool.put_back(self)):
+            self.cursor.close()
 
 
 def take_cursor(store: Store, memory_limit: str | None = None) -> PooledCursor:
-    """An idle desk of the warehouse, or a new one.
-
-    Args:
-        store: The warehouse.
-        memory_limit: Of what is done on it; it is not kept then.
-    """
+    """An idle cursor of the warehouse, or a new one; with a memory limit it is new and is not kept."""
     if memory_limit is not None:
         return PooledCursor(instance.open_cursor(store, memory_limit))
-    home = os.getpid(), str(store.root)
-    with _guard:
-        waiting = _idle.get(home)
-        if waiting:
-            return waiting.pop()
-    return PooledCursor(instance.open_cursor(store), home)
+    pool: CursorPool = store.shared.attached("cursor pool", CursorPool)
+    return pool.take() or PooledCursor(instance.open_cursor(store), pool)

@@ -1,11 +1,8 @@
-"""DuckDB, locked up: one instance per warehouse and process, that can read the warehouse's files and nothing else.
+"""Locked DuckDB instances: one per warehouse and process for statements, and connections that users get for themselves.
 
-Statements are confined before they get here; this is the second wall, which holds even if the first one leaks.
-
-A DuckDB connection to hand out, for notebooks, ibis, SQLAlchemy and whatever else speaks to DuckDB itself.
-
-Nobody reads the statements it will be given, so it has no file system at all: windows are offered to it as Arrow, and
-COPY, ATTACH, EXPORT or a file function find no path that could be opened, in the warehouse or anywhere else.
+An instance for statements can read the warehouse's files and nothing else; statements are confined before they get
+here, and this holds even if the confinement has a gap. Nobody checks the statements that a user's own connection is
+given, so it has no file system at all: COPY, ATTACH, EXPORT and file functions find no path that could be opened.
 """
 
 import contextlib
@@ -21,36 +18,50 @@ from typing import Any
 import duckdb
 
 from windrow.errors import QueryError
-from windrow.queries.engine.fork_safety import forget_after_fork
+from windrow.queries.engine.fork_safety import keep_in_child
+from windrow.queries.engine.macros import define_macros
 from windrow.queries.engine.types import quote_text
-from windrow.queries.sql import macros
-from windrow.queries.sql.statement import Statement
 from windrow.store import Store
 
-_guard = threading.Lock()
-_instances: dict[tuple[int, str], duckdb.DuckDBPyConnection] = {}
-forget_after_fork(_instances, _guard)
 _ERROR_CLASS = re.compile(r"^[A-Z][A-Za-z ]+ Error: ")
 _ERROR_PLACE = re.compile(r"\n*LINE \d+:.*", re.DOTALL)
 _SETTINGS_ADVICE = re.compile(r"\n+Possible solutions:.*| Use \"SET .*", re.DOTALL)
-"""What DuckDB would have one do: settings, which are locked here."""
+"""Settings that DuckDB advises to change; they are locked here."""
 _SOURCE_ERROR = re.compile(r"^exporting a stream from the object registered as '.*?' failed: (?:\w+Error: )?")
-"""How it begins to tell of an error in a relation of ours."""
+"""How DuckDB introduces an error that a `RelationSource` raised."""
+
+
+class WarehouseInstance:
+    """The instance of one warehouse in this process, opened when it is first needed and closed with the warehouse."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._guard = threading.Lock()
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        keep_in_child(self)
+
+    def open_cursor(self) -> duckdb.DuckDBPyConnection:
+        """A connection of its own to the instance."""
+        with self._guard:
+            if self._connection is None:
+                self._connection = open_locked_instance(self._root)
+            return self._connection.cursor()
+
+    def close(self) -> None:
+        """Let go of the instance; it ends with the last of its cursors, which answers may still be reading from."""
+        with self._guard:
+            self._connection = None  # its `close` would also close all its cursors
 
 
 def open_cursor(store: Store, memory_limit: str | None = None) -> Any:
-    """A connection of its own to the warehouse's instance, or to one with a limit; close it when the query is done."""
+    """A cursor of the warehouse's instance, or of a new one with a limit; close it when the query is done."""
     if memory_limit is not None:
         try:
             return open_locked_instance(store.root, memory_limit)
         except duckdb.ParserException:
             raise QueryError(f"{memory_limit!r} is not a memory limit; write one such as '500MB' or '2GB'") from None
-    identity = os.getpid(), str(store.root)
-    with _guard:
-        instance = _instances.get(identity)
-        if instance is None:
-            instance = _instances[identity] = open_locked_instance(store.root)
-    return instance.cursor()
+    instance: WarehouseInstance = store.shared.attached("duckdb", lambda: WarehouseInstance(store.root))
+    return instance.open_cursor()
 
 
 def open_locked_instance(
@@ -75,40 +86,31 @@ def open_locked_instance(
     opened.execute("SET GLOBAL disable_parquet_prefetching = true")
     opened.execute("SET GLOBAL errors_as_json = true")
     opened.execute("SET GLOBAL TimeZone = 'UTC'")
-    macros.define_macros(opened)
+    define_macros(opened)
     opened.execute("SET GLOBAL enable_external_access = false")
     opened.execute("SET GLOBAL lock_configuration = true")
     return opened
 
 
-def explain_error(statement: Statement, error: BaseException, before: int = 0) -> QueryError:
-    """DuckDB's error in one sentence, shown at its place in the user's text where DuckDB names one.
-
-    `before` is how many bytes stood before the statement in what DuckDB was given.
-    """
-    message, offset = _parse_error(error)
-    return statement.error(None if offset is None else max(0, offset - before), message)
-
-
 def read_error_message(error: BaseException) -> str:
-    """What DuckDB says, in one line."""
-    message, _ = _parse_error(error)
+    """DuckDB's message in one line."""
+    message, _ = parse_error(error)
     return message.partition("\n")[0]
 
 
-def _parse_error(error: BaseException) -> tuple[str, int | None]:
-    """DuckDB's message without its frame, and the place that it names."""
+def parse_error(error: BaseException) -> tuple[str, int | None]:
+    """DuckDB's message without what DuckDB puts around it, and the byte offset that it names."""
     message = str(error)
     offset: int | None = None
     start = message.find("{")
     if start >= 0:
         with contextlib.suppress(ValueError):
-            told = json.loads(message[start:])
-            message = str(told.get("exception_message", message))
-            position = told.get("position")
+            details = json.loads(message[start:])
+            message = str(details.get("exception_message", message))
+            position = details.get("position")
             offset = None if position is None else int(position)
-    for frame in (_ERROR_CLASS, _SOURCE_ERROR, _ERROR_PLACE, _SETTINGS_ADVICE):
-        message = frame.sub("", message)
+    for pattern in (_ERROR_CLASS, _SOURCE_ERROR, _ERROR_PLACE, _SETTINGS_ADVICE):
+        message = pattern.sub("", message)
     if message.startswith("failed to allocate"):
         message += "; ask for less, or with a greater memory_limit"
     return message.strip(), offset
@@ -139,7 +141,7 @@ def open_connection(memory: str | None = None, threads: int | None = None) -> du
     config = _CONNECTION_SETTINGS | {name: value for name, value in limits.items() if value is not None}
     connection = duckdb.connect(":memory:", config=config)
     changeable = ", ".join(f"'{name}'" for name in CHANGEABLE_SETTINGS)
-    # Each of these forbids something that the ones before it need.
+    # The order matters: each of these forbids something that the ones before it need.
     for statement in (
         "SET GLOBAL TimeZone = 'UTC'",
         "SET GLOBAL enable_external_access = false",

@@ -1,4 +1,4 @@
-"""Ctrl-C and timeouts for calls into DuckDB, which may hear neither while its work keeps Python's main thread busy.
+"""Ctrl-C and timeouts for calls into DuckDB, during which Python's main thread cannot handle a signal itself.
 
 Python writes the number of an arriving signal to a file descriptor at once; a thread that reads there interrupts the
 cursor, and the call that it ends becomes a KeyboardInterrupt. Where a program has a handler of its own for Ctrl-C, as
@@ -17,7 +17,7 @@ import duckdb
 
 T = TypeVar("T")
 _POLL_SECONDS = 0.1
-"""Seconds."""
+"""How often a call on a thread of its own looks for signals."""
 
 
 def interrupt_cursor(cursor: Any) -> None:
@@ -27,10 +27,10 @@ def interrupt_cursor(cursor: Any) -> None:
 
 
 class _Timer(threading.Timer):
-    """A timer that forgets what it was to do when it is cancelled: its thread may outlive the program's last line."""
+    """A timer that drops its cursor when it is cancelled: its thread may outlive the program's last line."""
 
     def cancel(self) -> None:
-        """Let go of the cursor at once; of one that is still held when Python ends, DuckDB says that it leaked."""
+        """Also drop the cursor at once: DuckDB reports one that is still held when Python ends as leaked."""
         super().cancel()
         self.args = ()
 
@@ -48,36 +48,36 @@ class _SignalWatcher:
 
     def __init__(self) -> None:
         self.process = os.getpid()
-        self.hearing, self.told = os.pipe()
-        os.set_blocking(self.told, False)
+        self._read_end, self._write_end = os.pipe()
+        os.set_blocking(self._write_end, False)
         self._cursor: Any = None
-        self._before = -1
-        self._stopped = False
-        threading.Thread(target=self._listen, name="windrow-interrupts", daemon=True).start()
+        self._previous_fd = -1
+        self._interrupted = False
+        threading.Thread(target=self._forward, name="windrow-interrupts", daemon=True).start()
 
-    def _listen(self) -> None:
-        while signals := os.read(self.hearing, 64):
-            cursor, before = self._cursor, self._before
-            if before >= 0:  # whoever listened before us, such as an event loop, still hears everything
+    def _forward(self) -> None:
+        while signals := os.read(self._read_end, 64):
+            cursor, previous = self._cursor, self._previous_fd
+            if previous >= 0:  # whoever asked for signals before us, such as an event loop, still gets them all
                 with contextlib.suppress(OSError):
-                    os.write(before, signals)
+                    os.write(previous, signals)
             if signal.SIGINT in signals and cursor is not None:
-                self._stopped = True
+                self._interrupted = True
                 interrupt_cursor(cursor)
 
     def call(self, cursor: Any, work: Callable[[], T]) -> T:
         """Do `work`; Ctrl-C ends it."""
-        self._stopped, self._cursor = False, cursor
-        self._before = signal.set_wakeup_fd(self.told, warn_on_full_buffer=False)
+        self._interrupted, self._cursor = False, cursor
+        self._previous_fd = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         try:
             return work()
         except (duckdb.InterruptException, RuntimeError, OSError) as error:
-            if self._stopped or str(error) == "Query interrupted":
+            if self._interrupted or str(error) == "Query interrupted":
                 raise KeyboardInterrupt from None
             raise
         finally:
             self._cursor = None
-            signal.set_wakeup_fd(self._before, warn_on_full_buffer=False)
+            signal.set_wakeup_fd(self._previous_fd, warn_on_full_buffer=False)
 
 
 _watchers: list[_SignalWatcher] = []
@@ -86,7 +86,7 @@ _watchers: list[_SignalWatcher] = []
 def run_interruptibly(cursor: Any, work: Callable[[], T]) -> T:
     """Do `work` on the cursor, so that Ctrl-C ends it at once."""
     if threading.current_thread() is not threading.main_thread():
-        return work()  # only the main thread is told of Ctrl-C
+        return work()  # Python handles signals only on the main thread
     handler = signal.getsignal(signal.SIGINT)
     if handler is not signal.default_int_handler:
         return _run_on_thread(cursor, work) if callable(handler) else work()
@@ -101,10 +101,10 @@ def _run_on_thread(cursor: Any, work: Callable[[], T]) -> T:
     thread = threading.Thread(target=_complete, args=[outcome, work], name="windrow-call", daemon=True)
     thread.start()
     try:
-        while not outcome.done():  # a signal that another thread was woken for is handled when this one looks again
+        while not outcome.done():  # a signal that woke another thread is handled at the next look
             wait([outcome], _POLL_SECONDS)
     except BaseException:
-        while thread.is_alive():  # again and again: what has not begun yet does not hear it
+        while thread.is_alive():  # repeated, since a call that has not begun yet ignores it
             interrupt_cursor(cursor)
             thread.join(0.02)
         raise

@@ -1,8 +1,8 @@
-"""Values of an answer as Python has them, in the forms that DuckDB gives: for tuples.
+"""The values of an answer as Python objects, for tuples, in the same forms that DuckDB's own client gives.
 
-Python's dates reach from year 1 to 9999, its times end before 24:00, its durations at a thousand million days. What is
-endless is the last or first date, as in DuckDB; all else outside is text, in the forms of `windrow.instants` and
-`windrow.spans`.
+Python's dates reach from year 1 to 9999, its times end before 24:00, its durations at a thousand million days. An
+infinite time is the first or last date, as in DuckDB; all other values that Python lacks are text, as `formats.text`
+writes them.
 """
 
 import datetime as dt

@@ -1,10 +1,10 @@
-"""Arrow types in DuckDB's words, so that a window has the same columns whether it is empty, probed or read from files.
+"""Arrow types as DuckDB types, so that a window has the same columns whether it is empty, probed or read from files.
 
-DuckDB reads some types of Arrow and of Parquet differently, or not at all; `to_duckdb_schema` is the form in which both agree.
+DuckDB reads some types of Arrow and of Parquet differently, or not at all; `to_duckdb_schema` gives types that it reads
+equally from both.
 
-Columns of types that Arrow has not, marked as what they are: wide integers are decimals, bit strings are bytes.
-
-What cannot be told even so is refused: an answer that has lost a part of its values is a wrong one.
+Columns of types that Arrow lacks carry a mark in their metadata: wide integers are decimals, bit strings are bytes.
+A column that would lose a part of its values even so is refused.
 """
 
 import re
@@ -81,7 +81,7 @@ def duckdb_type(kind: pa.DataType) -> str:  # noqa: PLR0911 - one per family of 
 
 def _nested_type(kind: pa.DataType) -> str:
     if pa.types.is_struct(kind):
-        fields = (kind.field(at) for at in range(kind.num_fields))
+        fields = (kind.field(index) for index in range(kind.num_fields))
         return "STRUCT(" + ", ".join(f"{quote_name(f.name)} {_inner_type(f.type)}" for f in fields) + ")"
     if pa.types.is_map(kind):
         return f"MAP({_inner_type(kind.key_type)}, {_inner_type(kind.item_type)})"
@@ -149,7 +149,7 @@ def _duckdb_nested_type(kind: pa.DataType) -> pa.DataType:
         return field.with_type(_duckdb_arrow_type(field.type, inside=True))
 
     if pa.types.is_struct(kind):
-        return pa.struct([within(kind.field(at)) for at in range(kind.num_fields)])
+        return pa.struct([within(kind.field(index)) for index in range(kind.num_fields)])
     if pa.types.is_map(kind):
         return pa.map_(within(kind.key_field), within(kind.item_field))
     if pa.types.is_fixed_size_list(kind):
@@ -178,8 +178,8 @@ def mark_schema(schema: pa.Schema, types: Sequence[Any]) -> pa.Schema:
         return schema.remove_metadata()
     fields = []
     for field, kind in zip(schema, names, strict=True):
-        own = field.with_type(UNSIGNED) if kind == "UHUGEINT" else field
-        fields.append(own.with_metadata(_MARKS[kind]) if kind in _MARKS else own)
+        marked = field.with_type(UNSIGNED) if kind == "UHUGEINT" else field
+        fields.append(marked.with_metadata(_MARKS[kind]) if kind in _MARKS else marked)
     return pa.schema(fields)
 
 

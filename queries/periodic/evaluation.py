@@ -18,6 +18,7 @@ from windrow.errors import QueryError, WindrowError
 from windrow.queries import execution
 from windrow.queries.periodic import shared_evaluation
 from windrow.queries.periodic.definition import unpack_params
+from windrow.queries.periodic.result_tables import STATEMENT_CONTEXT
 from windrow.queries.periodic.scheduler import HYBRID_LATE_PENDING
 from windrow.queries.priorities import BACKGROUND, PROCESS_GATE
 from windrow.snapshot import Snapshot
@@ -96,7 +97,7 @@ def answer_one(store: Store, snapshot: Snapshot, query: QueryEntry) -> Answered:
 
 def _rows(store: Store, snapshot: Snapshot, query: QueryEntry) -> pa.Table:
     params = unpack_params(query.params)
-    prepared = execution.prepare(store, query.sql, params, snapshot)
+    prepared = execution.prepare(store, query.sql, params, snapshot, context=STATEMENT_CONTEXT)
     with _guard:
         _cursors.add(prepared.cursor)
     try:

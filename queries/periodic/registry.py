@@ -27,6 +27,7 @@ from windrow.queries.periodic.definition import (
     wishes,
 )
 from windrow.queries.periodic.due import Slides, committed_slides, is_due
+from windrow.queries.periodic.result_tables import STATEMENT_CONTEXT
 from windrow.queries.periodic.retained_slides import keep as keep_watch
 from windrow.queries.periodic.retained_slides import release_all
 from windrow.queries.periodic.sinks import latest_name, own_folder
@@ -97,7 +98,9 @@ def add_query(
     with Snapshot(store) as snapshot:
         found = streams_of(statement, snapshot)
         bound = unpack_params(pack_params(params))
-        with execution.answer_from_snapshot(store, sql, bound, timeout=wanted.timeout, snapshot=snapshot) as tried:
+        with execution.answer_from_snapshot(
+            store, sql, bound, timeout=wanted.timeout, snapshot=snapshot, context=STATEMENT_CONTEXT
+        ) as tried:
             rows = tried.arrow()
         paces = paces_of(statement, found, None if slide is None else times.parse_duration(slide, "slide"))
         entry = QueryEntry(

@@ -212,11 +212,6 @@ def stored(tables: Tables, entry: QueryEntry, version: int | None = None) -> Sto
     return Stored(entry, state.parts, tail, first, last)
 
 
-def all_stored(tables: Tables, version: int | None = None) -> dict[str, Stored]:
-    """Every results table in a transaction, by the query's name."""
-    return {entry.name: stored(tables, entry, version) for _, entry in tables.items("queries")}
-
-
 def _delivered(run: RunEntry) -> bool:
     return run.outcome == "delivered"
 

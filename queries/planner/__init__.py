@@ -1,1 +1,1 @@
-"""From a statement and a snapshot to what is read of each stream."""
+"""Chooses what is read of each stream, from a statement and a snapshot."""

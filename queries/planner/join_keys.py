@@ -1,7 +1,7 @@
 """Search keys that come from a small table: by an inner join with it, or by IN over a plain query of it.
 
 The statement's tree is searched for conditions that no row of a stream survives unless its key is among the table's.
-Where anything is not plainly so (an outer join, a function, a name that may mean something else) nothing is concluded.
+Where there is any doubt (an outer join, a function, a name that may mean something else) nothing is concluded.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -74,10 +74,10 @@ class KeySourceFinder:
         self._parameters = parameters
         self._streams = {name.lower(): (name, {key.lower(): key for key in keys}) for name, keys in streams.items()}
         self._tables = {name.lower() for name in tables}
-        self._columns = {name.lower(): tuple(own) for name, own in columns.items()}
+        self._columns = {name.lower(): tuple(names) for name, names in columns.items()}
         self._tree = statement.tree
-        named = [reference.relation.lower() for reference in statement.references]
-        self._once = {name for name in named if named.count(name) == 1}
+        relations = [reference.relation.lower() for reference in statement.references]
+        self._once = {name for name in relations if relations.count(name) == 1}
         self._hiding = {
             entry["key"].lower()
             for visit in parse_tree.walk(statement.tree)
@@ -85,7 +85,7 @@ class KeySourceFinder:
         }
 
     def sources(self) -> Iterator[KeySource]:
-        """All that can be concluded."""
+        """All key sources that the statement certainly has."""
         for visit in parse_tree.walk(self._tree):
             node = visit.node
             if node.get("type") == "SELECT_NODE" and node.get("from_table") and not node.get("sample"):
@@ -109,11 +109,11 @@ class KeySourceFinder:
             tables = list(self._leaves(inner["from_table"]))
             if key is None or len(tables) != 1 or tables[0].relation.lower() not in self._tables:
                 continue
-            given = self._resolve(inner["select_list"][0], tables)
+            table_column = self._resolve(inner["select_list"][0], tables)
             conditions = list(_conjuncts(inner.get("where_clause")))
-            if given is not None:
-                own = [each for each in conditions if self._is_filter(each, tables[0], tables)]
-                yield self._source(column.leaf, key, given, own)
+            if table_column is not None:
+                filters = [term for term in conditions if self._is_filter(term, tables[0], tables)]
+                yield self._source(column.leaf, key, table_column, filters)
 
     # -- FROM stream JOIN table USING (key) WHERE conditions on the table
 
@@ -129,8 +129,8 @@ class KeySourceFinder:
         for one, other in equal:
             key = self._key(one, select["from_table"])
             if key is not None and other.leaf.relation.lower() in self._tables:
-                own = [each for each in conditions if self._is_filter(each, other.leaf, leaves)]
-                yield self._source(one.leaf, key, other, own)
+                filters = [condition for condition in conditions if self._is_filter(condition, other.leaf, leaves)]
+                yield self._source(one.leaf, key, other, filters)
 
     def _equated(
         self, condition: Node, leaves: list[_FromRelation]
@@ -157,10 +157,10 @@ class KeySourceFinder:
             yield from self._leaves(node["right"])
             return
         name = node["table_name"] if node.get("type") == "BASE_TABLE" else ""
-        known = self._columns.get(name.lower()) if len(node.get("qualified_name", {}).get("path", ())) == 1 else None
+        columns = self._columns.get(name.lower()) if len(node.get("qualified_name", {}).get("path", ())) == 1 else None
         if name.lower() in self._hiding or node.get("column_name_alias"):
-            known = None
-        yield _FromRelation(node, (node.get("alias") or name).lower(), name, known)
+            columns = None
+        yield _FromRelation(node, (node.get("alias") or name).lower(), name, columns)
 
     def _resolve(self, node: Node | None, leaves: list[_FromRelation]) -> _ResolvedColumn | None:
         """The column that a reference certainly means."""
@@ -175,8 +175,8 @@ class KeySourceFinder:
             return None
         if len(owners) != 1 or owners[0].columns is None:
             return None
-        own = [name for name in owners[0].columns if name.lower() == names[-1]]
-        return _ResolvedColumn(owners[0], own[0]) if own else None
+        matches = [name for name in owners[0].columns if name.lower() == names[-1]]
+        return _ResolvedColumn(owners[0], matches[0]) if matches else None
 
     def _key(self, column: _ResolvedColumn, source: Node) -> str | None:
         """The search key column that this is, if the conclusion may be drawn for its stream."""
@@ -202,7 +202,9 @@ class KeySourceFinder:
 
     # -- the query
 
-    def _source(self, stream: _FromRelation, key: str, given: _ResolvedColumn, conditions: list[Node]) -> KeySource:
+    def _source(
+        self, stream: _FromRelation, key: str, table_column: _ResolvedColumn, conditions: list[Node]
+    ) -> KeySource:
         relation = self._streams[stream.relation.lower()][0]
         texts: list[str] = []
         parameters: dict[str, Any] = {}
@@ -212,10 +214,10 @@ class KeySourceFinder:
                 texts.append(f"({written[0]})")
                 parameters |= written[1]
         where = f" WHERE {' AND '.join(texts)}" if texts else ""
-        table = quote_name(given.leaf.relation)
-        alias = quote_name(given.leaf.node.get("alias") or given.leaf.relation)
-        sql = f"SELECT DISTINCT {alias}.{quote_name(given.name)} FROM {table} AS {alias}{where}"
-        return KeySource(relation, key, given.leaf.relation, given.name, sql, parameters)
+        table = quote_name(table_column.leaf.relation)
+        alias = quote_name(table_column.leaf.node.get("alias") or table_column.leaf.relation)
+        sql = f"SELECT DISTINCT {alias}.{quote_name(table_column.name)} FROM {table} AS {alias}{where}"
+        return KeySource(relation, key, table_column.leaf.relation, table_column.name, sql, parameters)
 
     def _written(self, condition: Node) -> tuple[str, dict[str, Any]] | None:
         """A condition as it was written, its parameters by name; None if its text cannot be told for certain."""
@@ -232,15 +234,15 @@ class KeySourceFinder:
         pieces: list[bytes] = []
         used: dict[str, Any] = {}
         for node in sorted((n for n in nodes if n.get("class") == "PARAMETER"), key=lambda n: int(n["query_location"])):
-            name, at = str(node["identifier"]), node["query_location"]
+            name, offset = str(node["identifier"]), node["query_location"]
             used[f"p{name}"] = self._parameter(name)
-            pieces += [self._data[start:at], f"$p{name}".encode()]
-            start = at + node["query_location_length"]
+            pieces += [self._data[start:offset], f"$p{name}".encode()]
+            start = offset + node["query_location_length"]
         return b"".join([*pieces, self._data[start:stop]]).decode(), used
 
     def _parameter(self, name: str) -> Any:
-        given = self._parameters
-        return given[name] if isinstance(given, dict) else given[int(name) - 1]
+        parameters = self._parameters
+        return parameters[name] if isinstance(parameters, dict) else parameters[int(name) - 1]
 
 
 def _without_locations(node: Any) -> Any:
@@ -298,7 +300,8 @@ def _is_plain(node: Node) -> bool:
         and not node["sample"]
         and not node["cte_map"]["map"]
         and all(
-            each["type"] == "DISTINCT_MODIFIER" and not each.get("distinct_on_targets") for each in node["modifiers"]
+            modifier["type"] == "DISTINCT_MODIFIER" and not modifier.get("distinct_on_targets")
+            for modifier in node["modifiers"]
         )
         and not node["from_table"].get("sample")
     )

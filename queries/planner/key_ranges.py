@@ -1,7 +1,7 @@
-"""What a statement asks of a stream's search key and time, as ranges: a superset of the rows its own WHERE will keep.
+"""Ranges of a stream's search key and time that predicates allow: a superset of the rows that WHERE will keep.
 
-DuckDB itself says which predicates reach a relation: it plans the statement over a stand-in that only listens. So
-parameters are bound, views and subqueries are unfolded and constants computed before anything is read here.
+The predicates come from DuckDB's planner, so parameters are bound, views and subqueries expanded and constants computed
+before they get here.
 """
 
 import datetime as dt
@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from duckdb._sources import nodes
 
 from windrow.indexes.probe import KeyRange
 from windrow.indexes.row_model import RowModel, encode_value
 from windrow.native import key_encoding as native_keys
+from windrow.queries.engine.arrow_source import Binary, Column, In, Literal, NullTest, Predicate
 
 MAX_KEY_POINTS = 10_000
+"""With more combinations of key values than this, the key counts as unrestricted from that column on."""
 _NOT_NULL, _END = b"\x01", b"\x02"
 _TIME_MARGIN = 2
 """Microseconds by which a time constant may be off: finer units are rounded, and an open end becomes a closed one."""
@@ -33,7 +34,7 @@ Encode = Callable[[Any], bytes | None]
 
 @dataclass(frozen=True)
 class KeyPredicate:
-    """What predicates leave of a stream."""
+    """What predicates allow of a stream: ranges of its search key, and times with ``after < ts <= upto``."""
 
     keys: tuple[KeyRange, ...] | None
     """Ranges of the search key; None: any key."""
@@ -42,7 +43,7 @@ class KeyPredicate:
 
 
 def find_key_predicate(
-    predicates: Iterable[nodes.Node],
+    predicates: Iterable[Predicate],
     model: RowModel,
     schema: pa.Schema,
     among: Mapping[str, pa.Array] | None = None,
@@ -52,19 +53,21 @@ def find_key_predicate(
     Args:
         predicates: As DuckDB gives them.
         model: Of the stream.
-        schema: Of the stand-in that heard them.
+        schema: Of the relation that the predicates were collected with.
         among: Values by key column, outside of which no row counts.
     """
-    given = list(predicates)
-    nothing: tuple[int | None, int | None] = (None, None)
-    after, upto = functools.reduce(_both, (_find_time_range(predicate, model.time) for predicate in given), nothing)
+    conditions = list(predicates)
+    unbounded: tuple[int | None, int | None] = (None, None)
+    after, upto = functools.reduce(
+        _both, (_find_time_range(predicate, model.time) for predicate in conditions), unbounded
+    )
     per_column: list[Intervals | None] = []
     for name in model.key:
         encode = _encoder(schema.field(name).type)
         allowed = _points((among or {}).get(name), schema.field(name).type)
-        for predicate in given:
-            own = _find_intervals(predicate, name, encode)
-            allowed = own if allowed is None else allowed if own is None else _intersect(allowed, own)
+        for predicate in conditions:
+            intervals = _find_intervals(predicate, name, encode)
+            allowed = intervals if allowed is None else allowed if intervals is None else _intersect(allowed, intervals)
         per_column.append(allowed)
     return KeyPredicate(_compose(per_column), after, upto)
 
@@ -74,16 +77,16 @@ def _points(values: pa.Array | None, kind: pa.DataType) -> Intervals | None:
     if values is None:
         return None
     plain = kind.value_type if pa.types.is_dictionary(kind) else kind
-    given = values.drop_null()
-    if pa.types.is_integer(plain) and pa.types.is_integer(given.type):
+    present = values.drop_null()
+    if pa.types.is_integer(plain) and pa.types.is_integer(present.type):
         limits = np.iinfo(plain.to_pandas_dtype())
-        fitting = [value for value in given.to_pylist() if limits.min <= value <= limits.max]
-        given = pa.array(fitting, plain)
-    elif _is_text(plain) and _is_text(given.type):
-        given = given.cast(plain)
-    elif given.type != plain or pa.types.is_floating(plain):
+        fitting = [value for value in present.to_pylist() if limits.min <= value <= limits.max]
+        present = pa.array(fitting, plain)
+    elif _is_text(plain) and _is_text(present.type):
+        present = present.cast(plain)
+    elif present.type != plain or pa.types.is_floating(plain):
         return None
-    return _unite([_point(value) for value in native_keys.encode([given]).to_pylist()])
+    return _unite([_point(value) for value in native_keys.encode([present]).to_pylist()])
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -96,9 +99,9 @@ def _encoder(kind: pa.DataType) -> Encode:
     is_time = pa.types.is_timestamp(plain)
 
     def encode(value: Any) -> bytes | None:
-        at_once = encode_value(value, plain)
-        if at_once is not None:
-            return at_once
+        direct = encode_value(value, plain)
+        if direct is not None:
+            return direct
         try:
             if is_time and isinstance(value, int):
                 array = pa.array([value], pa.timestamp("us", plain.tz)).cast(plain)
@@ -114,9 +117,9 @@ def _encoder(kind: pa.DataType) -> Encode:
     return encode
 
 
-def _find_intervals(predicate: nodes.Node, column: str, encode: Encode) -> Intervals | None:
+def _find_intervals(predicate: Predicate, column: str, encode: Encode) -> Intervals | None:
     """The values of `column` for which the predicate can be true; None: it does not say."""
-    if isinstance(predicate, nodes.Binary) and predicate.op in ("AND", "OR"):
+    if isinstance(predicate, Binary) and predicate.op in ("AND", "OR"):
         left = _find_intervals(predicate.left, column, encode)
         right = _find_intervals(predicate.right, column, encode)
         if predicate.op == "AND":
@@ -124,21 +127,21 @@ def _find_intervals(predicate: nodes.Node, column: str, encode: Encode) -> Inter
         return None if left is None or right is None else _unite(left + right)
     if not _is_column(predicate, column):
         return None
-    if isinstance(predicate, nodes.In):
-        points = [encode(item.value) for item in predicate.values if isinstance(item, nodes.Lit)]
+    if isinstance(predicate, In):
+        points = [encode(item.value) for item in predicate.values if isinstance(item, Literal)]
         return None if None in points else _unite([_point(value) for value in points if value is not None])
-    if isinstance(predicate, nodes.Postfix):
+    if isinstance(predicate, NullTest):
         null = encode(None)
         return [(_NOT_NULL, _END)] if predicate.op == "IS NOT NULL" else None if null is None else [_point(null)]
-    if isinstance(predicate, nodes.Binary) and isinstance(predicate.right, nodes.Lit):
+    if isinstance(predicate, Binary) and isinstance(predicate.right, Literal):
         value = encode(predicate.right.value)
         return None if value is None else _comparison(predicate.op, value)
     return None
 
 
-def _is_column(predicate: nodes.Node, column: str) -> bool:
+def _is_column(predicate: Predicate, column: str) -> bool:
     operand = getattr(predicate, "left", None) or getattr(predicate, "operand", None)
-    return isinstance(operand, nodes.Col) and operand.parts == (column,)
+    return isinstance(operand, Column) and operand.parts == (column,)
 
 
 def _point(value: bytes) -> Interval:
@@ -152,14 +155,14 @@ def _is_point(interval: Interval) -> bool:
 
 def _comparison(op: str, value: bytes) -> Intervals | None:
     behind = native_keys.successor(value) or _END
-    found = {
+    interval = {
         "=": (value, behind),
         "<": (_NOT_NULL, value),
         "<=": (_NOT_NULL, behind),
         ">": (behind, _END),
         ">=": (value, _END),
     }.get(op)
-    return None if found is None else [found]
+    return None if interval is None else [interval]
 
 
 def _unite(intervals: Intervals) -> Intervals:
@@ -178,45 +181,45 @@ def _intersect(left: Intervals, right: Intervals) -> Intervals:
 
 def _compose(columns: Sequence[Intervals | None]) -> tuple[KeyRange, ...] | None:
     """Ranges of the whole key from those of its columns: points lengthen a prefix, a range ends it."""
-    prefixes, found = [b""], list[KeyRange]()
-    for at, intervals in enumerate(columns):
+    prefixes, ranges = [b""], list[KeyRange]()
+    for depth, intervals in enumerate(columns):
         if intervals is None or len(prefixes) * len(intervals) > MAX_KEY_POINTS:
-            return None if at == 0 else _sorted([*found, *(_prefix_range(prefix) for prefix in prefixes)])
+            return None if depth == 0 else _sorted([*ranges, *(_prefix_range(prefix) for prefix in prefixes)])
         points = []
         for low, high in intervals:
             if _is_point((low, high)):
                 points.append(low)
             else:
-                found += [KeyRange(prefix + low, prefix + high, open_ended=True) for prefix in prefixes]
+                ranges += [KeyRange(prefix + low, prefix + high, open_ended=True) for prefix in prefixes]
         prefixes = [prefix + low for prefix in prefixes for low in points]
-    return _sorted([*found, *(KeyRange(prefix, prefix) for prefix in prefixes)]) if columns else None
+    return _sorted([*ranges, *(KeyRange(prefix, prefix) for prefix in prefixes)]) if columns else None
 
 
 def _sorted(ranges: list[KeyRange]) -> tuple[KeyRange, ...]:
-    return tuple(sorted(ranges, key=lambda each: each.low))
+    return tuple(sorted(ranges, key=lambda key_range: key_range.low))
 
 
 def _prefix_range(prefix: bytes) -> KeyRange:
     return KeyRange(prefix, native_keys.successor(prefix), open_ended=True)
 
 
-def _find_time_range(predicate: nodes.Node, column: str) -> TimeRange:
+def _find_time_range(predicate: Predicate, column: str) -> TimeRange:
     """Bounds ``after < ts <= upto`` that a predicate implies; None where it does not."""
-    if isinstance(predicate, nodes.Binary) and predicate.op in ("AND", "OR"):
+    if isinstance(predicate, Binary) and predicate.op in ("AND", "OR"):
         left, right = _find_time_range(predicate.left, column), _find_time_range(predicate.right, column)
         return _both(left, right) if predicate.op == "AND" else _either(left, right)
     if not _is_column(predicate, column):
         return None, None
-    if isinstance(predicate, nodes.In):
+    if isinstance(predicate, In):
         spans = [_compare_time("=", item) for item in predicate.values]
         return functools.reduce(_either, spans)
-    if isinstance(predicate, nodes.Binary):
+    if isinstance(predicate, Binary):
         return _compare_time(predicate.op, predicate.right)
     return None, None
 
 
-def _compare_time(op: str, constant: nodes.Node) -> TimeRange:
-    time = _to_micros(constant.value) if isinstance(constant, nodes.Lit) else None
+def _compare_time(op: str, constant: Predicate) -> TimeRange:
+    time = _to_micros(constant.value) if isinstance(constant, Literal) else None
     if time is None:
         return None, None
     return time - _TIME_MARGIN if op in (">", ">=", "=") else None, time + _TIME_MARGIN if op in (

@@ -1,8 +1,9 @@
-"""Statements that plainly point at search keys, ``… FROM stream WHERE key = constant``: their tree says what they ask.
+"""Point lookups, ``… FROM stream WHERE key = constant``: the parse tree alone tells which search keys they need.
 
-DuckDB need not plan such a statement twice, once to hear its predicates and once to run it. No row survives WHERE
-unless every condition of it holds; so what one condition says of the key is true of all rows that count. Where a name,
-a type or a condition on key or time leaves any doubt, nothing is concluded, and DuckDB is listened to.
+DuckDB need not plan such a statement twice, once to collect its predicates and once to run it (`bench sql`: aggregate
+by a new key). A row passes WHERE only if every condition holds; so what one condition says of the key is true of all
+rows that count. Where a name, a type or a condition on key or time leaves any doubt, nothing is concluded, and the
+predicates are collected from DuckDB's planner.
 """
 
 import re
@@ -10,22 +11,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from duckdb._sources import nodes
 
 from windrow.definitions import StreamDefinition, read_schema
 from windrow.indexes.probe import KeyRange
 from windrow.indexes.row_model import encode_value
+from windrow.queries.engine.arrow_source import Binary, Column, Literal
 from windrow.queries.planner.key_ranges import KeyPredicate, find_key_predicate
 from windrow.queries.sql import parse_tree
 from windrow.queries.sql.statement import Statement, TreePath, cached_per_template
 
 _INTEGER = re.compile(r"-?[0-9]{1,20}")
 _UNCLEAR_CLASSES = {"STAR", "POSITIONAL_REFERENCE", "SUBQUERY", "LAMBDA", "LAMBDA_REF"}
-"""What may mean a column without naming it, or another one than it names."""
+"""Expressions that may mean a column without naming it, or another one than they name."""
 
 
 def find_point_predicate(statement: Statement, parameters: Any, definition: StreamDefinition) -> KeyPredicate | None:
-    """What a statement asks of the search key of the only stream that it reads; None if that is not plain."""
+    """The search keys that a statement needs of the only stream that it reads; None if the tree does not tell."""
     points, schema = (
         _find_key_equalities(statement, definition.key, definition.time, definition.schema_bytes),
         definition.schema,
@@ -39,12 +40,12 @@ def find_point_predicate(statement: Statement, parameters: Any, definition: Stre
         whole = encode_value(values[0][1], schema.field(values[0][0]).type)
         if whole is not None:
             return KeyPredicate((KeyRange(whole, whole),), None, None)
-    found = find_key_predicate(
-        [nodes.Binary("=", nodes.Col((column,)), nodes.Lit(value, "")) for column, value in values],
+    predicate = find_key_predicate(
+        [Binary("=", Column((column,)), Literal(value, "")) for column, value in values],
         definition.model,
         schema,
     )
-    return None if found.keys is None else found
+    return None if predicate.keys is None else predicate
 
 
 @cached_per_template
@@ -62,14 +63,14 @@ def _find_key_equalities(
         return None  # DuckDB's cases are not Python's
     alias = statement.references[0].alias.lower()
     names = {name.lower(): name for name in (time, *key)}
-    found = []
-    for condition, at in _conditions(tree["where_clause"], ("where_clause",)):
+    equalities = []
+    for condition, path in _conditions(tree["where_clause"], ("where_clause",)):
         point = _match_equality(condition, alias, names)
         if point is not None and point[0] in key:
-            found.append((point[0], (*at, point[1])))
+            equalities.append((point[0], (*path, point[1])))
         elif _may_name(condition, names):
             return None
-    return tuple(found) if key[0] in {column for column, _ in found} else None
+    return tuple(equalities) if key[0] in {column for column, _ in equalities} else None
 
 
 def _reads_one(tree: parse_tree.Node) -> bool:
@@ -86,12 +87,12 @@ def _reads_one(tree: parse_tree.Node) -> bool:
     )
 
 
-def _conditions(node: parse_tree.Node, at: TreePath) -> Iterator[tuple[parse_tree.Node, TreePath]]:
+def _conditions(node: parse_tree.Node, path: TreePath) -> Iterator[tuple[parse_tree.Node, TreePath]]:
     if node.get("type") == "CONJUNCTION_AND":
         for number, child in enumerate(node["children"]):
-            yield from _conditions(child, (*at, "children", number))
+            yield from _conditions(child, (*path, "children", number))
     else:
-        yield node, at
+        yield node, path
 
 
 def _match_equality(condition: parse_tree.Node, alias: str, names: Mapping[str, str]) -> tuple[str, str] | None:
@@ -120,8 +121,8 @@ def _may_name(condition: parse_tree.Node, names: Mapping[str, str]) -> bool:
 def _node_at(tree: Any, path: TreePath) -> parse_tree.Node:
     for step in path:
         tree = tree[step]
-    found: parse_tree.Node = tree
-    return found
+    node: parse_tree.Node = tree
+    return node
 
 
 def _constant_value(node: parse_tree.Node, parameters: Sequence[Any] | Mapping[str, Any] | None) -> Any:

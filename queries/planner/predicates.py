@@ -1,12 +1,10 @@
-"""What a statement asks of each stream's search key and time: heard from DuckDB's planner, and from tables it joins.
+"""Predicates on each stream's search key and time, collected from DuckDB's planner and from small tables that it joins.
 
-Dashboards ask the same again and again, so what was heard is remembered: it depends on the statement, its parameters,
-the columns and the versions of tables, never on a stream's rows.
+Dashboards repeat their statements, so the result is cached: it depends on the statement, its parameters, the columns
+and the versions of tables, never on a stream's rows.
 """
 
 import itertools
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +13,7 @@ import duckdb
 import pyarrow as pa
 
 from windrow.catalog.records import TableEntry
+from windrow.indexes.bounded_cache import BoundedCache
 from windrow.indexes.column_cache import SegmentRanges
 from windrow.indexes.probe import DirectoryLoader, LocatedRows, SortOrders, locate_rows
 from windrow.indexes.row_model import SEQ
@@ -25,7 +24,7 @@ from windrow.queries.planner import point_lookup
 from windrow.queries.planner.join_keys import KeySource, KeySourceFinder
 from windrow.queries.planner.key_ranges import MAX_KEY_POINTS, KeyPredicate, find_key_predicate
 from windrow.queries.planner.scan_sql import read_table_schema
-from windrow.queries.sql import macros
+from windrow.queries.sql import sequence_column
 from windrow.queries.sql.statement import Reference, Statement, cached_per_template
 from windrow.queries.sql.volatility import has_volatile_constant
 from windrow.snapshot import Snapshot, StreamSnapshot
@@ -33,91 +32,87 @@ from windrow.snapshot import Snapshot, StreamSnapshot
 SMALL_TABLE_ROWS = 100_000
 """Rows of a table that is worth looking into for keys before a stream is read."""
 _MAX_CACHED = 256
+"""Statements whose predicates are remembered."""
 _MAX_CACHED_ROW_BYTES = 1 << 16
+"""Rows of a repeated point lookup are remembered up to this size."""
 
 
 @dataclass
 class CollectedPredicates:
-    """What a statement asks, by relation."""
+    """The predicates of a statement, and what was found with them in the segments that it read last."""
 
-    asked: dict[str, KeyPredicate] = field(default_factory=dict)
+    by_relation: dict[str, KeyPredicate] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
-    """Where keys come from that the statement does not name itself, in words."""
+    """Where keys come from that the statement does not name itself, for EXPLAIN."""
     number: int = field(default_factory=itertools.count().__next__)
-    again: bool = False
-    """Whether it was remembered."""
-    _found: dict[str, tuple[tuple[Segment, ...], LocatedRows]] = field(default_factory=dict)
+    repeated: bool = False
+    """Whether the statement was asked before."""
+    _located: dict[str, tuple[tuple[Segment, ...], LocatedRows]] = field(default_factory=dict)
     _picks: dict[str, tuple[LocatedRows, SegmentRanges]] = field(default_factory=dict)
     _rows: dict[str, tuple[LocatedRows, pa.Schema, pa.Table]] = field(default_factory=dict)
 
     def located(
         self, relation: str, segments: tuple[Segment, ...], directories: DirectoryLoader, sorted_by: SortOrders
     ) -> LocatedRows:
-        """Where the rows with the wanted keys are; known already if the same segments were asked last."""
-        known = self._found.get(relation)
-        if known is None or not _same_segments(known[0], segments):
-            found = locate_rows(segments, self.asked[relation].keys or (), directories, sorted_by)
-            known = self._found[relation] = segments, found
-        return known[1]
+        """Where the rows with the wanted keys are; remembered for the segments that were read last."""
+        cached = self._located.get(relation)
+        if cached is None or not _same_segments(cached[0], segments):
+            located = locate_rows(segments, self.by_relation[relation].keys or (), directories, sorted_by)
+            cached = self._located[relation] = segments, located
+        return cached[1]
 
-    def picks(self, relation: str, found: LocatedRows) -> tuple[SegmentRanges, str | None]:
-        """Where they are, by segment, and a name for these keys if they are asked for again and again."""
-        known = self._picks.get(relation)
-        if known is None or known[0] is not found:
-            known = self._picks[relation] = found, found.by_segment()
-        return known[1], f"picked {self.number} {relation}" if self.again else None
+    def picks(self, relation: str, located: LocatedRows) -> tuple[SegmentRanges, str | None]:
+        """Where they are, by segment, and a name for these keys if the statement is repeated."""
+        cached = self._picks.get(relation)
+        if cached is None or cached[0] is not located:
+            cached = self._picks[relation] = located, located.by_segment()
+        return cached[1], f"picked {self.number} {relation}" if self.repeated else None
 
-    def rows(self, relation: str, found: LocatedRows, schema: pa.Schema, read: Callable[[], pa.Table]) -> pa.Table:
-        """The rows that are there, all of which are in the window; if they are few they are remembered too."""
-        known = self._rows.get(relation)
-        if known is None or known[0] is not found or not known[1].equals(schema):
+    def rows(self, relation: str, located: LocatedRows, schema: pa.Schema, read: Callable[[], pa.Table]) -> pa.Table:
+        """The located rows, all of which are in the window; few rows of a repeated statement are remembered."""
+        cached = self._rows.get(relation)
+        if cached is None or cached[0] is not located or not cached[1].equals(schema):
             rows = read()
-            if not self.again or rows.nbytes > _MAX_CACHED_ROW_BYTES:
+            if not self.repeated or rows.nbytes > _MAX_CACHED_ROW_BYTES:
                 return rows
-            known = self._rows[relation] = found, schema, rows
-        return known[2]
+            cached = self._rows[relation] = located, schema, rows
+        return cached[2]
 
 
-def _same_segments(some: tuple[Segment, ...], others: tuple[Segment, ...]) -> bool:
+def _same_segments(left: tuple[Segment, ...], right: tuple[Segment, ...]) -> bool:
     # Files are named once for all, ids are not: there may be another warehouse now where one was removed.
-    return len(some) == len(others) and all(
-        one is other or (one.id == other.id and one.file == other.file) for one, other in zip(some, others, strict=True)
+    return len(left) == len(right) and all(
+        segment is other or (segment.id == other.id and segment.file == other.file)
+        for segment, other in zip(left, right, strict=True)
     )
 
 
-_guard = threading.Lock()
-_cache: OrderedDict[Hashable, CollectedPredicates] = OrderedDict()
-
-
-def _cache_predicates(question: Hashable, heard: CollectedPredicates) -> None:
-    with _guard:
-        _cache[question] = heard
-        while len(_cache) > _MAX_CACHED:
-            _cache.popitem(last=False)
+PredicateCache = BoundedCache[Hashable, CollectedPredicates]
+"""The predicates of a warehouse's statements, by all that decides them; dropped with the last handle."""
 
 
 @cached_per_template
 def _find_names(statement: Statement) -> frozenset[str]:
     """The names in a statement."""
-    return frozenset(token.name.lower() for token in statement.source.tokens if token.named)
+    return frozenset(token.name.lower() for token in statement.source.tokens if token.is_name)
 
 
 def _collector_schema(view: StreamSnapshot) -> pa.Schema:
-    """What a stand-in shows: times in nanoseconds as microseconds, since DuckDB keeps predicates on the former."""
+    """The columns to plan with: times in nanoseconds are microseconds, since DuckDB offers no predicates on those."""
     definition, schema = view.entry.definition, view.schema
     kind = schema.field(definition.time).type
     if kind.unit != "ns" or definition.time in definition.key:
         return schema
-    at = schema.get_field_index(definition.time)
-    return schema.set(at, schema.field(at).with_type(pa.timestamp("us", kind.tz)))
+    index = schema.get_field_index(definition.time)
+    return schema.set(index, schema.field(index).with_type(pa.timestamp("us", kind.tz)))
 
 
 class PredicateCollector:
-    """Listens to one statement.
+    """Collects the predicates of one statement.
 
     Args:
         snapshot: What is seen.
-        desk: Where the statement will run.
+        pooled: Where the statement will run.
         statement: As parsed and confined.
         parameters: Of the statement.
         streams: Its references to streams, by relation.
@@ -126,65 +121,67 @@ class PredicateCollector:
     def __init__(
         self,
         snapshot: Snapshot,
-        desk: PooledCursor,
+        pooled: PooledCursor,
         statement: Statement,
         parameters: Any,
         streams: dict[str, Reference],
     ) -> None:
-        self.snapshot, self.desk, self.statement, self.parameters = snapshot, desk, statement, parameters
+        self.snapshot, self.pooled, self.statement, self.parameters = snapshot, pooled, statement, parameters
         self.streams = streams
         self._views = {relation: snapshot.view(reference.name) for relation, reference in streams.items()}
 
-    def listen(self) -> CollectedPredicates:
-        """What the statement asks; nothing of it is restricted where nothing was heard."""
-        if not self._worth_listening():
+    def collect(self) -> CollectedPredicates:
+        """The predicates; a relation without any is not restricted."""
+        if not self._may_have_predicates():
             return CollectedPredicates()
-        clocked = has_volatile_constant(self.statement)
-        question = None if clocked else self._question()
-        known = _cache.get(question)
-        if known is not None:
-            known.again = True
-            return known
-        heard = None if clocked else self._pointed()
-        if heard is None:
-            heard = self._listened(clocked=clocked)
-        if question is not None and heard is not None:
-            _cache_predicates(question, heard)
-        return heard or CollectedPredicates()
+        volatile = has_volatile_constant(self.statement)
+        key = None if volatile else self._cache_key()
+        cache: PredicateCache = self.snapshot.store.shared.attached("predicates", lambda: PredicateCache(_MAX_CACHED))
+        cached = cache.get(key)
+        if cached is not None:
+            cached.repeated = True
+            return cached
+        collected = None if volatile else self._collect_from_tree()
+        if collected is None:
+            collected = self._collect_from_planner(volatile=volatile)
+        if key is not None and collected is not None:
+            cache.put(key, collected)
+        return collected or CollectedPredicates()
 
     def _schemas(self) -> dict[str, pa.Schema]:
-        """What the stand-ins show."""
+        """The columns that DuckDB plans with."""
         schemas = {name: _collector_schema(self._view(name)) for name in self.streams}
-        if macros.uses_sequence(self.statement):
-            schemas = {name: schema.append(pa.field(SEQ, macros.SEQUENCE_TYPE)) for name, schema in schemas.items()}
+        if sequence_column.uses_sequence(self.statement):
+            schemas = {
+                name: schema.append(pa.field(SEQ, sequence_column.SEQUENCE_TYPE)) for name, schema in schemas.items()
+            }
         return schemas
 
-    def _pointed(self) -> CollectedPredicates | None:
-        """What a statement asks that says it so plainly that DuckDB need not be asked."""
+    def _collect_from_tree(self) -> CollectedPredicates | None:
+        """The predicates of a point lookup; None if the statement is none."""
         if len(self.streams) != 1 or len(self.statement.references) != 1:
             return None
         (relation,) = self.streams
-        asked = point_lookup.find_point_predicate(
-            self.statement, self.parameters, self._view(relation).entry.definition
-        )
-        return None if asked is None else CollectedPredicates({relation: asked})
+        definition = self._view(relation).entry.definition
+        predicate = point_lookup.find_point_predicate(self.statement, self.parameters, definition)
+        return None if predicate is None else CollectedPredicates({relation: predicate})
 
-    def _listened(self, *, clocked: bool) -> CollectedPredicates | None:
-        """What DuckDB's planner says that the statement asks; None if it has something to say against it."""
-        cursor, schemas = self.desk.cursor, self._schemas()
-        if clocked:  # now() is one instant within a transaction: what was planned with is what will be run with
+    def _collect_from_planner(self, *, volatile: bool) -> CollectedPredicates | None:
+        """The predicates that DuckDB's planner pushes into the relations; None if it refuses the statement."""
+        cursor, schemas = self.pooled.cursor, self._schemas()
+        if volatile:  # now() is one instant within a transaction: the statement runs with what it was planned with
             cursor.execute("BEGIN TRANSACTION")
         try:
-            self.desk.clear(schemas)
-            return self._understood(
+            self.pooled.drop(schemas)
+            return self._find_predicates(
                 schemas, arrow_source.collect_predicates(cursor, self.statement.sql, self.parameters, schemas)
             )
         except (duckdb.Error, LookupError, TypeError, ValueError):
-            if clocked:
+            if volatile:
                 cursor.execute("ROLLBACK")
             return None  # the statement itself will say what is wrong with it, or with its parameters
 
-    def _worth_listening(self) -> bool:
+    def _may_have_predicates(self) -> bool:
         """Whether the statement names a search key or time column at all, so that a predicate on one is possible."""
         words = _find_names(self.statement)
         for name in self.streams:
@@ -193,63 +190,64 @@ class PredicateCollector:
                 return True
         return False
 
-    def _question(self) -> Hashable | None:
-        """All that decides what is heard; None if it cannot be compared."""
+    def _cache_key(self) -> Hashable | None:
+        """All that decides the predicates; None if it cannot be hashed."""
         if self._reads_results():
             return None  # the query that wrote them may be dropped, and another one be added under its name
-        given = self.parameters
-        values = tuple(given.items()) if isinstance(given, dict) else tuple(given or ())
+        parameters = self.parameters
+        values = tuple(parameters.items()) if isinstance(parameters, dict) else tuple(parameters or ())
         streams = []
         for relation in self.streams:
             entry = self._view(relation).entry
             definition = entry.definition
             streams.append((relation, entry.id, definition.time, definition.key, definition.schema_bytes))
         tables = tuple(sorted([entry.file for entry in self.snapshot.tables.values()]))
-        root = str(self.snapshot.store.root)
-        question = root, self.statement.sql, tuple(map(type, values)), values, tuple(streams), tables
+        key = self.statement.sql, tuple(map(type, values)), values, tuple(streams), tables
         try:
-            hash(question)
+            hash(key)
         except TypeError:
             return None
-        return question
+        return key
 
-    def _understood(self, schemas: dict[str, pa.Schema], heard: dict[str, Any]) -> CollectedPredicates:
+    def _find_predicates(self, schemas: dict[str, pa.Schema], pushed: dict[str, Any]) -> CollectedPredicates:
         among, origins = self._join_keys()
-        asked = {
-            name: find_key_predicate(heard.get(name, ()), self._view(name).entry.definition.model, schemas[name], own)
+        by_relation = {
+            name: find_key_predicate(
+                pushed.get(name, ()), self._view(name).entry.definition.model, schemas[name], values
+            )
             for name in self.streams
-            if (own := among.get(name)) or name in heard
+            if (values := among.get(name)) or name in pushed
         }
-        return CollectedPredicates(asked, origins)
+        return CollectedPredicates(by_relation, origins)
 
     def _join_keys(self) -> tuple[dict[str, dict[str, pa.Array]], dict[str, str]]:
         """Values that the search keys of streams must have because of small tables, by relation and column."""
         tables = {r.relation: r for r in self.statement.references if not r.schema and r.relation not in self.streams}
         keys = {name: self._view(name).entry.definition.key for name in self.streams}
-        found: dict[str, dict[str, pa.Array]] = {}
+        values_by_relation: dict[str, dict[str, pa.Array]] = {}
         origins: dict[str, str] = {}
         if not tables or not any(keys.values()) or self._reads_results():
-            return found, origins
+            return values_by_relation, origins
         columns: dict[str, Sequence[str]] = {name: self._view(name).schema.names for name in self.streams}
         columns |= {name: read_table_schema(self._table(reference)).names for name, reference in tables.items()}
         small = [name for name, reference in tables.items() if self._table(reference).rows <= SMALL_TABLE_ROWS]
         for source in KeySourceFinder(self.statement, self.parameters, keys, small, columns).sources():
             values = self._values(source)
             if values is not None:
-                found.setdefault(source.relation, {})[source.column] = values
+                values_by_relation.setdefault(source.relation, {})[source.column] = values
                 origins[source.relation] = f" from {source.table}.{source.table_column}"
-        return found, origins
+        return values_by_relation, origins
 
     def _values(self, source: KeySource) -> pa.Array | None:
         """What a key source gives; None if that is too much, or cannot be computed by itself."""
-        sql, cursor = f"{source.sql} LIMIT {MAX_KEY_POINTS + 1}", self.desk.cursor
-        given = cursor.sql(sql, params=source.parameters or None).to_arrow_table().column(0).combine_chunks()
-        return given if len(given) <= MAX_KEY_POINTS else None
+        sql, cursor = f"{source.sql} LIMIT {MAX_KEY_POINTS + 1}", self.pooled.cursor
+        values = cursor.sql(sql, params=source.parameters or None).to_arrow_table().column(0).combine_chunks()
+        return values if len(values) <= MAX_KEY_POINTS else None
 
     def _reads_results(self) -> bool:
         """Whether the statement names something that is neither stream nor table: what a periodic query delivered."""
-        known = {name.lower() for name in (*self.snapshot.streams(), *self.snapshot.tables)}
-        return any(not r.schema and r.name.lower() not in known for r in self.statement.references)
+        names = {name.lower() for name in (*self.snapshot.streams(), *self.snapshot.tables)}
+        return any(not r.schema and r.name.lower() not in names for r in self.statement.references)
 
     def _table(self, reference: Reference) -> TableEntry:
         names = {name.lower(): name for name in self.snapshot.tables}

@@ -87,13 +87,13 @@ def ordered_sql(
         by_base.setdefault(segment.seq_base, []).append(segment)
     inner: list[str] = []
     for base, segments in by_base.items():
-        kept = Selection(
+        part = Selection(
             selection.bounds,
             tuple(s for s in segments if selection.bounds.holds(s)),
             tuple(s for s in segments if not selection.bounds.holds(s)),
         )
         columns = _columns(schema, _sequence(schema.field(model.time), base))
-        inner += _parts(_files(root, kept, torn, absent or {}), columns, _condition(model, schema, selection.bounds))
+        inner += _parts(_files(root, part, torn, absent or {}), columns, _condition(model, schema, selection.bounds))
     if not inner:
         return empty_sql(schema, numbered=numbered)
     names = ", ".join(quote_name(name) for name in (*schema.names, *([SEQ] if numbered else ())))
@@ -104,7 +104,8 @@ def ordered_sql(
 def _sequence(time: pa.Field, base: int) -> str:
     """Time in the high bits, arrival in the low ones: one number that orders rows."""
     epoch = "epoch_ns" if time.type.unit == "ns" else "epoch_us"
-    return f"CAST({epoch}({quote_name(time.name)}) AS HUGEINT) * {1 << 63} + {quote_name(SEQ)} + {base} AS {quote_name(SEQ)}"
+    seq = quote_name(SEQ)
+    return f"CAST({epoch}({quote_name(time.name)}) AS HUGEINT) * {1 << 63} + {seq} + {base} AS {seq}"
 
 
 def table_sql(root: Path, entry: TableEntry) -> str:
@@ -147,11 +148,11 @@ def _files(root: Path, selection: Selection, torn: Collection[str], absent: Miss
     for segment in selection.segments:
         by_file.setdefault(segment.file, []).append(segment)
     files = []
-    for file, own in by_file.items():
-        covered = sum(segment.rows for segment in own) == own[0].file_rows
-        wholly = all(segment.id in whole for segment in own) and (covered or file in torn)
+    for file, segments in by_file.items():
+        covered = sum(segment.rows for segment in segments) == segments[0].file_rows
+        wholly = all(segment.id in whole for segment in segments) and (covered or file in torn)
         lacks = absent.get(file, frozenset())
-        files.append(_FileScan(str(root / file), tuple(own), edge=not wholly, torn=file in torn, absent=lacks))
+        files.append(_FileScan(str(root / file), tuple(segments), edge=not wholly, torn=file in torn, absent=lacks))
     return files
 
 
@@ -206,13 +207,13 @@ def timestamp_literal(micros: int, kind: pa.TimestampType) -> str:
 
 def _newest_first(selection: Selection, count: int) -> list[Segment]:
     """The segments that can hold one of the `count` newest rows."""
-    found: list[Segment] = []
+    candidates: list[Segment] = []
     certain, floor = 0, 0
     for segment in sorted(selection.segments, key=lambda s: -s.max_ts):
         if certain >= count and segment.max_ts < floor:
             break  # the rows found so far are enough, and all newer than any row from here on
-        found.append(segment)
+        candidates.append(segment)
         if selection.bounds.holds(segment):
             floor = segment.min_ts if not certain else min(floor, segment.min_ts)
             certain += segment.rows
-    return found
+    return candidates

@@ -1,7 +1,7 @@
-"""The few greatest or smallest rows: which they can be is told by the first column of ORDER BY, before others are read.
+"""Statements with ORDER BY and LIMIT: the first column of ORDER BY tells which rows can be among the first ones.
 
-Only rows that can be among them are shown to the statement, which then runs as it was written. DuckDB does the same
-for its own tables, but not for rows that come from outside.
+Only those rows are offered to the statement, which then runs as it was written. DuckDB does the same for its own
+tables, but not for rows that it reads from Python.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ from windrow.queries.sql import parse_tree
 from windrow.queries.sql.statement import Statement, cached_per_template
 
 MAX_TOP_K = 10_000
-"""With more rows wanted than this, all are read."""
+"""A statement that wants more rows than this reads all."""
 _MIN_NOTED_ROWS = 64
-"""So many extremes of a segment are noted at least, so that a slightly greater LIMIT finds them too."""
+"""At least so many extremes of a segment are remembered, so that a slightly greater LIMIT finds them too."""
 _SAMPLE_STEP = 64
-"""One row in so many is looked at to guess where the extremes begin."""
+"""One row in so many is sampled to guess where the extremes begin."""
 _NULLS_LAST = {"ORDER_DEFAULT", "NULLS LAST"}
 _PLAIN_CLASSES = {"STAR", "COLUMN_REF", "CONSTANT"}
 """What a select list may be made of: a row of the answer for each row of the stream, whatever the others are."""
@@ -65,7 +65,7 @@ def find_top_k(statement: Statement, relation: str, columns: tuple[str, ...]) ->
 
 
 def _has_more(tree: parse_tree.Node, relation: str) -> bool:
-    """Whether it does anything but show rows of one relation."""
+    """Whether it does anything but select rows of one relation."""
     source = tree["from_table"]
     return bool(
         tree["cte_map"]["map"]
@@ -95,15 +95,15 @@ def _column(node: parse_tree.Node, alias: str, items: Sequence[parse_tree.Node],
     if not path or path[:-1] not in ([], [alias.lower()]):
         return None
     name = path[-1]
-    found = [column for column in columns if column.lower() == name]
+    matches = [column for column in columns if column.lower() == name]
     hidden = any(item["alias"].lower() == name or _renames(item) for item in items)
-    return found[0] if len(found) == 1 and not hidden else None
+    return matches[0] if len(matches) == 1 and not hidden else None
 
 
 def _renames(item: parse_tree.Node) -> bool:
     """Whether a star gives columns other names or values than they have; ``COLUMNS(…)`` may."""
-    told = (item.get("replace_list"), item.get("rename_list"), item.get("columns"))
-    return any(told) or (item.get("class") == "STAR" and bool(item["alias"]))
+    changes = (item.get("replace_list"), item.get("rename_list"), item.get("columns"))
+    return any(changes) or (item.get("class") == "STAR" and bool(item["alias"]))
 
 
 @dataclass(frozen=True)
@@ -157,15 +157,15 @@ class TopKPicker:
         """The value that the last of the wanted rows has; None if there are too few rows that have any."""
         values = [self._extremes(segment).values for segment in self._whole]
         best = np.concatenate(values) if values else np.empty(0, np.int64)
-        at = len(best) - self._first.count
-        return int(np.partition(best, at)[at]) if at >= 0 else None
+        position = len(best) - self._first.count
+        return int(np.partition(best, position)[position]) if position >= 0 else None
 
     def _beyond(self, segment: Segment, limit: int | None) -> tuple[Int64s, Int64s]:
         if limit is None:
             return np.array([segment.start]), np.array([segment.stop])
-        known = self._extremes(segment)
-        if known.floor is None or known.floor <= limit:
-            rows = known.rows[known.values >= limit]
+        extremes = self._extremes(segment)
+        if extremes.floor is None or extremes.floor <= limit:
+            rows = extremes.rows[extremes.values >= limit]
         else:  # at the edge of the window: its greatest rows may be dead, and those that count lie below them
             values, valid = self._values(segment)
             mask = values >= limit
@@ -174,16 +174,16 @@ class TopKPicker:
 
     def _extremes(self, segment: Segment) -> SegmentExtremes:
         """At least as many rows of a segment as are wanted of all, if it has so many."""
-        looked = self._looked.get(segment.id)
-        if looked is None:
-            looked = self._cache.get_derived(segment, self._first.column, self._form)
-            if looked is None or (looked.floor is not None and len(looked.rows) < self._first.count):
+        extremes = self._looked.get(segment.id)
+        if extremes is None:
+            extremes = self._cache.get_derived(segment, self._first.column, self._form)
+            if extremes is None or (extremes.floor is not None and len(extremes.rows) < self._first.count):
                 wanted = max(_MIN_NOTED_ROWS, 1 << (self._first.count - 1).bit_length())
-                looked = find_extremes(*self._values(segment), segment.start, wanted)
-                if len(looked.rows) <= 4 * wanted:  # else too many are equal to be worth the memory
-                    self._cache.put_derived(segment, self._first.column, self._form, looked)
-            self._looked[segment.id] = looked
-        return looked
+                extremes = find_extremes(*self._values(segment), segment.start, wanted)
+                if len(extremes.rows) <= 4 * wanted:  # else too many are equal to be worth the memory
+                    self._cache.put_derived(segment, self._first.column, self._form, extremes)
+            self._looked[segment.id] = extremes
+        return extremes
 
     def _values(self, segment: Segment) -> tuple[Int64s, Any]:
         """A column of a segment as numbers of which the greatest are wanted, and which of them are not null."""
@@ -207,16 +207,18 @@ def find_extremes(values: Int64s, valid: Any, start: int, wanted: int) -> Segmen
         start: The segment's first row in its file.
         wanted: How many are wanted at least.
     """
-    at: Int64s | None = None if valid is None else np.flatnonzero(valid)
-    own = values if at is None else values[at]
-    if len(own) <= wanted:
-        rows = np.arange(len(own)) if at is None else at
-        return SegmentExtremes(own.astype(np.int64), rows + start, None)
+    valid_rows: Int64s | None = None if valid is None else np.flatnonzero(valid)
+    candidates = values if valid_rows is None else values[valid_rows]
+    if len(candidates) <= wanted:
+        rows = np.arange(len(candidates)) if valid_rows is None else valid_rows
+        return SegmentExtremes(candidates.astype(np.int64), rows + start, None)
     # A sample says where the floor is about: the exact one is looked for among the few rows above that.
-    sample = np.sort(own[::_SAMPLE_STEP])
+    sample = np.sort(candidates[::_SAMPLE_STEP])
     rough = sample[max(0, len(sample) - 4 * (wanted // _SAMPLE_STEP + 1))]
-    above = own[own >= rough]
-    above = above if len(above) >= wanted else own
+    above = candidates[candidates >= rough]
+    above = above if len(above) >= wanted else candidates
     floor = np.partition(above, len(above) - wanted)[len(above) - wanted]
-    chosen = np.flatnonzero(own >= floor)
-    return SegmentExtremes(own[chosen].astype(np.int64), (chosen if at is None else at[chosen]) + start, int(floor))
+    chosen = np.flatnonzero(candidates >= floor)
+    return SegmentExtremes(
+        candidates[chosen].astype(np.int64), (chosen if valid_rows is None else valid_rows[chosen]) + start, int(floor)
+    )

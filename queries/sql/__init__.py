@@ -1,1 +1,1 @@
-"""What is known of a statement from its text: tokens, window clauses, parse tree, what it may do."""
+"""What the text of a statement tells: tokens, window clauses, parse tree, and whether it is allowed."""

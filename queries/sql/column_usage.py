@@ -1,4 +1,7 @@
-"""Which columns a statement compares with constants: what the advisor counts, so it may err, and must be quick."""
+"""Which columns a statement compares with something, for the advisor's counts.
+
+It looks at tokens only, so it is quick and may err; nothing but advice depends on it.
+"""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -13,13 +16,13 @@ def find_compared_names(statement: Statement) -> frozenset[str]:
     """Names, in lower case, that stand right before a comparison."""
     tokens = statement.source.tokens
     return frozenset(
-        one.name.lower()
-        for one, two in pairwise(tokens)
-        if one.named and (two.text in _COMPARISONS or two.word in _COMPARISONS)
+        token.name.lower()
+        for token, following in pairwise(tokens)
+        if token.is_name and (following.text in _COMPARISONS or following.word in _COMPARISONS)
     )
 
 
 def find_filtered_columns(statement: Statement, names: Sequence[str]) -> list[str]:
     """Those of a stream's columns that the statement compares."""
-    found = find_compared_names(statement)
-    return [name for name in names if name.lower() in found]
+    compared = find_compared_names(statement)
+    return [name for name in names if name.lower() in compared]

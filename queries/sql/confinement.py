@@ -1,6 +1,6 @@
 """What a statement may contain: known nodes, relations and table functions, and no function that reaches outside.
 
-This is the first of two walls; the second is the engine, which is locked and has no way to other files.
+This is the first of two barriers; the second is the instance, which is locked and cannot reach other files.
 """
 
 from collections.abc import Callable

@@ -1,11 +1,9 @@
-"""DuckDB's own parser, asked for the tree of a statement, and a walk over such trees that knows which names are CTEs.
+"""Parse trees of statements by DuckDB's own parser, and a walk over such trees that knows which names are CTEs.
 
-The statement is only ever a parameter here: nothing of it is run.
-
-Trees of PIVOT statements without an IN list, which DuckDB runs as several statements and therefore gives no tree of.
-
-For the check only, ``ON a, b IN (SELECT …)`` is read as ``ON (a) IN (''), b IN ((SELECT …), '')``. No token is
-taken away or moved, and what is put in parentheses must be an expression, so the tree holds all that DuckDB will run.
+The statement is only ever a parameter here: nothing of it is run. DuckDB gives no tree of a PIVOT without an IN list,
+since it runs that as several statements. To be checked, ``ON a, b IN (SELECT …)`` is parsed as
+``ON (a) IN (''), b IN ((SELECT …), '')``: no token is removed or moved, and what is put in parentheses must be an
+expression, so the tree holds all that DuckDB will run.
 """
 
 import json
@@ -43,7 +41,7 @@ class Visit:
     """A node of the tree and the CTE names, in lower case, that hide relations from it."""
 
     node: Node
-    hidden: frozenset[str]
+    cte_names: frozenset[str]
 
 
 def _connection() -> duckdb.DuckDBPyConnection:
@@ -51,11 +49,11 @@ def _connection() -> duckdb.DuckDBPyConnection:
     with _lock:
         if not _parsers:
             settings: dict[str, Any] = {"threads": 1, "python_enable_replacements": False}
-            opened = duckdb.connect(":memory:", config=settings)
-            opened.execute("SET GLOBAL enable_external_access = false")
-            opened.execute("SET GLOBAL TimeZone = 'UTC'")
-            opened.execute("SET GLOBAL lock_configuration = true")
-            _parsers["parser"] = opened
+            connection = duckdb.connect(":memory:", config=settings)
+            connection.execute("SET GLOBAL enable_external_access = false")
+            connection.execute("SET GLOBAL TimeZone = 'UTC'")
+            connection.execute("SET GLOBAL lock_configuration = true")
+            _parsers["parser"] = connection
         return _parsers["parser"].cursor()
 
 
@@ -105,26 +103,26 @@ def walk(tree: Node) -> Iterator[Visit]:
     """Every object of a tree, outer before inner, with the CTE names in its scope."""
     pending: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
     while pending:
-        value, hidden = pending.pop()
+        value, cte_names = pending.pop()
         if isinstance(value, list):
-            pending.extend((item, hidden) for item in reversed(value))
+            pending.extend((item, cte_names) for item in reversed(value))
         elif isinstance(value, dict):
-            yield Visit(value, hidden)
-            pending.extend(reversed(_inside(value, hidden)))
+            yield Visit(value, cte_names)
+            pending.extend(reversed(_inside(value, cte_names)))
 
 
-def _inside(node: Node, hidden: frozenset[str]) -> list[tuple[Any, frozenset[str]]]:
+def _inside(node: Node, cte_names: frozenset[str]) -> list[tuple[Any, frozenset[str]]]:
     """The values of a node with their scopes: a CTE sees those before it, the rest of the node sees all of them."""
     inner: list[tuple[Any, frozenset[str]]] = []
     for entry in (node.get("cte_map") or {}).get("map", ()):
-        inner.append((entry["value"], hidden))
-        hidden |= {entry["key"].lower()}
+        inner.append((entry["value"], cte_names))
+        cte_names |= {entry["key"].lower()}
     recursive = node.get("type") == "RECURSIVE_CTE_NODE"
     for field, value in node.items():
         if field == "cte_map":
             continue
-        own = recursive and field == "right"  # only the recursive branch sees the CTE itself
-        inner.append((value, hidden | {node["cte_name"].lower()} if own else hidden))
+        sees_itself = recursive and field == "right"  # only the recursive branch sees the CTE itself
+        inner.append((value, cte_names | {node["cte_name"].lower()} if sees_itself else cte_names))
     return inner
 
 
@@ -153,9 +151,9 @@ def parse_pivots(sql: str) -> list[Node] | None:
 def add_pivot_lists(source: SourceText) -> str:
     """The text with an IN list for every pivot expression that has none."""
     inserts: list[Insert] = []
-    for at, token in enumerate(source.tokens):
+    for position, token in enumerate(source.tokens):
         if token.word in ("pivot", "pivot_wider"):
-            for entry in _entries(source.tokens, at + 1):
+            for entry in _entries(source.tokens, position + 1):
                 inserts += _inserts(source.tokens, entry)
     pieces, done = [], 0
     for offset, piece in sorted(inserts, key=lambda insert: insert[0]):
@@ -167,17 +165,17 @@ def add_pivot_lists(source: SourceText) -> str:
 def _inserts(tokens: tuple[Token, ...], entry: list[int]) -> list[Insert]:
     """What makes one ON expression, given by the positions of its tokens outside brackets, an IN list."""
     last = _closing(tokens, entry[-1])
-    if not any(tokens[at].word == "in" for at in entry):
+    if not any(tokens[position].word == "in" for position in entry):
         return [(tokens[entry[0]].start, b"("), (tokens[last].stop, b") IN ('')")]
     if last > entry[-1] and tokens[entry[-1] + 1].word in _QUERY_WORDS:
         return [(tokens[entry[-1]].stop, b"("), (tokens[last].start, b"), ''")]
     return []
 
 
-def _closing(tokens: tuple[Token, ...], at: int) -> int:
-    """The position of the bracket that closes the one at `at`, or `at` if there is none."""
+def _closing(tokens: tuple[Token, ...], start: int) -> int:
+    """The position of the bracket that closes the one at `start`, or `start` if no bracket is there."""
     depth = 0
-    for position in range(at, len(tokens)):
+    for position in range(start, len(tokens)):
         if tokens[position].kind == "operator":
             depth += (tokens[position].text in _OPEN) - (tokens[position].text in _CLOSE)
         if depth <= 0:
@@ -188,13 +186,13 @@ def _closing(tokens: tuple[Token, ...], at: int) -> int:
 def _entries(tokens: tuple[Token, ...], start: int) -> Iterator[list[int]]:
     """The expressions of a pivot's ON list: what stands behind the last ON of its own level, between commas."""
     level = list(_level(tokens, start))
-    places = [n for n, at in enumerate(level) if tokens[at].word == "on"]
+    places = [number for number, position in enumerate(level) if tokens[position].word == "on"]
     entry: list[int] = []
-    for at in level[places[-1] + 1 :] if places else ():
-        if tokens[at].word == "using":
+    for position in level[places[-1] + 1 :] if places else ():
+        if tokens[position].word == "using":
             break
-        if tokens[at].text != ",":
-            entry.append(at)
+        if tokens[position].text != ",":
+            entry.append(position)
         elif entry:
             yield entry
             entry = []
@@ -204,10 +202,10 @@ def _entries(tokens: tuple[Token, ...], start: int) -> Iterator[list[int]]:
 
 def _level(tokens: tuple[Token, ...], start: int) -> Iterator[int]:
     """Positions of a pivot's tokens outside brackets; a bracket counts by its first token."""
-    at = start
-    while at < len(tokens):
-        token = tokens[at]
+    position = start
+    while position < len(tokens):
+        token = tokens[position]
         if token.text == ";" or token.word in _PIVOT_ENDS or (token.kind == "operator" and token.text in _CLOSE):
             return
-        yield at
-        at = _closing(tokens, at) + 1
+        yield position
+        position = _closing(tokens, position) + 1

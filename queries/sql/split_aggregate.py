@@ -1,11 +1,7 @@
-"""Pieces of a statement: clauses by their words, trees without places, and which joins keep the rows of a stream.
-
-Whoever cuts a statement finds a piece here at token level and lets DuckDB's parser confirm it.
-
-A statement cut in two to be computed slot by slot: a query for partial aggregate states, and one over finished ones.
+"""A statement split in two, to be computed slot by slot: a query for partial states, and one over finished aggregates.
 
 Both are the user's own text with pieces replaced, never written from a tree. Each is parsed again and compared with the
-user's tree; whatever does not come out the same is not cut, so a wrong place can cost a cut but never an answer.
+user's tree; a statement that does not come out equal is not split, so a wrong offset never costs an answer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from windrow.indexes.bounded_cache import BoundedCache
 from windrow.queries.sql import parse_tree, volatility
 from windrow.queries.sql.parse_tree import Node
 from windrow.queries.sql.statement import Reference, Statement
@@ -22,15 +19,15 @@ LOCATION_FIELDS = ("query_location", "query_location_length")
 
 
 class CannotSplitError(Exception):
-    """Why a statement cannot be computed slot by slot; only ever seen by our own code."""
+    """Why a statement cannot be computed slot by slot; it never reaches a user."""
 
 
 def find_clauses(statement: Statement) -> dict[str, tuple[int, int]]:
     """The clauses of a statement by their first word: where they begin and end, in bytes."""
     tokens = statement.source.tokens
-    found: list[tuple[str, int]] = []
+    starts: list[tuple[str, int]] = []
     depth, end = 0, len(statement.sql.encode())
-    for at, token in enumerate(tokens):
+    for position, token in enumerate(tokens):
         if token.text in ("(", "[", "{"):
             depth += 1
         elif token.text in (")", "]", "}"):
@@ -38,23 +35,23 @@ def find_clauses(statement: Statement) -> dict[str, tuple[int, int]]:
         elif token.text == ";" and depth == 0:
             end = token.start
             break
-        elif depth == 0 and token.word in CLAUSES and not _is_inside(tokens, at):
-            found.append((token.word, token.start))
-    stops = [*(start for _, start in found[1:]), end]
-    clauses = {word: (start, stop) for (word, start), stop in zip(found, stops, strict=True)}
-    if len(clauses) != len(found) or "select" not in clauses or "from" not in clauses:
+        elif depth == 0 and token.word in CLAUSES and not _is_inside(tokens, position):
+            starts.append((token.word, token.start))
+    stops = [*(start for _, start in starts[1:]), end]
+    clauses = {word: (start, stop) for (word, start), stop in zip(starts, stops, strict=True)}
+    if len(clauses) != len(starts) or "select" not in clauses or "from" not in clauses:
         raise CannotSplitError("its clauses were not found")
     return clauses
 
 
 def find_free_prefix(data: bytes) -> str:
-    """The beginning of names that occur nowhere in a text."""
+    """A prefix that occurs nowhere in a text, for names of our own."""
     lower = data.lower()
     return next(name for n in range(10_000) if (name := f"_p{n}_").encode() not in lower)
 
 
 def walk_nodes(value: Any) -> Iterator[Node]:
-    """Every object in a piece of a tree."""
+    """Every node in a part of a tree."""
     if isinstance(value, list):
         for item in value:
             yield from walk_nodes(item)
@@ -65,7 +62,7 @@ def walk_nodes(value: Any) -> Iterator[Node]:
 
 
 def without_locations(value: Any) -> Any:
-    """A piece of a tree without places."""
+    """A part of a tree without the offsets in the text."""
     if isinstance(value, list):
         return [without_locations(item) for item in value]
     if isinstance(value, dict):
@@ -74,19 +71,19 @@ def without_locations(value: Any) -> Any:
 
 
 def are_equal(one: Any, other: Any, *, parameters: bool = True) -> bool:
-    """Whether two pieces without places are equal; the outermost alias of an expression on its own does not count."""
+    """Whether two parts without offsets are equal; without `parameters`, but for their numbers and the outer alias."""
     if parameters:
         return bool(one == other)
-    blank = [{**each, "alias": ""} for each in (one, other)]
-    return _renumbered(blank[0]) == _renumbered(blank[1])  # type: ignore[no-any-return]
+    left, right = ({**part, "alias": ""} for part in (one, other))
+    return _without_numbers(left) == _without_numbers(right)  # type: ignore[no-any-return]
 
 
-def _renumbered(value: Any) -> Any:
-    """A piece without the numbers of its parameters, which depend on where it stands."""
+def _without_numbers(value: Any) -> Any:
+    """A part without the numbers of its parameters, which depend on its position in the statement."""
     if isinstance(value, list):
-        return [_renumbered(item) for item in value]
+        return [_without_numbers(item) for item in value]
     if isinstance(value, dict):
-        return {key: _renumbered(item) for key, item in value.items() if key != "identifier"}
+        return {key: _without_numbers(item) for key, item in value.items() if key != "identifier"}
     return value
 
 
@@ -94,7 +91,7 @@ def parse_single_select(text: str) -> Node:
     """The tree of a text that must be one SELECT."""
     answer = parse_tree.parse_statements(text)
     if isinstance(answer, parse_tree.Refusal) or len(answer) != 1 or answer[0]["type"] != "SELECT_NODE":
-        raise CannotSplitError("a piece of it is no query")
+        raise CannotSplitError("a part of it is no query")
     return answer[0]
 
 
@@ -106,14 +103,14 @@ def find_group_position(node: Node, count: int) -> int:
     return int(literal["text"]) - 1
 
 
-def _is_inside(tokens: Sequence[Any], at: int) -> bool:
-    """Whether a clause's word is part of an expression: IS DISTINCT FROM, WITHIN GROUP."""
-    words = [token.word for token in tokens[max(0, at - 2) : at + 1]]
+def _is_inside(tokens: Sequence[Any], position: int) -> bool:
+    """Whether the first word of a clause is part of an expression here: IS DISTINCT FROM, WITHIN GROUP."""
+    words = [token.word for token in tokens[max(0, position - 2) : position + 1]]
     return words in (["is", "distinct", "from"], ["not", "distinct", "from"]) or words[-2:] == ["within", "group"]
 
 
 def count_occurrences(table: Node, relation: str) -> int:
-    """How often each row of a relation can stand behind a row of FROM; 2 where that cannot be said."""
+    """How many rows of FROM can come from one row of a relation: 0, 1, or 2 where that is unknown."""
     if table["type"] == "BASE_TABLE":
         return int(table["table_name"] == relation)
     if table["type"] != "JOIN" or table["ref_type"] not in ("REGULAR", "NATURAL", "CROSS", "ASOF"):
@@ -142,16 +139,16 @@ _FINAL_CLAUSES = ("window", "qualify", "order", "limit", "offset")
 
 @dataclass(frozen=True)
 class EngineFunctions:
-    """What the engine knows of functions, by name in lower case."""
+    """The engine's functions that matter here, by name in lower case."""
 
     aggregates: frozenset[str]
 
 
 @dataclass(frozen=True)
 class SplitStatement:
-    """A statement that was cut.
+    """A statement in two.
 
-    `near` and `far` give states; `near` reads the column `leave` of the stream's relation, `far` needs it not.
+    `near` and `far` give states; `near` reads the column `leave` of the stream's relation, `far` does not.
     """
 
     prefix: str
@@ -182,10 +179,18 @@ class SplitStatement:
         ]
 
 
+_functions: BoundedCache[str, EngineFunctions] = BoundedCache(1)
+"""They are the same for every instance of a process."""
+
+
 def read_engine_functions(cursor: Any) -> EngineFunctions:
-    """Ask the engine what it knows."""
-    rows = cursor.execute("SELECT lower(function_name), function_type FROM duckdb_functions()").fetchall()
-    return EngineFunctions(frozenset(name for name, kind in rows if kind == "aggregate"))
+    """The functions that the engine has."""
+
+    def read() -> EngineFunctions:
+        rows = cursor.execute("SELECT lower(function_name), function_type FROM duckdb_functions()").fetchall()
+        return EngineFunctions(frozenset(name for name, kind in rows if kind == "aggregate"))
+
+    return _functions.get_or_make("functions", read)
 
 
 @lru_cache(maxsize=256)
@@ -195,7 +200,7 @@ def split_statement(
     relations: tuple[tuple[str, tuple[str, ...]], ...],
     functions: EngineFunctions,
 ) -> SplitStatement:
-    """Cut a statement that reads one stream.
+    """Split a statement that reads one stream.
 
     Args:
         statement: As parsed and confined.
@@ -204,13 +209,13 @@ def split_statement(
         functions: Of the engine.
 
     Raises:
-        CannotCutError: it has a shape that cannot be cut, or not by this module.
+        CannotSplitError: it cannot be split, or not by this module.
     """
     return StatementSplitter(statement, stream, dict(relations), functions).parts()
 
 
 class StatementSplitter:
-    """One statement on its way into two."""
+    """Splits one statement."""
 
     def __init__(
         self,
@@ -227,7 +232,7 @@ class StatementSplitter:
         self.names = [name.lower() for columns in relations.values() for name in columns]
         self.prefix = find_free_prefix(self.data)
         self.stream = stream
-        self.replaced: list[tuple[int, int, str]] = []
+        self.replacements: list[tuple[int, int, str]] = []
         self.aggregates: list[Node] = []
 
     def parts(self) -> SplitStatement:
@@ -238,7 +243,7 @@ class StatementSplitter:
         keys = [self._key(node) for node in groups]
         self._refuse_ambiguous(keys)
         expected = {
-            name: self._swap(self.tree[name], keys) for name in ("select_list", "having", "qualify", "modifiers")
+            name: self._replace(self.tree[name], keys) for name in ("select_list", "having", "qualify", "modifiers")
         }
         if not self.aggregates and not groups:
             raise CannotSplitError("it has neither aggregates nor groups")
@@ -255,7 +260,7 @@ class StatementSplitter:
             final_parameters=find_parameters(final),
         )
 
-    # -- what cannot be cut ----------------------------------------------------------------------------------------
+    # -- what cannot be split --------------------------------------------------------------------------------------
 
     def _refuse(self) -> None:
         tree = self.tree
@@ -279,7 +284,7 @@ class StatementSplitter:
             raise CannotSplitError("not every row of FROM comes from one row of the stream")
 
     def _refuse_ambiguous(self, keys: list[Any]) -> None:
-        """An alias that hides a column means one thing in HAVING and ORDER BY here and perhaps another there."""
+        """An alias that hides a column may mean another thing in HAVING and ORDER BY of the second query."""
         hiding = {
             node["alias"].lower()
             for node in self.tree["select_list"]
@@ -293,12 +298,12 @@ class StatementSplitter:
         if any(_unqualified_name(order) in hiding and self._key(order) in keys for order in orders):
             raise CannotSplitError("an alias has the name of a group's column")
 
-    # -- places in the text ----------------------------------------------------------------------------------------
+    # -- offsets in the text --------------------------------------------------------------------------------------
 
     def _text(self, start: int, stop: int) -> str:
-        """The user's text with what was replaced in it."""
+        """The user's text with the replacements that lie in it."""
         pieces, done = [], start
-        for first, last, text in sorted(self.replaced):
+        for first, last, text in sorted(self.replacements):
             if first < start or last > stop:
                 continue
             pieces += [self.data[done:first], text.encode()]
@@ -306,11 +311,11 @@ class StatementSplitter:
         return b"".join([*pieces, self.data[done:stop]]).decode()
 
     def _span(self, node: Node) -> tuple[int, int]:
-        """Where an expression stands: the hull of the places that DuckDB gives for it and what is in it."""
+        """Where an expression begins and ends: the hull of the offsets that DuckDB gives for it and what is in it."""
         places = [
-            (at, at + each["query_location_length"])
-            for each in walk_nodes(node)
-            if (at := parse_tree.find_location(each)) is not None
+            (offset, offset + inner["query_location_length"])
+            for inner in walk_nodes(node)
+            if (offset := parse_tree.find_location(inner)) is not None
         ]
         if not places:
             raise CannotSplitError("an expression has no place")
@@ -372,7 +377,7 @@ class StatementSplitter:
                 yield from self._outside(item)
 
     def _key(self, node: Node) -> Any:
-        """What an expression is, so that ``p.src`` and ``SRC`` are one."""
+        """A key that equal expressions share, so that ``p.src`` and ``SRC`` are one."""
         if node.get("class") == "COLUMN_REF":
             path = [name.lower() for name in node["column_names"]]
             aliases = {alias.lower(): [c.lower() for c in columns] for alias, columns in self.relations.items()}
@@ -387,20 +392,20 @@ class StatementSplitter:
             return tuple(self._keys(item) for item in value)
         return self._key(value) if isinstance(value, dict) else value
 
-    def _swap(self, value: Any, keys: list[Any]) -> Any:
-        """The tree with aggregates and groups as columns; remembers what that means for the text."""
+    def _replace(self, value: Any, keys: list[Any]) -> Any:
+        """The tree with aggregates and groups as columns; notes the replacements in the text."""
         if isinstance(value, list):
-            return [self._swap(item, keys) for item in value]
+            return [self._replace(item, keys) for item in value]
         if not isinstance(value, dict):
             return value
         if self._is_aggregate(value):
-            return self._swapped(value, f"{self.prefix}a{self._aggregate(value)}")
+            return self._replace_by_column(value, f"{self.prefix}a{self._aggregate(value)}")
         if "class" in value and value["class"] != "CONSTANT" and self._key(value) in keys:
-            return self._swapped(value, f"{self.prefix}g{keys.index(self._key(value))}")
-        return {name: self._swap(item, keys) for name, item in value.items()}
+            return self._replace_by_column(value, f"{self.prefix}g{keys.index(self._key(value))}")
+        return {name: self._replace(item, keys) for name, item in value.items()}
 
-    def _swapped(self, node: Node, column: str) -> Node:
-        self.replaced.append((*self._span(node), column))
+    def _replace_by_column(self, node: Node, column: str) -> Node:
+        self.replacements.append((*self._span(node), column))
         return {"class": "COLUMN_REF", "type": "COLUMN_REF", "alias": node["alias"], "column_names": [column]}
 
     def _aggregate(self, node: Node) -> int:
@@ -409,7 +414,7 @@ class StatementSplitter:
             raise CannotSplitError(f"states of {name} do not merge into what one pass gives")
         if node["order_bys"]["orders"] and name not in ("quantile_cont", "quantile_disc"):
             raise CannotSplitError("an aggregate over an order")
-        keys = [self._key(known) for known in self.aggregates]
+        keys = [self._key(aggregate) for aggregate in self.aggregates]
         if self._key(node) in keys:
             return keys.index(self._key(node))
         self.aggregates.append(node)
@@ -418,7 +423,7 @@ class StatementSplitter:
     # -- the two queries -------------------------------------------------------------------------------------------
 
     def _state_queries(self, groups: list[Node], clauses: Mapping[str, tuple[int, int]]) -> tuple[str, str]:
-        kept, self.replaced = self.replaced, self._parameter_places()
+        replacements, self.replacements = self.replacements, self._find_unnamed_parameters()
         columns = [f"{self._text(*self._span(node))}\n AS {self.prefix}g{n}" for n, node in enumerate(groups)]
         columns += [
             f"{self._text(*self._span(node))}\n EXPORT_STATE AS {self.prefix}a{n}"
@@ -427,8 +432,8 @@ class StatementSplitter:
         rest = self._text(*clauses["from"])
         if "where" in clauses:
             rest += "\n" + self._text(*clauses["where"])
-        self.replaced = kept
-        self.replaced = kept + self._parameter_places()
+        self.replacements = replacements
+        self.replacements = replacements + self._find_unnamed_parameters()
         leave = f"{self.prefix}leave"
         near = f"SELECT {', '.join([leave, *columns])} {rest}\nGROUP BY {_positions(len(groups) + 1)}"
         grouped = f"\nGROUP BY {_positions(len(groups))}" if groups else ""
@@ -440,8 +445,8 @@ class StatementSplitter:
     def _check_state_query(self, text: str, groups: list[Node], first: int) -> None:
         tree = parse_single_select(text)
         exported = [{**node, "export_state": True} for node in self.aggregates]
-        found = [without_locations(node) | {"alias": ""} for node in tree["select_list"][first:]]
-        same = are_equal(found, [without_locations(node) | {"alias": ""} for node in [*groups, *exported]])
+        items = [without_locations(node) | {"alias": ""} for node in tree["select_list"][first:]]
+        same = are_equal(items, [without_locations(node) | {"alias": ""} for node in [*groups, *exported]])
         for name in ("from_table", "where_clause"):
             same = same and are_equal(without_locations(tree[name]), without_locations(self.tree[name]))
         if not same or tree["having"] is not None or tree["modifiers"] or tree["cte_map"]["map"]:
@@ -471,14 +476,14 @@ class StatementSplitter:
 
     # -- parameters ------------------------------------------------------------------------------------------------
 
-    def _parameter_places(self) -> list[tuple[int, int, str]]:
-        """A ``?`` counts from the beginning of its statement, so in a piece it must be named."""
+    def _find_unnamed_parameters(self) -> list[tuple[int, int, str]]:
+        """A ``?`` counts from the beginning of its statement, so in a part of it it must get a name."""
         places = []
         for node in walk_nodes(self.tree):
-            at = parse_tree.find_location(node) if node.get("class") == "PARAMETER" else None
-            if at is not None and self.data[at : at + 1] == b"?":
-                places.append((at, at + 1, f"${node['identifier']}"))
-        inside = [(start, stop) for start, stop, _ in self.replaced]
+            offset = parse_tree.find_location(node) if node.get("class") == "PARAMETER" else None
+            if offset is not None and self.data[offset : offset + 1] == b"?":
+                places.append((offset, offset + 1, f"${node['identifier']}"))
+        inside = [(start, stop) for start, stop, _ in self.replacements]
         return [place for place in places if not any(start <= place[0] < stop for start, stop in inside)]
 
 
@@ -490,7 +495,7 @@ def find_parameters(text: str) -> frozenset[str]:
 
 
 def _unqualified_name(node: Node) -> str:
-    """The name, in lower case, of a column that is written without its relation; else empty."""
+    """The name in lower case of a column reference without a relation; else empty."""
     single = node.get("class") == "COLUMN_REF" and len(node["column_names"]) == 1
     return str(node["column_names"][0]).lower() if single else ""
 

@@ -1,18 +1,14 @@
-"""A statement with window clauses, taken apart: the SQL that DuckDB will run, and the relations that it reads.
+"""A statement with window clauses, parsed: the SQL that DuckDB will run, and the relations that it reads.
 
-The SQL is the user's text with only ``name [clause]`` replaced, and as many bytes long, so that every place that DuckDB
-names is a place in the text as written.
-
-Statements that differ only in constants: what was understood of one holds for all of them.
-
-A constant counts as such only where nothing but its value can matter: a plain number or string right behind a
-comparison, in a condition that stands for itself in WHERE. Everything else must be equal to the byte, also the lengths
-of the constants, and DuckDB's own tokenizer must cut both texts alike; so their trees differ in those values alone.
+The SQL is the user's text with only ``name [clause]`` replaced, and as many bytes long, so that every offset that
+DuckDB names is an offset in the text as written. Statements that differ only in constants share one template, so that
+what was found out about one holds for all. A constant counts as such only where nothing but its value can matter: a
+plain number or string right behind a comparison, in a condition of its own in WHERE. Everything else must be equal to
+the byte, also the lengths of the constants, and DuckDB's tokenizer must split both texts equally; so their trees differ
+in those values alone.
 """
 
 import re
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
@@ -21,32 +17,33 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import duckdb
 
 from windrow.errors import ConfinementError, QueryError
+from windrow.indexes.bounded_cache import BoundedCache
 from windrow.queries.sql import parse_tree, window_clause
 from windrow.queries.sql.tokens import SourceText, Token, tokenize
 from windrow.queries.sql.window_clause import ClauseCandidate
 from windrow.queries.sql.window_spec import AllRows, WindowSpec
 
 _CONSTANT = re.compile(rb"(?<=[=<>])\s*(?:(0|[1-9][0-9]{0,17})|'([ !#-&(-\[\]-~]*)')(?![\w.'$])")
-"""A number of up to 18 digits, or a string without quotes, backslashes and whatever is not printed in ASCII."""
+"""A number of up to 18 digits, or a string of printable ASCII without quotes and backslashes."""
 _KINDS = {"numeric_const": "INTEGER", "string_const": "STRING"}
 
 TreePath = tuple[str | int, ...]
 
 
 def normalize(text: str) -> bytes | None:
-    """A text with all that may be such a constant blotted out, byte by byte; None if it holds nothing of the kind."""
+    """A text in which each byte of what may be such a constant is ``0``; None if it holds no such constant."""
     if not text.isascii():
         return None
     data = bytearray(text.encode())
-    places = _find_constant_spans(bytes(data))
-    for start, stop in places:
+    spans = _find_constant_spans(bytes(data))
+    for start, stop in spans:
         data[start:stop] = b"0" * (stop - start)
-    return bytes(data) if places else None
+    return bytes(data) if spans else None
 
 
 def _find_constant_spans(data: bytes) -> list[tuple[int, int]]:
-    """Where constants may stand, strings without their quotes."""
-    return [found.span(found.lastindex or 0) for found in _CONSTANT.finditer(data)]
+    """Where constants may be, strings without their quotes."""
+    return [match.span(match.lastindex or 0) for match in _CONSTANT.finditer(data)]
 
 
 @dataclass(frozen=True)
@@ -59,17 +56,17 @@ class TemplateConstant:
 
 @dataclass(frozen=True)
 class StatementTemplate:
-    """What a statement tells of those that are alike."""
+    """A statement by which others that differ only in constants need not be parsed."""
 
     source: SourceText
     tree: parse_tree.Node
     constants: tuple[TemplateConstant, ...]
-    cut: list[tuple[int, Any]]
-    """As DuckDB's tokenizer cuts it."""
+    duckdb_tokens: list[tuple[int, Any]]
+    """As DuckDB's tokenizer splits it."""
 
     def source_of(self, text: str) -> SourceText | None:
-        """A text, which is the same when blotted, in tokens; None if DuckDB cuts it in another way after all."""
-        if duckdb.tokenize(text) != self.cut:
+        """A text that is equal when normalized, in tokens; None if DuckDB splits it differently after all."""
+        if duckdb.tokenize(text) != self.duckdb_tokens:
             return None
         data, tokens = text.encode(), list(self.source.tokens)
         for constant in self.constants:
@@ -78,14 +75,14 @@ class StatementTemplate:
         return SourceText(text, data, tuple(tokens))
 
     def tree_of(self, source: SourceText) -> parse_tree.Node:
-        """The tree of a statement that is alike: the same, but for its own constants."""
+        """The tree of a statement of this template: the same, but with its own constants."""
         tree = self.tree
         for constant in self.constants:
             tree = _replace_at(tree, constant.path, _value(source.tokens[constant.token].text))
         return tree
 
     def sql_of(self, sql: str, source: SourceText) -> str:
-        """What DuckDB runs for a statement that is alike; `sql` is what it runs for this one."""
+        """What DuckDB runs for a statement of this template; `sql` is what it runs for the first one."""
         data = bytearray(sql.encode())
         for constant in self.constants:
             token = source.tokens[constant.token]
@@ -94,14 +91,14 @@ class StatementTemplate:
 
 
 def make_template(source: SourceText, tree: parse_tree.Node) -> StatementTemplate | None:
-    """What a statement tells of those that are alike; None if something in it that looks like a constant is none."""
+    """The template of a statement; None if something in it that looks like a constant is none."""
     if tree.get("type") != "SELECT_NODE" or not tree.get("where_clause"):
         return None
     if any("pivot" in token.word for token in source.tokens):
-        return None  # its tree may be that of another text
+        return None  # its tree is that of a changed text
     compared = {
-        (node["query_location"], node["query_location_length"]): (node, at)
-        for node, at in _find_compared_constants(tree)
+        (node["query_location"], node["query_location_length"]): (node, path)
+        for node, path in _find_compared_constants(tree)
     }
     numbers = {token.start: number for number, token in enumerate(source.tokens)}
     constants = []
@@ -109,10 +106,10 @@ def make_template(source: SourceText, tree: parse_tree.Node) -> StatementTemplat
         quote = source.data[first - 1 : first] == b"'"  # DuckDB counts quotes in
         start, stop = first - quote, last + quote
         number = numbers.get(start)
-        node, at = compared.get((start, stop - start), (None, ()))
+        node, path = compared.get((start, stop - start), (None, ()))
         if number is None or node is None or not _is_token(source.tokens[number], stop, node["literal"]):
             return None
-        constants.append(TemplateConstant(number, (*at, "literal", "text")))
+        constants.append(TemplateConstant(number, (*path, "literal", "text")))
     return StatementTemplate(source, tree, tuple(constants), duckdb.tokenize(source.text)) if constants else None
 
 
@@ -129,13 +126,13 @@ def _find_compared_constants(tree: parse_tree.Node) -> Iterator[tuple[parse_tree
     """The constants that whole conditions of WHERE compare something with."""
     pending: list[tuple[parse_tree.Node, TreePath]] = [(tree["where_clause"], ("where_clause",))]
     while pending:
-        node, at = pending.pop()
+        node, path = pending.pop()
         if node.get("type") == "CONJUNCTION_AND":
-            pending += [(child, (*at, "children", number)) for number, child in enumerate(node["children"])]
+            pending += [(child, (*path, "children", number)) for number, child in enumerate(node["children"])]
         elif node.get("class") == "COMPARISON":
             for side in ("left", "right"):
                 if node[side].get("class") == "CONSTANT" and "literal" in node[side]:
-                    yield node[side], (*at, side)
+                    yield node[side], (*path, side)
 
 
 def _replace_at(node: Any, path: TreePath, value: str) -> Any:
@@ -150,6 +147,7 @@ def _replace_at(node: Any, path: TreePath, value: str) -> Any:
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _NO_ALIAS = ("table", "describe", "desc", "summarize", "show")
 _MAX_CACHED = 256
+"""Statements, templates, and findings of one template that are remembered."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -186,7 +184,7 @@ class Statement:
         references: In the order of the text, one for each place.
         explain: Empty, ``explain`` or ``explain analyze``; those words are blank in `sql`.
         tree: DuckDB's parse tree of `sql`, for the planner and the confinement.
-        model: The first statement that differed from this one only in constants; None: this is the first.
+        template: The first statement that differed from this one only in constants; None: this is the first.
     """
 
     text: str
@@ -195,21 +193,23 @@ class Statement:
     explain: str
     source: SourceText = field(repr=False, compare=False)
     tree: parse_tree.Node = field(repr=False, compare=False)
-    model: "Statement | None" = field(default=None, repr=False, compare=False)
-    notes: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
-    """What was found out about it and all that are alike; see `cached_per_template`."""
+    template: "Statement | None" = field(default=None, repr=False, compare=False)
+    findings: BoundedCache[Hashable, tuple[Any]] = field(
+        default_factory=lambda: BoundedCache(_MAX_CACHED), repr=False, compare=False
+    )
+    """What was found out about it and all statements of its template; see `cached_per_template`."""
 
     def __hash__(self) -> int:
-        return hash(self.text)  # asked for again and again, and nearly all that tells statements apart
+        return hash(self.text)  # computed often, and the text says nearly all that tells statements apart
 
     @property
-    def like(self) -> "Statement":
-        """The statement that was parsed for this one and all that are alike."""
-        return self.model or self
+    def representative(self) -> "Statement":
+        """The statement that was parsed for this one and all others of its template."""
+        return self.template or self
 
     def sql_of(self, reference: Reference) -> str:
         """What stands in `sql` in the place of a reference; empty if that place is not known."""
-        start, stop = (len(self.text[:at].encode()) for at in reference.span or (0, 0))
+        start, stop = (len(self.text[:offset].encode()) for offset in reference.span or (0, 0))
         return self.sql.encode()[start:stop].decode()
 
     def error(self, offset: int | None, message: str, kind: type[QueryError] = QueryError) -> QueryError:
@@ -221,24 +221,21 @@ class Statement:
 
 
 def cached_per_template(find: Callable[Concatenate[Statement, P], T]) -> Callable[Concatenate[Statement, P], T]:
-    """Find something once for all statements that are alike; it must not depend on the constants they differ in."""
+    """Compute something once for all statements of a template; it must not depend on the constants they differ in."""
 
     @wraps(find)
-    def found(statement: Statement, /, *rest: P.args, **named: P.kwargs) -> T:
-        like, asked = statement.like, (find, rest, tuple(named.items()))
-        try:
-            known: T = like.notes[asked]
-        except KeyError:
-            if len(like.notes) >= _MAX_CACHED:
-                like.notes.clear()
-            known = like.notes[asked] = find(like, *rest, **named)
-        return known
+    def cached(statement: Statement, /, *rest: P.args, **named: P.kwargs) -> T:
+        first = statement.representative
+        (finding,) = first.findings.get_or_make(
+            (find, rest, tuple(named.items())), lambda: (find(first, *rest, **named),)
+        )
+        return finding  # type: ignore[no-any-return]
 
-    return found
+    return cached
 
 
-_templates: OrderedDict[bytes, tuple[Statement, StatementTemplate]] = OrderedDict()
-_guard = threading.Lock()
+_templates: BoundedCache[bytes, tuple[Statement, StatementTemplate]] = BoundedCache(_MAX_CACHED)
+"""By normalized text."""
 
 
 @lru_cache(maxsize=_MAX_CACHED)
@@ -249,27 +246,19 @@ def parse(text: str) -> Statement:
         QueryError: a syntax error, at its place in `text`.
         ConfinementError: not exactly one query.
     """
-    blotted = normalize(text)
-    known = None if blotted is None else _templates.get(blotted)
-    source = None if known is None else known[1].source_of(text)
-    if known is not None and source is not None:
-        first, model = known
-        sql = model.sql_of(first.sql, source)
-        return Statement(text, sql, first.references, "", source, model.tree_of(source), first)
+    normalized = normalize(text)
+    cached = None if normalized is None else _templates.get(normalized)
+    source = None if cached is None else cached[1].source_of(text)
+    if cached is not None and source is not None:
+        first, first_template = cached
+        sql, tree = first_template.sql_of(first.sql, source), first_template.tree_of(source)
+        return Statement(text, sql, first.references, "", source, tree, first)
     statement = _parse_uncached(text)
-    if blotted is not None:
-        _cache_template(blotted, statement)
+    if normalized is not None and not statement.explain:
+        template = make_template(statement.source, statement.tree)
+        if template is not None:
+            _templates.put(normalized, (statement, template))
     return statement
-
-
-def _cache_template(blotted: bytes, statement: Statement) -> None:
-    """Take a statement for the model of all that are alike, if that is safe."""
-    model = None if statement.explain else make_template(statement.source, statement.tree)
-    if model is not None:
-        with _guard:
-            _templates[blotted] = statement, model
-            while len(_templates) > _MAX_CACHED:
-                _templates.popitem(last=False)
 
 
 def _parse_uncached(text: str) -> Statement:
@@ -289,8 +278,8 @@ def _without_explain(source: SourceText) -> tuple[SourceText, str]:
     data = bytearray(source.data)
     for token in source.tokens[:count]:
         data[token.start : token.stop] = b" " * (token.stop - token.start)
-    kept = tuple(token for token in source.tokens if token.start >= stop)
-    return SourceText(source.text, bytes(data), kept), "explain analyze" if count == 2 else "explain"
+    tokens = tuple(token for token in source.tokens if token.start >= stop)
+    return SourceText(source.text, bytes(data), tokens), "explain analyze" if count == 2 else "explain"
 
 
 def _free_prefix(source: SourceText, candidates: list[ClauseCandidate]) -> str:
@@ -316,12 +305,12 @@ def _render(source: SourceText, candidates: list[ClauseCandidate], prefix: str, 
     pieces, done = [], 0
     for number, (candidate, alias) in enumerate(zip(candidates, aliased, strict=True)):
         name = _placeholder(prefix, number) + (f" AS {candidate.written}" if alias else "")
-        room = candidate.stop - candidate.start
-        if len(name.encode()) > room:
+        length = candidate.stop - candidate.start
+        if len(name.encode()) > length:
             raise source.error(
                 candidate.start, "this name is too short among so many; give the stream an alias with AS"
             )
-        pieces += [source.data[done : candidate.start], name.encode().ljust(room)]
+        pieces += [source.data[done : candidate.start], name.encode().ljust(length)]
         done = candidate.stop
     return b"".join([*pieces, source.data[done:]]).decode()
 
@@ -339,10 +328,10 @@ def _place_clauses(
             continue
         places = {visit.node["table_name"]: visit.node for visit in parse_tree.walk(tree) if _is_relation(visit)}
         names = [_placeholder(prefix, number) for number in range(len(candidates))]
-        kept = [name in places or candidate.required for name, candidate in zip(names, candidates, strict=True)]
-        if not all(kept):
-            candidates = [candidate for candidate, keep in zip(candidates, kept, strict=True) if keep]
-            aliased = [alias for alias, keep in zip(aliased, kept, strict=True) if keep]
+        confirmed = [name in places or candidate.required for name, candidate in zip(names, candidates, strict=True)]
+        if not all(confirmed):
+            candidates = [candidate for candidate, keep in zip(candidates, confirmed, strict=True) if keep]
+            aliased = [alias for alias, keep in zip(aliased, confirmed, strict=True) if keep]
             continue
         for name, candidate in zip(names, candidates, strict=True):
             if name not in places:
@@ -362,7 +351,7 @@ def _is_relation(visit: parse_tree.Visit) -> bool:
 
 
 def _wants_alias(source: SourceText, candidate: ClauseCandidate) -> bool:
-    """A guess, so that one look at the tree is usually enough to know."""
+    """A guess that usually makes one look at the tree enough."""
     tokens = source.tokens
     after = tokens[candidate.after] if candidate.after < len(tokens) else None
     before = tokens[candidate.before] if candidate.before >= 0 else None
@@ -388,8 +377,8 @@ def _tree(source: SourceText, sql: str, candidates: list[ClauseCandidate], *, fi
 
 
 def _kind(sql: str) -> str:
-    found = [kind.replace("_", " ") for kind in parse_tree.list_statement_kinds(sql) if kind not in ("SELECT", "MULTI")]
-    return found[0] if found else "this statement"
+    kinds = [kind.replace("_", " ") for kind in parse_tree.list_statement_kinds(sql) if kind not in ("SELECT", "MULTI")]
+    return kinds[0] if kinds else "this statement"
 
 
 def _syntax_error(source: SourceText, candidates: list[ClauseCandidate], refusal: parse_tree.Refusal) -> QueryError:
@@ -423,7 +412,7 @@ def _references(
         path, alias = node["qualified_name"]["path"], node["alias"]
         candidate = windowed.get(path[-1]) if len(path) == 1 else None
         if candidate is not None:
-            if len(candidate.path) == 1 and candidate.path[0].lower() in visit.hidden:
+            if len(candidate.path) == 1 and candidate.path[0].lower() in visit.cte_names:
                 message = f"{candidate.written} is the WITH query of that name here; a window clause goes with a stream"
                 raise source.error(candidate.clause, message)
             yield Reference(
@@ -434,7 +423,7 @@ def _references(
                 span=_span(source, candidate.start, candidate.stop),
                 relation=path[-1],
             )
-        elif len(path) > 1 or path[0].lower() not in visit.hidden:
+        elif len(path) > 1 or path[0].lower() not in visit.cte_names:
             offset = parse_tree.find_location(node)
             yield Reference(
                 name=path[-1],
@@ -447,10 +436,10 @@ def _references(
 
 
 def _name_stop(source: SourceText, offset: int, parts: int) -> int:
-    for at, token in enumerate(source.tokens):
+    for position, token in enumerate(source.tokens):
         if token.start == offset:
-            colon = 2 if at + 1 < len(source.tokens) and source.tokens[at + 1].text == ":" else 0
-            return source.tokens[min(at + colon + 2 * (parts - 1), len(source.tokens) - 1)].stop
+            colon = 2 if position + 1 < len(source.tokens) and source.tokens[position + 1].text == ":" else 0
+            return source.tokens[min(position + colon + 2 * (parts - 1), len(source.tokens) - 1)].stop
     return offset
 
 

@@ -1,10 +1,7 @@
-"""SQL text as DuckDB's own tokenizer cuts it, and places in it as people count them.
+"""SQL text in tokens of DuckDB's own tokenizer, texts of several statements split at semicolons, and places in errors.
 
-Offsets are bytes of UTF-8, as DuckDB gives them; only messages speak of lines and columns, of the text as written.
-
-A text with several statements, cut where DuckDB's own tokenizer sees a semicolon, never in a string or a comment.
-
-Nothing else is read into the text: each statement is parsed, confined and run as if it had been given alone.
+Offsets are bytes of UTF-8, as DuckDB gives them; only messages use lines and columns of the text as written. A
+semicolon in a string or a comment splits nothing.
 """
 
 import re
@@ -32,10 +29,10 @@ class Token:
     @property
     def word(self) -> str:
         """The token in lower case if it is a bare word, else an empty string."""
-        return self.text.lower() if self.named and self.text[:1] not in ('"', "`") else ""
+        return self.text.lower() if self.is_name and self.text[:1] not in ('"', "`") else ""
 
     @property
-    def named(self) -> bool:
+    def is_name(self) -> bool:
         """Whether it can be (part of) the name of a relation."""
         return self.kind in ("identifier", "keyword")
 
@@ -57,14 +54,14 @@ class SourceText:
     data: bytes
     tokens: tuple[Token, ...]
 
-    def place(self, offset: int) -> tuple[int, int]:
+    def find_line_and_column(self, offset: int) -> tuple[int, int]:
         """Line and column, both from 1 and in characters, of a byte offset."""
         before = self.text.encode()[:offset].decode(errors="ignore")
         return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
 
     def error(self, offset: int, message: str, kind: type[QueryError] = QueryError) -> QueryError:
         """An error that shows the place in the text as written."""
-        line, column = self.place(min(offset, len(self.data)))
+        line, column = self.find_line_and_column(min(offset, len(self.data)))
         shown = self.text.split("\n")[line - 1].rstrip("\r")
         cut = max(0, column - 1 - _EXCERPT_CHARACTERS // 2) if len(shown) > _EXCERPT_CHARACTERS else 0
         label = f"line {line}: {'…' if cut else ''}"
@@ -73,7 +70,7 @@ class SourceText:
 
 
 def tokenize(text: str) -> SourceText:
-    """Tokens of a statement; refuses text that no parser should see."""
+    """The tokens of a statement; refuses text that no parser should get."""
     try:
         data = text.encode()
     except UnicodeEncodeError:
@@ -124,15 +121,15 @@ def is_finished(text: str) -> bool:
 
 def _split_at_semicolons(text: str) -> tuple[list[str], bool]:
     """The statements, and whether the last of them lacks its semicolon."""
-    data, start, found, rest = text.encode(), 0, [], False
+    data, start, statements, rest = text.encode(), 0, [], False
     tokens = tokenize(text).tokens
     for token in tokens:
         if token.text == ";":
             if rest:
-                found.append(data[start : token.start].decode().strip())
+                statements.append(data[start : token.start].decode().strip())
             start, rest = token.stop, False
         else:
             rest = True
     if rest:
-        found.append(data[start:].decode().strip())
-    return found, rest
+        statements.append(data[start:].decode().strip())
+    return statements, rest

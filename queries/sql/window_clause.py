@@ -1,6 +1,6 @@
-"""Window clauses in a token list: where they stand, which relation they follow, and what they mean.
+"""Window clauses among the tokens of a statement: where they are, which relation they follow, and what they mean.
 
-Nothing here decides that a clause is well placed; it only proposes `ClauseCandidate`s, which DuckDB's parser confirms or not.
+Whether a clause is well placed is not decided here: DuckDB's parser confirms each `ClauseCandidate` or not.
 """
 
 from collections.abc import Callable, Sequence
@@ -55,46 +55,46 @@ class ClauseCandidate:
 def find_candidates(source: SourceText, instants: ParseTimestamp) -> list[ClauseCandidate]:
     """Everything in the text that may be a relation with a window, and the system tables, in order."""
     tokens = source.tokens
-    found: list[ClauseCandidate] = []
-    at = 0
-    while at < len(tokens):
+    candidates: list[ClauseCandidate] = []
+    position = 0
+    while position < len(tokens):
         candidate = None
-        if _opens_clause(tokens, at):
-            candidate = _parse_bracket_form(source, at, instants)
-        elif _is(tokens, at + 1, "(") and tokens[at].named and tokens[at].name.lower() == "window":
-            candidate = _parse_function_form(source, at, instants)
-        elif tokens[at].named and tokens[at].name.lower() == SYSTEM_SCHEMA:
-            candidate = _match_system_table(tokens, at)
+        if _opens_clause(tokens, position):
+            candidate = _parse_bracket_form(source, position, instants)
+        elif _is(tokens, position + 1, "(") and tokens[position].is_name and tokens[position].name.lower() == "window":
+            candidate = _parse_function_form(source, position, instants)
+        elif tokens[position].is_name and tokens[position].name.lower() == SYSTEM_SCHEMA:
+            candidate = _match_system_table(tokens, position)
         if candidate is not None:
-            found.append(candidate)
-        at = max(at + 1, candidate.after if candidate else 0)
-    return found
+            candidates.append(candidate)
+        position = max(position + 1, candidate.after if candidate else 0)
+    return candidates
 
 
 def explain_misread_clause(source: SourceText, offset: int) -> QueryError | None:
     """A better message for a syntax error at a bracket that was probably meant as a window clause."""
-    for at, token in enumerate(source.tokens):
-        if token.text == "[" and token.start <= offset and at + 1 < len(source.tokens):
-            inner = source.tokens[at + 1]
-            near = offset <= (source.tokens[at + 2].start if at + 2 < len(source.tokens) else inner.stop)
+    for position, token in enumerate(source.tokens):
+        if token.text == "[" and token.start <= offset and position + 1 < len(source.tokens):
+            inner = source.tokens[position + 1]
+            near = offset <= (source.tokens[position + 2].start if position + 2 < len(source.tokens) else inner.stop)
             if near and inner.word in ("rows", "range", "since", "last", "slide", "now", "unbounded"):
                 return source.error(token.start, f"this is not a window clause; write {CLAUSE_FORMS}")
     return None
 
 
-def _is(tokens: Sequence[Token], at: int, text: str) -> bool:
-    return 0 <= at < len(tokens) and tokens[at].text == text
+def _is(tokens: Sequence[Token], position: int, text: str) -> bool:
+    return 0 <= position < len(tokens) and tokens[position].text == text
 
 
-def _word(tokens: Sequence[Token], at: int) -> str:
-    return tokens[at].word if 0 <= at < len(tokens) else ""
+def _word(tokens: Sequence[Token], position: int) -> str:
+    return tokens[position].word if 0 <= position < len(tokens) else ""
 
 
-def _opens_clause(tokens: Sequence[Token], at: int) -> bool:
+def _opens_clause(tokens: Sequence[Token], position: int) -> bool:
     """Whether a bracket opens a window clause: never where it could open a list or a subscript in valid SQL."""
-    if not _is(tokens, at, "["):
+    if not _is(tokens, position, "["):
         return False
-    first, second = _word(tokens, at + 1), tokens[at + 2] if at + 2 < len(tokens) else None
+    first, second = _word(tokens, position + 1), tokens[position + 2] if position + 2 < len(tokens) else None
     if first in ("window", "from"):
         return True  # reserved words: no expression begins with them
     if second is None:
@@ -102,108 +102,108 @@ def _opens_clause(tokens: Sequence[Token], at: int) -> bool:
     if first in ("rows", "range"):
         number = second.kind == "numeric_const" and second.text[0] != "."
         return number or (first == "range" and second.word == "interval")
-    return first == "since" and second.word in _TIMESTAMP_TYPES and at + 3 < len(tokens)
+    return first == "since" and second.word in _TIMESTAMP_TYPES and position + 3 < len(tokens)
 
 
-def _parse_bracket_form(source: SourceText, at: int, instants: ParseTimestamp) -> ClauseCandidate:
+def _parse_bracket_form(source: SourceText, position: int, instants: ParseTimestamp) -> ClauseCandidate:
     tokens = source.tokens
-    first = at - 1
-    if first < 0 or not tokens[first].named:
-        raise source.error(tokens[at].start, "a window clause stands directly after the name of a stream")
-    while _is(tokens, first - 1, ".") and first >= 2 and tokens[first - 2].named:
+    first = position - 1
+    if first < 0 or not tokens[first].is_name:
+        raise source.error(tokens[position].start, "a window clause stands directly after the name of a stream")
+    while _is(tokens, first - 1, ".") and first >= 2 and tokens[first - 2].is_name:
         first -= 2
-    reader = _ClauseParser(source, at + 1, instants)
-    window = reader.clause()
-    reader.expect("]", f"the window clause must end here with ]; write {CLAUSE_FORMS}")
+    parser = _ClauseParser(source, position + 1, instants)
+    window = parser.clause()
+    parser.expect("]", f"the window clause must end here with ]; write {CLAUSE_FORMS}")
     return ClauseCandidate(
         start=tokens[first].start,
-        stop=tokens[reader.at - 1].stop,
-        clause=tokens[at].start,
-        path=tuple(token.name for token in tokens[first:at:2]),
-        written=tokens[at - 1].text,
+        stop=tokens[parser.position - 1].stop,
+        clause=tokens[position].start,
+        path=tuple(token.name for token in tokens[first:position:2]),
+        written=tokens[position - 1].text,
         window=window,
         required=True,
         before=first - 1,
-        after=reader.at,
+        after=parser.position,
     )
 
 
-def _parse_function_form(source: SourceText, at: int, instants: ParseTimestamp) -> ClauseCandidate:
+def _parse_function_form(source: SourceText, position: int, instants: ParseTimestamp) -> ClauseCandidate:
     tokens = source.tokens
-    reader = _ClauseParser(source, at + 2, instants)
-    name = reader.string("window('stream', INTERVAL 10 MINUTES) begins with the stream's name as a string")
-    window = reader.arguments()
-    reader.expect(")", "window('stream', …) must end here with )")
+    parser = _ClauseParser(source, position + 2, instants)
+    name = parser.string("window('stream', INTERVAL 10 MINUTES) begins with the stream's name as a string")
+    window = parser.arguments()
+    parser.expect(")", "window('stream', …) must end here with )")
     quoted = '"' + name.replace('"', '""') + '"'
     return ClauseCandidate(
-        start=tokens[at].start,
-        stop=tokens[reader.at - 1].stop,
-        clause=tokens[at].start,
+        start=tokens[position].start,
+        stop=tokens[parser.position - 1].stop,
+        clause=tokens[position].start,
         path=(name,),
         written=name if name.isidentifier() and name.isascii() else quoted,
         window=window,
         required=True,
-        before=at - 1,
-        after=reader.at,
+        before=position - 1,
+        after=parser.position,
     )
 
 
-def _match_system_table(tokens: Sequence[Token], at: int) -> ClauseCandidate | None:
+def _match_system_table(tokens: Sequence[Token], position: int) -> ClauseCandidate | None:
     """``windrow.streams`` and the like; ``windrow.x`` may also be a column of something called windrow."""
-    if _is(tokens, at - 1, ".") or not _is(tokens, at + 1, ".") or at + 2 >= len(tokens) or not tokens[at + 2].named:
+    if _is(tokens, position - 1, ".") or not _is(tokens, position + 1, ".") or position + 2 >= len(tokens):
         return None
-    if any(_is(tokens, at + 3, after) for after in (".", "(", "[")):
+    table = tokens[position + 2]
+    if not table.is_name or any(_is(tokens, position + 3, after) for after in (".", "(", "[")):
         return None
-    table = tokens[at + 2]
     return ClauseCandidate(
-        start=tokens[at].start,
+        start=tokens[position].start,
         stop=table.stop,
-        clause=tokens[at].start,
+        clause=tokens[position].start,
         path=(SYSTEM_SCHEMA, table.name),
         written=table.text,
         window=AllRows(),
         required=False,
-        before=at - 1,
-        after=at + 3,
+        before=position - 1,
+        after=position + 3,
     )
 
 
 class _ClauseParser:
     """Reads the inside of a clause, token by token; every refusal names its place."""
 
-    def __init__(self, source: SourceText, at: int, instants: ParseTimestamp) -> None:
+    def __init__(self, source: SourceText, position: int, instants: ParseTimestamp) -> None:
         self._source = source
         self._instants = instants
-        self.at = at
+        self.position = position
 
     def _error(self, message: str, back: int = 0) -> QueryError:
-        at = self.at - back
+        position = self.position - back
         tokens = self._source.tokens
-        return self._source.error(tokens[at].start if at < len(tokens) else len(self._source.data), message)
+        return self._source.error(tokens[position].start if position < len(tokens) else len(self._source.data), message)
 
     def _peek(self) -> Token | None:
-        return self._source.tokens[self.at] if self.at < len(self._source.tokens) else None
+        return self._source.tokens[self.position] if self.position < len(self._source.tokens) else None
 
     def _take(self, message: str) -> Token:
         token = self._peek()
         if token is None:
             raise self._error(message)
-        if token.text in ("?", "$", ":") and self.at > 0:
+        if token.text in ("?", "$", ":") and self.position > 0:
             raise self._error("a window is part of the statement, not a parameter; write its length here")
-        self.at += 1
+        self.position += 1
         return token
 
     def _word(self, *words: str) -> bool:
         token = self._peek()
         if token is not None and token.word in words:
-            self.at += 1
+            self.position += 1
             return True
         return False
 
     def _symbol(self, *symbols: str) -> bool:
         token = self._peek()
         if token is not None and token.text in symbols:
-            self.at += 1
+            self.position += 1
             return True
         return False
 
@@ -242,11 +242,11 @@ class _ClauseParser:
         return window
 
     def _argument(self, window: WindowSpec) -> WindowSpec:
-        given = self.at
-        following = self._source.tokens[self.at + 1] if self.at + 1 < len(self._source.tokens) else None
+        argument = self.position
+        following = self._source.tokens[self.position + 1] if self.position + 1 < len(self._source.tokens) else None
         if following is not None and following.text in (":=", "=>"):
             word = self._take("").word
-            self.at += 1
+            self.position += 1
             if word == "rows" and isinstance(window, AllRows):
                 return CountWindow(self._count())
             if word == "since" and isinstance(window, AllRows):
@@ -262,7 +262,7 @@ class _ClauseParser:
             return self._between(start, self._instant())
         elif isinstance(window, AllRows):
             return RangeWindow(self._duration())
-        self.at = given
+        self.position = argument
         raise self._error(
             "window('stream', …) takes INTERVAL n unit [, slide := INTERVAL n unit], rows := n, since := TIMESTAMP '…' "
             "or TIMESTAMP '…', TIMESTAMP '…'"
@@ -288,7 +288,7 @@ class _ClauseParser:
         return int(number)
 
     def _duration(self) -> int:
-        started = self.at
+        started = self.position
         interval = self._word("interval")
         token = self._peek()
         if token is not None and token.kind == "string_const":
@@ -300,7 +300,7 @@ class _ClauseParser:
                 micros += self._part(self._number(), nested=False)
         if micros <= 0 or micros > _MAX_MICROSECONDS or micros != int(micros):
             message = "a window is a whole number of microseconds long, more than zero and less than 70000 years"
-            raise self._error(message, back=self.at - started)
+            raise self._error(message, back=self.position - started)
         return int(micros)
 
     def _part(self, number: Decimal, nested: bool) -> Decimal:
@@ -332,11 +332,12 @@ class _ClauseParser:
         return token is not None and token.word in (*_TIMESTAMP_TYPES, "cast")
 
     def _instant(self) -> int:
-        started = self.at
+        started = self.position
         kind, text = self._cast() if self._word("cast") else self._typed()
         micros = self._instants(kind, text)
         if micros is None or abs(micros) > _MAX_MICROSECONDS:
-            raise self._error(f"{text!r} is not a {kind} that a window can begin or end at", back=self.at - started)
+            message = f"{text!r} is not a {kind} that a window can begin or end at"
+            raise self._error(message, back=self.position - started)
         return micros
 
     def _instant_type(self) -> str:

@@ -1,4 +1,4 @@
-"""What a window clause means, as data: which rows of a stream, counted from its clock, a reference stands for.
+"""The kinds of windows that a clause can mean: which rows of a stream, relative to its clock, a reference reads.
 
 All bounds are half-open like the slots they are made of, ``after < ts <= upto``, so windows that meet share no row.
 """

@@ -129,7 +129,7 @@ class _Decomposer(StatementSplitter):
         keys = [self._key(node) for node in groups]
         self._refuse_ambiguous(keys)
         expected = {
-            name: self._swap(self.tree[name], keys) for name in ("select_list", "having", "qualify", "modifiers")
+            name: self._replace(self.tree[name], keys) for name in ("select_list", "having", "qualify", "modifiers")
         }
         if not self.aggregates and not groups:
             raise CannotSplitError("it has neither aggregates nor groups")
@@ -191,9 +191,9 @@ class _Decomposer(StatementSplitter):
                 if at is None or at not in tokens:
                     raise CannotSplitError("a column has no place")
                 places.append((at, tokens[at], ROW))
-        kept, self.replaced = self.replaced, places
+        kept, self.replacements = self.replacements, places
         text = self._text(start, stop)
-        self.replaced = kept
+        self.replacements = kept
         # Comments end with their line; what follows the piece must not become part of one.
         alone = parse_statements(f"SELECT {text}\n")
         if not isinstance(alone, list) or len(alone) != 1 or len(alone[0]["select_list"]) != 1:

@@ -95,14 +95,14 @@ def describe(store: Store, name: str, plan: Plan, tables: Mapping[str, TableEntr
                 raise ViewError(f"view {name!r}: column {column!r} is of type {kind}; cast it to another")
         return schema
     finally:
-        desk.leave(tidy=False)
+        desk.release(reusable=False)
 
 
 def _offer_nothing(
     store: Store, desk: PooledCursor, binder: Binder, plan: Plan, part: Part, tables: Mapping[str, TableEntry]
 ) -> None:
     if part.definition is None:
-        desk.view(part.relation, table_sql(store.root, tables[part.name]))
+        desk.create_view(part.relation, table_sql(store.root, tables[part.name]))
     else:
         binder.offer(part, part.definition, (), None if plan.recompute else plan.hidden(part))
 
@@ -143,7 +143,7 @@ class Maintenance:
                     self.desk.cursor.execute(f"DROP TABLE IF EXISTS {quote_name(name)}")
                 tidy = True
             finally:
-                self.desk.leave(tidy=tidy)
+                self.desk.release(reusable=tidy)
 
     def _run(self, sql: str) -> Iterator[pa.RecordBatch]:
         reader, _ = arrow_source.run_streaming(self.desk.cursor, sql, None, BATCH_ROWS)
@@ -172,7 +172,7 @@ class Maintenance:
         yield from self._run(f"SELECT * FROM ({self.plan.sql})")
 
     def _offer_table(self, part: Part) -> None:
-        self.desk.view(part.relation, table_sql(self.store.root, self.given.tables[part.name]))
+        self.desk.create_view(part.relation, table_sql(self.store.root, self.given.tables[part.name]))
 
     # -- from new rows -------------------------------------------------------------------------------------------------
 
@@ -255,7 +255,7 @@ class Maintenance:
         where = f" WHERE {' AND '.join(wanted)}" if wanted else ""
         name = f"{part.relation} met"
         found = self._keep(name, f"SELECT * FROM {quote_name(part.relation)}{where}")
-        self.desk.view(part.relation, f"SELECT * FROM {quote_name(name)}")
+        self.desk.create_view(part.relation, f"SELECT * FROM {quote_name(name)}")
         self._met.add(part.relation)
         return found
 

@@ -234,13 +234,13 @@ class Binder:
             arrival = f", {quote_name(SEQ)} + {group.base} AS {quote_name(SEQ)}" if newest else ""
             selects.append(f"SELECT {columns}{extra}{arrival} FROM {quote_name(own)}{where}")
         if not selects:
-            self._desk.view(part.relation, f"SELECT {columns}{extra} FROM ({empty_sql(schema)})")
+            self._desk.create_view(part.relation, f"SELECT {columns}{extra} FROM ({empty_sql(schema)})")
             return 0
         sql = " UNION ALL ".join(selects)
         if newest:
             last = f"ORDER BY {quote_name(definition.time)} DESC, {quote_name(SEQ)} DESC LIMIT {newest}"
             sql = f"SELECT {columns} FROM ({sql}) {last}"
-        self._desk.view(part.relation, sql)
+        self._desk.create_view(part.relation, sql)
         return rows
 
     def values(self, part: Part, groups: Sequence[Group], column: str) -> pa.Array | None:
@@ -282,5 +282,5 @@ class Binder:
                 return found
             return meeting(found, narrow, *meets)
 
-        self._desk.source(name, schema, read, rows)
+        self._desk.offer_source(name, schema, read, rows)
         return rows

@@ -18,7 +18,7 @@ from windrow import times
 from windrow.definitions import StreamDefinition
 from windrow.errors import ViewError
 from windrow.queries.engine.types import quote_name
-from windrow.queries.sql import macros, parse_tree, volatility
+from windrow.queries.sql import parse_tree, sequence_column, volatility
 from windrow.queries.sql.confinement import confine
 from windrow.queries.sql.parse_tree import Node
 from windrow.queries.sql.split_aggregate import find_free_prefix, without_locations
@@ -181,7 +181,7 @@ def _check_statement(
     fickle = next(filter(None, map(volatility.find_volatile_call, nodes)), None)
     if fickle is not None:
         raise ViewError(f"view {name!r}: {fickle} gives something else each time; a view must depend on its rows alone")
-    if macros.uses_sequence(statement):
+    if sequence_column.uses_sequence(statement):
         raise ViewError(f"view {name!r}: _seq is not kept in views; leave it and the macros that need it out")
     for reference in statement.references:
         definition = streams.get(folded[reference.name.lower()])

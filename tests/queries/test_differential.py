@@ -8,7 +8,7 @@ import pytest
 import scratch_folders
 from random_statements import StatementGenerator, StatementPair, comparable, open_plain, our_answer, plain_answer
 from random_warehouses import make_warehouse
-from windrow.queries.planner import planner, predicates
+from windrow.queries.planner import planner, point_lookup
 from windrow.queries.sql.statement import parse
 
 WORLDS, EACH = 8, 40
@@ -44,7 +44,7 @@ def test_answers_equal_plain_duckdb(seed, monkeypatch):
     if seed % 2:  # rows are picked out of decoded columns, as if there were many of them
         monkeypatch.setattr(planner, "PROBE_RANGES", 0)
     if seed % 8 > 3:  # DuckDB filters the edges of windows, as if they were long
-        monkeypatch.setattr(planner, "_FEW", 0)
+        monkeypatch.setattr(planner, "EDGE_ROWS", 0)
     with scratch_folders.scratch_folder() as path:
         compare(path, seed, EACH)
 
@@ -52,11 +52,15 @@ def test_answers_equal_plain_duckdb(seed, monkeypatch):
 @pytest.mark.parametrize("seed", range(WORLDS))
 def test_the_same_statement_with_other_constants(seed, monkeypatch):
     """Statements that were read once for all that are alike, and whose keys were read off their tree."""
-    heard: list[bool] = []
-    real = predicates.pointing.asked
-    monkeypatch.setattr(
-        predicates.pointing, "asked", lambda *of: (found := real(*of), heard.append(found is not None))[0]
-    )
+    pointed: list[bool] = []
+    real = point_lookup.find_point_predicate
+
+    def noted(*arguments: object) -> object:
+        predicate = real(*arguments)
+        pointed.append(predicate is not None)
+        return predicate
+
+    monkeypatch.setattr(point_lookup, "find_point_predicate", noted)
     alike = 0
     with scratch_folders.scratch_folder() as path:
         world = make_warehouse(path / "w", seed, rows=60)
@@ -66,11 +70,11 @@ def test_the_same_statement_with_other_constants(seed, monkeypatch):
                 for question in questions.ask_alike(10):
                     expected, given = plain_answer(plain, question), our_answer(wh, question)
                     check(given, expected, question, f"world {seed}, question {number}")
-                    alike += parse(question.ours).model is not None
+                    alike += parse(question.ours).template is not None
             assert wh.status().readers == 0
     assert alike
     if any(set(POINTED) & set(stream.shape.key[:1]) for stream in world.streams):
-        assert any(heard)
+        assert any(pointed)
 
 
 @pytest.mark.soak

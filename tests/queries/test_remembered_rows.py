@@ -146,7 +146,7 @@ def test_rows_that_a_probe_found_are_remembered_until_something_changes(tmp_path
         for key in (1, 9)
     ]
     opened: list[int] = []
-    for name in ("read_found", "read_near"):
+    for name in ("read_matching", "read_candidates"):
         real = getattr(planner, name)
         monkeypatch.setattr(planner, name, lambda *given, real=real: (opened.append(1), real(*given))[1])
     with made(tmp_path / "w", layout) as wh:

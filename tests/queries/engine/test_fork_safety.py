@@ -7,7 +7,7 @@ import pytest
 
 FORKING = """
 import os, sys, threading
-from windrow.queries.statements import parse
+from windrow.queries.sql.statement import parse
 
 def go_on():
     for number in range(200):

@@ -50,16 +50,16 @@ def minute(number: int) -> pa.Table:
     )
 
 
-def heard(wh: windrow.Warehouse, text: str, params: object) -> tuple[object, object]:
+def collected(wh: windrow.Warehouse, text: str, params: object) -> tuple[object, object]:
     """What the tree says, None if it is not plain, and what DuckDB says."""
     statement = parse(text)
     with wh.snapshot() as snapshot:
         streams = {r.relation: r for r in statement.references}
-        desk = cursor_pool.take_cursor(wh._store)
-        listener = PredicateCollector(snapshot, desk, statement, params, streams)
-        plain, told = listener._pointed(), listener._listened(clocked=False)
-        desk.leave(tidy=True)
-    return plain and plain.asked, told and told.asked
+        pooled = cursor_pool.take_cursor(wh._store)
+        collector = PredicateCollector(snapshot, pooled, statement, params, streams)
+        by_tree, by_planner = collector._collect_from_tree(), collector._collect_from_planner(volatile=False)
+        pooled.release(reusable=True)
+    return by_tree and by_tree.by_relation, by_planner and by_planner.by_relation
 
 
 class Test_the_tree_says_what_duckdb_would_say:
@@ -84,7 +84,7 @@ class Test_the_tree_says_what_duckdb_would_say:
         ],
     )
     def test_where_a_key_is_plainly_named(self, wh, text, params):
-        plain, told = heard(wh, text, params)
+        plain, told = collected(wh, text, params)
         assert plain is not None and plain == told
         assert all(isinstance(each, KeyRange) for asked in plain.values() for each in asked.keys)
 
@@ -125,13 +125,13 @@ class Test_the_tree_says_what_duckdb_would_say:
         ],
     )
     def test_else_duckdb_is_listened_to(self, wh, text, params):
-        plain, _ = heard(wh, text, params)
+        plain, _ = collected(wh, text, params)
         assert plain is None
 
 
 class Test_a_plain_probe:
     def test_is_planned_once(self, wh, monkeypatch):
-        monkeypatch.setattr(arrow_source, "listen", lambda *_: pytest.fail("planned twice"))
+        monkeypatch.setattr(arrow_source, "collect_predicates", lambda *_: pytest.fail("planned twice"))
         for key in (11, 12, 13):
             answer = wh.sql(f"SELECT DISTINCT src FROM many WHERE src = {key} AND len >= 0").fetchall()
             assert answer == wh.sql("SELECT DISTINCT src FROM many WHERE src = $1", [key]).fetchall() == [(key,)]
@@ -149,11 +149,13 @@ class Test_a_plain_probe:
         )
         assert plain.keys == "1 key"
 
-    def test_leaves_no_desk_behind_when_it_fails(self, wh, monkeypatch):
-        monkeypatch.setattr(cursor_pool, "_idle", {})
+    def test_leaves_no_cursor_behind_when_it_fails(self, wh):
+        pool = wh._store.shared.attached("cursor pool", cursor_pool.CursorPool)
+        while pool.take() is not None:
+            pass
         with pytest.raises(windrow.QueryError):
             wh.sql("SELECT absent FROM many WHERE src = 7")
-        assert not cursor_pool._idle
+        assert pool.take() is None
         assert wh.status().readers == 0
 
     def test_sees_its_snapshot(self, wh):
@@ -221,8 +223,10 @@ class Test_an_answer_of_few_rows:
 def test_rows_beside_the_key_do_not_count(wh, monkeypatch):
     """Directories find blocks of rows; DuckDB takes the wanted ones out of them, also at a window's edge."""
     read: list[int] = []
-    real = planner.read_near
-    monkeypatch.setattr(planner, "read_near", lambda *given: (rows := real(*given), read.append(rows.num_rows))[0])
+    real = planner.read_candidates
+    monkeypatch.setattr(
+        planner, "read_candidates", lambda *given: (rows := real(*given), read.append(rows.num_rows))[0]
+    )
     wanted = wh.sql("SELECT count(*), min(src), max(src) FROM many [WINDOW 90 SECONDS] WHERE src + 0 = 31").fetchall()
     assert (
         wh.sql("SELECT count(*), min(src), max(src) FROM many [WINDOW 90 SECONDS] WHERE src = 31").fetchall() == wanted

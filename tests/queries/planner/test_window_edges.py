@@ -54,7 +54,7 @@ def taken(wh: windrow.Warehouse, rows: list[dict[str, Any]], at: pa.DataType, no
 def test_answers_of_a_window_with_an_edge_are_those_of_a_loop(
     path: Path, few: int, at: pa.DataType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planner, "_FEW", few)
+    monkeypatch.setattr(planner, "EDGE_ROWS", few)
     choice, rows = random.Random(7), list[dict[str, Any]]()
     with opened(path, at) as wh:
         for turn in range(1, 9):
@@ -79,14 +79,14 @@ def test_answers_of_a_window_with_an_edge_are_those_of_a_loop(
 
 def test_no_view_is_made_anew_at_a_slide(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    real = cursor_pool.PooledCursor.view
+    real = cursor_pool.PooledCursor.create_view
 
     def noted(desk: cursor_pool.PooledCursor, name: str, sql: str) -> None:
         if desk._views.get(name.lower()) != sql:
             made.append(sql)
         real(desk, name, sql)
 
-    monkeypatch.setattr(cursor_pool.PooledCursor, "view", noted)
+    monkeypatch.setattr(cursor_pool.PooledCursor, "create_view", noted)
     choice = random.Random(3)
     with opened(path, US) as wh:
         for turn in range(1, 12):

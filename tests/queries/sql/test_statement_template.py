@@ -73,12 +73,12 @@ class Test_are_read_once:
             parsed.clear()
             statement = reading.parse(given)
             if "{} =" not in text:  # a constant before the comparison is part of what a statement is
-                assert statement.like is model and not parsed
+                assert statement.representative is model and not parsed
             assert facts(statement) == facts(reading._parse_uncached(given))
 
     def test_what_is_known_of_one_is_known_of_all(self, parsed):
         first, second = (reading.parse(f"SELECT * FROM packets WHERE src = {key}") for key in (11, 22))
-        assert second.like is first.like is first and len(parsed) == 1
+        assert second.representative is first.representative is first and len(parsed) == 1
         assert first != second and first.tree["where_clause"]["right"]["literal"]["text"] == "11"
 
 
@@ -126,7 +126,7 @@ class Test_are_not_taken_for_alike:
     def test_and_have_a_look_of_their_own(self, parsed, text):
         for value in ("12", "34"):
             outcome(reading.parse, text.replace("{}", value))
-        assert len(parsed) >= 2 and not any(first.model for first, _ in reading._templates.values())
+        assert len(parsed) >= 2 and not any(reading._templates.get(key)[0].template for key in reading._templates)
 
     def test_nor_are_hostile_ones(self):
         for text in hostile():

@@ -1,0 +1,48 @@
+"""What the layers above execution add to a statement: results of periodic queries, and how its rows would leave a view.
+
+Execution knows neither periodic queries nor views; whoever asks for an answer passes this in.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from windrow.queries.sql.statement import Statement
+from windrow.snapshot import Snapshot
+from windrow.store import Store
+
+
+class ResultTable(Protocol):
+    """The results of a periodic query, which a statement may read like a table."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of the columns."""
+        ...
+
+    def batches(self, store: Store, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows, with all columns or only the named ones."""
+        ...
+
+
+def _find_no_results(snapshot: Snapshot, names: Collection[str] | None) -> Mapping[str, ResultTable]:  # noqa: ARG001
+    return {}
+
+
+def _describe_no_pattern(statement: Statement, snapshot: Snapshot) -> str:  # noqa: ARG001
+    return ""
+
+
+@dataclass(frozen=True)
+class StatementContext:
+    """What a statement can name and show beside streams and tables; by default nothing."""
+
+    find_results: Callable[[Snapshot, Collection[str] | None], Mapping[str, ResultTable]] = _find_no_results
+    """Result tables as of a snapshot, by name: those whose name in lower case is given, or all for None."""
+    describe_pattern: Callable[[Statement, Snapshot], str] = _describe_no_pattern
+    """The update pattern of a statement in words, for EXPLAIN; empty if it reads no stream."""
+
+
+NO_CONTEXT = StatementContext()
