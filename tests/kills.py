@@ -30,8 +30,8 @@ from recorded_history import STREAM, Operation
 from sample_streams import BASE, DELTA, LAYOUTS, SHAPES, Shape, plain
 from system_calls import Child, normalised, watched, work_in_turn
 from windrow import Index
-from windrow.catalog.environment import Tables, named_files
-from windrow.reclaim import data_files
+from windrow.catalog.environment import Tables
+from windrow.orphans import data_files, named_files
 
 State = dict[str, Any]
 """What can be seen, by the name of what is asked. After a kill each is as before the operation or as after it."""

@@ -21,26 +21,35 @@ from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.lookups import encode_batch_key, find_stream, refuse_view, resolve_source
 from windrow.catalog.records import (
     BatchEntry,
-    FileEntry,
     Layout,
-    ReclaimEntry,
     RejectedEntry,
     SourceEntry,
     SpoolEntry,
     StreamEntry,
     StreamState,
 )
+from windrow.catalog.segment_log import retire_files
 from windrow.definitions import check_label
 from windrow.errors import BatchConflictError, BusyError, UnknownStreamError
 from windrow.files import disk_errors
 from windrow.indexes.row_model import Int64s, RowModel
 from windrow.indexes.segment_builder import SortedBatch, number_arrivals, sort_into_segments
-from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.indexes.segments import Histogram, pack_histogram
 from windrow.layouts import recompute_expiries, with_layout, without_expiry_columns
 from windrow.native import rows as native_rows
-from windrow.rejection import RejectedFile, RejectedRowsWriter, classify_rows
-from windrow.segment_files import CHUNK_BYTES, CHUNK_ROWS, StagedFile, count_late_rows, make_segment, split_chunks
+from windrow.rejection import RejectedRowsWriter, classify_rows
+from windrow.segment_files import (
+    CHUNK_BYTES,
+    CHUNK_ROWS,
+    Placement,
+    StagedFile,
+    StagedWriter,
+    count_late_rows,
+    make_segment,
+    publish_files,
+    record_file,
+    split_chunks,
+)
 from windrow.slide_hooks import AppendContribution, PrepareAppend, SlideHook
 from windrow.store import Store
 
@@ -223,7 +232,7 @@ class Append:
         """Wait for tallies that were made while their file was written and synced."""
         for staged, tallying, tallied in self._tallying:
             # If all who help are at something else, nobody waits for them.
-            staged.tallies = tallied() if tallying.cancel() else tallying.result()
+            staged.contributions = tallied() if tallying.cancel() else tallying.result()
 
     def _write(
         self,
@@ -234,13 +243,11 @@ class Append:
         *,
         soon: bool = False,
     ) -> StagedFile:
-        with self.store.files.sink(path) as sink:
-            grouped, judge = self.layout.index.row_group_bytes, self.store.judges[self.entry.id]
-            output = SegmentFileWriter(sink, arranged.table.schema, grouped, self.definition.key, judge)
-            arranged.write(output)
-            output.close()
-        size, digest = self.store.writer.seal(path, output.digest, soon=soon)
-        return StagedFile(path, output.rows, size, digest, arranged.cuts, events, written_here=True, tallies=tallied())
+        with StagedWriter(self.store, path) as file:
+            arranged.write(file.write_segments(self.entry, self.layout, arranged.table.schema))
+            staged = file.seal(arranged.cuts, events, soon=soon)
+        staged.contributions = tallied()
+        return staged
 
     def _drain(self, left: int) -> None:
         """Wait until at most `left` files are being written, and count the others in."""
@@ -273,15 +280,10 @@ class Append:
         self._drain(0)
         folder = store.stream_folder(self.definition.name)
         rejected = self.rejected.seal()
-        published, names = [], []
+        published: list[str] = []
         try:
-            if rejected is not None:
-                rejected.file = store.writer.publish([rejected.path], folder / "rejected", "rejected")[0]
-                published.append(rejected.file)
-            if tally.files:
-                names = store.writer.publish([f.path for f in tally.files], folder / "segments", "append")
-                published += names
-                store.reader.trust(f for f, staged in zip(names, tally.files, strict=True) if staged.written_here)
+            published += publish_files(store, [rejected] if rejected else [], folder / "rejected", "rejected")
+            published += publish_files(store, tally.files, folder / "segments", "append")
             self._settle()
         except BaseException:
             store.writer.discard([store.root / name for name in published])
@@ -294,7 +296,7 @@ class Append:
                 else None
             )
             if known is None:
-                self._record(tables, names, rejected, replacing)
+                self._record(tables, rejected, replacing)
         store.remember(self._directories)
         store.files.reach("append.committed")
         if known is not None:
@@ -305,9 +307,7 @@ class Append:
         written = sum(f.bytes for f in tally.files) + (rejected.bytes if rejected else 0)
         return self._report(duplicate=False, bytes_written=written)
 
-    def _record(
-        self, tables: Tables, names: list[str], rejected: RejectedFile | None, replacing: Sequence[int]
-    ) -> None:
+    def _record(self, tables: Tables, rejected: StagedFile | None, replacing: Sequence[int]) -> None:
         entry, state = find_stream(tables, self.definition.name)
         if entry.id != self.entry.id:
             raise UnknownStreamError(
@@ -316,16 +316,16 @@ class Append:
         now, tally, stream = self.store.clock(), self.tally, catalog_key(entry.id)
         # The stream may have been turned to another layout or altered since this append began.
         again = entry.definition.model if entry.definition.lasts_otherwise(self.definition) else None
-        if names:
+        if tally.files:
             state = with_layout(state, self.layout if again is None else without_expiry_columns(self.layout))
-        for name, staged in zip(names, tally.files, strict=True):
-            self._record_file(tables, stream + catalog_key(state.next_spool), name, staged, now, again)
-            for tallies in staged.tallies if again is None else ():
-                tallies.commit(tables, entry.id, state.next_spool)
+        for staged in tally.files:
+            self._record_file(tables, stream + catalog_key(state.next_spool), staged, now, again)
+            for contribution in staged.contributions if again is None else ():
+                contribution.commit(tables, entry.id, state.next_spool)
             state = replace(state, next_spool=state.next_spool + 1)
         if rejected is not None:
             record = RejectedEntry(
-                file=rejected.file,
+                file=rejected.name,
                 rows=rejected.rows,
                 bytes=rejected.bytes,
                 digest=rejected.digest,
@@ -347,11 +347,7 @@ class Append:
             tables.delete("rejected", stream + catalog_key(number))
             replayed += old.rows
             state = replace(state, rejected=state.rejected - old.rows)
-            tables.put(
-                "reclaim",
-                catalog_key(tables.version, tables.allocate("reclaims")),
-                ReclaimEntry(stream=entry.id, files=(old.file,)),
-            )
+            retire_files(tables, [old.file], entry.id)
         tables.put("states", stream, state)
         self._record_source(tables, stream, now, (0 if rejected is None else rejected.rows) - replayed)
         if self.batch_id is not None:
@@ -365,41 +361,24 @@ class Append:
             )
             tables.put("batches", encode_batch_key(entry.id, self.source, self.batch_id), batch)
 
-    def _record_file(
-        self, tables: Tables, at: bytes, name: str, staged: StagedFile, now: int, again: RowModel | None
-    ) -> None:
-        segments = tuple(
-            make_segment(cut, tables.allocate("segments"), name, staged, self.layout.id, row=-1, slide=0)
-            for cut in staged.cuts
-        )
+    def _record_file(self, tables: Tables, key: bytes, staged: StagedFile, now: int, again: RowModel | None) -> None:
+        spooled = Placement(self.layout.id)
+        numbers = record_file(tables, self.entry.id, staged)
+        segments = [make_segment(staged, *each, spooled) for each in zip(staged.drafts, numbers, strict=True)]
+        self._directories |= {number: draft.directory for draft, number in zip(staged.drafts, numbers, strict=True)}
         if again is not None:
-            segments = tuple(
-                recompute_expiries(segment, again, self.definition.stored_schema, self.store.reader)
-                for segment in segments
-            )
-        for segment, cut in zip(segments, staged.cuts, strict=True):
-            tables.put_raw("directories", catalog_key(segment.id), cut.directory)
-            self._directories[segment.id] = cut.directory
-        tables.put(
-            "files",
-            name.encode(),
-            FileEntry(
-                stream=self.entry.id, rows=staged.rows, bytes=staged.bytes, digest=staged.digest, segments=len(segments)
-            ),
+            schema = self.definition.stored_schema
+            segments = [recompute_expiries(segment, again, schema, self.store.reader) for segment in segments]
+        entry = SpoolEntry(
+            segments=tuple(segments),
+            rows=staged.taken,
+            bytes=staged.bytes,
+            events=staged.events,
+            source=self.source,
+            batch_id=self.batch_id,
+            at=now,
         )
-        tables.put(
-            "spool",
-            at,
-            SpoolEntry(
-                segments=segments,
-                rows=staged.taken,
-                bytes=staged.bytes,
-                events=staged.events,
-                source=self.source,
-                batch_id=self.batch_id,
-                at=now,
-            ),
-        )
+        tables.put("spool", key, entry)
 
     def _record_source(self, tables: Tables, stream: bytes, now: int, rejected: int) -> None:
         at = stream + self.source.encode()

@@ -6,8 +6,6 @@ The lifetime belongs to the stream, not to the row: exp = ts + lifetime holds fo
 What had expired stays gone, so a lengthened lifetime leaves a floor below which the stream keeps nothing.
 """
 
-from collections.abc import Sequence
-
 import pyarrow as pa
 from msgspec.structs import replace
 
@@ -16,7 +14,7 @@ from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.lookups import find_name_clash, find_stream, refuse_view
 from windrow.catalog.records import Layout, ReclaimEntry, SpoolEntry, StreamEntry, StreamState
 from windrow.catalog.segment_log import forget_dropped
-from windrow.definitions import StreamDefinition, check_schema, choose_index, make_definition
+from windrow.definitions import StreamDefinition, check_schema, choose_index
 from windrow.errors import DefinitionError, InUseError, StreamExistsError, UnknownStreamError, ViewError
 from windrow.files import disk_errors
 from windrow.indexes.manifest import Manifest
@@ -34,47 +32,12 @@ from windrow.relayout import LayoutContents, hold_stream_lock, read_layout_conte
 from windrow.store import Store
 
 
-def create_stream(
-    store: Store,
-    name: str,
-    schema: pa.Schema,
-    *,
-    time: str,
-    key: str | Sequence[str] | None,
-    slide: times.Duration,
-    lifetime: times.Duration | None,
-    expires: str | None,
-    max_lifetime: times.Duration | None,
-    index: Index | str,
-    sources: Sequence[str] | None,
-    slack: times.Duration,
-    max_skew: times.Duration | None,
-    max_ahead: times.Duration,
-    origin: times.Instant | None,
-    on_source_failure: str,
-) -> None:
-    """Check the declaration and record the stream."""
+def create_stream(store: Store, definition: StreamDefinition, index: Index | str) -> None:
+    """Record a stream that was declared."""
     store.check_writable()
-    definition = make_definition(
-        name,
-        schema,
-        time=time,
-        key=key,
-        slide=slide,
-        lifetime=lifetime,
-        expires=expires,
-        max_lifetime=max_lifetime,
-        sources=sources,
-        slack=slack,
-        max_skew=max_skew,
-        max_ahead=max_ahead,
-        origin=origin,
-        on_source_failure=on_source_failure,
-        index_auto=index == "auto",
-    )
     layout = choose_first_layout(definition, index)
-    with disk_errors(f"creating stream {name!r}"):
-        make_stream_folders(store, name)
+    with disk_errors(f"creating stream {definition.name!r}"):
+        make_stream_folders(store, definition.name)
         with store.catalog.write() as tables:
             record_stream(tables, definition, layout, store.clock())
 

@@ -1,7 +1,7 @@
 """The warehouse's files: staged under a living writer's name, synced and renamed into place, then named by a commit.
 
-Everything that touches the disk outside LMDB goes through `FileSystem`, so that a test can fail any write and stop at any
-named step.
+Everything that touches the disk outside LMDB goes through `FileSystem`, so that a test can fail any write and stop at
+any named crash point.
 """
 
 import errno

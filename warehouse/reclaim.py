@@ -87,7 +87,7 @@ def _has_a_lasting_name(file: str) -> bool:
 
 
 def remove_files(store: Store, ready: list[tuple[bytes, ReclaimEntry]]) -> None:
-    """Remove the files of things that are ready to go; `forget_reclaimed` removes those whose names may be needed again.
+    """Remove the files of reclaimable records, but for reports, which `forget_reclaimed` removes.
 
     This may run before, after or while their records are settled: a record without files does no harm, and files
     without a record are orphans.

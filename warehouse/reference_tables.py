@@ -6,14 +6,15 @@ from typing import Any
 import pyarrow as pa
 
 from windrow.arrow_input import open_reader
-from windrow.catalog.environment import Tables, catalog_key
+from windrow.catalog.environment import Tables
 from windrow.catalog.lookups import find_name_clash
-from windrow.catalog.records import ReclaimEntry, TableEntry
+from windrow.catalog.records import TableEntry
+from windrow.catalog.segment_log import retire_files
 from windrow.definitions import check_column, check_name
 from windrow.errors import DefinitionError, InUseError, SchemaError, UnknownTableError
 from windrow.files import disk_errors
 from windrow.formats.durations import to_durations
-from windrow.indexes.segment_writer import SegmentFileWriter
+from windrow.segment_files import StagedWriter, publish_files
 from windrow.store import Store
 
 
@@ -25,30 +26,28 @@ def put_table(store: Store, name: str, data: Any) -> int:
     schema: pa.Schema = reader.schema
     _check_schema(name, schema)
     with disk_errors(f"writing table {name!r}"):
-        with store.writer.staging() as path:
-            with store.files.sink(path) as sink:
-                output = SegmentFileWriter(sink, schema, 1 << 20)
-                for batch in reader:
-                    output.add(pa.Table.from_batches([batch], schema), last=False)
-                output.add(schema.empty_table())
-                output.close()
-            size, digest = store.writer.seal(path)
-            file = store.writer.publish([path], store.root / "tables" / name, "table")[0]
+        with StagedWriter(store) as file:
+            output = file.write_rows(schema)
+            for batch in reader:
+                output.add(pa.Table.from_batches([batch], schema), last=False)
+            output.add(schema.empty_table())
+            staged = file.seal()
+            publish_files(store, [staged], store.root / "tables" / name, "table")
         entry = TableEntry(
-            file=file,
+            file=staged.name,
             schema_bytes=schema.serialize().to_pybytes(),
-            rows=output.rows,
-            bytes=size,
-            digest=digest,
+            rows=staged.rows,
+            bytes=staged.bytes,
+            digest=staged.digest,
             at=store.clock(),
         )
-        with store.publishing([file]) as tables:
+        with store.publishing([staged.name]) as tables:
             _check_free(tables, name)
             _check_fits(tables, name, schema)
             _retire_file(tables, name)
             tables.put("tables", name.encode(), entry)
         store.files.reach("table.committed")
-    return output.rows
+    return staged.rows
 
 
 def _check_schema(name: str, schema: pa.Schema) -> None:
@@ -134,8 +133,4 @@ def _views_of(tables: Tables, name: str) -> list[str]:
 def _retire_file(tables: Tables, name: str) -> None:
     old: TableEntry | None = tables.get("tables", name.encode())
     if old is not None:
-        tables.put(
-            "reclaim",
-            catalog_key(tables.version, tables.allocate("reclaims")),
-            ReclaimEntry(stream=0, files=(old.file,)),
-        )
+        retire_files(tables, [old.file])

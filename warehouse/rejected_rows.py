@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from windrow.append import Append, AppendReport
 from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.lookups import find_stream
-from windrow.catalog.records import ReclaimEntry, RejectedEntry, StreamEntry
+from windrow.catalog.records import RejectedEntry, StreamEntry
+from windrow.catalog.segment_log import retire_files
 from windrow.errors import DamageError
 from windrow.rejection import REJECTION_COLUMNS
 from windrow.store import Store
@@ -80,7 +81,5 @@ def discard_rejected(store: Store, stream: str) -> int:
         for number in found:
             tables.delete("rejected", catalog_key(entry.id, number))
         tables.put("states", catalog_key(entry.id), replace(state, rejected=state.rejected - rows))
-        if found:
-            record = ReclaimEntry(stream=entry.id, files=tuple(r.file for r in found.values()))
-            tables.put("reclaim", catalog_key(tables.version, tables.allocate("reclaims")), record)
+        retire_files(tables, [record.file for record in found.values()], entry.id)
         return rows

@@ -12,7 +12,7 @@ transaction; a crash leaves all of it or nothing, and the next step goes on from
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from dataclasses import replace as changed
 from itertools import groupby
 
@@ -21,8 +21,8 @@ from msgspec.structs import replace
 
 from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.lookups import find_stream, refuse_view
-from windrow.catalog.records import FileEntry, StreamEntry, StreamState
-from windrow.catalog.segment_log import find_torn_files, load_segments, note_change, retire_segments
+from windrow.catalog.records import StreamEntry, StreamState
+from windrow.catalog.segment_log import exchange_segments, find_torn_files, load_segments, note_change
 from windrow.definitions import StreamDefinition, check_key, choose_index
 from windrow.errors import DefinitionError, WindrowError
 from windrow.files import disk_errors
@@ -31,12 +31,11 @@ from windrow.indexes.merge import read_live_rows
 from windrow.indexes.partitioners import Index
 from windrow.indexes.row_model import SEQ
 from windrow.indexes.segment_builder import SegmentDraft, sort_into_segments
-from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.indexes.segments import Segment
 from windrow.layouts import add_layout, drop_empty_layouts
 from windrow.locks import locked
 from windrow.reclaim import find_reclaimable, forget_reclaimed, remove_files
-from windrow.segment_files import CHUNK_BYTES, StagedFile, make_segment
+from windrow.segment_files import CHUNK_BYTES, Placement, StagedFile, StagedWriter, publish_files, record_placed
 from windrow.store import Store
 
 STEP_BYTES = 64 << 20
@@ -74,15 +73,6 @@ class SlideRelayout:
 
     relayout_bytes: int = 0
     relayout_problem: str | None = None
-
-
-@dataclass
-class _RewrittenRows:
-    """The rows of a step in their new order."""
-
-    staged: StagedFile | None = None
-    places: list[tuple[SegmentDraft, int, int, int]] = field(default_factory=list)
-    """Each new segment with its insertion row and the first and last slide that took its rows in."""
 
 
 def read_layout_contents(store: Store, tables: Tables, stream: str) -> LayoutContents:
@@ -123,16 +113,14 @@ def move_step(store: Store, stream: str, budget: int) -> int:
     if not chosen:
         return 0
     store.files.reach("relayout.planned")
-    written = _write_rows(store, stock, chosen)
+    staged = _write_rows(store, stock, chosen)
     folder = store.stream_folder(stream) / "segments"
-    staged = written.staged
-    name = store.writer.publish([staged.path], folder, "relayout")[0] if staged is not None else ""
+    names = publish_files(store, [staged] if staged else [], folder, "relayout")
     ready = find_reclaimable(store)
     remove_files(store, ready)
     store.files.reach("relayout.committing")
-    with store.publishing([name] if name else []) as tables:
-        placed = _place(tables, stock, written, name)
-        _record(tables, stock, chosen, placed)
+    with store.publishing(names) as tables:
+        _record(tables, stock, chosen, record_placed(tables, stock.entry.id, staged))
         forget_reclaimed(store, tables, ready)
     store.files.reach("relayout.committed")
     return sum(segment.bytes for segment in chosen)
@@ -153,38 +141,26 @@ def _choose_segments(older: list[Segment], budget: int) -> list[Segment]:
     return found
 
 
-def _write_rows(store: Store, stock: LayoutContents, chosen: list[Segment]) -> _RewrittenRows:
+def _write_rows(store: Store, stock: LayoutContents, chosen: list[Segment]) -> StagedFile | None:
     """Write the live rows of segments in the order of the current layout, a chunk of each insertion row at a time."""
-    definition, layout = stock.entry.definition, stock.state.layout
-    partitioner, model = layout.partitioner(), definition.model
-    written = _RewrittenRows()
-    with store.writer.staging() as path:
-        with store.files.sink(path) as sink:
-            judge = store.judges[stock.entry.id]
-            grouped = layout.index.row_group_bytes
-            output = SegmentFileWriter(sink, definition.stored_schema, grouped, definition.key, judge)
-            by_row = sorted(chosen, key=lambda segment: (partitioner.row(segment.last_slide), segment.last_slide))
-            for row, group in groupby(by_row, key=lambda segment: partitioner.row(segment.last_slide)):
-                for rows, first, last in _read_chunks(store, stock, list(group)):
-                    ts, _ = model.times(rows)
-                    exp, _ = model.expiries(rows, ts)
-                    seq = rows.column(SEQ).to_numpy()
-                    arranged = sort_into_segments(rows.drop_columns([SEQ]), model, partitioner, ts, exp, seq)
-                    start = output.rows
-                    arranged.write(output)
-                    written.places += [(_shift_cut(cut, start), row, first, last) for cut in arranged.cuts]
-            output.close()
-        if not written.places:
-            store.writer.discard([path])
-            return written
-        size, digest = store.writer.seal(path, output.digest)
-    cuts = tuple(cut for cut, *_ in written.places)
-    written.staged = StagedFile(path, output.rows, size, digest, cuts, b"")
-    return written
-
-
-def _shift_cut(cut: SegmentDraft, by: int) -> SegmentDraft:
-    return SegmentDraft(**{**vars(cut), "start": cut.start + by})
+    entry, layout, model = stock.entry, stock.state.layout, stock.entry.definition.model
+    partitioner = layout.partitioner()
+    drafts: list[SegmentDraft] = []
+    placements: list[Placement] = []
+    with StagedWriter(store) as file:
+        output = file.write_segments(entry, layout, entry.definition.stored_schema)
+        by_row = sorted(chosen, key=lambda segment: (partitioner.row(segment.last_slide), segment.last_slide))
+        for row, group in groupby(by_row, key=lambda segment: partitioner.row(segment.last_slide)):
+            for rows, first, last in _read_chunks(store, stock, list(group)):
+                ts, _ = model.times(rows)
+                exp, _ = model.expiries(rows, ts)
+                seq = rows.column(SEQ).to_numpy()
+                batch = sort_into_segments(rows.drop_columns([SEQ]), model, partitioner, ts, exp, seq)
+                start = output.rows
+                batch.write(output)
+                drafts += [changed(draft, start=draft.start + start) for draft in batch.cuts]
+                placements += [Placement(layout.id, row, first, last)] * len(batch.cuts)
+        return file.seal(drafts, placements=placements) if drafts else None
 
 
 def _read_chunks(store: Store, stock: LayoutContents, segments: list[Segment]) -> Iterator[tuple[pa.Table, int, int]]:
@@ -207,29 +183,10 @@ def _read_chunks(store: Store, stock: LayoutContents, segments: list[Segment]) -
         yield pa.concat_tables(pending).combine_chunks(), first, last
 
 
-def _place(tables: Tables, stock: LayoutContents, written: _RewrittenRows, file: str) -> list[Segment]:
-    """Name the new file, its segments and directories."""
-    staged = written.staged
-    if staged is None:
-        return []
-    stream, layout = stock.entry.id, stock.state.layout.id
-    count = len(written.places)
-    entry = FileEntry(stream=stream, rows=staged.rows, bytes=staged.bytes, digest=staged.digest, segments=count)
-    tables.put("files", file.encode(), entry)
-    placed = []
-    for cut, row, first, last in written.places:
-        number = tables.allocate("segments")
-        segment = make_segment(cut, number, file, staged, layout, row=row, slide=last, first_slide=first)
-        tables.put_raw("directories", catalog_key(number), cut.directory)
-        tables.put("segments", catalog_key(stream, number), segment)
-        placed.append(segment)
-    return placed
-
-
 def _record(tables: Tables, stock: LayoutContents, chosen: list[Segment], placed: list[Segment]) -> None:
-    stream, gone = stock.entry.id, {segment.id for segment in chosen}
-    retire_segments(tables, stream, chosen)
-    left = stock.segments.changed(gone, placed)
+    stream = stock.entry.id
+    exchange_segments(tables, stream, placed, chosen)
+    left = stock.segments.changed({segment.id for segment in chosen}, placed)
     # Read again: appends may have changed it since we looked.
     _, state = find_stream(tables, stock.entry.definition.name)
     change = state.relayout

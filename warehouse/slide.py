@@ -7,31 +7,29 @@ the previous state, because nothing it wrote is named before its commit.
 import datetime as dt
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replaced
+from typing import Any
 
 from msgspec.structs import replace
 
 from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.lookups import find_stream, refuse_view
-from windrow.catalog.records import FileEntry, SlideEntry, SpoolEntry, StreamEntry, StreamState
-from windrow.catalog.segment_log import find_torn_files, load_segments, note_change, retire_segments
+from windrow.catalog.records import SlideEntry, SpoolEntry, StreamEntry, StreamState
+from windrow.catalog.segment_log import exchange_segments, find_torn_files, load_segments, note_change
 from windrow.definitions import choose_index
 from windrow.errors import ClockError
 from windrow.files import disk_errors
-from windrow.indexes.maintenance import Merge
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.merge import merge
-from windrow.indexes.segment_builder import SegmentDraft
-from windrow.indexes.segment_writer import SegmentFileWriter
-from windrow.indexes.segments import Segment
+from windrow.indexes.segments import Histogram
 from windrow.indexes.update_plan import UpdatePlan, plan_update
 from windrow.layouts import add_layout, drop_empty_layouts
 from windrow.locks import locked
 from windrow.reclaim import begin_removal, forget_reclaimed
 from windrow.relayout import move_after_slide
-from windrow.segment_files import StagedFile, count_late_rows, make_segment
+from windrow.segment_files import Placement, StagedFile, StagedWriter, count_late_rows, publish_files, record_placed
 from windrow.slide_hooks import Contribution, SlideContext, SlideHook, find_removal_limit, prepare_contributions
 from windrow.sources import SourceProgress, behind_error, compute_progress
 from windrow.store import Store
@@ -71,6 +69,10 @@ class SlideReport:
     """Bytes that this slide moved from older layouts into the current one."""
     relayout_problem: str | None = None
     """Why it could not; the slide itself is committed all the same."""
+
+
+_REPORTED = tuple(set(SlideEntry.__struct_fields__) & set(SlideReport.__dataclass_fields__) - {"now", "seconds"})
+_COUNTS = ("inserted", "expired", "late", "touched", "rebuilt", "dropped", "bytes_written")
 
 
 @dataclass(frozen=True)
@@ -157,72 +159,43 @@ class Slide:
             tuple(look.spooled),
         )  # fmt: skip
         with prepare_contributions(store, look.followers, moving) as contributions:
-            record = self._commit(look, update, slot, now, contributions, started)
-        return SlideReport(
-            stream=self.stream,
-            slide=slot,
-            now=to_datetime(now),
-            previous=record.previous,
-            inserted=record.inserted,
-            expired=record.expired,
-            late=record.late,
-            touched=record.touched,
-            rebuilt=record.rebuilt,
-            dropped=record.dropped,
-            bytes_written=record.bytes_written,
-            seconds=time.perf_counter() - started,
-            moved=True,
-            missing=record.missing,
-            spoken_for=record.spoken_for,
-        )
+            record = self._commit(look, update, now, contributions, started)
+        figures = {name: getattr(record, name) for name in _REPORTED}
+        seconds = time.perf_counter() - started
+        return SlideReport(stream=self.stream, now=to_datetime(now), seconds=seconds, moved=True, **figures)
 
     def _commit(
         self,
         look: SlideInput,
         update: UpdatePlan,
-        slot: int,
         now: int,
         contributions: Sequence[Contribution],
         started: float,
     ) -> SlideEntry:
         """Write the merges, then put everything down in one transaction."""
-        store, definition, state = self.store, look.entry.definition, look.state
-        staged, merged = self.merge(update, now, look.entry, state)
-        name = (
-            store.writer.publish([staged.path], store.stream_folder(self.stream) / "segments", "slide")[0]
-            if staged
-            else ""
-        )
-        store.reader.trust([name] if name else [])
-        late = sum(count_late_rows(entry.events, state.slide) for entry in look.spooled.values())
-        record = SlideEntry(
-            slide=slot,
-            previous=state.slide,
-            ordinal=state.ordinal + 1,
-            now=now,
-            at=store.clock(),
-            inserted=update.inserted,
-            expired=update.expired,
-            late=late,
-            touched=len(update.touched),
-            rebuilt=len(merged),
-            dropped=len(update.dropped),
-            bytes_written=staged.bytes if staged else 0,
+        store, definition, entry, state = self.store, look.entry.definition, look.entry, look.state
+        merged = write_merges(store, entry, state, update, now)
+        folder = store.stream_folder(self.stream) / "segments"
+        names = publish_files(store, [merged] if merged else [], folder, "slide")
+        record = make_slide_entry(
+            store, state, update, now, [spooled.events for spooled in look.spooled.values()], merged,
+            written=[merged] if merged else [],
             seconds=time.perf_counter() - started,
             missing=look.progress.excluded + (look.progress.waiting_for(now) if definition.sources else ()),
             spoken_for=look.progress.spoken_for(now),
-        )
+        )  # fmt: skip
         store.files.reach("slide.committing")
         removal = begin_removal(store)
         files = [file for contribution in contributions for file in contribution.files]
-        with store.publishing([name, *files] if name else files) as tables:
-            placed = self.place(tables, look.entry.id, merged, name, staged)
-            left = self.record(tables, look, update, record, placed)
+        with store.publishing([*names, *files]) as tables:
+            for number in look.spooled:
+                tables.delete("spool", catalog_key(entry.id, number))
+            left = record_slide(store, tables, entry, look.segments, update, record, merged, self.target)
             for contribution in contributions:
                 contribution.commit(tables)
             forget_reclaimed(store, tables, removal.ready)
             version = tables.version
-        store.manifests[look.entry.id] = version, left
+        store.manifests[entry.id] = version, left
         removal.finish()
         store.files.reach("slide.committed")
         return record
@@ -257,110 +230,134 @@ class Slide:
     def _unmoved(self, look: SlideInput, started: float) -> SlideReport:
         slide = look.state.slide
         now = None if slide is None else to_datetime(look.entry.definition.model.slot_end(slide))
-        return SlideReport(
-            stream=self.stream,
-            slide=slide,
-            now=now,
-            previous=slide,
-            inserted=0,
-            expired=0,
-            late=0,
-            touched=0,
-            rebuilt=0,
-            dropped=0,
-            bytes_written=0,
-            seconds=time.perf_counter() - started,
-            moved=False,
-            waiting_for=look.progress.waiting_for() if self.target is None else (),
-        )
+        figures: dict[str, Any] = {"slide": slide, "previous": slide, **dict.fromkeys(_COUNTS, 0)}
+        seconds = time.perf_counter() - started
+        waiting = look.progress.waiting_for() if self.target is None else ()
+        return SlideReport(stream=self.stream, now=now, seconds=seconds, moved=False, waiting_for=waiting, **figures)
 
-    def merge(
-        self, update: UpdatePlan, now: int, entry: StreamEntry, state: StreamState
-    ) -> tuple[StagedFile | None, list[tuple[Merge, SegmentDraft]]]:
-        """Write all merges of the slide into one file."""
-        if not update.merges:
-            return None, []
-        store, definition = self.store, entry.definition
-        gone_at = now if update.needed is None else update.needed
-        schema = definition.stored_schema
-        row_group_bytes = state.layout.index.row_group_bytes
-        merged: list[tuple[Merge, SegmentDraft]] = []
-        with store.writer.staging() as path:
-            with store.files.sink(path) as sink:
-                output = SegmentFileWriter(sink, schema, row_group_bytes, definition.key, store.judges[entry.id])
-                for task in update.merges:
-                    own, column = list(task.segments), task.cell[2]
-                    model = definition.model.keyed(state.layout_of(task.cell[0]).key)
-                    cut = merge(own, column, gone_at, model, schema, store.reader, output)
-                    if cut is not None:
-                        merged.append((task, cut))
-                output.close()
-            if not merged:
-                store.writer.discard([path])
-                return None, []
-            size, digest = store.writer.seal(path, output.digest, soon=True)
-        return StagedFile(path, output.rows, size, digest, tuple(cut for _, cut in merged), b""), merged
 
-    @staticmethod
-    def place(
-        tables: Tables, stream: int, merged: list[tuple[Merge, SegmentDraft]], file: str, staged: StagedFile | None
-    ) -> list[Segment]:
-        """Name the merged file and its directories; gives its segments."""
-        if staged is None:
-            return []
-        tables.put(
-            "files",
-            file.encode(),
-            FileEntry(stream=stream, rows=staged.rows, bytes=staged.bytes, digest=staged.digest, segments=len(merged)),
-        )
-        segments = []
-        for task, cut in merged:
-            first, last = min(s.first_slide for s in task.segments), max(s.last_slide for s in task.segments)
-            number = tables.allocate("segments")
-            tables.put_raw("directories", catalog_key(number), cut.directory)
-            segments.append(
-                make_segment(cut, number, file, staged, task.cell[0], row=task.cell[1], slide=last, first_slide=first)
-            )
-        return segments
+def write_merges(
+    store: Store, entry: StreamEntry, state: StreamState, update: UpdatePlan, now: int
+) -> StagedFile | None:
+    """Write all merges of a slide into one file; None if no row is left to write."""
+    if not update.merges:
+        return None
+    definition = entry.definition
+    schema = definition.stored_schema
+    gone_at = now if update.needed is None else update.needed
+    drafts, placements = [], []
+    with StagedWriter(store) as file:
+        output = file.write_segments(entry, state.layout, schema)
+        for task in update.merges:
+            layout, row, column = task.cell
+            model = definition.model.keyed(state.layout_of(layout).key)
+            draft = merge(list(task.segments), column, gone_at, model, schema, store.reader, output)
+            if draft is not None:
+                first, last = min(s.first_slide for s in task.segments), max(s.last_slide for s in task.segments)
+                drafts.append(draft)
+                placements.append(Placement(layout, row, first, last))
+        return file.seal(drafts, placements=placements, soon=True) if drafts else None
 
-    def record(
-        self, tables: Tables, look: SlideInput, update: UpdatePlan, record: SlideEntry, merged: list[Segment]
-    ) -> Manifest:
-        """Put the slide down: what it placed, what goes, the stream's new state; gives what is then in the cells."""
-        stream, entry = catalog_key(look.entry.id), look.entry
-        for number in look.spooled:
-            tables.delete("spool", stream + catalog_key(number))
-        come, gone = [*update.kept(), *merged], update.replaced()
-        for segment in come:
-            tables.put("segments", stream + catalog_key(segment.id), segment)
-        retire_segments(tables, entry.id, gone)
-        tables.put("slides", stream + catalog_key(record.ordinal), record)
-        tables.delete("slides", stream + catalog_key(record.ordinal - SLIDES_KEPT))
-        # Read again: appends may have changed it since we looked.
-        _, state = find_stream(tables, self.stream)
-        left = look.segments.changed({segment.id for segment in gone}, come)
-        rewritten = [segment for merge in update.merges for segment in merge.segments]
-        state = replace(
-            note_change(state, tables.version, come, gone),
-            slide=record.slide,
-            ordinal=record.ordinal,
-            missing=record.missing,
-            spoken_for=record.spoken_for,
-            inserted=state.inserted + record.inserted,
-            expired=state.expired + record.expired,
-            late=state.late + record.late,
-            bucket=update.bucket,
-            torn=find_torn_files(state.torn, rewritten, update.placed, left),
-            heartbeat=state.heartbeat if self.target is None else max(state.heartbeat or self.target, self.target),
-        )
-        state = self._turned(entry, state, record, int(left.figures.bytes.sum()))
-        tables.put("states", stream, drop_empty_layouts(tables, entry.id, state, left))
-        self.store.usage.put_down(tables, entry.id, slides=1)
-        return left
 
-    def _turned(self, entry: StreamEntry, state: StreamState, record: SlideEntry, total: int) -> StreamState:
-        """A stream that chooses its own index changes it when late rows show that arrival order is not expiry order."""
-        if not (entry.definition.index_auto and record.late and state.layout.index.name == "wave-insertion"):
-            return state
-        index, why = choose_index(entry.definition, late_rows=True)
-        return add_layout(state, entry.definition, index, why, now=record.at, total=total)
+def make_slide_entry(
+    store: Store,
+    state: StreamState,
+    update: UpdatePlan,
+    now: int,
+    events: Iterable[Histogram],
+    merged: StagedFile | None,
+    *,
+    written: Iterable[StagedFile],
+    seconds: float,
+    missing: tuple[str, ...],
+    spoken_for: tuple[str, ...],
+) -> SlideEntry:
+    """The record of a slide that is about to be committed.
+
+    Args:
+        store: The warehouse.
+        state: Of the stream, before the slide.
+        update: What the slide changes.
+        now: The stream's clock after it.
+        events: Of each file that it takes in, the event slots of its rows.
+        merged: The file that its merges wrote.
+        written: All files that it wrote.
+        seconds: How long it has taken.
+        missing: Sources that it does not wait for.
+        spoken_for: Silent sources that max_skew speaks for.
+    """
+    return SlideEntry(
+        slide=update.slide,
+        previous=state.slide,
+        ordinal=state.ordinal + 1,
+        now=now,
+        at=store.clock(),
+        inserted=update.inserted,
+        expired=update.expired,
+        late=sum(count_late_rows(slots, state.slide) for slots in events),
+        touched=len(update.touched),
+        rebuilt=0 if merged is None else len(merged.drafts),
+        dropped=len(update.dropped),
+        bytes_written=sum(file.bytes for file in written),
+        seconds=seconds,
+        missing=missing,
+        spoken_for=spoken_for,
+    )
+
+
+def record_slide(
+    store: Store,
+    tables: Tables,
+    entry: StreamEntry,
+    segments: Manifest,
+    update: UpdatePlan,
+    record: SlideEntry,
+    merged: StagedFile | None,
+    target: int | None = None,
+) -> Manifest:
+    """Put a slide down: what it placed, what goes, the stream's new state; gives what is then in the cells.
+
+    Args:
+        store: The warehouse.
+        tables: Of the transaction.
+        entry: The stream or view.
+        segments: What was in its cells before.
+        update: What the slide changes.
+        record: The slide.
+        merged: The published file that its merges wrote.
+        target: The time that the user asked it to slide to.
+    """
+    stream = catalog_key(entry.id)
+    come, gone = [*update.kept(), *record_placed(tables, entry.id, merged)], update.replaced()
+    exchange_segments(tables, entry.id, come, gone)
+    tables.put("slides", stream + catalog_key(record.ordinal), record)
+    tables.delete("slides", stream + catalog_key(record.ordinal - SLIDES_KEPT))
+    # Read again: appends may have changed it since we looked.
+    _, state = find_stream(tables, entry.definition.name)
+    left = segments.changed({segment.id for segment in gone}, come)
+    rewritten = [segment for task in update.merges for segment in task.segments]
+    state = replace(
+        note_change(state, tables.version, come, gone),
+        slide=record.slide,
+        ordinal=record.ordinal,
+        missing=record.missing,
+        spoken_for=record.spoken_for,
+        inserted=state.inserted + record.inserted,
+        expired=state.expired + record.expired,
+        late=state.late + record.late,
+        bucket=update.bucket,
+        torn=find_torn_files(state.torn, rewritten, update.placed, left),
+        heartbeat=state.heartbeat if target is None else max(state.heartbeat or target, target),
+    )
+    state = _adapt_index(entry, state, record, int(left.figures.bytes.sum()))
+    tables.put("states", stream, drop_empty_layouts(tables, entry.id, state, left))
+    store.usage.put_down(tables, entry.id, slides=1)
+    return left
+
+
+def _adapt_index(entry: StreamEntry, state: StreamState, record: SlideEntry, total: int) -> StreamState:
+    """A stream that chooses its own index changes it when late rows show that arrival order is not expiry order."""
+    if not (entry.definition.index_auto and record.late and state.layout.index.name == "wave-insertion"):
+        return state
+    index, why = choose_index(entry.definition, late_rows=True)
+    return add_layout(state, entry.definition, index, why, now=record.at, total=total)

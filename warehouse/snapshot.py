@@ -94,7 +94,8 @@ class StreamSnapshot:
         now, floor = self.now, self.entry.definition.floor
         if now is not None and floor is not None and now - length < floor:
             raise WindowError(
-                f"stream {self.name!r} keeps rows only from {times.format_time(floor)} on, when its lifetime was lengthened; "
+                f"stream {self.name!r} keeps rows only from {times.format_time(floor)} on, "
+                "when its lifetime was lengthened; "
                 f"a window of {times.format_duration(length)} would not be complete before "
                 f"{times.format_time(floor + length)}"
             )

@@ -88,6 +88,13 @@ _CHANGES_KEPT = 8
 _MOST_SEGMENTS_NOTED = 256
 
 
+def exchange_segments(tables: Tables, stream: int, come: Iterable[Segment], gone: Sequence[Segment]) -> None:
+    """Put segments into the cells of a stream, and take those out that they replace."""
+    for segment in come:
+        tables.put("segments", catalog_key(stream, segment.id), segment)
+    retire_segments(tables, stream, gone)
+
+
 def retire_segments(tables: Tables, stream: int, replaced: Sequence[Segment]) -> None:
     """Take segments out of the cells; what they need on disk goes when no reader is left that may look at it."""
     gone: list[str] = []
@@ -100,8 +107,13 @@ def retire_segments(tables: Tables, stream: int, replaced: Sequence[Segment]) ->
             tables.put("files", file.encode(), replace(known, segments=known.segments - count))
     for segment in replaced:
         tables.delete("segments", catalog_key(stream, segment.id))
-    if replaced:
-        record = ReclaimEntry(stream=stream, segments=tuple(s.id for s in replaced), files=tuple(gone))
+    retire_files(tables, gone, stream, [segment.id for segment in replaced])
+
+
+def retire_files(tables: Tables, files: Sequence[str], stream: int = 0, segments: Sequence[int] = ()) -> None:
+    """Files, and directories of segments, that no record names any more; they go when no reader may look at them."""
+    if files or segments:
+        record = ReclaimEntry(stream=stream, segments=tuple(segments), files=tuple(files))
         tables.put("reclaim", catalog_key(tables.version, tables.allocate("reclaims")), record)
 
 
