@@ -77,7 +77,7 @@ def open_store(
         files=files,
         reader=reader,
         columns=columns,
-        copies=ScanCache(columns),
+        scan_cache=ScanCache(columns),
         clock=clock or wall_clock,
         sleep=sleep,
         randomness=randomness or random.SystemRandom(),
@@ -128,8 +128,8 @@ def _check_catalog(root: Path, folder: Path, begun: bool) -> None:
 
 def _read_marker(root: Path, marker: Path, given: Path | None) -> Path:
     try:
-        told = json.loads(marker.read_text())
-        version, recorded = int(told["format"]), told.get("catalog")
+        content = json.loads(marker.read_text())
+        version, recorded = int(content["format"]), content.get("catalog")
     except (ValueError, KeyError, TypeError):
         raise FormatError(
             f'{marker} is damaged; restore it from a copy, or write {{"format": {FORMAT}, "catalog": null}} into it'

@@ -62,16 +62,18 @@ def _check_schema(name: str, schema: pa.Schema) -> None:
 
 def _convert_intervals(reader: pa.RecordBatchReader, name: str) -> pa.RecordBatchReader:
     """The rows with durations for intervals, which are what SQL makes of a duration and files cannot hold."""
-    spans = [at for at, field in enumerate(reader.schema) if pa.types.is_interval(field.type)]
-    if not spans:
+    positions = [position for position, field in enumerate(reader.schema) if pa.types.is_interval(field.type)]
+    if not positions:
         return reader
     kind = pa.duration("us")
-    schema = pa.schema([f.with_type(kind) if at in spans else f for at, f in enumerate(reader.schema)])
+    schema = pa.schema([f.with_type(kind) if position in positions else f for position, f in enumerate(reader.schema)])
 
     def pieces() -> Iterator[pa.RecordBatch]:
         for batch in reader:
             try:
-                columns = [to_durations(c, kind) if at in spans else c for at, c in enumerate(batch.columns)]
+                columns = [
+                    to_durations(c, kind) if position in positions else c for position, c in enumerate(batch.columns)
+                ]
             except pa.ArrowInvalid as error:
                 raise SchemaError(f"table {name!r}: {error}; nothing was stored") from None
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -93,13 +95,13 @@ def drop_table(store: Store, name: str) -> None:
 
 def find_table(tables: Tables, name: str) -> TableEntry:
     """A table's record, or an error that names the tables there are."""
-    found: TableEntry | None = tables.get("tables", name.encode())
-    if found is None:
-        names = [at.decode() for at, _ in tables.raw_items("tables")]
+    table: TableEntry | None = tables.get("tables", name.encode())
+    if table is None:
+        names = [key.decode() for key, _ in tables.raw_items("tables")]
         raise UnknownTableError(
             f"there is no table {name!r}; {'the tables are ' + ', '.join(names) if names else 'there is none'}"
         )
-    return found
+    return table
 
 
 def _check_free(tables: Tables, name: str) -> None:
@@ -116,12 +118,12 @@ def _check_fits(tables: Tables, name: str, schema: pa.Schema) -> None:
     views = _views_of(tables, name)
     if old is None or not views:
         return
-    known = {field.name: field.type for field in pa.ipc.read_schema(pa.py_buffer(old.schema_bytes))}
-    wanted = {field.name: field.type for field in schema}
-    if known != wanted:
+    old_types = {field.name: field.type for field in pa.ipc.read_schema(pa.py_buffer(old.schema_bytes))}
+    new_types = {field.name: field.type for field in schema}
+    if old_types != new_types:
         raise InUseError(
             f"table {name!r} is joined by the views {', '.join(views)}, so its columns must stay "
-            f"{', '.join(f'{column} {kind}' for column, kind in known.items())}; drop the views first"
+            f"{', '.join(f'{column} {kind}' for column, kind in old_types.items())}; drop the views first"
         )
 
 

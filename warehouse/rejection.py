@@ -1,4 +1,4 @@
-"""Which rows are not taken and why, and writing them chunk by chunk, so that memory does not grow with their number."""
+"""Which rows an append does not take and why, and writing them chunk by chunk, so that memory stays bounded."""
 
 from typing import Any
 

@@ -1,19 +1,15 @@
-"""Changing a stream's layout or search key while it is read and written.
+"""Relayouts: a stream gets another layout or search key while it is read and written.
 
-From the commit of a change on, appends are cut for the new layout; what lies in older ones is answered from there until
-it expires or a step (see `moving`) has moved it.
-
-Moving what is stored from older layouts into the current one, in steps of bounded size.
-
-A step reads some segments, puts their live rows in the order of the current layout, and replaces them, all in one
-transaction; a crash leaves all of it or nothing, and the next step goes on from what the catalog says.
+From the commit of the change on, appends are written for the new layout; rows in older layouts are read from there
+until they expire or a step has moved them. A step moves a bounded number of bytes in one transaction, so a crash leaves
+all of it or nothing.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from dataclasses import replace as changed
+from dataclasses import replace as replaced
 from itertools import groupby
 
 import pyarrow as pa
@@ -39,12 +35,12 @@ from windrow.segment_files import CHUNK_BYTES, Placement, StagedFile, StagedWrit
 from windrow.store import Store
 
 STEP_BYTES = 64 << 20
-"""What one step moves unless told otherwise."""
+"""Bytes that one step moves by default."""
 
 
 @dataclass(frozen=True)
 class LayoutContents:
-    """A stream and what lies in its layouts."""
+    """A stream and the segments in its layouts."""
 
     entry: StreamEntry
     state: StreamState
@@ -69,14 +65,14 @@ class LayoutContents:
 
 @dataclass(frozen=True)
 class SlideRelayout:
-    """What a slide moved besides."""
+    """What a slide moved between layouts."""
 
     relayout_bytes: int = 0
     relayout_problem: str | None = None
 
 
 def read_layout_contents(store: Store, tables: Tables, stream: str) -> LayoutContents:
-    """What lies in the layouts of a stream, out of an open transaction."""
+    """Read the layouts of a stream and their segments in a transaction."""
     entry, state = find_stream(tables, stream)
     spooled = 0
     if len(state.layouts) > 1:
@@ -89,7 +85,7 @@ def read_layout_contents(store: Store, tables: Tables, stream: str) -> LayoutCon
 
 
 def move_after_slide(store: Store, stream: str) -> SlideRelayout:
-    """What a slide moves besides, under the lock that it holds. The slide is committed: nothing here may undo it."""
+    """Move rows after a slide, under its lock. The slide is committed, so a failure here is only reported."""
     change = store.catalog.read(lambda tables: find_stream(tables, stream)[1].relayout)
     if change is None or not change.budget:
         return SlideRelayout()
@@ -108,42 +104,42 @@ def move_step(store: Store, stream: str, budget: int) -> int:
         stream: Its name.
         budget: Bytes to move at most; a segment is moved whole, so one that is larger is moved all the same.
     """
-    stock = store.catalog.read(lambda tables: read_layout_contents(store, tables, stream))
-    chosen = _choose_segments(stock.older, budget)
+    contents = store.catalog.read(lambda tables: read_layout_contents(store, tables, stream))
+    chosen = _choose_segments(contents.older, budget)
     if not chosen:
         return 0
     store.files.reach("relayout.planned")
-    staged = _write_rows(store, stock, chosen)
+    staged = _write_rows(store, contents, chosen)
     folder = store.stream_folder(stream) / "segments"
     names = publish_files(store, [staged] if staged else [], folder, "relayout")
     ready = find_reclaimable(store)
     remove_files(store, ready)
     store.files.reach("relayout.committing")
     with store.publishing(names) as tables:
-        _record(tables, stock, chosen, record_placed(tables, stock.entry.id, staged))
+        _record(tables, contents, chosen, record_placed(tables, contents.entry.id, staged))
         forget_reclaimed(store, tables, ready)
     store.files.reach("relayout.committed")
     return sum(segment.bytes for segment in chosen)
 
 
 def _choose_segments(older: list[Segment], budget: int) -> list[Segment]:
-    """What to move: files whose rows live longest first, since the others soon leave by themselves."""
+    """The segments to move: of files whose rows live longest first, since others soon expire anyway."""
     files: dict[str, list[Segment]] = {}
     for segment in older:
         files.setdefault(segment.file, []).append(segment)
-    found: list[Segment] = []
-    for own in sorted(files.values(), key=lambda own: -max(segment.max_exp for segment in own)):
-        for segment in own:
-            if found and segment.bytes > budget:
-                return found
-            found.append(segment)
+    chosen: list[Segment] = []
+    for segments in sorted(files.values(), key=lambda segments: -max(segment.max_exp for segment in segments)):
+        for segment in segments:
+            if chosen and segment.bytes > budget:
+                return chosen
+            chosen.append(segment)
             budget -= segment.bytes
-    return found
+    return chosen
 
 
-def _write_rows(store: Store, stock: LayoutContents, chosen: list[Segment]) -> StagedFile | None:
+def _write_rows(store: Store, contents: LayoutContents, chosen: list[Segment]) -> StagedFile | None:
     """Write the live rows of segments in the order of the current layout, a chunk of each insertion row at a time."""
-    entry, layout, model = stock.entry, stock.state.layout, stock.entry.definition.model
+    entry, layout, model = contents.entry, contents.state.layout, contents.entry.definition.model
     partitioner = layout.partitioner()
     drafts: list[SegmentDraft] = []
     placements: list[Placement] = []
@@ -151,22 +147,24 @@ def _write_rows(store: Store, stock: LayoutContents, chosen: list[Segment]) -> S
         output = file.write_segments(entry, layout, entry.definition.stored_schema)
         by_row = sorted(chosen, key=lambda segment: (partitioner.row(segment.last_slide), segment.last_slide))
         for row, group in groupby(by_row, key=lambda segment: partitioner.row(segment.last_slide)):
-            for rows, first, last in _read_chunks(store, stock, list(group)):
+            for rows, first, last in _read_chunks(store, contents, list(group)):
                 ts, _ = model.times(rows)
                 exp, _ = model.expiries(rows, ts)
                 seq = rows.column(SEQ).to_numpy()
                 batch = sort_into_segments(rows.drop_columns([SEQ]), model, partitioner, ts, exp, seq)
                 start = output.rows
                 batch.write(output)
-                drafts += [changed(draft, start=draft.start + start) for draft in batch.cuts]
+                drafts += [replaced(draft, start=draft.start + start) for draft in batch.cuts]
                 placements += [Placement(layout.id, row, first, last)] * len(batch.cuts)
         return file.seal(drafts, placements=placements) if drafts else None
 
 
-def _read_chunks(store: Store, stock: LayoutContents, segments: list[Segment]) -> Iterator[tuple[pa.Table, int, int]]:
+def _read_chunks(
+    store: Store, contents: LayoutContents, segments: list[Segment]
+) -> Iterator[tuple[pa.Table, int, int]]:
     """The live rows of segments with absolute sequences, in tables of bounded size, and which slides took them in."""
-    definition = stock.entry.definition
-    slide = None if stock.viewed else stock.state.slide
+    definition = contents.entry.definition
+    slide = None if contents.viewed else contents.state.slide
     now = None if slide is None else definition.model.slot_end(slide)
     schema = definition.stored_schema
     pending: list[pa.Table] = []
@@ -183,18 +181,18 @@ def _read_chunks(store: Store, stock: LayoutContents, segments: list[Segment]) -
         yield pa.concat_tables(pending).combine_chunks(), first, last
 
 
-def _record(tables: Tables, stock: LayoutContents, chosen: list[Segment], placed: list[Segment]) -> None:
-    stream = stock.entry.id
+def _record(tables: Tables, contents: LayoutContents, chosen: list[Segment], placed: list[Segment]) -> None:
+    stream = contents.entry.id
     exchange_segments(tables, stream, placed, chosen)
-    left = stock.segments.changed({segment.id for segment in chosen}, placed)
+    remaining = contents.segments.changed({segment.id for segment in chosen}, placed)
     # Read again: appends may have changed it since we looked.
-    _, state = find_stream(tables, stock.entry.definition.name)
+    _, state = find_stream(tables, contents.entry.definition.name)
     change = state.relayout
     if change is not None:
         change = replace(change, moved=change.moved + sum(segment.bytes for segment in chosen))
-    torn = find_torn_files(state.torn, chosen, (), left)
+    torn = find_torn_files(state.torn, chosen, (), remaining)
     state = replace(note_change(state, tables.version, placed, chosen), torn=torn, relayout=change)
-    tables.put("states", catalog_key(stream), drop_empty_layouts(tables, stream, state, left))
+    tables.put("states", catalog_key(stream), drop_empty_layouts(tables, stream, state, remaining))
 
 
 MOVE_CHOICES = (False, "steps", "now")
@@ -267,17 +265,17 @@ def _change_layout(
     auto: bool,
     why: str,
 ) -> None:
-    stock = read_layout_contents(store, tables, stream)
-    entry, state = stock.entry, stock.state
+    contents = read_layout_contents(store, tables, stream)
+    entry, state = contents.entry, contents.state
     definition, wanted, why = _resolve_change(entry.definition, state, index, key, why)
     definition = replace(definition, index_auto=definition.index_auto or auto)
     if definition.key != entry.definition.key or wanted != state.layout.index:
-        total = sum(segment.bytes for segment in stock.segments) + _spooled_bytes(tables, entry.id)
+        total = sum(segment.bytes for segment in contents.segments) + _spooled_bytes(tables, entry.id)
         state = add_layout(state, definition, wanted, why, now=store.clock(), total=total, budget=budget)
     elif state.relayout is not None:
         state = replace(state, relayout=replace(state.relayout, budget=budget))
     tables.put("streams", stream.encode(), replace(entry, definition=definition))
-    tables.put("states", catalog_key(entry.id), drop_empty_layouts(tables, entry.id, state, stock.segments))
+    tables.put("states", catalog_key(entry.id), drop_empty_layouts(tables, entry.id, state, contents.segments))
 
 
 def _spooled_bytes(tables: Tables, stream: int) -> int:
@@ -301,7 +299,7 @@ def _resolve_change(
 
 
 def with_key(definition: StreamDefinition, key: tuple[str, ...]) -> StreamDefinition:
-    """A definition with another search key; batches go on being told apart by the first one."""
+    """A definition with another search key; batches are still recognised by the first one."""
     if key == definition.key:
         return definition
     first = definition.key if definition.first_key is None else definition.first_key
@@ -312,8 +310,8 @@ def cancel_relayout(store: Store, stream: str, timeout: float = 60.0) -> Relayou
     """Go back to the layout and key before the change; what was moved already leaves the new one by expiring."""
     with disk_errors(f"changing the layout of stream {stream!r}"), hold_stream_lock(store, stream, timeout):
         with store.catalog.write() as tables:
-            stock = read_layout_contents(store, tables, stream)
-            entry, state, change = stock.entry, stock.state, stock.state.relayout
+            contents = read_layout_contents(store, tables, stream)
+            entry, state, change = contents.entry, contents.state, contents.state.relayout
             if change is None:
                 raise DefinitionError(f"no change of layout of stream {stream!r} is under way; there is none to cancel")
             if change.previous is None:
@@ -322,13 +320,13 @@ def cancel_relayout(store: Store, stream: str, timeout: float = 60.0) -> Relayou
                     "alter the lifetime instead"
                 )
             back = change.previous
-            total = sum(segment.bytes for segment in stock.segments if segment.layout != back.id)
+            total = sum(segment.bytes for segment in contents.segments if segment.layout != back.id)
             undone = replace(change, previous=state.layout, started=store.clock(), total=total, moved=0, budget=0)
             others = tuple(layout for layout in state.layouts if layout.id != back.id)
             state = replace(state, layouts=(*others, back), relayout=undone)
             definition = with_key(entry.definition, back.key)
             tables.put("streams", stream.encode(), replace(entry, definition=definition))
-            tables.put("states", catalog_key(entry.id), drop_empty_layouts(tables, entry.id, state, stock.segments))
+            tables.put("states", catalog_key(entry.id), drop_empty_layouts(tables, entry.id, state, contents.segments))
         store.files.reach("relayout.committed")
     return read_relayout_report(store, stream)
 
@@ -360,7 +358,7 @@ def move_all(
             step = move_step(store, stream, budget)
         moved += step
         steps = None if steps is None else steps - 1
-        report = changed(
+        report = replaced(
             read_relayout_report(store, stream),
             moved_bytes=before.moved_bytes + moved,
             total_bytes=before.total_bytes,
@@ -378,16 +376,16 @@ def read_relayout_report(store: Store, stream: str) -> RelayoutReport:
     return store.catalog.read(lambda tables: make_relayout_report(read_layout_contents(store, tables, stream)))
 
 
-def make_relayout_report(stock: LayoutContents) -> RelayoutReport:
-    """The same, of what was looked at."""
-    state, change = stock.state, stock.state.relayout
+def make_relayout_report(contents: LayoutContents) -> RelayoutReport:
+    """The report of a stream whose layouts were read."""
+    state, change = contents.state, contents.state.relayout
     return RelayoutReport(
-        stream=stock.entry.definition.name,
+        stream=contents.entry.definition.name,
         index=str(state.layout.index),
-        key=stock.entry.definition.key,
+        key=contents.entry.definition.key,
         why=state.layout.why,
         moved_bytes=0 if change is None else change.moved,
-        left_bytes=stock.left,
+        left_bytes=contents.left,
         total_bytes=0 if change is None else change.total,
         budget=0 if change is None else change.budget,
         can_cancel=change is not None and change.previous is not None,

@@ -81,7 +81,7 @@ class StagedWriter:
 
     def write_segments(self, entry: StreamEntry, layout: Layout, schema: pa.Schema) -> SegmentFileWriter:
         """What takes the sorted rows of a stream's segments."""
-        encodings = self._store.judges[entry.id]
+        encodings = self._store.encodings[entry.id]
         row_group_bytes, key = layout.index.row_group_bytes, entry.definition.key
         self._output = SegmentFileWriter(self.sink, schema, row_group_bytes, key, encodings)
         return self._output

@@ -1,7 +1,7 @@
-"""The slide: one transaction that takes spooled rows in, lets expired ones go, maintains cells and moves the clock.
+"""The slide: one transaction that takes in spooled rows, removes expired ones, maintains cells and moves the clock.
 
-Merging and writing happen under the stream's own lock and outside LMDB; a slide that fails or is killed anywhere leaves
-the previous state, because nothing it wrote is named before its commit.
+Merges are written under the stream's own lock and outside LMDB. A slide that fails or is killed at any point leaves the
+previous state, because no record names what it wrote before its commit.
 """
 
 import datetime as dt
@@ -36,6 +36,7 @@ from windrow.store import Store
 from windrow.times import format_duration, format_time, to_datetime
 
 SLIDES_KEPT = 4096
+"""Slides of a stream that stay on record."""
 
 
 @dataclass(frozen=True)
@@ -72,19 +73,20 @@ class SlideReport:
 
 
 _REPORTED = tuple(set(SlideEntry.__struct_fields__) & set(SlideReport.__dataclass_fields__) - {"now", "seconds"})
+"""Figures that the report of a slide takes from its record."""
 _COUNTS = ("inserted", "expired", "late", "touched", "rebuilt", "dropped", "bytes_written")
 
 
 @dataclass(frozen=True)
 class SlideInput:
-    """What a slide sees before it begins."""
+    """What a slide reads from the catalog before it begins."""
 
     entry: StreamEntry
     state: StreamState
     progress: SourceProgress
     spooled: dict[int, SpoolEntry]
     segments: Manifest
-    followers: tuple[SlideHook, ...]
+    hooks: tuple[SlideHook, ...]
 
 
 class Slide:
@@ -96,7 +98,7 @@ class Slide:
         target: Slide to the last slot end at or before this time; None: as far as the sources allow.
         force: Slide even if a declared source is behind.
         timeout: Seconds to wait for another slide of the stream.
-        followers: What may have to change in the same transaction.
+        hooks: What may have to change in the same transaction.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class Slide:
         target: int | None,
         force: bool,
         timeout: float,
-        followers: Sequence[SlideHook] = (),
+        hooks: Sequence[SlideHook] = (),
     ) -> None:
         store.check_writable()
         self.store = store
@@ -114,7 +116,7 @@ class Slide:
         self.target = target
         self.force = force
         self.timeout = timeout
-        self.followers = followers
+        self.hooks = hooks
 
     def run(self) -> SlideReport:
         """Slide, and report."""
@@ -130,12 +132,12 @@ class Slide:
 
     def _slide(self, started: float) -> SlideReport:
         store = self.store
-        look = store.catalog.read(self._look)
-        model, state = look.entry.definition.model, look.state
-        reached = self._reach(look)
+        inputs = store.catalog.read(self._read_inputs)
+        model, state = inputs.entry.definition.model, inputs.state
+        reached = self._choose_target(inputs)
         slot = None if reached is None else model.last_slot(reached)
         if slot is None or (state.slide is not None and slot <= state.slide):
-            return self._unmoved(look, started)
+            return self._report_unmoved(inputs, started)
         now = model.slot_end(slot)
         update = plan_update(
             slot,
@@ -143,79 +145,77 @@ class Slide:
             now,
             state.ordinal + 1,
             {layout.id: layout.partitioner() for layout in state.layouts},
-            [look.spooled[number].segments for number in sorted(look.spooled)],
-            look.segments,
+            [inputs.spooled[number].segments for number in sorted(inputs.spooled)],
+            inputs.segments,
             state.bucket,
-            store.catalog.read(lambda tables: find_removal_limit(tables, look.followers, look.entry, slot))
-            if look.followers
+            store.catalog.read(lambda tables: find_removal_limit(tables, inputs.hooks, inputs.entry, slot))
+            if inputs.hooks
             else None,
         )
         loose = {layout.id for layout in state.layouts if layout.loose}
         update.merges = [task for task in update.merges if task.cell[0] not in loose]
         store.files.reach("slide.planned")
-        placed, kinds = tuple(update.placed), tuple(self.followers)
-        moving = SlideContext(
-            look.entry, state, slot, now, state.ordinal + 1, placed, look.segments, kinds, self.timeout,
-            tuple(look.spooled),
+        placed, hooks = tuple(update.placed), tuple(self.hooks)
+        context = SlideContext(
+            inputs.entry, state, slot, now, state.ordinal + 1, placed, inputs.segments, hooks, self.timeout,
+            tuple(inputs.spooled),
         )  # fmt: skip
-        with prepare_contributions(store, look.followers, moving) as contributions:
-            record = self._commit(look, update, now, contributions, started)
+        with prepare_contributions(store, inputs.hooks, context) as contributions:
+            record = self._commit(inputs, update, now, contributions, started)
         figures = {name: getattr(record, name) for name in _REPORTED}
         seconds = time.perf_counter() - started
         return SlideReport(stream=self.stream, now=to_datetime(now), seconds=seconds, moved=True, **figures)
 
     def _commit(
         self,
-        look: SlideInput,
+        inputs: SlideInput,
         update: UpdatePlan,
         now: int,
         contributions: Sequence[Contribution],
         started: float,
     ) -> SlideEntry:
-        """Write the merges, then put everything down in one transaction."""
-        store, definition, entry, state = self.store, look.entry.definition, look.entry, look.state
+        """Write the merges, then record everything in one transaction."""
+        store, definition, entry, state = self.store, inputs.entry.definition, inputs.entry, inputs.state
         merged = write_merges(store, entry, state, update, now)
         folder = store.stream_folder(self.stream) / "segments"
         names = publish_files(store, [merged] if merged else [], folder, "slide")
         record = make_slide_entry(
-            store, state, update, now, [spooled.events for spooled in look.spooled.values()], merged,
+            store, state, update, now, [spooled.events for spooled in inputs.spooled.values()], merged,
             written=[merged] if merged else [],
             seconds=time.perf_counter() - started,
-            missing=look.progress.excluded + (look.progress.waiting_for(now) if definition.sources else ()),
-            spoken_for=look.progress.spoken_for(now),
+            missing=inputs.progress.excluded + (inputs.progress.waiting_for(now) if definition.sources else ()),
+            spoken_for=inputs.progress.spoken_for(now),
         )  # fmt: skip
         store.files.reach("slide.committing")
         removal = begin_removal(store)
         files = [file for contribution in contributions for file in contribution.files]
         with store.publishing([*names, *files]) as tables:
-            for number in look.spooled:
+            for number in inputs.spooled:
                 tables.delete("spool", catalog_key(entry.id, number))
-            left = record_slide(store, tables, entry, look.segments, update, record, merged, self.target)
+            segments = record_slide(store, tables, entry, inputs.segments, update, record, merged, self.target)
             for contribution in contributions:
                 contribution.commit(tables)
             forget_reclaimed(store, tables, removal.ready)
             version = tables.version
-        store.manifests[entry.id] = version, left
+        store.manifests[entry.id] = version, segments
         removal.finish()
         store.files.reach("slide.committed")
         return record
 
-    def _look(self, tables: Tables) -> SlideInput:
+    def _read_inputs(self, tables: Tables) -> SlideInput:
         entry, state = find_stream(tables, self.stream)
         stream = catalog_key(entry.id)
-        sources = {at[len(stream) :].decode(): record for at, record in tables.items("sources", stream)}
-        spooled = {decode_last_int(at): record for at, record in tables.items("spool", stream)}
+        sources = {key[len(stream) :].decode(): record for key, record in tables.items("sources", stream)}
+        spooled = {decode_last_int(key): record for key, record in tables.items("spool", stream)}
         segments = load_segments(self.store, tables, entry.id, state)
-        followers = tuple(follower for follower in self.followers if follower.concerns(tables, entry.id))
-        return SlideInput(
-            entry, state, compute_progress(entry.definition, state, sources), spooled, segments, followers
-        )
+        hooks = tuple(hook for hook in self.hooks if hook.applies_to(tables, entry.id))
+        return SlideInput(entry, state, compute_progress(entry.definition, state, sources), spooled, segments, hooks)
 
-    def _reach(self, look: SlideInput) -> int | None:
-        """How far the clock goes: what the sources allow, or what was asked for and nothing forbids."""
+    def _choose_target(self, inputs: SlideInput) -> int | None:
+        """The time to slide to: as far as the sources allow, or what the user asked for, if nothing forbids it."""
         if self.target is None:
-            return look.progress.upto
-        definition, model = look.entry.definition, look.entry.definition.model
+            return inputs.progress.upto
+        definition, model = inputs.entry.definition, inputs.entry.definition.model
         if self.target > self.store.clock() + definition.max_ahead:
             raise ClockError(
                 f"stream {self.stream!r} cannot slide to {format_time(self.target)}: that is more than max_ahead "
@@ -223,16 +223,16 @@ class Slide:
                 "and would expire rows before their time"
             )
         end = model.slot_end(model.last_slot(self.target))
-        if definition.sources and not self.force and look.progress.waiting_for(end):
-            raise behind_error(definition, look.progress, end)
+        if definition.sources and not self.force and inputs.progress.waiting_for(end):
+            raise behind_error(definition, inputs.progress, end)
         return end
 
-    def _unmoved(self, look: SlideInput, started: float) -> SlideReport:
-        slide = look.state.slide
-        now = None if slide is None else to_datetime(look.entry.definition.model.slot_end(slide))
+    def _report_unmoved(self, inputs: SlideInput, started: float) -> SlideReport:
+        slide = inputs.state.slide
+        now = None if slide is None else to_datetime(inputs.entry.definition.model.slot_end(slide))
         figures: dict[str, Any] = {"slide": slide, "previous": slide, **dict.fromkeys(_COUNTS, 0)}
         seconds = time.perf_counter() - started
-        waiting = look.progress.waiting_for() if self.target is None else ()
+        waiting = inputs.progress.waiting_for() if self.target is None else ()
         return SlideReport(stream=self.stream, now=now, seconds=seconds, moved=False, waiting_for=waiting, **figures)
 
 
@@ -315,7 +315,7 @@ def record_slide(
     merged: StagedFile | None,
     target: int | None = None,
 ) -> Manifest:
-    """Put a slide down: what it placed, what goes, the stream's new state; gives what is then in the cells.
+    """Record a slide: segments that it placed and replaced, and the stream's new state; gives the segments afterwards.
 
     Args:
         store: The warehouse.
@@ -328,16 +328,16 @@ def record_slide(
         target: The time that the user asked it to slide to.
     """
     stream = catalog_key(entry.id)
-    come, gone = [*update.kept(), *record_placed(tables, entry.id, merged)], update.replaced()
-    exchange_segments(tables, entry.id, come, gone)
+    added, replaced_segments = [*update.kept(), *record_placed(tables, entry.id, merged)], update.replaced()
+    exchange_segments(tables, entry.id, added, replaced_segments)
     tables.put("slides", stream + catalog_key(record.ordinal), record)
     tables.delete("slides", stream + catalog_key(record.ordinal - SLIDES_KEPT))
     # Read again: appends may have changed it since we looked.
     _, state = find_stream(tables, entry.definition.name)
-    left = segments.changed({segment.id for segment in gone}, come)
+    remaining = segments.changed({segment.id for segment in replaced_segments}, added)
     rewritten = [segment for task in update.merges for segment in task.segments]
     state = replace(
-        note_change(state, tables.version, come, gone),
+        note_change(state, tables.version, added, replaced_segments),
         slide=record.slide,
         ordinal=record.ordinal,
         missing=record.missing,
@@ -346,13 +346,13 @@ def record_slide(
         expired=state.expired + record.expired,
         late=state.late + record.late,
         bucket=update.bucket,
-        torn=find_torn_files(state.torn, rewritten, update.placed, left),
+        torn=find_torn_files(state.torn, rewritten, update.placed, remaining),
         heartbeat=state.heartbeat if target is None else max(state.heartbeat or target, target),
     )
-    state = _adapt_index(entry, state, record, int(left.figures.bytes.sum()))
-    tables.put("states", stream, drop_empty_layouts(tables, entry.id, state, left))
-    store.usage.put_down(tables, entry.id, slides=1)
-    return left
+    state = _adapt_index(entry, state, record, int(remaining.figures.bytes.sum()))
+    tables.put("states", stream, drop_empty_layouts(tables, entry.id, state, remaining))
+    store.usage.record(tables, entry.id, slides=1)
+    return remaining
 
 
 def _adapt_index(entry: StreamEntry, state: StreamState, record: SlideEntry, total: int) -> StreamState:

@@ -1,10 +1,6 @@
 """The front door: `Warehouse`, over one directory. Every method is a thin step into the module that does the work.
 
-The part of the front door through which a live stream is changed.
-
-What follows streams: synopses, views and periodic queries, each kind loaded when a stream has one.
-
-Waiting for a stream's clock, whoever moves it.
+Here, too, is the list of slide hooks, each of which is imported when a stream needs it.
 """
 
 import random

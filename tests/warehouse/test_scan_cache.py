@@ -52,7 +52,7 @@ def live(rows: list[dict[str, Any]], now: int) -> list[tuple[Any, ...]]:
 def test_every_scan_of_a_sliding_window_gives_its_live_rows(
     path: Path, index: tuple[str, int, int], alone: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "_ALONE_BYTES", alone)
+    monkeypatch.setattr(scan, "_SERIAL_COPY_BYTES", alone)
     monkeypatch.setattr(scan, "_UNIT_BYTES", 8 << 10)  # many units of a few rows
     choice, rows, kept = random.Random(7), list[dict[str, Any]](), 0
     with recorded_history.open_warehouse(path) as wh:
@@ -73,7 +73,7 @@ def test_every_scan_of_a_sliding_window_gives_its_live_rows(
             half = [row for row in expected if row[0] > now - 2 * DELTA]
             assert bag(wh.scan(S, window=2 * SLOT).read_all()) == half
             earlier.append((wh.scan(S).read_all(), expected))
-            kept = max(kept, wh._store.copies.bytes)
+            kept = max(kept, wh._store.scan_cache.bytes)
         for found, expected in earlier:
             assert bag(found) == expected, "an answer that was given stays as it is"
         assert kept > 0
@@ -84,13 +84,13 @@ def test_what_lies_open_in_files_is_kept_for_its_offsets_alone(path: Path, monke
     monkeypatch.setattr(scan, "_SHARED_BYTES", 8 << 10)
     monkeypatch.setattr(scan, "_BATCH_BYTES", 0)
     choice, rows, made = random.Random(11), list[dict[str, Any]](), list[tuple[str, int]]()
-    read = scan.read_group
+    read = scan.read_row_group
 
     def counted(file: str, start: int, *rest: Any) -> pa.RecordBatch | None:
         made.append((file, start))
         return read(file, start, *rest)
 
-    monkeypatch.setattr(scan, "read_group", counted)
+    monkeypatch.setattr(scan, "read_row_group", counted)
     with recorded_history.open_warehouse(path) as wh:
         create(wh, windrow.Index("round-robin", 2, 2, row_group_bytes=256 << 10))
         earlier: list[tuple[pa.Table, list[tuple[Any, ...]]]] = []
@@ -105,7 +105,7 @@ def test_what_lies_open_in_files_is_kept_for_its_offsets_alone(path: Path, monke
             wh.slide(S, to=when(now))
             rows += fresh
             expected = live(rows, now)
-            before = wh._store.copies.bytes
+            before = wh._store.scan_cache.bytes
             for _ in range(3):
                 found = wh.scan(S).read_all()
                 assert bag(found) == expected
@@ -115,13 +115,13 @@ def test_what_lies_open_in_files_is_kept_for_its_offsets_alone(path: Path, monke
             else:
                 made.clear()
                 assert before == 0
-                assert 0 < wh._store.copies.bytes < found.nbytes / 8, "only offsets and times are memory of its own"
+                assert 0 < wh._store.scan_cache.bytes < found.nbytes / 8, "only offsets and times are memory of its own"
         for found, expected in earlier:
             assert bag(found) == expected, "an answer that was given stays as it is"
         wh.slide(S, to=when(now + 20 * DELTA))
         wh.slide(S, to=when(now + 21 * DELTA))
         assert wh.scan(S).read_all().num_rows == 0
-        assert wh._store.copies.bytes == 0, "nothing holds files that are gone"
+        assert wh._store.scan_cache.bytes == 0, "nothing holds files that are gone"
 
 
 def test_nothing_is_kept_where_columns_are_not(path: Path) -> None:
@@ -132,4 +132,4 @@ def test_nothing_is_kept_where_columns_are_not(path: Path) -> None:
         wh.slide(S, to=when(BASE + DELTA))
         for _ in range(3):
             assert bag(wh.scan(S).read_all()) == live(rows, BASE + DELTA)
-        assert wh._store.copies.bytes == 0
+        assert wh._store.scan_cache.bytes == 0
