@@ -25,7 +25,7 @@ def start_pin_keeper(snapshot: "Snapshot", micros: int) -> None:
     store = snapshot.store
     if not store.catalog.writable:
         return
-    pin = pins.pin_path(store.pins.folder, snapshot.version, store.unique())
+    pin = pins.pin_path(store.pins.folder, snapshot.version, store.unique_name())
     # -P keeps the folder of this file off the import path, where it would come before the standard library.
     command = [sys.executable, "-P", str(Path(__file__)), str(pin), str(os.getppid()), str(micros / 1e6)]
     started = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)

@@ -1,4 +1,4 @@
-"""Advice: what was measured of a stream, given to the advisor of `indexes`, and told in words.
+"""Advice on layouts and search keys: measures the workload of a stream and compares layouts by the cost model.
 
 A stream with ``index="auto"`` follows the advice by itself, seldom and only where it is clearly better.
 """
@@ -25,11 +25,13 @@ CLEARLY_BETTER_SHARE = 0.75
 FIRST_REVIEW, REVIEW_INTERVAL = 64, 512
 """Slides after which a stream that chooses for itself looks at the advice, and then how often."""
 _MEASURED_SLIDES = 64
-"""Slides whose sizes are looked at."""
+"""Slides over which rows, files and lifetimes are measured."""
 _KEY_SHARE = 0.5
 """The share of filtering queries that must compare a column before it is worth being the search key."""
 _FEW_QUERIES = 20
+"""Comparisons that must have been counted before another search key is advised."""
 _LARGE_GROUPS, _LARGE_BATCH = 4 << 20, 16 << 20
+"""Bytes of row groups that are advised for streams that are only scanned, and of the batches from which on."""
 
 
 @dataclass(frozen=True)
@@ -66,28 +68,28 @@ class _Measurements:
 
 def advise(store: Store, stream: str, among: Iterable[Index] | None = None) -> Advice:
     """Compare layouts for what was measured of a stream; see `Warehouse.advise`."""
-    look = store.catalog.read(lambda tables: _read_measurements(store, tables, stream))
-    if not look.slides or not look.state.inserted:
+    measured = store.catalog.read(lambda tables: _read_measurements(store, tables, stream))
+    if not measured.slides or not measured.state.inserted:
         raise WindowError(f"stream {stream!r} has taken in no rows yet; there is nothing to go by")
-    workload = measure_workload(look)
-    slots = look.entry.definition.lifetime_slots
-    current = look.state.layout.index
+    workload = measure_workload(measured)
+    slots = measured.entry.definition.lifetime_slots
+    current = measured.state.layout.index
     indexes = list(dict.fromkeys([current, *(propose_layouts(workload, slots) if among is None else among)]))
-    found = compare_layouts(workload, slots, indexes)
-    own = next(each for each in found if each.index == current)
-    wanted, key_why = _choose_key(look)
+    estimates = compare_layouts(workload, slots, indexes)
+    own_estimate = next(estimate for estimate in estimates if estimate.index == current)
+    key, key_why = _choose_key(measured)
     large = not workload.probes and workload.scans > 0 and workload.batch_bytes >= _LARGE_BATCH
     return Advice(
         stream=stream,
         workload=workload,
-        current=own,
-        best=found[0],
-        alternatives=tuple(found),
-        key=wanted,
+        current=own_estimate,
+        best=estimates[0],
+        alternatives=tuple(estimates),
+        key=key,
         key_why=key_why,
         row_group_bytes=_LARGE_GROUPS if large else Index().row_group_bytes,
-        why=_explain_choice(workload, own, found[0]),
-        measured_slides=len(look.slides),
+        why=_explain_choice(workload, own_estimate, estimates[0]),
+        measured_slides=len(measured.slides),
     )
 
 
@@ -109,10 +111,10 @@ def follow_advice(store: Store, stream: str) -> bool:
 
     if store.read_only or not store.catalog.read(due):
         return False
-    found = advise(store, stream)
-    if found.clearly_better:
-        relayout(store, stream, found.best.index, auto=True, why=found.why)
-    return found.clearly_better
+    advice = advise(store, stream)
+    if advice.clearly_better:
+        relayout(store, stream, advice.best.index, auto=True, why=advice.why)
+    return advice.clearly_better
 
 
 def _read_measurements(store: Store, tables: Tables, stream: str) -> _Measurements:
@@ -127,66 +129,66 @@ def _read_measurements(store: Store, tables: Tables, stream: str) -> _Measuremen
 # -- measuring -------------------------------------------------------------------------------------------------------
 
 
-def measure_workload(look: _Measurements) -> Workload:
+def measure_workload(measured: _Measurements) -> Workload:
     """The workload of a stream, as the catalog has it."""
-    taken = np.array([slide.inserted for slide in look.slides], float)
+    taken = np.array([slide.inserted for slide in measured.slides], float)
     rows = float(taken.mean())
-    stored = sum(segment.rows for segment in look.segments)
-    row_bytes = sum(segment.bytes for segment in look.segments) / stored if stored else 100.0
-    usage = look.usage
+    stored = sum(segment.rows for segment in measured.segments)
+    row_bytes = sum(segment.bytes for segment in measured.segments) / stored if stored else 100.0
+    usage = measured.usage
     slides = max(1, usage.slides)
     return Workload(
         rows=max(1.0, rows),
         row_bytes=row_bytes,
-        lives=_measure_lifetimes(look),
+        lives=_measure_lifetimes(measured),
         spread=float(taken.std() / rows) if rows else 0.0,
-        files=_files_per_slide(look),
+        files=_files_per_slide(measured),
         probes=usage.probes / slides,
         scans=usage.scans / slides,
         probe_rows=usage.probe_rows / max(1, usage.probes),
     )
 
 
-def _files_per_slide(look: _Measurements) -> float:
+def _files_per_slide(measured: _Measurements) -> float:
     """Files that one slide takes in, by those that are still as they came."""
     files: dict[int, set[str]] = {}
-    for segment in look.segments:
+    for segment in measured.segments:
         if segment.first_slide == segment.last_slide and segment.seq_base:
             files.setdefault(segment.last_slide, set()).add(segment.file)
-    return float(np.mean([len(own) for own in files.values()])) if files else 1.0
+    return float(np.mean([len(names) for names in files.values()])) if files else 1.0
 
 
-def _measure_lifetimes(look: _Measurements) -> dict[int, float] | None:
+def _measure_lifetimes(measured: _Measurements) -> dict[int, float] | None:
     """How many slots rows live from the slide that took them in, with their shares."""
-    definition, slide = look.entry.definition, look.state.slide
+    definition, slide = measured.entry.definition, measured.state.slide
     if definition.longest_life is None:
         return None
     slots = definition.lifetime_slots or 1
-    found = _lifetimes_of_last_slides(look) or _lifetimes_of_stored_rows(look, slide or 0)
-    return found or {slots: 1.0}
+    shares = _lifetimes_of_last_slides(measured) or _lifetimes_of_stored_rows(measured, slide or 0)
+    return shares or {slots: 1.0}
 
 
-def _lifetimes_of_last_slides(look: _Measurements) -> dict[int, float]:
+def _lifetimes_of_last_slides(measured: _Measurements) -> dict[int, float]:
     """Of rows that lie as they were appended; what is missing of a slide has died at once."""
-    recent = {slide.slide: slide.inserted for slide in look.slides[-4:] if slide.inserted}
-    found: dict[int, float] = {}
-    for segment in look.segments:
+    recent = {slide.slide: slide.inserted for slide in measured.slides[-4:] if slide.inserted}
+    counts: dict[int, float] = {}
+    for segment in measured.segments:
         if segment.first_slide == segment.last_slide and segment.seq_base and segment.last_slide in recent:
             for slot, count in zip(*map(np.ndarray.tolist, unpack_histogram(segment.expiries)), strict=True):
                 life = max(1, slot - segment.last_slide)
-                found[life] = found.get(life, 0.0) + count
-    total, known = float(sum(recent.values())), sum(found.values())
-    if known < total / 2:
+                counts[life] = counts.get(life, 0.0) + count
+    total, counted = float(sum(recent.values())), sum(counts.values())
+    if counted < total / 2:
         return {}
-    if total > known:
-        found[1] = found.get(1, 0.0) + total - known
-    return {life: count / max(total, known) for life, count in sorted(found.items())}
+    if total > counted:
+        counts[1] = counts.get(1, 0.0) + total - counted
+    return {life: count / max(total, counted) for life, count in sorted(counts.items())}
 
 
-def _lifetimes_of_stored_rows(look: _Measurements, slide: int) -> dict[int, float]:
+def _lifetimes_of_stored_rows(measured: _Measurements, slide: int) -> dict[int, float]:
     """In a steady stream as many rows have r slots left as live r slots or more: differences are what we look for."""
     left: dict[int, float] = {}
-    for segment in look.segments:
+    for segment in measured.segments:
         for slot, count in zip(*map(np.ndarray.tolist, unpack_histogram(segment.expiries)), strict=True):
             if slot > slide:
                 left[slot - slide] = left.get(slot - slide, 0.0) + count
@@ -196,27 +198,27 @@ def _lifetimes_of_stored_rows(look: _Measurements, slide: int) -> dict[int, floa
     counts = np.array([left.get(slots, 0.0) for slots in range(1, longest + 2)])
     survived = np.maximum.accumulate(counts[::-1])[::-1]
     lives = np.maximum(0.0, survived[:-1] - survived[1:])
-    return {at + 1: float(share) for at, share in enumerate(lives / max(lives.sum(), 1e-9)) if share > 0}
+    return {position + 1: float(share) for position, share in enumerate(lives / max(lives.sum(), 1e-9)) if share > 0}
 
 
-def _choose_key(look: _Measurements) -> tuple[tuple[str, ...], str]:
+def _choose_key(measured: _Measurements) -> tuple[tuple[str, ...], str]:
     """The search key that queries ask for, and why."""
-    definition, filters = look.entry.definition, look.usage.filters
-    asked = sum(filters.values())
-    if asked < _FEW_QUERIES:
+    definition, filters = measured.entry.definition, measured.usage.filters
+    total = sum(filters.values())
+    if total < _FEW_QUERIES:
         return definition.key, "too few queries were counted to judge the search key"
     column, count = max(filters.items(), key=lambda item: item[1])
     by_key = filters.get(definition.key[0], 0) if definition.key else 0
     if definition.key[:1] == (column,):
-        return definition.key, f"{count / asked:.0%} of comparisons are by {column!r}, which is the search key"
+        return definition.key, f"{count / total:.0%} of comparisons are by {column!r}, which is the search key"
     schema = definition.schema
     if column not in schema.names or not native_keys.is_supported(schema.field(column).type):
         return definition.key, f"most comparisons are by {column!r}, which cannot be a search key"
-    if count < _KEY_SHARE * asked or count < 2 * by_key:
+    if count < _KEY_SHARE * total or count < 2 * by_key:
         return definition.key, f"no other column is compared much more often than {definition.key[:1]}"
     return (
         column,
-    ), f"{count / asked:.0%} of comparisons are by {column!r}, only {by_key / asked:.0%} by the search key"
+    ), f"{count / total:.0%} of comparisons are by {column!r}, only {by_key / total:.0%} by the search key"
 
 
 def _explain_choice(workload: Workload, current: Estimate, best: Estimate) -> str:

@@ -1,6 +1,7 @@
-"""Appending: rows become durable, sorted, cut by expiry column, and known to the catalog, all or nothing.
+"""Appends: rows become durable in the spool, sorted and split by expiry column, all of them or none.
 
-Rows that cannot be taken go to the rejected rows in the same transaction; memory is bounded by a chunk, not the batch.
+Rows that cannot be taken go to the rejected rows in the same transaction. Memory is bounded by a chunk, not by the
+batch.
 """
 
 import contextlib
@@ -21,26 +22,35 @@ from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.lookups import encode_batch_key, find_stream, refuse_view, resolve_source
 from windrow.catalog.records import (
     BatchEntry,
-    FileEntry,
     Layout,
-    ReclaimEntry,
     RejectedEntry,
     SourceEntry,
     SpoolEntry,
     StreamEntry,
     StreamState,
 )
+from windrow.catalog.segment_log import retire_files
 from windrow.definitions import check_label
 from windrow.errors import BatchConflictError, BusyError, UnknownStreamError
 from windrow.files import disk_errors
 from windrow.indexes.row_model import Int64s, RowModel
 from windrow.indexes.segment_builder import SortedBatch, number_arrivals, sort_into_segments
-from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.indexes.segments import Histogram, pack_histogram
 from windrow.layouts import recompute_expiries, with_layout, without_expiry_columns
 from windrow.native import rows as native_rows
-from windrow.rejection import RejectedFile, RejectedRowsWriter, classify_rows
-from windrow.segment_files import CHUNK_BYTES, CHUNK_ROWS, StagedFile, count_late_rows, make_segment, split_chunks
+from windrow.rejection import RejectedRowsWriter, classify_rows
+from windrow.segment_files import (
+    CHUNK_BYTES,
+    CHUNK_ROWS,
+    Placement,
+    StagedFile,
+    StagedWriter,
+    count_late_rows,
+    make_segment,
+    publish_files,
+    record_file,
+    split_chunks,
+)
 from windrow.slide_hooks import AppendContribution, PrepareAppend, SlideHook
 from windrow.store import Store
 
@@ -49,7 +59,7 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class AppendReport:
-    """What became of an append."""
+    """The outcome of an append."""
 
     stream: str
     source: str
@@ -85,7 +95,7 @@ class Append:
         stream: Its name.
         source: Which source the rows come from.
         batch_id: Makes the append idempotent.
-        followers: What may want its rows tallied.
+        hooks: What may add to the same transaction.
     """
 
     def __init__(
@@ -94,12 +104,12 @@ class Append:
         stream: str,
         source: str | None,
         batch_id: str | None,
-        followers: Sequence[SlideHook] = (),
+        hooks: Sequence[SlideHook] = (),
     ) -> None:
         store.check_writable()
         self.store = store
-        self._followers = [follower for follower in followers if follower.tally is not None]
-        self.entry, self.state, self._tally = store.catalog.read(lambda tables: self._look(tables, stream))
+        self._hooks = [hook for hook in hooks if hook.tally is not None]
+        self.entry, self.state, self._preparers = store.catalog.read(lambda tables: self._read_stream(tables, stream))
         refuse_view(self.entry, "appended to")
         self.definition = self.entry.definition
         self.model = self.definition.model
@@ -112,28 +122,28 @@ class Append:
         self.rejected = RejectedRowsWriter(store, self.source, self.batch_id)
         self._writing: list[tuple[Future[StagedFile], int]] = []
         self._staged: list[Path] = []
-        self._tallying: list[
+        self._contributing: list[
             tuple[StagedFile, Future[tuple[AppendContribution, ...]], Callable[[], tuple[AppendContribution, ...]]]
         ] = []
         self._directories: dict[int, bytes] = {}
         self._started = time.perf_counter()
         self._partitioner = self.layout.partitioner()
 
-    def _look(self, tables: Tables, stream: str) -> tuple[StreamEntry, StreamState, list[PrepareAppend]]:
+    def _read_stream(self, tables: Tables, stream: str) -> tuple[StreamEntry, StreamState, list[PrepareAppend]]:
         entry, state = find_stream(tables, stream)
-        concerned = (follower for follower in self._followers if follower.concerns(tables, entry.id))
-        return entry, state, [follower.tally() for follower in concerned if follower.tally is not None]
+        applying = (hook for hook in self._hooks if hook.applies_to(tables, entry.id))
+        return entry, state, [hook.tally() for hook in applying if hook.tally is not None]
 
     def run(self, data: Any, replacing: list[int] | None = None) -> AppendReport:
         """Take the rows of `data`; `replacing` names rejected entries that this append replays."""
-        known = self.known_batch()
+        previous = self.known_batch()
         rows = arrow_input.conform_batches(data, self.schema, self.definition.name, self.definition.added)
         try:
             with disk_errors(f"appending to stream {self.definition.name!r}"):
                 for chunk in split_chunks(rows, self.schema, CHUNK_BYTES):
-                    self._take(chunk, write=known is None)
-                if known is not None:
-                    return self.duplicate(known)
+                    self._take(chunk, write=previous is None)
+                if previous is not None:
+                    return self.duplicate(previous)
                 return self.commit(replacing or [])
         except BaseException:
             self.discard()
@@ -152,20 +162,20 @@ class Append:
         """The record of this batch, if it was appended before."""
         if self.batch_id is None:
             return None
-        at = encode_batch_key(self.entry.id, self.source, self.batch_id)
-        found: BatchEntry | None = self.store.catalog.read(lambda tables: tables.get("batches", at))
-        return found
+        key = encode_batch_key(self.entry.id, self.source, self.batch_id)
+        batch: BatchEntry | None = self.store.catalog.read(lambda tables: tables.get("batches", key))
+        return batch
 
     def _take(self, chunk: pa.Table, *, write: bool) -> None:
         ts, exp, codes = classify_rows(chunk, self.definition, self.now, self.horizon())
-        known_by = self.identity.encoded_keys(chunk) if self.identity.key and self.batch_id is not None else None
-        self.count(ts, exp, known_by)
+        keys = self.identity.encoded_keys(chunk) if self.identity.key and self.batch_id is not None else None
+        self.count(ts, exp, keys)
         if not write:
             return
         if codes.any():
-            good = codes == 0
-            self.reject(chunk.filter(pa.array(~good)), codes[~good])
-            chunk, ts, exp = chunk.filter(pa.array(good)), ts[good], exp[good]
+            accepted = codes == 0
+            self.reject(chunk.filter(pa.array(~accepted)), codes[~accepted])
+            chunk, ts, exp = chunk.filter(pa.array(accepted)), ts[accepted], exp[accepted]
         if chunk.num_rows:
             self.stage(chunk, ts, exp, number_arrivals(chunk.num_rows, 0))
 
@@ -193,121 +203,112 @@ class Append:
 
     def stage(self, chunk: pa.Table, ts: Int64s, exp: Int64s, seq: Int64s) -> None:
         """Write rows that are taken, whose arrival order within the file is `seq`."""
-        arranged = sort_into_segments(chunk, self.model, self._partitioner, ts, exp, seq)
+        batch = sort_into_segments(chunk, self.model, self._partitioner, ts, exp, seq)
         slots = self.model.slots(ts)
         events = pack_histogram(*native_rows.histogram(slots))
-        tallied = partial(self._tallies, chunk, slots)
-        # The next chunk is sorted while this one is written; one is enough to keep both busy. A small one is the last.
+        contribute = partial(self._contribute, chunk, slots)
+        # The next chunk is sorted while one is written. A small chunk is the last one and is written here.
         self._drain(1)
-        path, latest = self._new_path(), int(ts.max())
+        path, max_ts = self._new_path(), int(ts.max())
         if chunk.nbytes < CHUNK_BYTES // 4 and chunk.num_rows < CHUNK_ROWS // 4:
-            tallying = self.store.background(tallied) if self._tally else None
-            staged = self._write(path, arranged, events, soon=True)
-            if tallying is not None:
-                self._tallying.append((staged, tallying, tallied))
+            pending = self.store.run_in_background(contribute) if self._preparers else None
+            staged = self._write(path, batch, events, soon=True)
+            if pending is not None:
+                self._contributing.append((staged, pending, contribute))
             self._drain(0)
-            self.adopt(staged, latest)
+            self.adopt(staged, max_ts)
         else:
-            self._writing.append((self.store.background(self._write, path, arranged, events, tallied), latest))
+            self._writing.append((self.store.run_in_background(self._write, path, batch, events, contribute), max_ts))
 
     def _new_path(self) -> Path:
         self._staged.append(self.store.writer.stage())
         return self._staged[-1]
 
-    def _tallies(self, rows: pa.Table, slots: Int64s) -> tuple[AppendContribution, ...]:
-        """What those who follow the stream want to know of rows."""
-        found = [tally(self.store, self.entry, rows, slots) for tally in self._tally]
-        return tuple(each for each in found if each is not None)
+    def _contribute(self, rows: pa.Table, slots: Int64s) -> tuple[AppendContribution, ...]:
+        """What the hooks of the stream record with rows."""
+        contributions = [prepare(self.store, self.entry, rows, slots) for prepare in self._preparers]
+        return tuple(contribution for contribution in contributions if contribution is not None)
 
-    def _settle(self) -> None:
-        """Wait for tallies that were made while their file was written and synced."""
-        for staged, tallying, tallied in self._tallying:
-            # If all who help are at something else, nobody waits for them.
-            staged.tallies = tallied() if tallying.cancel() else tallying.result()
+    def _await_contributions(self) -> None:
+        """Wait for contributions that were prepared while their file was written and synced."""
+        for staged, pending, contribute in self._contributing:
+            # If no thread has begun with it, it is done here.
+            staged.contributions = contribute() if pending.cancel() else pending.result()
 
     def _write(
         self,
         path: Path,
-        arranged: SortedBatch,
+        batch: SortedBatch,
         events: Histogram,
-        tallied: Callable[[], tuple[AppendContribution, ...]] = tuple,
+        contribute: Callable[[], tuple[AppendContribution, ...]] = tuple,
         *,
         soon: bool = False,
     ) -> StagedFile:
-        with self.store.files.sink(path) as sink:
-            grouped, judge = self.layout.index.row_group_bytes, self.store.judges[self.entry.id]
-            output = SegmentFileWriter(sink, arranged.table.schema, grouped, self.definition.key, judge)
-            arranged.write(output)
-            output.close()
-        size, digest = self.store.writer.seal(path, output.digest, soon=soon)
-        return StagedFile(path, output.rows, size, digest, arranged.cuts, events, written_here=True, tallies=tallied())
+        with StagedWriter(self.store, path) as file:
+            batch.write(file.write_segments(self.entry, self.layout, batch.table.schema))
+            staged = file.seal(batch.cuts, events, soon=soon)
+        staged.contributions = contribute()
+        return staged
 
     def _drain(self, left: int) -> None:
-        """Wait until at most `left` files are being written, and count the others in."""
+        """Wait until at most `left` files are being written, and count the others."""
         while len(self._writing) > left:
             writing, max_ts = self._writing[0]
             self.adopt(writing.result(), max_ts)
             self._writing.pop(0)
 
     def adopt(self, staged: StagedFile, max_ts: int) -> None:
-        """Count a sealed file in, whoever wrote it; rows that none of its cuts names are never seen."""
+        """Count a sealed file, whoever wrote it; rows that are in none of its segments are never seen."""
         tally = self.tally
         tally.files.append(staged)
         tally.accepted += staged.taken
         tally.late += count_late_rows(staged.events, self.state.slide)
         tally.max_ts = max_ts if tally.max_ts is None else max(tally.max_ts, max_ts)
 
-    def duplicate(self, known: BatchEntry) -> AppendReport:
+    def duplicate(self, previous: BatchEntry) -> AppendReport:
         """The report of a batch that was appended before, or a refusal if it had other rows."""
-        if (known.rows, known.digest) != (self.tally.rows, self.tally.digest):
+        if (previous.rows, previous.digest) != (self.tally.rows, self.tally.digest):
             raise BatchConflictError(
                 f"batch {self.batch_id!r} of source {self.source!r} was appended to stream "
                 f"{self.definition.name!r} before with other rows "
-                f"({known.rows} then, {self.tally.rows} now); use a new batch id, nothing was changed"
+                f"({previous.rows} then, {self.tally.rows} now); use a new batch id, nothing was changed"
             )
         return self._report(duplicate=True, bytes_written=0)
 
     def commit(self, replacing: Sequence[int] = ()) -> AppendReport:
-        """Publish what was staged and make it known, in one transaction."""
+        """Publish what was staged and record it in one transaction."""
         store, tally = self.store, self.tally
         self._drain(0)
         folder = store.stream_folder(self.definition.name)
         rejected = self.rejected.seal()
-        published, names = [], []
+        published: list[str] = []
         try:
-            if rejected is not None:
-                rejected.file = store.writer.publish([rejected.path], folder / "rejected", "rejected")[0]
-                published.append(rejected.file)
-            if tally.files:
-                names = store.writer.publish([f.path for f in tally.files], folder / "segments", "append")
-                published += names
-                store.reader.trust(f for f, staged in zip(names, tally.files, strict=True) if staged.written_here)
-            self._settle()
+            published += publish_files(store, [rejected] if rejected else [], folder / "rejected", "rejected")
+            published += publish_files(store, tally.files, folder / "segments", "append")
+            self._await_contributions()
         except BaseException:
             store.writer.discard([store.root / name for name in published])
             raise
         store.files.reach("append.committing")
         with store.publishing(published) as tables:
-            known = (
+            previous = (
                 tables.get("batches", encode_batch_key(self.entry.id, self.source, self.batch_id))
                 if self.batch_id
                 else None
             )
-            if known is None:
-                self._record(tables, names, rejected, replacing)
-        store.remember(self._directories)
+            if previous is None:
+                self._record(tables, rejected, replacing)
+        store.cache_directories(self._directories)
         store.files.reach("append.committed")
-        if known is not None:
-            # Another process appended the same batch between our look and our commit; our files are orphans now.
+        if previous is not None:
+            # Another process appended the same batch since we looked; no record names our files.
             for name in published:
                 store.files.unlink(store.root / name)
-            return self.duplicate(known)
+            return self.duplicate(previous)
         written = sum(f.bytes for f in tally.files) + (rejected.bytes if rejected else 0)
         return self._report(duplicate=False, bytes_written=written)
 
-    def _record(
-        self, tables: Tables, names: list[str], rejected: RejectedFile | None, replacing: Sequence[int]
-    ) -> None:
+    def _record(self, tables: Tables, rejected: StagedFile | None, replacing: Sequence[int]) -> None:
         entry, state = find_stream(tables, self.definition.name)
         if entry.id != self.entry.id:
             raise UnknownStreamError(
@@ -315,17 +316,17 @@ class Append:
             )
         now, tally, stream = self.store.clock(), self.tally, catalog_key(entry.id)
         # The stream may have been turned to another layout or altered since this append began.
-        again = entry.definition.model if entry.definition.lasts_otherwise(self.definition) else None
-        if names:
-            state = with_layout(state, self.layout if again is None else without_expiry_columns(self.layout))
-        for name, staged in zip(names, tally.files, strict=True):
-            self._record_file(tables, stream + catalog_key(state.next_spool), name, staged, now, again)
-            for tallies in staged.tallies if again is None else ():
-                tallies.commit(tables, entry.id, state.next_spool)
+        new_model = entry.definition.model if entry.definition.lasts_otherwise(self.definition) else None
+        if tally.files:
+            state = with_layout(state, self.layout if new_model is None else without_expiry_columns(self.layout))
+        for staged in tally.files:
+            self._record_file(tables, stream + catalog_key(state.next_spool), staged, now, new_model)
+            for contribution in staged.contributions if new_model is None else ():
+                contribution.commit(tables, entry.id, state.next_spool)
             state = replace(state, next_spool=state.next_spool + 1)
         if rejected is not None:
             record = RejectedEntry(
-                file=rejected.file,
+                file=rejected.name,
                 rows=rejected.rows,
                 bytes=rejected.bytes,
                 digest=rejected.digest,
@@ -347,11 +348,7 @@ class Append:
             tables.delete("rejected", stream + catalog_key(number))
             replayed += old.rows
             state = replace(state, rejected=state.rejected - old.rows)
-            tables.put(
-                "reclaim",
-                catalog_key(tables.version, tables.allocate("reclaims")),
-                ReclaimEntry(stream=entry.id, files=(old.file,)),
-            )
+            retire_files(tables, [old.file], entry.id)
         tables.put("states", stream, state)
         self._record_source(tables, stream, now, (0 if rejected is None else rejected.rows) - replayed)
         if self.batch_id is not None:
@@ -366,54 +363,39 @@ class Append:
             tables.put("batches", encode_batch_key(entry.id, self.source, self.batch_id), batch)
 
     def _record_file(
-        self, tables: Tables, at: bytes, name: str, staged: StagedFile, now: int, again: RowModel | None
+        self, tables: Tables, key: bytes, staged: StagedFile, now: int, new_model: RowModel | None
     ) -> None:
-        segments = tuple(
-            make_segment(cut, tables.allocate("segments"), name, staged, self.layout.id, row=-1, slide=0)
-            for cut in staged.cuts
+        spooled = Placement(self.layout.id)
+        numbers = record_file(tables, self.entry.id, staged)
+        segments = [make_segment(staged, *each, spooled) for each in zip(staged.drafts, numbers, strict=True)]
+        self._directories |= {number: draft.directory for draft, number in zip(staged.drafts, numbers, strict=True)}
+        if new_model is not None:
+            schema = self.definition.stored_schema
+            segments = [recompute_expiries(segment, new_model, schema, self.store.reader) for segment in segments]
+        entry = SpoolEntry(
+            segments=tuple(segments),
+            rows=staged.taken,
+            bytes=staged.bytes,
+            events=staged.events,
+            source=self.source,
+            batch_id=self.batch_id,
+            at=now,
         )
-        if again is not None:
-            segments = tuple(
-                recompute_expiries(segment, again, self.definition.stored_schema, self.store.reader)
-                for segment in segments
-            )
-        for segment, cut in zip(segments, staged.cuts, strict=True):
-            tables.put_raw("directories", catalog_key(segment.id), cut.directory)
-            self._directories[segment.id] = cut.directory
-        tables.put(
-            "files",
-            name.encode(),
-            FileEntry(
-                stream=self.entry.id, rows=staged.rows, bytes=staged.bytes, digest=staged.digest, segments=len(segments)
-            ),
-        )
-        tables.put(
-            "spool",
-            at,
-            SpoolEntry(
-                segments=segments,
-                rows=staged.taken,
-                bytes=staged.bytes,
-                events=staged.events,
-                source=self.source,
-                batch_id=self.batch_id,
-                at=now,
-            ),
-        )
+        tables.put("spool", key, entry)
 
     def _record_source(self, tables: Tables, stream: bytes, now: int, rejected: int) -> None:
-        at = stream + self.source.encode()
-        known: SourceEntry = tables.get("sources", at) or SourceEntry()
-        reached = [t for t in (known.max_ts, self.tally.max_ts) if t is not None]
+        key = stream + self.source.encode()
+        previous: SourceEntry = tables.get("sources", key) or SourceEntry()
+        reached = [t for t in (previous.max_ts, self.tally.max_ts) if t is not None]
         tables.put(
             "sources",
-            at,
+            key,
             SourceEntry(
                 max_ts=max(reached) if reached else None,
-                heartbeat=known.heartbeat,
+                heartbeat=previous.heartbeat,
                 failed=None,
-                rows=known.rows + self.tally.accepted,
-                rejected=known.rejected + rejected,
+                rows=previous.rows + self.tally.accepted,
+                rejected=previous.rejected + rejected,
                 heard=now,
             ),
         )

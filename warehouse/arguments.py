@@ -1,4 +1,4 @@
-"""Arguments as users give them, checked at the door: what is not of the right kind is named before anything is done."""
+"""Checks arguments as users give them, so that an error names the wrong one before anything is done."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

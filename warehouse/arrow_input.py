@@ -1,6 +1,7 @@
-"""Whatever users hold rows in becomes Arrow batches with exactly the stream's schema, or is refused before a write."""
+"""Turns whatever users hold rows in into Arrow batches with exactly the stream's schema, or refuses before a write."""
 
 from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -63,7 +64,7 @@ def open_reader(data: Any, what: str) -> pa.RecordBatchReader:
 
 
 def _chain(first: pa.RecordBatch | pa.Table, rest: Iterator[Any], what: str) -> Iterator[pa.RecordBatch]:
-    for piece in _and_then(first, rest):
+    for piece in chain([first], rest):
         if not isinstance(piece, (pa.RecordBatch, pa.Table)):
             raise SchemaError(
                 f"{what}: among the batches is a {type(piece).__name__}; give only Arrow batches or tables"
@@ -73,33 +74,28 @@ def _chain(first: pa.RecordBatch | pa.Table, rest: Iterator[Any], what: str) -> 
         yield from piece.to_batches() if isinstance(piece, pa.Table) else (piece,)
 
 
-def _and_then(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest
-
-
 def match_columns(given: pa.Schema, wanted: pa.Schema, stream: str, optional: Collection[str] = ()) -> list[int]:
     """Where each wanted column is in the given schema (-1: nowhere), or an error that names every difference."""
-    wrong = [f"column {name!r} is not in the stream" for name in given.names if name not in wanted.names]
-    places, advice = [], ""
+    problems = [f"column {name!r} is not in the stream" for name in given.names if name not in wanted.names]
+    positions, advice = [], ""
     for field in wanted:
-        at = given.names.index(field.name) if given.names.count(field.name) == 1 else -1
-        if at < 0 and field.name in optional and field.name not in given.names:
-            places.append(at)
+        position = given.names.index(field.name) if given.names.count(field.name) == 1 else -1
+        if position < 0 and field.name in optional and field.name not in given.names:
+            positions.append(position)
             continue
-        if at < 0:
-            wrong.append(
+        if position < 0:
+            problems.append(
                 f"column {field.name!r} ({field.type}) is missing"
                 if field.name not in given.names
                 else f"column {field.name!r} occurs twice"
             )
-        elif not _fits(given.field(at).type, field.type):
-            wrong.append(f"column {field.name!r} is {given.field(at).type}, the stream has {field.type}")
+        elif not _fits(given.field(position).type, field.type):
+            problems.append(f"column {field.name!r} is {given.field(position).type}, the stream has {field.type}")
             advice = "cast it first, since types change by themselves only where no value can be lost; "
-        places.append(at)
-    if wrong:
-        raise SchemaError(f"stream {stream!r}: {'; '.join(wrong)}; {advice}nothing was appended")
-    return places
+        positions.append(position)
+    if problems:
+        raise SchemaError(f"stream {stream!r}: {'; '.join(problems)}; {advice}nothing was appended")
+    return positions
 
 
 def _fits(given: pa.DataType, wanted: pa.DataType) -> bool:
@@ -151,8 +147,8 @@ def _is_list(kind: pa.DataType) -> bool:
 def _conform(reader: pa.RecordBatchReader, schema: pa.Schema, plan: list[int], stream: str) -> Iterator[pa.RecordBatch]:
     for batch in reader:
         columns = [
-            pa.nulls(batch.num_rows, field.type) if at < 0 else _cast(batch.column(at), field, stream)
-            for at, field in zip(plan, schema, strict=True)
+            pa.nulls(batch.num_rows, field.type) if position < 0 else _cast(batch.column(position), field, stream)
+            for position, field in zip(plan, schema, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 

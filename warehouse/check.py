@@ -1,4 +1,4 @@
-"""The check: every promise of the storage, verified on the files themselves and told in words. It changes nothing."""
+"""The check: verifies every promise of the storage on the files themselves, and changes nothing."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -57,45 +57,50 @@ class _FileRecords:
 
 def check_warehouse(store: Store, progress: Callable[[str], None] | None = None) -> CheckReport:
     """Verify the warehouse as of one commit; writers and readers may go on meanwhile."""
-    say = progress or (lambda _: None)
+    tell_progress = progress or (lambda _: None)
     present = set(data_files(store.root))
     alive = find_living_writers(store.root)
     with Snapshot(store) as snapshot:
         views = [snapshot.view(name) for name in snapshot.streams()]
-        named = store.catalog.read(_read_records)
+        records = store.catalog.read(_read_records)
         problems: list[str] = []
         rows = segments = 0
         for view in views:
-            everything = [*view.segments, *(s for entry in named.spool.get(view.entry.id, []) for s in entry.segments)]
-            segments += len(everything)
-            for segment in everything:
-                say(f"{view.name}: {segment.file}")
+            all_segments = [
+                *view.segments,
+                *(s for entry in records.spool.get(view.entry.id, []) for s in entry.segments),
+            ]
+            segments += len(all_segments)
+            for segment in all_segments:
+                tell_progress(f"{view.name}: {segment.file}")
                 rows += segment.rows
                 problems += [
                     f"stream {view.name}: segment {segment.id} in {segment.file}: {p}"
-                    for p in _check_segment(store, view, segment, named)
+                    for p in _check_segment(store, view, segment, records)
                 ]
-            problems += _check_references(view, everything, named)
-        for file, record in named.files.items():
-            say(file)
+            problems += _check_references(view, all_segments, records)
+        for file, record in records.files.items():
+            tell_progress(file)
             problems += _check_file(store, file, record)
-        for kept in named.others:
-            problems += _check_file(store, kept.file, kept)
+        for other in records.others:
+            problems += _check_file(store, other.file, other)
         in_use = (
-            named.reclaimed
+            records.reclaimed
             | {s.id for view in views for s in view.segments}
-            | {s.id for entries in named.spool.values() for entry in entries for s in entry.segments}
+            | {s.id for entries in records.spool.values() for entry in entries for s in entry.segments}
         )
         problems += [
-            f"a held slide needs file {file}, which no record names" for file in sorted(named.held - named.named)
+            f"a held slide needs file {file}, which no record names" for file in sorted(records.held - records.named)
         ]
-        problems += [f"directory {number} belongs to no segment" for number in sorted(set(named.directories) - in_use)]
+        problems += [
+            f"directory {number} belongs to no segment" for number in sorted(set(records.directories) - in_use)
+        ]
         unnamed = [
-            file for file in sorted(present - named.named) if parse_writer_name(file.rsplit("/", 1)[1]) not in alive
+            file for file in sorted(present - records.named) if parse_writer_name(file.rsplit("/", 1)[1]) not in alive
         ]
         wrong, orphans = _unnamed(store, unnamed) if unnamed else ([], 0)
         problems += wrong
-    return CheckReport(tuple(problems), len(views), segments, len(named.files), rows, orphans)
+    return CheckReport(tuple(problems), len(views), segments, len(records.files), rows, orphans)
 
 
 def _unnamed(store: Store, files: list[str]) -> tuple[list[str], int]:
@@ -124,16 +129,18 @@ def _unnamed(store: Store, files: list[str]) -> tuple[list[str], int]:
 
 def _read_records(tables: Tables) -> _FileRecords:
     spool: dict[int, list[SpoolEntry]] = {}
-    for at, record in tables.items("spool"):
-        spool.setdefault(int.from_bytes(at[:8], "big") - (1 << 63), []).append(record)
+    for key, record in tables.items("spool"):
+        spool.setdefault(int.from_bytes(key[:8], "big") - (1 << 63), []).append(record)
     return _FileRecords(
-        files={at.decode(): record for at, record in tables.items("files")},
+        files={key.decode(): record for key, record in tables.items("files")},
         spool=spool,
         others=[
             *(record for kind in ("rejected", "tables") for _, record in tables.items(kind)),
             *(p for _, state in tables.items("paced") for p in (*state.parts, state.previous) if p is not None),
         ],
-        directories={int.from_bytes(at, "big") - (1 << 63): bytes(raw) for at, raw in tables.raw_items("directories")},
+        directories={
+            int.from_bytes(key, "big") - (1 << 63): bytes(raw) for key, raw in tables.raw_items("directories")
+        },
         reclaimed={segment for _, record in tables.items("reclaim") for segment in record.segments},
         named=named_files(tables),
         held={s.file for _, hold in tables.items("holds") for view in hold.streams.values() for s in view.segments},
@@ -160,20 +167,20 @@ def _check_file(store: Store, file: str, record: FileEntry | RejectedEntry | Tab
         yield f"file {file} has {rows} rows, {record.rows} were written"
 
 
-def _check_references(view: StreamSnapshot, segments: list[Segment], named: _FileRecords) -> Iterator[str]:
+def _check_references(view: StreamSnapshot, segments: list[Segment], records: _FileRecords) -> Iterator[str]:
     counts = Counter(segment.file for segment in segments)
     for file, count in counts.items():
-        record = named.files.get(file)
+        record = records.files.get(file)
         if record is None:
             yield f"stream {view.name}: file {file} is used by segments but not recorded"
         elif record.segments != count:
             yield f"stream {view.name}: file {file} should have {record.segments} segments in use, there are {count}"
-    for file, record in named.files.items():
+    for file, record in records.files.items():
         if record.stream == view.entry.id and file not in counts:
             yield f"stream {view.name}: file {file} is recorded but no segment uses it"
 
 
-def _check_segment(store: Store, view: StreamSnapshot, segment: Segment, named: _FileRecords) -> Iterator[str]:
+def _check_segment(store: Store, view: StreamSnapshot, segment: Segment, records: _FileRecords) -> Iterator[str]:
     definition, layout = view.entry.definition, view.state.layout_of(segment.layout)
     model = definition.model.with_key(layout.key)
     schema = definition.schema.append(pa.field(SEQ, pa.int64()))
@@ -213,17 +220,17 @@ def _check_segment(store: Store, view: StreamSnapshot, segment: Segment, named: 
         and segment.first_slide == segment.last_slide
         and partitioner.row(segment.last_slide) != segment.row
     ):
-        right = partitioner.row(segment.last_slide)
-        yield f"is in insertion row {segment.row}, slide {segment.last_slide} belongs in {right}"
+        expected = partitioner.row(segment.last_slide)
+        yield f"is in insertion row {segment.row}, slide {segment.last_slide} belongs in {expected}"
     keys = model.encoded_keys(table) if model.key else None
     order = native_rows.sort_order(None, keys, np.zeros_like(exp) if layout.loose else exp)
     if bool(np.any(order != np.arange(len(order)))):
         yield "is not sorted by search key and expiry"
     elif keys is not None:
-        blob = named.directories.get(segment.id)
-        wrong = "is missing" if blob is None else native_directory.verify(blob, keys)
-        if wrong:
-            yield f"its directory {wrong}"
+        directory = records.directories.get(segment.id)
+        problem = "is missing" if directory is None else native_directory.verify(directory, keys)
+        if problem:
+            yield f"its directory {problem}"
     seq = table.column(SEQ)
     if len(seq.unique()) != len(seq):
         yield "has two rows with the same sequence"

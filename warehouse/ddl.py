@@ -1,12 +1,8 @@
-"""Creating and dropping streams.
+"""Streams are created, dropped and altered while others are read and written.
 
-Altering a stream that is in use: columns that are added, lifetimes, and the limits of its clock.
-
-The lifetime belongs to the stream, not to the row: exp = ts + lifetime holds for stored rows too, from the commit on.
-What had expired stays gone, so a lengthened lifetime leaves a floor below which the stream keeps nothing.
+A lifetime belongs to the stream, not to the row: exp = ts + lifetime holds for stored rows too, from the commit on.
+Expired rows stay gone, so a lengthened lifetime leaves a floor below which the stream keeps nothing.
 """
-
-from collections.abc import Sequence
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -16,7 +12,7 @@ from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.lookups import find_name_clash, find_stream, refuse_view
 from windrow.catalog.records import Layout, ReclaimEntry, SpoolEntry, StreamEntry, StreamState
 from windrow.catalog.segment_log import forget_dropped
-from windrow.definitions import StreamDefinition, check_schema, choose_index, make_definition
+from windrow.definitions import StreamDefinition, check_schema, choose_index
 from windrow.errors import DefinitionError, InUseError, StreamExistsError, UnknownStreamError, ViewError
 from windrow.files import disk_errors
 from windrow.indexes.manifest import Manifest
@@ -34,53 +30,18 @@ from windrow.relayout import LayoutContents, hold_stream_lock, read_layout_conte
 from windrow.store import Store
 
 
-def create_stream(
-    store: Store,
-    name: str,
-    schema: pa.Schema,
-    *,
-    time: str,
-    key: str | Sequence[str] | None,
-    slide: times.Duration,
-    lifetime: times.Duration | None,
-    expires: str | None,
-    max_lifetime: times.Duration | None,
-    index: Index | str,
-    sources: Sequence[str] | None,
-    slack: times.Duration,
-    max_skew: times.Duration | None,
-    max_ahead: times.Duration,
-    origin: times.Instant | None,
-    on_source_failure: str,
-) -> None:
-    """Check the declaration and record the stream."""
+def create_stream(store: Store, definition: StreamDefinition, index: Index | str) -> None:
+    """Record a stream that was declared."""
     store.check_writable()
-    definition = make_definition(
-        name,
-        schema,
-        time=time,
-        key=key,
-        slide=slide,
-        lifetime=lifetime,
-        expires=expires,
-        max_lifetime=max_lifetime,
-        sources=sources,
-        slack=slack,
-        max_skew=max_skew,
-        max_ahead=max_ahead,
-        origin=origin,
-        on_source_failure=on_source_failure,
-        index_auto=index == "auto",
-    )
     layout = choose_first_layout(definition, index)
-    with disk_errors(f"creating stream {name!r}"):
-        make_stream_folders(store, name)
+    with disk_errors(f"creating stream {definition.name!r}"):
+        make_stream_folders(store, definition.name)
         with store.catalog.write() as tables:
             record_stream(tables, definition, layout, store.clock())
 
 
 def make_stream_folders(store: Store, name: str) -> None:
-    """The folders of a stream that is to be."""
+    """Make the folders of a new stream, durably."""
     for part in ("segments", "rejected"):
         (store.stream_folder(name) / part).mkdir(parents=True, exist_ok=True)
     store.files.sync(store.stream_folder(name))
@@ -99,7 +60,7 @@ def choose_first_layout(definition: StreamDefinition, index: Index | str) -> Lay
 
 
 def record_stream(tables: Tables, definition: StreamDefinition, layout: Layout, now: int) -> StreamEntry:
-    """Put a new stream down, or say who has its name."""
+    """Record a new stream, or say what has its name."""
     other = find_name_clash(tables, definition.name)
     if other is not None:
         raise StreamExistsError(
@@ -120,9 +81,9 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
     except UnknownStreamError:
         if not view:
             raise
-        known = store.catalog.read(lambda tables: [plan.name for _, plan in tables.items("plans")])
-        there = f"the views are {', '.join(known)}" if known else "none was created yet"
-        raise UnknownStreamError(f"there is no view {name!r}; {there}") from None
+        views = store.catalog.read(lambda tables: [plan.name for _, plan in tables.items("plans")])
+        hint = f"the views are {', '.join(views)}" if views else "none was created yet"
+        raise UnknownStreamError(f"there is no view {name!r}; {hint}") from None
     if view != bool(entry.definition.inputs):
         raise ViewError(
             f"{name!r} is a {'stream' if view else 'view'}; drop it with drop_{'stream' if view else 'view'} "
@@ -132,12 +93,14 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
     path.parent.mkdir(exist_ok=True)
     with locked(path, f"the slide of stream {name!r}", timeout, store.sleep), store.catalog.write() as tables:
         entry, _ = find_stream(tables, name)
-        asking = [query.name for _, query in tables.items("queries") if name in query.reads]
-        if asking:
-            raise DefinitionError(f"stream {name!r} is read by periodic queries ({', '.join(asking)}); drop them first")
+        readers = [query.name for _, query in tables.items("queries") if name in query.reads]
+        if readers:
+            raise DefinitionError(
+                f"stream {name!r} is read by periodic queries ({', '.join(readers)}); drop them first"
+            )
         _refuse_if_viewed(tables, entry)
         stream = catalog_key(entry.id)
-        files = [at.decode() for at, record in tables.items("files") if record.stream == entry.id]
+        files = [input_key.decode() for input_key, record in tables.items("files") if record.stream == entry.id]
         segments = [record.id for _, record in tables.items("segments", stream)]
         segments += [segment.id for _, record in tables.items("spool", stream) for segment in record.segments]
         rejected = [record.file for _, record in tables.items("rejected", stream)]
@@ -147,8 +110,10 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
             tables.delete("files", file.encode())
         for table in ("segments", "spool", "slides", "sources", "batches", "rejected", "usage", "synopses"):
             tables.delete_prefix(table, stream)
-        for at in [at for at, _ in tables.raw_items("views") if decode_last_int(at) == entry.id]:
-            tables.delete("views", at)
+        for input_key in [
+            input_key for input_key, _ in tables.raw_items("views") if decode_last_int(input_key) == entry.id
+        ]:
+            tables.delete("views", input_key)
         tables.delete("plans", stream)
         tables.delete("states", stream)
         tables.delete("streams", name.encode())
@@ -156,7 +121,7 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
 
 
 def _refuse_if_viewed(tables: Tables, entry: StreamEntry) -> None:
-    """A stream that views are derived from stays."""
+    """Refuse to drop a stream that views are derived from."""
     views = [
         tables.get("plans", catalog_key(decode_last_int(at))).name
         for at, _ in tables.raw_items("views", catalog_key(entry.id))
@@ -188,29 +153,31 @@ def alter_stream(
 ) -> None:
     """Change a stream's definition in one transaction; see `Warehouse.alter_stream`."""
     with disk_errors(f"altering stream {stream!r}"), hold_stream_lock(store, stream, timeout):
-        stock = store.catalog.read(lambda tables: read_layout_contents(store, tables, stream))
-        old = stock.entry.definition
-        refuse_view(stock.entry, "altered")
-        if stock.viewed and (add_column is not None or lifetime is not None or max_lifetime is not None):
+        contents = store.catalog.read(lambda tables: read_layout_contents(store, tables, stream))
+        old = contents.entry.definition
+        refuse_view(contents.entry, "altered")
+        if contents.viewed and (add_column is not None or lifetime is not None or max_lifetime is not None):
             raise DefinitionError(
                 f"views are derived from stream {stream!r}, by the columns and lifetime that it has; drop them first"
             )
-        if stock.summarised and (lifetime is not None or max_lifetime is not None):
+        if contents.summarised and (lifetime is not None or max_lifetime is not None):
             raise DefinitionError(
                 f"standing queries keep synopses of stream {stream!r}, by the lifetime that it has; drop them first"
             )
         new = old if add_column is None else _add_column(old, add_column)
         new = _change_limits(new, slack, max_skew, max_ahead)
-        new = _change_lifetime(new, stock.state, lifetime, max_lifetime)
-        again = _recompute_segments(store, stock, new) if new.lasts_otherwise(old) else None
+        new = _change_lifetime(new, contents.state, lifetime, max_lifetime)
+        recomputed = _recompute_segments(store, contents, new) if new.lasts_otherwise(old) else None
         store.files.reach("alter.committing")
         with store.catalog.write() as tables:
             entry, state = find_stream(tables, stream)
-            if again is not None:
-                state = _record_recomputed(store, tables, stock, state, new, again)
+            if recomputed is not None:
+                state = _record_recomputed(store, tables, contents, state, new, recomputed)
             elif new.lifetime_slots != old.lifetime_slots:
-                state = _layout_for_lifetime(store, stock, state, new, sum(segment.bytes for segment in stock.segments))
-                state = drop_empty_layouts(tables, entry.id, state, stock.segments)
+                state = _layout_for_lifetime(
+                    store, contents, state, new, sum(segment.bytes for segment in contents.segments)
+                )
+                state = drop_empty_layouts(tables, entry.id, state, contents.segments)
             tables.put("streams", stream.encode(), replace(entry, definition=new))
             tables.put("states", catalog_key(entry.id), state)
         store.files.reach("alter.committed")
@@ -271,8 +238,8 @@ def _change_lifetime(
         _check_lifetime(old, length)
     floor = old.floor
     if state.slide is not None and old.lifetime is not None and (length is None or length > old.lifetime):
-        gone = old.model.slot_end(state.slide) - old.lifetime
-        floor = gone if floor is None else max(floor, gone)
+        lost = old.model.slot_end(state.slide) - old.lifetime
+        floor = lost if floor is None else max(floor, lost)
     return replace(old, lifetime=length, floor=floor)
 
 
@@ -288,55 +255,55 @@ def _check_lifetime(old: StreamDefinition, length: int) -> int:
 # -- stored rows under another lifetime ------------------------------------------------------------------------------
 
 
-def _recompute_segments(store: Store, stock: LayoutContents, new: StreamDefinition) -> dict[int, Segment]:
+def _recompute_segments(store: Store, contents: LayoutContents, new: StreamDefinition) -> dict[int, Segment]:
     """The records of all stored and spooled segments under the new lifetime, by their number."""
     spool = store.catalog.read(
-        lambda tables: [record for _, record in tables.items("spool", catalog_key(stock.entry.id))]
+        lambda tables: [record for _, record in tables.items("spool", catalog_key(contents.entry.id))]
     )
-    segments = [*stock.segments, *(segment for record in spool for segment in record.segments)]
-    full = stock.entry.definition.stored_schema
-    return {segment.id: recompute_expiries(segment, new.model, full, store.reader) for segment in segments}
+    segments = [*contents.segments, *(segment for record in spool for segment in record.segments)]
+    schema = contents.entry.definition.stored_schema
+    return {segment.id: recompute_expiries(segment, new.model, schema, store.reader) for segment in segments}
 
 
 def _record_recomputed(
     store: Store,
     tables: Tables,
-    stock: LayoutContents,
+    contents: LayoutContents,
     state: StreamState,
     new: StreamDefinition,
-    again: dict[int, Segment],
+    recomputed: dict[int, Segment],
 ) -> StreamState:
-    """Put the new records down; everything that is stored goes to layouts without expiry columns."""
-    stream = stock.entry.id
-    full, expired, total = stock.entry.definition.stored_schema, 0, 0
-    for segment in stock.segments:
-        tables.put("segments", catalog_key(stream, segment.id), again[segment.id])
+    """Record the recomputed segments; they go to layouts without expiry columns."""
+    stream = contents.entry.id
+    schema, expired, total = contents.entry.definition.stored_schema, 0, 0
+    for segment in contents.segments:
+        tables.put("segments", catalog_key(stream, segment.id), recomputed[segment.id])
         total += segment.bytes
         if state.slide is not None:
-            expired += again[segment.id].dead(state.slide) - segment.dead(state.slide)
+            expired += recomputed[segment.id].dead(state.slide) - segment.dead(state.slide)
     entry: SpoolEntry
-    for at, entry in list(tables.items("spool", catalog_key(stream))):
+    for spool_key, entry in list(tables.items("spool", catalog_key(stream))):
         # What was appended since we looked is read here.
-        own = tuple(
-            again.get(segment.id) or recompute_expiries(segment, new.model, full, store.reader)
+        segments = tuple(
+            recomputed.get(segment.id) or recompute_expiries(segment, new.model, schema, store.reader)
             for segment in entry.segments
         )
-        tables.put("spool", at, replace(entry, segments=own))
+        tables.put("spool", spool_key, replace(entry, segments=segments))
         total += entry.bytes
-    loose = stock.entry.definition.lifetime is None
-    flat = tuple(without_expiry_columns(layout, loose=loose) for layout in state.layouts)
+    loose = contents.entry.definition.lifetime is None
+    layouts = tuple(without_expiry_columns(layout, loose=loose) for layout in state.layouts)
     state = replace(
-        state, layouts=flat, expired=state.expired + expired, manifest=tables.version, rewritten=tables.version
+        state, layouts=layouts, expired=state.expired + expired, manifest=tables.version, rewritten=tables.version
     )
-    state = _layout_for_lifetime(store, stock, state, new, total)
-    return drop_empty_layouts(tables, stream, state, Manifest(again.values()))
+    state = _layout_for_lifetime(store, contents, state, new, total)
+    return drop_empty_layouts(tables, stream, state, Manifest(recomputed.values()))
 
 
 def _layout_for_lifetime(
-    store: Store, stock: LayoutContents, state: StreamState, new: StreamDefinition, total: int
+    store: Store, contents: LayoutContents, state: StreamState, new: StreamDefinition, total: int
 ) -> StreamState:
     """The stream with a layout for the new lifetime: chosen anew, or the user's own for another number of slots."""
-    index, why = stock.state.layout.index, stock.state.layout.why
+    index, why = contents.state.layout.index, contents.state.layout.why
     if new.index_auto:
         index, why = choose_index(new, late_rows=state.late > 0)
     return add_layout(state, new, index, why, now=store.clock(), total=total, way_back=False)

@@ -18,7 +18,7 @@ from windrow.native import key_encoding as native_keys
 
 RESERVED_COLUMNS = ("_seq", "_reason", "_source", "_batch", "_rejected_at")
 INTERNAL_PREFIX = "_windrow_"
-"""How columns begin that are only there on the way through Spark."""
+"""Prefix of columns that exist only on the way through Spark."""
 FAILURE_POLICIES = ("block", "exclude")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
 _DEVICE = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)")
@@ -74,12 +74,12 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def model(self) -> RowModel:
-        """What the index needs to know."""
+        """The columns and times that the index needs to know."""
         return RowModel(self.time, self.key, self.expires, self.lifetime, self.origin, self.slide, self.floor)
 
     @property
     def identity(self) -> RowModel:
-        """By what a batch is known again, whatever was altered since: its rows' times and first search key."""
+        """By what a batch is recognised, whatever was altered since: its rows' times and the first search key."""
         return self.model.with_key(self.key if self.first_key is None else self.first_key)
 
     def lasts_otherwise(self, other: "StreamDefinition") -> bool:
@@ -162,7 +162,7 @@ def make_definition(
     check_name(name, "stream")
     check_schema(name, schema)
     _check_time_column(name, schema, time, "time")
-    step = times.parse_duration(slide, f"stream {name!r}: slide")
+    slide_micros = times.parse_duration(slide, f"stream {name!r}: slide")
     if expires is None:
         if max_lifetime is not None:
             raise DefinitionError(
@@ -182,10 +182,10 @@ def make_definition(
             raise DefinitionError(f"stream {name!r}: expires and time are the same column {time!r}")
     fixed = None if lifetime is None else times.parse_duration(lifetime, f"stream {name!r}: lifetime")
     longest = None if max_lifetime is None else times.parse_duration(max_lifetime, f"stream {name!r}: max_lifetime")
-    if (kept := fixed or longest) is not None and kept < step:
+    if (life := fixed or longest) is not None and life < slide_micros:
         raise DefinitionError(
-            f"stream {name!r}: lifetime {times.format_duration(kept)} is shorter than the slide "
-            f"{times.format_duration(step)}; "
+            f"stream {name!r}: lifetime {times.format_duration(life)} is shorter than the slide "
+            f"{times.format_duration(slide_micros)}; "
             "rows would be gone before they are seen"
         )
     if on_source_failure not in FAILURE_POLICIES:
@@ -197,7 +197,7 @@ def make_definition(
         schema_bytes=schema.serialize().to_pybytes(),
         time=time,
         key=check_key(name, schema, key),
-        slide=step,
+        slide=slide_micros,
         lifetime=fixed,
         expires=expires,
         max_lifetime=longest,
@@ -271,8 +271,8 @@ def find_unknown_zone(kind: pa.DataType) -> str | None:
             pa.array([0], kind).cast(pa.string())
         except pa.ArrowInvalid:
             return str(kind.tz)
-    inner = (kind.field(at).type for at in range(kind.num_fields)) if pa.types.is_nested(kind) else ()
-    return next((zone for one in inner if (zone := find_unknown_zone(one)) is not None), None)
+    inner = (kind.field(position).type for position in range(kind.num_fields)) if pa.types.is_nested(kind) else ()
+    return next((zone for kind_inside in inner if (zone := find_unknown_zone(kind_inside)) is not None), None)
 
 
 def _check_time_column(name: str, schema: pa.Schema, column: str, role: str) -> None:

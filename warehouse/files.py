@@ -1,7 +1,7 @@
 """The warehouse's files: staged under a living writer's name, synced and renamed into place, then named by a commit.
 
-Everything that touches the disk outside LMDB goes through `FileSystem`, so that a test can fail any write and stop at any
-named step.
+Everything that touches the disk outside LMDB goes through `FileSystem`, so that a test can fail any write and stop at
+any named crash point.
 """
 
 import errno
@@ -48,7 +48,7 @@ CRASH_POINTS = (
     "table.published",
     "table.committed",
 )
-"""Named steps at which a crash test stops a process; see `Files.reach`."""
+"""Named points at which a crash test stops a process; see `FileSystem.reach`."""
 DELIVERY_CRASH_POINTS = (
     "query.staged",
     "query.published",
@@ -62,7 +62,7 @@ DELIVERY_CRASH_POINTS = (
 
 _OWNER_FILE = "owner.lock"
 _WRITER_NAME = re.compile(r"[0-9a-f]+_[0-9a-f]+_[0-9a-f]+_[0-9a-f]{12}")
-"""Names of writers, as `Store.unique` makes them."""
+"""Names of writers, as `Store.unique_name` makes them."""
 
 
 class FileSystem:

@@ -1,6 +1,7 @@
-"""The layouts of a stream: numbered, the last of them current, older ones kept until nothing lies in them any more.
+"""The layouts of a stream: numbered, the last of them current, older ones kept until no segment lies in them any more.
 
-Segments under another lifetime: the same rows in the same files, with other expiries in their records.
+A changed lifetime leaves rows and files as they are and gives their segments new expiries, in layouts without expiry
+columns.
 """
 
 from dataclasses import replace as changed
@@ -20,9 +21,9 @@ from windrow.native import rows as native_rows
 
 
 def recompute_expiries(segment: Segment, model: RowModel, full: pa.Schema, reader: SegmentFileReader) -> Segment:
-    """A segment's record as `model` sees its rows; it goes to a layout without expiry columns (see `without_expiry_columns`).
+    """A segment's record with the expiries that `model` gives its rows; see `without_expiry_columns`.
 
-    Only streams whose rows all live equally long are retimed, so its event times are all that is read.
+    All rows of such a stream live equally long, so their event times are all that is read.
     """
     rows = read_ranges(
         {segment.file: [(segment.start, segment.stop)]}, pa.schema([full.field(model.time)]), full, reader

@@ -12,6 +12,7 @@ from pathlib import Path
 from windrow.errors import BusyError
 
 _POLL_SECONDS = 0.002
+"""First pause between two attempts to take a lock; it grows to a tenth of a second."""
 _SIGNATURE_BYTES = 128
 
 
@@ -36,7 +37,7 @@ def locked(
 ) -> Iterator[None]:
     """Hold the lock file `path`, waiting up to `timeout` seconds (None: for ever) and then naming the holder.
 
-    A holder that signs writes its process and host into the file, for that message only: the lock itself is the flock.
+    With `signed` the holder writes its process and host into the file, only for that message: the lock is the flock.
     Several may hold it together if all of them share it.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -163,15 +164,15 @@ class LockedFile:
         _locked_files.add(made)
         return made
 
-    def rest(self) -> bool:
+    def unlock(self) -> bool:
         """Let go of the lock but leave the file, which anybody may now remove; False if it is closed."""
         if self._descriptor < 0 or os.getpid() != self._pid:
             return False
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         return True
 
-    def wake(self) -> bool:
-        """Hold a resting file again; False if it was removed, or is just being looked at."""
+    def relock(self) -> bool:
+        """Lock an unlocked file again; False if it was removed, or is just being looked at."""
         try:
             return self._descriptor >= 0 and try_lock(self._descriptor) and os.fstat(self._descriptor).st_nlink > 0
         except OSError:
@@ -192,6 +193,6 @@ class LockedFile:
             os.close(descriptor)
 
     def __del__(self) -> None:
-        # Of a warehouse that was dropped unclosed: as long as its locks are held, its leavings count as somebody's.
+        # Of a warehouse that nobody closed: as long as its locks are held, its staged files count as a living writer's.
         if getattr(self, "_descriptor", -1) >= 0:
             self.close()

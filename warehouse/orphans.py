@@ -37,14 +37,14 @@ class Cleared:
 
 def data_files(root: Path) -> list[str]:
     """Every data file in the warehouse's folders, relative to it."""
-    found = [*(root / "streams").glob("*/*/*.parquet"), *(root / "tables").glob("*/*.parquet")]
-    found += (root / "results").glob("*/parts/*.parquet")
-    return [str(path.relative_to(root)) for path in found]
+    paths = [*(root / "streams").glob("*/*/*.parquet"), *(root / "tables").glob("*/*.parquet")]
+    paths += (root / "results").glob("*/parts/*.parquet")
+    return [str(path.relative_to(root)) for path in paths]
 
 
 def needed_files(tables: Tables) -> dict[str, int]:
     """Files that answers are read from, with their sizes: all that are named, but for those that commits replaced."""
-    needed = {at.decode(errors="replace"): record.bytes for at, record in tables.items("files")}
+    needed = {key.decode(errors="replace"): record.bytes for key, record in tables.items("files")}
     for kind in ("rejected", "tables"):
         needed |= {record.file: record.bytes for _, record in tables.items(kind)}
     for _, state in tables.items("paced"):
@@ -60,7 +60,7 @@ def named_files(tables: Tables) -> set[str]:
 
 def marks(tables: Tables) -> dict[str, int]:
     """The files that are marked, and the wall time at which they were."""
-    return {at.decode(): since for at, since in tables.items("orphans")}
+    return {key.decode(): since for key, since in tables.items("orphans")}
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def distrust(tables: Tables, root: Path) -> str | None:
             f"the catalog of {root} has no stream, table or query, so files without a record are left alone; "
             "restore the catalog from a copy, or remove the files by hand"
         )
-    listed = {at.decode(errors="replace") for at, _ in tables.raw_items("files")}
+    listed = {key.decode(errors="replace") for key, _ in tables.raw_items("files")}
     for segment in _segments(tables):
         if segment.file not in listed:
             return (
@@ -149,8 +149,8 @@ def distrust(tables: Tables, root: Path) -> str | None:
             )
     missing = next((file for file in needed_files(tables) if not (root / file).exists()), None)
     named = named_files(tables)
-    held = (s.file for _, hold in tables.items("holds") for view in hold.streams.values() for s in view.segments)
-    missing = missing or next((file for file in held if file not in named), None)
+    retained = (s.file for _, hold in tables.items("holds") for view in hold.streams.values() for s in view.segments)
+    missing = missing or next((file for file in retained if file not in named), None)
     if missing is None:
         return None
     return (

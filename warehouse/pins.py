@@ -1,9 +1,9 @@
 """Pins: locked files that say from which commit on a reader of this process still needs what commits replace.
 
-A reader that has ended leaves its pin resting, unlocked, for the next one: to make and remove a file takes longer than
-to lock it again. A resting pin protects nothing and may be removed by whoever finds it, under its lock; so one that is
-woken is looked at before it counts. It may keep the name of an earlier commit: it then protects a little more than it
-must, and a reader neither asks for the last commit first nor changes a folder, which waits for the disk's journal.
+A reader that has ended leaves its pin idle, unlocked, for the next one, because to create and remove a file takes
+longer than to lock it again. An idle pin protects nothing, and anybody may remove it while holding its lock; so one
+that is locked again is checked before it counts. It may keep the name of an earlier commit: it then protects a little
+more than it must, but the reader need not ask for the last commit first, nor change a folder and wait for the disk.
 """
 
 import os
@@ -15,9 +15,9 @@ from pathlib import Path
 from windrow.locks import LockedFile
 
 _MOST_IDLE = 4
-"""That are kept: as many readers as a process usually has at a time."""
+"""Idle pins that a handle keeps: as many readers as a process usually has at a time."""
 _MOST_COMMITS_BEHIND = 8
-"""Commits that a woken pin may be behind its reader."""
+"""How many commits a reused pin may be behind its reader."""
 
 
 def pin_path(folder: Path, version: int, name: str) -> Path:
@@ -44,11 +44,12 @@ class Pin(LockedFile):
         self.version, self._name = version, name
         super().__init__(pin_path(folder, version, name))
 
-    def moved(self, version: int) -> bool:
-        """Whether it could be made to pin what commits after `version` replace; it must be held."""
+    def move_to(self, version: int) -> bool:
+        """Whether it could be made to pin what commits after `version` replace; it must be locked."""
         if version != self.version:
             try:
-                self.rename(pin_path(Path(self.path).parent, version, self._name))  # nobody removes it while it is held
+                # Nobody removes it while it is locked.
+                self.rename(pin_path(Path(self.path).parent, version, self._name))
             except OSError:
                 return False
             self.version = version
@@ -56,9 +57,9 @@ class Pin(LockedFile):
 
 
 class PinPool:
-    """The pins of one handle, of which nothing else is known here: snapshots that nobody closed must not keep it alive.
+    """The pins of one handle. It does not refer to the handle, which an unclosed snapshot would otherwise keep alive.
 
-    Nothing waits for a lock either: the garbage collector gives pins back at any moment.
+    Nothing here waits for a lock, because the garbage collector may release a pin at any moment.
 
     Args:
         folder: Where they lie.
@@ -66,43 +67,43 @@ class PinPool:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._resting: deque[Pin] = deque()
-        self._ended = False
+        self._idle: deque[Pin] = deque()
+        self._closed = False
         self.seen = 0
         """The last commit that a reader of this handle has read."""
-        weakref.finalize(self, _close_all, self._resting)
+        weakref.finalize(self, _close_all, self._idle)
 
-    def take(self, version: Callable[[], int], unique: Callable[[], str]) -> Pin:
-        """A pin, held when this returns, for one who then reads the last commit.
+    def acquire(self, version: Callable[[], int], unique: Callable[[], str]) -> Pin:
+        """A locked pin for a reader that reads the last commit after this returns.
 
-        It is of the commit that `version` gives, or of an earlier one, if one rests. It is renamed only here, before
-        anything is read: who looks through the folder meanwhile may find neither name.
+        It is of the commit that `version` gives, or of an earlier one if an idle pin is reused. It is renamed only
+        here, before anything is read: a process that lists the folder meanwhile may find neither name.
         """
-        held = self._woken()
-        if held is not None and (self.seen - held.version <= _MOST_COMMITS_BEHIND or held.moved(self.seen)):
-            return held
-        if held is not None:
-            held.close()
+        pin = self._relock_idle()
+        if pin is not None and (self.seen - pin.version <= _MOST_COMMITS_BEHIND or pin.move_to(self.seen)):
+            return pin
+        if pin is not None:
+            pin.close()
         return self._new(version(), unique())
 
-    def exact(self, version: int, unique: Callable[[], str]) -> Pin:
-        """A pin of what commits after `version` replace, held when this returns."""
-        held = self._woken()
-        if held is not None and held.moved(version):
-            return held
-        if held is not None:
-            held.close()
+    def acquire_at(self, version: int, unique: Callable[[], str]) -> Pin:
+        """A pin of what commits after `version` replace, locked when this returns."""
+        pin = self._relock_idle()
+        if pin is not None and pin.move_to(version):
+            return pin
+        if pin is not None:
+            pin.close()
         return self._new(version, unique())
 
-    def _woken(self) -> Pin | None:
-        while self._resting:
+    def _relock_idle(self) -> Pin | None:
+        while self._idle:
             try:
-                held = self._resting.pop()
+                pin = self._idle.pop()
             except IndexError:  # another thread was quicker
                 return None
-            if held.wake():
-                return held
-            held.close()
+            if pin.relock():
+                return pin
+            pin.close()
         return None
 
     def _new(self, version: int, name: str) -> Pin:
@@ -112,33 +113,33 @@ class PinPool:
             self.folder.mkdir(exist_ok=True)
             return Pin(self.folder, version, name)
 
-    def give(self, held: Pin) -> None:
-        """Let a pin rest, or go."""
-        if self._ended or len(self._resting) >= _MOST_IDLE or not held.rest():
-            held.close()
+    def release(self, pin: Pin) -> None:
+        """Keep a pin unlocked for the next reader, or remove it."""
+        if self._closed or len(self._idle) >= _MOST_IDLE or not pin.unlock():
+            pin.close()
             return
-        self._resting.append(held)
-        if self._ended:
-            _close_all(self._resting)
+        self._idle.append(pin)
+        if self._closed:
+            _close_all(self._idle)
 
-    def resting(self) -> frozenset[str]:
-        """The names of pins that protect nothing at this moment; a reader that wakes one has yet to read."""
-        return frozenset(os.path.basename(held.path) for held in self._resting.copy())
+    def idle(self) -> frozenset[str]:
+        """The names of pins that protect nothing at this moment; a reader that locks one again has yet to read."""
+        return frozenset(os.path.basename(pin.path) for pin in self._idle.copy())
 
     def clear(self) -> None:
-        """Remove those that rest."""
-        _close_all(self._resting)
+        """Remove the idle ones."""
+        _close_all(self._idle)
 
     def close(self) -> None:
-        """Remove those that rest, and keep none from now on."""
-        self._ended = True
-        _close_all(self._resting)
+        """Remove the idle ones, and keep none from now on."""
+        self._closed = True
+        _close_all(self._idle)
 
 
-def _close_all(resting: deque[Pin]) -> None:
-    while resting:
+def _close_all(idle: deque[Pin]) -> None:
+    while idle:
         try:
-            held = resting.pop()
+            pin = idle.pop()
         except IndexError:
             return
-        held.close()
+        pin.close()

@@ -1,4 +1,4 @@
-"""Reclaiming: what commits replaced goes when no reader needs it, what dead writers left when nobody can name it."""
+"""Reclaiming: files and records that commits replaced are removed when no reader needs them any more."""
 
 import contextlib
 import os
@@ -15,9 +15,11 @@ from windrow.orphans import clear_orphans
 from windrow.store import Store
 
 _MOST_PER_SLIDE = 256
+"""Reclaim records that one slide looks at."""
 _ABANDONED_SECONDS = 3600.0
+"""Age from which on a pin that was never renamed into place counts as left by a dead process."""
 _LARGE_BYTES = 64 << 20
-"""Of one replaced thing; removing this much takes some ten milliseconds."""
+"""Bytes of one record that are removed without anybody waiting; removing this much takes some ten milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,12 @@ class GcReport:
 def find_oldest_pin(store: Store) -> tuple[int | None, int]:
     """The lowest version that a living reader pins (None: no reader) and how many there are; dead pins are removed."""
     folder = store.pins.folder
-    resting = store.pins.resting()
+    idle = store.pins.idle()
     oldest, count = None, 0
     if folder.is_dir():
         for name in os.listdir(folder):
             path = os.path.join(folder, name)
-            if name in resting or (name.startswith(".") and not _abandoned(path)) or remove_unheld(path):
+            if name in idle or (name.startswith(".") and not _abandoned(path)) or remove_unheld(path):
                 continue
             version = int(name.lstrip(".").split("-", 1)[0])
             count += 1
@@ -66,28 +68,28 @@ def _abandoned(path: str) -> bool:
 
 def find_reclaimable(store: Store, limit: int = _MOST_PER_SLIDE) -> list[tuple[bytes, ReclaimEntry]]:
     """Replaced things that no pin protects: `remove_files` removes their files, `forget_reclaimed` their records."""
-    pending, held = store.catalog.read(
+    pending, oldest_held = store.catalog.read(
         lambda tables: (_take_first(tables.items("reclaim"), limit), find_oldest_hold(tables))
     )
     if not pending:
         return []
     oldest, _ = find_oldest_pin(store)
-    limits = [version for version in (oldest, held) if version is not None]
-    return [(at, record) for at, record in pending if not limits or _version_in_key(at) <= min(limits)]
+    limits = [version for version in (oldest, oldest_held) if version is not None]
+    return [(key, record) for key, record in pending if not limits or _version_in_key(key) <= min(limits)]
 
 
 def find_oldest_hold(tables: Tables) -> int | None:
     """The oldest commit whose slides a periodic query has still to be run for."""
-    return next((_version_in_key(at) for at, _ in tables.raw_items("holds")), None)
+    return next((_version_in_key(key) for key, _ in tables.raw_items("holds")), None)
 
 
 def _has_a_lasting_name(file: str) -> bool:
-    """Whether no other file will ever have the name: reports are named by their run, and a query may be added anew."""
+    """Whether no other file will ever have the name; reports are named by their run, and a query may be added again."""
     return not file.startswith("results/") or "/parts/" in file
 
 
 def remove_files(store: Store, ready: list[tuple[bytes, ReclaimEntry]]) -> None:
-    """Remove the files of things that are ready to go; `forget_reclaimed` removes those whose names may be needed again.
+    """Remove the files of reclaimable records, but for reports, which `forget_reclaimed` removes.
 
     This may run before, after or while their records are settled: a record without files does no harm, and files
     without a record are orphans.
@@ -95,7 +97,7 @@ def remove_files(store: Store, ready: list[tuple[bytes, ReclaimEntry]]) -> None:
     for _, record in ready:
         store.reader.forget(record.files)
         store.columns.forget(record.files)
-        store.copies.forget(record.segments)
+        store.scan_cache.forget(record.segments)
         for file in filter(_has_a_lasting_name, record.files):
             store.files.unlink(store.root / file)
     if ready:
@@ -122,13 +124,13 @@ def begin_removal(store: Store) -> Removal:
     The disk takes long to remove very large files, so nobody waits for those: their records stay until a later commit
     finds the files gone. A process that ends before they are leaves both, for the next slide or `gc`.
     """
-    ready = [(at, record) for at, record in find_reclaimable(store) if at not in store.leaving]
+    ready = [(key, record) for key, record in find_reclaimable(store) if key not in store.removals]
     large = [item for item in ready if _remaining_bytes(store, item[1]) > _LARGE_BYTES]
     small = [item for item in ready if item not in large]
-    store.leaving.update(at for at, _ in large)
+    store.removals.update(key for key, _ in large)
     if large:
-        store.aside(_remove_large, store, large)
-    return Removal(small, store.background(remove_files, store, small) if small else None)
+        store.run_slow_in_background(_remove_large, store, large)
+    return Removal(small, store.run_in_background(remove_files, store, small) if small else None)
 
 
 def _remove_large(store: Store, large: list[tuple[bytes, ReclaimEntry]]) -> None:
@@ -136,7 +138,7 @@ def _remove_large(store: Store, large: list[tuple[bytes, ReclaimEntry]]) -> None
     try:
         remove_files(store, large)
     finally:
-        store.leaving.difference_update(at for at, _ in large)
+        store.removals.difference_update(key for key, _ in large)
 
 
 def _remaining_bytes(store: Store, record: ReclaimEntry) -> int:
@@ -152,8 +154,8 @@ def _take_first(items: Iterable[tuple[bytes, ReclaimEntry]], limit: int) -> list
     return [item for _, item in zip(range(limit), items, strict=False)]
 
 
-def _version_in_key(at: bytes) -> int:
-    return int.from_bytes(at[:8], "big") - (1 << 63)
+def _version_in_key(key: bytes) -> int:
+    return int.from_bytes(key[:8], "big") - (1 << 63)
 
 
 def forget_reclaimed(store: Store, tables: Tables, ready: list[tuple[bytes, ReclaimEntry]]) -> int:
@@ -164,9 +166,9 @@ def forget_reclaimed(store: Store, tables: Tables, ready: list[tuple[bytes, Recl
     commit.
     """
     settled = 0
-    for at, record in ready:
-        now: ReclaimEntry | None = tables.get("reclaim", at)
-        reports = () if now is None else [file for file in now.files if not _has_a_lasting_name(file)]
+    for key, record in ready:
+        current: ReclaimEntry | None = tables.get("reclaim", key)
+        reports = () if current is None else [file for file in current.files if not _has_a_lasting_name(file)]
         try:
             for file in reports:
                 store.files.unlink(store.root / file)
@@ -174,7 +176,7 @@ def forget_reclaimed(store: Store, tables: Tables, ready: list[tuple[bytes, Recl
             continue
         for segment in record.segments:
             tables.delete("directories", catalog_key(segment))
-        tables.delete("reclaim", at)
+        tables.delete("reclaim", key)
         settled += 1
     return settled
 
@@ -226,18 +228,20 @@ def _forget_batches(store: Store) -> int:
     now = store.clock()
 
     def old(tables: Tables) -> list[bytes]:
-        found = []
+        keys = []
         for _, entry in tables.items("streams"):
-            kept = batch_retention(entry)
-            if kept is not None:
-                found += [at for at, batch in tables.items("batches", catalog_key(entry.id)) if batch.at < now - kept]
-        return found
+            retention = batch_retention(entry)
+            if retention is not None:
+                keys += [
+                    key for key, batch in tables.items("batches", catalog_key(entry.id)) if batch.at < now - retention
+                ]
+        return keys
 
     forgotten = store.catalog.read(old)
     if forgotten:
         with store.catalog.write() as tables:
-            for at in forgotten:
-                tables.delete("batches", at)
+            for key in forgotten:
+                tables.delete("batches", key)
     return len(forgotten)
 
 

@@ -6,14 +6,15 @@ from typing import Any
 import pyarrow as pa
 
 from windrow.arrow_input import open_reader
-from windrow.catalog.environment import Tables, catalog_key
+from windrow.catalog.environment import Tables
 from windrow.catalog.lookups import find_name_clash
-from windrow.catalog.records import ReclaimEntry, TableEntry
+from windrow.catalog.records import TableEntry
+from windrow.catalog.segment_log import retire_files
 from windrow.definitions import check_column, check_name
 from windrow.errors import DefinitionError, InUseError, SchemaError, UnknownTableError
 from windrow.files import disk_errors
 from windrow.formats.durations import to_durations
-from windrow.indexes.segment_writer import SegmentFileWriter
+from windrow.segment_files import StagedWriter, publish_files
 from windrow.store import Store
 
 
@@ -25,30 +26,28 @@ def put_table(store: Store, name: str, data: Any) -> int:
     schema: pa.Schema = reader.schema
     _check_schema(name, schema)
     with disk_errors(f"writing table {name!r}"):
-        with store.writer.staging() as path:
-            with store.files.sink(path) as sink:
-                output = SegmentFileWriter(sink, schema, 1 << 20)
-                for batch in reader:
-                    output.add(pa.Table.from_batches([batch], schema), last=False)
-                output.add(schema.empty_table())
-                output.close()
-            size, digest = store.writer.seal(path)
-            file = store.writer.publish([path], store.root / "tables" / name, "table")[0]
+        with StagedWriter(store) as file:
+            output = file.write_rows(schema)
+            for batch in reader:
+                output.add(pa.Table.from_batches([batch], schema), last=False)
+            output.add(schema.empty_table())
+            staged = file.seal()
+            publish_files(store, [staged], store.root / "tables" / name, "table")
         entry = TableEntry(
-            file=file,
+            file=staged.name,
             schema_bytes=schema.serialize().to_pybytes(),
-            rows=output.rows,
-            bytes=size,
-            digest=digest,
+            rows=staged.rows,
+            bytes=staged.bytes,
+            digest=staged.digest,
             at=store.clock(),
         )
-        with store.publishing([file]) as tables:
+        with store.publishing([staged.name]) as tables:
             _check_free(tables, name)
             _check_fits(tables, name, schema)
             _retire_file(tables, name)
             tables.put("tables", name.encode(), entry)
         store.files.reach("table.committed")
-    return output.rows
+    return staged.rows
 
 
 def _check_schema(name: str, schema: pa.Schema) -> None:
@@ -63,16 +62,18 @@ def _check_schema(name: str, schema: pa.Schema) -> None:
 
 def _convert_intervals(reader: pa.RecordBatchReader, name: str) -> pa.RecordBatchReader:
     """The rows with durations for intervals, which are what SQL makes of a duration and files cannot hold."""
-    spans = [at for at, field in enumerate(reader.schema) if pa.types.is_interval(field.type)]
-    if not spans:
+    positions = [position for position, field in enumerate(reader.schema) if pa.types.is_interval(field.type)]
+    if not positions:
         return reader
     kind = pa.duration("us")
-    schema = pa.schema([f.with_type(kind) if at in spans else f for at, f in enumerate(reader.schema)])
+    schema = pa.schema([f.with_type(kind) if position in positions else f for position, f in enumerate(reader.schema)])
 
     def pieces() -> Iterator[pa.RecordBatch]:
         for batch in reader:
             try:
-                columns = [to_durations(c, kind) if at in spans else c for at, c in enumerate(batch.columns)]
+                columns = [
+                    to_durations(c, kind) if position in positions else c for position, c in enumerate(batch.columns)
+                ]
             except pa.ArrowInvalid as error:
                 raise SchemaError(f"table {name!r}: {error}; nothing was stored") from None
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -94,13 +95,13 @@ def drop_table(store: Store, name: str) -> None:
 
 def find_table(tables: Tables, name: str) -> TableEntry:
     """A table's record, or an error that names the tables there are."""
-    found: TableEntry | None = tables.get("tables", name.encode())
-    if found is None:
-        names = [at.decode() for at, _ in tables.raw_items("tables")]
+    table: TableEntry | None = tables.get("tables", name.encode())
+    if table is None:
+        names = [key.decode() for key, _ in tables.raw_items("tables")]
         raise UnknownTableError(
             f"there is no table {name!r}; {'the tables are ' + ', '.join(names) if names else 'there is none'}"
         )
-    return found
+    return table
 
 
 def _check_free(tables: Tables, name: str) -> None:
@@ -117,12 +118,12 @@ def _check_fits(tables: Tables, name: str, schema: pa.Schema) -> None:
     views = _views_of(tables, name)
     if old is None or not views:
         return
-    known = {field.name: field.type for field in pa.ipc.read_schema(pa.py_buffer(old.schema_bytes))}
-    wanted = {field.name: field.type for field in schema}
-    if known != wanted:
+    old_types = {field.name: field.type for field in pa.ipc.read_schema(pa.py_buffer(old.schema_bytes))}
+    new_types = {field.name: field.type for field in schema}
+    if old_types != new_types:
         raise InUseError(
             f"table {name!r} is joined by the views {', '.join(views)}, so its columns must stay "
-            f"{', '.join(f'{column} {kind}' for column, kind in known.items())}; drop the views first"
+            f"{', '.join(f'{column} {kind}' for column, kind in old_types.items())}; drop the views first"
         )
 
 
@@ -134,8 +135,4 @@ def _views_of(tables: Tables, name: str) -> list[str]:
 def _retire_file(tables: Tables, name: str) -> None:
     old: TableEntry | None = tables.get("tables", name.encode())
     if old is not None:
-        tables.put(
-            "reclaim",
-            catalog_key(tables.version, tables.allocate("reclaims")),
-            ReclaimEntry(stream=0, files=(old.file,)),
-        )
+        retire_files(tables, [old.file])

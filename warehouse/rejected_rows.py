@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from windrow.append import Append, AppendReport
 from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.lookups import find_stream
-from windrow.catalog.records import ReclaimEntry, RejectedEntry, StreamEntry
+from windrow.catalog.records import RejectedEntry, StreamEntry
+from windrow.catalog.segment_log import retire_files
 from windrow.errors import DamageError
 from windrow.rejection import REJECTION_COLUMNS
 from windrow.store import Store
@@ -17,14 +18,14 @@ from windrow.store import Store
 
 def _read_entries(tables: Tables, stream: str) -> tuple[StreamEntry, dict[int, RejectedEntry]]:
     entry, _ = find_stream(tables, stream)
-    return entry, {decode_last_int(at): record for at, record in tables.items("rejected", catalog_key(entry.id))}
+    return entry, {decode_last_int(key): record for key, record in tables.items("rejected", catalog_key(entry.id))}
 
 
 def read_rejected(store: Store, stream: str) -> pa.Table:
     """All rejected rows of a stream, oldest first."""
-    entry, found = store.catalog.read(lambda tables: _read_entries(tables, stream))
+    entry, entries = store.catalog.read(lambda tables: _read_entries(tables, stream))
     schema = pa.schema([*(field.with_nullable(True) for field in entry.definition.schema), *REJECTION_COLUMNS])
-    return pa.concat_tables([schema.empty_table(), *(_read_file(store, record, schema) for record in found.values())])
+    return pa.concat_tables([schema.empty_table(), *(_read_file(store, record, schema) for record in entries.values())])
 
 
 def _read_file(store: Store, record: RejectedEntry, schema: pa.Schema) -> pa.Table:
@@ -41,15 +42,17 @@ def _read_file(store: Store, record: RejectedEntry, schema: pa.Schema) -> pa.Tab
 def replay_rejected(store: Store, stream: str) -> AppendReport:
     """Append all rejected rows again, those of each source in one transaction; some may be rejected anew."""
     store.check_writable()
-    entry, found = store.catalog.read(lambda tables: _read_entries(tables, stream))
+    entry, entries = store.catalog.read(lambda tables: _read_entries(tables, stream))
     schema = pa.schema([*(field.with_nullable(True) for field in entry.definition.schema), *REJECTION_COLUMNS])
     reports = []
     # By source: a row that is taken now is progress of the source that sent it, not of another.
-    for source in dict.fromkeys(record.source for record in found.values()):
-        own = {number: record for number, record in found.items() if record.source == source}
-        rows = pa.concat_tables([_read_file(store, record, schema) for record in own.values()])
+    for source in dict.fromkeys(record.source for record in entries.values()):
+        of_source = {number: record for number, record in entries.items() if record.source == source}
+        rows = pa.concat_tables([_read_file(store, record, schema) for record in of_source.values()])
         reports.append(
-            Append(store, stream, source, None).run(rows.select(entry.definition.schema.names), replacing=list(own))
+            Append(store, stream, source, None).run(
+                rows.select(entry.definition.schema.names), replacing=list(of_source)
+            )
         )
     return _sum_reports(stream, reports)
 
@@ -74,13 +77,11 @@ def discard_rejected(store: Store, stream: str) -> int:
     """Throw the rejected rows away."""
     store.check_writable()
     with store.catalog.write() as tables:
-        entry, found = _read_entries(tables, stream)
+        entry, entries = _read_entries(tables, stream)
         state = tables.get("states", catalog_key(entry.id))
-        rows = sum(record.rows for record in found.values())
-        for number in found:
+        rows = sum(record.rows for record in entries.values())
+        for number in entries:
             tables.delete("rejected", catalog_key(entry.id, number))
         tables.put("states", catalog_key(entry.id), replace(state, rejected=state.rejected - rows))
-        if found:
-            record = ReclaimEntry(stream=entry.id, files=tuple(r.file for r in found.values()))
-            tables.put("reclaim", catalog_key(tables.version, tables.allocate("reclaims")), record)
+        retire_files(tables, [record.file for record in entries.values()], entry.id)
         return rows

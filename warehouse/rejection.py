@@ -1,7 +1,5 @@
-"""Which rows are not taken and why, and writing them chunk by chunk, so that memory does not grow with their number."""
+"""Which rows an append does not take and why, and writing them chunk by chunk, so that memory stays bounded."""
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ from windrow.definitions import StreamDefinition
 from windrow.indexes.row_model import Int64s
 from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.native import rows as native_rows
+from windrow.segment_files import StagedFile, StagedWriter
 from windrow.store import Store
 
 REJECTION_COLUMNS = (
@@ -52,17 +51,6 @@ def classify_rows(
     return ts, exp, codes
 
 
-@dataclass
-class RejectedFile:
-    """A sealed file of rejected rows; `file` is its name once it is published."""
-
-    path: Path
-    rows: int
-    bytes: int
-    digest: str
-    file: str = ""
-
-
 class RejectedRowsWriter:
     """The rejected rows of one append.
 
@@ -76,9 +64,8 @@ class RejectedRowsWriter:
         self._store = store
         self._source = source
         self._batch_id = batch_id
-        self._sink: Any = None
+        self._file: StagedWriter | None = None
         self._output: SegmentFileWriter | None = None
-        self.path: Path | None = None
         self.reasons: dict[str, int] = {}
 
     def add(self, rows: pa.Table, codes: Any) -> None:
@@ -97,23 +84,15 @@ class RejectedRowsWriter:
         for field, column in zip(REJECTION_COLUMNS, values, strict=True):
             rows = rows.append_column(field, column)
         if self._output is None:
-            self.path = self._store.writer.stage()
-            self._sink = self._store.files.sink(self.path)
-            self._output = SegmentFileWriter(self._sink, rows.schema, 1 << 20)
+            self._file = StagedWriter(self._store)
+            self._output = self._file.write_rows(rows.schema)
         self._output.add(rows)
 
-    def seal(self) -> RejectedFile | None:
+    def seal(self) -> StagedFile | None:
         """Make the rows durable; None if there are none."""
-        if self._output is None or self.path is None:
-            return None
-        self._output.close()
-        self._sink.close()
-        size, digest = self._store.writer.seal(self.path)
-        return RejectedFile(self.path, self._output.rows, size, digest)
+        return None if self._file is None else self._file.seal()
 
     def discard(self) -> None:
         """Throw away what was written."""
-        if self._sink is not None:
-            self._sink.close()
-        if self.path is not None:
-            self._store.writer.discard([self.path])
+        if self._file is not None:
+            self._file.discard()

@@ -1,19 +1,15 @@
-"""Changing a stream's layout or search key while it is read and written.
+"""Relayouts: a stream gets another layout or search key while it is read and written.
 
-From the commit of a change on, appends are cut for the new layout; what lies in older ones is answered from there until
-it expires or a step (see `moving`) has moved it.
-
-Moving what is stored from older layouts into the current one, in steps of bounded size.
-
-A step reads some segments, puts their live rows in the order of the current layout, and replaces them, all in one
-transaction; a crash leaves all of it or nothing, and the next step goes on from what the catalog says.
+From the commit of the change on, appends are written for the new layout; rows in older layouts are read from there
+until they expire or a step has moved them. A step moves a bounded number of bytes in one transaction, so a crash leaves
+all of it or nothing.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from dataclasses import replace as changed
+from dataclasses import dataclass
+from dataclasses import replace as replaced
 from itertools import groupby
 
 import pyarrow as pa
@@ -21,8 +17,8 @@ from msgspec.structs import replace
 
 from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.lookups import find_stream, refuse_view
-from windrow.catalog.records import FileEntry, StreamEntry, StreamState
-from windrow.catalog.segment_log import find_torn_files, load_segments, note_change, retire_segments
+from windrow.catalog.records import StreamEntry, StreamState
+from windrow.catalog.segment_log import exchange_segments, find_torn_files, load_segments, note_change
 from windrow.definitions import StreamDefinition, check_key, choose_index
 from windrow.errors import DefinitionError, WindrowError
 from windrow.files import disk_errors
@@ -31,21 +27,20 @@ from windrow.indexes.merge import read_live_rows
 from windrow.indexes.partitioners import Index
 from windrow.indexes.row_model import SEQ
 from windrow.indexes.segment_builder import SegmentDraft, sort_into_segments
-from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.indexes.segments import Segment
 from windrow.layouts import add_layout, drop_empty_layouts
 from windrow.locks import locked
 from windrow.reclaim import find_reclaimable, forget_reclaimed, remove_files
-from windrow.segment_files import CHUNK_BYTES, StagedFile, make_segment
+from windrow.segment_files import CHUNK_BYTES, Placement, StagedFile, StagedWriter, publish_files, record_placed
 from windrow.store import Store
 
 STEP_BYTES = 64 << 20
-"""What one step moves unless told otherwise."""
+"""Bytes that one step moves by default."""
 
 
 @dataclass(frozen=True)
 class LayoutContents:
-    """A stream and what lies in its layouts."""
+    """A stream and the segments in its layouts."""
 
     entry: StreamEntry
     state: StreamState
@@ -70,23 +65,14 @@ class LayoutContents:
 
 @dataclass(frozen=True)
 class SlideRelayout:
-    """What a slide moved besides."""
+    """What a slide moved between layouts."""
 
     relayout_bytes: int = 0
     relayout_problem: str | None = None
 
 
-@dataclass
-class _RewrittenRows:
-    """The rows of a step in their new order."""
-
-    staged: StagedFile | None = None
-    places: list[tuple[SegmentDraft, int, int, int]] = field(default_factory=list)
-    """Each new segment with its insertion row and the first and last slide that took its rows in."""
-
-
 def read_layout_contents(store: Store, tables: Tables, stream: str) -> LayoutContents:
-    """What lies in the layouts of a stream, out of an open transaction."""
+    """Read the layouts of a stream and their segments in a transaction."""
     entry, state = find_stream(tables, stream)
     spooled = 0
     if len(state.layouts) > 1:
@@ -99,7 +85,7 @@ def read_layout_contents(store: Store, tables: Tables, stream: str) -> LayoutCon
 
 
 def move_after_slide(store: Store, stream: str) -> SlideRelayout:
-    """What a slide moves besides, under the lock that it holds. The slide is committed: nothing here may undo it."""
+    """Move rows after a slide, under its lock. The slide is committed, so a failure here is only reported."""
     change = store.catalog.read(lambda tables: find_stream(tables, stream)[1].relayout)
     if change is None or not change.budget:
         return SlideRelayout()
@@ -118,79 +104,67 @@ def move_step(store: Store, stream: str, budget: int) -> int:
         stream: Its name.
         budget: Bytes to move at most; a segment is moved whole, so one that is larger is moved all the same.
     """
-    stock = store.catalog.read(lambda tables: read_layout_contents(store, tables, stream))
-    chosen = _choose_segments(stock.older, budget)
+    contents = store.catalog.read(lambda tables: read_layout_contents(store, tables, stream))
+    chosen = _choose_segments(contents.older, budget)
     if not chosen:
         return 0
     store.files.reach("relayout.planned")
-    written = _write_rows(store, stock, chosen)
+    staged = _write_rows(store, contents, chosen)
     folder = store.stream_folder(stream) / "segments"
-    staged = written.staged
-    name = store.writer.publish([staged.path], folder, "relayout")[0] if staged is not None else ""
+    names = publish_files(store, [staged] if staged else [], folder, "relayout")
     ready = find_reclaimable(store)
     remove_files(store, ready)
     store.files.reach("relayout.committing")
-    with store.publishing([name] if name else []) as tables:
-        placed = _place(tables, stock, written, name)
-        _record(tables, stock, chosen, placed)
+    with store.publishing(names) as tables:
+        _record(tables, contents, chosen, record_placed(tables, contents.entry.id, staged))
         forget_reclaimed(store, tables, ready)
     store.files.reach("relayout.committed")
     return sum(segment.bytes for segment in chosen)
 
 
 def _choose_segments(older: list[Segment], budget: int) -> list[Segment]:
-    """What to move: files whose rows live longest first, since the others soon leave by themselves."""
+    """The segments to move: of files whose rows live longest first, since others soon expire anyway."""
     files: dict[str, list[Segment]] = {}
     for segment in older:
         files.setdefault(segment.file, []).append(segment)
-    found: list[Segment] = []
-    for own in sorted(files.values(), key=lambda own: -max(segment.max_exp for segment in own)):
-        for segment in own:
-            if found and segment.bytes > budget:
-                return found
-            found.append(segment)
+    chosen: list[Segment] = []
+    for segments in sorted(files.values(), key=lambda segments: -max(segment.max_exp for segment in segments)):
+        for segment in segments:
+            if chosen and segment.bytes > budget:
+                return chosen
+            chosen.append(segment)
             budget -= segment.bytes
-    return found
+    return chosen
 
 
-def _write_rows(store: Store, stock: LayoutContents, chosen: list[Segment]) -> _RewrittenRows:
+def _write_rows(store: Store, contents: LayoutContents, chosen: list[Segment]) -> StagedFile | None:
     """Write the live rows of segments in the order of the current layout, a chunk of each insertion row at a time."""
-    definition, layout = stock.entry.definition, stock.state.layout
-    partitioner, model = layout.partitioner(), definition.model
-    written = _RewrittenRows()
-    with store.writer.staging() as path:
-        with store.files.sink(path) as sink:
-            judge = store.judges[stock.entry.id]
-            grouped = layout.index.row_group_bytes
-            output = SegmentFileWriter(sink, definition.stored_schema, grouped, definition.key, judge)
-            by_row = sorted(chosen, key=lambda segment: (partitioner.row(segment.last_slide), segment.last_slide))
-            for row, group in groupby(by_row, key=lambda segment: partitioner.row(segment.last_slide)):
-                for rows, first, last in _read_chunks(store, stock, list(group)):
-                    ts, _ = model.times(rows)
-                    exp, _ = model.expiries(rows, ts)
-                    seq = rows.column(SEQ).to_numpy()
-                    arranged = sort_into_segments(rows.drop_columns([SEQ]), model, partitioner, ts, exp, seq)
-                    start = output.rows
-                    arranged.write(output)
-                    written.places += [(_shift_cut(cut, start), row, first, last) for cut in arranged.cuts]
-            output.close()
-        if not written.places:
-            store.writer.discard([path])
-            return written
-        size, digest = store.writer.seal(path, output.digest)
-    cuts = tuple(cut for cut, *_ in written.places)
-    written.staged = StagedFile(path, output.rows, size, digest, cuts, b"")
-    return written
+    entry, layout, model = contents.entry, contents.state.layout, contents.entry.definition.model
+    partitioner = layout.partitioner()
+    drafts: list[SegmentDraft] = []
+    placements: list[Placement] = []
+    with StagedWriter(store) as file:
+        output = file.write_segments(entry, layout, entry.definition.stored_schema)
+        by_row = sorted(chosen, key=lambda segment: (partitioner.row(segment.last_slide), segment.last_slide))
+        for row, group in groupby(by_row, key=lambda segment: partitioner.row(segment.last_slide)):
+            for rows, first, last in _read_chunks(store, contents, list(group)):
+                ts, _ = model.times(rows)
+                exp, _ = model.expiries(rows, ts)
+                seq = rows.column(SEQ).to_numpy()
+                batch = sort_into_segments(rows.drop_columns([SEQ]), model, partitioner, ts, exp, seq)
+                start = output.rows
+                batch.write(output)
+                drafts += [replaced(draft, start=draft.start + start) for draft in batch.cuts]
+                placements += [Placement(layout.id, row, first, last)] * len(batch.cuts)
+        return file.seal(drafts, placements=placements) if drafts else None
 
 
-def _shift_cut(cut: SegmentDraft, by: int) -> SegmentDraft:
-    return SegmentDraft(**{**vars(cut), "start": cut.start + by})
-
-
-def _read_chunks(store: Store, stock: LayoutContents, segments: list[Segment]) -> Iterator[tuple[pa.Table, int, int]]:
+def _read_chunks(
+    store: Store, contents: LayoutContents, segments: list[Segment]
+) -> Iterator[tuple[pa.Table, int, int]]:
     """The live rows of segments with absolute sequences, in tables of bounded size, and which slides took them in."""
-    definition = stock.entry.definition
-    slide = None if stock.viewed else stock.state.slide
+    definition = contents.entry.definition
+    slide = None if contents.viewed else contents.state.slide
     now = None if slide is None else definition.model.slot_end(slide)
     schema = definition.stored_schema
     pending: list[pa.Table] = []
@@ -207,37 +181,18 @@ def _read_chunks(store: Store, stock: LayoutContents, segments: list[Segment]) -
         yield pa.concat_tables(pending).combine_chunks(), first, last
 
 
-def _place(tables: Tables, stock: LayoutContents, written: _RewrittenRows, file: str) -> list[Segment]:
-    """Name the new file, its segments and directories."""
-    staged = written.staged
-    if staged is None:
-        return []
-    stream, layout = stock.entry.id, stock.state.layout.id
-    count = len(written.places)
-    entry = FileEntry(stream=stream, rows=staged.rows, bytes=staged.bytes, digest=staged.digest, segments=count)
-    tables.put("files", file.encode(), entry)
-    placed = []
-    for cut, row, first, last in written.places:
-        number = tables.allocate("segments")
-        segment = make_segment(cut, number, file, staged, layout, row=row, slide=last, first_slide=first)
-        tables.put_raw("directories", catalog_key(number), cut.directory)
-        tables.put("segments", catalog_key(stream, number), segment)
-        placed.append(segment)
-    return placed
-
-
-def _record(tables: Tables, stock: LayoutContents, chosen: list[Segment], placed: list[Segment]) -> None:
-    stream, gone = stock.entry.id, {segment.id for segment in chosen}
-    retire_segments(tables, stream, chosen)
-    left = stock.segments.replace(gone, placed)
+def _record(tables: Tables, contents: LayoutContents, chosen: list[Segment], placed: list[Segment]) -> None:
+    stream = contents.entry.id
+    exchange_segments(tables, stream, placed, chosen)
+    remaining = contents.segments.replace({segment.id for segment in chosen}, placed)
     # Read again: appends may have changed it since we looked.
-    _, state = find_stream(tables, stock.entry.definition.name)
+    _, state = find_stream(tables, contents.entry.definition.name)
     change = state.relayout
     if change is not None:
         change = replace(change, moved=change.moved + sum(segment.bytes for segment in chosen))
-    torn = find_torn_files(state.torn, chosen, (), left)
+    torn = find_torn_files(state.torn, chosen, (), remaining)
     state = replace(note_change(state, tables.version, placed, chosen), torn=torn, relayout=change)
-    tables.put("states", catalog_key(stream), drop_empty_layouts(tables, stream, state, left))
+    tables.put("states", catalog_key(stream), drop_empty_layouts(tables, stream, state, remaining))
 
 
 MOVE_CHOICES = (False, "steps", "now")
@@ -310,17 +265,17 @@ def _change_layout(
     auto: bool,
     why: str,
 ) -> None:
-    stock = read_layout_contents(store, tables, stream)
-    entry, state = stock.entry, stock.state
+    contents = read_layout_contents(store, tables, stream)
+    entry, state = contents.entry, contents.state
     definition, wanted, why = _resolve_change(entry.definition, state, index, key, why)
     definition = replace(definition, index_auto=definition.index_auto or auto)
     if definition.key != entry.definition.key or wanted != state.layout.index:
-        total = sum(segment.bytes for segment in stock.segments) + _spooled_bytes(tables, entry.id)
+        total = sum(segment.bytes for segment in contents.segments) + _spooled_bytes(tables, entry.id)
         state = add_layout(state, definition, wanted, why, now=store.clock(), total=total, budget=budget)
     elif state.relayout is not None:
         state = replace(state, relayout=replace(state.relayout, budget=budget))
     tables.put("streams", stream.encode(), replace(entry, definition=definition))
-    tables.put("states", catalog_key(entry.id), drop_empty_layouts(tables, entry.id, state, stock.segments))
+    tables.put("states", catalog_key(entry.id), drop_empty_layouts(tables, entry.id, state, contents.segments))
 
 
 def _spooled_bytes(tables: Tables, stream: int) -> int:
@@ -344,7 +299,7 @@ def _resolve_change(
 
 
 def with_key(definition: StreamDefinition, key: tuple[str, ...]) -> StreamDefinition:
-    """A definition with another search key; batches go on being told apart by the first one."""
+    """A definition with another search key; batches are still recognised by the first one."""
     if key == definition.key:
         return definition
     first = definition.key if definition.first_key is None else definition.first_key
@@ -355,8 +310,8 @@ def cancel_relayout(store: Store, stream: str, timeout: float = 60.0) -> Relayou
     """Go back to the layout and key before the change; what was moved already leaves the new one by expiring."""
     with disk_errors(f"changing the layout of stream {stream!r}"), hold_stream_lock(store, stream, timeout):
         with store.catalog.write() as tables:
-            stock = read_layout_contents(store, tables, stream)
-            entry, state, change = stock.entry, stock.state, stock.state.relayout
+            contents = read_layout_contents(store, tables, stream)
+            entry, state, change = contents.entry, contents.state, contents.state.relayout
             if change is None:
                 raise DefinitionError(f"no change of layout of stream {stream!r} is under way; there is none to cancel")
             if change.previous is None:
@@ -365,13 +320,13 @@ def cancel_relayout(store: Store, stream: str, timeout: float = 60.0) -> Relayou
                     "alter the lifetime instead"
                 )
             back = change.previous
-            total = sum(segment.bytes for segment in stock.segments if segment.layout != back.id)
+            total = sum(segment.bytes for segment in contents.segments if segment.layout != back.id)
             undone = replace(change, previous=state.layout, started=store.clock(), total=total, moved=0, budget=0)
             others = tuple(layout for layout in state.layouts if layout.id != back.id)
             state = replace(state, layouts=(*others, back), relayout=undone)
             definition = with_key(entry.definition, back.key)
             tables.put("streams", stream.encode(), replace(entry, definition=definition))
-            tables.put("states", catalog_key(entry.id), drop_empty_layouts(tables, entry.id, state, stock.segments))
+            tables.put("states", catalog_key(entry.id), drop_empty_layouts(tables, entry.id, state, contents.segments))
         store.files.reach("relayout.committed")
     return read_relayout_report(store, stream)
 
@@ -403,7 +358,7 @@ def move_all(
             step = move_step(store, stream, budget)
         moved += step
         steps = None if steps is None else steps - 1
-        report = changed(
+        report = replaced(
             read_relayout_report(store, stream),
             moved_bytes=before.moved_bytes + moved,
             total_bytes=before.total_bytes,
@@ -421,16 +376,16 @@ def read_relayout_report(store: Store, stream: str) -> RelayoutReport:
     return store.catalog.read(lambda tables: make_relayout_report(read_layout_contents(store, tables, stream)))
 
 
-def make_relayout_report(stock: LayoutContents) -> RelayoutReport:
-    """The same, of what was looked at."""
-    state, change = stock.state, stock.state.relayout
+def make_relayout_report(contents: LayoutContents) -> RelayoutReport:
+    """The report of a stream whose layouts were read."""
+    state, change = contents.state, contents.state.relayout
     return RelayoutReport(
-        stream=stock.entry.definition.name,
+        stream=contents.entry.definition.name,
         index=str(state.layout.index),
-        key=stock.entry.definition.key,
+        key=contents.entry.definition.key,
         why=state.layout.why,
         moved_bytes=0 if change is None else change.moved,
-        left_bytes=stock.left,
+        left_bytes=contents.left,
         total_bytes=0 if change is None else change.total,
         budget=0 if change is None else change.budget,
         can_cancel=change is not None and change.previous is not None,

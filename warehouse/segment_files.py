@@ -1,17 +1,42 @@
-"""Files on their way into the catalog: chunks of rows, what was written of them, and the segments they become."""
+"""The one way in which data files come into the warehouse: stage, write, seal, publish, record.
 
-from collections.abc import Iterable, Iterator
+A file is written in the staging folder of a living writer, made durable, renamed into its place, and named by a commit
+(`Store.commit_files`). Whatever fails before that commit leaves nothing that a reader could see.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import pyarrow as pa
 
+from windrow.catalog.environment import Tables, catalog_key
+from windrow.catalog.records import FileEntry, Layout, StreamEntry
 from windrow.indexes.segment_builder import SegmentDraft
+from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.indexes.segments import Histogram, Segment, unpack_histogram
 from windrow.slide_hooks import AppendContribution
+from windrow.store import Store
 
 CHUNK_BYTES = 64 << 20
 CHUNK_ROWS = 1 << 20
+"""Rows are sorted and written in chunks of at most this size, which bounds the memory of an append."""
+_ROW_GROUP_BYTES = 1 << 20
+"""Aimed size of row groups in files that no layout governs: tables and rejected rows."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the rows of a segment go; the defaults are those of spooled rows, which a slide has yet to place."""
+
+    layout: int
+    row: int = -1
+    """The insertion row of its cell."""
+    first_slide: int = 0
+    last_slide: int = 0
+    """The slides that took its first and its last rows in."""
 
 
 @dataclass
@@ -22,49 +47,136 @@ class StagedFile:
     rows: int
     bytes: int
     digest: str
-    cuts: tuple[SegmentDraft, ...]
-    events: Histogram
+    drafts: tuple[SegmentDraft, ...] = ()
+    events: Histogram = b""
     written_here: bool = False
-    """By this process, not by a worker of Spark."""
-    tallies: tuple[AppendContribution, ...] = ()
-    """What is put down with it for those who follow the stream."""
+    """Its segments were written by this process, which then need not verify their checksums when it reads them."""
+    placements: tuple[Placement, ...] = ()
+    """Of each draft, if they are not spooled."""
+    contributions: tuple[AppendContribution, ...] = ()
+    """What the append's transaction puts down with it for synopses."""
+    name: str = ""
+    """Its path relative to the warehouse, once it is published."""
 
     @property
     def taken(self) -> int:
-        """Rows that its cuts name; a file that Spark wrote may end in rows that were rejected."""
-        return sum(cut.rows for cut in self.cuts)
+        """Rows that its drafts name; a file that Spark wrote may end in rows that were rejected."""
+        return sum(draft.rows for draft in self.drafts)
 
 
-def make_segment(
-    cut: SegmentDraft,
-    number: int,
-    file: str,
-    staged: StagedFile,
-    layout: int,
-    *,
-    row: int,
-    slide: int,
-    first_slide: int | None = None,
-) -> Segment:
-    """The catalog's record of a cut that lies in a staged file."""
+class StagedWriter:
+    """Writes one staged file. A block that ends in an error, or without `seal`, leaves no file.
+
+    Args:
+        store: The warehouse.
+        path: Where to write, if `StagingWriter.stage` was asked before.
+    """
+
+    def __init__(self, store: Store, path: Path | None = None) -> None:
+        self._store = store
+        self.path = store.writer.stage() if path is None else path
+        self.sink = store.files.sink(self.path)
+        self._output: SegmentFileWriter | None = None
+        self._sealed = False
+
+    def write_segments(self, entry: StreamEntry, layout: Layout, schema: pa.Schema) -> SegmentFileWriter:
+        """What takes the sorted rows of a stream's segments."""
+        encodings = self._store.encodings[entry.id]
+        row_group_bytes, key = layout.index.row_group_bytes, entry.definition.key
+        self._output = SegmentFileWriter(self.sink, schema, row_group_bytes, key, encodings)
+        return self._output
+
+    def write_rows(self, schema: pa.Schema) -> SegmentFileWriter:
+        """What takes rows in the order in which they are given."""
+        self._output = SegmentFileWriter(self.sink, schema, _ROW_GROUP_BYTES)
+        return self._output
+
+    def seal(
+        self,
+        drafts: Iterable[SegmentDraft] = (),
+        events: Histogram = b"",
+        placements: Iterable[Placement] = (),
+        *,
+        soon: bool = False,
+    ) -> StagedFile:
+        """Make the file durable: at once, or with `soon` when it is published, which then must follow at once."""
+        rows, digest = 0, None
+        if self._output is not None:
+            self._output.close()
+            rows, digest = self._output.rows, self._output.digest
+        self.sink.close()
+        size, digest = self._store.writer.seal(self.path, digest, soon=soon)
+        self._sealed = True
+        drafts = tuple(drafts)
+        return StagedFile(self.path, rows, size, digest, drafts, events, bool(drafts), tuple(placements))
+
+    def discard(self) -> None:
+        """Remove the file."""
+        try:
+            self.sink.close()
+        finally:
+            self._store.writer.discard([self.path])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None or not self._sealed:
+            self.discard()
+
+
+def publish_files(store: Store, staged: Sequence[StagedFile], folder: Path, operation: str) -> list[str]:
+    """Move sealed files into `folder`, durably; gives their names. A commit must name them, or they are orphans."""
+    if not staged:
+        return []
+    names = store.writer.publish([file.path for file in staged], folder, operation)
+    for file, name in zip(staged, names, strict=True):
+        file.name = name
+    store.reader.trust(file.name for file in staged if file.written_here)
+    return names
+
+
+def record_file(tables: Tables, stream: int, staged: StagedFile) -> range:
+    """Name a published file and the directories of its segments; gives the numbers of the segments."""
+    count = len(staged.drafts)
+    entry = FileEntry(stream=stream, rows=staged.rows, bytes=staged.bytes, digest=staged.digest, segments=count)
+    tables.put("files", staged.name.encode(), entry)
+    first = tables.allocate("segments", count)
+    for number, draft in enumerate(staged.drafts, first):
+        tables.put_raw("directories", catalog_key(number), draft.directory)
+    return range(first, first + count)
+
+
+def record_placed(tables: Tables, stream: int, staged: StagedFile | None) -> list[Segment]:
+    """The same for a file whose segments go into cells; gives the segments."""
+    if staged is None:
+        return []
+    numbers = record_file(tables, stream, staged)
+    return [make_segment(staged, *each) for each in zip(staged.drafts, numbers, staged.placements, strict=True)]
+
+
+def make_segment(staged: StagedFile, draft: SegmentDraft, number: int, placement: Placement) -> Segment:
+    """The catalog's record of a segment that lies in a published file."""
     return Segment(
         id=number,
-        file=file,
-        start=cut.start,
-        rows=cut.rows,
+        file=staged.name,
+        start=draft.start,
+        rows=draft.rows,
         file_rows=staged.rows,
-        bytes=staged.bytes * cut.rows // max(1, staged.rows),
-        layout=layout,
-        row=row,
-        column=cut.column,
-        first_slide=slide if first_slide is None else first_slide,
-        last_slide=slide,
+        bytes=staged.bytes * draft.rows // max(1, staged.rows),
+        layout=placement.layout,
+        row=placement.row,
+        column=draft.column,
+        first_slide=placement.first_slide,
+        last_slide=placement.last_slide,
         seq_base=0,
-        min_ts=cut.min_ts,
-        max_ts=cut.max_ts,
-        min_exp=cut.min_exp,
-        max_exp=cut.max_exp,
-        expiries=cut.expiries,
+        min_ts=draft.min_ts,
+        max_ts=draft.max_ts,
+        min_exp=draft.min_exp,
+        max_exp=draft.max_exp,
+        expiries=draft.expiries,
     )
 
 

@@ -1,43 +1,42 @@
-"""The slide: one transaction that takes spooled rows in, lets expired ones go, maintains cells and moves the clock.
+"""The slide: one transaction that takes in spooled rows, removes expired ones, maintains cells and moves the clock.
 
-Merging and writing happen under the stream's own lock and outside LMDB; a slide that fails or is killed anywhere leaves
-the previous state, because nothing it wrote is named before its commit.
+Merges are written under the stream's own lock and outside LMDB. A slide that fails or is killed at any point leaves the
+previous state, because no record names what it wrote before its commit.
 """
 
 import datetime as dt
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replaced
+from typing import Any
 
 from msgspec.structs import replace
 
 from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.lookups import find_stream, refuse_view
-from windrow.catalog.records import FileEntry, SlideEntry, SpoolEntry, StreamEntry, StreamState
-from windrow.catalog.segment_log import find_torn_files, load_segments, note_change, retire_segments
+from windrow.catalog.records import SlideEntry, SpoolEntry, StreamEntry, StreamState
+from windrow.catalog.segment_log import exchange_segments, find_torn_files, load_segments, note_change
 from windrow.definitions import choose_index
 from windrow.errors import ClockError
 from windrow.files import disk_errors
-from windrow.indexes.maintenance import Merge
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.merge import merge_segments
-from windrow.indexes.segment_builder import SegmentDraft
-from windrow.indexes.segment_writer import SegmentFileWriter
-from windrow.indexes.segments import Segment
+from windrow.indexes.segments import Histogram
 from windrow.indexes.update_plan import UpdatePlan, plan_update
 from windrow.layouts import add_layout, drop_empty_layouts
 from windrow.locks import locked
 from windrow.reclaim import begin_removal, forget_reclaimed
 from windrow.relayout import move_after_slide
-from windrow.segment_files import StagedFile, count_late_rows, make_segment
+from windrow.segment_files import Placement, StagedFile, StagedWriter, count_late_rows, publish_files, record_placed
 from windrow.slide_hooks import Contribution, SlideContext, SlideHook, find_removal_limit, prepare_contributions
 from windrow.sources import SourceProgress, behind_error, compute_progress
 from windrow.store import Store
 from windrow.times import format_duration, format_time, to_datetime
 
 SLIDES_KEPT = 4096
+"""Slides of a stream that stay on record."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +72,21 @@ class SlideReport:
     """Why it could not; the slide itself is committed all the same."""
 
 
+_REPORTED = tuple(set(SlideEntry.__struct_fields__) & set(SlideReport.__dataclass_fields__) - {"now", "seconds"})
+"""Figures that the report of a slide takes from its record."""
+_COUNTS = ("inserted", "expired", "late", "touched", "rebuilt", "dropped", "bytes_written")
+
+
 @dataclass(frozen=True)
 class SlideInput:
-    """What a slide sees before it begins."""
+    """What a slide reads from the catalog before it begins."""
 
     entry: StreamEntry
     state: StreamState
     progress: SourceProgress
     spooled: dict[int, SpoolEntry]
     segments: Manifest
-    followers: tuple[SlideHook, ...]
+    hooks: tuple[SlideHook, ...]
 
 
 class Slide:
@@ -94,7 +98,7 @@ class Slide:
         target: Slide to the last slot end at or before this time; None: as far as the sources allow.
         force: Slide even if a declared source is behind.
         timeout: Seconds to wait for another slide of the stream.
-        followers: What may have to change in the same transaction.
+        hooks: What may have to change in the same transaction.
     """
 
     def __init__(
@@ -104,7 +108,7 @@ class Slide:
         target: int | None,
         force: bool,
         timeout: float,
-        followers: Sequence[SlideHook] = (),
+        hooks: Sequence[SlideHook] = (),
     ) -> None:
         store.check_writable()
         self.store = store
@@ -112,7 +116,7 @@ class Slide:
         self.target = target
         self.force = force
         self.timeout = timeout
-        self.followers = followers
+        self.hooks = hooks
 
     def run(self) -> SlideReport:
         """Slide, and report."""
@@ -128,12 +132,12 @@ class Slide:
 
     def _slide(self, started: float) -> SlideReport:
         store = self.store
-        look = store.catalog.read(self._look)
-        model, state = look.entry.definition.model, look.state
-        reached = self._reach(look)
+        inputs = store.catalog.read(self._read_inputs)
+        model, state = inputs.entry.definition.model, inputs.state
+        reached = self._choose_target(inputs)
         slot = None if reached is None else model.last_slot(reached)
         if slot is None or (state.slide is not None and slot <= state.slide):
-            return self._unmoved(look, started)
+            return self._report_unmoved(inputs, started)
         now = model.slot_end(slot)
         update = plan_update(
             slot,
@@ -141,108 +145,77 @@ class Slide:
             now,
             state.ordinal + 1,
             {layout.id: layout.partitioner() for layout in state.layouts},
-            [look.spooled[number].segments for number in sorted(look.spooled)],
-            look.segments,
+            [inputs.spooled[number].segments for number in sorted(inputs.spooled)],
+            inputs.segments,
             state.bucket,
-            store.catalog.read(lambda tables: find_removal_limit(tables, look.followers, look.entry, slot))
-            if look.followers
+            store.catalog.read(lambda tables: find_removal_limit(tables, inputs.hooks, inputs.entry, slot))
+            if inputs.hooks
             else None,
         )
         loose = {layout.id for layout in state.layouts if layout.loose}
         update.merges = [task for task in update.merges if task.cell[0] not in loose]
         store.files.reach("slide.planned")
-        placed, kinds = tuple(update.placed), tuple(self.followers)
-        moving = SlideContext(
-            look.entry, state, slot, now, state.ordinal + 1, placed, look.segments, kinds, self.timeout,
-            tuple(look.spooled),
+        placed, hooks = tuple(update.placed), tuple(self.hooks)
+        context = SlideContext(
+            inputs.entry, state, slot, now, state.ordinal + 1, placed, inputs.segments, hooks, self.timeout,
+            tuple(inputs.spooled),
         )  # fmt: skip
-        with prepare_contributions(store, look.followers, moving) as contributions:
-            record = self._commit(look, update, slot, now, contributions, started)
-        return SlideReport(
-            stream=self.stream,
-            slide=slot,
-            now=to_datetime(now),
-            previous=record.previous,
-            inserted=record.inserted,
-            expired=record.expired,
-            late=record.late,
-            touched=record.touched,
-            rebuilt=record.rebuilt,
-            dropped=record.dropped,
-            bytes_written=record.bytes_written,
-            seconds=time.perf_counter() - started,
-            moved=True,
-            missing=record.missing,
-            spoken_for=record.spoken_for,
-        )
+        with prepare_contributions(store, inputs.hooks, context) as contributions:
+            record = self._commit(inputs, update, now, contributions, started)
+        figures = {name: getattr(record, name) for name in _REPORTED}
+        seconds = time.perf_counter() - started
+        return SlideReport(stream=self.stream, now=to_datetime(now), seconds=seconds, moved=True, **figures)
 
     def _commit(
         self,
-        look: SlideInput,
+        inputs: SlideInput,
         update: UpdatePlan,
-        slot: int,
         now: int,
         contributions: Sequence[Contribution],
         started: float,
     ) -> SlideEntry:
-        """Write the merges, then put everything down in one transaction."""
-        store, definition, state = self.store, look.entry.definition, look.state
-        staged, merged = self.merge(update, now, look.entry, state)
-        name = (
-            store.writer.publish([staged.path], store.stream_folder(self.stream) / "segments", "slide")[0]
-            if staged
-            else ""
-        )
-        store.reader.trust([name] if name else [])
-        late = sum(count_late_rows(entry.events, state.slide) for entry in look.spooled.values())
-        record = SlideEntry(
-            slide=slot,
-            previous=state.slide,
-            ordinal=state.ordinal + 1,
-            now=now,
-            at=store.clock(),
-            inserted=update.inserted,
-            expired=update.expired,
-            late=late,
-            touched=len(update.touched),
-            rebuilt=len(merged),
-            dropped=len(update.dropped),
-            bytes_written=staged.bytes if staged else 0,
+        """Write the merges, then record everything in one transaction."""
+        store, definition, entry, state = self.store, inputs.entry.definition, inputs.entry, inputs.state
+        merged = write_merges(store, entry, state, update, now)
+        folder = store.stream_folder(self.stream) / "segments"
+        names = publish_files(store, [merged] if merged else [], folder, "slide")
+        record = make_slide_entry(
+            store, state, update, now, [spooled.events for spooled in inputs.spooled.values()], merged,
+            written=[merged] if merged else [],
             seconds=time.perf_counter() - started,
-            missing=look.progress.excluded + (look.progress.waiting_for(now) if definition.sources else ()),
-            spoken_for=look.progress.spoken_for(now),
-        )
+            missing=inputs.progress.excluded + (inputs.progress.waiting_for(now) if definition.sources else ()),
+            spoken_for=inputs.progress.spoken_for(now),
+        )  # fmt: skip
         store.files.reach("slide.committing")
         removal = begin_removal(store)
         files = [file for contribution in contributions for file in contribution.files]
-        with store.publishing([name, *files] if name else files) as tables:
-            placed = self.place(tables, look.entry.id, merged, name, staged)
-            left = self.record(tables, look, update, record, placed)
+        with store.publishing([*names, *files]) as tables:
+            for number in inputs.spooled:
+                tables.delete("spool", catalog_key(entry.id, number))
+            segments = record_slide(store, tables, entry, inputs.segments, update, record, merged, self.target)
             for contribution in contributions:
                 contribution.commit(tables)
             forget_reclaimed(store, tables, removal.ready)
             version = tables.version
-        store.manifests[look.entry.id] = version, left
+        store.manifests[entry.id] = version, segments
         removal.finish()
         store.files.reach("slide.committed")
         return record
 
-    def _look(self, tables: Tables) -> SlideInput:
+    def _read_inputs(self, tables: Tables) -> SlideInput:
         entry, state = find_stream(tables, self.stream)
         stream = catalog_key(entry.id)
-        sources = {at[len(stream) :].decode(): record for at, record in tables.items("sources", stream)}
-        spooled = {decode_last_int(at): record for at, record in tables.items("spool", stream)}
+        sources = {key[len(stream) :].decode(): record for key, record in tables.items("sources", stream)}
+        spooled = {decode_last_int(key): record for key, record in tables.items("spool", stream)}
         segments = load_segments(self.store, tables, entry.id, state)
-        followers = tuple(follower for follower in self.followers if follower.concerns(tables, entry.id))
-        return SlideInput(
-            entry, state, compute_progress(entry.definition, state, sources), spooled, segments, followers
-        )
+        hooks = tuple(hook for hook in self.hooks if hook.applies_to(tables, entry.id))
+        return SlideInput(entry, state, compute_progress(entry.definition, state, sources), spooled, segments, hooks)
 
-    def _reach(self, look: SlideInput) -> int | None:
-        """How far the clock goes: what the sources allow, or what was asked for and nothing forbids."""
+    def _choose_target(self, inputs: SlideInput) -> int | None:
+        """The time to slide to: as far as the sources allow, or what the user asked for, if nothing forbids it."""
         if self.target is None:
-            return look.progress.upto
-        definition, model = look.entry.definition, look.entry.definition.model
+            return inputs.progress.upto
+        definition, model = inputs.entry.definition, inputs.entry.definition.model
         if self.target > self.store.clock() + definition.max_ahead:
             raise ClockError(
                 f"stream {self.stream!r} cannot slide to {format_time(self.target)}: that is more than max_ahead "
@@ -250,117 +223,141 @@ class Slide:
                 "and would expire rows before their time"
             )
         end = model.slot_end(model.last_slot(self.target))
-        if definition.sources and not self.force and look.progress.waiting_for(end):
-            raise behind_error(definition, look.progress, end)
+        if definition.sources and not self.force and inputs.progress.waiting_for(end):
+            raise behind_error(definition, inputs.progress, end)
         return end
 
-    def _unmoved(self, look: SlideInput, started: float) -> SlideReport:
-        slide = look.state.slide
-        now = None if slide is None else to_datetime(look.entry.definition.model.slot_end(slide))
-        return SlideReport(
-            stream=self.stream,
-            slide=slide,
-            now=now,
-            previous=slide,
-            inserted=0,
-            expired=0,
-            late=0,
-            touched=0,
-            rebuilt=0,
-            dropped=0,
-            bytes_written=0,
-            seconds=time.perf_counter() - started,
-            moved=False,
-            waiting_for=look.progress.waiting_for() if self.target is None else (),
-        )
+    def _report_unmoved(self, inputs: SlideInput, started: float) -> SlideReport:
+        slide = inputs.state.slide
+        now = None if slide is None else to_datetime(inputs.entry.definition.model.slot_end(slide))
+        figures: dict[str, Any] = {"slide": slide, "previous": slide, **dict.fromkeys(_COUNTS, 0)}
+        seconds = time.perf_counter() - started
+        waiting = inputs.progress.waiting_for() if self.target is None else ()
+        return SlideReport(stream=self.stream, now=now, seconds=seconds, moved=False, waiting_for=waiting, **figures)
 
-    def merge(
-        self, update: UpdatePlan, now: int, entry: StreamEntry, state: StreamState
-    ) -> tuple[StagedFile | None, list[tuple[Merge, SegmentDraft]]]:
-        """Write all merges of the slide into one file."""
-        if not update.merges:
-            return None, []
-        store, definition = self.store, entry.definition
-        gone_at = now if update.needed is None else update.needed
-        schema = definition.stored_schema
-        row_group_bytes = state.layout.index.row_group_bytes
-        merged: list[tuple[Merge, SegmentDraft]] = []
-        with store.writer.staging() as path:
-            with store.files.sink(path) as sink:
-                output = SegmentFileWriter(sink, schema, row_group_bytes, definition.key, store.judges[entry.id])
-                for task in update.merges:
-                    own, column = list(task.segments), task.cell[2]
-                    model = definition.model.with_key(state.layout_of(task.cell[0]).key)
-                    cut = merge_segments(own, column, gone_at, model, schema, store.reader, output)
-                    if cut is not None:
-                        merged.append((task, cut))
-                output.close()
-            if not merged:
-                store.writer.discard([path])
-                return None, []
-            size, digest = store.writer.seal(path, output.digest, soon=True)
-        return StagedFile(path, output.rows, size, digest, tuple(cut for _, cut in merged), b""), merged
 
-    @staticmethod
-    def place(
-        tables: Tables, stream: int, merged: list[tuple[Merge, SegmentDraft]], file: str, staged: StagedFile | None
-    ) -> list[Segment]:
-        """Name the merged file and its directories; gives its segments."""
-        if staged is None:
-            return []
-        tables.put(
-            "files",
-            file.encode(),
-            FileEntry(stream=stream, rows=staged.rows, bytes=staged.bytes, digest=staged.digest, segments=len(merged)),
-        )
-        segments = []
-        for task, cut in merged:
-            first, last = min(s.first_slide for s in task.segments), max(s.last_slide for s in task.segments)
-            number = tables.allocate("segments")
-            tables.put_raw("directories", catalog_key(number), cut.directory)
-            segments.append(
-                make_segment(cut, number, file, staged, task.cell[0], row=task.cell[1], slide=last, first_slide=first)
-            )
-        return segments
+def write_merges(
+    store: Store, entry: StreamEntry, state: StreamState, update: UpdatePlan, now: int
+) -> StagedFile | None:
+    """Write all merges of a slide into one file; None if no row is left to write."""
+    if not update.merges:
+        return None
+    definition = entry.definition
+    schema = definition.stored_schema
+    gone_at = now if update.needed is None else update.needed
+    drafts, placements = [], []
+    with StagedWriter(store) as file:
+        output = file.write_segments(entry, state.layout, schema)
+        for task in update.merges:
+            layout, row, column = task.cell
+            model = definition.model.with_key(state.layout_of(layout).key)
+            draft = merge_segments(list(task.segments), column, gone_at, model, schema, store.reader, output)
+            if draft is not None:
+                first, last = min(s.first_slide for s in task.segments), max(s.last_slide for s in task.segments)
+                drafts.append(draft)
+                placements.append(Placement(layout, row, first, last))
+        return file.seal(drafts, placements=placements, soon=True) if drafts else None
 
-    def record(
-        self, tables: Tables, look: SlideInput, update: UpdatePlan, record: SlideEntry, merged: list[Segment]
-    ) -> Manifest:
-        """Put the slide down: what it placed, what goes, the stream's new state; gives what is then in the cells."""
-        stream, entry = catalog_key(look.entry.id), look.entry
-        for number in look.spooled:
-            tables.delete("spool", stream + catalog_key(number))
-        come, gone = [*update.kept(), *merged], update.replaced()
-        for segment in come:
-            tables.put("segments", stream + catalog_key(segment.id), segment)
-        retire_segments(tables, entry.id, gone)
-        tables.put("slides", stream + catalog_key(record.ordinal), record)
-        tables.delete("slides", stream + catalog_key(record.ordinal - SLIDES_KEPT))
-        # Read again: appends may have changed it since we looked.
-        _, state = find_stream(tables, self.stream)
-        left = look.segments.replace({segment.id for segment in gone}, come, update.dead)
-        rewritten = [segment for merge in update.merges for segment in merge.segments]
-        state = replace(
-            note_change(state, tables.version, come, gone),
-            slide=record.slide,
-            ordinal=record.ordinal,
-            missing=record.missing,
-            spoken_for=record.spoken_for,
-            inserted=state.inserted + record.inserted,
-            expired=state.expired + record.expired,
-            late=state.late + record.late,
-            bucket=update.bucket,
-            torn=find_torn_files(state.torn, rewritten, update.placed, left),
-            heartbeat=state.heartbeat if self.target is None else max(state.heartbeat or self.target, self.target),
-        )
-        state = self._turned(entry, state, record, int(left.arrays.bytes.sum()))
-        tables.put("states", stream, drop_empty_layouts(tables, entry.id, state, left))
-        self.store.usage.put_down(tables, entry.id, slides=1)
-        return left
 
-    def _turned(self, entry: StreamEntry, state: StreamState, record: SlideEntry, total: int) -> StreamState:
-        """A stream that chooses its own index changes it when late rows show that arrival order is not expiry order."""
-        if not (entry.definition.index_auto and record.late and state.layout.index.name == "wave-insertion"):
-            return state
-        index, why = choose_index(entry.definition, late_rows=True)
-        return add_layout(state, entry.definition, index, why, now=record.at, total=total)
+def make_slide_entry(
+    store: Store,
+    state: StreamState,
+    update: UpdatePlan,
+    now: int,
+    events: Iterable[Histogram],
+    merged: StagedFile | None,
+    *,
+    written: Iterable[StagedFile],
+    seconds: float,
+    missing: tuple[str, ...],
+    spoken_for: tuple[str, ...],
+) -> SlideEntry:
+    """The record of a slide that is about to be committed.
+
+    Args:
+        store: The warehouse.
+        state: Of the stream, before the slide.
+        update: What the slide changes.
+        now: The stream's clock after it.
+        events: Of each file that it takes in, the event slots of its rows.
+        merged: The file that its merges wrote.
+        written: All files that it wrote.
+        seconds: How long it has taken.
+        missing: Sources that it does not wait for.
+        spoken_for: Silent sources that max_skew speaks for.
+    """
+    return SlideEntry(
+        slide=update.slide,
+        previous=state.slide,
+        ordinal=state.ordinal + 1,
+        now=now,
+        at=store.clock(),
+        inserted=update.inserted,
+        expired=update.expired,
+        late=sum(count_late_rows(slots, state.slide) for slots in events),
+        touched=len(update.touched),
+        rebuilt=0 if merged is None else len(merged.drafts),
+        dropped=len(update.dropped),
+        bytes_written=sum(file.bytes for file in written),
+        seconds=seconds,
+        missing=missing,
+        spoken_for=spoken_for,
+    )
+
+
+def record_slide(
+    store: Store,
+    tables: Tables,
+    entry: StreamEntry,
+    segments: Manifest,
+    update: UpdatePlan,
+    record: SlideEntry,
+    merged: StagedFile | None,
+    target: int | None = None,
+) -> Manifest:
+    """Record a slide: segments that it placed and replaced, and the stream's new state; gives the segments afterwards.
+
+    Args:
+        store: The warehouse.
+        tables: Of the transaction.
+        entry: The stream or view.
+        segments: What was in its cells before.
+        update: What the slide changes.
+        record: The slide.
+        merged: The published file that its merges wrote.
+        target: The time that the user asked it to slide to.
+    """
+    stream = catalog_key(entry.id)
+    added, replaced_segments = [*update.kept(), *record_placed(tables, entry.id, merged)], update.replaced()
+    exchange_segments(tables, entry.id, added, replaced_segments)
+    tables.put("slides", stream + catalog_key(record.ordinal), record)
+    tables.delete("slides", stream + catalog_key(record.ordinal - SLIDES_KEPT))
+    # Read again: appends may have changed it since we looked.
+    _, state = find_stream(tables, entry.definition.name)
+    remaining = segments.replace({segment.id for segment in replaced_segments}, added, update.dead)
+    rewritten = [segment for task in update.merges for segment in task.segments]
+    state = replace(
+        note_change(state, tables.version, added, replaced_segments),
+        slide=record.slide,
+        ordinal=record.ordinal,
+        missing=record.missing,
+        spoken_for=record.spoken_for,
+        inserted=state.inserted + record.inserted,
+        expired=state.expired + record.expired,
+        late=state.late + record.late,
+        bucket=update.bucket,
+        torn=find_torn_files(state.torn, rewritten, update.placed, remaining),
+        heartbeat=state.heartbeat if target is None else max(state.heartbeat or target, target),
+    )
+    state = _adapt_index(entry, state, record, int(remaining.arrays.bytes.sum()))
+    tables.put("states", stream, drop_empty_layouts(tables, entry.id, state, remaining))
+    store.usage.record(tables, entry.id, slides=1)
+    return remaining
+
+
+def _adapt_index(entry: StreamEntry, state: StreamState, record: SlideEntry, total: int) -> StreamState:
+    """A stream that chooses its own index changes it when late rows show that arrival order is not expiry order."""
+    if not (entry.definition.index_auto and record.late and state.layout.index.name == "wave-insertion"):
+        return state
+    index, why = choose_index(entry.definition, late_rows=True)
+    return add_layout(state, entry.definition, index, why, now=record.at, total=total)

@@ -1,7 +1,7 @@
-"""What follows a slide: synopses and views, which change in the very transaction that moves a stream's clock.
+"""Hooks into appends and slides, by which synopses, views and retained slides change in the same transaction.
 
-The work (reading the new rows, computing, writing files) is done under the stream's lock and outside LMDB, before the
-commit; the commit only puts down what was prepared. A slide whose follower fails does not happen.
+A hook prepares its contribution (reads, computes, writes files) under the stream's lock and outside LMDB; the commit
+only records it. A slide whose hook fails does not happen.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -36,33 +36,33 @@ class SlideContext:
     segments: tuple[Segment, ...]
     """What was in the cells before it."""
     followers: "tuple[SlideHook, ...]" = ()
-    """All kinds there are: a view that moves with this slide is itself followed."""
+    """All kinds of hooks: a view that slides with this stream has hooks itself."""
     timeout: float = 60.0
-    """Seconds that the slide may wait for whoever holds what it needs."""
+    """Seconds that the slide may wait for a lock."""
     spooled: tuple[int, ...] | None = None
     """The numbers of the spooled files that `arrived` is all of; None if the rows come from elsewhere, as a view's."""
 
 
 class Contribution(Protocol):
-    """What a follower adds to the slide's transaction."""
+    """What a hook adds to the transaction of a slide."""
 
     @property
     def files(self) -> Sequence[str]:
         """Published files that `commit` names; they are removed again if the transaction fails."""
 
     def commit(self, tables: Tables) -> None:
-        """Put down what was prepared."""
+        """Record what was prepared."""
 
 
 PrepareContribution = Callable[[Store, SlideContext], AbstractContextManager[Contribution | None]]
-"""Prepares a contribution; what it holds (locks, pins) is let go after the commit."""
+"""Prepares a contribution; its locks and pins are released after the commit."""
 
 
 class AppendContribution(Protocol):
-    """What an append adds to its transaction, so that the slide has less to do."""
+    """What a hook adds to the transaction of an append, so that the slide has less to do."""
 
     def commit(self, tables: Tables, stream: int, spool: int) -> None:
-        """Put it down beside a spooled file, which has the number `spool` in its stream."""
+        """Record it for a spooled file, which has the number `spool` in its stream."""
 
 
 PrepareAppend = Callable[[Store, StreamEntry, pa.Table, Int64s], AppendContribution | None]
@@ -71,38 +71,38 @@ PrepareAppend = Callable[[Store, StreamEntry, pa.Table, Int64s], AppendContribut
 
 @dataclass(frozen=True)
 class SlideHook:
-    """One kind of follower."""
+    """One kind of hook."""
 
     table: str
-    """The catalog's table that lists what follows a stream, under keys that begin with the stream's number."""
+    """The catalog's database of what depends on a stream, under keys that begin with the stream's number."""
     load: Callable[[], PrepareContribution]
-    """Imports what does the work: most slides need none of it."""
+    """Imports the function that prepares the contribution: most slides need none."""
     needs: "Callable[[Tables, StreamEntry, int], int | None] | None" = None
-    """Given a stream and where its clock goes: what expires after which time must stay, though it is dead by then."""
+    """Given a stream and its next clock: rows that expire after the returned time must stay, though they are dead."""
     tally: Callable[[], PrepareAppend] | None = None
-    """Imports what appends do for it, if they do anything."""
+    """Imports the function that prepares an append's contribution, if there is one."""
 
-    def concerns(self, tables: Tables, stream: int) -> bool:
-        """True if anything of this kind follows the stream."""
+    def applies_to(self, tables: Tables, stream: int) -> bool:
+        """Whether anything of this kind depends on the stream."""
         return next(iter(tables.raw_items(self.table, catalog_key(stream))), None) is not None
 
 
 def find_removal_limit(
-    tables: Tables, followers: Sequence[SlideHook], entry: StreamEntry, slide: int
+    tables: Tables, hooks: Sequence[SlideHook], entry: StreamEntry, slide: int
 ) -> tuple[int, int] | None:
-    """The slot, and its end, up to which dead rows may go when the stream slides to `slide`; None: all of them."""
+    """The slot, and its end, up to which dead rows may be removed by a slide to `slide`; None: all dead rows."""
     model = entry.definition.model
-    asked = [follower.needs(tables, entry, model.slot_end(slide)) for follower in followers if follower.needs]
-    times = [time for time in asked if time is not None]
+    answers = [hook.needs(tables, entry, model.slot_end(slide)) for hook in hooks if hook.needs]
+    times = [time for time in answers if time is not None]
     slot = model.last_slot(min(times)) if times else slide
     return (slot, model.slot_end(slot)) if slot < slide else None
 
 
 @contextmanager
 def prepare_contributions(
-    store: Store, followers: Sequence[SlideHook], moving: SlideContext
+    store: Store, hooks: Sequence[SlideHook], context: SlideContext
 ) -> Iterator[list[Contribution]]:
-    """The contributions of all followers of a slide."""
-    with ExitStack() as held:
-        prepared = [held.enter_context(follower.load()(store, moving)) for follower in followers]
+    """The contributions of all hooks to a slide."""
+    with ExitStack() as stack:
+        prepared = [stack.enter_context(hook.load()(store, context)) for hook in hooks]
         yield [contribution for contribution in prepared if contribution is not None]

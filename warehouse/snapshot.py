@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _MOST_CACHED = 16
-"""Questions, each of some of the streams, whose part of the last commit is kept."""
+"""Selections of streams whose contents at the last commit are cached."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,12 @@ class StreamSnapshot:
 
     def __post_init__(self) -> None:
         definition, slide = self.entry.definition, self.state.slide
-        told = self.__dict__  # frozen for everybody else
-        model = told["model"] = definition.model
-        told["now"] = None if slide is None else model.slot_end(slide)
-        told["sorted_by"] = find_sort_orders(definition.key, [(layout.id, layout.key) for layout in self.state.layouts])
+        attributes = self.__dict__  # frozen for everybody else
+        model = attributes["model"] = definition.model
+        attributes["now"] = None if slide is None else model.slot_end(slide)
+        attributes["sorted_by"] = find_sort_orders(
+            definition.key, [(layout.id, layout.key) for layout in self.state.layouts]
+        )
 
     @property
     def name(self) -> str:
@@ -66,12 +68,12 @@ class StreamSnapshot:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of its rows."""
+        """The schema of its rows."""
         return self.entry.definition.schema
 
     @property
     def stored_schema(self) -> pa.Schema:
-        """Of its files."""
+        """The schema of its files."""
         return self.entry.definition.stored_schema
 
     def progress(self) -> SourceProgress:
@@ -94,7 +96,8 @@ class StreamSnapshot:
         now, floor = self.now, self.entry.definition.floor
         if now is not None and floor is not None and now - length < floor:
             raise WindowError(
-                f"stream {self.name!r} keeps rows only from {times.format_time(floor)} on, when its lifetime was lengthened; "
+                f"stream {self.name!r} keeps rows only from {times.format_time(floor)} on, "
+                "when its lifetime was lengthened; "
                 f"a window of {times.format_duration(length)} would not be complete before "
                 f"{times.format_time(floor + length)}"
             )
@@ -113,13 +116,13 @@ def load_stream(store: Store, tables: Tables, name: str) -> StreamSnapshot:
     """One stream, out of an open read transaction."""
     entry, state = find_stream(tables, name)
     stream = catalog_key(entry.id)
-    sources = {at[len(stream) :].decode(): record for at, record in tables.items("sources", stream)}
+    sources = {key[len(stream) :].decode(): record for key, record in tables.items("sources", stream)}
     return StreamSnapshot(entry, state, load_segments(store, tables, entry.id, state), sources)
 
 
 @dataclass(frozen=True)
 class SnapshotContents:
-    """What a snapshot reads of the catalog. A commit never changes, so the next snapshot of the same one shares it."""
+    """What a snapshot reads from the catalog. A commit never changes, so all snapshots of one commit share it."""
 
     version: int
     views: dict[str, StreamSnapshot]
@@ -144,30 +147,30 @@ class Snapshot:
             loaded = _load(store, wanted, alike)
         except BaseException:
             if pin is not None:
-                store.pins.give(pin)
+                store.pins.release(pin)
             raise
         self.version, self._views, self.tables = loaded.version, loaded.views, loaded.tables
         self._release = _make_finalizer(self, pin)
 
     @classmethod
-    def held(cls, store: Store, at: bytes) -> "Snapshot | None":
+    def held(cls, store: Store, key: bytes) -> "Snapshot | None":
         """The slides that a hold keeps, pinned as they were; None if the hold has gone."""
-        hold: RetainedSlideEntry | None = store.catalog.read(lambda tables: tables.get("holds", at))
+        hold: RetainedSlideEntry | None = store.catalog.read(lambda tables: tables.get("holds", key))
         if hold is None:
             return None
-        made = cls.__new__(cls)
-        made.store = store
+        snapshot = cls.__new__(cls)
+        snapshot.store = store
         pin = cls._pin(store, hold.version)
-        made._release = _make_finalizer(made, pin)
-        made.version, made.tables = hold.version, hold.tables
-        made._views = {
+        snapshot._release = _make_finalizer(snapshot, pin)
+        snapshot.version, snapshot.tables = hold.version, hold.tables
+        snapshot._views = {
             name: StreamSnapshot(stream.entry, stream.state, Manifest.of(stream.segments), stream.sources)
             for name, stream in hold.streams.items()
         }
-        if store.catalog.read(lambda tables: tables.raw("holds", at) is None):
-            made.close()  # let go before the pin was there: what it kept may be gone
+        if store.catalog.read(lambda tables: tables.raw("holds", key) is None):
+            snapshot.close()  # let go before the pin was there: what it kept may be gone
             return None
-        return made
+        return snapshot
 
     @staticmethod
     def _pin(store: Store, version: int | None = None) -> Pin | None:
@@ -175,8 +178,8 @@ class Snapshot:
             return None
         with disk_errors("pinning a snapshot"):
             if version is not None:
-                return store.pins.exact(version, store.unique)
-            return store.pins.take(store.catalog.version, store.unique)
+                return store.pins.acquire_at(version, store.unique_name)
+            return store.pins.acquire(store.catalog.version, store.unique_name)
 
     def view(self, stream: str) -> StreamSnapshot:
         """One stream of the snapshot."""
@@ -210,7 +213,7 @@ class Snapshot:
     def _rows(self, view: StreamSnapshot, selection: Selection, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         # A generator of a method: it holds the snapshot, and so the pin, until it is used up or thrown away.
         store = self.store
-        yield from scan_segments(selection, view.model, view.stored_schema, schema, store.reader, store.copies)
+        yield from scan_segments(selection, view.model, view.stored_schema, schema, store.reader, store.scan_cache)
 
     def probe(
         self,
@@ -229,9 +232,9 @@ class Snapshot:
         bounds = view.bounds() if window is None else view.last(times.parse_duration(window, "window"))
         schema = select_columns(view, columns)
         selection = view.select(bounds)
-        found = self.probe_selection(view, selection, ranges, schema)
-        self.store.count_probe(view.entry.id, found.num_rows, definition.key[:1])
-        return found
+        rows = self.probe_selection(view, selection, ranges, schema)
+        self.store.count_probe(view.entry.id, rows.num_rows, definition.key[:1])
+        return rows
 
     def probe_selection(
         self, view: StreamSnapshot, selection: Selection, ranges: Sequence[KeyRange], schema: pa.Schema
@@ -284,7 +287,7 @@ class Snapshot:
         return open_snapshot_connection(self, memory, threads, STATEMENT_CONTEXT)
 
     def close(self) -> None:
-        """Let go of the pin."""
+        """Release the pin."""
         self._release()
 
     def __enter__(self) -> Self:
@@ -296,32 +299,36 @@ class Snapshot:
 
 def _load(store: Store, wanted: tuple[str, ...] | None, alike: frozenset[str] | None) -> SnapshotContents:
     """The last commit, of which only what is wanted; from memory if the last snapshot here was of the same."""
-    asked = wanted, alike
-    known: SnapshotContents | None = store.loaded.get(asked)
+    request = wanted, alike
+    cached: SnapshotContents | None = store.snapshots.get(request)
 
     def look(tables: Tables) -> SnapshotContents:
         version = tables.version
-        if known is not None and known.version == version:
-            return known
-        names = [at.decode() for at, _ in tables.raw_items("streams")] if wanted is None else list(wanted)
+        if cached is not None and cached.version == version:
+            return cached
+        names = [key.decode() for key, _ in tables.raw_items("streams")] if wanted is None else list(wanted)
         if alike is not None:
             names = [name for name in names if name.lower() in alike]
         views = {name: load_stream(store, tables, name) for name in names}
-        return SnapshotContents(version, views, {at.decode(): record for at, record in tables.items("tables")})
+        return SnapshotContents(version, views, {key.decode(): record for key, record in tables.items("tables")})
 
-    found = store.catalog.read(look)
-    if found is not known:
-        same = {other: each for other, each in store.loaded.items() if each.version == found.version}
-        store.loaded = {**same, asked: found} if len(same) < _MOST_CACHED else {asked: found}
-        store.pins.seen = found.version
-    return found
+    contents = store.catalog.read(look)
+    if contents is not cached:
+        current = {
+            other_request: cached_contents
+            for other_request, cached_contents in store.snapshots.items()
+            if cached_contents.version == contents.version
+        }
+        store.snapshots = {**current, request: contents} if len(current) < _MOST_CACHED else {request: contents}
+        store.pins.seen = contents.version
+    return contents
 
 
 def _make_finalizer(snapshot: Snapshot, pin: Pin | None) -> "weakref.finalize[[], Snapshot]":
-    """Lets go of a snapshot's pin when it is called, or when the snapshot is collected."""
+    """Releases a snapshot's pin when it is called, or when the snapshot is garbage-collected."""
     if pin is None:
         return weakref.finalize(snapshot, _do_nothing)
-    return weakref.finalize(snapshot, partial(snapshot.store.pins.give, pin))
+    return weakref.finalize(snapshot, partial(snapshot.store.pins.release, pin))
 
 
 def _do_nothing() -> None:

@@ -1,6 +1,6 @@
-"""How far a stream may slide: the progress of its sources, who is waited for, and who is spoken for.
+"""How far a stream may slide: the progress of its sources, which of them it waits for, and for which max_skew speaks.
 
-What sources say besides rows: heartbeats, and that they have failed.
+Sources report progress by their rows and by heartbeats, and may be declared failed.
 """
 
 from collections.abc import Mapping
@@ -68,11 +68,11 @@ def compute_progress(
 ) -> SourceProgress:
     """Weigh the sources of a stream."""
     names = definition.sources or tuple(entries)
-    own = {name: _own_progress(entries.get(name), definition.slack) for name in names}
-    statuses = tuple(_source_status(name, definition, own, entries.get(name)) for name in names)
+    reported = {name: _own_progress(entries.get(name), definition.slack) for name in names}
+    statuses = tuple(_source_status(name, definition, reported, entries.get(name)) for name in names)
     counted = [s.effective for s in statuses if not s.excluded]
-    reached = [t for t in counted if t is not None]
-    upto = min(reached) if counted and len(reached) == len(counted) else None
+    times = [t for t in counted if t is not None]
+    upto = min(times) if counted and len(times) == len(counted) else None
     if not definition.sources and state.heartbeat is not None:
         upto = state.heartbeat if upto is None else max(upto, state.heartbeat)
     return SourceProgress(statuses, upto)
@@ -81,17 +81,17 @@ def compute_progress(
 def _own_progress(entry: SourceEntry | None, slack: int) -> int | None:
     if entry is None:
         return None
-    seen = [t for t in (entry.heartbeat, None if entry.max_ts is None else entry.max_ts - slack) if t is not None]
-    return max(seen) if seen else None
+    times = [t for t in (entry.heartbeat, None if entry.max_ts is None else entry.max_ts - slack) if t is not None]
+    return max(times) if times else None
 
 
 def _source_status(
-    name: str, definition: StreamDefinition, own: dict[str, int | None], entry: SourceEntry | None
+    name: str, definition: StreamDefinition, reported: dict[str, int | None], entry: SourceEntry | None
 ) -> SourceStatus:
-    progress = own[name]
+    progress = reported[name]
     effective = progress
     if definition.max_skew is not None:
-        others = [t for other, t in own.items() if other != name and t is not None]
+        others = [t for other, t in reported.items() if other != name and t is not None]
         if others:
             skewed = max(others) - definition.max_skew
             effective = skewed if progress is None else max(progress, skewed)
@@ -138,10 +138,10 @@ def heartbeat(store: Store, stream: str, source: str | None, up_to: int) -> None
                 f"({format_duration(entry.definition.max_ahead)}) ahead of the wall clock; "
                 "it would let the stream expire rows before their time"
             )
-        at = catalog_key(entry.id) + name.encode()
-        known: SourceEntry = tables.get("sources", at) or SourceEntry()
-        latest = up_to if known.heartbeat is None else max(known.heartbeat, up_to)
-        tables.put("sources", at, replace(known, heartbeat=latest, failed=None, heard=now))
+        key = catalog_key(entry.id) + name.encode()
+        old: SourceEntry = tables.get("sources", key) or SourceEntry()
+        latest = up_to if old.heartbeat is None else max(old.heartbeat, up_to)
+        tables.put("sources", key, replace(old, heartbeat=latest, failed=None, heard=now))
 
 
 def fail_source(store: Store, stream: str, source: str, reason: str) -> None:
@@ -151,8 +151,8 @@ def fail_source(store: Store, stream: str, source: str, reason: str) -> None:
         entry, _ = find_stream(tables, stream)
         refuse_view(entry, "failed by a source")
         name = resolve_source(entry, source)
-        at = catalog_key(entry.id) + name.encode()
-        known: SourceEntry | None = tables.get("sources", at)
-        if known is None and not entry.definition.sources:
+        key = catalog_key(entry.id) + name.encode()
+        old: SourceEntry | None = tables.get("sources", key)
+        if old is None and not entry.definition.sources:
             raise UnknownSourceError(f"stream {stream!r} never heard of source {source!r}")
-        tables.put("sources", at, replace(known or SourceEntry(), failed=reason or "declared failed"))
+        tables.put("sources", key, replace(old or SourceEntry(), failed=reason or "declared failed"))

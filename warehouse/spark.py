@@ -1,4 +1,4 @@
-"""The door to Spark: everything here lives in `windrow.ingest`, and is imported when it is first asked for.
+"""The entry to Spark: everything here is in `windrow.ingest`, and is imported when it is first used.
 
 So `import windrow` never needs Spark, and `windrow.spark.append` is there for those who have it.
 """

@@ -1,4 +1,4 @@
-"""What is known of the warehouse and its streams right now, for people and for machines."""
+"""The status of the warehouse and its streams at this moment, for people and for machines."""
 
 from dataclasses import dataclass
 
@@ -77,8 +77,8 @@ def stream_status(store: Store, name: str) -> StreamStatus:
 def warehouse_status(store: Store) -> WarehouseStatus:
     """The status of the warehouse, consistent over all streams."""
 
-    def look(tables: Tables) -> tuple[int, tuple[StreamStatus, ...], int]:
-        names = [at.decode() for at, _ in tables.raw_items("streams")]
+    def read_status(tables: Tables) -> tuple[int, tuple[StreamStatus, ...], int]:
+        names = [key.decode() for key, _ in tables.raw_items("streams")]
         waiting = sum(len(record.files) for _, record in tables.items("reclaim"))
         return (
             tables.version,
@@ -86,7 +86,7 @@ def warehouse_status(store: Store) -> WarehouseStatus:
             waiting,
         )
 
-    version, streams, waiting = store.catalog.read(look)
+    version, streams, waiting = store.catalog.read(read_status)
     oldest, readers = find_oldest_pin(store)
     return WarehouseStatus(
         path=str(store.root),

@@ -1,4 +1,7 @@
-"""What every part of the warehouse shares: its folder, catalog, disk, clocks and the writer of this process."""
+"""The `Store`: what every part of one open warehouse shares, such as its folder, catalog, caches, clock and writer.
+
+All state of a warehouse in this process hangs here, and is gone when the store is closed.
+"""
 
 import contextlib
 import os
@@ -43,19 +46,19 @@ class Store:
     files: FileSystem
     reader: SegmentFileReader
     columns: ColumnCache
-    copies: ScanCache
+    scan_cache: ScanCache
     clock: Callable[[], int] = wall_clock
     sleep: Callable[[float], None] = time.sleep
     randomness: random.Random = field(default_factory=random.SystemRandom)
     read_only: bool = False
     manifests: dict[int, tuple[int, Manifest]] = field(default_factory=dict)
-    loaded: dict[Any, Any] = field(default_factory=dict)
+    snapshots: dict[Any, Any] = field(default_factory=dict)
     """What snapshots of the last commit share; see `snapshot.SnapshotContents`."""
     usage: UsageCounters = field(default_factory=UsageCounters)
-    judges: defaultdict[int, EncodingChooser] = field(default_factory=lambda: defaultdict(EncodingChooser))
-    """By stream: how its files are written."""
-    leaving: set[bytes] = field(default_factory=set)
-    """Replaced things whose files are being removed; see `reclaim`."""
+    encodings: defaultdict[int, EncodingChooser] = field(default_factory=lambda: defaultdict(EncodingChooser))
+    """By the number of a stream: which columns of its files get a dictionary or compression."""
+    removals: set[bytes] = field(default_factory=set)
+    """Keys of reclaim records whose files are being removed; see `reclaim`."""
     _writer: StagingWriter | None = None
     _directories: dict[int, bytes] = field(default_factory=dict)
     _directory_bytes: int = 0
@@ -68,7 +71,7 @@ class Store:
     def __post_init__(self) -> None:
         self.pins = PinPool(self.catalog.folder / "pins")
 
-    def unique(self) -> str:
+    def unique_name(self) -> str:
         """A name that nobody else has: process, time and chance."""
         with self._guard:
             self._names += 1
@@ -79,31 +82,31 @@ class Store:
         """This process's writer, made when it is first needed."""
         self.check_writable()
         if self._writer is None:
-            name = self.unique()
+            name = self.unique_name()
             with self._guard:
                 if self._writer is None:
-                    self._writer = StagingWriter(self.root, name.replace("-", "_"), self.files, self.background)
+                    self._writer = StagingWriter(self.root, name.replace("-", "_"), self.files, self.run_in_background)
         return self._writer
 
     def directories(self, segments: Manifest) -> list[bytes]:
         """The directories of segments, from memory where this process has seen them."""
-        known = self._directories  # when some are dropped, a new one takes its place
+        cached = self._directories  # when some are dropped, a new one takes its place
         numbers = segments.arrays.id.tolist()
         try:
-            return list(map(known.__getitem__, numbers))
+            return list(map(cached.__getitem__, numbers))
         except KeyError:
-            missing = [number for number in numbers if number not in known]
-        found = self.catalog.read(
+            missing = [number for number in numbers if number not in cached]
+        read = self.catalog.read(
             lambda tables: {number: bytes(tables.raw("directories", catalog_key(number)) or b"") for number in missing}
         )
-        wanted = [known[number] if number in known else found[number] for number in numbers]
-        if not self.remember(found):
+        directories = [cached[number] if number in cached else read[number] for number in numbers]
+        if not self.cache_directories(read):
             with self._guard:
-                self._directories = dict(zip(numbers, wanted, strict=True))
-                self._directory_bytes = sum(map(len, wanted))
-        return wanted
+                self._directories = dict(zip(numbers, directories, strict=True))
+                self._directory_bytes = sum(map(len, directories))
+        return directories
 
-    def remember(self, directories: Mapping[int, bytes]) -> bool:
+    def cache_directories(self, directories: Mapping[int, bytes]) -> bool:
         """Keep directories of committed segments in memory; False if they would be too many."""
         size = sum(map(len, directories.values()))
         with self._guard:
@@ -134,14 +137,14 @@ class Store:
                 if name not in named:
                     self.files.unlink(self.root / name)
 
-    def background(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
+    def run_in_background(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
         """Run disk work beside the caller's."""
         with self._guard:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(2, thread_name_prefix="windrow-disk")
             return self._pool.submit(work, *arguments)
 
-    def aside(self, work: Callable[..., None], *arguments: Any) -> None:
+    def run_slow_in_background(self, work: Callable[..., None], *arguments: Any) -> None:
         """Run disk work that takes long and that nobody waits for, out of the way of what somebody waits for."""
         with self._guard:
             if self._slow is None:
@@ -152,13 +155,13 @@ class Store:
         """Count a probe by `columns` for the advisor."""
         if not self.read_only and self.catalog.writable:
             self.usage.probe(stream, rows, columns)
-            self.usage.put_down_if_many(self.catalog)
+            self.usage.record_if_many(self.catalog)
 
     def count_scan(self, stream: int, columns: Sequence[str] = ()) -> None:
         """Count a scan in which `columns` are compared with constants."""
         if not self.read_only and self.catalog.writable:
             self.usage.scan(stream, columns)
-            self.usage.put_down_if_many(self.catalog)
+            self.usage.record_if_many(self.catalog)
 
     @property
     def shared(self) -> SharedState:
@@ -199,5 +202,5 @@ class Store:
                 self._writer = None
             if not self.read_only and self.catalog.writable:
                 with contextlib.suppress(WindrowError):
-                    self.usage.put_down_if_many(self.catalog, LEAST_AT_CLOSE)
+                    self.usage.record_if_many(self.catalog, LEAST_AT_CLOSE)
             self.catalog.close()

@@ -1,4 +1,4 @@
-"""Durations and instants as users write them, in microseconds UTC as everything inside counts them."""
+"""Durations and times as users write them, converted to microseconds UTC, which all other modules count in."""
 
 import datetime as dt
 import re
@@ -47,9 +47,9 @@ def parse_duration(value: Duration, what: str = "duration") -> int:
     if isinstance(value, dt.timedelta):
         micros = value // dt.timedelta(microseconds=1)
     elif isinstance(value, str):
-        micros, at = 0, 0
-        while at < len(value.rstrip()):
-            part = _PART.match(value, at)
+        micros, position = 0, 0
+        while position < len(value.rstrip()):
+            part = _PART.match(value, position)
             factor = unit_micros(part[2]) if part else None
             if part is None or factor is None:
                 raise DefinitionError(
@@ -57,7 +57,7 @@ def parse_duration(value: Duration, what: str = "duration") -> int:
                 )
             exact = float(part[1]) * factor if "." in part[1] else int(part[1]) * factor
             micros += round(exact)
-            at = part.end()
+            position = part.end()
     else:
         raise DefinitionError(f"{what} must be a string like '10 minutes' or a timedelta, not {type(value).__name__}")
     if micros <= 0:

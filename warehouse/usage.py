@@ -1,6 +1,6 @@
-"""What is asked of streams, counted in memory and put down rarely: with a slide, now and then, or at the end.
+"""Counts what queries ask of streams, for the advisor: in memory first, in the catalog with a slide or now and then.
 
-A query never waits for a write transaction of its own, and a handle that may not write counts for nobody.
+No query waits for a write transaction of its own, and a handle that may not write counts nothing.
 """
 
 import threading
@@ -14,11 +14,11 @@ from windrow.catalog.environment import Catalog, Tables, catalog_key
 from windrow.catalog.records import UsageEntry
 
 COMMIT_EVERY = 1000
-"""Queries that one process asks before it puts them down by itself."""
+"""Queries after which a process records its counts in a transaction of their own."""
 LEAST_AT_CLOSE = 100
-"""Fewer are forgotten when a handle is closed: a command that asks once must not write."""
+"""Fewer counts than these are lost when a handle is closed: a command with one query must not write."""
 FADE_AFTER_SLIDES = 256
-"""Slides after which what was counted begins to fade: a mix of queries that changes is followed."""
+"""Slides after which old counts are halved, so that advice follows a changing mix of queries."""
 
 
 @dataclass
@@ -33,28 +33,28 @@ class UsageCounters:
     """The counters of one handle."""
 
     def __init__(self) -> None:
-        self._counted: dict[int, _StreamCounters] = {}
+        self._counters: dict[int, _StreamCounters] = {}
         self._guard = threading.Lock()
         self._pending = 0
 
     def probe(self, stream: int, rows: int, columns: Iterable[str]) -> None:
-        """A probe, by these columns, that found so many rows."""
+        """Count a probe by these columns that found so many rows."""
         with self._guard:
-            own = self._counted.setdefault(stream, _StreamCounters())
-            own.probes += 1
-            own.probe_rows += rows
-            own.filters.update(columns)
+            counters = self._counters.setdefault(stream, _StreamCounters())
+            counters.probes += 1
+            counters.probe_rows += rows
+            counters.filters.update(columns)
             self._pending += 1
 
     def scan(self, stream: int, columns: Iterable[str] = ()) -> None:
-        """A scan; `columns` are compared with constants in it."""
+        """Count a scan in which `columns` are compared with constants."""
         with self._guard:
-            own = self._counted.setdefault(stream, _StreamCounters())
-            own.scans += 1
-            own.filters.update(columns)
+            counters = self._counters.setdefault(stream, _StreamCounters())
+            counters.scans += 1
+            counters.filters.update(columns)
             self._pending += 1
 
-    def put_down(self, tables: Tables, stream: int | None = None, slides: int = 0) -> None:
+    def record(self, tables: Tables, stream: int | None = None, slides: int = 0) -> None:
         """Add what was counted (of one stream) to the catalog, in a transaction that is under way.
 
         Args:
@@ -62,35 +62,35 @@ class UsageCounters:
             stream: Only this one; None: all.
             slides: Slides of the stream that the transaction commits.
         """
-        for number, own in self._taken(stream).items():
+        for number, counters in self._take_counters(stream).items():
             if tables.get("states", catalog_key(number)) is None:
                 continue  # dropped meanwhile
-            known = tables.get("usage", catalog_key(number)) or UsageEntry()
-            tables.put("usage", catalog_key(number), _add(known, own, slides))
+            entry = tables.get("usage", catalog_key(number)) or UsageEntry()
+            tables.put("usage", catalog_key(number), _add(entry, counters, slides))
 
-    def _taken(self, stream: int | None) -> dict[int, _StreamCounters]:
+    def _take_counters(self, stream: int | None) -> dict[int, _StreamCounters]:
         with self._guard:
             if stream is None:
-                taken, self._counted, self._pending = self._counted, {}, 0
+                taken, self._counters, self._pending = self._counters, {}, 0
                 return taken
-            return {stream: self._counted.pop(stream, _StreamCounters())}
+            return {stream: self._counters.pop(stream, _StreamCounters())}
 
-    def put_down_if_many(self, catalog: Catalog, limit: int = COMMIT_EVERY) -> None:
-        """Put everything down in a transaction of its own, if enough has come together."""
+    def record_if_many(self, catalog: Catalog, limit: int = COMMIT_EVERY) -> None:
+        """Record everything in a transaction of its own, if there are at least `limit` counts."""
         if self._pending >= limit:
             with catalog.write() as tables:
-                self.put_down(tables)
+                self.record(tables)
 
 
-def _add(known: UsageEntry, own: _StreamCounters, slides: int) -> UsageEntry:
-    filters = Counter(known.filters)
-    filters.update(own.filters)
+def _add(old: UsageEntry, counters: _StreamCounters, slides: int) -> UsageEntry:
+    filters = Counter(old.filters)
+    filters.update(counters.filters)
     entry = replace(
-        known,
-        slides=known.slides + slides,
-        probes=known.probes + own.probes,
-        probe_rows=known.probe_rows + own.probe_rows,
-        scans=known.scans + own.scans,
+        old,
+        slides=old.slides + slides,
+        probes=old.probes + counters.probes,
+        probe_rows=old.probe_rows + counters.probe_rows,
+        scans=old.scans + counters.scans,
         filters=dict(filters),
     )
     return _halve(entry) if entry.slides >= 2 * FADE_AFTER_SLIDES else entry

@@ -1,10 +1,6 @@
 """The front door: `Warehouse`, over one directory. Every method is a thin step into the module that does the work.
 
-The part of the front door through which a live stream is changed.
-
-What follows streams: synopses, views and periodic queries, each kind loaded when a stream has one.
-
-Waiting for a stream's clock, whoever moves it.
+Here, too, is the list of slide hooks, each of which is imported when a stream needs it.
 """
 
 import random
@@ -25,6 +21,7 @@ from windrow.catalog.lookups import find_stream
 from windrow.catalog.records import StreamEntry
 from windrow.check import CheckReport, check_warehouse
 from windrow.ddl import alter_stream
+from windrow.definitions import make_definition
 from windrow.errors import BusyError
 from windrow.files import FileSystem
 from windrow.indexes.partitioners import Index
@@ -191,7 +188,8 @@ def wait_for_clock(store: Store, stream: str, up_to: int, timeout: float | None)
             waiting = view.progress().waiting_for()
             why = f"it waits for {', '.join(waiting)}" if waiting else "nobody has slid it"
             raise BusyError(
-                f"stream {stream!r} has reached {format_time(view.now)}, not {format_time(up_to)}, within {timeout:g} s: {why}"
+                f"stream {stream!r} has reached {format_time(view.now)}, not {format_time(up_to)}, "
+                f"within {timeout:g} s: {why}"
             )
         store.sleep(pause)
         waited += pause
@@ -284,8 +282,8 @@ class Warehouse(StreamChanges):
             origin: τ₀, where slots are aligned; by default the Unix epoch.
             on_source_failure: ``"block"`` or ``"exclude"`` a source that is declared failed.
         """
-        ddl.create_stream(
-            self._store,
+        self._store.check_writable()
+        definition = make_definition(
             name,
             schema,
             time=time,
@@ -294,14 +292,15 @@ class Warehouse(StreamChanges):
             lifetime=lifetime,
             expires=expires,
             max_lifetime=max_lifetime,
-            index=index,
             sources=sources,
             slack=slack,
             max_skew=max_skew,
             max_ahead=max_ahead,
             origin=origin,
             on_source_failure=on_source_failure,
+            index_auto=index == "auto",
         )
+        ddl.create_stream(self._store, definition, index)
 
     def drop_stream(self, name: str) -> None:
         """Remove a stream and its rows; readers that have pinned it go on reading."""

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from windrow import times
 from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.records import QueryEntry, QueryState, ResultPart, RunEntry
+from windrow.catalog.segment_log import retire_files
 from windrow.errors import QueryError, WindrowError
 from windrow.files import disk_errors
 from windrow.queries.engine import instance
@@ -287,7 +288,7 @@ def _advanced(store: Store, state: QueryState, each: _Packed, run: RunEntry) -> 
 def _with_whole(tables: Tables, entry: QueryEntry, state: QueryState, each: _Packed) -> QueryState:
     """Keep the whole answer that the next run's difference is taken from."""
     if state.previous is not None:
-        result_store.retire(tables, [state.previous.file])
+        retire_files(tables, [state.previous.file])
     if each.whole is None:
         tables.delete("results", result_store.whole_key(entry.id))
     else:

@@ -10,6 +10,7 @@ from windrow import arguments, times
 from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.lookups import find_name_clash
 from windrow.catalog.records import QueryEntry, QueryState
+from windrow.catalog.segment_log import retire_files
 from windrow.definitions import check_name
 from windrow.errors import DefinitionError, QueryError, UnknownQueryError
 from windrow.queries import execution
@@ -171,7 +172,7 @@ def drop_query(store: Store, name: str) -> None:
         files += [run.file for _, run in tables.items("runs", catalog_key(entry.id)) if run.file.startswith(own)]
         if entry.sink == "html" and not entry.folder:
             files.append(latest_name(entry))
-        result_store.retire(tables, files)
+        retire_files(tables, files)
         release_all(tables, entry.id)
         keep_watch(tables, entry, watched=False)
         tables.delete("queries", entry.name.encode())

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from windrow.catalog.environment import Tables, catalog_key, decode_last_int
-from windrow.catalog.records import QueryEntry, QueryState, ReclaimEntry, ResultPart, RunEntry
+from windrow.catalog.records import QueryEntry, QueryState, ResultPart, RunEntry
+from windrow.catalog.segment_log import retire_files
 from windrow.errors import DamageError, DefinitionError, QueryError, StorageError
 from windrow.files import disk_errors
 from windrow.formats.durations import format_durations
@@ -26,6 +27,7 @@ from windrow.formats.text import BITS, contains_type, is_opaque, type_name
 from windrow.queries.engine import arrow_ipc
 from windrow.queries.engine.types import UNSIGNED
 from windrow.queries.periodic.definition import own_schema, result_schema
+from windrow.segment_files import StagedWriter, publish_files
 from windrow.store import Store
 
 INLINE_BYTES = 128 << 10
@@ -115,13 +117,11 @@ def _microseconds(intervals: pa.Array) -> pa.Array:
 
 def stage_part(store: Store, entry: QueryEntry, rows: pa.Table, first: int, last: int) -> ResultPart:
     """Write rows as a part and publish it; a commit must name it."""
-    writer = store.writer
-    with disk_errors(f"writing results of query {entry.name!r}"), writer.staging() as path:
-        with store.files.sink(path) as sink:
-            pq.write_table(rows, sink, compression="zstd")
-        size, digest = writer.seal(path)
-        (file,) = writer.publish([path], store.root / "results" / entry.name / "parts", "query")
-    return ResultPart(file=file, first=first, last=last, rows=rows.num_rows, bytes=size, digest=digest)
+    with disk_errors(f"writing results of query {entry.name!r}"), StagedWriter(store) as file:
+        pq.write_table(rows, file.sink, compression="zstd")
+        part = file.seal()
+        publish_files(store, [part], store.root / "results" / entry.name / "parts", "query")
+    return ResultPart(file=part.name, first=first, last=last, rows=rows.num_rows, bytes=part.bytes, digest=part.digest)
 
 
 def row_key(query: int, slide: int) -> bytes:
@@ -290,7 +290,7 @@ def trim(tables: Tables, entry: QueryEntry, state: QueryState, end: int | None, 
     first = next((decode_last_int(at) for at, _ in tables.raw_items("runs", catalog_key(entry.id))), 0)
     parts = tuple(part for part in state.parts if part.last >= first)
     gone += [part.file for part in state.parts if part.last < first]
-    retire(tables, gone)
+    retire_files(tables, gone)
     counts = {"tail_runs": tail_runs, "tail_bytes": tail_bytes, "stored_runs": kept, "troubles": troubles}
     return replace(state, parts=parts, **counts)
 
@@ -306,13 +306,6 @@ def note_trouble(tables: Tables, entry: QueryEntry, state: QueryState, run: RunE
             tables.delete("runs", oldest)
             count -= 1
     return replace(state, troubles=count)
-
-
-def retire(tables: Tables, files: Sequence[str]) -> None:
-    """Files that no record names any more; readers may still be at them."""
-    if files:
-        record = ReclaimEntry(stream=0, files=tuple(files))
-        tables.put("reclaim", catalog_key(tables.version, tables.allocate("reclaims")), record)
 
 
 def need_again(tables: Tables, files: Collection[str]) -> None:

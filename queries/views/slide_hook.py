@@ -165,7 +165,7 @@ def _prepare(store: Store, moving: SlideContext, held: ExitStack, motion: Motion
 
 def _beside_views(moving: SlideContext, number: int, tables: Tables) -> list[SlideHook]:
     """What else follows a view: its synopses, and the periodic queries that it paces."""
-    return [f for f in moving.followers if f.table != "views" and f.concerns(tables, number)]
+    return [f for f in moving.followers if f.table != "views" and f.applies_to(tables, number)]
 
 
 def _look(number: int, tables: Tables) -> tuple[ViewEntry | None, list[int]]:

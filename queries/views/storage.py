@@ -9,21 +9,27 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from windrow.catalog.environment import Tables, catalog_key
-from windrow.catalog.lookups import find_stream
-from windrow.catalog.records import FileEntry, SlideEntry, StreamEntry, StreamState, ViewEntry
+from windrow.catalog.records import StreamEntry, StreamState, ViewEntry
 from windrow.definitions import StreamDefinition
 from windrow.files import disk_errors
 from windrow.indexes.maintenance import Merge
 from windrow.indexes.manifest import Manifest
-from windrow.indexes.segment_builder import SegmentDraft, number_arrivals, sort_into_segments
-from windrow.indexes.segment_writer import SegmentFileWriter
+from windrow.indexes.segment_builder import number_arrivals, sort_into_segments
 from windrow.indexes.segments import Segment, pack_histogram
 from windrow.indexes.update_plan import UpdatePlan, plan_update
 from windrow.native import rows as native_rows
 from windrow.queries.views.inputs import Moment, Side
-from windrow.segment_files import CHUNK_BYTES, StagedFile, count_late_rows, make_segment, split_chunks
-from windrow.slide import Slide, SlideInput
-from windrow.sources import SourceProgress
+from windrow.segment_files import (
+    CHUNK_BYTES,
+    Placement,
+    StagedFile,
+    StagedWriter,
+    make_segment,
+    publish_files,
+    record_file,
+    split_chunks,
+)
+from windrow.slide import make_slide_entry, record_slide, write_merges
 from windrow.store import Store
 
 DIED = "_died"
@@ -75,12 +81,9 @@ class Moved:
     segments: tuple[Segment, ...]
     """What was in its cells before."""
     staged: list[StagedFile] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-    """The published files of `staged`."""
     update: UpdatePlan = field(default_factory=lambda: UpdatePlan(0))
-    merged: list[tuple[Merge, SegmentDraft]] = field(default_factory=list)
-    merged_file: StagedFile | None = None
-    merged_name: str = ""
+    merged: StagedFile | None = None
+    """The file that its merges wrote."""
     started: float = field(default_factory=time.perf_counter)
 
     @property
@@ -96,7 +99,11 @@ class Moved:
     @property
     def files(self) -> list[str]:
         """Everything that was published for it."""
-        return [*self.names, *([self.merged_name] if self.merged_name else [])]
+        return [file.name for file in self._written if file.name]
+
+    @property
+    def _written(self) -> list[StagedFile]:
+        return [*self.staged, *([self.merged] if self.merged else [])]
 
     def side(self) -> Side:
         """The view as views of it see it after this slide."""
@@ -114,46 +121,33 @@ class Moved:
             for chunk in split_chunks(rows, self.entry.definition.schema, CHUNK_BYTES):
                 self.staged.append(self._stage(chunk))
             folder = self.store.stream_folder(self.name) / "segments"
-            if self.staged:
-                self.names = self.store.writer.publish([each.path for each in self.staged], folder, "view")
-                self.store.reader.trust(self.names)
-            layout = self.state.layout
+            publish_files(self.store, self.staged, folder, "view")
+            spooled = Placement(self.state.layout.id)
             arrivals = [
-                [make_segment(cut, next(numbers), name, staged, layout.id, row=-1, slide=0) for cut in staged.cuts]
-                for name, staged in zip(self.names, self.staged, strict=True)
+                [make_segment(file, draft, next(numbers), spooled) for draft in file.drafts] for file in self.staged
             ]
-            partitioners = {each.id: each.partitioner() for each in self.state.layouts}
+            partitioners = {layout.id: layout.partitioner() for layout in self.state.layouts}
             self.update = plan_update(
                 self.slide, self.state.slide, self.now, self.ordinal, partitioners, arrivals, self.segments,
                 self.state.bucket, needed,
             )  # fmt: skip
-            self.merged_file, self.merged = self._slide().merge(self.update, self.now, self.entry, self.state)
-            if self.merged_file is not None:
-                self.merged_name = self.store.writer.publish([self.merged_file.path], folder, "view.merge")[0]
-
-    def _slide(self) -> Slide:
-        return Slide(self.store, self.name, None, False, 0.0)
+            self.merged = write_merges(self.store, self.entry, self.state, self.update, self.now)
+            publish_files(self.store, [self.merged] if self.merged else [], folder, "view.merge")
 
     def _stage(self, chunk: pa.Table) -> StagedFile:
         definition, layout = self.entry.definition, self.state.layout
         model = definition.model
         ts, _ = model.times(chunk)
         exp, _ = model.expiries(chunk, ts)
-        arranged = sort_into_segments(chunk, model, layout.partitioner(), ts, exp, number_arrivals(chunk.num_rows, 0))
-        store = self.store
-        with store.writer.staging() as path:
-            with store.files.sink(path) as sink:
-                grouped, judge = layout.index.row_group_bytes, store.judges[self.entry.id]
-                output = SegmentFileWriter(sink, arranged.table.schema, grouped, definition.key, judge)
-                arranged.write(output)
-                output.close()
-            size, digest = store.writer.seal(path, output.digest, soon=True)
+        batch = sort_into_segments(chunk, model, layout.partitioner(), ts, exp, number_arrivals(chunk.num_rows, 0))
         events = pack_histogram(*native_rows.histogram(model.slots(ts)))
-        return StagedFile(path, output.rows, size, digest, arranged.cuts, events, written_here=True)
+        with StagedWriter(self.store) as file:
+            batch.write(file.write_segments(self.entry, layout, batch.table.schema))
+            return file.seal(batch.cuts, events, soon=True)
 
     def discard(self) -> None:
         """Remove what was written, for a slide that will not happen."""
-        self.store.writer.discard([each.path for each in self.staged])
+        self.store.writer.discard([file.path for file in self.staged])
         for name in self.files:
             self.store.files.unlink(self.store.root / name)
 
@@ -161,45 +155,22 @@ class Moved:
         """Name the files and move the view's clock."""
         update = self._numbered(tables)
         states = [tables.get("states", catalog_key(number)) for number in inputs]
-        missing = tuple(sorted({source for state in states for source in state.missing}))
-        record = SlideEntry(
-            slide=self.slide,
-            previous=self.state.slide,
-            ordinal=self.ordinal,
-            now=self.now,
-            at=self.store.clock(),
-            inserted=update.inserted,
-            expired=update.expired,
-            late=sum(count_late_rows(staged.events, self.state.slide) for staged in self.staged),
-            touched=len(update.touched),
-            rebuilt=len(self.merged),
-            dropped=len(update.dropped),
-            bytes_written=sum(each.bytes for each in self.staged)
-            + (0 if self.merged_file is None else self.merged_file.bytes),
+        record = make_slide_entry(
+            self.store, self.state, update, self.now, [file.events for file in self.staged], self.merged,
+            written=self._written,
             seconds=time.perf_counter() - self.started,
-            missing=missing,
+            missing=tuple(sorted({source for state in states for source in state.missing})),
             spoken_for=tuple(sorted({source for state in states for source in state.spoken_for})),
-        )
-        slide = self._slide()
-        placed = slide.place(tables, self.entry.id, self.merged, self.merged_name, self.merged_file)
-        look = SlideInput(
-            self.entry, find_stream(tables, self.name)[1], SourceProgress((), None), {}, Manifest.of(self.segments), ()
-        )
-        slide.record(tables, look, update, record, placed)
+        )  # fmt: skip
+        record_slide(self.store, tables, self.entry, Manifest.of(self.segments), update, record, self.merged)
 
     def _numbered(self, tables: Tables) -> UpdatePlan:
         """Give the new segments their numbers, and put down their files and directories."""
         numbers: dict[int, int] = {}
         segments = iter(self.update.placed)
-        for name, staged in zip(self.names, self.staged, strict=True):
-            for cut in staged.cuts:
-                numbers[(stand_in := next(segments)).id] = tables.allocate("segments")
-                tables.put_raw("directories", catalog_key(numbers[stand_in.id]), cut.directory)
-            record = FileEntry(
-                stream=self.entry.id, rows=staged.rows, bytes=staged.bytes, digest=staged.digest,
-                segments=len(staged.cuts),
-            )  # fmt: skip
-            tables.put("files", name.encode(), record)
+        for file in self.staged:
+            for number in record_file(tables, self.entry.id, file):
+                numbers[next(segments).id] = number
 
         def named(segment: Segment) -> Segment:
             return replace(segment, id=numbers[segment.id]) if segment.id in numbers else segment

@@ -129,8 +129,8 @@ def test_a_stream_that_chooses_for_itself_follows_clear_advice_and_no_other(wh, 
         return found
 
     monkeypatch.setattr(module, "advise", chosen)
-    monkeypatch.setattr(module, "FIRST_LOOK", 8)
-    monkeypatch.setattr(module, "NEXT_LOOKS", 16)
+    monkeypatch.setattr(module, "FIRST_REVIEW", 8)
+    monkeypatch.setattr(module, "REVIEW_INTERVAL", 16)
     share = 0.9
     slide(wh, *range(1, 9))
     assert wh.stream("s").relayout is None, "a little better is not worth a change"

@@ -50,52 +50,52 @@ def unasked() -> int:
 
 
 def test_a_pin_that_was_given_back_is_used_again(pins: PinPool, unique: Callable[[], str]) -> None:
-    first = pins.take(asked(3), unique)
+    first = pins.acquire(asked(3), unique)
     assert os.listdir(pins.folder) == ["3-x-0"]
     assert is_held(Path(first.path))
-    pins.give(first)
+    pins.release(first)
     assert os.listdir(pins.folder) == ["3-x-0"]
     assert not is_held(Path(first.path))
-    assert pins.resting() == {"3-x-0"}
-    again = pins.take(unasked, unique)
+    assert pins.idle() == {"3-x-0"}
+    again = pins.acquire(unasked, unique)
     assert again is first
     assert os.listdir(pins.folder) == ["3-x-0"]
     assert is_held(Path(again.path))
-    assert not pins.resting()
-    other = pins.take(asked(12), unique)
+    assert not pins.idle()
+    other = pins.acquire(asked(12), unique)
     assert sorted(os.listdir(pins.folder)) == ["12-x-1", "3-x-0"]
     for pin in (again, other):
-        pins.give(pin)
+        pins.release(pin)
     pins.clear()
     assert not os.listdir(pins.folder)
 
 
 def test_a_pin_stays_behind_its_readers_by_a_few_commits_only(pins: PinPool, unique: Callable[[], str]) -> None:
     for seen in range(3, 40):
-        pin = pins.take(asked(seen), unique)
+        pin = pins.acquire(asked(seen), unique)
         [name] = os.listdir(pins.folder)
         named = int(name.split("-")[0])
         assert pin.version == named
         assert seen - 10 < named <= seen
         pins.seen = seen
-        pins.give(pin)
+        pins.release(pin)
 
 
 def test_an_exact_pin_is_of_the_commit_that_was_asked_for(pins: PinPool, unique: Callable[[], str]) -> None:
-    pins.give(pins.take(asked(7), unique))
-    earlier = pins.exact(5, unique)
-    later = pins.exact(8, unique)
+    pins.release(pins.acquire(asked(7), unique))
+    earlier = pins.acquire_at(5, unique)
+    later = pins.acquire_at(8, unique)
     assert sorted(os.listdir(pins.folder)) == ["5-x-0", "8-x-1"]
     assert is_held(Path(earlier.path))
     assert is_held(Path(later.path))
 
 
 def test_a_resting_pin_that_somebody_removed_is_not_taken_for_one(pins: PinPool, unique: Callable[[], str]) -> None:
-    first = pins.take(asked(1), unique)
+    first = pins.acquire(asked(1), unique)
     assert not remove_unheld(first.path), "it is held"
-    pins.give(first)
+    pins.release(first)
     assert remove_unheld(first.path)
-    again = pins.take(asked(1), unique)
+    again = pins.acquire(asked(1), unique)
     assert again is not first
     assert os.listdir(pins.folder) == ["1-x-1"]
     assert is_held(Path(again.path))
@@ -103,31 +103,31 @@ def test_a_resting_pin_that_somebody_removed_is_not_taken_for_one(pins: PinPool,
 
 def test_a_resting_pin_that_somebody_looks_at_is_left_to_them(pins: PinPool, unique: Callable[[], str]) -> None:
     """Whoever clears up holds the lock from the look to the removal; a reader who comes between makes a new pin."""
-    first = pins.take(asked(1), unique)
-    pins.give(first)
+    first = pins.acquire(asked(1), unique)
+    pins.release(first)
     with locked(Path(first.path), "a pin", signed=False):
-        again = pins.take(asked(1), unique)
+        again = pins.acquire(asked(1), unique)
         assert again is not first
     assert is_held(Path(again.path))
 
 
 def test_few_pins_rest_and_none_after_the_end(pins: PinPool, unique: Callable[[], str]) -> None:
-    taken = [pins.take(asked(1), unique) for _ in range(20)]
+    taken = [pins.acquire(asked(1), unique) for _ in range(20)]
     for pin in taken[:-1]:
-        pins.give(pin)
-    assert len(pins.resting()) == len(os.listdir(pins.folder)) - 1 == 4
+        pins.release(pin)
+    assert len(pins.idle()) == len(os.listdir(pins.folder)) - 1 == 4
     pins.close()
     assert len(os.listdir(pins.folder)) == 1, "the one that is held"
-    pins.give(taken[-1])
+    pins.release(taken[-1])
     assert not os.listdir(pins.folder)
-    pins.give(taken[-1])
+    pins.release(taken[-1])
 
 
 def test_a_closed_pin_neither_rests_nor_wakes(tmp_path: Path) -> None:
     held = LockedFile(tmp_path / "1-a")
     held.close()
-    assert not held.rest()
-    assert not held.wake()
+    assert not held.unlock()
+    assert not held.relock()
     assert not os.listdir(tmp_path)
 
 

@@ -49,14 +49,14 @@ def test_a_slide_does_not_wait_for_the_removal_of_large_files(path: Path, monkey
             plain(store, ready)  # type: ignore[arg-type]
             removed.set()
 
-        monkeypatch.setattr(reclaim, "unlink", slowly)
+        monkeypatch.setattr(reclaim, "remove_files", slowly)
         live_on(wh, turns, 6)  # none of these slides waits, and the later ones do not begin the same removal again
         assert set(doomed) <= set(waiting(wh)), "what is not gone yet is still on record"
         assert all(file.exists() for file in doomed)
         go_on.set()
         assert removed.wait(60)
-        monkeypatch.setattr(reclaim, "unlink", plain)
-        while wh._store.leaving:
+        monkeypatch.setattr(reclaim, "remove_files", plain)
+        while wh._store.removals:
             threading.Event().wait(0.01)
         assert not any(file.exists() for file in doomed)
         live_on(wh, turns + 6, 1)
@@ -69,7 +69,7 @@ def test_a_process_that_ends_meanwhile_leaves_the_rest_to_the_next(path: Path, m
     monkeypatch.setattr(reclaim, "_LARGE_BYTES", 0)
     with recorded_history.open_warehouse(path) as wh:
         SHAPES["fixed"].create(wh, S, windrow.Index("round-robin", 2, 2, maintenance="norebuild"))
-        monkeypatch.setattr(reclaim, "unlink", lambda *_: None)  # as if it had died before the disk did anything
+        monkeypatch.setattr(reclaim, "remove_files", lambda *_: None)  # as if it had died before the disk did anything
         live_on(wh, 0, 12)
         doomed = waiting(wh)
     assert doomed

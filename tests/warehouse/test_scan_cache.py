@@ -73,7 +73,7 @@ def test_every_scan_of_a_sliding_window_gives_its_live_rows(
             half = [row for row in expected if row[0] > now - 2 * DELTA]
             assert bag(wh.scan(S, window=2 * SLOT).read_all()) == half
             earlier.append((wh.scan(S).read_all(), expected))
-            kept = max(kept, wh._store.copies.bytes)
+            kept = max(kept, wh._store.scan_cache.bytes)
         for found, expected in earlier:
             assert bag(found) == expected, "an answer that was given stays as it is"
         assert kept > 0
@@ -105,7 +105,7 @@ def test_what_lies_open_in_files_is_kept_for_its_offsets_alone(path: Path, monke
             wh.slide(S, to=when(now))
             rows += fresh
             expected = live(rows, now)
-            before = wh._store.copies.bytes
+            before = wh._store.scan_cache.bytes
             for _ in range(3):
                 found = wh.scan(S).read_all()
                 assert bag(found) == expected
@@ -115,13 +115,13 @@ def test_what_lies_open_in_files_is_kept_for_its_offsets_alone(path: Path, monke
             else:
                 made.clear()
                 assert before == 0
-                assert 0 < wh._store.copies.bytes < found.nbytes / 8, "only offsets and times are memory of its own"
+                assert 0 < wh._store.scan_cache.bytes < found.nbytes / 8, "only offsets and times are memory of its own"
         for found, expected in earlier:
             assert bag(found) == expected, "an answer that was given stays as it is"
         wh.slide(S, to=when(now + 20 * DELTA))
         wh.slide(S, to=when(now + 21 * DELTA))
         assert wh.scan(S).read_all().num_rows == 0
-        assert wh._store.copies.bytes == 0, "nothing holds files that are gone"
+        assert wh._store.scan_cache.bytes == 0, "nothing holds files that are gone"
 
 
 def test_nothing_is_kept_where_columns_are_not(path: Path) -> None:
@@ -132,4 +132,4 @@ def test_nothing_is_kept_where_columns_are_not(path: Path) -> None:
         wh.slide(S, to=when(BASE + DELTA))
         for _ in range(3):
             assert bag(wh.scan(S).read_all()) == live(rows, BASE + DELTA)
-        assert wh._store.copies.bytes == 0
+        assert wh._store.scan_cache.bytes == 0

@@ -85,7 +85,7 @@ _RECORD_TYPES: dict[str, Any] = {
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODERS = {name: msgspec.msgpack.Decoder(kind) for name, kind in _RECORD_TYPES.items()}
 _CACHED_DATABASES = frozenset(("streams", "states", "sources", "tables"))
-"""What every query reads, and few commits change; records are immutable, so the same bytes may share one."""
+"""Databases that every query reads and few commits change; equal bytes share one decoded, immutable record."""
 
 
 @lru_cache(maxsize=512)
@@ -196,14 +196,14 @@ class Tables:
         self._txn = txn
         self._databases = databases
 
-    def get(self, table: str, at: bytes) -> Any:
+    def get(self, table: str, key: bytes) -> Any:
         """The record at a key, or None."""
-        raw = self._txn.get(at, db=self._databases[table])
+        raw = self._txn.get(key, db=self._databases[table])
         return None if raw is None else self.decode(table, raw)
 
-    def raw(self, table: str, at: bytes) -> Any:
+    def raw(self, table: str, key: bytes) -> Any:
         """The bytes at a key (valid only inside the transaction), or None."""
-        return self._txn.get(at, db=self._databases[table])
+        return self._txn.get(key, db=self._databases[table])
 
     def decode(self, table: str, raw: Any) -> Any:
         """The record that `raw` bytes of a table hold."""
@@ -215,22 +215,22 @@ class Tables:
                 "another release wrote it, or it is damaged"
             ) from None
 
-    def put(self, table: str, at: bytes, record: Any) -> None:
+    def put(self, table: str, key: bytes, record: Any) -> None:
         """Store a record."""
-        self._txn.put(at, _ENCODER.encode(record), db=self._databases[table])
+        self._txn.put(key, _ENCODER.encode(record), db=self._databases[table])
 
-    def put_raw(self, table: str, at: bytes, value: bytes | memoryview) -> None:
+    def put_raw(self, table: str, key: bytes, value: bytes | memoryview) -> None:
         """Store bytes."""
-        self._txn.put(at, value, db=self._databases[table])
+        self._txn.put(key, value, db=self._databases[table])
 
-    def delete(self, table: str, at: bytes) -> None:
+    def delete(self, table: str, key: bytes) -> None:
         """Remove a key."""
-        self._txn.delete(at, db=self._databases[table])
+        self._txn.delete(key, db=self._databases[table])
 
     def items(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, Any]]:
         """Records whose key begins with `prefix`, in key order."""
-        for at, raw in self.raw_items(table, prefix):
-            yield at, self.decode(table, raw)
+        for key, raw in self.raw_items(table, prefix):
+            yield key, self.decode(table, raw)
 
     def raw_items(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, Any]]:
         """Bytes whose key begins with `prefix`, in key order."""
@@ -239,16 +239,16 @@ class Tables:
         with self._txn.cursor(db=self._databases[table]) as cursor:
             if not cursor.set_range(prefix):
                 return
-            for at, raw in cursor.iternext():
-                plain = bytes(at)
+            for key, raw in cursor.iternext():
+                plain = bytes(key)
                 if not plain.startswith(prefix):
                     return
                 yield plain, raw
 
     def delete_prefix(self, table: str, prefix: bytes) -> None:
         """Remove every key that begins with `prefix`."""
-        for at in [at for at, _ in self.raw_items(table, prefix)]:
-            self.delete(table, at)
+        for key in [key for key, _ in self.raw_items(table, prefix)]:
+            self.delete(table, key)
 
     def number(self, name: str) -> int:
         """A counter or number of the `meta` table, 0 if unset."""
@@ -318,12 +318,12 @@ class Catalog:
         )
 
     def _check_format(self, create: bool) -> None:
-        found = self.read(
+        stored = self.read(
             lambda tables: (tables.number("format"), bytes(tables.raw("meta", b"engine") or b"").decode())
         )
-        if found == (FORMAT, ENGINE):
+        if stored == (FORMAT, ENGINE):
             return
-        if found == (0, ""):
+        if stored == (0, ""):
             if not create or not self.writable:
                 raise _emptied(self.folder)
             with self.write() as tables:
@@ -331,10 +331,10 @@ class Catalog:
                     tables.set_number("format", FORMAT)
                     tables.put_raw("meta", b"engine", ENGINE.encode())
             return
-        age = "newer" if found[0] > FORMAT else "older"
+        age = "newer" if stored[0] > FORMAT else "older"
         raise FormatError(
-            f"{self.folder} has catalog format {found[0]} ({found[1] or 'unknown engine'}), {age} than this release's "
-            f"{FORMAT} ({ENGINE}); "
+            f"{self.folder} has catalog format {stored[0]} ({stored[1] or 'unknown engine'}), {age} than this "
+            f"release's {FORMAT} ({ENGINE}); "
             "open it with the release that wrote it"
         )
 

@@ -1,4 +1,4 @@
-"""Finding things in the catalog by what users call them, or saying what there is instead."""
+"""Finds streams and sources in the catalog by the names that users give, or says which there are."""
 
 import xxhash
 
@@ -12,7 +12,7 @@ def find_stream(tables: Tables, name: str) -> tuple[StreamEntry, StreamState]:
     """A stream's records, or an error that names the streams there are."""
     entry = tables.get("streams", name.encode())
     if entry is None:
-        names = [at.decode() for at, _ in tables.raw_items("streams")]
+        names = [key.decode() for key, _ in tables.raw_items("streams")]
         raise UnknownStreamError(
             f"there is no stream {name!r}; {'the streams are ' + ', '.join(names) if names else 'none was created yet'}"
         )
@@ -52,8 +52,8 @@ def encode_batch_key(stream_id: int, source: str, batch_id: str) -> bytes:
 
 def find_name_clash(tables: Tables, name: str, but: str = "") -> str | None:
     """What already has a name that SQL could not tell from `name`, other than the table in `but`."""
-    for kind in ("streams", "tables", "queries"):
-        for at, _ in tables.raw_items(kind):
-            if at.decode().lower() == name.lower() and not (kind == but and at.decode() == name):
-                return at.decode()
+    for database in ("streams", "tables", "queries"):
+        for key, _ in tables.raw_items(database):
+            if key.decode().lower() == name.lower() and not (database == but and key.decode() == name):
+                return key.decode()
     return None

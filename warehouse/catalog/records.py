@@ -1,4 +1,4 @@
-"""What the catalog remembers: frozen records, stored as msgpack, one struct per kind of record."""
+"""The records of the catalog: frozen structs, stored as msgpack maps, one struct per kind of record."""
 
 import msgspec
 
@@ -270,7 +270,7 @@ class QueryEntry(msgspec.Struct, frozen=True, kw_only=True):
     sql: str
     """As given, window clauses and all."""
     params: bytes = b""
-    """Arrow IPC of one row, empty without parameters; see `queries.periodic.definitions`."""
+    """Arrow IPC of one row, empty without parameters; see `queries.periodic.definition`."""
     paces: tuple[Pace, ...]
     """One for each stream with a period, in the order of the text; the first one numbers the runs."""
     reads: tuple[str, ...]

@@ -1,9 +1,7 @@
-"""The segments of a stream out of the catalog: what this process knew, and what commits have changed since.
+"""The segments of a stream in the catalog: read into a cached manifest, added, and retired when they are replaced.
 
-A manifest is known by the commit that made it. Commits that came after it, whoever made them, are followed one by one
-while the stream's state still says what they did; else the records are gone through, and unknown ones decoded.
-
-What a commit that writes rows anew leaves behind: segments to retire, files that are torn.
+A manifest belongs to the commit that made it. Later commits are applied to it one by one while the stream's state still
+lists their changes; otherwise the records are read, and only unknown ones are decoded.
 """
 
 from collections import Counter
@@ -16,6 +14,11 @@ from windrow.catalog.records import FileEntry, ReclaimEntry, SegmentChange, Stre
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.segments import Segment
 from windrow.store import Store
+
+_CHANGES_KEPT = 8
+"""Commits whose changes a stream's state lists; a process that is further behind reads all records."""
+_MOST_SEGMENTS_NOTED = 256
+"""A commit that changes more segments than this is not listed: the state is rewritten with every append."""
 
 
 def load_segments(store: Store, tables: Tables, stream: int, state: StreamState) -> Manifest:
@@ -38,78 +41,86 @@ def load_segments(store: Store, tables: Tables, stream: int, state: StreamState)
 
 
 def forget_dropped(store: Store, tables: Tables) -> None:
-    """Let go of all that is held of streams that are gone, whoever dropped them."""
-    there = {decode_last_int(at) for at, _ in tables.raw_items("states")}
-    for stream in store.manifests.keys() - there:
-        known = store.manifests.pop(stream, None)
-        if known is not None:
-            _evict_caches(store, known[1], Manifest(()))
-    for stream in store.judges.keys() - there:
-        store.judges.pop(stream, None)
+    """Drop what is cached of streams that were dropped, by this process or another."""
+    existing = {decode_last_int(key) for key, _ in tables.raw_items("states")}
+    for stream in store.manifests.keys() - existing:
+        cached = store.manifests.pop(stream, None)
+        if cached is not None:
+            _evict_caches(store, cached[1], Manifest(()))
+    for stream in store.encodings.keys() - existing:
+        store.encodings.pop(stream, None)
 
 
 def _apply_changes(tables: Tables, stream: int, state: StreamState, version: int, known: Manifest) -> Manifest | None:
     """The manifest of commit `version`, changed as later commits changed it; None if not all of them are known."""
-    cached, come = version, dict[int, None]()
-    gone: set[int] = set()
+    cached, added = version, dict[int, None]()
+    removed: set[int] = set()
     for change in state.changes:
         # One commit may move a view several times: what it did is known as a whole, or not at all.
         if change.after > cached and change.before == version:
             version = change.after
-            come |= dict.fromkeys(change.come)
-            gone |= set(change.gone)
+            added |= dict.fromkeys(change.come)
+            removed |= set(change.gone)
     if version != state.manifest:
         return None
-    fresh: list[Segment | None] = [
-        tables.get("segments", catalog_key(stream, number)) for number in come if number not in gone
+    records: list[Segment | None] = [
+        tables.get("segments", catalog_key(stream, number)) for number in added if number not in removed
     ]
-    found = [segment for segment in fresh if segment is not None]
-    return known.replace(gone, found) if len(found) == len(fresh) else None
+    segments = [segment for segment in records if segment is not None]
+    return known.replace(removed, segments) if len(segments) == len(records) else None
 
 
 def _read_all(tables: Tables, stream: int, known: tuple[Segment, ...]) -> Manifest:
-    seen = {segment.id: segment for segment in known}
+    by_number = {segment.id: segment for segment in known}
     return Manifest(
-        seen.get(decode_last_int(at)) or tables.decode("segments", raw)
-        for at, raw in tables.raw_items("segments", catalog_key(stream))
+        by_number.get(decode_last_int(key)) or tables.decode("segments", raw)
+        for key, raw in tables.raw_items("segments", catalog_key(stream))
     )
 
 
 def _evict_caches(store: Store, before: Manifest, after: Manifest) -> None:
-    """Drop what is held of files that no segment is in any more: a map keeps a deleted file's space."""
+    """Drop what is cached of files without segments: a memory map keeps the space of a deleted file."""
     if before:
         folder, files = before[0].file.rsplit("/", 1)[0], after.files()
         store.reader.retain(folder, files)
         store.columns.retain(folder, files)
-        store.copies.forget(set(before.arrays.id.tolist()) - set(after.arrays.id.tolist()))
+        store.scan_cache.forget(set(before.arrays.id.tolist()) - set(after.arrays.id.tolist()))
 
 
-_CHANGES_KEPT = 8
-_MOST_SEGMENTS_NOTED = 256
+def exchange_segments(tables: Tables, stream: int, added: Iterable[Segment], replaced: Sequence[Segment]) -> None:
+    """Put segments into the cells of a stream, and take those out that they replace."""
+    for segment in added:
+        tables.put("segments", catalog_key(stream, segment.id), segment)
+    retire_segments(tables, stream, replaced)
 
 
 def retire_segments(tables: Tables, stream: int, replaced: Sequence[Segment]) -> None:
     """Take segments out of the cells; what they need on disk goes when no reader is left that may look at it."""
-    gone: list[str] = []
+    files: list[str] = []
     for file, count in Counter(segment.file for segment in replaced).items():
-        known: FileEntry = tables.get("files", file.encode())
-        if known.segments <= count:
+        entry: FileEntry = tables.get("files", file.encode())
+        if entry.segments <= count:
             tables.delete("files", file.encode())
-            gone.append(file)
+            files.append(file)
         else:
-            tables.put("files", file.encode(), replace(known, segments=known.segments - count))
+            tables.put("files", file.encode(), replace(entry, segments=entry.segments - count))
     for segment in replaced:
         tables.delete("segments", catalog_key(stream, segment.id))
-    if replaced:
-        record = ReclaimEntry(stream=stream, segments=tuple(s.id for s in replaced), files=tuple(gone))
+    retire_files(tables, files, stream, [segment.id for segment in replaced])
+
+
+def retire_files(tables: Tables, files: Sequence[str], stream: int = 0, segments: Sequence[int] = ()) -> None:
+    """Files, and directories of segments, that no record names any more; they go when no reader may look at them."""
+    if files or segments:
+        record = ReclaimEntry(stream=stream, segments=tuple(segments), files=tuple(files))
         tables.put("reclaim", catalog_key(tables.version, tables.allocate("reclaims")), record)
 
 
-def note_change(state: StreamState, version: int, come: Sequence[Segment], gone: Sequence[Segment]) -> StreamState:
+def note_change(state: StreamState, version: int, added: Sequence[Segment], removed: Sequence[Segment]) -> StreamState:
     """The state after commit `version` has changed the stream's segments; a change of very many is not put down."""
-    if len(come) + len(gone) > _MOST_SEGMENTS_NOTED:
+    if len(added) + len(removed) > _MOST_SEGMENTS_NOTED:
         return replace(state, manifest=version, changes=())
-    change = SegmentChange(state.manifest, version, tuple(s.id for s in come), tuple(s.id for s in gone))
+    change = SegmentChange(state.manifest, version, tuple(s.id for s in added), tuple(s.id for s in removed))
     return replace(state, manifest=version, changes=(*state.changes[1 - _CHANGES_KEPT :], change))
 
 

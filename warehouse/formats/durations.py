@@ -86,19 +86,19 @@ def _parse_count(text: str, kind: pa.DurationType) -> int | None:
 
 def _parse_parts(text: str) -> tuple[Fraction, Fraction]:
     """Months and nanoseconds of a text."""
-    if found := _ISO.fullmatch(text.strip()):
-        dated = re.sub(r"[A-Z]", lambda unit: f" {_ISO_UNITS[unit[0]]} ", found[2])
-        timed = re.sub(r"[A-Z]", lambda unit: f" {_ISO_TIMES[unit[0]]} ", found[3] or "")
+    if iso := _ISO.fullmatch(text.strip()):
+        dated = re.sub(r"[A-Z]", lambda unit: f" {_ISO_UNITS[unit[0]]} ", iso[2])
+        timed = re.sub(r"[A-Z]", lambda unit: f" {_ISO_TIMES[unit[0]]} ", iso[3] or "")
         months, nanos = _parse_parts(dated + timed)
-        return (-months, -nanos) if found[1] == "-" else (months, nanos)
+        return (-months, -nanos) if iso[1] == "-" else (months, nanos)
     months = nanos = Fraction(0)
-    at = 0
-    while at < len(text.rstrip()):
-        if clock := _CLOCK.match(text, at):
+    position = 0
+    while position < len(text.rstrip()):
+        if clock := _CLOCK.match(text, position):
             seconds = (int(clock[2]) * 60 + int(clock[3])) * 60 + Fraction(clock[4] or 0)
             nanos += (-seconds if clock[1] == "-" else seconds) * _NANOS["s"]
             break
-        part = _PART.match(text, at)
+        part = _PART.match(text, position)
         if part is None:
             raise pa.ArrowInvalid(f"{text!r} is not a duration")
         unit = part[2].lower()
@@ -109,7 +109,7 @@ def _parse_parts(text: str) -> tuple[Fraction, Fraction]:
             if micros is None:
                 raise pa.ArrowInvalid(f"{text!r} is not a duration")
             nanos += Fraction(part[1]) * micros * 1000
-        at = part.end()
+        position = part.end()
     return months, nanos
 
 
@@ -119,9 +119,9 @@ def to_durations(column: Any, kind: pa.DurationType) -> pa.Array:
     valid = pc.is_valid(column).to_numpy(zero_copy_only=False)
     months, days, nanos = (np.where(valid, parts[name], 0) for name in ("months", "days", "nanos"))
     unit = _NANOS[kind.unit]
-    wrong = (months != 0) | (nanos % unit != 0) | (np.abs(days.astype(float) * (_DAY / unit)) >= float(1 << 62))
-    if wrong.any():
-        first = column[int(np.argmax(wrong))].as_py()
-        told = format_interval(first.nanoseconds, first.days, first.months)
-        raise pa.ArrowInvalid(f"the interval '{told}' is no number of {kind.unit}; cast it to text")
+    unfit = (months != 0) | (nanos % unit != 0) | (np.abs(days.astype(float) * (_DAY / unit)) >= float(1 << 62))
+    if unfit.any():
+        first = column[int(np.argmax(unfit))].as_py()
+        described = format_interval(first.nanoseconds, first.days, first.months)
+        raise pa.ArrowInvalid(f"the interval '{described}' is no number of {kind.unit}; cast it to text")
     return pa.array(days.astype("i8") * (_DAY // unit) + nanos // unit, pa.int64(), mask=~valid).cast(kind)

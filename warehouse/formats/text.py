@@ -1,7 +1,7 @@
 r"""How a value of every type is written: the one place that knows, for JSON, CSV, tables, files and reports.
 
 Numbers, truth values and text are what they are. Times are ISO 8601 in UTC, durations are in words, bytes are text if
-they are printable and \x with hexadecimal digits if not, nested values are JSON. `windrow.cli_cells` reads it back.
+they are printable and \x with hexadecimal digits if not, nested values are JSON. `windrow.cli.cells` reads it back.
 """
 
 import math
@@ -58,8 +58,8 @@ def type_name(field: pa.Field) -> str:
 
 def contains_type(kind: pa.DataType, wanted: Callable[[pa.DataType], bool]) -> bool:
     """Whether a type, or one nested in it, is `wanted`."""
-    inner = (kind.field(at).type for at in range(kind.num_fields)) if pa.types.is_nested(kind) else ()
-    return wanted(kind) or any(contains_type(one, wanted) for one in inner)
+    inner = (kind.field(position).type for position in range(kind.num_fields)) if pa.types.is_nested(kind) else ()
+    return wanted(kind) or any(contains_type(inner_kind, wanted) for inner_kind in inner)
 
 
 def decode_column(column: pa.Array) -> pa.Array:
@@ -193,16 +193,16 @@ def encode_json(value: Any) -> bytes:
 
 def distinct_names(names: Sequence[str]) -> list[str]:
     """Names of which none occurs twice, made so as DuckDB does: a, a_1."""
-    taken, found = set(names), list[str]()
+    given, distinct = set(names), list[str]()
     seen: set[str] = set()
     for name in names:
-        made, number = name, 0
-        while made in seen or (number and made in taken):
+        candidate, number = name, 0
+        while candidate in seen or (number and candidate in given):
             number += 1
-            made = f"{name}_{number}"
-        seen.add(made)
-        found.append(made)
-    return found
+            candidate = f"{name}_{number}"
+        seen.add(candidate)
+        distinct.append(candidate)
+    return distinct
 
 
 def write_csv(

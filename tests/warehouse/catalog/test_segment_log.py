@@ -59,7 +59,7 @@ def test_a_reader_follows_slides_without_going_through_all_records(path: Path, m
         SHAPE.create(wh, S, windrow.Index("round-robin", 2, 3))
         update(wh, 0, choice)
         segments(reader)
-        monkeypatch.setattr(segment_log, "_read", lambda *_: pytest.fail("all records were gone through"))
+        monkeypatch.setattr(segment_log, "_read_all", lambda *_: pytest.fail("all records were gone through"))
         for turn in range(1, 20):
             update(wh, turn, choice)
             if turn % 3 == 0:
@@ -136,10 +136,10 @@ def test_nothing_is_held_of_streams_that_were_dropped(path: Path) -> None:
                 handle.sql(f"SELECT * FROM {S}").fetchall()
             old = {segment.file for segment in segments(reader)}
             assert [len(store.manifests) for store in stores] == [1, 1]
-            assert len(stores[0].judges) == 1
+            assert len(stores[0].encodings) == 1
             assert all(file in old for store in stores for file in store.reader._maps)
             wh.drop_stream(S)
-            assert (stores[0].manifests, stores[0].judges, stores[0].reader._maps) == ({}, {}, {})
+            assert (stores[0].manifests, stores[0].encodings, stores[0].reader._maps) == ({}, {}, {})
 
 
 def test_snapshots_of_one_commit_share_what_was_read_and_those_of_the_next_do_not(path: Path) -> None:
