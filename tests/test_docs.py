@@ -163,7 +163,9 @@ def test_paths_in_the_pages_exist():
     missing = [
         f"{page.name}: {path}"
         for page in pages
-        for path in re.findall(r"`((?:warehouse|indexes|native|ingest|queries|tests|bench)/[\w/]+\.\w+)`", page.read_text())
+        for path in re.findall(
+            r"`((?:warehouse|indexes|native|ingest|queries|tests|bench)/[\w/]+\.\w+)`", page.read_text()
+        )
         if not (ROOT / path).exists()
     ]
     assert missing == []
