@@ -110,7 +110,7 @@ def register(world: SlidStream, asked: Sequence[Query]) -> list[QueryEntry]:
     store = world.wh._store
     firsts = {query.group: query.sql for query in reversed(asked)}
     columns = {
-        group: result_store.storable(world.wh.sql(sql).arrow().schema).serialize().to_pybytes()
+        group: result_store.to_storable_schema(world.wh.sql(sql).arrow().schema).serialize().to_pybytes()
         for group, sql in firsts.items()
     }
     with store.catalog.write() as tables:
@@ -121,8 +121,8 @@ def register(world: SlidStream, asked: Sequence[Query]) -> list[QueryEntry]:
                 id=0, name=query.name, sql=query.sql, paces=(pace,), reads=("packets",), keep_runs=KEEP_RUNS,
                 schema_bytes=columns[query.group], created=0, created_slides={},
             )  # fmt: skip
-            registry.record(tables, entry)
-    reconcile.adjust(store, "packets")
+            registry.record_query(tables, entry)
+    reconcile.reconcile_stream(store, "packets")
     return store.catalog.read(lambda tables: [entry for _, entry in tables.items("queries")])
 
 
@@ -131,7 +131,7 @@ def answers(world: SlidStream, entries: Sequence[QueryEntry]) -> tuple[float, di
     store = world.wh._store
     with Snapshot(store, ["packets"]) as snapshot:
         started = time.perf_counter()
-        found = {each.query: each for each in evaluation.answer(store, snapshot, entries)}
+        found = {each.query: each for each in evaluation.answer_due(store, snapshot, entries)}
         seconds = time.perf_counter() - started
     if any("synopsis" not in each.how for each in found.values()):
         raise WrongAnswerError("a query was not answered from a synopsis")

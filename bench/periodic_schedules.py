@@ -8,7 +8,15 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from windrow.queries.periodic.scheduler import CONSERVATIVE, HYBRID, POLICIES, Group, Member, Scheduler, Task
+from windrow.queries.periodic.scheduler import (
+    CONSERVATIVE,
+    HYBRID,
+    POLICIES,
+    ScheduledQuery,
+    ScheduledTask,
+    Scheduler,
+    SchedulingGroup,
+)
 from windrow.queries.synopses.cost_model import execution_cost
 
 GROUPS = ("src", "dst", "src, dst", "proto", "port", "proto, port", "len by proto", "len")
@@ -45,7 +53,7 @@ class Outcome:
     tasks: int
 
 
-def workload(count: int, seed: int = 8) -> list[Group]:
+def workload(count: int, seed: int = 8) -> list[SchedulingGroup]:
     """Eight groups of queries with windows of 20 to 100 slots and periods up to half of that."""
     chance = random.Random(seed)
     groups = []
@@ -53,8 +61,8 @@ def workload(count: int, seed: int = 8) -> list[Group]:
         members = []
         for number in range(count // len(GROUPS)):
             window = chance.randint(20, 100)
-            members.append(Member(f"{name} {number}", window, chance.randint(1, window // 2)))
-        groups.append(Group(tuple(members)))
+            members.append(ScheduledQuery(f"{name} {number}", window, chance.randint(1, window // 2)))
+        groups.append(SchedulingGroup(tuple(members)))
     return groups
 
 
@@ -71,22 +79,28 @@ def counted(rate: int, finishing: float = FINISHING) -> list[Prices]:
     return prices
 
 
-def priced(groups: Sequence[Group], prices: Sequence[Prices]) -> list[Group]:
+def priced(groups: Sequence[SchedulingGroup], prices: Sequence[Prices]) -> list[SchedulingGroup]:
     """Groups whose members carry what finishing costs in merges of a slot, for the cost model."""
     return [
-        Group(tuple(Member(m.name, m.window, m.period, m.priority, price.finish / price.slot) for m in group.members))
+        SchedulingGroup(
+            tuple(
+                ScheduledQuery(m.name, m.window, m.period, m.priority, price.finish / price.slot) for m in group.members
+            )
+        )
         for group, price in zip(groups, prices, strict=True)
     ]
 
 
-def cost_of(tasks: Sequence[Task], prices: Sequence[Prices]) -> float:
+def cost_of(tasks: Sequence[ScheduledTask], prices: Sequence[Prices]) -> float:
     """What a joint execution costs."""
     price = prices[tasks[0].group]
     members = [member for task in tasks for member in task.members]
     return price.slot * execution_cost("basic", [m.window for m in members]) + price.finish * len(members)
 
 
-def simulate(policy: str, groups: Sequence[Group], prices: Sequence[Prices], interval: float, slides: int) -> Outcome:
+def simulate(
+    policy: str, groups: Sequence[SchedulingGroup], prices: Sequence[Prices], interval: float, slides: int
+) -> Outcome:
     """Execute for so many slides, one task after the other, never idle."""
     scheduler = Scheduler(policy, priced(groups, prices), early=True)
     last: dict[str, int] = {}
@@ -115,11 +129,11 @@ def interval_for(prices: Sequence[Prices]) -> float:
     groups = workload(COUNTS[0])
     demand = 0.0
     for at, group in enumerate(groups):
-        by_period: dict[int, list[Member]] = {}
+        by_period: dict[int, list[ScheduledQuery]] = {}
         for member in group.members:
             by_period.setdefault(member.period, []).append(member)
         for period, members in by_period.items():
-            demand += cost_of([Task(at, tuple(members), period, 0)], prices) / period
+            demand += cost_of([ScheduledTask(at, tuple(members), period, 0)], prices) / period
     return demand / 1.2
 
 

@@ -25,7 +25,7 @@ from windrow.queries.engine.cursor_pool import PooledCursor
 from windrow.queries.engine.interrupt import run_interruptibly
 from windrow.queries.engine.types import cast_to_marked, check_arrow_type, mark_schema, quote_name
 from windrow.queries.periodic import result_store
-from windrow.queries.periodic.result_store import Stored
+from windrow.queries.periodic.result_store import StoredResults
 from windrow.queries.planner.planner import Planner, RelationPlan, find_bounds
 from windrow.queries.planner.scan_sql import table_sql
 from windrow.queries.sql import macros, volatility
@@ -196,18 +196,21 @@ def _offer_tables(
     return own
 
 
-def _find_results(statement: Statement, snapshot: Snapshot, known: set[str]) -> dict[str, Stored]:
+def _find_results(statement: Statement, snapshot: Snapshot, known: set[str]) -> dict[str, StoredResults]:
     """The results tables that a statement names, as far as the snapshot has come."""
     wanted = {r.name.lower() for r in statement.references if not r.schema} - known
 
-    def look(tables: Tables) -> dict[str, Stored]:
+    def look(tables: Tables) -> dict[str, StoredResults]:
         named = [(at.decode(), at) for at, _ in tables.raw_items("queries") if at.decode().lower() in wanted]
-        return {n.lower(): result_store.stored(tables, tables.get("queries", at), snapshot.version) for n, at in named}
+        return {
+            n.lower(): result_store.read_stored_results(tables, tables.get("queries", at), snapshot.version)
+            for n, at in named
+        }
 
     return snapshot.store.catalog.read(look) if wanted else {}
 
 
-def _offer_results(desk: PooledCursor, relation: str, results: Stored, store: Store) -> None:
+def _offer_results(desk: PooledCursor, relation: str, results: StoredResults, store: Store) -> None:
     """Make a results table readable; integers that Arrow carries as decimals are integers again."""
     hidden = f"_results_of_{relation}"
     schema = results.schema
@@ -337,7 +340,7 @@ def _explain_prepared(prepared: PreparedStatement, params: Params) -> Explanatio
     except duckdb.Error as error:
         raise instance.explain_error(prepared.statement, error, before=len(word) + 1) from None
     plan = "\n".join(str(row[1]) for row in rows)
-    pattern = update_patterns.told(prepared.statement, prepared.snapshot)
+    pattern = update_patterns.describe_pattern(prepared.statement, prepared.snapshot)
     return Explanation(prepared.pruned, prepared.windows, plan, pattern)
 
 

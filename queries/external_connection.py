@@ -111,7 +111,7 @@ def open_snapshot_connection(
     """
     opened = open_connection(memory, threads)
     tables = {name: pq.ParquetFile(snapshot.store.root / entry.file).read() for name, entry in snapshot.tables.items()}
-    delivered = snapshot.store.catalog.read(lambda read: result_store.all_stored(read, snapshot.version))
+    delivered = snapshot.store.catalog.read(lambda read: result_store.read_all_results(read, snapshot.version))
     for name, results in delivered.items():
         tables[name] = pa.Table.from_batches(list(results.batches(snapshot.store)), results.schema)
     macro = _window_macro(snapshot)

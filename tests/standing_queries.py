@@ -14,7 +14,7 @@ from oracle import Oracle
 from sample_streams import BASE, DELTA, when
 from windrow.catalog.records import Pace, QueryEntry
 from windrow.queries.synopses import evaluate, reconcile
-from windrow.queries.synopses.node_cache import cursor_of, shelf_of
+from windrow.queries.synopses.node_cache import node_cache_of, open_node_cursor
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 
@@ -183,7 +183,7 @@ def register_query(world: QueriedStream, name: str, text: str, slots: int, kind:
         )  # fmt: skip
         tables.put("queries", name.encode(), entry)
     world.queries[name] = text, slots
-    reconcile.adjust(store, STREAM, kind=kind)
+    reconcile.reconcile_stream(store, STREAM, kind=kind)
 
 
 def drop_query(world: QueriedStream, name: str, kind: str | None) -> None:
@@ -191,13 +191,13 @@ def drop_query(world: QueriedStream, name: str, kind: str | None) -> None:
     with world.wh._store.catalog.write() as tables:
         tables.delete("queries", name.encode())
     del world.queries[name]
-    reconcile.adjust(world.wh._store, STREAM, kind=kind)
+    reconcile.reconcile_stream(world.wh._store, STREAM, kind=kind)
 
 
 def from_synopses(store: Store, snapshot: Snapshot, text: str) -> pa.Table:
     """A statement's answer without any row being read: DuckDB merges the nodes of its synopses."""
-    planned, shelf = evaluate.plan(store, snapshot, text, {}), shelf_of(store)
+    planned, shelf = evaluate.plan_answer(store, snapshot, text, {}), node_cache_of(store)
     with shelf.lock:
-        evaluate.load(store, shelf, [planned])
-        with cursor_of(shelf) as cursor:
-            return evaluate.finished(shelf, cursor, planned)
+        evaluate.load_nodes(store, shelf, [planned])
+        with open_node_cursor(shelf) as cursor:
+            return evaluate.answer_plan(shelf, cursor, planned)

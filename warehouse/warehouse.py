@@ -43,7 +43,7 @@ from windrow.times import format_time
 
 if TYPE_CHECKING:
     from windrow.queries.answer import Answer, Explanation
-    from windrow.queries.periodic.query_plan import Group
+    from windrow.queries.periodic.query_plan import QueryPlanGroup
     from windrow.queries.periodic.registry import QueryStatus
     from windrow.queries.periodic.runner import RunReport
     from windrow.queries.views.ddl import View
@@ -136,33 +136,33 @@ class StreamChanges:
 
 
 def _load_retention_hook() -> PrepareContribution:
-    from windrow.queries.periodic.retained_slides import follow
+    from windrow.queries.periodic.retained_slides import prepare_retention
 
-    return follow
+    return prepare_retention
 
 
 def _load_synopsis_hook() -> PrepareContribution:
-    from windrow.queries.synopses.maintenance import follow
+    from windrow.queries.synopses.maintenance import prepare_synopses
 
-    return follow
+    return prepare_synopses
 
 
 def _load_append_tally() -> PrepareAppend:
-    from windrow.queries.synopses.tally import tally
+    from windrow.queries.synopses.tally import tally_rows
 
-    return tally
+    return tally_rows
 
 
 def _load_view_hook() -> PrepareContribution:
-    from windrow.queries.views.slide_hook import follow
+    from windrow.queries.views.slide_hook import prepare_views
 
-    return follow
+    return prepare_views
 
 
 def _needed_by_views(tables: Tables, entry: StreamEntry, now: int) -> int | None:
-    from windrow.queries.views.slide_hook import needs
+    from windrow.queries.views.slide_hook import find_needed_rows
 
-    return needs(tables, entry, now)
+    return find_needed_rows(tables, entry, now)
 
 
 SLIDE_HOOKS: tuple[SlideHook, ...] = (
@@ -360,7 +360,7 @@ class Warehouse(StreamChanges):
         """What is known of each view: its statement, inputs, update pattern and why, clock and whom it waits for."""
         from windrow.queries.views import ddl
 
-        return ddl.views(self._store)
+        return ddl.list_views(self._store)
 
     def append(self, stream: str, data: Any, *, source: str | None = None, batch_id: str | None = None) -> AppendReport:
         """Spool rows: durable when this returns, in the window after the next slide.
@@ -521,13 +521,13 @@ class Warehouse(StreamChanges):
         """Make a periodic query of one that was asked once, every `slide`; `delivery` is what `add_query` takes."""
         from windrow.queries.periodic import registry
 
-        return registry.promote(self._store, answer, name, slide=slide, **delivery)
+        return registry.promote_statement(self._store, answer, name, slide=slide, **delivery)
 
     def queries(self) -> "list[QueryStatus]":
         """The periodic queries and how they are doing."""
         from windrow.queries.periodic import registry
 
-        return registry.queries(self._store)
+        return registry.list_queries(self._store)
 
     def drop_query(self, name: str) -> None:
         """Remove a periodic query and its results."""
@@ -551,11 +551,11 @@ class Warehouse(StreamChanges):
         wanted = None if names is None else arguments.check_names(names, "names")
         return runner.run_due(self._store, wanted, now=now, policy=policy)
 
-    def query_plan(self) -> "list[Group]":
+    def query_plan(self) -> "list[QueryPlanGroup]":
         """Which periodic queries are answered together, what they share and why."""
         from windrow.queries.periodic import query_plan
 
-        return query_plan.plan(self._store)
+        return query_plan.plan_queries(self._store)
 
     def results(self, name: str, *, slide: int | None = None) -> "Answer":
         """What a periodic query has delivered, oldest run first; also to be had in SQL, under the query's name.
@@ -566,7 +566,7 @@ class Warehouse(StreamChanges):
         """
         from windrow.queries.periodic import registry
 
-        return registry.results(self._store, name, slide)
+        return registry.read_results(self._store, name, slide)
 
     def rejected(self, stream: str) -> pa.Table:
         """The rows that were not taken, with ``_reason, _source, _batch, _rejected_at`` behind their own columns."""
@@ -605,9 +605,9 @@ class Warehouse(StreamChanges):
         report = check_warehouse(self._store, progress)
         if not self._store.catalog.read(lambda tables: next(iter(tables.raw_items("synopses")), None) is not None):
             return report
-        from windrow.queries.synopses.check import problems
+        from windrow.queries.synopses.check import find_problems
 
-        return replace(report, problems=(*report.problems, *problems(self._store)))
+        return replace(report, problems=(*report.problems, *find_problems(self._store)))
 
     def gc(self) -> GcReport:
         """Remove what can go now. Slides do this as they pass; answers never depend on it."""

@@ -18,7 +18,7 @@ from windrow.queries.sql.statement import Reference, Statement, parse
 from windrow.queries.sql.window_spec import RangeWindow
 from windrow.snapshot import Snapshot, StreamSnapshot
 
-MISSED = ("latest", "every", "skip")
+MISSED_POLICIES = ("latest", "every", "skip")
 OUTPUTS = ("whole", "inserts", "deletes")
 SINKS = ("table", "parquet", "csv", "jsonl", "html")
 KEEP_RUNS = 1000
@@ -30,13 +30,13 @@ RUN_COLUMNS = pa.schema([
     ("_complete", pa.bool_()), ("_staleness", pa.duration("us")),
 ])  # fmt: skip
 """What stands before a query's own columns: which window a row is of."""
-_MOST_PRIORITY = 1_000_000
+_MAX_PRIORITY = 1_000_000
 
 Params = Sequence[Any] | dict[str, Any] | None
 
 
 @dataclass(frozen=True)
-class Wishes:
+class QueryOptions:
     """How a query's runs are to be made and delivered, checked."""
 
     sink: str
@@ -49,27 +49,27 @@ class Wishes:
     timeout: float | None
 
 
-def wishes(
+def check_options(
     sink: str | None,
     priority: int,
     missed: str,
     output: str,
     keep: int | times.Duration | None,
     timeout: float | times.Duration | None,
-) -> Wishes:
+) -> QueryOptions:
     """Check everything that is not the statement."""
-    if missed not in MISSED:
-        raise DefinitionError(f"missed={missed!r} is not a policy; choose one of {', '.join(MISSED)}")
+    if missed not in MISSED_POLICIES:
+        raise DefinitionError(f"missed={missed!r} is not a policy; choose one of {', '.join(MISSED_POLICIES)}")
     if output not in OUTPUTS:
         raise DefinitionError(f"output={output!r} is not an output mode; choose one of {', '.join(OUTPUTS)}")
-    if not isinstance(priority, int) or abs(priority) > _MOST_PRIORITY:
-        raise DefinitionError(f"priority={priority!r} must be a whole number of at most {_MOST_PRIORITY}")
-    kind, folder = _sink(sink)
-    runs, time = _keep(keep)
-    return Wishes(kind, folder, priority, missed, output, runs, time, _timeout(timeout))
+    if not isinstance(priority, int) or abs(priority) > _MAX_PRIORITY:
+        raise DefinitionError(f"priority={priority!r} must be a whole number of at most {_MAX_PRIORITY}")
+    kind, folder = _parse_sink(sink)
+    runs, time = _parse_retention(keep)
+    return QueryOptions(kind, folder, priority, missed, output, runs, time, _check_timeout(timeout))
 
 
-def _sink(sink: str | None) -> tuple[str, str]:
+def _parse_sink(sink: str | None) -> tuple[str, str]:
     """``csv`` writes beside the results table, ``csv:/some/folder`` where the user says."""
     if sink is None:
         return "table", ""
@@ -87,7 +87,7 @@ def _sink(sink: str | None) -> tuple[str, str]:
     return kind, str(path)
 
 
-def _keep(keep: int | times.Duration | None) -> tuple[int | None, int | None]:
+def _parse_retention(keep: int | times.Duration | None) -> tuple[int | None, int | None]:
     if keep is None:
         return KEEP_RUNS, None
     if isinstance(keep, int):
@@ -97,7 +97,7 @@ def _keep(keep: int | times.Duration | None) -> tuple[int | None, int | None]:
     return None, times.parse_duration(keep, "keep")
 
 
-def _timeout(timeout: float | times.Duration | None) -> float | None:
+def _check_timeout(timeout: float | times.Duration | None) -> float | None:
     return TIMEOUT if timeout is None else times.parse_seconds(timeout, "timeout")
 
 
@@ -109,7 +109,7 @@ def read_statement(sql: str) -> Statement:
     return statement
 
 
-def streams_of(statement: Statement, snapshot: Snapshot) -> list[tuple[Reference, StreamSnapshot]]:
+def find_streams(statement: Statement, snapshot: Snapshot) -> list[tuple[Reference, StreamSnapshot]]:
     """The references to streams, with what the snapshot knows of each, in the order of the text."""
     known = {name.lower(): name for name in snapshot.streams()}
     return [
@@ -119,7 +119,7 @@ def streams_of(statement: Statement, snapshot: Snapshot) -> list[tuple[Reference
     ]
 
 
-def paces_of(
+def find_paces(
     statement: Statement, found: Sequence[tuple[Reference, StreamSnapshot]], period: int | None
 ) -> tuple[Pace, ...]:
     """How each stream paces the query.
@@ -138,14 +138,16 @@ def paces_of(
     _check_period(statement, found, period)
     for reference, view in found:
         window = reference.window.length if isinstance(reference.window, RangeWindow) else None
-        own = _own_period(reference)
+        own = _clause_period(reference)
         wanted = own if own is not None else period
         if wanted is None:
             continue
         slots = _slots(statement, reference, view, wanted)
         known = paces.get(view.name)
         if known is not None and known.period != slots:
-            raise _at(statement, reference, f"stream {view.name!r} has two periods in this query; give it one SLIDE")
+            raise _locate_clause(
+                statement, reference, f"stream {view.name!r} has two periods in this query; give it one SLIDE"
+            )
         longest = window if known is None or known.window is None or window is None else max(known.window, window)
         paces[view.name] = Pace(stream=view.name, stream_id=view.entry.id, window=longest, period=slots)
     if not paces:
@@ -158,17 +160,17 @@ def paces_of(
 
 def _check_period(statement: Statement, found: Sequence[tuple[Reference, StreamSnapshot]], period: int | None) -> None:
     """Refuse a period that would be passed over because every clause in the text has its own."""
-    named = [(reference, own) for reference, _ in found if (own := _own_period(reference)) is not None]
+    named = [(reference, own) for reference, _ in found if (own := _clause_period(reference)) is not None]
     if period is None or len(named) < len(found):
         return
     for reference, own in named:
         if own != period:
             given, told = times.format_duration(period), times.format_duration(own).upper()
             message = f"slide={given!r} is given, and the clause says SLIDE {told}; leave one of them out"
-            raise _at(statement, reference, message)
+            raise _locate_clause(statement, reference, message)
 
 
-def _own_period(reference: Reference) -> int | None:
+def _clause_period(reference: Reference) -> int | None:
     """The period that a clause names."""
     return reference.window.slide if isinstance(reference.window, RangeWindow) else None
 
@@ -177,7 +179,7 @@ def _slots(statement: Statement, reference: Reference, view: StreamSnapshot, per
     delta = view.entry.definition.slide
     if period % delta:
         nearest = max(1, (2 * period + delta) // (2 * delta)) * delta
-        raise _at(
+        raise _locate_clause(
             statement,
             reference,
             f"stream {view.name!r} slides every {times.format_duration(delta)}, and a period of "
@@ -186,12 +188,12 @@ def _slots(statement: Statement, reference: Reference, view: StreamSnapshot, per
     return period // delta
 
 
-def _at(statement: Statement, reference: Reference, message: str) -> QueryError:
+def _locate_clause(statement: Statement, reference: Reference, message: str) -> QueryError:
     offset = None if reference.span is None else len(statement.text[: reference.span[0]].encode())
     return statement.error(offset, message)
 
 
-def columns_of(schema: pa.Schema) -> pa.Schema:
+def read_columns(schema: pa.Schema) -> pa.Schema:
     """The query's own columns, if they can stand in a results table."""
     taken = {name.lower() for name in RUN_COLUMNS.names}
     for name in schema.names:
@@ -211,7 +213,7 @@ def pack_params(params: Params) -> bytes:
     named = isinstance(params, Mapping)
     values = dict(params) if isinstance(params, Mapping) else {str(at): value for at, value in enumerate(params)}
     # Arrow has no integers of more than 64 bits, SQL has.
-    wide = [name for name, value in values.items() if _is_wide(value)]
+    wide = [name for name, value in values.items() if _is_wide_integer(value)]
     try:
         row = pa.Table.from_pylist([values | {name: str(values[name]) for name in wide}])
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -226,7 +228,7 @@ def pack_params(params: Params) -> bytes:
     return packed
 
 
-def _is_wide(value: Any) -> bool:
+def _is_wide_integer(value: Any) -> bool:
     return isinstance(value, int) and not -(1 << 63) <= value < 1 << 63
 
 
@@ -241,12 +243,12 @@ def unpack_params(packed: bytes) -> Params:
     return values if row.schema.metadata[b"named"] == b"1" else list(values.values())
 
 
-def own_schema(entry: QueryEntry) -> pa.Schema:
+def read_own_schema(entry: QueryEntry) -> pa.Schema:
     """The query's own columns."""
     return _schemas(entry.schema_bytes)[0]
 
 
-def result_schema(entry: QueryEntry) -> pa.Schema:
+def read_result_schema(entry: QueryEntry) -> pa.Schema:
     """The columns of its results table."""
     return _schemas(entry.schema_bytes)[1]
 
@@ -258,7 +260,7 @@ def _schemas(packed: bytes) -> tuple[pa.Schema, pa.Schema]:
     return own, pa.schema([*RUN_COLUMNS, *own])
 
 
-def show_period(entry: QueryEntry, slides: Mapping[str, int]) -> str:
+def format_period(entry: QueryEntry, slides: Mapping[str, int]) -> str:
     """How often it is due, in words; `slides` gives each stream's Δ."""
     parts = {p.stream: times.format_duration(p.period * slides[p.stream]) for p in entry.paces if p.stream in slides}
     if len(set(parts.values())) == 1:

@@ -21,15 +21,15 @@ from windrow.errors import QueryError, WindrowError
 from windrow.files import disk_errors
 from windrow.queries.engine import instance
 from windrow.queries.periodic import result_store
-from windrow.queries.periodic.definition import RUN_COLUMNS, result_schema
-from windrow.queries.periodic.due import Slides, passed_over
-from windrow.queries.periodic.evaluation import Answered
-from windrow.queries.periodic.retained_slides import release
-from windrow.queries.periodic.sinks import file_name, latest_name, own_folder
+from windrow.queries.periodic.definition import RUN_COLUMNS, read_result_schema
+from windrow.queries.periodic.due import SlideNumbers, count_missed_periods
+from windrow.queries.periodic.evaluation import RunAnswer
+from windrow.queries.periodic.retained_slides import release_slide
+from windrow.queries.periodic.sinks import latest_file_name, query_folder, run_file_name
 from windrow.store import Store
 
 
-def difference(store: Store, left: pa.Table, right: pa.Table | None) -> pa.Table:
+def subtract_rows(store: Store, left: pa.Table, right: pa.Table | None) -> pa.Table:
     """The rows of `left` that are not in `right`, as often as they are there more often."""
     if right is None or not right.num_rows or not left.num_rows:
         return left
@@ -38,13 +38,13 @@ def difference(store: Store, left: pa.Table, right: pa.Table | None) -> pa.Table
     try:
         cursor.register("_left", left.rename_columns(names))
         cursor.register("_right", right.rename_columns(names))
-        found = cursor.sql(_statement(names)).to_arrow_table()
+        found = cursor.sql(_difference_sql(names)).to_arrow_table()
     finally:
         cursor.close()
     return left.take(found.column(0))
 
 
-def _statement(names: list[str]) -> str:
+def _difference_sql(names: list[str]) -> str:
     columns = ", ".join(names)
 
     def counted(relation: str) -> str:
@@ -55,26 +55,26 @@ def _statement(names: list[str]) -> str:
     return f"SELECT l._row - 1 FROM ({counted('_left')}) l ANTI JOIN ({counted('_right')}) r ON {same} ORDER BY l._row"
 
 
-def delivered_rows(store: Store, output: str, now: pa.Table, before: pa.Table | None) -> pa.Table:
+def compute_delivered_rows(store: Store, output: str, now: pa.Table, before: pa.Table | None) -> pa.Table:
     """What a run delivers: the whole answer, what is new in it, or what is no longer in it."""
     if output == "inserts":
-        return difference(store, now, before)
+        return subtract_rows(store, now, before)
     if output == "deletes":
-        return now.slice(0, 0) if before is None else difference(store, before, now)
+        return now.slice(0, 0) if before is None else subtract_rows(store, before, now)
     return now
 
 
-LONGEST_BACK_OFF = 3600 * times.SECOND
+MAX_BACK_OFF = 3600 * times.SECOND
 _FIRST_BACK_OFF = times.SECOND
 
 
 @dataclass(frozen=True)
-class Due:
+class DueRun:
     """A run that is to be made, and what its query looked like when that was decided."""
 
     entry: QueryEntry
     state: QueryState
-    slides: Slides
+    slides: SlideNumbers
     window: tuple[int | None, int | None]
     """Bounds of the first pacing stream's window, in microseconds."""
     complete: bool
@@ -88,10 +88,10 @@ class Due:
 
 
 @dataclass(frozen=True)
-class _Packed:
+class _PackedRun:
     """A run ready to be committed."""
 
-    due: Due
+    due: DueRun
     run: RunEntry
     raw: bytes | None = None
     part: ResultPart | None = None
@@ -103,44 +103,44 @@ class _Packed:
         return [part.file for part in (self.part, self.whole_part) if part is not None]
 
 
-def deliver(store: Store, done: Sequence[tuple[Due, Answered]]) -> list[tuple[QueryEntry, RunEntry]]:
+def deliver_runs(store: Store, done: Sequence[tuple[DueRun, RunAnswer]]) -> list[tuple[QueryEntry, RunEntry]]:
     """Deliver runs, good and bad ones, in one commit; gives those that were ours to deliver."""
     if not done:
         return []
-    clocks = store.catalog.read(lambda tables: _clocks(tables, [due for due, _ in done]))
+    clocks = store.catalog.read(lambda tables: _stream_clocks(tables, [due for due, _ in done]))
     stale = [_staleness(clocks, due) for due, _ in done]
-    packed: list[_Packed] = []
-    stamps = _Stamps()
+    packed: list[_PackedRun] = []
+    stamps = _RunColumns()
     with disk_errors("delivering results"):
         try:
             for (due, answered), late in zip(done, stale, strict=True):
-                packed.append(_pack(store, stamps, due, answered, late))
+                packed.append(_pack_run(store, stamps, due, answered, late))
         except BaseException:
-            _throw_away(store, [file for each in packed for file in each.files])
+            _remove_unnamed(store, [file for each in packed for file in each.files])
             raise
         files = [file for each in packed for file in each.files]
         store.files.reach("query.committing")
         with store.publishing(files) as tables:
-            kept = [(each, run) for each in packed if (run := _commit(tables, store, each)) is not None]
-            result_store.need_again(tables, _reports([(each.due.entry, run) for each, run in kept]))
+            kept = [(each, run) for each in packed if (run := _commit_run(tables, store, each)) is not None]
+            result_store.cancel_removal(tables, _planned_files([(each.due.entry, run) for each, run in kept]))
     store.files.reach("query.committed")
     named = {file for each, _ in kept for file in each.files}
-    _throw_away(store, [file for file in files if file not in named])
+    _remove_unnamed(store, [file for file in files if file not in named])
     return [(each.due.entry, run) for each, run in kept]
 
 
-def _reports(runs: Sequence[tuple[QueryEntry, RunEntry]]) -> set[str]:
+def _planned_files(runs: Sequence[tuple[QueryEntry, RunEntry]]) -> set[str]:
     """The files that will be written for runs, once they are committed."""
-    return {file for entry, run in runs if run.file for file in (run.file, latest_name(entry))}
+    return {file for entry, run in runs if run.file for file in (run.file, latest_file_name(entry))}
 
 
-def _throw_away(store: Store, files: Sequence[str]) -> None:
+def _remove_unnamed(store: Store, files: Sequence[str]) -> None:
     """Remove published files that no commit will name."""
     for file in files:
         store.files.unlink(store.root / file)
 
 
-def _clocks(tables: Tables, runs: Sequence[Due]) -> dict[str, tuple[int, int]]:
+def _stream_clocks(tables: Tables, runs: Sequence[DueRun]) -> dict[str, tuple[int, int]]:
     """Slide and Δ of each stream that paces a run."""
     found = {}
     for name, number in {(pace.stream, pace.stream_id) for due in runs for pace in due.entry.paces}:
@@ -150,7 +150,7 @@ def _clocks(tables: Tables, runs: Sequence[Due]) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _staleness(clocks: dict[str, tuple[int, int]], due: Due) -> int:
+def _staleness(clocks: dict[str, tuple[int, int]], due: DueRun) -> int:
     """How far the streams have moved on from the run's slide, in microseconds."""
     behind = [
         (clocks[pace.stream][0] - due.slides[pace.stream]) * clocks[pace.stream][1]
@@ -160,17 +160,17 @@ def _staleness(clocks: dict[str, tuple[int, int]], due: Due) -> int:
     return max(0, *behind) if behind else 0
 
 
-class _Stamps:
+class _RunColumns:
     """Columns that say what rows are of; runs that are delivered together have most of them in common."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int | bool | None, int], pa.Array] = {}
 
-    def put_before(self, rows: pa.Table, due: Due, run: RunEntry) -> pa.Table:
+    def put_before(self, rows: pa.Table, due: DueRun, run: RunEntry) -> pa.Table:
         """The rows with what they are of before them."""
         values = (run.slide, *due.window, run.complete, run.staleness)
         lead = [self._column(field, value, rows.num_rows) for field, value in zip(RUN_COLUMNS, values, strict=True)]
-        return pa.table([*lead, *rows.columns], schema=result_schema(due.entry))
+        return pa.table([*lead, *rows.columns], schema=read_result_schema(due.entry))
 
     def _column(self, field: pa.Field, value: int | bool | None, count: int) -> pa.Array:
         at = field.name, value, count
@@ -179,7 +179,7 @@ class _Stamps:
         return self._known[at]
 
 
-def _pack(store: Store, stamps: _Stamps, due: Due, answered: Answered, stale: int) -> _Packed:
+def _pack_run(store: Store, stamps: _RunColumns, due: DueRun, answered: RunAnswer, stale: int) -> _PackedRun:
     entry = due.entry
     run = RunEntry(
         query=entry.name,
@@ -197,33 +197,33 @@ def _pack(store: Store, stamps: _Stamps, due: Due, answered: Answered, stale: in
     try:
         if answered.rows is None:
             raise answered.error or QueryError("the query gave no answer")
-        whole = result_store.conformed(entry, answered.rows)
+        whole = result_store.conform_answer(entry, answered.rows)
         differs = entry.output != "whole"
-        before = result_store.previous_answer(store, entry) if differs else None
-        rows = stamps.put_before(delivered_rows(store, entry.output, whole, before), due, run)
-        return _stored(store, due, run, rows, whole if differs else None)
+        before = result_store.read_previous_answer(store, entry) if differs else None
+        rows = stamps.put_before(compute_delivered_rows(store, entry.output, whole, before), due, run)
+        return _store_rows(store, due, run, rows, whole if differs else None)
     except (WindrowError, pa.ArrowException) as error:
-        return _Packed(due, replace(run, outcome="failed", error=str(error)))
+        return _PackedRun(due, replace(run, outcome="failed", error=str(error)))
 
 
-def _stored(store: Store, due: Due, run: RunEntry, rows: pa.Table, whole: pa.Table | None) -> _Packed:
+def _store_rows(store: Store, due: DueRun, run: RunEntry, rows: pa.Table, whole: pa.Table | None) -> _PackedRun:
     entry = due.entry
-    raw: bytes | None = result_store.encode(rows)
-    run = replace(run, rows=rows.num_rows, bytes=len(raw or b""), file=_file(due))
-    kept = None if whole is None else result_store.encode(whole)
+    raw: bytes | None = result_store.encode_result_rows(rows)
+    run = replace(run, rows=rows.num_rows, bytes=len(raw or b""), file=_run_file(due))
+    kept = None if whole is None else result_store.encode_result_rows(whole)
     part = whole_part = None
     if raw is not None and len(raw) > result_store.INLINE_BYTES:
         raw, part = None, result_store.stage_part(store, entry, rows, run.slide, run.slide)
     if whole is not None and kept is not None and len(kept) > result_store.INLINE_BYTES:
         kept, whole_part = None, result_store.stage_part(store, entry, whole, run.slide, run.slide)
-    return _Packed(due, run, raw, part, kept, whole_part)
+    return _PackedRun(due, run, raw, part, kept, whole_part)
 
 
-def _file(due: Due) -> str:
-    return "" if due.entry.sink == "table" else file_name(due.entry, due.slide, due.window[1])
+def _run_file(due: DueRun) -> str:
+    return "" if due.entry.sink == "table" else run_file_name(due.entry, due.slide, due.window[1])
 
 
-def _commit(tables: Tables, store: Store, each: _Packed) -> RunEntry | None:
+def _commit_run(tables: Tables, store: Store, each: _PackedRun) -> RunEntry | None:
     """Put one run down, unless its query has gone or somebody else has delivered it."""
     due, entry = each.due, each.due.entry
     known: QueryEntry | None = tables.get("queries", entry.name.encode())
@@ -234,34 +234,34 @@ def _commit(tables: Tables, store: Store, each: _Packed) -> RunEntry | None:
     before: RunEntry | None = tables.get("runs", at)
     run = replace(each.run, version=tables.version, attempts=1 if before is None else before.attempts + 1)
     if run.outcome == "failed":
-        state = result_store.note_trouble(tables, entry, state, run)
-        tables.put("paced", catalog_key(entry.id), _failed(store, state, run))
+        state = result_store.record_trouble(tables, entry, state, run)
+        tables.put("paced", catalog_key(entry.id), _record_failure(store, state, run))
         return run
-    if due.hold is not None and not release(tables, due.hold, [entry.id]):
+    if due.hold is not None and not release_slide(tables, due.hold, [entry.id]):
         return None
     tables.put("runs", at, run)
-    state = _advanced(store, state, each, run)
+    state = _advance_state(store, state, each, run)
     if before is not None:
         state = replace(state, troubles=state.troubles - 1)
     if each.raw is not None:
-        tables.put_raw("results", result_store.row_key(entry.id, run.slide), each.raw)
+        tables.put_raw("results", result_store.encode_run_key(entry.id, run.slide), each.raw)
     if entry.output != "whole":
-        state = _with_whole(tables, entry, state, each)
-    state = result_store.trim(tables, entry, state, due.window[1], own_folder(entry))
+        state = _keep_whole_answer(tables, entry, state, each)
+    state = result_store.trim_runs(tables, entry, state, due.window[1], query_folder(entry))
     tables.put("paced", catalog_key(entry.id), state)
     return run
 
 
-def _failed(store: Store, state: QueryState, run: RunEntry) -> QueryState:
-    wait = min(_FIRST_BACK_OFF << min(state.failures, 32), LONGEST_BACK_OFF)
+def _record_failure(store: Store, state: QueryState, run: RunEntry) -> QueryState:
+    wait = min(_FIRST_BACK_OFF << min(state.failures, 32), MAX_BACK_OFF)
     return replace(
         state, failures=state.failures + 1, error=run.error, retry_at=store.clock() + wait, seconds=run.seconds
     )
 
 
-def _advanced(store: Store, state: QueryState, each: _Packed, run: RunEntry) -> QueryState:
+def _advance_state(store: Store, state: QueryState, each: _PackedRun, run: RunEntry) -> QueryState:
     due = each.due
-    over = 0 if due.entry.missed == "every" else passed_over(due.entry.paces, state.reached, due.slides)
+    over = 0 if due.entry.missed == "every" else count_missed_periods(due.entry.paces, state.reached, due.slides)
     size = 0 if each.raw is None else len(each.raw)
     return replace(
         state,
@@ -284,12 +284,12 @@ def _advanced(store: Store, state: QueryState, each: _Packed, run: RunEntry) -> 
     )
 
 
-def _with_whole(tables: Tables, entry: QueryEntry, state: QueryState, each: _Packed) -> QueryState:
+def _keep_whole_answer(tables: Tables, entry: QueryEntry, state: QueryState, each: _PackedRun) -> QueryState:
     """Keep the whole answer that the next run's difference is taken from."""
     if state.previous is not None:
-        result_store.retire(tables, [state.previous.file])
+        result_store.retire_files(tables, [state.previous.file])
     if each.whole is None:
-        tables.delete("results", result_store.whole_key(entry.id))
+        tables.delete("results", result_store.encode_whole_key(entry.id))
     else:
-        tables.put_raw("results", result_store.whole_key(entry.id), each.whole)
+        tables.put_raw("results", result_store.encode_whole_key(entry.id), each.whole)
     return replace(state, previous=each.whole_part)

@@ -11,7 +11,7 @@ from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.records import Pace, QueryEntry, StreamState
 from windrow.snapshot import Snapshot
 
-Slides = dict[str, int]
+SlideNumbers = dict[str, int]
 """The slide of each stream that has one."""
 
 
@@ -24,24 +24,26 @@ def is_due(paces: Sequence[Pace], before: Mapping[str, int], slides: Mapping[str
     )
 
 
-def passed_over(paces: Sequence[Pace], before: Mapping[str, int], slides: Mapping[str, int]) -> int:
+def count_missed_periods(paces: Sequence[Pace], before: Mapping[str, int], slides: Mapping[str, int]) -> int:
     """How many whole periods lie between two runs without one of their own."""
     if any(pace.stream not in before for pace in paces):
         return 0
     return max(0, min(slides[p.stream] // p.period - before[p.stream] // p.period for p in paces) - 1)
 
 
-def late_by(pace: Pace, before: Mapping[str, int], slides: Mapping[str, int]) -> int:
+def count_late_slides(pace: Pace, before: Mapping[str, int], slides: Mapping[str, int]) -> int:
     """By how many slides a run of a due query comes after the first slide of the period that it is due in."""
     if pace.stream not in before or pace.stream not in slides:
         return 0
     return max(0, slides[pace.stream] - (before[pace.stream] // pace.period + 1) * pace.period)
 
 
-def committed_slides(tables: Tables, entry: QueryEntry, known: dict[int, int | None] | None = None) -> Slides:
+def read_committed_slides(
+    tables: Tables, entry: QueryEntry, known: dict[int, int | None] | None = None
+) -> SlideNumbers:
     """Where the query's streams stand in a transaction; `known` is what was already looked up in it."""
     looked = {} if known is None else known
-    found: Slides = {}
+    found: SlideNumbers = {}
     for pace in entry.paces:
         if pace.stream_id not in looked:
             state: StreamState | None = tables.get("states", catalog_key(pace.stream_id))
@@ -52,7 +54,7 @@ def committed_slides(tables: Tables, entry: QueryEntry, known: dict[int, int | N
     return found
 
 
-def snapshot_slides(snapshot: Snapshot, entry: QueryEntry) -> Slides:
+def read_snapshot_slides(snapshot: Snapshot, entry: QueryEntry) -> SlideNumbers:
     """Where the query's streams stand in a snapshot."""
     held = set(snapshot.streams())
     views = [snapshot.view(pace.stream) for pace in entry.paces if pace.stream in held]

@@ -1,6 +1,6 @@
 """From due queries to answers over one snapshot; a slow or broken query harms no other.
 
-`answer` is the seam: whatever can answer several queries together is asked there first, the snapshot answers the rest.
+`answer_due` is the seam: whatever can answer several queries together is asked there first, the snapshot answers the rest.
 """
 
 import os
@@ -26,29 +26,29 @@ from windrow.store import Store
 _guard = threading.Lock()
 _cursors: set[Any] = set()
 """What is running in this process."""
-SNAPSHOT = "snapshot"
+FROM_SNAPSHOT = "snapshot"
 """`Answered.how` of what was computed from the window's rows."""
 _WORKERS = min(4, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True)
-class Answered:
+class RunAnswer:
     """One query's answer over a snapshot: its own columns, or why there is none."""
 
     query: str
     rows: pa.Table | None
     error: WindrowError | None = None
     seconds: float = 0.0
-    how: str = SNAPSHOT
+    how: str = FROM_SNAPSHOT
 
 
-def answer(
+def answer_due(
     store: Store,
     snapshot: Snapshot,
     queries: Sequence[QueryEntry],
     policy: str = HYBRID_LATE_PENDING,
     late: Mapping[str, int] | None = None,
-) -> Iterator[Answered]:
+) -> Iterator[RunAnswer]:
     """The answers of due queries, each exactly once, as they are ready; the first ones are the most urgent.
 
     `policy` says which of them synopses answer together, and in which order (`scheduling.POLICIES`); `late`, by how
@@ -57,16 +57,16 @@ def answer(
     meanwhile): an answer must be of the snapshot's slide.
     """
     rest = []
-    for answered in shared_evaluation.answer(store, snapshot, queries, policy, late):
-        if isinstance(answered, shared_evaluation.Joint):
-            yield Answered(answered.query.name, answered.rows, None, answered.seconds, answered.how)
+    for answered in shared_evaluation.answer_from_synopses(store, snapshot, queries, policy, late):
+        if isinstance(answered, shared_evaluation.SharedAnswer):
+            yield RunAnswer(answered.query.name, answered.rows, None, answered.seconds, answered.how)
         else:
             rest.append(answered)
     if rest:
-        yield from answer_plainly(store, snapshot, rest)
+        yield from answer_from_rows(store, snapshot, rest)
 
 
-def answer_plainly(store: Store, snapshot: Snapshot, queries: Sequence[QueryEntry]) -> Iterator[Answered]:
+def answer_from_rows(store: Store, snapshot: Snapshot, queries: Sequence[QueryEntry]) -> Iterator[RunAnswer]:
     """Each statement by itself over the rows of the snapshot, a few at a time."""
     if len(queries) == 1:
         yield answer_one(store, snapshot, queries[0])
@@ -81,20 +81,22 @@ def answer_plainly(store: Store, snapshot: Snapshot, queries: Sequence[QueryEntr
                 future.cancel()
 
 
-def answer_one(store: Store, snapshot: Snapshot, query: QueryEntry) -> Answered:
+def answer_one(store: Store, snapshot: Snapshot, query: QueryEntry) -> RunAnswer:
     """One statement over the rows of the snapshot. One-time queries go first: it waits for those that are running."""
     PROCESS_GATE.pause(BACKGROUND)
     started = time.perf_counter()
     try:
-        rows = _rows(store, snapshot, query)
+        rows = _read_rows(store, snapshot, query)
     except WindrowError as error:
-        return Answered(query.name, None, error, time.perf_counter() - started)
+        return RunAnswer(query.name, None, error, time.perf_counter() - started)
     except Exception as error:  # noqa: BLE001 - whatever it was, the other queries go on
-        return Answered(query.name, None, QueryError(f"{type(error).__name__}: {error}"), time.perf_counter() - started)
-    return Answered(query.name, rows, None, time.perf_counter() - started)
+        return RunAnswer(
+            query.name, None, QueryError(f"{type(error).__name__}: {error}"), time.perf_counter() - started
+        )
+    return RunAnswer(query.name, rows, None, time.perf_counter() - started)
 
 
-def _rows(store: Store, snapshot: Snapshot, query: QueryEntry) -> pa.Table:
+def _read_rows(store: Store, snapshot: Snapshot, query: QueryEntry) -> pa.Table:
     params = unpack_params(query.params)
     prepared = execution.prepare(store, query.sql, params, snapshot)
     with _guard:
@@ -107,7 +109,7 @@ def _rows(store: Store, snapshot: Snapshot, query: QueryEntry) -> pa.Table:
         prepared.close()
 
 
-def interrupt() -> None:
+def interrupt_periodic() -> None:
     """End the statements of periodic queries that are running in this process."""
     with _guard:
         for cursor in _cursors:

@@ -15,12 +15,12 @@ from windrow import times
 from windrow.catalog.records import QueryEntry, RunEntry
 from windrow.formats.text import encode_json, json_values
 from windrow.queries.answer import narrow_integers
-from windrow.queries.periodic.definition import RUN_COLUMNS, own_schema
+from windrow.queries.periodic.definition import RUN_COLUMNS, read_own_schema
 
-MOST_ROWS = 500
+MAX_ROWS = 500
 """Rows of the table on the page."""
-MOST_BARS = 25
-MOST_POINTS = 200
+MAX_BARS = 25
+MAX_POINTS = 200
 _WIDTH, _BAR, _LABEL, _HEIGHT, _PAD = 720, 22, 200, 240, 36
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#222;background:#fff}
@@ -34,7 +34,7 @@ th,td{border-color:#444}svg text{fill:#ccc}.bar{fill:#6ba3dd}.line{stroke:#6ba3d
 """
 
 
-def page(entry: QueryEntry, run: RunEntry, rows: pa.Table, history: pa.Table) -> str:
+def render_page(entry: QueryEntry, run: RunEntry, rows: pa.Table, history: pa.Table) -> str:
     """The page of one run.
 
     Args:
@@ -43,16 +43,16 @@ def page(entry: QueryEntry, run: RunEntry, rows: pa.Table, history: pa.Table) ->
         rows: What it delivered, with the columns of the run before the query's own.
         history: The results table, for a line over earlier runs where an answer is a single row.
     """
-    own = narrow_integers(rows.select(own_schema(entry).names))
-    drawn = _chart(entry, own, history)
-    shown = own.slice(0, MOST_ROWS)
-    more = f"<p>{own.num_rows - MOST_ROWS} more rows are in the results table.</p>" if own.num_rows > MOST_ROWS else ""
+    own = narrow_integers(rows.select(read_own_schema(entry).names))
+    drawn = _render_chart(entry, own, history)
+    shown = own.slice(0, MAX_ROWS)
+    more = f"<p>{own.num_rows - MAX_ROWS} more rows are in the results table.</p>" if own.num_rows > MAX_ROWS else ""
     chart = f"<h2>Chart</h2>\n{drawn}\n" if drawn else ""
     return (
         "<!DOCTYPE html>\n"
         f'<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{_text(entry.name)}, slide {run.slide}</title>\n'
-        f"<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{_text(entry.name)}</h1>\n{_about(entry, run)}\n{chart}"
-        f"<h2>Rows</h2>\n{_table(shown)}\n{more}\n<h2>Query</h2>\n<pre>{_text(entry.sql)}</pre>\n</body>\n</html>\n"
+        f"<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{_text(entry.name)}</h1>\n{_render_header(entry, run)}\n{chart}"
+        f"<h2>Rows</h2>\n{_render_table(shown)}\n{more}\n<h2>Query</h2>\n<pre>{_text(entry.sql)}</pre>\n</body>\n</html>\n"
     )
 
 
@@ -60,7 +60,7 @@ def _text(value: object) -> str:
     return html.escape(str(value), quote=True)
 
 
-def _about(entry: QueryEntry, run: RunEntry) -> str:
+def _render_header(entry: QueryEntry, run: RunEntry) -> str:
     start = "the beginning" if run.window_start is None else times.format_time(run.window_start)
     what = {"whole": "the whole answer", "inserts": "rows that have come", "deletes": "rows that have gone"}
     late = f", {times.format_duration(run.staleness)} behind the stream" if run.staleness else ""
@@ -72,13 +72,15 @@ def _about(entry: QueryEntry, run: RunEntry) -> str:
     )
 
 
-def _table(rows: pa.Table) -> str:
+def _render_table(rows: pa.Table) -> str:
     numeric = [_is_number(field.type) for field in rows.schema]
     kinds = [' class="n"' if number else "" for number in numeric]
     head = "".join(f"<th{kind}>{_text(name)}</th>" for kind, name in zip(kinds, rows.schema.names, strict=True))
     columns = [_values(rows, name) for name in rows.schema.names]
     body = "\n".join(
-        "<tr>" + "".join(f"<td{kind}>{_cell(value)}</td>" for kind, value in zip(kinds, row, strict=True)) + "</tr>"
+        "<tr>"
+        + "".join(f"<td{kind}>{_render_cell(value)}</td>" for kind, value in zip(kinds, row, strict=True))
+        + "</tr>"
         for row in zip(*columns, strict=True)
     )
     return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
@@ -89,7 +91,7 @@ def _values(rows: pa.Table, name: str) -> list[Any]:
     return json_values(rows.column(name).combine_chunks(), rows.schema.field(name))
 
 
-def _cell(value: Any) -> str:
+def _render_cell(value: Any) -> str:
     if value is None:
         return '<span class="null">null</span>'
     if isinstance(value, (list, dict)):
@@ -105,32 +107,32 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
-def _chart(entry: QueryEntry, rows: pa.Table, history: pa.Table) -> str:
+def _render_chart(entry: QueryEntry, rows: pa.Table, history: pa.Table) -> str:
     """Bars of the first number by what stands before it; for a single row, a line of that number over the runs."""
     value = next((field.name for field in rows.schema if _is_number(field.type)), None)
     if value is None:
         return ""
     if rows.num_rows == 1 and entry.output == "whole":
-        past = history.slice(max(0, history.num_rows - MOST_POINTS))
+        past = history.slice(max(0, history.num_rows - MAX_POINTS))
         ends, numbers = past.column(RUN_COLUMNS.names[2]).to_pylist(), past.column(value).to_pylist()
         points = [(end, float(n)) for end, n in zip(ends, numbers, strict=True) if end is not None and _finite(n)]
-        return _line(value, points)
+        return _render_line(value, points)
     labels = [name for name in rows.schema.names if not _is_number(rows.schema.field(name).type)]
-    first = rows.slice(0, MOST_BARS)
+    first = rows.slice(0, MAX_BARS)
     named = _values(first, labels[0]) if labels else list(range(1, first.num_rows + 1))
     bars = [
         (str(name), float(number))
         for name, number in zip(named, first.column(value).to_pylist(), strict=True)
         if _finite(number)
     ]
-    return _bars(value, bars)
+    return _render_bars(value, bars)
 
 
 def _finite(value: float | Decimal | None) -> bool:
     return value is not None and abs(float(value)) < float("inf")
 
 
-def _bars(name: str, bars: Sequence[tuple[str, float]]) -> str:
+def _render_bars(name: str, bars: Sequence[tuple[str, float]]) -> str:
     if not bars:
         return ""
     low, high = min(0.0, *(v for _, v in bars)), max(0.0, *(v for _, v in bars))
@@ -151,7 +153,7 @@ def _bars(name: str, bars: Sequence[tuple[str, float]]) -> str:
     return "\n".join(parts)
 
 
-def _line(name: str, points: Sequence[tuple[dt.datetime, float]]) -> str:
+def _render_line(name: str, points: Sequence[tuple[dt.datetime, float]]) -> str:
     if not points:
         return ""
     values = [value for _, value in points]

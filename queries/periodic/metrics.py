@@ -11,17 +11,17 @@ from typing import Any
 
 from windrow import times
 from windrow.catalog.environment import Tables, catalog_key
-from windrow.queries.periodic.registry import QueryStatus, queries
+from windrow.queries.periodic.registry import QueryStatus, list_queries
 from windrow.queries.periodic.runner import RunReport
 from windrow.store import Store
 
 ADDRESS = "127.0.0.1"
-_HOSTS = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
+_ALLOWED_HOSTS = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
 """Names under which this machine is asked by itself; others may be a web page that plays tricks with its address."""
 
 
 @dataclass
-class Counts:
+class ServerCounters:
     """What a process has done since it was started."""
 
     started: int
@@ -40,7 +40,7 @@ class Counts:
         self.rows[run.query] += run.rows
 
 
-def _streams(tables: Tables) -> list[dict[str, Any]]:
+def _stream_metrics(tables: Tables) -> list[dict[str, Any]]:
     found = []
     for _, entry in tables.items("streams"):
         state = tables.get("states", catalog_key(entry.id))
@@ -49,9 +49,9 @@ def _streams(tables: Tables) -> list[dict[str, Any]]:
     return found
 
 
-def status(store: Store, counts: Counts) -> dict[str, Any]:
+def render_status(store: Store, counts: ServerCounters) -> dict[str, Any]:
     """The status as JSON has it."""
-    streams = store.catalog.read(_streams)
+    streams = store.catalog.read(_stream_metrics)
     return {
         "warehouse": str(store.root),
         "leading": counts.leading,
@@ -64,24 +64,24 @@ def status(store: Store, counts: Counts) -> dict[str, Any]:
             stream | {"now": times.format_time(stream["now"]) if stream["now"] is not None else None}
             for stream in streams
         ],
-        "queries": [_query(query) for query in queries(store)],
+        "queries": [_query_metrics(query) for query in list_queries(store)],
     }
 
 
-def _query(query: QueryStatus) -> dict[str, Any]:
+def _query_metrics(query: QueryStatus) -> dict[str, Any]:
     instants = ("created", "delivered_at", "retry_at")
     told = asdict(query)
     return told | {name: None if told[name] is None else times.format_time(told[name]) for name in instants}
 
 
-def metrics(store: Store, counts: Counts) -> str:
+def render_metrics(store: Store, counts: ServerCounters) -> str:
     """The metrics in Prometheus's text form."""
-    return "".join(line + "\n" for line in _lines(store, counts))
+    return "".join(line + "\n" for line in _metric_lines(store, counts))
 
 
-def _lines(store: Store, counts: Counts) -> Iterator[str]:
-    known = queries(store)
-    streams = [stream for stream in store.catalog.read(_streams) if stream["slide"] is not None]
+def _metric_lines(store: Store, counts: ServerCounters) -> Iterator[str]:
+    known = list_queries(store)
+    streams = [stream for stream in store.catalog.read(_stream_metrics) if stream["slide"] is not None]
 
     def each(attribute: Callable[[QueryStatus], float | None]) -> list[tuple[dict[str, str], float]]:
         values = ((query.name, attribute(query)) for query in known)
@@ -117,15 +117,15 @@ def _metric(name: str, kind: str, told: str, values: Sequence[tuple[dict[str, st
     yield f"# HELP windrow_{name} {told}"
     yield f"# TYPE windrow_{name} {kind}"
     for labels, value in values:
-        inside = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        inside = ",".join(f'{label}="{_escape(text)}"' for label, text in labels.items())
         yield f"windrow_{name}{{{inside}}} {value:.17g}" if inside else f"windrow_{name} {value:.17g}"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-class Window:
+class MetricsServer:
     """The port: answers GET /metrics, /status and /healthz.
 
     Args:
@@ -134,10 +134,10 @@ class Window:
         port: 0 for any that is free.
     """
 
-    def __init__(self, store: Store, counts: Counts, port: int) -> None:
+    def __init__(self, store: Store, counts: ServerCounters, port: int) -> None:
         pages: dict[str, tuple[str, Callable[[], str]]] = {
-            "/metrics": ("text/plain; version=0.0.4; charset=utf-8", lambda: metrics(store, counts)),
-            "/status": ("application/json", lambda: json.dumps(status(store, counts), default=str)),
+            "/metrics": ("text/plain; version=0.0.4; charset=utf-8", lambda: render_metrics(store, counts)),
+            "/status": ("application/json", lambda: json.dumps(render_status(store, counts), default=str)),
             "/healthz": ("text/plain; charset=utf-8", lambda: "ok\n"),
         }
 
@@ -145,7 +145,7 @@ class Window:
             timeout = 10
 
             def do_GET(self) -> None:
-                self._answer(*_page(pages, self.path, self.headers.get("Host", "")))
+                self._answer(*_render_response(pages, self.path, self.headers.get("Host", "")))
 
             def _answer(self, code: int, kind: str, body: str) -> None:
                 content = body.encode()
@@ -175,9 +175,9 @@ class Window:
         self._thread.join()
 
 
-def _page(pages: dict[str, tuple[str, Callable[[], str]]], path: str, host: str) -> tuple[int, str, str]:
+def _render_response(pages: dict[str, tuple[str, Callable[[], str]]], path: str, host: str) -> tuple[int, str, str]:
     plain = "text/plain; charset=utf-8"
-    if not _HOSTS.fullmatch(host):
+    if not _ALLOWED_HOSTS.fullmatch(host):
         return 403, plain, "ask as localhost\n"
     found = pages.get(path.partition("?")[0])
     if found is None:

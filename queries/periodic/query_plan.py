@@ -4,15 +4,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from windrow.catalog.records import QueryEntry
-from windrow.queries.periodic.evaluation import SNAPSHOT
+from windrow.queries.periodic.evaluation import FROM_SNAPSHOT
 from windrow.queries.synopses import node_store
-from windrow.queries.synopses.sharing import share, standings, together
+from windrow.queries.synopses.sharing import analyse_queries, group_queries, share_synopses
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 
 
 @dataclass(frozen=True)
-class Group:
+class QueryPlanGroup:
     """Queries that are answered together."""
 
     queries: tuple[str, ...]
@@ -22,7 +22,7 @@ class Group:
     """What they share and by which rule, or why only their rows can answer them."""
 
 
-def plan(store: Store) -> list[Group]:
+def plan_queries(store: Store) -> list[QueryPlanGroup]:
     """The groups of all standing queries: those that synopses answer first, by stream."""
     with Snapshot(store) as snapshot:
         entries = store.catalog.read(lambda tables: [entry for _, entry in tables.items("queries")])
@@ -30,16 +30,18 @@ def plan(store: Store) -> list[Group]:
         groups = [
             group
             for stream in streams
-            for group in _groups(store, snapshot, stream, [e for e in entries if e.paces[0].stream == stream])
+            for group in _make_groups(store, snapshot, stream, [e for e in entries if e.paces[0].stream == stream])
         ]
-    return sorted(groups, key=lambda group: group.by == SNAPSHOT)
+    return sorted(groups, key=lambda group: group.by == FROM_SNAPSHOT)
 
 
-def _groups(store: Store, snapshot: Snapshot, stream: str, entries: Sequence[QueryEntry]) -> Iterator[Group]:
+def _make_groups(
+    store: Store, snapshot: Snapshot, stream: str, entries: Sequence[QueryEntry]
+) -> Iterator[QueryPlanGroup]:
     view = snapshot.view(stream)
-    queries = standings(store, snapshot, entries)
-    kept = store.catalog.read(lambda tables: list(node_store.entries(tables, view.entry.id)))
-    found = together(queries, share(queries, view.schema), kept)
+    queries = analyse_queries(store, snapshot, entries)
+    kept = store.catalog.read(lambda tables: list(node_store.read_entries(tables, view.entry.id)))
+    found = group_queries(queries, share_synopses(queries, view.schema), kept)
     grouped = {query.name for group in found for query in group.queries}
     for group in found:
         names = tuple(query.name for query in group.queries)
@@ -47,9 +49,9 @@ def _groups(store: Store, snapshot: Snapshot, stream: str, entries: Sequence[Que
         word = "synopsis" if len(group.synopses) == 1 else "synopses"
         others = [q.name for o in found if o is not group and {*o.synopses} & {*group.synopses} for q in o.queries]
         also = (f"SS1: kept once, also for {', '.join(others)}",) if others else ()
-        yield Group(
+        yield QueryPlanGroup(
             names, f"{group.kind} {word} {numbers}", (*group.rules, *also) or ("it shares with no other query",)
         )
     for query in queries:
         if query.name not in grouped:
-            yield Group((query.name,), SNAPSHOT, (query.why or "no synopsis is kept for it yet",))
+            yield QueryPlanGroup((query.name,), FROM_SNAPSHOT, (query.why or "no synopsis is kept for it yet",))

@@ -17,20 +17,20 @@ from windrow.queries.answer import Answer
 from windrow.queries.periodic import result_store
 from windrow.queries.periodic.definition import (
     Params,
-    columns_of,
-    paces_of,
+    check_options,
+    find_paces,
+    find_streams,
+    format_period,
     pack_params,
+    read_columns,
     read_statement,
-    show_period,
-    streams_of,
     unpack_params,
-    wishes,
 )
-from windrow.queries.periodic.due import Slides, committed_slides, is_due
-from windrow.queries.periodic.retained_slides import keep as keep_watch
-from windrow.queries.periodic.retained_slides import release_all
-from windrow.queries.periodic.sinks import latest_name, own_folder
-from windrow.queries.synopses.reconcile import adjust_all
+from windrow.queries.periodic.due import SlideNumbers, is_due, read_committed_slides
+from windrow.queries.periodic.retained_slides import release_query
+from windrow.queries.periodic.retained_slides import set_retention as keep_watch
+from windrow.queries.periodic.sinks import latest_file_name, query_folder
+from windrow.queries.synopses.reconcile import reconcile_all
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 
@@ -90,16 +90,16 @@ def add_query(
     store.check_writable()
     check_name(name, "query")
     arguments.check_statement(sql, params)
-    wanted = wishes(sink, priority, missed, output, keep, timeout)
+    wanted = check_options(sink, priority, missed, output, keep, timeout)
     statement = read_statement(sql)
     if missed == "every" and any(reference.schema for reference in statement.references):
         raise QueryError("system tables are of the moment, and missed='every' is not; use missed='latest'")
     with Snapshot(store) as snapshot:
-        found = streams_of(statement, snapshot)
+        found = find_streams(statement, snapshot)
         bound = unpack_params(pack_params(params))
         with execution.answer_from_snapshot(store, sql, bound, timeout=wanted.timeout, snapshot=snapshot) as tried:
             rows = tried.arrow()
-        paces = paces_of(statement, found, None if slide is None else times.parse_duration(slide, "slide"))
+        paces = find_paces(statement, found, None if slide is None else times.parse_duration(slide, "slide"))
         entry = QueryEntry(
             id=0,
             name=name,
@@ -107,7 +107,7 @@ def add_query(
             params=pack_params(params),
             paces=paces,
             reads=tuple(dict.fromkeys(view.name for _, view in found)),
-            schema_bytes=result_store.storable(columns_of(rows.schema)).serialize().to_pybytes(),
+            schema_bytes=result_store.to_storable_schema(read_columns(rows.schema)).serialize().to_pybytes(),
             sink=wanted.sink,
             folder=wanted.folder,
             priority=wanted.priority,
@@ -120,12 +120,12 @@ def add_query(
             created_slides={},
         )
     with store.catalog.write() as tables:
-        record(tables, entry)
-    adjust_all(store, entry.paces)
-    return status(store, name)
+        record_query(tables, entry)
+    reconcile_all(store, entry.paces)
+    return query_status(store, name)
 
 
-def record(tables: Tables, entry: QueryEntry) -> None:
+def record_query(tables: Tables, entry: QueryEntry) -> None:
     """Put a checked query down under a number of its own, as of the slides that its streams are at."""
     other = find_name_clash(tables, entry.name)
     if other is not None:
@@ -137,7 +137,7 @@ def record(tables: Tables, entry: QueryEntry) -> None:
         if stream is None or stream.id != pace.stream_id:
             raise QueryError(f"stream {pace.stream!r} was dropped meanwhile; the query was not added")
     number = tables.allocate("queries") + 1
-    now = committed_slides(tables, entry)
+    now = read_committed_slides(tables, entry)
     known = replace(entry, id=number, created_slides=now)
     tables.put("queries", entry.name.encode(), known)
     tables.put("paced", catalog_key(number), QueryState(reached=now, seen=now))
@@ -164,27 +164,27 @@ def drop_query(store: Store, name: str) -> None:
         entry = find_query(tables, name)
         state: QueryState = tables.get("paced", catalog_key(entry.id))
         files = [part.file for part in (*state.parts, state.previous) if part is not None]
-        own = own_folder(entry)
+        own = query_folder(entry)
         files += [run.file for _, run in tables.items("runs", catalog_key(entry.id)) if run.file.startswith(own)]
         if entry.sink == "html" and not entry.folder:
-            files.append(latest_name(entry))
-        result_store.retire(tables, files)
-        release_all(tables, entry.id)
+            files.append(latest_file_name(entry))
+        result_store.retire_files(tables, files)
+        release_query(tables, entry.id)
         keep_watch(tables, entry, watched=False)
         tables.delete("queries", entry.name.encode())
         tables.delete("paced", catalog_key(entry.id))
         tables.delete_prefix("runs", catalog_key(entry.id))
         tables.delete_prefix("results", catalog_key(entry.id))
-    result_store.lock_path(store, entry).unlink(missing_ok=True)
-    adjust_all(store, entry.paces)
+    result_store.query_lock_path(store, entry).unlink(missing_ok=True)
+    reconcile_all(store, entry.paces)
 
 
-def queries(store: Store) -> list[QueryStatus]:
+def list_queries(store: Store) -> list[QueryStatus]:
     """All periodic queries, by name."""
     return store.catalog.read(lambda tables: [_status(tables, entry) for _, entry in tables.items("queries")])
 
 
-def status(store: Store, name: str) -> QueryStatus:
+def query_status(store: Store, name: str) -> QueryStatus:
     """One periodic query."""
     return store.catalog.read(lambda tables: _status(tables, find_query(tables, name)))
 
@@ -193,12 +193,12 @@ def _status(tables: Tables, entry: QueryEntry) -> QueryStatus:
     state: QueryState = tables.get("paced", catalog_key(entry.id))
     streams = [tables.get("streams", pace.stream.encode()) for pace in entry.paces]
     slides = {stream.definition.name: stream.definition.slide for stream in streams if stream is not None}
-    now = committed_slides(tables, entry)
+    now = read_committed_slides(tables, entry)
     return QueryStatus(
         name=entry.name,
         sql=entry.sql,
         streams=tuple(pace.stream for pace in entry.paces),
-        period=show_period(entry, slides),
+        period=format_period(entry, slides),
         sink=f"{entry.sink}:{entry.folder}" if entry.folder else entry.sink,
         priority=entry.priority,
         missed=entry.missed,
@@ -208,7 +208,7 @@ def _status(tables: Tables, entry: QueryEntry) -> QueryStatus:
         created=times.to_datetime(entry.created),
         slide=state.delivered,
         delivered_at=None if state.delivered_at is None else times.to_datetime(state.delivered_at),
-        due=_due(entry, state, now),
+        due=_is_due_now(entry, state, now),
         waiting=state.waiting,
         runs=state.runs,
         missed_runs=state.missed,
@@ -219,23 +219,23 @@ def _status(tables: Tables, entry: QueryEntry) -> QueryStatus:
     )
 
 
-def _due(entry: QueryEntry, state: QueryState, now: Slides) -> bool:
+def _is_due_now(entry: QueryEntry, state: QueryState, now: SlideNumbers) -> bool:
     if entry.missed == "every":
         return state.waiting > 0
     return is_due(entry.paces, state.reached, now) and (entry.missed == "latest" or state.seen == now)
 
 
-def results(store: Store, name: str, slide: int | None = None) -> Answer:
+def read_results(store: Store, name: str, slide: int | None = None) -> Answer:
     """What a query has delivered and still keeps, in the order of the slides."""
     found = store.catalog.read(lambda tables: find_query(tables, name))
     snapshot = Snapshot(store, ())
-    stored = store.catalog.read(lambda tables: result_store.stored(tables, found))
+    stored = store.catalog.read(lambda tables: result_store.read_stored_results(tables, found))
     shown = stored if slide is None else result_store.replace_bounds(stored, slide)
     reader = pa.RecordBatchReader.from_batches(shown.schema, shown.batches(store))
     return Answer(reader, (), "snapshot", snapshot.close, lambda: dt.timedelta(0), f'FROM "{found.name}"')
 
 
-def promote(
+def promote_statement(
     store: Store,
     answer: Answer | str,
     name: str,

@@ -25,7 +25,7 @@ from windrow.formats.durations import format_durations
 from windrow.formats.text import BITS, contains_type, is_opaque, type_name
 from windrow.queries.engine import arrow_ipc
 from windrow.queries.engine.types import UNSIGNED
-from windrow.queries.periodic.definition import own_schema, result_schema
+from windrow.queries.periodic.definition import read_own_schema, read_result_schema
 from windrow.store import Store
 
 INLINE_BYTES = 128 << 10
@@ -33,7 +33,7 @@ INLINE_BYTES = 128 << 10
 TAIL_RUNS = 64
 TAIL_BYTES = 1 << 20
 """When more than this has gathered in the catalog, it is rolled into a part."""
-MOST_TROUBLES = 200
+MAX_TROUBLES = 200
 """Failed and missed runs of a query that stay on record."""
 _FEW_BYTES = 2 << 10
 _MOST_DAYS = 106_000_000
@@ -41,7 +41,7 @@ _MOST_DAYS = 106_000_000
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
-def encode(rows: pa.Table) -> bytes:
+def encode_result_rows(rows: pa.Table) -> bytes:
     """Rows as bytes; a few are not worth compressing."""
     few = arrow_ipc.as_single_batch(rows) if rows.nbytes <= _FEW_BYTES else None
     if few is not None:
@@ -50,12 +50,12 @@ def encode(rows: pa.Table) -> bytes:
     return packed
 
 
-def decode(raw: bytes) -> pa.Table:
+def decode_result_rows(raw: bytes) -> pa.Table:
     """Rows of bytes."""
     return pa.ipc.open_stream(pa.py_buffer(raw)).read_all()
 
 
-def storable(schema: pa.Schema) -> pa.Schema:
+def to_storable_schema(schema: pa.Schema) -> pa.Schema:
     """The columns as a results table keeps them; refuses what Parquet has no place for."""
     kept = pa.schema(
         [field.with_type(pa.duration("us")) if pa.types.is_interval(field.type) else field for field in schema]
@@ -73,9 +73,9 @@ def storable(schema: pa.Schema) -> pa.Schema:
     return kept
 
 
-def conformed(entry: QueryEntry, rows: pa.Table) -> pa.Table:
+def conform_answer(entry: QueryEntry, rows: pa.Table) -> pa.Table:
     """An answer with the columns that the query had when it was registered."""
-    schema = own_schema(entry)
+    schema = read_own_schema(entry)
     if rows.schema.equals(schema):
         return rows
     if rows.schema.names != schema.names:
@@ -124,18 +124,18 @@ def stage_part(store: Store, entry: QueryEntry, rows: pa.Table, first: int, last
     return ResultPart(file=file, first=first, last=last, rows=rows.num_rows, bytes=size, digest=digest)
 
 
-def row_key(query: int, slide: int) -> bytes:
+def encode_run_key(query: int, slide: int) -> bytes:
     """Where a run's rows are in the catalog."""
     return catalog_key(query) + b"r" + catalog_key(slide)
 
 
-def whole_key(query: int) -> bytes:
+def encode_whole_key(query: int) -> bytes:
     """Where the last whole answer is, of a query that delivers differences."""
     return catalog_key(query) + b"w"
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredResults:
     """The results table of a query as one commit has it."""
 
     entry: QueryEntry
@@ -149,7 +149,7 @@ class Stored:
     @property
     def schema(self) -> pa.Schema:
         """Its columns."""
-        return result_schema(self.entry)
+        return read_result_schema(self.entry)
 
     def batches(self, store: Store, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Its rows in the order of the slides, those of one run as the query gave them."""
@@ -177,7 +177,7 @@ class Stored:
 
 
 def _decoded(raw: bytes) -> Iterator[pa.RecordBatch]:
-    yield from decode(raw).to_batches()
+    yield from decode_result_rows(raw).to_batches()
 
 
 def _read(store: Store, part: ResultPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -190,7 +190,7 @@ def _read(store: Store, part: ResultPart, columns: Sequence[str]) -> Iterator[pa
         ) from None
 
 
-def stored(tables: Tables, entry: QueryEntry, version: int | None = None) -> Stored:
+def read_stored_results(tables: Tables, entry: QueryEntry, version: int | None = None) -> StoredResults:
     """A query's results in a transaction, with the runs that were delivered up to a commit."""
     state: QueryState = tables.get("paced", catalog_key(entry.id))
     first = next((decode_last_int(at) for at, _ in tables.raw_items("runs", catalog_key(entry.id))), 0)
@@ -201,45 +201,45 @@ def stored(tables: Tables, entry: QueryEntry, version: int | None = None) -> Sto
             seen = [
                 r.slide
                 for _, r in tables.items("runs", catalog_key(entry.id))
-                if _delivered(r) and r.version <= version
+                if _delivered_runs(r) and r.version <= version
             ]
             last = max(seen, default=None)
     if last is None:
-        return Stored(entry, (), (), 0, -1)
+        return StoredResults(entry, (), (), 0, -1)
     tail = tuple(
         (decode_last_int(at), bytes(raw)) for at, raw in tables.raw_items("results", catalog_key(entry.id) + b"r")
     )
-    return Stored(entry, state.parts, tail, first, last)
+    return StoredResults(entry, state.parts, tail, first, last)
 
 
-def all_stored(tables: Tables, version: int | None = None) -> dict[str, Stored]:
+def read_all_results(tables: Tables, version: int | None = None) -> dict[str, StoredResults]:
     """Every results table in a transaction, by the query's name."""
-    return {entry.name: stored(tables, entry, version) for _, entry in tables.items("queries")}
+    return {entry.name: read_stored_results(tables, entry, version) for _, entry in tables.items("queries")}
 
 
-def _delivered(run: RunEntry) -> bool:
+def _delivered_runs(run: RunEntry) -> bool:
     return run.outcome == "delivered"
 
 
-def run_rows(store: Store, entry: QueryEntry, slide: int) -> pa.Table:
+def read_run(store: Store, entry: QueryEntry, slide: int) -> pa.Table:
     """The rows of one delivered run."""
-    found = store.catalog.read(lambda tables: stored(tables, entry))
+    found = store.catalog.read(lambda tables: read_stored_results(tables, entry))
     one = replace_bounds(found, slide)
     return pa.Table.from_batches(list(one.batches(store)), one.schema)
 
 
-def replace_bounds(found: Stored, slide: int) -> Stored:
+def replace_bounds(found: StoredResults, slide: int) -> StoredResults:
     """The same results, of one slide."""
-    return Stored(found.entry, found.parts, found.tail, slide, slide)
+    return StoredResults(found.entry, found.parts, found.tail, slide, slide)
 
 
-def last_runs(store: Store, entry: QueryEntry, count: int) -> pa.Table:
+def read_last_runs(store: Store, entry: QueryEntry, count: int) -> pa.Table:
     """The rows of the last `count` runs."""
 
-    def look(tables: Tables) -> Stored:
+    def look(tables: Tables) -> StoredResults:
         slides = [decode_last_int(at) for at, _ in tables.raw_items("runs", catalog_key(entry.id))]
-        found = stored(tables, entry)
-        return Stored(entry, found.parts, found.tail, max([found.first, *slides[-count:][:1]]), found.last)
+        found = read_stored_results(tables, entry)
+        return StoredResults(entry, found.parts, found.tail, max([found.first, *slides[-count:][:1]]), found.last)
 
     found = store.catalog.read(look)
     return pa.Table.from_batches(list(found.batches(store)), found.schema)
@@ -250,29 +250,29 @@ def lock_folder(store: Store) -> Path:
     return store.catalog.folder / "locks"
 
 
-def lock_path(store: Store, entry: QueryEntry) -> Path:
+def query_lock_path(store: Store, entry: QueryEntry) -> Path:
     """The lock file of a query: whoever holds it runs the query, and puts its files in their folder."""
     return lock_folder(store) / f"query-{entry.id}.lock"
 
 
-def previous_answer(store: Store, entry: QueryEntry) -> pa.Table | None:
+def read_previous_answer(store: Store, entry: QueryEntry) -> pa.Table | None:
     """The last whole answer of a query that delivers differences; None before its first run."""
 
     def look(tables: Tables) -> tuple[bytes | None, ResultPart | None]:
-        raw = tables.raw("results", whole_key(entry.id))
+        raw = tables.raw("results", encode_whole_key(entry.id))
         state: QueryState | None = tables.get("paced", catalog_key(entry.id))
         return None if raw is None else bytes(raw), None if state is None else state.previous
 
     raw, part = store.catalog.read(look)
     if raw is not None:
-        return decode(raw)
+        return decode_result_rows(raw)
     if part is None:
         return None
-    schema = own_schema(entry)
+    schema = read_own_schema(entry)
     return pa.Table.from_batches(list(_read(store, part, schema.names)), None if part.rows else schema)
 
 
-def trim(tables: Tables, entry: QueryEntry, state: QueryState, end: int | None, own_files: str) -> QueryState:
+def trim_runs(tables: Tables, entry: QueryEntry, state: QueryState, end: int | None, own_files: str) -> QueryState:
     """Let the runs go that a query's retention no longer keeps; their files go when no reader needs them."""
     if entry.keep_time is None and entry.keep_runs is not None and state.stored_runs <= entry.keep_runs:
         return state
@@ -283,44 +283,46 @@ def trim(tables: Tables, entry: QueryEntry, state: QueryState, end: int | None, 
         too_old = entry.keep_time is not None and end is not None and (run.window_end or end) <= end - entry.keep_time
         if not (too_many or too_old) or run.slide == state.delivered:
             break
-        raw = tables.raw("results", row_key(entry.id, run.slide))
+        raw = tables.raw("results", encode_run_key(entry.id, run.slide))
         if raw is not None:
             tail_runs, tail_bytes = tail_runs - 1, tail_bytes - len(raw)
-            tables.delete("results", row_key(entry.id, run.slide))
+            tables.delete("results", encode_run_key(entry.id, run.slide))
         if run.file.startswith(own_files):
             gone.append(run.file)
         tables.delete("runs", at)
-        kept -= _delivered(run)
-        troubles -= not _delivered(run)
+        kept -= _delivered_runs(run)
+        troubles -= not _delivered_runs(run)
     first = next((decode_last_int(at) for at, _ in tables.raw_items("runs", catalog_key(entry.id))), 0)
     parts = tuple(part for part in state.parts if part.last >= first)
     gone += [part.file for part in state.parts if part.last < first]
-    retire(tables, gone)
+    retire_files(tables, gone)
     counts = {"tail_runs": tail_runs, "tail_bytes": tail_bytes, "stored_runs": kept, "troubles": troubles}
     return replace(state, parts=parts, **counts)
 
 
-def note_trouble(tables: Tables, entry: QueryEntry, state: QueryState, run: RunEntry) -> QueryState:
+def record_trouble(tables: Tables, entry: QueryEntry, state: QueryState, run: RunEntry) -> QueryState:
     """Record a run that was not delivered; of those, only the newest are kept."""
     at = catalog_key(entry.id, run.slide)
     count = state.troubles + (tables.raw("runs", at) is None)
     tables.put("runs", at, run)
-    if count > MOST_TROUBLES:
-        oldest = next((at for at, known in tables.items("runs", catalog_key(entry.id)) if not _delivered(known)), None)
+    if count > MAX_TROUBLES:
+        oldest = next(
+            (at for at, known in tables.items("runs", catalog_key(entry.id)) if not _delivered_runs(known)), None
+        )
         if oldest is not None:
             tables.delete("runs", oldest)
             count -= 1
     return replace(state, troubles=count)
 
 
-def retire(tables: Tables, files: Sequence[str]) -> None:
+def retire_files(tables: Tables, files: Sequence[str]) -> None:
     """Files that no record names any more; readers may still be at them."""
     if files:
         record = ReclaimEntry(stream=0, files=tuple(files))
         tables.put("reclaim", catalog_key(tables.version, tables.allocate("reclaims")), record)
 
 
-def need_again(tables: Tables, files: Collection[str]) -> None:
+def cancel_removal(tables: Tables, files: Collection[str]) -> None:
     """Files that are to be removed but will be written anew: a query of the same name was there before."""
     if not files:
         return
@@ -330,13 +332,13 @@ def need_again(tables: Tables, files: Collection[str]) -> None:
             tables.put("reclaim", at, replace(record, files=kept))
 
 
-def is_full(state: QueryState) -> bool:
+def is_tail_full(state: QueryState) -> bool:
     """Whether enough rows have gathered in the catalog to be rolled into a part."""
     return state.tail_runs > TAIL_RUNS or state.tail_bytes > TAIL_BYTES
 
 
 @dataclass(frozen=True)
-class _Rolled:
+class _RolledRuns:
     """Runs of one query that were written as a part."""
 
     entry: QueryEntry
@@ -345,7 +347,7 @@ class _Rolled:
     """Where their rows are in the catalog, and how many bytes each has."""
 
 
-def roll(store: Store, entries: Iterable[QueryEntry]) -> None:
+def roll_tails(store: Store, entries: Iterable[QueryEntry]) -> None:
     """Move the rows that have gathered in the catalog into a part for each query, and name all parts in one commit.
 
     What cannot be written stays where it is, and does not keep others from it.
@@ -353,7 +355,7 @@ def roll(store: Store, entries: Iterable[QueryEntry]) -> None:
     rolled = []
     for entry in entries:
         with contextlib.suppress(StorageError):
-            rolled.append(_rolled(store, entry))
+            rolled.append(_roll_one(store, entry))
     if not rolled:
         return
     with store.publishing([each.part.file for each in rolled]) as tables:
@@ -363,16 +365,16 @@ def roll(store: Store, entries: Iterable[QueryEntry]) -> None:
     store.files.reach("query.rolled")
 
 
-def _rolled(store: Store, entry: QueryEntry) -> _Rolled:
+def _roll_one(store: Store, entry: QueryEntry) -> _RolledRuns:
     prefix = catalog_key(entry.id) + b"r"
     raws = store.catalog.read(lambda tables: {at: bytes(raw) for at, raw in tables.raw_items("results", prefix)})
-    rows = pa.concat_tables([decode(raw) for raw in raws.values()])
+    rows = pa.concat_tables([decode_result_rows(raw) for raw in raws.values()])
     slides = [decode_last_int(at) for at in raws]
     part = stage_part(store, entry, rows, min(slides), max(slides))
-    return _Rolled(entry, part, {at: len(raw) for at, raw in raws.items()})
+    return _RolledRuns(entry, part, {at: len(raw) for at, raw in raws.items()})
 
 
-def _name_part(tables: Tables, each: _Rolled) -> bool:
+def _name_part(tables: Tables, each: _RolledRuns) -> bool:
     """Put a part in the place of the runs that it holds; false if one of them has gone meanwhile."""
     entry, raws = each.entry, each.raws
     known: QueryEntry | None = tables.get("queries", entry.name.encode())

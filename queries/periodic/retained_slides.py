@@ -12,22 +12,22 @@ from msgspec.structs import replace
 from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.lookups import find_stream
 from windrow.catalog.records import QueryEntry, QueryState, RetainedSlideEntry, RetainedStream, RunEntry
-from windrow.queries.periodic.due import committed_slides, is_due
-from windrow.queries.periodic.result_store import note_trouble
+from windrow.queries.periodic.due import is_due, read_committed_slides
+from windrow.queries.periodic.result_store import record_trouble
 from windrow.slide_hooks import Contribution, SlideContext
 from windrow.store import Store
 
-MOST_HELD = 256
+MAX_RETAINED = 256
 """Runs of one query that wait for a held slide; beyond that the oldest is given up."""
 
 
 @contextmanager
-def follow(store: Store, moving: SlideContext) -> Iterator[Contribution]:
+def prepare_retention(store: Store, moving: SlideContext) -> Iterator[Contribution]:
     """Note which queries are due at a slide, and keep it for those that want every run."""
-    yield _Keeping(moving.entry.id, store.clock())
+    yield _RetentionContribution(moving.entry.id, store.clock())
 
 
-class _Keeping:
+class _RetentionContribution:
     """What a slide does for the queries that its stream paces."""
 
     def __init__(self, stream: int, at: int) -> None:
@@ -46,23 +46,23 @@ class _Keeping:
         for name in [at[len(prefix) :] for at, _ in tables.raw_items("keepers", prefix)]:
             entry: QueryEntry = tables.get("queries", name)
             state: QueryState = tables.get("paced", catalog_key(entry.id))
-            slides = committed_slides(tables, entry)
+            slides = read_committed_slides(tables, entry)
             if not is_due(entry.paces, state.seen, slides):
                 continue
             state = replace(state, seen=slides)
             if entry.missed == "every":
                 waiting.append(entry)
-                state = replace(self._with_room(tables, entry, state), waiting=min(state.waiting + 1, MOST_HELD))
+                state = replace(self._with_room(tables, entry, state), waiting=min(state.waiting + 1, MAX_RETAINED))
             tables.put("paced", catalog_key(entry.id), state)
         if waiting:
-            hold, before = _hold(tables, waiting), tables.get("holds", catalog_key(tables.version))
+            hold, before = _make_retained_slide(tables, waiting), tables.get("holds", catalog_key(tables.version))
             if before is not None:  # views move in the transaction of their input's slide, each with queries of its own
                 hold = replace(hold, queries=before.queries + hold.queries, streams=before.streams | hold.streams)
             tables.put("holds", catalog_key(tables.version), hold)
 
     def _with_room(self, tables: Tables, entry: QueryEntry, state: QueryState) -> QueryState:
         """Give the oldest waiting run up if there are too many: the disk cannot keep every slide for ever."""
-        if state.waiting < MOST_HELD:
+        if state.waiting < MAX_RETAINED:
             return state
         at, hold = next((at, hold) for at, hold in tables.items("holds") if entry.id in hold.queries)
         slides = {pace.stream: hold.streams[pace.stream].state.slide or 0 for pace in entry.paces}
@@ -73,23 +73,25 @@ class _Keeping:
             outcome="missed",
             version=tables.version,
             at=self._at,
-            error=f"{MOST_HELD} later runs were waiting; run them more often, or use missed='latest'",
+            error=f"{MAX_RETAINED} later runs were waiting; run them more often, or use missed='latest'",
         )
-        release(tables, at, [entry.id])
-        return replace(note_trouble(tables, entry, state, run), reached=slides, missed=state.missed + 1)
+        release_slide(tables, at, [entry.id])
+        return replace(record_trouble(tables, entry, state, run), reached=slides, missed=state.missed + 1)
 
 
-def _hold(tables: Tables, waiting: Iterable[QueryEntry]) -> RetainedSlideEntry:
+def _make_retained_slide(tables: Tables, waiting: Iterable[QueryEntry]) -> RetainedSlideEntry:
     waiting = tuple(waiting)
     return RetainedSlideEntry(
         version=tables.version,
         queries=tuple(entry.id for entry in waiting),
-        streams={name: _stream(tables, name) for name in sorted({name for entry in waiting for name in entry.reads})},
+        streams={
+            name: _retained_stream(tables, name) for name in sorted({name for entry in waiting for name in entry.reads})
+        },
         tables={at.decode(): record for at, record in tables.items("tables")},
     )
 
 
-def _stream(tables: Tables, name: str) -> RetainedStream:
+def _retained_stream(tables: Tables, name: str) -> RetainedStream:
     entry, state = find_stream(tables, name)
     stream = catalog_key(entry.id)
     return RetainedStream(
@@ -100,7 +102,7 @@ def _stream(tables: Tables, name: str) -> RetainedStream:
     )
 
 
-def release(tables: Tables, at: bytes, queries: Iterable[int]) -> bool:
+def release_slide(tables: Tables, at: bytes, queries: Iterable[int]) -> bool:
     """Let a hold go for some queries; gives whether it was there for all of them."""
     hold: RetainedSlideEntry | None = tables.get("holds", at)
     gone = set(queries)
@@ -114,13 +116,13 @@ def release(tables: Tables, at: bytes, queries: Iterable[int]) -> bool:
     return True
 
 
-def release_all(tables: Tables, query: int) -> None:
+def release_query(tables: Tables, query: int) -> None:
     """Let every hold of a query go."""
     for at in [at for at, hold in tables.items("holds") if query in hold.queries]:
-        release(tables, at, [query])
+        release_slide(tables, at, [query])
 
 
-def keep(tables: Tables, entry: QueryEntry, *, watched: bool) -> None:
+def set_retention(tables: Tables, entry: QueryEntry, *, watched: bool) -> None:
     """Let the slides of a query's streams look at it, or no longer."""
     for pace in entry.paces:
         at = catalog_key(pace.stream_id) + entry.name.encode()

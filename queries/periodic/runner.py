@@ -17,20 +17,20 @@ from windrow.errors import BusyError, StorageError, UnknownQueryError
 from windrow.files import disk_errors
 from windrow.locks import locked
 from windrow.queries.periodic import evaluation, result_store, sinks
-from windrow.queries.periodic.delivery import Due, deliver
-from windrow.queries.periodic.due import committed_slides, is_due, late_by, snapshot_slides
-from windrow.queries.periodic.evaluation import Answered
+from windrow.queries.periodic.delivery import DueRun, deliver_runs
+from windrow.queries.periodic.due import count_late_slides, is_due, read_committed_slides, read_snapshot_slides
+from windrow.queries.periodic.evaluation import RunAnswer
 from windrow.queries.periodic.scheduler import HYBRID_LATE_PENDING, check_policy
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 
-_Ready = queue.Queue[Answered | BaseException | None]
-_GATHER = 0.02
+_Ready = queue.Queue[RunAnswer | BaseException | None]
+_BATCH_SECONDS = 0.02
 """Seconds that finished runs wait for others, so that they are committed together."""
-_LOOK = 0.1
+_POLL_SECONDS = 0.1
 """Seconds between two looks whether to stop."""
-_MOST_TOGETHER = 256
-_MOST_ROLLED = 8
+_MAX_BATCH = 256
+_MAX_ROLLED = 8
 """Results tables that one round tidies."""
 
 
@@ -56,7 +56,7 @@ class RunReport:
 
 
 @dataclass(frozen=True)
-class _Look:
+class _RoundState:
     """What a round sees before it begins."""
 
     queries: list[tuple[QueryEntry, QueryState]]
@@ -76,10 +76,10 @@ def run_due(
         policy: Which of them are answered together, and in which order: one of `scheduling.POLICIES`.
     """
     store.check_writable()
-    return list(Round(store, names, now, policy=policy).run())
+    return list(QueryRound(store, names, now, policy=policy).run())
 
 
-class Round:
+class QueryRound:
     """One round over the registered queries.
 
     Args:
@@ -128,7 +128,7 @@ class Round:
             yield from self._newest(due)
             self._settle(list(mine.values()))
 
-    def _look(self, tables: Tables) -> _Look:
+    def _look(self, tables: Tables) -> _RoundState:
         found, due, waiting = [], set(), False
         clock = self.store.clock()
         slides: dict[int, int | None] = {}
@@ -138,19 +138,19 @@ class Round:
             state: QueryState = tables.get("paced", catalog_key(entry.id))
             found.append((entry, state))
             ready = self.now or state.retry_at is None or state.retry_at <= clock
-            if ready and (state.waiting or self._is_due(entry, state, committed_slides(tables, entry, slides))):
+            if ready and (state.waiting or self._is_due(entry, state, read_committed_slides(tables, entry, slides))):
                 due.add(entry.id)
                 waiting = waiting or bool(state.waiting)
         holds = [(at, hold.queries) for at, hold in tables.items("holds")] if waiting else []
-        return _Look(found, holds, due)
+        return _RoundState(found, holds, due)
 
-    def _check_names(self, look: _Look) -> None:
+    def _check_names(self, look: _RoundState) -> None:
         known = {entry.name.lower() for entry, _ in look.queries}
         for name in sorted((self.names or set()) - known):
             raise UnknownQueryError(f"there is no periodic query {name!r}; FROM windrow.queries lists them")
 
     @staticmethod
-    def _wants(look: _Look, entry: QueryEntry, state: QueryState) -> bool:
+    def _wants(look: _RoundState, entry: QueryEntry, state: QueryState) -> bool:
         return entry.id in look.due or bool(state.unplaced)
 
     def _is_due(self, entry: QueryEntry, state: QueryState, slides: dict[str, int]) -> bool:
@@ -169,7 +169,7 @@ class Round:
 
     def _lock(self, held: contextlib.ExitStack, entry: QueryEntry) -> bool:
         """Take the query's lock; whoever has it runs the query."""
-        path = result_store.lock_path(self.store, entry)
+        path = result_store.query_lock_path(self.store, entry)
         with disk_errors(f"running query {entry.name!r}"):
             try:
                 held.enter_context(locked(path, f"query {entry.name!r}", 0.0, self.store.sleep, signed=False))
@@ -177,7 +177,7 @@ class Round:
                 return False
         return True
 
-    def _waiting(self, look: _Look, mine: dict[int, QueryEntry]) -> Iterator[RunReport]:
+    def _waiting(self, look: _RoundState, mine: dict[int, QueryEntry]) -> Iterator[RunReport]:
         """The runs of slides that were held, oldest first; a query that fails waits with its later ones."""
         for at, numbers in look.holds:
             if self.stop.is_set():
@@ -201,27 +201,27 @@ class Round:
         ordered = sorted((run.entry for run in due.values()), key=lambda entry: (-entry.priority, entry.id))
         if not ordered:
             return
-        late = {name: late_by(run.entry.paces[0], run.state.reached, run.slides) for name, run in due.items()}
-        for batch in gathered(evaluation.answer(self.store, snapshot, ordered, self.policy, late), self.stop):
+        late = {name: count_late_slides(run.entry.paces[0], run.state.reached, run.slides) for name, run in due.items()}
+        for batch in batch_answers(evaluation.answer_due(self.store, snapshot, ordered, self.policy, late), self.stop):
             stopped = self.stop.is_set()
             done = [(due[answered.query], answered) for answered in batch if not (stopped and answered.error)]
-            delivered = deliver(self.store, done)
+            delivered = deliver_runs(self.store, done)
             waiting = self._place([entry for entry, run in delivered if run.file])
             for entry, run in delivered:
                 if run.outcome == "failed":
                     self._failed.add(entry.id)
-                yield _report(self.store, run, waiting.get(entry.id))
+                yield _make_report(self.store, run, waiting.get(entry.id))
             if stopped:
                 return
 
-    def _runs(self, snapshot: Snapshot, entries: Iterable[QueryEntry], hold: bytes | None) -> Iterator[Due]:
+    def _runs(self, snapshot: Snapshot, entries: Iterable[QueryEntry], hold: bytes | None) -> Iterator[DueRun]:
         """What is to be run over a snapshot, judged again under the lock: another round may have been quicker."""
         states = self.store.catalog.read(
             lambda tables: {entry.id: tables.get("paced", catalog_key(entry.id)) for entry in entries}
         )
         for entry in entries:
             state: QueryState | None = states[entry.id]
-            slides = snapshot_slides(snapshot, entry)
+            slides = read_snapshot_slides(snapshot, entry)
             if state is None or (hold is None and not self._is_due(entry, state, slides)):
                 continue
             first = snapshot.view(entry.paces[0].stream)
@@ -229,12 +229,12 @@ class Round:
             length = entry.paces[0].window
             start = None if length is None or end is None else end - length
             missing = [name for name in entry.reads if snapshot.view(name).state.missing]
-            yield Due(entry, state, slides, (start, end), not missing, hold)
+            yield DueRun(entry, state, slides, (start, end), not missing, hold)
 
     def _place(self, entries: Sequence[QueryEntry]) -> dict[int, str]:
         """Put files in their folders; gives why some could not be, by their queries."""
         self._placed.update(entry.id for entry in entries)
-        return sinks.place_waiting(self.store, entries)
+        return sinks.place_waiting_files(self.store, entries)
 
     def _settle(self, entries: Sequence[QueryEntry]) -> None:
         """Put files in their folders that earlier rounds left, and roll what has gathered in the catalog into parts."""
@@ -243,12 +243,12 @@ class Round:
         )
         known = [(entry, state) for entry, state in zip(entries, states, strict=True) if state is not None]
         self._place([entry for entry, state in known if state.unplaced and entry.id not in self._placed])
-        full = [entry for entry, state in known if result_store.is_full(state)]
+        full = [entry for entry, state in known if result_store.is_tail_full(state)]
         with contextlib.suppress(StorageError):  # they stay where they are, and the next round tries again
-            result_store.roll(self.store, full[:_MOST_ROLLED])
+            result_store.roll_tails(self.store, full[:_MAX_ROLLED])
 
 
-def gathered(answers: Iterator[Answered], stop: threading.Event | None = None) -> Iterator[list[Answered]]:
+def batch_answers(answers: Iterator[RunAnswer], stop: threading.Event | None = None) -> Iterator[list[RunAnswer]]:
     """Answers in batches: those that are ready together come together, and none waits for one that takes long.
 
     Once `stop` is set, or nobody asks for more, the statements that are still running are ended.
@@ -276,23 +276,23 @@ def gathered(answers: Iterator[Answered], stop: threading.Event | None = None) -
         left.set()
         while fetching.is_alive():
             if not finished:
-                evaluation.interrupt()
+                evaluation.interrupt_periodic()
             fetching.join(0.02)
 
 
-def _batches(ready: "_Ready", stop: threading.Event) -> Iterator[list[Answered]]:
-    batch: list[Answered] = []
+def _batches(ready: "_Ready", stop: threading.Event) -> Iterator[list[RunAnswer]]:
+    batch: list[RunAnswer] = []
     while not stop.is_set():
         try:
-            got = ready.get(timeout=_GATHER if batch else _LOOK)
+            got = ready.get(timeout=_BATCH_SECONDS if batch else _POLL_SECONDS)
         except queue.Empty:
             if batch:
                 yield batch
                 batch = []
             continue
-        if isinstance(got, Answered):
+        if isinstance(got, RunAnswer):
             batch.append(got)
-            if len(batch) < _MOST_TOGETHER:
+            if len(batch) < _MAX_BATCH:
                 continue
         if batch:
             yield batch
@@ -305,7 +305,7 @@ def _batches(ready: "_Ready", stop: threading.Event) -> Iterator[list[Answered]]
         yield batch
 
 
-def _report(store: Store, run: RunEntry, unplaced: str | None) -> RunReport:
+def _make_report(store: Store, run: RunEntry, unplaced: str | None) -> RunReport:
     """What is told of a run, and why its file is still waiting."""
     return RunReport(
         query=run.query,

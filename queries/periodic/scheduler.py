@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from windrow.errors import DefinitionError
-from windrow.queries.synopses.cost_model import SubGroup, align
+from windrow.queries.synopses.cost_model import SubGroup, align_periods
 from windrow.queries.synopses.kinds import BASIC
 
 NO_SHARING, AGGRESSIVE, CONSERVATIVE = "no-sharing", "aggressive", "conservative"
@@ -17,7 +17,7 @@ POLICIES = (NO_SHARING, AGGRESSIVE, CONSERVATIVE, HYBRID, HYBRID_LATE, HYBRID_LA
 
 
 @dataclass(frozen=True)
-class Member:
+class ScheduledQuery:
     """A query as the scheduler sees it."""
 
     name: str
@@ -31,19 +31,19 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Group:
+class SchedulingGroup:
     """Queries that may be executed together."""
 
-    members: tuple[Member, ...]
+    members: tuple[ScheduledQuery, ...]
     kind: str = BASIC
 
 
 @dataclass
-class Task:
+class ScheduledTask:
     """Queries that are always executed together, and when next."""
 
     group: int
-    members: tuple[Member, ...]
+    members: tuple[ScheduledQuery, ...]
     period: int
     deadline: int
     """The slide by which they should be executed again."""
@@ -60,39 +60,39 @@ def check_policy(policy: str) -> None:
         raise DefinitionError(f"there is no scheduling policy {policy!r}; choose one of {', '.join(POLICIES)}")
 
 
-def tasks_of(policy: str, groups: Sequence[Group], clock: int = 0) -> list[Task]:
+def make_tasks(policy: str, groups: Sequence[SchedulingGroup], clock: int = 0) -> list[ScheduledTask]:
     """The tasks that a policy makes of groups; each is first due a period from now."""
     check_policy(policy)
     tasks = []
     for number, group in enumerate(groups):
-        by_period: dict[int, list[Member]] = {}
+        by_period: dict[int, list[ScheduledQuery]] = {}
         for member in group.members:
             by_period.setdefault(member.period, []).append(member)
         if policy == AGGRESSIVE:
             period = min(by_period)
-            tasks.append(Task(number, group.members, period, clock + period))
+            tasks.append(ScheduledTask(number, group.members, period, clock + period))
             continue
         parts = sorted(by_period.items())
         periods = tuple(period for period, _ in parts)
         if policy in (HYBRID, HYBRID_LATE, HYBRID_LATE_PENDING):
             periods = aligned_periods(group)
-        merged: dict[int, list[Member]] = {}
+        merged: dict[int, list[ScheduledQuery]] = {}
         for (_, members), period in zip(parts, periods, strict=True):
             merged.setdefault(period, []).extend(members)
-        tasks += [Task(number, tuple(own), period, clock + period) for period, own in merged.items()]
+        tasks += [ScheduledTask(number, tuple(own), period, clock + period) for period, own in merged.items()]
     return tasks
 
 
-def aligned_periods(group: Group) -> tuple[int, ...]:
+def aligned_periods(group: SchedulingGroup) -> tuple[int, ...]:
     """The period of each sub-group, in the order of their own periods, under hybrid scheduling."""
-    by_period: dict[int, list[Member]] = {}
+    by_period: dict[int, list[ScheduledQuery]] = {}
     for member in group.members:
         by_period.setdefault(member.period, []).append(member)
     parts = [
         SubGroup(period, tuple(m.window for m in members), sum(m.finishing for m in members))
         for period, members in sorted(by_period.items())
     ]
-    return align(group.kind, parts).periods
+    return align_periods(group.kind, parts).periods
 
 
 class Scheduler:
@@ -105,19 +105,19 @@ class Scheduler:
         early: Execute the next task also before it is due, when nothing else is; else wait for the next slide.
     """
 
-    def __init__(self, policy: str, groups: Sequence[Group], clock: int = 0, *, early: bool = False) -> None:
+    def __init__(self, policy: str, groups: Sequence[SchedulingGroup], clock: int = 0, *, early: bool = False) -> None:
         self.policy, self.clock, self.early = policy, clock, early
-        self.tasks = tasks_of(policy, groups, clock)
+        self.tasks = make_tasks(policy, groups, clock)
 
     def slid(self, slides: int = 1) -> None:
         """The synopses were updated."""
         self.clock += slides
 
-    def until_deadline(self, task: Task) -> int:
+    def until_deadline(self, task: ScheduledTask) -> int:
         """How many slides are left; negative if it is late."""
         return task.deadline - self.clock
 
-    def next(self) -> list[Task]:
+    def next(self) -> list[ScheduledTask]:
         """The tasks to execute now, together; none if nothing is due."""
         if not self.tasks:
             return []
@@ -132,7 +132,7 @@ class Scheduler:
             return [chosen]
         return [chosen, *(task for task in candidates if task is not chosen and task.group == chosen.group)]
 
-    def _may_join(self, task: Task, lowest: int) -> bool:
+    def _may_join(self, task: ScheduledTask, lowest: int) -> bool:
         left = self.until_deadline(task)
         if self.policy == HYBRID_LATE and lowest < 0:
             return left < 0
@@ -140,13 +140,13 @@ class Scheduler:
             return left <= 0
         return left == lowest
 
-    def done(self, tasks: Sequence[Task]) -> None:
+    def done(self, tasks: Sequence[ScheduledTask]) -> None:
         """They were executed; the next deadline counts from now, also for what was late."""
         for task in tasks:
             task.deadline = self.clock + task.period
 
 
-def batches(policy: str, groups: Sequence[Group], late: dict[str, int]) -> list[list[str]]:
+def order_batches(policy: str, groups: Sequence[SchedulingGroup], late: dict[str, int]) -> list[list[str]]:
     """Due queries in the order in which to answer them, those that go together in one batch.
 
     Args:
@@ -156,7 +156,9 @@ def batches(policy: str, groups: Sequence[Group], late: dict[str, int]) -> list[
     """
     scheduler = Scheduler(policy, groups)
     if policy == NO_SHARING:  # queries of one period are one task there; here each is by itself
-        scheduler.tasks = [Task(t.group, (m,), t.period, t.deadline) for t in scheduler.tasks for m in t.members]
+        scheduler.tasks = [
+            ScheduledTask(t.group, (m,), t.period, t.deadline) for t in scheduler.tasks for m in t.members
+        ]
     for task in scheduler.tasks:
         task.deadline = -max(late.get(member.name, 0) for member in task.members)
     found = []

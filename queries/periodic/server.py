@@ -15,19 +15,19 @@ from windrow.errors import WindrowError
 from windrow.files import disk_errors
 from windrow.locks import describe_holder, try_lock
 from windrow.queries.periodic import evaluation
-from windrow.queries.periodic.metrics import ADDRESS, Counts, Window
-from windrow.queries.periodic.runner import Round, RunReport
+from windrow.queries.periodic.metrics import ADDRESS, MetricsServer, ServerCounters
+from windrow.queries.periodic.runner import QueryRound, RunReport
 from windrow.queries.periodic.scheduler import HYBRID_LATE_PENDING, check_policy
 from windrow.store import Store
 
 PORT = 9464
-_ANYWAY = 1.0
+_MAX_WAIT_SECONDS = 1.0
 """Seconds after which a round is made though nothing was committed: a failed query's time may have come."""
 
-Say = Callable[[str], None]
+LogLine = Callable[[str], None]
 
 
-class Server:
+class PeriodicServer:
     """Runs what is due until it is stopped.
 
     Args:
@@ -47,24 +47,24 @@ class Server:
         poll: float = 0.2,
         policy: str = HYBRID_LATE_PENDING,
         ran: Callable[[RunReport], None] = lambda _: None,
-        say: Say = lambda _: None,
+        say: LogLine = lambda _: None,
     ) -> None:
         store.check_writable()
         check_policy(policy)
         self._policy = policy
         self.store = store
-        self.counts = Counts(store.clock())
+        self.counts = ServerCounters(store.clock())
         self._port = port
         self._poll = poll
         self._ran = ran
         self._say = say
         self._stop = threading.Event()
-        self._window: Window | None = None
+        self._window: MetricsServer | None = None
 
     def stop(self) -> None:
         """End: what is answered is still delivered, statements that are running are ended."""
         self._stop.set()
-        evaluation.interrupt()
+        evaluation.interrupt_periodic()
 
     def run(self) -> None:
         """Lead as soon as nobody else does, and serve."""
@@ -106,14 +106,14 @@ class Server:
         while not self._stop.is_set():
             self._listen()
             now = self.store.catalog.last_transaction()
-            if now != seen or time.monotonic() - last >= _ANYWAY:
+            if now != seen or time.monotonic() - last >= _MAX_WAIT_SECONDS:
                 seen, last = now, time.monotonic()
                 self._round()
             self._stop.wait(self._poll)
 
     def _round(self) -> None:
         try:
-            for report in Round(self.store, stop=self._stop, policy=self._policy).run():
+            for report in QueryRound(self.store, stop=self._stop, policy=self._policy).run():
                 self.counts.add(report)
                 self._ran(report)
         except WindrowError as error:
@@ -129,7 +129,7 @@ class Server:
         if self._port is None or self._window is not None:
             return
         try:
-            self._window = Window(self.store, self.counts, self._port)
+            self._window = MetricsServer(self.store, self.counts, self._port)
         except OSError as error:
             told = f"port {self._port} cannot be used ({error.strerror}); queries run all the same"
             if told != self.counts.last_error:

@@ -14,15 +14,15 @@ import duckdb
 import pyarrow as pa
 
 from windrow.catalog.records import QueryEntry
-from windrow.queries.periodic.scheduler import HYBRID_LATE_PENDING, Group, Member, batches
+from windrow.queries.periodic.scheduler import HYBRID_LATE_PENDING, ScheduledQuery, SchedulingGroup, order_batches
 from windrow.queries.priorities import BACKGROUND, PROCESS_GATE
 from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.synopses import array_answers, evaluate, node_store
-from windrow.queries.synopses.array_answers import Window
-from windrow.queries.synopses.array_engine import Pass, TooLargeError, possible
-from windrow.queries.synopses.evaluate import Planned, Source
+from windrow.queries.synopses.array_answers import WindowTotals
+from windrow.queries.synopses.array_engine import ArraySynopsis, TooLargeError, can_use_arrays
+from windrow.queries.synopses.evaluate import AnswerPlan, SynopsisWindow
 from windrow.queries.synopses.kinds import BASIC
-from windrow.queries.synopses.node_cache import Seen, Shelf, cursor_of, shelf_of
+from windrow.queries.synopses.node_cache import CatalogSynopses, NodeCache, node_cache_of, open_node_cursor
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 
@@ -30,7 +30,7 @@ _WORKERS = min(4, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True)
-class Joint:
+class SharedAnswer:
     """One query's answer."""
 
     query: QueryEntry
@@ -39,13 +39,13 @@ class Joint:
     how: str
 
 
-def answer(
+def answer_from_synopses(
     store: Store,
     snapshot: Snapshot,
     queries: Sequence[QueryEntry],
     policy: str = HYBRID_LATE_PENDING,
     late: Mapping[str, int] | None = None,
-) -> Iterator[Joint | QueryEntry]:
+) -> Iterator[SharedAnswer | QueryEntry]:
     """Answers out of synopses, and the queries that synopses do not answer.
 
     Args:
@@ -55,72 +55,72 @@ def answer(
         policy: Which of them are executed together, and in which order.
         late: By how many slides each is past its deadline.
     """
-    plans: list[tuple[QueryEntry, Planned]] = []
-    seen: dict[str, Seen] = {}
+    plans: list[tuple[QueryEntry, AnswerPlan]] = []
+    seen: dict[str, CatalogSynopses] = {}
     for query in queries:
         try:
             if query.params:
                 raise CannotSplitError("it has parameters")
-            plans.append((query, evaluate.plan(store, snapshot, query.sql, seen)))
+            plans.append((query, evaluate.plan_answer(store, snapshot, query.sql, seen)))
         except CannotSplitError:
             yield query
     by_name = {query.name: (query, planned) for query, planned in plans}
-    for names in batches(policy, _groups(plans), dict(late or {})):
-        yield from _answered(store, [by_name[name] for name in names], seen)
+    for names in order_batches(policy, _group_plans(plans), dict(late or {})):
+        yield from _answer_group(store, [by_name[name] for name in names], seen)
 
 
-def _groups(plans: Sequence[tuple[QueryEntry, Planned]]) -> list[Group]:
+def _group_plans(plans: Sequence[tuple[QueryEntry, AnswerPlan]]) -> list[SchedulingGroup]:
     """Queries that may be executed together: over the same basic synopses, or over the same window of others."""
-    groups: dict[tuple[object, ...], list[Member]] = {}
+    groups: dict[tuple[object, ...], list[ScheduledQuery]] = {}
     kinds_of: dict[tuple[object, ...], str] = {}
     for query, planned in plans:
         entries = [source.entry for sources in planned.sources for source in sources]
         at: tuple[object, ...] = tuple(sorted({(entry.stream, entry.number) for entry in entries}))
         if any(entry.kind != BASIC for entry in entries):
             at = (*at, planned.asked.slots)
-        member = Member(query.name, planned.asked.slots, query.paces[0].period, query.priority)
+        member = ScheduledQuery(query.name, planned.asked.slots, query.paces[0].period, query.priority)
         groups.setdefault(at, []).append(member)
         kinds_of[at] = entries[0].kind
-    return [Group(tuple(members), kinds_of[at]) for at, members in groups.items()]
+    return [SchedulingGroup(tuple(members), kinds_of[at]) for at, members in groups.items()]
 
 
-def _answered(
-    store: Store, plans: Sequence[tuple[QueryEntry, Planned]], seen: Mapping[str, Seen]
-) -> Iterator[Joint | QueryEntry]:
-    shelf = shelf_of(store)
+def _answer_group(
+    store: Store, plans: Sequence[tuple[QueryEntry, AnswerPlan]], seen: Mapping[str, CatalogSynopses]
+) -> Iterator[SharedAnswer | QueryEntry]:
+    shelf = node_cache_of(store)
     with shelf.lock:
         try:
-            merged, done = _merged(store, shelf, plans, seen)
+            merged, done = _merge_windows(store, shelf, plans, seen)
         except CannotSplitError:
             yield from (query for query, _ in plans)
             return
         yield from done.values()
         rest = [(query, planned) for query, planned in plans if query.name not in done]
         if len(rest) <= 1:
-            with cursor_of(shelf) as cursor:
-                yield from (_one(shelf, cursor, merged, *each) for each in rest)
+            with open_node_cursor(shelf) as cursor:
+                yield from (_answer_one(shelf, cursor, merged, *each) for each in rest)
             return
         with ThreadPoolExecutor(_WORKERS, thread_name_prefix="windrow-synopses") as pool:
             shares = [rest[at::_WORKERS] for at in range(_WORKERS)]
-            for answered in pool.map(lambda share: _share(shelf, merged, share), shares):
+            for answered in pool.map(lambda share: _run_worker(shelf, merged, share), shares):
                 yield from answered
 
 
-_Merged = dict[tuple[int, int], dict[int, pa.Table]]
+_MergedWindows = dict[tuple[int, int], dict[int, pa.Table]]
 """By synopsis: its merged windows, by length."""
-_Use = tuple[Source, QueryEntry, Planned]
+_WindowUse = tuple[SynopsisWindow, QueryEntry, AnswerPlan]
 
 
-def _merged(
-    store: Store, shelf: Shelf, plans: Sequence[tuple[QueryEntry, Planned]], seen: Mapping[str, Seen]
-) -> tuple[_Merged, dict[str, Joint]]:
+def _merge_windows(
+    store: Store, shelf: NodeCache, plans: Sequence[tuple[QueryEntry, AnswerPlan]], seen: Mapping[str, CatalogSynopses]
+) -> tuple[_MergedWindows, dict[str, SharedAnswer]]:
     """Bring synopses up to date; of basic ones merge all windows in one pass, and answer whom it answers on the way.
 
     The others are loaded into DuckDB.
     """
-    passing, rest = _sorted_out(plans)
-    merged: _Merged = {}
-    done: dict[str, Joint] = {}
+    passing, rest = _choose_engines(plans)
+    merged: _MergedWindows = {}
+    done: dict[str, SharedAnswer] = {}
     for at, uses in passing.items():
         (source, _, planned) = max(uses, key=lambda use: use[2].asked.slots)
         there = seen[planned.view.name].changed[source.entry.number]
@@ -128,62 +128,64 @@ def _merged(
             passed = shelf.passed(store, source.entry, there, [node for node, _ in source.nodes])
             if passed is None:
                 raise CannotSplitError("a slide came meanwhile")
-            merged[at], answered = _passed_over(passed, planned.view.state.slide, uses)
+            merged[at], answered = _answer_by_arrays(passed, planned.view.state.slide, uses)
             done |= answered
         except TooLargeError:
             shelf.passes.pop(at, None)
             rest += [planned for _, _, planned in uses if planned not in rest]
     if rest:
-        evaluate.load(store, shelf, rest)
+        evaluate.load_nodes(store, shelf, rest)
     return merged, done
 
 
-def _passed_over(passed: Pass, slide: int | None, uses: Sequence[_Use]) -> tuple[dict[int, pa.Table], dict[str, Joint]]:
+def _answer_by_arrays(
+    passed: ArraySynopsis, slide: int | None, uses: Sequence[_WindowUse]
+) -> tuple[dict[int, pa.Table], dict[str, SharedAnswer]]:
     """One pass: answers straight from its totals, and the windows that DuckDB finishes for the others."""
     assert slide is not None
-    names = node_store.column_names(passed.entry)
+    names = node_store.name_columns(passed.entry)
     columns = {int(names[c.key][1:]) for _, _, p in uses for need in p.asked.shape.needs for c in need.columns
                if c.key in names}  # fmt: skip
-    lengths: dict[int, list[tuple[QueryEntry, Planned]]] = {}
+    lengths: dict[int, list[tuple[QueryEntry, AnswerPlan]]] = {}
     for _, query, planned in uses:
         lengths.setdefault(planned.asked.slots, []).append((query, planned))
     tables, done = {}, {}
-    ranked = _ranked(passed, [(source, planned) for source, _, planned in uses])
+    ranked = _find_ranked_column(passed, [(source, planned) for source, _, planned in uses])
     for length, totals in passed.walk(slide, lengths, columns):
-        window, left = Window(passed, totals), False
+        window, left = WindowTotals(passed, totals), False
         for query, planned in lengths[length]:
             started = time.perf_counter()
             direct = planned.asked.direct
-            rows = None if direct is None else array_answers.answer(window, planned, direct)
+            rows = None if direct is None else array_answers.answer_from_totals(window, planned, direct)
             if rows is None:
                 left = True
             else:
-                done[query.name] = Joint(query, rows, time.perf_counter() - started, f"{planned.kinds} synopsis")
+                done[query.name] = SharedAnswer(query, rows, time.perf_counter() - started, f"{planned.kinds} synopsis")
         if left:
             tables[length] = passed.table(totals, None if ranked is None else passed.ranked(ranked))
     return tables, done
 
 
-def _ranked(passed: Pass, uses: Sequence[tuple[Source, Planned]]) -> int | None:
+def _find_ranked_column(passed: ArraySynopsis, uses: Sequence[tuple[SynopsisWindow, AnswerPlan]]) -> int | None:
     """The group column whose values are counted, if all who use the synopsis count the same one."""
     columns = set()
     for source, planned in uses:
         for need, sources in zip(planned.asked.shape.needs, planned.sources, strict=True):
             if sources[0] is source:
-                places = node_store.group_places(source.entry, need)
+                places = node_store.find_group_positions(source.entry, need)
                 columns.add(places[-1] if need.counted and places else None)
     column = columns.pop() if len(columns) == 1 else None
     return column if column is not None and passed.rankable(column) else None
 
 
-def _sorted_out(
-    plans: Sequence[tuple[QueryEntry, Planned]],
-) -> tuple[dict[tuple[int, int], list[_Use]], list[Planned]]:
+def _choose_engines(
+    plans: Sequence[tuple[QueryEntry, AnswerPlan]],
+) -> tuple[dict[tuple[int, int], list[_WindowUse]], list[AnswerPlan]]:
     """Which synopses are passed over, and for whom; and plans that need DuckDB to merge for them."""
-    passing: dict[tuple[int, int], list[_Use]] = {}
+    passing: dict[tuple[int, int], list[_WindowUse]] = {}
     rest = []
     for query, planned in plans:
-        singles = [sources[0] for sources in planned.sources if len(sources) == 1 and possible(sources[0].entry)]
+        singles = [sources[0] for sources in planned.sources if len(sources) == 1 and can_use_arrays(sources[0].entry)]
         if len(singles) < len(planned.sources):
             rest.append(planned)
             continue
@@ -192,29 +194,33 @@ def _sorted_out(
     return passing, rest
 
 
-def _share(shelf: Shelf, merged: _Merged, plans: Sequence[tuple[QueryEntry, Planned]]) -> list[Joint | QueryEntry]:
+def _run_worker(
+    shelf: NodeCache, merged: _MergedWindows, plans: Sequence[tuple[QueryEntry, AnswerPlan]]
+) -> list[SharedAnswer | QueryEntry]:
     """One worker's part."""
-    with cursor_of(shelf) as cursor:
-        return [_one(shelf, cursor, merged, query, planned) for query, planned in plans]
+    with open_node_cursor(shelf) as cursor:
+        return [_answer_one(shelf, cursor, merged, query, planned) for query, planned in plans]
 
 
-def _one(shelf: Shelf, cursor: Any, merged: _Merged, query: QueryEntry, planned: Planned) -> Joint | QueryEntry:
+def _answer_one(
+    shelf: NodeCache, cursor: Any, merged: _MergedWindows, query: QueryEntry, planned: AnswerPlan
+) -> SharedAnswer | QueryEntry:
     PROCESS_GATE.pause(BACKGROUND)
     started = time.perf_counter()
     try:
-        relations = [_relation(cursor, merged, planned, number) for number in range(len(planned.sources))]
+        relations = [_merged_relation(cursor, merged, planned, number) for number in range(len(planned.sources))]
         if None in relations:
-            rows = evaluate.finished(shelf, cursor, planned)
+            rows = evaluate.answer_plan(shelf, cursor, planned)
         else:
             told = [relation for relation in relations if relation is not None]
             ranked = all(ranked for _, ranked in told)
-            rows = evaluate.finish(cursor, planned, [text for text, _ in told], ranked=ranked)
+            rows = evaluate.finish_statement(cursor, planned, [text for text, _ in told], ranked=ranked)
     except (CannotSplitError, duckdb.Error):
         return query  # its rows will say what is wrong with it
-    return Joint(query, rows, time.perf_counter() - started, f"{planned.kinds} synopsis")
+    return SharedAnswer(query, rows, time.perf_counter() - started, f"{planned.kinds} synopsis")
 
 
-def _relation(cursor: Any, merged: _Merged, planned: Planned, number: int) -> tuple[str, bool] | None:
+def _merged_relation(cursor: Any, merged: _MergedWindows, planned: AnswerPlan, number: int) -> tuple[str, bool] | None:
     """What was merged for a need, as a relation on the cursor, and whether it is ranked; None if DuckDB must merge."""
     need, source = planned.asked.shape.needs[number], planned.sources[number][0]
     entry = source.entry
@@ -223,8 +229,8 @@ def _relation(cursor: Any, merged: _Merged, planned: Planned, number: int) -> tu
         return None
     rows, places, names = (
         windows[planned.asked.slots],
-        node_store.group_places(entry, need),
-        node_store.column_names(entry),
+        node_store.find_group_positions(entry, need),
+        node_store.name_columns(entry),
     )
     assert places is not None
     columns = {f"g{at}": rows.column(f"g{place}") for at, place in enumerate(places)}

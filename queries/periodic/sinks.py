@@ -25,36 +25,36 @@ from windrow.store import Store
 _SUFFIXES = {"parquet": ".parquet", "csv": ".csv", "jsonl": ".jsonl", "html": ".html"}
 
 
-def own_folder(entry: QueryEntry) -> str:
+def query_folder(entry: QueryEntry) -> str:
     """The warehouse's own folder of a query's files, relative to it: what is in there follows the retention."""
     return f"results/{entry.name}/"
 
 
-def file_name(entry: QueryEntry, slide: int, end: int | None) -> str:
+def run_file_name(entry: QueryEntry, slide: int, end: int | None) -> str:
     """Where a run's file goes: relative to the warehouse, or absolute in a folder that the user named."""
     stamp = "" if end is None else times.format_time(end).translate({ord("-"): None, ord(":"): None})
     name = f"{entry.name}-{stamp}-{slide}{_SUFFIXES[entry.sink]}"
-    return str(Path(entry.folder) / name) if entry.folder else own_folder(entry) + name
+    return str(Path(entry.folder) / name) if entry.folder else query_folder(entry) + name
 
 
-def latest_name(entry: QueryEntry) -> str:
+def latest_file_name(entry: QueryEntry) -> str:
     """Where the newest report of a query lies in its folder in the warehouse."""
-    return f"{own_folder(entry)}{entry.name}-latest.html"
+    return f"{query_folder(entry)}{entry.name}-latest.html"
 
 
-def place(store: Store, entry: QueryEntry, run: RunEntry) -> None:
+def place_file(store: Store, entry: QueryEntry, run: RunEntry) -> None:
     """Put a run's file into its folder."""
     target = store.root / run.file  # an absolute name stays what it is
-    rows = result_store.run_rows(store, entry, run.slide)
+    rows = result_store.read_run(store, entry, run.slide)
     with disk_errors(f"writing {target}"):
         target.parent.mkdir(parents=True, exist_ok=True)
-        _replace(store, target, _WRITERS[entry.sink](store, entry, run, rows))
+        _replace_file(store, target, _WRITERS[entry.sink](store, entry, run, rows))
         if entry.sink == "html":
-            _replace(store, target.with_name(Path(latest_name(entry)).name), target.read_bytes())
+            _replace_file(store, target.with_name(Path(latest_file_name(entry)).name), target.read_bytes())
     store.files.reach("query.placed")
 
 
-def _replace(store: Store, target: Path, content: bytes) -> None:
+def _replace_file(store: Store, target: Path, content: bytes) -> None:
     hidden = target.with_name(f".{target.name}.tmp")
     with store.files.sink(hidden) as sink:
         sink.write(content)
@@ -63,7 +63,7 @@ def _replace(store: Store, target: Path, content: bytes) -> None:
     store.files.sync(target.parent)
 
 
-def place_waiting(store: Store, entries: Sequence[QueryEntry]) -> dict[int, str]:
+def place_waiting_files(store: Store, entries: Sequence[QueryEntry]) -> dict[int, str]:
     """Put the files of delivered runs that are still waiting for it into their folders, and note it in one commit.
 
     The caller holds the queries' locks. A folder that cannot be written is kept as the query's error and tried again.
@@ -73,13 +73,13 @@ def place_waiting(store: Store, entries: Sequence[QueryEntry]) -> dict[int, str]
         in it.
     """
     done: dict[int, tuple[list[int], str | None]] = {}
-    waiting = store.catalog.read(lambda tables: [_waiting(tables, entry) for entry in entries])
+    waiting = store.catalog.read(lambda tables: [_find_waiting(tables, entry) for entry in entries])
     for entry, runs in zip(entries, waiting, strict=True):
         placed: list[int] = []
         done[entry.id] = placed, None
         for run in runs:
             try:
-                place(store, entry, run)
+                place_file(store, entry, run)
             except StorageError as failure:
                 done[entry.id] = placed, str(failure)
                 break
@@ -97,7 +97,7 @@ def place_waiting(store: Store, entries: Sequence[QueryEntry]) -> dict[int, str]
     return {query: error for query, (_, error) in done.items() if error is not None}
 
 
-def _waiting(tables: Tables, entry: QueryEntry) -> list[RunEntry]:
+def _find_waiting(tables: Tables, entry: QueryEntry) -> list[RunEntry]:
     state: QueryState | None = tables.get("paced", catalog_key(entry.id))
     runs = [tables.get("runs", catalog_key(entry.id, slide)) for slide in (() if state is None else state.unplaced)]
     return [run for run in runs if run is not None]
@@ -131,8 +131,8 @@ def _jsonl(store: Store, entry: QueryEntry, run: RunEntry, rows: pa.Table) -> by
 
 
 def _html(store: Store, entry: QueryEntry, run: RunEntry, rows: pa.Table) -> bytes:
-    history = result_store.last_runs(store, entry, html_report.MOST_POINTS) if rows.num_rows == 1 else rows
-    return html_report.page(entry, run, rows, history).encode()
+    history = result_store.read_last_runs(store, entry, html_report.MAX_POINTS) if rows.num_rows == 1 else rows
+    return html_report.render_page(entry, run, rows, history).encode()
 
 
 _WRITERS: dict[str, Callable[[Store, QueryEntry, RunEntry, pa.Table], bytes]] = {

@@ -34,7 +34,7 @@ class TooLargeError(Exception):
     """Numbers do not fit here, or only DuckDB can tell values apart; DuckDB must merge them."""
 
 
-class Numbering:
+class GroupNumbering:
     """The groups of one synopsis.
 
     Args:
@@ -144,7 +144,7 @@ class Numbering:
             return None
         values, known = self.known[at], self._ranks.get(at)
         if known is None or known[0] != len(values):
-            ordered = _ordered(values)
+            ordered = _rank_values(values)
             known = None if ordered is None else (len(values), ordered, values.is_null().to_numpy(zero_copy_only=False))
             self._ranks[at] = known
         return None if known is None else known[1:]
@@ -166,7 +166,7 @@ def _comparable(column: pa.Array) -> pa.Array:
     raise TooLargeError
 
 
-def _ordered(values: pa.Array) -> npt.NDArray[np.int64] | None:
+def _rank_values(values: pa.Array) -> npt.NDArray[np.int64] | None:
     kind = values.type
     if pa.types.is_date32(kind):
         values, kind = values.cast(pa.int32()), pa.int32()
@@ -180,30 +180,30 @@ def _ordered(values: pa.Array) -> npt.NDArray[np.int64] | None:
 
 
 Numbers = npt.NDArray[Any]
-_WHOLE = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER"}
-_LIMIT = 1 << 62
-_NARROW = (np.int8, np.int16, np.int32)
+_INTEGER_TYPES = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER"}
+_SUM_LIMIT = 1 << 62
+_NARROW_TYPES = (np.int8, np.int16, np.int32)
 _LOW, _HIGH = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
-def possible(entry: SynopsisEntry) -> bool:
+def can_use_arrays(entry: SynopsisEntry) -> bool:
     """Whether a synopsis can be passed over here."""
-    return entry.kind == kinds.BASIC and quick(entry.expiring, len(entry.groups), entry.columns)
+    return entry.kind == kinds.BASIC and would_use_arrays(entry.expiring, len(entry.groups), entry.columns)
 
 
-def quick(expiring: bool, groups: int, columns: Iterable[SynopsisColumn]) -> bool:
+def would_use_arrays(expiring: bool, groups: int, columns: Iterable[SynopsisColumn]) -> bool:
     """Whether a synopsis of such columns could be, if it were a basic one."""
-    return not expiring and groups <= 3 and all(map(_simple, columns))
+    return not expiring and groups <= 3 and all(map(_is_simple, columns))
 
 
-def _simple(column: SynopsisColumn) -> bool:
+def _is_simple(column: SynopsisColumn) -> bool:
     if column.merge == "sum":
-        return column.type in _WHOLE or column.type == "DOUBLE"
-    return column.merge in ("min", "max") and column.type in _WHOLE - {"HUGEINT"}
+        return column.type in _INTEGER_TYPES or column.type == "DOUBLE"
+    return column.merge in ("min", "max") and column.type in _INTEGER_TYPES - {"HUGEINT"}
 
 
 @dataclass
-class _Slot:
+class _SlotArrays:
     """A node as arrays."""
 
     changed: int
@@ -237,12 +237,12 @@ class Ranking:
 
 
 @dataclass
-class Pass:
+class ArraySynopsis:
     """A basic synopsis in memory, as arrays."""
 
     entry: SynopsisEntry
-    numbering: Numbering
-    slots: dict[Node, _Slot] = field(default_factory=dict)
+    numbering: GroupNumbering
+    slots: dict[Node, _SlotArrays] = field(default_factory=dict)
     rankings: dict[int, Ranking] = field(default_factory=dict)
     decoded: tuple[int, Ranking | None, dict[str, pa.Array]] | None = None
 
@@ -253,8 +253,8 @@ class Pass:
         if not missing:
             return True
 
-        def read(tables: Tables) -> dict[Node, node_store.Kept | None]:
-            return {node: node_store.fetch(tables, self.entry, node) for node in missing}
+        def read(tables: Tables) -> dict[Node, node_store.StoredNode | None]:
+            return {node: node_store.read_node(tables, self.entry, node) for node in missing}
 
         for node, kept in store.catalog.read(read).items():
             if kept is None or kept.changed != there[node]:
@@ -262,12 +262,12 @@ class Pass:
             self.slots[node] = self._slot(kept)
         return True
 
-    def _slot(self, kept: node_store.Kept) -> _Slot:
+    def _slot(self, kept: node_store.StoredNode) -> _SlotArrays:
         rows = kept.table()
         numbers = self.numbering.numbers(rows)
         order = np.argsort(numbers, kind="stable")  # totals are then gone through in one direction
         values = [
-            np.ascontiguousarray(_values(rows.column(f"c{at}"), column)[order])
+            np.ascontiguousarray(_to_numbers(rows.column(f"c{at}"), column)[order])
             for at, column in enumerate(self.entry.columns)
         ]
         same = [
@@ -275,8 +275,8 @@ class Pass:
             for at, own in enumerate(values)
         ]
         # A group is once in each of the tallies that a node is made of.
-        largest = [_largest(own) * len(kept.bodies) for own in values]
-        return _Slot(kept.changed, numbers[order], values, same, largest)
+        largest = [_greatest_magnitude(own) * len(kept.bodies) for own in values]
+        return _SlotArrays(kept.changed, numbers[order], values, same, largest)
 
     def _alike(self, one: int, other: int) -> bool:
         first, second = self.entry.columns[one], self.entry.columns[other]
@@ -295,12 +295,12 @@ class Pass:
         slots = [slot for node in nodes if (slot := self.slots.get(node)) is not None]
         source = self._sources(slots, columns)
         totals = [
-            _start(column, len(self.numbering) if source.get(at) == at else 0)
+            _neutral_values(column, len(self.numbering) if source.get(at) == at else 0)
             for at, column in enumerate(self.entry.columns)
         ]
         for at, first in source.items():
             totals[at] = totals[first]
-            if self.entry.columns[at].merge == "sum" and sum(slot.largest[at] for slot in slots) > _LIMIT:
+            if self.entry.columns[at].merge == "sum" and sum(slot.largest[at] for slot in slots) > _SUM_LIMIT:
                 raise TooLargeError
         youngest, merged = slide, [at for at, first in source.items() if at == first]
         for length in ordered:
@@ -309,7 +309,7 @@ class Pass:
             youngest = slide - length
             yield length, totals
 
-    def _sources(self, slots: Sequence[_Slot], columns: Iterable[int]) -> dict[int, int]:
+    def _sources(self, slots: Sequence[_SlotArrays], columns: Iterable[int]) -> dict[int, int]:
         """Which columns are merged, and for each the one that has the same values in every slot, which need be once."""
         found = {}
         for at in sorted({0, *columns}):
@@ -328,7 +328,7 @@ class Pass:
 
     def rankable(self, column: int) -> bool:
         """Whether the values of a group column are whole numbers."""
-        return self.entry.groups[column][2] in _WHOLE - {"HUGEINT"}
+        return self.entry.groups[column][2] in _INTEGER_TYPES - {"HUGEINT"}
 
     def ranked(self, column: int) -> Ranking:
         """Groups in the order of a group column's values."""
@@ -384,13 +384,13 @@ class Pass:
         return found
 
 
-def _start(column: SynopsisColumn, count: int) -> Numbers:
+def _neutral_values(column: SynopsisColumn, count: int) -> Numbers:
     if column.merge == "sum":
         return np.zeros(count, np.float64 if column.type == "DOUBLE" else np.int64)
     return np.full(count, _HIGH if column.merge == "min" else _LOW, np.int64)
 
 
-def _values(column: pa.ChunkedArray, kept: SynopsisColumn) -> Numbers:
+def _to_numbers(column: pa.ChunkedArray, kept: SynopsisColumn) -> Numbers:
     """A kept column as numbers, as narrow as they fit; nothing counts as what changes no merge."""
     neutral = {"sum": 0, "min": _HIGH, "max": _LOW}[kept.merge]
     if kept.type == "DOUBLE":
@@ -403,11 +403,11 @@ def _values(column: pa.ChunkedArray, kept: SynopsisColumn) -> Numbers:
     whole: Numbers = bare.fill_null(neutral).to_numpy()
     if kept.merge != "sum" and (whole == neutral).sum() > bare.null_count:
         raise TooLargeError  # a value that means nothing here
-    largest = _largest(whole)
-    return whole.astype(next((kind for kind in _NARROW if largest <= np.iinfo(kind).max), np.int64))
+    largest = _greatest_magnitude(whole)
+    return whole.astype(next((kind for kind in _NARROW_TYPES if largest <= np.iinfo(kind).max), np.int64))
 
 
-def _largest(values: Numbers) -> int:
+def _greatest_magnitude(values: Numbers) -> int:
     """How far whole numbers are from 0; floats do not overflow."""
     if values.dtype == np.float64 or not len(values):
         return 0

@@ -10,32 +10,34 @@ from windrow.catalog.records import SynopsisEntry
 from windrow.queries.engine import instance
 from windrow.queries.synopses import kinds, maintenance, node_store
 from windrow.queries.synopses.kinds import Node
-from windrow.queries.synopses.node_store import Worker
+from windrow.queries.synopses.node_store import NodeMerger
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 
 
-def differences(store: Store, snapshot: Snapshot, stream: str, entry: SynopsisEntry) -> Iterator[str]:
+def find_differences(store: Store, snapshot: Snapshot, stream: str, entry: SynopsisEntry) -> Iterator[str]:
     """How the nodes of a synopsis differ from what the stored rows say, in words; the snapshot is of its slide."""
     view = snapshot.view(stream)
     slide = view.state.slide
     if slide is None or entry.slide != slide:
         return
     with instance.open_cursor(store) as cursor:
-        should = maintenance.rebuilt(store, cursor, view, slide, entry)
+        should = maintenance.rebuild_nodes(store, cursor, view, slide, entry)
 
         def look(tables: Tables) -> dict[Node, pa.Table] | None:
-            now = tables.get("synopses", node_store.entry_key(entry.stream, entry.number))
+            now = tables.get("synopses", node_store.encode_entry_key(entry.stream, entry.number))
             if now is None or now.slide != slide:
                 return None  # a slide came meanwhile; what it left is another state
-            found = {node: node_store.fetch(tables, entry, node) for node, _ in node_store.nodes(tables, entry)}
+            found = {
+                node: node_store.read_node(tables, entry, node) for node, _ in node_store.list_nodes(tables, entry)
+            }
             return {node: kept.table() for node, kept in found.items() if kept is not None}
 
         there = store.catalog.read(look)
         if there is None:
             return
         base = there.get(kinds.prefix_node(slide - entry.slots))
-        worker = Worker(lambda: cursor, entry, slide)
+        worker = NodeMerger(lambda: cursor, entry, slide)
         for node in sorted(set(should) | set(there)):
             kept, right = there.get(node), should.get(node)
             if kept is not None and node.level < 0 and base is not None:
@@ -44,14 +46,14 @@ def differences(store: Store, snapshot: Snapshot, stream: str, entry: SynopsisEn
                 yield f"node {node.level}, {node.left} does not hold what the rows say"
 
 
-def problems(store: Store) -> Iterator[str]:
+def find_problems(store: Store) -> Iterator[str]:
     """What is wrong with the synopses of all streams, in words."""
     with Snapshot(store) as snapshot:
         for name in snapshot.streams():
             stream = snapshot.view(name).entry.id
-            for entry in store.catalog.read(lambda tables, stream=stream: node_store.entries(tables, stream)):  # type: ignore[misc]
+            for entry in store.catalog.read(lambda tables, stream=stream: node_store.read_entries(tables, stream)):  # type: ignore[misc]
                 try:
-                    found = list(differences(store, snapshot, name, entry))
+                    found = list(find_differences(store, snapshot, name, entry))
                 except (duckdb.Error, pa.ArrowException, OSError) as error:
                     found = [f"it cannot be compared with its rows ({instance.read_error_message(error)})"]
                 for problem in found:

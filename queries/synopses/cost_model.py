@@ -12,11 +12,11 @@ import numpy as np
 
 from windrow.queries.synopses.kinds import BASIC, INTERVAL, KINDS, RUNNING
 
-HORIZON = 2520
+SCHEDULE_HORIZON = 2520
 """Slides over which a schedule is averaged where its periods do not come together sooner."""
-_SHORT = 360
+_SHORT_HORIZON = 360
 """The same while many ways of aligning are tried."""
-_EXHAUSTIVE = 6
+_MAX_EXHAUSTIVE = 6
 """Up to so many sub-groups every way of aligning them is compared."""
 
 
@@ -60,7 +60,9 @@ def execution_cost(kind: str, windows: Iterable[int]) -> float:
     return float(sum(max(1, 2 * math.log2(n) - 2) if n > 1 else 0 for n in lengths))
 
 
-def schedule_cost(kind: str, groups: Sequence[SubGroup], periods: Sequence[int], horizon: int = HORIZON) -> float:
+def schedule_cost(
+    kind: str, groups: Sequence[SubGroup], periods: Sequence[int], horizon: int = SCHEDULE_HORIZON
+) -> float:
     """The mean cost per slide if each sub-group is executed at its period, and together with whoever is due too."""
     span = min(math.lcm(*periods), horizon) if periods else 1
     ticks = np.arange(1, span + 1)
@@ -83,38 +85,38 @@ def schedule_cost(kind: str, groups: Sequence[SubGroup], periods: Sequence[int],
     return float(total.mean())
 
 
-def align(kind: str, groups: Sequence[SubGroup]) -> Alignment:
+def align_periods(kind: str, groups: Sequence[SubGroup]) -> Alignment:
     """The cheapest way of shortening periods so that sub-groups are executed together (hybrid scheduling).
 
     Sub-groups that are aligned take the shortest period among them. A few are compared in every way; many are joined
     step by step, each with one of the next shorter or a dividing period, as long as that helps.
     """
-    return _align(kind, tuple(groups))
+    return _align_cached(kind, tuple(groups))
 
 
 @lru_cache(maxsize=512)
-def _align(kind: str, groups: tuple[SubGroup, ...]) -> Alignment:
+def _align_cached(kind: str, groups: tuple[SubGroup, ...]) -> Alignment:
     if not groups:
         return Alignment((), 0.0)
-    if len(groups) <= _EXHAUSTIVE:
-        return min((_aligned(kind, groups, blocks) for blocks in _partitions(len(groups))), key=lambda a: a.cost)
+    if len(groups) <= _MAX_EXHAUSTIVE:
+        return min((_make_alignment(kind, groups, blocks) for blocks in _partitions(len(groups))), key=lambda a: a.cost)
     blocks = [[at] for at in sorted(range(len(groups)), key=lambda at: groups[at].period)]
-    best = _aligned(kind, groups, blocks, _SHORT)
+    best = _make_alignment(kind, groups, blocks, _SHORT_HORIZON)
     while True:
         better = None
-        for first, second in _neighbours([groups[block[0]].period for block in blocks]):
+        for first, second in _joinable_blocks([groups[block[0]].period for block in blocks]):
             tried = [
                 [*block, *(blocks[second] if at == first else ())] for at, block in enumerate(blocks) if at != second
             ]
-            found = _aligned(kind, groups, tried, _SHORT)
+            found = _make_alignment(kind, groups, tried, _SHORT_HORIZON)
             if found.cost < best.cost - 1e-12:
                 best, better = found, tried
         if better is None:
-            return _aligned(kind, groups, blocks)
+            return _make_alignment(kind, groups, blocks)
         blocks = better
 
 
-def _neighbours(periods: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _joinable_blocks(periods: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Blocks that may be joined: a longer period with the next shorter one, or with one that divides it."""
     for second in range(1, len(periods)):
         for first in range(second):
@@ -122,8 +124,8 @@ def _neighbours(periods: Sequence[int]) -> Iterator[tuple[int, int]]:
                 yield first, second
 
 
-def _aligned(
-    kind: str, groups: Sequence[SubGroup], blocks: Sequence[Sequence[int]], horizon: int = HORIZON
+def _make_alignment(
+    kind: str, groups: Sequence[SubGroup], blocks: Sequence[Sequence[int]], horizon: int = SCHEDULE_HORIZON
 ) -> Alignment:
     periods = [0] * len(groups)
     for block in blocks:
@@ -144,7 +146,7 @@ def _partitions(count: int) -> Iterator[list[list[int]]]:
 
 
 @dataclass(frozen=True)
-class Load:
+class SynopsisLoad:
     """What a synopsis is for and what comes in.
 
     Args:
@@ -166,7 +168,7 @@ class Load:
     passing: float = 1.0
 
 
-def kind_costs(load: Load) -> dict[str, float]:
+def kind_costs(load: SynopsisLoad) -> dict[str, float]:
     """What each kind that is possible costs per slide: keeping and answering, in rows that are read or written."""
     by_period: dict[int, list[int]] = {}
     for window, period in load.asked:
@@ -184,13 +186,13 @@ def kind_costs(load: Load) -> dict[str, float]:
             INTERVAL: load.groups * (1 + load.late) + size * (1 + load.late * depth),
             RUNNING: load.distinct * (2 + load.late * load.slots / 2),
         }[kind]
-        periods = align(kind, groups).periods if len(groups) <= _EXHAUSTIVE else [g.period for g in groups]
+        periods = align_periods(kind, groups).periods if len(groups) <= _MAX_EXHAUSTIVE else [g.period for g in groups]
         row = load.passing if kind == BASIC else 1.0
         costs[kind] = keeping + row * size * schedule_cost(kind, groups, list(periods))
     return costs
 
 
-def choose_kind(load: Load) -> tuple[str, str]:
+def choose_kind(load: SynopsisLoad) -> tuple[str, str]:
     """The cheapest kind, and why."""
     costs = kind_costs(load)
     best = min(costs, key=lambda kind: (costs[kind], KINDS.index(kind)))

@@ -22,9 +22,9 @@ from windrow.queries.sql.split_aggregate import (
 )
 from windrow.queries.sql.statement import Reference, Statement
 
-ROW = "_row"
+ROW_ALIAS = "_row"
 """What the stream is called in every piece."""
-_NESTED = ("SUBQUERY", "LAMBDA", "PARAMETER", "WINDOW")
+_UNSUPPORTED_CLASSES = ("SUBQUERY", "LAMBDA", "PARAMETER", "WINDOW")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Expression:
 
 
 @dataclass(frozen=True)
-class Call:
+class AggregateCall:
     """An aggregate of a statement."""
 
     name: str
@@ -55,7 +55,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Atom:
+class Comparison:
     """``column operator constant``."""
 
     column: str
@@ -71,16 +71,16 @@ class Atom:
 
 
 @dataclass(frozen=True)
-class Decomposed:
+class DecomposedStatement:
     """A statement that was taken apart."""
 
     stream: str
     window: window_spec.WindowSpec
     where: Expression | None
-    terms: tuple[Atom, ...] | None
+    terms: tuple[Comparison, ...] | None
     """WHERE as a disjunction of atoms, None if it is something else; empty without WHERE."""
     groups: tuple[Expression, ...]
-    calls: tuple[Call, ...]
+    calls: tuple[AggregateCall, ...]
     final: str
     """The rest of the statement: it reads group columns and finished aggregates from the relation `done`."""
     prefix: str
@@ -100,9 +100,9 @@ class Decomposed:
 
 
 @lru_cache(maxsize=1024)
-def decompose(
+def decompose_statement(
     statement: Statement, stream: Reference, columns: tuple[str, ...], functions: EngineFunctions
-) -> Decomposed:
+) -> DecomposedStatement:
     """Take a statement apart that reads one stream and nothing else.
 
     Args:
@@ -120,7 +120,7 @@ def decompose(
 class _Decomposer(StatementSplitter):
     """One statement on its way."""
 
-    def decomposed(self) -> Decomposed:
+    def decomposed(self) -> DecomposedStatement:
         """All its pieces."""
         self._refuse()
         self._refuse_nested()
@@ -134,15 +134,15 @@ class _Decomposer(StatementSplitter):
         if not self.aggregates and not groups:
             raise CannotSplitError("it has neither aggregates nor groups")
         for node in [*groups, *self.aggregates, self.tree["where_clause"] or {}]:
-            if any(each.get("class") in _NESTED for each in walk_nodes(node)):
+            if any(each.get("class") in _UNSUPPORTED_CLASSES for each in walk_nodes(node)):
                 raise CannotSplitError("a condition, group or aggregate has a subquery or a parameter")
         final = self._final(clauses, expected)
         where = self.tree["where_clause"]
-        return Decomposed(
+        return DecomposedStatement(
             stream=self.stream.name,
             window=self.stream.window,
             where=None if where is None else self._expression(where),
-            terms=_terms(where, {name.lower() for name in self.names}),
+            terms=_find_terms(where, {name.lower() for name in self.names}),
             groups=tuple(map(self._expression, groups)),
             calls=tuple(map(self._call, self.aggregates)),
             final=final,
@@ -190,7 +190,7 @@ class _Decomposer(StatementSplitter):
                 at = find_location(each)
                 if at is None or at not in tokens:
                     raise CannotSplitError("a column has no place")
-                places.append((at, tokens[at], ROW))
+                places.append((at, tokens[at], ROW_ALIAS))
         kept, self.replaced = self.replaced, places
         text = self._text(start, stop)
         self.replaced = kept
@@ -198,9 +198,9 @@ class _Decomposer(StatementSplitter):
         alone = parse_statements(f"SELECT {text}\n")
         if not isinstance(alone, list) or len(alone) != 1 or len(alone[0]["select_list"]) != 1:
             raise CannotSplitError("a piece of it is no expression")
-        if _bare(alone[0]["select_list"][0]) != _bare(self._renamed(node)):
+        if _unqualified(alone[0]["select_list"][0]) != _unqualified(self._renamed(node)):
             raise CannotSplitError("a piece of it reads differently on its own")
-        return Expression(text, _digest(self._key(node)))
+        return Expression(text, _short_key(self._key(node)))
 
     def _renamed(self, value: Any) -> Any:
         if isinstance(value, list):
@@ -209,10 +209,10 @@ class _Decomposer(StatementSplitter):
             return value
         changed = {name: self._renamed(item) for name, item in value.items()}
         if self._qualified(value):
-            changed["column_names"] = [ROW, *value["column_names"][1:]]
+            changed["column_names"] = [ROW_ALIAS, *value["column_names"][1:]]
         return changed
 
-    def _call(self, node: Node) -> Call:
+    def _call(self, node: Node) -> AggregateCall:
         whole = self._expression(node)
         arguments = [argument["expression"] for argument in node["arguments"]]
         if any(argument["name"] for argument in node["arguments"]):
@@ -222,7 +222,7 @@ class _Decomposer(StatementSplitter):
         orders = node["order_bys"]["orders"]
         if len(orders) > 1 or any(o["type"] not in ("ORDER_DEFAULT", "ASCENDING") for o in orders):
             raise CannotSplitError("an aggregate over an order of several expressions, or a descending one")
-        return Call(
+        return AggregateCall(
             name=str(node["function_name"]).lower(),
             text=whole.text,
             key=whole.key,
@@ -234,11 +234,11 @@ class _Decomposer(StatementSplitter):
         )
 
 
-def _bare(node: Node) -> Any:
+def _unqualified(node: Node) -> Any:
     return {**without_locations(node), "alias": ""}
 
 
-def _digest(key: Any) -> str:
+def _short_key(key: Any) -> str:
     """A key as a short text: only ever compared."""
     return str(xxhash.xxh3_128_hexdigest(repr(key).encode()))
 
@@ -251,40 +251,40 @@ _OPERATORS = {
     "COMPARE_LESSTHANOREQUALTO": "<=",
     "COMPARE_GREATERTHANOREQUALTO": ">=",
 }
-_TURNED = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+_MIRRORED = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 
-def _terms(where: Node | None, columns: set[str]) -> tuple[Atom, ...] | None:
+def _find_terms(where: Node | None, columns: set[str]) -> tuple[Comparison, ...] | None:
     """A disjunction of atoms, each once; None if the condition is anything else."""
     if where is None:
         return ()
     if where["class"] == "CONJUNCTION" and where["type"] == "CONJUNCTION_OR":
-        parts = [_terms(child, columns) for child in where["children"]]
+        parts = [_find_terms(child, columns) for child in where["children"]]
         if any(part is None for part in parts):
             return None
         return tuple(dict.fromkeys(atom for part in parts if part is not None for atom in part))
     if where["class"] == "OPERATOR" and where["type"] == "COMPARE_IN":
         first, *rest = where["children"]
-        atoms = [_atom(first, "=", each, columns) for each in rest]
+        atoms = [_find_comparison(first, "=", each, columns) for each in rest]
     elif where["class"] == "COMPARISON" and where["type"] in _OPERATORS:
         operator = _OPERATORS[where["type"]]
         left, right = where["left"], where["right"]
         if left.get("class") == "CONSTANT":
-            left, right, operator = right, left, _TURNED[operator]
-        atoms = [_atom(left, operator, right, columns)]
+            left, right, operator = right, left, _MIRRORED[operator]
+        atoms = [_find_comparison(left, operator, right, columns)]
     else:
         return None
     return None if None in atoms else tuple(dict.fromkeys(atom for atom in atoms if atom is not None))
 
 
-def _atom(column: Node, operator: str, constant: Node, columns: set[str]) -> Atom | None:
+def _find_comparison(column: Node, operator: str, constant: Node, columns: set[str]) -> Comparison | None:
     if column.get("class") != "COLUMN_REF" or constant.get("class") != "CONSTANT":
         return None
     literal = constant.get("literal") or {}
     name = column["column_names"][-1].lower()
-    if len(column["column_names"]) > 2 or name not in columns or literal.get("kind") not in _KINDS:
+    if len(column["column_names"]) > 2 or name not in columns or literal.get("kind") not in _CONSTANT_KINDS:
         return None
-    return Atom(name, operator, literal["kind"], str(literal["text"]))
+    return Comparison(name, operator, literal["kind"], str(literal["text"]))
 
 
-_KINDS = ("INTEGER", "NUMERIC", "STRING")
+_CONSTANT_KINDS = ("INTEGER", "NUMERIC", "STRING")

@@ -12,9 +12,9 @@ from windrow.queries.engine.types import cast_to_marked, mark_schema
 from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.synopses import kinds, node_store, predicate_cover
 from windrow.queries.synopses.kinds import Node
-from windrow.queries.synopses.node_cache import Seen, Shelf, shelf_of
-from windrow.queries.synopses.partial_aggregates import Need, done_sql, merges
-from windrow.queries.synopses.query_shape import Asked, asked
+from windrow.queries.synopses.node_cache import CatalogSynopses, NodeCache, node_cache_of
+from windrow.queries.synopses.partial_aggregates import SynopsisNeed, finished_sql, merge_expressions
+from windrow.queries.synopses.query_shape import SynopsisStatement, analyse_statement
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 
@@ -22,7 +22,7 @@ _BATCH_ROWS = 100_000
 
 
 @dataclass(frozen=True)
-class Source:
+class SynopsisWindow:
     """A synopsis that a need is met from."""
 
     entry: SynopsisEntry
@@ -31,12 +31,12 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Planned:
+class AnswerPlan:
     """A statement and the synopses that answer it."""
 
-    asked: Asked
+    asked: SynopsisStatement
     view: StreamSnapshot
-    sources: tuple[tuple[Source, ...], ...]
+    sources: tuple[tuple[SynopsisWindow, ...], ...]
     """For each of its needs."""
 
     @property
@@ -45,56 +45,60 @@ class Planned:
         return "+".join(dict.fromkeys(source.entry.kind for sources in self.sources for source in sources))
 
 
-def plan(store: Store, snapshot: Snapshot, sql: str, seen: dict[str, Seen]) -> Planned:
+def plan_answer(store: Store, snapshot: Snapshot, sql: str, seen: dict[str, CatalogSynopses]) -> AnswerPlan:
     """Which synopses answer a statement as of the snapshot; what was seen of each stream is looked at once.
 
     Raises:
         CannotCutError: why none do.
     """
-    question = asked(store, snapshot, sql)
+    question = analyse_statement(store, snapshot, sql)
     name = next(stream for stream in snapshot.streams() if stream.lower() == question.stream.name.lower())
     view = snapshot.view(name)
     if view.state.slide is None:
         raise CannotSplitError("the stream has no clock yet")
     if name not in seen:
-        seen[name] = shelf_of(store).look(store, view)
-    sources = tuple(_sources(seen[name], view, question, need) for need in question.shape.needs)
-    return Planned(question, view, sources)
+        seen[name] = node_cache_of(store).look(store, view)
+    sources = tuple(_find_sources(seen[name], view, question, need) for need in question.shape.needs)
+    return AnswerPlan(question, view, sources)
 
 
-def _sources(seen: Seen, view: StreamSnapshot, question: Asked, need: Need) -> tuple[Source, ...]:
+def _find_sources(
+    seen: CatalogSynopses, view: StreamSnapshot, question: SynopsisStatement, need: SynopsisNeed
+) -> tuple[SynopsisWindow, ...]:
     why = "no synopsis keeps what it needs"
     for entry in seen.by_identity.get(need.identity, ()):
-        if node_store.meets(entry, need):
+        if node_store.covers_need(entry, need):
             why = "the synopsis does not reach back far enough, or is of a later slide than the snapshot"
-            if (source := _source(seen, view, question, entry, 1)) is not None:
+            if (source := _make_source(seen, view, question, entry, 1)) is not None:
                 return (source,)
-    fitting = [entry for entry in seen.entries if node_store.meets(entry, need)]
-    parts = predicate_cover.find(
+    fitting = [entry for entry in seen.entries if node_store.covers_need(entry, need)]
+    parts = predicate_cover.find_cover(
         need.terms or (),
         {at: entry.terms or () for at, entry in enumerate(fitting)},
         [column.merge for column in need.columns],
         subtractable=all(column.subtractable for column in need.columns),
         read=predicate_cover.literal_reader(view.schema),
     )
-    found = [_source(seen, view, question, fitting[at], sign) for at, sign in parts or ()]
+    found = [_make_source(seen, view, question, fitting[at], sign) for at, sign in parts or ()]
     if not found or None in found:
         raise CannotSplitError(why)
     return tuple(source for source in found if source is not None)
 
 
-def _source(seen: Seen, view: StreamSnapshot, question: Asked, entry: SynopsisEntry, sign: int) -> Source | None:
+def _make_source(
+    seen: CatalogSynopses, view: StreamSnapshot, question: SynopsisStatement, entry: SynopsisEntry, sign: int
+) -> SynopsisWindow | None:
     """A synopsis at the window of a question, if it reaches back so far and still is of the snapshot's slide."""
     nodes = seen.window(entry, view, question.slots)
-    return None if nodes is None else Source(entry, sign, nodes)
+    return None if nodes is None else SynopsisWindow(entry, sign, nodes)
 
 
-def finished(shelf: Shelf, cursor: Any, planned: Planned) -> pa.Table:
+def answer_plan(shelf: NodeCache, cursor: Any, planned: AnswerPlan) -> pa.Table:
     """The answer of a plan whose nodes are in memory."""
-    return finish(cursor, planned, [_merged_sql(shelf, planned, n) for n in range(len(planned.sources))])
+    return finish_statement(cursor, planned, [_merged_sql(shelf, planned, n) for n in range(len(planned.sources))])
 
 
-def load(store: Store, shelf: Shelf, plans: Sequence[Planned]) -> None:
+def load_nodes(store: Store, shelf: NodeCache, plans: Sequence[AnswerPlan]) -> None:
     """Bring everything that plans need into memory."""
     wanted: dict[tuple[int, int], tuple[SynopsisEntry, set[Node]]] = {}
     for planned in plans:
@@ -112,10 +116,10 @@ def load(store: Store, shelf: Shelf, plans: Sequence[Planned]) -> None:
             raise CannotSplitError("a slide came meanwhile")
 
 
-def finish(cursor: Any, planned: Planned, merged: Sequence[str], *, ranked: bool = False) -> pa.Table:
+def finish_statement(cursor: Any, planned: AnswerPlan, merged: Sequence[str], *, ranked: bool = False) -> pa.Table:
     """Run the rest of the statement over merged relations."""
     whole = planned.asked.shape.decomposed
-    done = done_sql(planned.asked.shape, [f"({text})" for text in merged], ranked)
+    done = finished_sql(planned.asked.shape, [f"({text})" for text in merged], ranked)
     reader, _ = start(cursor, f"WITH {whole.done} AS ({done}) {whole.final}", None, _BATCH_ROWS)
     rows = reader.read_all()
     schema = mark_schema(rows.schema, [kind for _, kind in planned.asked.columns])
@@ -123,43 +127,45 @@ def finish(cursor: Any, planned: Planned, merged: Sequence[str], *, ranked: bool
     return pa.Table.from_arrays(cast_to_marked(rows.columns, schema), schema=pa.schema(fields))
 
 
-def _merged_sql(shelf: Shelf, planned: Planned, number: int) -> str:
+def _merged_sql(shelf: NodeCache, planned: AnswerPlan, number: int) -> str:
     """The merged groups and columns of one need, in its own order."""
     need, sources = planned.asked.shape.needs[number], planned.sources[number]
     slide = planned.view.state.slide
-    parts = [part for source in sources if (part := _part(shelf, need, source, slide)) is not None]
+    parts = [part for source in sources if (part := _source_sql(shelf, need, source, slide)) is not None]
     groups = [f"g{at}" for at in range(len(need.groups))]
     names = {column.key: f"c{at}" for at, column in enumerate(need.columns)}
     signed = any(sign * source.sign < 0 for source in sources for _, sign in source.nodes)
-    kept = [f"{text} AS c{at}" for at, text in enumerate(merges(need.columns, names, " * s" if signed else ""))]
+    kept = [
+        f"{text} AS c{at}" for at, text in enumerate(merge_expressions(need.columns, names, " * s" if signed else ""))
+    ]
     grouped = f" GROUP BY {', '.join(groups)}" if groups else ""
     having = " HAVING sum(n * s) > 0" if signed and groups else ""
     return f"SELECT {', '.join([*groups, *kept])} FROM ({' UNION ALL '.join(parts)}){grouped}{having}"
 
 
-def _part(shelf: Shelf, need: Need, source: Source, slide: int | None) -> str | None:
+def _source_sql(shelf: NodeCache, need: SynopsisNeed, source: SynopsisWindow, slide: int | None) -> str | None:
     """What one synopsis gives to a need."""
     entry = source.entry
     table = shelf.loaded[entry.stream, entry.number]
-    places, names = node_store.group_places(entry, need), node_store.column_names(entry)
+    places, names = node_store.find_group_positions(entry, need), node_store.name_columns(entry)
     assert places is not None
     columns = [f"g{place} AS g{at}" for at, place in enumerate(places)]
     columns += [f"{names[column.key]} AS c{at}" for at, column in enumerate(need.columns)]
-    columns += ["c0 AS n", f"{_sign(source)} AS s"]
+    columns += ["c0 AS n", f"{_sign_sql(source)} AS s"]
     if not table.changed:
-        return _nothing(entry, need, places)
+        return _empty_sql(entry, need, places)
     expired = f" AND x > {slide}" if entry.expiring else ""
-    return f"SELECT {', '.join(columns)} FROM {table.table} WHERE ({_nodes(source)}){expired}"
+    return f"SELECT {', '.join(columns)} FROM {table.table} WHERE ({_nodes_sql(source)}){expired}"
 
 
-def _sign(source: Source) -> str:
+def _sign_sql(source: SynopsisWindow) -> str:
     minus = [node.left for node, sign in source.nodes if sign < 0]
     if not minus:
         return str(source.sign)
     return f"CASE WHEN p = {minus[0]} THEN {-source.sign} ELSE {source.sign} END"
 
 
-def _nodes(source: Source) -> str:
+def _nodes_sql(source: SynopsisWindow) -> str:
     """The rows of a window's nodes."""
     nodes = [node for node, _ in source.nodes]
     if source.entry.kind == kinds.BASIC:
@@ -170,7 +176,7 @@ def _nodes(source: Source) -> str:
     return " OR ".join(f"(l = {level} AND p IN ({', '.join(map(str, lefts))}))" for level, lefts in levels.items())
 
 
-def _nothing(entry: SynopsisEntry, need: Need, places: Sequence[int]) -> str | None:
+def _empty_sql(entry: SynopsisEntry, need: SynopsisNeed, places: Sequence[int]) -> str | None:
     """A synopsis without any row has no table yet."""
     kept = {column.key: column for column in entry.columns}
     columns = [f"CAST(NULL AS {entry.groups[place][2]}) AS g{at}" for at, place in enumerate(places)]

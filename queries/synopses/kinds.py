@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 BASIC, INTERVAL, RUNNING = "basic", "interval", "running"
 KINDS = (BASIC, INTERVAL, RUNNING)
-_PREFIX = -1
+_PREFIX_LEVEL = -1
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class Node:
     @property
     def right(self) -> int:
         """Its last slot."""
-        return self.left if self.level == _PREFIX else self.left + (1 << self.level)
+        return self.left if self.level == _PREFIX_LEVEL else self.left + (1 << self.level)
 
 
 def slot_node(slot: int) -> Node:
@@ -45,10 +45,10 @@ def slot_node(slot: int) -> Node:
 
 def prefix_node(slot: int) -> Node:
     """The node of everything up to a slot."""
-    return Node(_PREFIX, slot)
+    return Node(_PREFIX_LEVEL, slot)
 
 
-def cover(kind: str, slots: int, after: int, upto: int) -> list[tuple[Node, int]]:
+def cover_slots(kind: str, slots: int, after: int, upto: int) -> list[tuple[Node, int]]:
     """The nodes that make up the slots (after, upto], each with its sign; youngest first.
 
     Args:
@@ -70,7 +70,7 @@ def cover(kind: str, slots: int, after: int, upto: int) -> list[tuple[Node, int]
 
 
 @dataclass(frozen=True)
-class Work(Generic[T]):
+class NodeOperations(Generic[T]):
     """How to work on what lies in nodes.
 
     Args:
@@ -84,19 +84,19 @@ class Work(Generic[T]):
     subtract: Callable[[T, T], T | None]
 
 
-def advance(
+def advance_nodes(
     kind: str,
     slots: int,
     previous: int | None,
     slide: int,
     came: Mapping[int, T],
-    work: Work[T],
+    work: NodeOperations[T],
     *,
     rebase: bool = False,
 ) -> dict[Node, T | None]:
     """What a slide changes: nodes with what lies in them now, None where nothing is left.
 
-    Nodes that reach back behind the synopsis are not in the answer; whoever keeps them drops them by `is_behind`.
+    Nodes that reach back behind the synopsis are not in the answer; whoever keeps them drops them by `reaches_behind`.
 
     Args:
         kind: Of the synopsis.
@@ -109,7 +109,7 @@ def advance(
     """
     floor = slide - slots
     known = {slot: value for slot, value in came.items() if slot > floor}
-    change = _Change(work)
+    change = _NodeChanges(work)
     if kind == RUNNING:
         _advance_running(change, slots, previous, slide, known, rebase=rebase)
         return change.changed
@@ -121,15 +121,15 @@ def advance(
     return change.changed
 
 
-def is_behind(node: Node, floor: int) -> bool:
+def reaches_behind(node: Node, floor: int) -> bool:
     """Whether a node reaches back behind the slots after `floor`."""
     return node.left < floor
 
 
-class _Change(Generic[T]):
+class _NodeChanges(Generic[T]):
     """Nodes as a slide changes them."""
 
-    def __init__(self, work: Work[T]) -> None:
+    def __init__(self, work: NodeOperations[T]) -> None:
         self.work = work
         self.changed: dict[Node, T | None] = {}
 
@@ -149,7 +149,7 @@ class _Change(Generic[T]):
 
 
 def _advance_level(
-    change: _Change[T], level: int, floor: int, previous: int | None, slide: int, came: Mapping[int, T]
+    change: _NodeChanges[T], level: int, floor: int, previous: int | None, slide: int, came: Mapping[int, T]
 ) -> None:
     """Nodes of a level that are full now are made of their halves; full ones take in what came late."""
     size = 1 << level
@@ -166,7 +166,7 @@ def _advance_level(
 
 
 def _advance_running(
-    change: _Change[T], slots: int, previous: int | None, slide: int, came: Mapping[int, T], *, rebase: bool
+    change: _NodeChanges[T], slots: int, previous: int | None, slide: int, came: Mapping[int, T], *, rebase: bool
 ) -> None:
     """Every prefix from the oldest slot on; what came late is in all prefixes from its slot on."""
     floor = slide - slots

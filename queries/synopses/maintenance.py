@@ -27,23 +27,23 @@ from windrow.queries.engine.types import quote_name
 from windrow.queries.planner.scan_sql import window_sql
 from windrow.queries.synopses import kinds, node_store, tally
 from windrow.queries.synopses.kinds import Node
-from windrow.queries.synopses.node_store import EXPIRY, SLOT, Worker, fetched
+from windrow.queries.synopses.node_store import EXPIRY, SLOT, NodeMerger, fetch_rows
 from windrow.slide_hooks import Contribution, SlideContext
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 
 LOCK_SECONDS = 60.0
 _NEVER_SLID = -(1 << 60)
-_MOST_SLOTS = 64
+_MAX_SLOTS = 64
 """Rows that came in for more slots than this are grouped by DuckDB, which does it for all of them at once."""
 
 
-Packed = dict[Node, bytes | None]
+PackedNodes = dict[Node, bytes | None]
 """Nodes as bytes; none for those that are empty now."""
 
 
 @dataclass
-class Changed:
+class SynopsisUpdate:
     """One synopsis after a slide."""
 
     entry: SynopsisEntry
@@ -53,33 +53,33 @@ class Changed:
     named: dict[Node, tuple[int, ...]] = field(default_factory=dict)
     """Nodes that are made of tallies which appends have put down, by their spooled files."""
 
-    def packed(self, ordinal: int) -> Packed:
+    def packed(self, ordinal: int) -> PackedNodes:
         """What is put down, before anybody has to wait for it."""
         made = {
-            node: node_store.packed(ordinal, rows) if rows is not None and rows.num_rows else None
+            node: node_store.encode_node(ordinal, rows) if rows is not None and rows.num_rows else None
             for node, rows in self.nodes.items()
         }
-        return made | {node: node_store.naming(ordinal, spools) for node, spools in self.named.items()}
+        return made | {node: node_store.encode_tally_names(ordinal, spools) for node, spools in self.named.items()}
 
-    def commit(self, tables: Tables, packed: Packed) -> None:
+    def commit(self, tables: Tables, packed: PackedNodes) -> None:
         """Put it down."""
         stream, number = self.entry.stream, self.entry.number
         for at in self.behind:
             tables.delete("synopses", at)
         for node, rows in packed.items():
-            at = node_store.node_key(stream, number, node)
+            at = node_store.encode_node_key(stream, number, node)
             if rows is None:
                 tables.delete("synopses", at)
             else:
                 tables.put_raw("synopses", at, rows)
-        tables.put("synopses", node_store.entry_key(stream, number), self.entry)
+        tables.put("synopses", node_store.encode_entry_key(stream, number), self.entry)
 
 
 @dataclass(frozen=True)
-class Followed:
+class SynopsisContribution:
     """What synopses add to a slide's transaction."""
 
-    changed: Sequence[tuple[Changed, Packed]]
+    changed: Sequence[tuple[SynopsisUpdate, PackedNodes]]
     files: Sequence[str] = ()
 
     def commit(self, tables: Tables) -> None:
@@ -92,76 +92,80 @@ class Followed:
 
 
 @contextmanager
-def follow(store: Store, moving: SlideContext) -> Iterator[Contribution | None]:
+def prepare_synopses(store: Store, moving: SlideContext) -> Iterator[Contribution | None]:
     """Prepare the synopses of a stream for a slide that is about to be committed."""
-    kept = store.catalog.read(lambda tables: node_store.entries(tables, moving.entry.id))
+    kept = store.catalog.read(lambda tables: node_store.read_entries(tables, moving.entry.id))
     if not kept:
         yield None
         return
     with ExitStack() as stack:
         opened = cache(lambda: stack.enter_context(instance.open_cursor(store)))
-        adopted, spent = store.catalog.read(lambda tables: _adopted(tables, moving, kept))
-        came = _built(store, opened, moving, [entry for entry in kept if entry.number not in adopted])
+        adopted, spent = store.catalog.read(lambda tables: _adopt_tallies(tables, moving, kept))
+        came = _build_from_rows(store, opened, moving, [entry for entry in kept if entry.number not in adopted])
         for entry in kept:
             if entry.number in adopted:
-                worker = Worker(opened, entry, moving.slide)
+                worker = NodeMerger(opened, entry, moving.slide)
                 merged = adopted[entry.number].merged
-                came[entry.number] = {slot: _one(worker, parts) for slot, parts in merged.items()}
+                came[entry.number] = {slot: _prepare_one(worker, parts) for slot, parts in merged.items()}
         there = store.catalog.read(
-            lambda tables: [_look(tables, entry, moving.slide, came[entry.number]) for entry in kept]
+            lambda tables: [_read_state(tables, entry, moving.slide, came[entry.number]) for entry in kept]
         )
         changed = []
         for entry, known in zip(kept, there, strict=True):
-            each = _advanced(opened, entry, moving.slide, came[entry.number], *known)
+            each = _advance(opened, entry, moving.slide, came[entry.number], *known)
             if entry.number in adopted:
                 each.named = adopted[entry.number].named
                 each.behind += adopted[entry.number].spent
             changed.append(each)
         changed[0].behind += spent
-        yield Followed([(each, each.packed(moving.ordinal)) for each in changed])
+        yield SynopsisContribution([(each, each.packed(moving.ordinal)) for each in changed])
 
 
-def _adopted(
+def _adopt_tallies(
     tables: Tables, moving: SlideContext, kept: Sequence[SynopsisEntry]
-) -> tuple[dict[int, tally.Adopted], list[bytes]]:
+) -> tuple[dict[int, tally.AdoptedTallies], list[bytes]]:
     """What appends have tallied, by the synopsis's number, and tallies that no synopsis uses."""
-    found = {entry.number: tally.adopt(tables, moving, entry) for entry in kept}
+    found = {entry.number: tally.adopt_tallies(tables, moving, entry) for entry in kept}
     rest = [entry for entry in kept if found[entry.number] is None]
-    return {at: each for at, each in found.items() if each is not None}, tally.leftovers(tables, moving, rest)
+    return {at: each for at, each in found.items() if each is not None}, tally.find_leftover_tallies(
+        tables, moving, rest
+    )
 
 
-def _one(worker: Worker, parts: list[pa.Table]) -> pa.Table:
+def _prepare_one(worker: NodeMerger, parts: list[pa.Table]) -> pa.Table:
     return parts[0] if len(parts) == 1 else worker.merge(parts)
 
 
-def _built(
+def _build_from_rows(
     store: Store, opened: Callable[[], Any], moving: SlideContext, kept: Sequence[SynopsisEntry]
 ) -> dict[int, dict[int, pa.Table]]:
     """What came in for synopses, out of the rows: by number and slot."""
     if not kept:
         return {}
     after = moving.entry.definition.model.slot_end(moving.slide - max(entry.slots for entry in kept))
-    plain, rest = _plainly(store, moving, kept, after)
+    plain, rest = _build_without_duckdb(store, moving, kept, after)
     if rest:
-        _offer_rows(store, opened(), moving, rest, after)
+        _register_rows(store, opened(), moving, rest, after)
         for entry in rest:
-            plain[entry.number] = node_store.by_slot(fetched(opened(), node_store.build_sql(entry, "_came")))
+            plain[entry.number] = node_store.split_rows_by_slot(
+                fetch_rows(opened(), node_store.build_sql(entry, "_came"))
+            )
         opened().execute("DROP TABLE IF EXISTS _came")
     return plain
 
 
-def _plainly(
+def _build_without_duckdb(
     store: Store, moving: SlideContext, kept: Sequence[SynopsisEntry], after: int
 ) -> tuple[dict[int, dict[int, pa.Table]], list[SynopsisEntry]]:
     """What came in for the synopses that need no DuckDB, by number and slot, and the synopses that do."""
     definition = moving.entry.definition
     model = definition.model
-    found = zip(kept, tally.recipes_of(kept, definition.schema), strict=True)
+    found = zip(kept, tally.make_build_plans(kept, definition.schema), strict=True)
     recipes = {entry.number: recipe for entry, recipe in found if recipe is not None}
     if not recipes or model.expires is not None:
         return {}, list(kept)
-    selection = _selection(moving.arrived, after, moving.now)
-    slots = _cut_rows(store, selection, model, definition.stored_schema, tally.names(recipes.values()))
+    selection = _select_new_rows(moving.arrived, after, moving.now)
+    slots = _split_by_slot(store, selection, model, definition.stored_schema, tally.list_columns(recipes.values()))
     if slots is None:
         return {}, list(kept)
     # A second thread was tried: passing the interpreter's lock between the short kernels took what it gained.
@@ -173,9 +177,9 @@ def _plainly(
     return tables, [entry for entry in kept if entry.number not in tables]
 
 
-def _cut_rows(
+def _split_by_slot(
     store: Store, selection: Selection, model: RowModel, full: pa.Schema, names: set[str]
-) -> dict[int, tally.Rows] | None:
+) -> dict[int, tally.SlotRows] | None:
     """The rows of a selection by event slot, None if those are too many.
 
     Their times are not even read where all are known to be of one slot.
@@ -188,13 +192,13 @@ def _cut_rows(
     narrow = pa.schema([field for field in full if field.name in (names if one else names | {model.time})])
     rows = read_ranges(ranges, narrow, full, store.reader) if ranges else narrow.empty_table()
     if one:
-        return {ends.pop(): tally.Rows(rows)}
+        return {ends.pop(): tally.SlotRows(rows)}
     if selection.edge:
         rows = selection.bounds.filter(rows, model)
-    return tally.by_slot(rows, model.slots(model.times(rows)[0]), _MOST_SLOTS)
+    return tally.split_slots(rows, model.slots(model.times(rows)[0]), _MAX_SLOTS)
 
 
-def _offer_rows(store: Store, cursor: Any, moving: SlideContext, kept: Sequence[SynopsisEntry], after: int) -> None:
+def _register_rows(store: Store, cursor: Any, moving: SlideContext, kept: Sequence[SynopsisEntry], after: int) -> None:
     """The new rows that can be in a window, with their slots, as a table."""
     definition = moving.entry.definition
     covered: dict[str, int] = {}
@@ -205,7 +209,7 @@ def _offer_rows(store: Store, cursor: Any, moving: SlideContext, kept: Sequence[
     cursor.execute(f"CREATE OR REPLACE TEMP TABLE _came AS {rows}")
 
 
-def _selection(segments: Sequence[Segment], after: int, now: int) -> Selection:
+def _select_new_rows(segments: Sequence[Segment], after: int, now: int) -> Selection:
     upto = max((segment.max_ts for segment in segments), default=now)
     return select_segments(segments, WindowBounds(after, max(upto, now), now))
 
@@ -220,8 +224,8 @@ def _rows_sql(
     torn: set[str],
     kept: Sequence[SynopsisEntry],
 ) -> str:
-    selection = _selection(segments, after, now)
-    wanted = _columns(schema, kept)
+    selection = _select_new_rows(segments, after, now)
+    wanted = _find_columns(schema, kept)
     units = {name: schema.field(name).type.unit for name in (model.time, model.expires) if name is not None}
     columns = [quote_name(name) for name in wanted]
     columns.append(f"{node_store.slot_sql(model, model.time, units[model.time])} AS {SLOT}")
@@ -232,7 +236,7 @@ def _rows_sql(
     return f"SELECT {', '.join(columns)} FROM ({window_sql(store.root, model, narrow, selection, torn)})"
 
 
-def _columns(schema: pa.Schema, kept: Sequence[SynopsisEntry]) -> list[str]:
+def _find_columns(schema: pa.Schema, kept: Sequence[SynopsisEntry]) -> list[str]:
     """The columns that some synopsis names; a name that only seems to be one costs a little, never an answer."""
     text = "\n".join(
         [entry.where for entry in kept]
@@ -242,50 +246,52 @@ def _columns(schema: pa.Schema, kept: Sequence[SynopsisEntry]) -> list[str]:
     return [name for name in schema.names if name.lower() in text or name.lower().replace('"', '""') in text]
 
 
-Known = tuple[Mapping[Node, pa.Table], list[bytes]]
+SynopsisState = tuple[Mapping[Node, pa.Table], list[bytes]]
 """Nodes of a synopsis that a slide may have to read, and keys of what it leaves behind."""
 
 
-def _look(tables: Tables, entry: SynopsisEntry, slide: int, came: Mapping[int, pa.Table]) -> Known:
+def _read_state(tables: Tables, entry: SynopsisEntry, slide: int, came: Mapping[int, pa.Table]) -> SynopsisState:
     """What a slide must know of a synopsis."""
     floor = slide - entry.slots
     if entry.kind == kinds.BASIC:
         wanted = list(map(kinds.slot_node, came))
-        gone = list(takewhile(lambda n: kinds.is_behind(n, floor), (n for n, _ in node_store.nodes(tables, entry))))
+        gone = list(
+            takewhile(lambda n: kinds.reaches_behind(n, floor), (n for n, _ in node_store.list_nodes(tables, entry)))
+        )
     else:
-        known = [node for node, _ in node_store.nodes(tables, entry)]
-        reads, rebase = _reads(entry, slide, came), _rebases(entry, slide)
+        known = [node for node, _ in node_store.list_nodes(tables, entry)]
+        reads, rebase = _nodes_to_read(entry, slide, came), _must_rebase(entry, slide)
         wanted = [node for node in known if rebase or reads(node)]
-        gone = [node for node in known if kinds.is_behind(node, floor)]
-    found = {node: node_store.fetch(tables, entry, node) for node in wanted}
-    left = [at for node in gone for at in node_store.places_of(tables, entry, node)]
+        gone = [node for node in known if kinds.reaches_behind(node, floor)]
+    found = {node: node_store.read_node(tables, entry, node) for node in wanted}
+    left = [at for node in gone for at in node_store.find_node_keys(tables, entry, node)]
     if entry.kind == kinds.BASIC:  # what comes into a node is put down in its place, and tallies that it named go
-        left += [at for node in wanted for at in node_store.places_of(tables, entry, node)[1:]]
+        left += [at for node in wanted for at in node_store.find_node_keys(tables, entry, node)[1:]]
     return {node: kept.table() for node, kept in found.items() if kept is not None}, left
 
 
-def _rebases(entry: SynopsisEntry, slide: int) -> bool:
+def _must_rebase(entry: SynopsisEntry, slide: int) -> bool:
     """Whether running sums are counted anew with a slide."""
     return entry.kind == kinds.RUNNING and slide - entry.rebased >= entry.slots
 
 
-def _advanced(
+def _advance(
     opened: Callable[[], Any],
     entry: SynopsisEntry,
     slide: int,
     came: Mapping[int, pa.Table],
     there: Mapping[Node, pa.Table],
     gone: list[bytes],
-) -> Changed:
+) -> SynopsisUpdate:
     """A synopsis after a slide, with what came in by slot and what is known of it."""
-    rebase = _rebases(entry, slide)
-    worker = Worker(opened, entry, slide)
-    nodes = kinds.advance(entry.kind, entry.slots, entry.slide, slide, came, worker.work(there), rebase=rebase)
+    rebase = _must_rebase(entry, slide)
+    worker = NodeMerger(opened, entry, slide)
+    nodes = kinds.advance_nodes(entry.kind, entry.slots, entry.slide, slide, came, worker.work(there), rebase=rebase)
     moved = replace(entry, slide=slide, floor=slide - entry.slots, rebased=slide if rebase else entry.rebased)
-    return Changed(moved, nodes, gone)
+    return SynopsisUpdate(moved, nodes, gone)
 
 
-def _reads(entry: SynopsisEntry, slide: int, came: Mapping[int, pa.Table]) -> Any:
+def _nodes_to_read(entry: SynopsisEntry, slide: int, came: Mapping[int, pa.Table]) -> Any:
     """Which nodes a slide may have to read."""
     slots = set(came)
     previous = _NEVER_SLID if entry.slide is None else entry.slide
@@ -323,13 +329,13 @@ def stream_lock(store: Store, stream: int, name: str, timeout: float = LOCK_SECO
             yield
 
 
-Choose = Callable[[SynopsisEntry, float, float], SynopsisEntry]
+ChooseKind = Callable[[SynopsisEntry, float, float], SynopsisEntry]
 """Gives a synopsis its kind, knowing how many groups a slot and the whole window have."""
 
 
-def backfill(
-    store: Store, snapshot: Snapshot, stream: str, wanted: Sequence[SynopsisEntry], choose: Choose | None = None
-) -> list[Changed]:
+def fill_synopses(
+    store: Store, snapshot: Snapshot, stream: str, wanted: Sequence[SynopsisEntry], choose: ChooseKind | None = None
+) -> list[SynopsisUpdate]:
     """New synopses out of the stored window; the caller holds the stream's lock, and the snapshot was taken under it.
 
     Args:
@@ -342,37 +348,37 @@ def backfill(
     view = snapshot.view(stream)
     slide = view.state.slide
     if slide is None:
-        return [Changed(replace(entry, slide=None, floor=_NEVER_SLID), {}) for entry in wanted]
+        return [SynopsisUpdate(replace(entry, slide=None, floor=_NEVER_SLID), {}) for entry in wanted]
     with instance.open_cursor(store) as cursor:
-        return [_filled(store, cursor, view, slide, entry, choose) for entry in wanted]
+        return [_fill_one(store, cursor, view, slide, entry, choose) for entry in wanted]
 
 
-def _filled(
-    store: Store, cursor: Any, view: StreamSnapshot, slide: int, entry: SynopsisEntry, choose: Choose | None
-) -> Changed:
+def _fill_one(
+    store: Store, cursor: Any, view: StreamSnapshot, slide: int, entry: SynopsisEntry, choose: ChooseKind | None
+) -> SynopsisUpdate:
     model = view.entry.definition.model
     after = model.slot_end(slide - entry.slots)
     rows = _rows_sql(
         store, model, view.schema, view.segments, after, model.slot_end(slide), set(view.state.torn), [entry]
     )
-    built = fetched(cursor, node_store.build_sql(entry, f"({rows})"))
-    came = node_store.by_slot(built)
+    built = fetch_rows(cursor, node_store.build_sql(entry, f"({rows})"))
+    came = node_store.split_rows_by_slot(built)
     if choose is not None and built.num_rows:
-        entry = choose(entry, built.num_rows / len(came), _distinct(cursor, entry, built))
+        entry = choose(entry, built.num_rows / len(came), _count_groups(cursor, entry, built))
     fresh = replace(entry, slide=None, rebased=slide)
-    return _advanced(lambda: cursor, fresh, slide, came, {}, [])
+    return _advance(lambda: cursor, fresh, slide, came, {}, [])
 
 
-def rebuilt(
+def rebuild_nodes(
     store: Store, cursor: Any, view: StreamSnapshot, slide: int, entry: SynopsisEntry
 ) -> dict[Node, pa.Table | None]:
     """The nodes of a synopsis as the stored rows say."""
-    return _filled(store, cursor, view, slide, replace(entry, slide=None), None).nodes
+    return _fill_one(store, cursor, view, slide, replace(entry, slide=None), None).nodes
 
 
-def _distinct(cursor: Any, entry: SynopsisEntry, built: pa.Table) -> float:
+def _count_groups(cursor: Any, entry: SynopsisEntry, built: pa.Table) -> float:
     """How many groups there are in all slots together."""
-    names = node_store.names_of(entry)
+    names = node_store.list_group_names(entry)
     if not names:
         return 1.0
     cursor.register("_built", built)
@@ -380,16 +386,16 @@ def _distinct(cursor: Any, entry: SynopsisEntry, built: pa.Table) -> float:
     return float(rows[0][0])
 
 
-def commit(store: Store, ordinal: int, new: Sequence[Changed], gone: Sequence[SynopsisEntry]) -> None:
+def commit_synopses(store: Store, ordinal: int, new: Sequence[SynopsisUpdate], gone: Sequence[SynopsisEntry]) -> None:
     """Put new synopses down and forget others, in one transaction."""
     with store.catalog.write() as tables:
         for entry in gone:
-            node_store.drop(tables, entry)
+            node_store.drop_synopsis(tables, entry)
         for changed in new:
             changed.commit(tables, changed.packed(ordinal))
 
 
-def allocate(store: Store, count: int) -> int:
+def allocate_numbers(store: Store, count: int) -> int:
     """Numbers for new synopses; gives the first. Numbers are never used twice."""
     with store.catalog.write() as tables:
         return tables.allocate("synopses", count) + 1

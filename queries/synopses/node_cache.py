@@ -19,19 +19,19 @@ from windrow.catalog.records import SynopsisEntry
 from windrow.queries.engine import instance
 from windrow.queries.engine.fork_safety import forget_after_fork
 from windrow.queries.synopses import kinds, node_store
-from windrow.queries.synopses.array_engine import Numbering, Pass
+from windrow.queries.synopses.array_engine import ArraySynopsis, GroupNumbering
 from windrow.queries.synopses.kinds import Node
-from windrow.queries.synopses.node_store import Kept
+from windrow.queries.synopses.node_store import StoredNode
 from windrow.snapshot import StreamSnapshot
 from windrow.store import Store
 
 _guard = threading.Lock()
-_shelves: dict[tuple[int, str], "Shelf"] = {}
+_shelves: dict[tuple[int, str], "NodeCache"] = {}
 forget_after_fork(_shelves, _guard)
 
 
 @dataclass
-class Loaded:
+class LoadedSynopsis:
     """A synopsis in memory."""
 
     entry: SynopsisEntry
@@ -41,7 +41,7 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class Seen:
+class CatalogSynopses:
     """What the catalog held of a stream's synopses at one instant."""
 
     entries: tuple[SynopsisEntry, ...]
@@ -72,32 +72,34 @@ class Seen:
             return None
         if entry.kind == kinds.BASIC:  # every window is the beginning of the longest one
             if entry.number not in self._reaches:
-                nodes = kinds.cover(entry.kind, entry.slots, slide - entry.slots, slide)
+                nodes = kinds.cover_slots(entry.kind, entry.slots, slide - entry.slots, slide)
                 self._reaches[entry.number] = tuple(takewhile(lambda node: self._holds(entry, view, node[0]), nodes))
             reach = self._reaches[entry.number]
             return reach[:slots] if slots <= len(reach) else None
-        own = tuple(kinds.cover(entry.kind, entry.slots, slide - slots, slide))
+        own = tuple(kinds.cover_slots(entry.kind, entry.slots, slide - slots, slide))
         return own if all(self._holds(entry, view, node) for node, _ in own) else None
 
     def _holds(self, entry: SynopsisEntry, view: StreamSnapshot, node: Node) -> bool:
         return node.left >= entry.floor and self.changed[entry.number].get(node, 0) <= view.state.ordinal
 
 
-class Shelf:
+class NodeCache:
     """The synopses of one warehouse that this process has read."""
 
     def __init__(self, store: Store) -> None:
         self.instance: duckdb.DuckDBPyConnection = instance.open_locked_instance(store.root, threads=1)
         self.lock = threading.RLock()
-        self.loaded: dict[tuple[int, int], Loaded] = {}
-        self.passes: dict[tuple[int, int], Pass] = {}
+        self.loaded: dict[tuple[int, int], LoadedSynopsis] = {}
+        self.passes: dict[tuple[int, int], ArraySynopsis] = {}
 
-    def look(self, store: Store, view: StreamSnapshot) -> Seen:
+    def look(self, store: Store, view: StreamSnapshot) -> CatalogSynopses:
         """What there is, without its rows."""
 
-        def read(tables: Tables) -> Seen:
-            found = node_store.entries(tables, view.entry.id)
-            return Seen(tuple(found), {entry.number: dict(node_store.nodes(tables, entry)) for entry in found})
+        def read(tables: Tables) -> CatalogSynopses:
+            found = node_store.read_entries(tables, view.entry.id)
+            return CatalogSynopses(
+                tuple(found), {entry.number: dict(node_store.list_nodes(tables, entry)) for entry in found}
+            )
 
         return store.catalog.read(read)
 
@@ -111,7 +113,7 @@ class Shelf:
 
     def load(
         self, store: Store, entry: SynopsisEntry, there: Mapping[Node, int], wanted: Iterable[Node]
-    ) -> Loaded | None:
+    ) -> LoadedSynopsis | None:
         """Bring nodes of a synopsis into memory; None if one has been changed again meanwhile.
 
         Args:
@@ -122,13 +124,13 @@ class Shelf:
         """
         loaded = self.loaded.get((entry.stream, entry.number))
         if loaded is None:
-            loaded = self.loaded[entry.stream, entry.number] = Loaded(entry, f"s{entry.stream}_{entry.number}")
+            loaded = self.loaded[entry.stream, entry.number] = LoadedSynopsis(entry, f"s{entry.stream}_{entry.number}")
         loaded.entry = entry
         stale = [node for node, changed in loaded.changed.items() if there.get(node) != changed]
         missing = [node for node in wanted if node in there and loaded.changed.get(node) != there[node]]
 
-        def read(tables: Tables) -> dict[Node, Kept | None]:
-            return {node: node_store.fetch(tables, entry, node) for node in missing}
+        def read(tables: Tables) -> dict[Node, StoredNode | None]:
+            return {node: node_store.read_node(tables, entry, node) for node in missing}
 
         found = store.catalog.read(read) if missing else {}
         if any(kept is None or kept.changed != there[node] for node, kept in found.items()):
@@ -139,15 +141,15 @@ class Shelf:
 
     def passed(
         self, store: Store, entry: SynopsisEntry, there: Mapping[Node, int], wanted: Iterable[Node]
-    ) -> Pass | None:
+    ) -> ArraySynopsis | None:
         """The same as arrays, for one pass over all windows."""
         at = entry.stream, entry.number
         found = self.passes.get(at)
         if found is None:
-            found = self.passes[at] = Pass(entry, Numbering(len(entry.groups)))
+            found = self.passes[at] = ArraySynopsis(entry, GroupNumbering(len(entry.groups)))
         return found if found.load(store, there, wanted) else None
 
-    def _remove(self, loaded: Loaded, stale: Sequence[Node]) -> None:
+    def _remove(self, loaded: LoadedSynopsis, stale: Sequence[Node]) -> None:
         """Let go of nodes that were changed or are gone."""
         for level in {node.level for node in stale}:
             lefts = ", ".join(str(node.left) for node in stale if node.level == level)
@@ -155,11 +157,13 @@ class Shelf:
         for node in stale:
             del loaded.changed[node]
 
-    def _put(self, loaded: Loaded, fresh: Mapping[Node, Kept]) -> None:
+    def _put(self, loaded: LoadedSynopsis, fresh: Mapping[Node, StoredNode]) -> None:
         """Add nodes to the table."""
         if not fresh:
             return
-        self.instance.register("_fresh", node_store.joined([_numbered(k.table(), node) for node, k in fresh.items()]))
+        self.instance.register(
+            "_fresh", node_store.concat_rows([_with_position(k.table(), node) for node, k in fresh.items()])
+        )
         columns = f"SELECT l, p, {node_store.columns_sql(loaded.entry)} FROM _fresh"
         if loaded.changed:
             self.instance.execute(f"INSERT INTO {loaded.table} {columns}")
@@ -169,23 +173,23 @@ class Shelf:
         loaded.changed.update({node: kept.changed for node, kept in fresh.items()})
 
 
-def _numbered(rows: pa.Table, node: Node) -> pa.Table:
+def _with_position(rows: pa.Table, node: Node) -> pa.Table:
     """A node's rows with its level and place."""
     count = rows.num_rows
     level, left = (pa.repeat(pa.scalar(value, pa.int64()), count) for value in (node.level, node.left))
     return pa.table([level, left, *rows.columns], names=["l", "p", *rows.column_names])
 
 
-def shelf_of(store: Store) -> Shelf:
+def node_cache_of(store: Store) -> NodeCache:
     """The shelf of a warehouse in this process."""
     # A folder that was removed and made again under its name is another warehouse.
     at = os.getpid(), f"{store.root} {store.catalog.folder.stat().st_ino}"
     with _guard:
         if at not in _shelves:
-            _shelves[at] = Shelf(store)
+            _shelves[at] = NodeCache(store)
         return _shelves[at]
 
 
-def cursor_of(shelf: Shelf) -> Any:
+def open_node_cursor(shelf: NodeCache) -> Any:
     """A connection of its own to the tables of a shelf."""
     return shelf.instance.cursor()

@@ -21,23 +21,23 @@ from windrow.queries.engine import arrow_ipc, python_values
 from windrow.queries.engine.arrow_source import run_streaming
 from windrow.queries.engine.types import quote_name
 from windrow.queries.synopses import kinds
-from windrow.queries.synopses.decompose import ROW
+from windrow.queries.synopses.decompose import ROW_ALIAS
 from windrow.queries.synopses.kinds import Node
-from windrow.queries.synopses.partial_aggregates import ROWS, Need, as_state, merges
+from windrow.queries.synopses.partial_aggregates import ROWS, SynopsisNeed, merge_expressions, state_sql
 
 SLOT, EXPIRY = "_windrow_slot", "_windrow_x"
 _HEAD = struct.Struct("<q")
-_NAMED = b"tallies:"
+_TALLIES_PREFIX = b"tallies:"
 """Before the numbers of the spooled files whose tallies a node is made of; an Arrow stream begins with 255."""
 _COLUMNS = b"columns"
 """Where a node's schema says which of the written columns each of its own is."""
 _BATCH_ROWS = 1 << 17
-_FAR = 1 << 40
+_KEY_OFFSET = 1 << 40
 """Slots and times before 1970 are counted from so far back that division need not know of signs."""
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredNode:
     """A node as it lies in the catalog."""
 
     changed: int
@@ -47,11 +47,11 @@ class Kept:
 
     def table(self) -> pa.Table:
         """Its rows; a group that is in several tallies is there several times."""
-        tables = [table_of(body) for body in self.bodies]
-        return tables[0] if len(tables) == 1 else joined(tables)
+        tables = [decode_rows(body) for body in self.bodies]
+        return tables[0] if len(tables) == 1 else concat_rows(tables)
 
 
-def table_of(packed: bytes) -> pa.Table:
+def decode_rows(packed: bytes) -> pa.Table:
     """The rows that `body` was given."""
     rows = pa.ipc.open_stream(pa.py_buffer(packed)).read_all()
     told = (rows.schema.metadata or {}).get(_COLUMNS)
@@ -61,12 +61,12 @@ def table_of(packed: bytes) -> pa.Table:
     return pa.table([rows.column(int(place)) for place in places], names=list(names))
 
 
-def fetched(cursor: Any, sql: str) -> pa.Table:
+def fetch_rows(cursor: Any, sql: str) -> pa.Table:
     """The rows of a query; asked once, where DuckDB's relations would bind it twice."""
     return run_streaming(cursor, sql, None, _BATCH_ROWS)[0].read_all()
 
 
-def joined(parts: Sequence[pa.Table]) -> pa.Table:
+def concat_rows(parts: Sequence[pa.Table]) -> pa.Table:
     """Rows of several nodes, each of which has its numbers as narrow as they fit."""
     return pa.concat_tables(parts, promote_options="permissive")
 
@@ -74,47 +74,47 @@ def joined(parts: Sequence[pa.Table]) -> pa.Table:
 # -- in the catalog --------------------------------------------------------------------------------------------------
 
 
-def entry_key(stream: int, number: int) -> bytes:
+def encode_entry_key(stream: int, number: int) -> bytes:
     """Where a synopsis is described."""
     return catalog_key(stream, "d", number)
 
 
-def node_key(stream: int, number: int, node: Node) -> bytes:
+def encode_node_key(stream: int, number: int, node: Node) -> bytes:
     """Where a node lies."""
     return catalog_key(stream, "n", number, node.level, node.left)
 
 
-def entries(tables: Tables, stream: int) -> list[SynopsisEntry]:
+def read_entries(tables: Tables, stream: int) -> list[SynopsisEntry]:
     """The synopses of a stream."""
     return [record for _, record in tables.items("synopses", catalog_key(stream, "d"))]
 
 
-def nodes(tables: Tables, entry: SynopsisEntry) -> Iterator[tuple[Node, int]]:
+def list_nodes(tables: Tables, entry: SynopsisEntry) -> Iterator[tuple[Node, int]]:
     """The nodes of a synopsis and when each was last changed."""
     for at, raw in tables.raw_items("synopses", catalog_key(entry.stream, "n", entry.number)):
         yield Node(decode_last_int(at[:-8]), decode_last_int(at)), _HEAD.unpack_from(raw)[0]
 
 
-def fetch(tables: Tables, entry: SynopsisEntry, node: Node) -> Kept | None:
+def read_node(tables: Tables, entry: SynopsisEntry, node: Node) -> StoredNode | None:
     """A node."""
-    raw = tables.raw("synopses", node_key(entry.stream, entry.number, node))
+    raw = tables.raw("synopses", encode_node_key(entry.stream, entry.number, node))
     if raw is None:
         return None
-    named = [bytes(tables.raw("synopses", at)) for at in _tallies(entry, node, raw)]
-    return Kept(_HEAD.unpack_from(raw)[0], tuple(named) or (bytes(raw[_HEAD.size :]),))
+    named = [bytes(tables.raw("synopses", at)) for at in _decode_tally_names(entry, node, raw)]
+    return StoredNode(_HEAD.unpack_from(raw)[0], tuple(named) or (bytes(raw[_HEAD.size :]),))
 
 
-def is_there(tables: Tables, entry: SynopsisEntry, node: Node) -> bool:
+def node_exists(tables: Tables, entry: SynopsisEntry, node: Node) -> bool:
     """Whether anything lies in a node."""
-    return tables.raw("synopses", node_key(entry.stream, entry.number, node)) is not None
+    return tables.raw("synopses", encode_node_key(entry.stream, entry.number, node)) is not None
 
 
-def tally_key(stream: int, number: int, spool: int, slot: int) -> bytes:
+def encode_tally_key(stream: int, number: int, spool: int, slot: int) -> bytes:
     """Where the tally of a spooled file's rows of one slot lies, before and after a node names it."""
     return catalog_key(stream, "t", number, spool, slot)
 
 
-def tallied_slots(tables: Tables, entry: SynopsisEntry, spool: int) -> list[int]:
+def find_tallied_slots(tables: Tables, entry: SynopsisEntry, spool: int) -> list[int]:
     """The slots of a spooled file, if an append has tallied its rows for a synopsis."""
     return [
         decode_last_int(at)
@@ -122,33 +122,33 @@ def tallied_slots(tables: Tables, entry: SynopsisEntry, spool: int) -> list[int]
     ]
 
 
-def naming(changed: int, spools: Sequence[int]) -> bytes:
+def encode_tally_names(changed: int, spools: Sequence[int]) -> bytes:
     """A node as bytes that is made of tallies."""
-    return b"".join((_HEAD.pack(changed), _NAMED, *map(_HEAD.pack, spools)))
+    return b"".join((_HEAD.pack(changed), _TALLIES_PREFIX, *map(_HEAD.pack, spools)))
 
 
-def _tallies(entry: SynopsisEntry, node: Node, raw: Any) -> list[bytes]:
+def _decode_tally_names(entry: SynopsisEntry, node: Node, raw: Any) -> list[bytes]:
     """Where the tallies lie that a node is made of."""
-    start = _HEAD.size + len(_NAMED)
-    if bytes(raw[_HEAD.size : start]) != _NAMED:
+    start = _HEAD.size + len(_TALLIES_PREFIX)
+    if bytes(raw[_HEAD.size : start]) != _TALLIES_PREFIX:
         return []
     spools = [spool for (spool,) in _HEAD.iter_unpack(bytes(raw[start:]))]
-    return [tally_key(entry.stream, entry.number, spool, node.right) for spool in spools]
+    return [encode_tally_key(entry.stream, entry.number, spool, node.right) for spool in spools]
 
 
-def places_of(tables: Tables, entry: SynopsisEntry, node: Node) -> list[bytes]:
+def find_node_keys(tables: Tables, entry: SynopsisEntry, node: Node) -> list[bytes]:
     """All keys under which a node lies: its own, and those of the tallies that it names."""
-    at = node_key(entry.stream, entry.number, node)
+    at = encode_node_key(entry.stream, entry.number, node)
     raw = tables.raw("synopses", at)
-    return [] if raw is None else [at, *_tallies(entry, node, raw)]
+    return [] if raw is None else [at, *_decode_tally_names(entry, node, raw)]
 
 
-def packed(changed: int, rows: pa.Table) -> bytes:
+def encode_node(changed: int, rows: pa.Table) -> bytes:
     """A node as bytes."""
-    return body(rows, _HEAD.pack(changed))
+    return encode_rows(rows, _HEAD.pack(changed))
 
 
-def body(rows: pa.Table, before: bytes = b"") -> bytes:
+def encode_rows(rows: pa.Table, before: bytes = b"") -> bytes:
     """Kept values as bytes: numbers that are one array, as counts are where nothing is null, are written once."""
     written = arrow_ipc.as_single_batch(rows)
     if written is None:
@@ -174,9 +174,9 @@ def body(rows: pa.Table, before: bytes = b"") -> bytes:
     return arrow_ipc.encode_batch(written, before=before, schema=schema)
 
 
-def drop(tables: Tables, entry: SynopsisEntry) -> None:
+def drop_synopsis(tables: Tables, entry: SynopsisEntry) -> None:
     """Forget a synopsis."""
-    tables.delete("synopses", entry_key(entry.stream, entry.number))
+    tables.delete("synopses", encode_entry_key(entry.stream, entry.number))
     for what in ("n", "t"):
         tables.delete_prefix("synopses", catalog_key(entry.stream, what, entry.number))
 
@@ -184,29 +184,31 @@ def drop(tables: Tables, entry: SynopsisEntry) -> None:
 # -- what meets a need -----------------------------------------------------------------------------------------------
 
 
-def columns_for(wanted: Sequence[SynopsisColumn]) -> tuple[SynopsisColumn, ...]:
+def choose_columns(wanted: Sequence[SynopsisColumn]) -> tuple[SynopsisColumn, ...]:
     """What a synopsis keeps so that every wanted column is there: each once, the number of rows first."""
     return tuple({column.key: column for column in (ROWS, *wanted)}.values())
 
 
-def meets(entry: SynopsisEntry, need: Need) -> bool:
+def covers_need(entry: SynopsisEntry, need: SynopsisNeed) -> bool:
     """Whether a synopsis of the same rows has all groups and columns of a need."""
-    return group_places(entry, need) is not None and {c.key for c in need.columns} <= {c.key for c in entry.columns}
+    return find_group_positions(entry, need) is not None and {c.key for c in need.columns} <= {
+        c.key for c in entry.columns
+    }
 
 
-def group_places(entry: SynopsisEntry, need: Need) -> list[int] | None:
+def find_group_positions(entry: SynopsisEntry, need: SynopsisNeed) -> list[int] | None:
     """Which of the synopsis's groups each group of a need is; None if they are not the same."""
     own = [found[1] for found in entry.groups]
     asked = [group.key for group in need.groups]
     return [own.index(each) for each in asked] if sorted(own) == sorted(asked) else None
 
 
-def column_names(entry: SynopsisEntry) -> dict[str, str]:
+def name_columns(entry: SynopsisEntry) -> dict[str, str]:
     """The name of each kept column by its key."""
     return {column.key: f"c{at}" for at, column in enumerate(entry.columns)}
 
 
-def names_of(entry: SynopsisEntry) -> list[str]:
+def list_group_names(entry: SynopsisEntry) -> list[str]:
     """The names of all columns of a node that are grouped by."""
     return [*(["x"] if entry.expiring else []), *(f"g{at}" for at in range(len(entry.groups)))]
 
@@ -218,7 +220,7 @@ def slot_sql(model: RowModel, column: str, unit: str) -> str:
     """The slot of a time, in SQL."""
     times = f"epoch_us({quote_name(column)})"
     if unit == "ns":
-        times = f"((epoch_ns({quote_name(column)}) + {_FAR * 1_000_000} + 999) // 1000 - {_FAR * 1000})"
+        times = f"((epoch_ns({quote_name(column)}) + {_KEY_OFFSET * 1_000_000} + 999) // 1000 - {_KEY_OFFSET * 1000})"
     delta, far = model.delta, -(-(1 << 58) // model.delta)
     return f"(({times} - {model.origin} + {far * delta + delta - 1}) // {delta} - {far})"
 
@@ -235,7 +237,7 @@ def build_sql(entry: SynopsisEntry, rows: str) -> str:
             kept.append(f"CAST({column.build} AS {column.type}) AS c{at}")
     where = f" WHERE {entry.where}\n" if entry.where else ""
     positions = ", ".join(str(at + 1) for at in range(len(by)))
-    return f"SELECT {', '.join([*by, *kept])} FROM {rows} AS {ROW}{where} GROUP BY {positions}"
+    return f"SELECT {', '.join([*by, *kept])} FROM {rows} AS {ROW_ALIAS}{where} GROUP BY {positions}"
 
 
 def columns_sql(entry: SynopsisEntry) -> str:
@@ -244,7 +246,7 @@ def columns_sql(entry: SynopsisEntry) -> str:
     told += [f"CAST(g{at} AS {kind}) AS g{at}" for at, (_, _, kind) in enumerate(entry.groups)]
     for at, column in enumerate(entry.columns):
         if column.state is not None:
-            told.append(f"{as_state(f'c{at}', column.state)} AS c{at}")
+            told.append(f"{state_sql(f'c{at}', column.state)} AS c{at}")
         else:
             told.append(f"CAST(c{at} AS {column.type}) AS c{at}")
     return ", ".join(told)
@@ -252,9 +254,9 @@ def columns_sql(entry: SynopsisEntry) -> str:
 
 def merge_sql(entry: SynopsisEntry, rows: str, slide: int, *, signed: bool = False) -> str:
     """One node of the rows of several; with signs, what some add and others take away."""
-    by = names_of(entry)
+    by = list_group_names(entry)
     sign = " * s" if signed else ""
-    merged = merges(entry.columns, column_names(entry), sign)
+    merged = merge_expressions(entry.columns, name_columns(entry), sign)
     kept = [f"{text} AS c{at}" for at, text in enumerate(merged)]
     where = f" WHERE x > {slide}" if entry.expiring else ""
     grouped = f" GROUP BY {', '.join(by)}" if by else ""
@@ -262,7 +264,7 @@ def merge_sql(entry: SynopsisEntry, rows: str, slide: int, *, signed: bool = Fal
     return f"SELECT {', '.join([*by, *kept])} FROM ({rows}){where}{grouped}{having}"
 
 
-class Worker:
+class NodeMerger:
     """Merges nodes of one synopsis with a DuckDB cursor.
 
     Args:
@@ -281,9 +283,9 @@ class Worker:
 
     def merge(self, parts: list[pa.Table]) -> pa.Table:
         """One node of several."""
-        self.cursor.register("_parts", joined(parts))
+        self.cursor.register("_parts", concat_rows(parts))
         source = f"SELECT {columns_sql(self.entry)} FROM _parts"
-        return fetched(self.cursor, merge_sql(self.entry, source, self.slide))
+        return fetch_rows(self.cursor, merge_sql(self.entry, source, self.slide))
 
     def subtract(self, whole: pa.Table, part: pa.Table) -> pa.Table | None:
         """What is left of a node without another."""
@@ -291,22 +293,24 @@ class Worker:
         self.cursor.register("_less", part)
         columns = columns_sql(self.entry)
         source = f"SELECT {columns}, 1 AS s FROM _parts UNION ALL SELECT {columns}, -1 FROM _less"
-        left = fetched(self.cursor, merge_sql(self.entry, source, self.slide, signed=True))
+        left = fetch_rows(self.cursor, merge_sql(self.entry, source, self.slide, signed=True))
         return left if left.num_rows else None
 
     def equal(self, one: pa.Table | None, other: pa.Table | None) -> bool:
         """Whether two nodes give the same, but for how floats are rounded; expired rows do not count."""
         first, second = self._told(one), self._told(other)
-        return len(first) == len(second) and all(map(_nearly, first, second))
+        return len(first) == len(second) and all(map(_is_nearly, first, second))
 
     def _told(self, rows: pa.Table | None) -> list[tuple[Any, ...]]:
         """What a node says of each group, in one order."""
         if rows is None:
             return []
         self.cursor.register("_parts", rows)
-        by = names_of(self.entry)
+        by = list_group_names(self.entry)
         kept = []
-        for column, text in zip(self.entry.columns, merges(self.entry.columns, column_names(self.entry)), strict=True):
+        for column, text in zip(
+            self.entry.columns, merge_expressions(self.entry.columns, name_columns(self.entry)), strict=True
+        ):
             # A sum of nothing is null, and 0 where something was taken out again; the count beside it tells which.
             kept.append(
                 f"finalize({text})" if column.state else f"coalesce({text}, 0)" if column.merge == "sum" else text
@@ -314,38 +318,38 @@ class Worker:
         where = f" WHERE x > {self.slide}" if self.entry.expiring else ""
         grouped = f" GROUP BY {', '.join(by)}" if by else " HAVING count(*) > 0"
         source = f"SELECT {columns_sql(self.entry)} FROM _parts"
-        found = fetched(self.cursor, f"SELECT {', '.join([*by, *kept])} FROM ({source}){where}{grouped}")
+        found = fetch_rows(self.cursor, f"SELECT {', '.join([*by, *kept])} FROM ({source}){where}{grouped}")
         columns = zip(found.columns, found.schema, strict=True)
         values = (python_values.to_python_values(column.combine_chunks(), field) for column, field in columns)
         told = list(zip(*values, strict=True))
-        return sorted(told, key=lambda row: repr(_unsigned(row[: len(by)])))
+        return sorted(told, key=lambda row: repr(_without_zero_sign(row[: len(by)])))
 
-    def work(self, there: Mapping[Node, pa.Table]) -> kinds.Work[pa.Table]:
-        """For `kinds.advance`, over nodes that were fetched."""
-        return kinds.Work(there.get, self.merge, self.subtract)
+    def work(self, there: Mapping[Node, pa.Table]) -> kinds.NodeOperations[pa.Table]:
+        """For `kinds.advance_nodes`, over nodes that were fetched."""
+        return kinds.NodeOperations(there.get, self.merge, self.subtract)
 
 
-def _unsigned(value: Any) -> Any:
+def _without_zero_sign(value: Any) -> Any:
     """A value in which nothing has no sign, since a group may be known by either."""
     if isinstance(value, dict):
-        return {key: _unsigned(inner) for key, inner in value.items()}
+        return {key: _without_zero_sign(inner) for key, inner in value.items()}
     if isinstance(value, tuple | list):
-        return [_unsigned(inner) for inner in value]
+        return [_without_zero_sign(inner) for inner in value]
     return value + 0.0 if isinstance(value, float) else value
 
 
-def _nearly(one: Any, other: Any) -> bool:
+def _is_nearly(one: Any, other: Any) -> bool:
     if isinstance(one, float) and isinstance(other, float):
         same = one == other or (math.isnan(one) and math.isnan(other))
         return same or math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
     if isinstance(one, tuple | list) and isinstance(other, tuple | list):
-        return len(one) == len(other) and all(map(_nearly, one, other))
+        return len(one) == len(other) and all(map(_is_nearly, one, other))
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_nearly(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(_is_nearly(one[key], other[key]) for key in one)
     return bool(one == other)
 
 
-def by_slot(rows: pa.Table) -> dict[int, pa.Table]:
+def split_rows_by_slot(rows: pa.Table) -> dict[int, pa.Table]:
     """What came in, cut by its column `slot`."""
     if not rows.num_rows:
         return {}

@@ -14,7 +14,7 @@ import duckdb
 from windrow.catalog.records import StateCall, SynopsisColumn
 from windrow.queries.engine.types import survives_arrow
 from windrow.queries.sql.split_aggregate import MERGEABLE_AGGREGATES, CannotSplitError
-from windrow.queries.synopses.decompose import Call, Decomposed, Expression
+from windrow.queries.synopses.decompose import AggregateCall, DecomposedStatement, Expression
 
 _SAME = {"min", "max", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor", "product"}
 _COUNTS = {"count", "count_star"}
@@ -38,7 +38,7 @@ ROWS = SynopsisColumn(key="rows", build="count(*)", merge="sum", type="BIGINT")
 
 
 @dataclass(frozen=True)
-class Need:
+class SynopsisNeed:
     """What a statement needs of one synopsis."""
 
     where: Expression | None
@@ -57,7 +57,7 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Finish:
+class FinalExpression:
     """How an aggregate comes out of a need's merged columns."""
 
     need: int
@@ -69,18 +69,18 @@ class Finish:
 
 
 @dataclass(frozen=True)
-class Shape:
+class StatementNeeds:
     """A statement with everything that must be known to answer it from synopses."""
 
-    decomposed: Decomposed
-    needs: tuple[Need, ...]
-    finishes: tuple[Finish, ...]
+    decomposed: DecomposedStatement
+    needs: tuple[SynopsisNeed, ...]
+    finishes: tuple[FinalExpression, ...]
 
 
-class _Needs:
+class _NeedCollector:
     """The needs of one statement while its aggregates are looked at."""
 
-    def __init__(self, whole: Decomposed, types: Sequence[str]) -> None:
+    def __init__(self, whole: DecomposedStatement, types: Sequence[str]) -> None:
         self.whole, self.types = whole, tuple(types)
         self.terms = None if whole.terms is None else tuple(atom.term for atom in whole.terms)
         self.order: list[str] = []
@@ -100,20 +100,20 @@ class _Needs:
             own.append(column)
         return self.order.index(key), f"c{own.index(column)}"
 
-    def needs(self) -> tuple[Need, ...]:
+    def needs(self) -> tuple[SynopsisNeed, ...]:
         """What was asked for."""
         if not self.order:
             self.column(None, ROWS)
         return tuple(self._need(key) for key in self.order)
 
-    def _need(self, key: str) -> Need:
+    def _need(self, key: str) -> SynopsisNeed:
         groups, types, value = self.whole.groups, self.types, self.values.get(key)
         if value is not None:
             groups, types = (*groups, value[0]), (*types, value[1])
-        return Need(self.whole.where, self.terms, groups, types, value is not None, tuple(self.columns[key]))
+        return SynopsisNeed(self.whole.where, self.terms, groups, types, value is not None, tuple(self.columns[key]))
 
 
-def shape(cursor: Any, whole: Decomposed, rows: str) -> Shape:
+def find_needs(cursor: Any, whole: DecomposedStatement, rows: str) -> StatementNeeds:
     """What a statement needs.
 
     Args:
@@ -129,12 +129,12 @@ def shape(cursor: Any, whole: Decomposed, rows: str) -> Shape:
     types = iter(_types(cursor, [*texts[: len(whole.groups)], *arguments], rows, ""))
     own = [next(types) for _ in whole.groups]
     results = _types(cursor, texts[len(whole.groups) :], rows, "")
-    needs, finishes = _Needs(whole, own), []
+    needs, finishes = _NeedCollector(whole, own), []
     for call, result in zip(whole.calls, results, strict=True):
         given = [next(types) for _ in call.arguments]
         within = next(types) if call.within else None
-        finishes.append(_finish(cursor, needs, call, given, within, result, rows))
-    return Shape(whole, needs.needs(), tuple(finishes))
+        finishes.append(_plan_aggregate(cursor, needs, call, given, within, result, rows))
+    return StatementNeeds(whole, needs.needs(), tuple(finishes))
 
 
 def _types(cursor: Any, texts: Sequence[str], rows: str, tail: str) -> list[str]:
@@ -149,59 +149,72 @@ def _types(cursor: Any, texts: Sequence[str], rows: str, tail: str) -> list[str]
     return found
 
 
-def _filtered(call: Call) -> str:
+def _with_filter(call: AggregateCall) -> str:
     return "" if call.condition is None else f" FILTER (WHERE {call.condition.text}\n)"
 
 
-def _keyed(call: Call, function: str, text: str, merge: str, kind: str) -> SynopsisColumn:
+def _make_column(call: AggregateCall, function: str, text: str, merge: str, kind: str) -> SynopsisColumn:
     """A column that any aggregate with the same argument and filter shares."""
     argument = call.arguments[0].key if call.arguments else ""
     key = f"{function}:{argument}:{'' if call.condition is None else call.condition.key}"
-    return SynopsisColumn(key=key, build=f"{text}{_filtered(call)}", merge=merge, type=kind)
+    return SynopsisColumn(key=key, build=f"{text}{_with_filter(call)}", merge=merge, type=kind)
 
 
-def _finish(
-    cursor: Any, needs: _Needs, call: Call, given: Sequence[str], within: str | None, result: str, rows: str
-) -> Finish:
+def _plan_aggregate(
+    cursor: Any,
+    needs: _NeedCollector,
+    call: AggregateCall,
+    given: Sequence[str],
+    within: str | None,
+    result: str,
+    rows: str,
+) -> FinalExpression:
     """How one aggregate is kept and finished."""
     if call.distinct or call.name in _BY_FREQUENCY or (call.name in ("min", "max") and len(given) == 2):
         return _by_frequency(needs, call, given, within, result)
-    if call.name in _QUANTILES and (within or given[0]) in _INTEGERS and _fraction(call) is not None:
+    if call.name in _QUANTILES and (within or given[0]) in _INTEGERS and _quantile_fraction(call) is not None:
         return _by_frequency(needs, call, given, within, result)
     if call.within is not None and call.name not in ("quantile_cont", "quantile_disc"):
         raise CannotSplitError(f"{call.name} depends on an order")
     if call.name in _COUNTS:
-        need, name = needs.column(None, _counted(call))
-        return Finish(need, f"coalesce({name}, 0)", result, ("count", _at(name)))
+        need, name = needs.column(None, _count_column(call))
+        return FinalExpression(need, f"coalesce({name}, 0)", result, ("count", _column_position(name)))
     argument = call.arguments[0].text if call.arguments else ""
     if call.name in _COUNT_IF and len(given) == 1:  # to DuckDB a sum, which is null over nulls
-        need, total = needs.column(None, _keyed(call, "count_if", f"count_if({argument}\n)", "sum", "HUGEINT"))
-        _, count = needs.column(None, _keyed(call, "count", f"count({argument}\n)", "sum", "BIGINT"))
-        return Finish(need, f"CASE WHEN {count} > 0 THEN {total} END", result)
+        need, total = needs.column(None, _make_column(call, "count_if", f"count_if({argument}\n)", "sum", "HUGEINT"))
+        _, count = needs.column(None, _make_column(call, "count", f"count({argument}\n)", "sum", "BIGINT"))
+        return FinalExpression(need, f"CASE WHEN {count} > 0 THEN {total} END", result)
     if call.name in ("sum", "avg", "mean") and _summable(given):
-        need, total = needs.column(None, _keyed(call, "sum", f"sum({argument}\n)", "sum", _sum_type(given[0])))
-        _, count = needs.column(None, _keyed(call, "count", f"count({argument}\n)", "sum", "BIGINT"))
+        need, total = needs.column(None, _make_column(call, "sum", f"sum({argument}\n)", "sum", _sum_type(given[0])))
+        _, count = needs.column(None, _make_column(call, "count", f"count({argument}\n)", "sum", "BIGINT"))
         own = "sum" if call.name == "sum" else "avg"
         value = total if own == "sum" else f"CAST({total} AS DOUBLE) / {count}"
-        return Finish(need, f"CASE WHEN {count} > 0 THEN {value} END", result, (own, _at(total), _at(count)))
+        return FinalExpression(
+            need,
+            f"CASE WHEN {count} > 0 THEN {value} END",
+            result,
+            (own, _column_position(total), _column_position(count)),
+        )
     if call.name in _SAME and len(given) == 1:
-        need, name = needs.column(None, _keyed(call, call.name, f"{call.name}({argument}\n)", call.name, result))
-        return Finish(need, name, result, (call.name, _at(name)) if call.name in ("min", "max") else None)
+        need, name = needs.column(None, _make_column(call, call.name, f"{call.name}({argument}\n)", call.name, result))
+        return FinalExpression(
+            need, name, result, (call.name, _column_position(name)) if call.name in ("min", "max") else None
+        )
     if call.name not in MERGEABLE_AGGREGATES and call.name not in _APPROXIMATE:
         raise CannotSplitError(f"states of {call.name} do not merge into what one pass gives")
-    need, name = needs.column(None, _state(cursor, call, given, within, rows))
+    need, name = needs.column(None, _state_column(cursor, call, given, within, rows))
     nothing = cursor.execute(f"SELECT CAST({call.text}\n AS VARCHAR) FROM {rows}").fetchall()[0][0]
     finished = f"finalize({name})" if nothing is None else f"coalesce(finalize({name}), '{nothing}'::{result})"
-    return Finish(need, finished, result)
+    return FinalExpression(need, finished, result)
 
 
-def _counted(call: Call) -> SynopsisColumn:
+def _count_column(call: AggregateCall) -> SynopsisColumn:
     if call.name == "count_star" and call.condition is None:
         return ROWS
     if call.name == "count_star":
-        return _keyed(call, "count*", "count(*)", "sum", "BIGINT")
+        return _make_column(call, "count*", "count(*)", "sum", "BIGINT")
     argument = call.arguments[0].text if call.arguments else "*"
-    return _keyed(call, "count", f"count({argument}\n)", "sum", "BIGINT")
+    return _make_column(call, "count", f"count({argument}\n)", "sum", "BIGINT")
 
 
 def _summable(given: Sequence[str]) -> bool:
@@ -218,7 +231,9 @@ def _sum_type(kind: str) -> str:
 # -- states ----------------------------------------------------------------------------------------------------------
 
 
-def _state(cursor: Any, call: Call, given: Sequence[str], within: str | None, rows: str) -> SynopsisColumn:
+def _state_column(
+    cursor: Any, call: AggregateCall, given: Sequence[str], within: str | None, rows: str
+) -> SynopsisColumn:
     """A state of DuckDB's own, with the signature that it binds."""
     arguments = list(zip(given, call.arguments, call.constant, strict=True))
     signature = [kind for kind, _, _ in arguments]
@@ -233,7 +248,7 @@ def _state(cursor: Any, call: Call, given: Sequence[str], within: str | None, ro
         try:
             kept = cursor.sql(f"SELECT {column.build} AS c FROM {rows}").to_arrow_table()
             cursor.register("_probe", kept)
-            cursor.execute(f"SELECT finalize(combine_aggr({as_state('c', state)})) FROM _probe").fetchall()
+            cursor.execute(f"SELECT finalize(combine_aggr({state_sql('c', state)})) FROM _probe").fetchall()
         except duckdb.Error as error:
             bound = re.search(r"bound=\[(.*?)\] requested", str(error))
             if bound is None:
@@ -249,7 +264,7 @@ def _split(types: str) -> list[str]:
     return [part.strip() for part in re.split(r",(?![^(]*\))", types)]
 
 
-def as_state(name: str, state: StateCall) -> str:
+def state_sql(name: str, state: StateCall) -> str:
     """A kept value as the state that it is."""
     signature = ", ".join(f"'{kind}'" for kind in state.signature)
     constants = f", [{', '.join(state.constants)}]" if any(c != "NULL" for c in state.constants) else ""
@@ -259,7 +274,7 @@ def as_state(name: str, state: StateCall) -> str:
 # -- frequency counts ------------------------------------------------------------------------------------------------
 
 
-def _fraction(call: Call) -> str | None:
+def _quantile_fraction(call: AggregateCall) -> str | None:
     """The quantile that is asked for, as SQL; None unless it is one constant from 0 to 1."""
     if call.name == "median":
         return "0.5" if len(call.arguments) == 1 else None
@@ -269,37 +284,41 @@ def _fraction(call: Call) -> str | None:
     return text if re.fullmatch(r"0?\.\d+|[01](\.0*)?|0\.\d*", text) else None
 
 
-def _by_frequency(needs: _Needs, call: Call, given: Sequence[str], within: str | None, result: str) -> Finish:
+def _by_frequency(
+    needs: _NeedCollector, call: AggregateCall, given: Sequence[str], within: str | None, result: str
+) -> FinalExpression:
     """Counts of each value, and an expression over the distinct ones."""
     value = call.within or (call.arguments[0] if call.arguments else None)
     if value is None or (call.distinct and (len(given) != 1 or call.name not in _DISTINCT)):
         raise CannotSplitError(f"{call.name} of distinct values cannot be finished from counts")
     plain = SynopsisColumn(
         key=f"count*::{'' if call.condition is None else call.condition.key}",
-        build=f"count(*){_filtered(call)}",
+        build=f"count(*){_with_filter(call)}",
         merge="sum",
         type="BIGINT",
     )
     column = ROWS if call.condition is None else plain
     need, name = needs.column((value, given[0] if within is None else within), column)
-    return Finish(need, _frequency_expression(call, given, name), result, _plain_frequency(call, _at(name)))
+    return FinalExpression(
+        need, _frequency_expression(call, given, name), result, _plain_frequency(call, _column_position(name))
+    )
 
 
-def _at(name: str) -> int:
+def _column_position(name: str) -> int:
     """The number of a need's column."""
     return int(name[1:])
 
 
-def _plain_frequency(call: Call, at: int) -> tuple[str | int | float, ...] | None:
+def _plain_frequency(call: AggregateCall, at: int) -> tuple[str | int | float, ...] | None:
     if call.distinct:
         return ("distinct", at) if call.name == "count" else None
-    text = _fraction(call) if call.name in _QUANTILES else None
+    text = _quantile_fraction(call) if call.name in _QUANTILES else None
     if text is None or len(text) > _EXACT_DIGITS:
         return None
     return "disc" if call.name in ("quantile_disc", "quantile") else "cont", at, float(text)
 
 
-def _frequency_expression(call: Call, given: Sequence[str], name: str) -> str:
+def _frequency_expression(call: AggregateCall, given: Sequence[str], name: str) -> str:
     there = f"FILTER (WHERE {name} > 0 AND v IS NOT NULL)"
     if call.distinct:
         return f"{call.name}(v) {there}"
@@ -311,12 +330,12 @@ def _frequency_expression(call: Call, given: Sequence[str], name: str) -> str:
         share = f"(CAST({name} AS DOUBLE) / t_{name})"
         return f"coalesce(greatest(-sum({share} * log2({share})) {there}, 0), 0)"
     if call.name == "approx_top_k":
-        most = _whole(call, given)
+        most = _is_integer(call, given)
         return f"list(v ORDER BY {name} DESC, v) {there}[1:{most}]"
     if call.name in ("min", "max"):
-        most, order = _whole(call, given), "ASC" if call.name == "min" else "DESC"
+        most, order = _is_integer(call, given), "ASC" if call.name == "min" else "DESC"
         return f"flatten(list(list_resize([v], least({name}, {most}), v) ORDER BY v {order}) {there})[1:{most}]"
-    fraction = _fraction(call)
+    fraction = _quantile_fraction(call)
     if call.name in ("quantile_disc", "quantile"):
         at = f"greatest(CAST(ceil(t_{name} * CAST({fraction} AS DOUBLE)) AS BIGINT), 1)"
         return f"min(v) FILTER (WHERE v IS NOT NULL AND h_{name} >= {at})"
@@ -327,14 +346,14 @@ def _frequency_expression(call: Call, given: Sequence[str], name: str) -> str:
     return f"CAST({low} AS DOUBLE) + (CAST({high} AS DOUBLE) - CAST({low} AS DOUBLE)) * {part}"
 
 
-def _whole(call: Call, given: Sequence[str]) -> int:
+def _is_integer(call: AggregateCall, given: Sequence[str]) -> int:
     text = call.arguments[1].text.strip() if len(given) == 2 else ""
     if not text.isdecimal():
         raise CannotSplitError(f"{call.name} without a constant number")
     return int(text)
 
 
-def done_sql(shape: Shape, merged: Sequence[str], ranked: bool = False) -> str:
+def finished_sql(shape: StatementNeeds, merged: Sequence[str], ranked: bool = False) -> str:
     """The relation that the statement's last part reads, over one merged relation for each need.
 
     Args:
@@ -347,7 +366,7 @@ def done_sql(shape: Shape, merged: Sequence[str], ranked: bool = False) -> str:
     parts = []
     for at, (need, relation) in enumerate(zip(shape.needs, merged, strict=True)):
         own = [(number, finish) for number, finish in enumerate(shape.finishes) if finish.need == at]
-        parts.append(_finished(whole, need, relation, groups, own, ranked))
+        parts.append(_finish_sql(whole, need, relation, groups, own, ranked))
     names = [f"n0.{group} AS {whole.group_column(at)}" for at, group in enumerate(groups)]
     for number, finish in enumerate(shape.finishes):
         column = whole.aggregate_column(number)
@@ -359,8 +378,13 @@ def done_sql(shape: Shape, merged: Sequence[str], ranked: bool = False) -> str:
     return f"SELECT {', '.join(names)} FROM {joined}"
 
 
-def _finished(
-    whole: Decomposed, need: Need, relation: str, groups: Sequence[str], own: Sequence[tuple[int, Finish]], ranked: bool
+def _finish_sql(
+    whole: DecomposedStatement,
+    need: SynopsisNeed,
+    relation: str,
+    groups: Sequence[str],
+    own: Sequence[tuple[int, FinalExpression]],
+    ranked: bool,
 ) -> str:
     columns = [*groups, *(f"{finish.expression} AS {whole.aggregate_column(number)}" for number, finish in own)]
     if not need.counted:
@@ -376,7 +400,7 @@ def _finished(
     return f"SELECT {', '.join(columns)} FROM (SELECT *, {value} AS v{extra} FROM {relation}){grouped}"
 
 
-def merges(columns: Sequence[SynopsisColumn], names: Mapping[str, str], sign: str = "") -> list[str]:
+def merge_expressions(columns: Sequence[SynopsisColumn], names: Mapping[str, str], sign: str = "") -> list[str]:
     """Aggregates that merge kept columns, by key, under their names; `sign` is a factor of what is added."""
     told = []
     for column in columns:

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 Term = tuple[str, str, str, str]
 """Column, operator, kind of constant, constant."""
-MOST = 3
+MAX_COVER = 3
 """Synopses that a cover may be made of: each must be read for every answer."""
-INSENSITIVE = {"min", "max", "bool_and", "bool_or", "bit_and", "bit_or"}
+DUPLICATE_INSENSITIVE = {"min", "max", "bool_and", "bool_or", "bit_and", "bit_or"}
 """Merges to which the same row twice makes no difference."""
 _EXACT_FLOAT = 1 << 53
 
@@ -42,14 +42,14 @@ def literal_reader(schema: pa.Schema) -> Callable[[Term], Any]:
     return read
 
 
-def disjoint(one: Term, other: Term, read: Callable[[Term], Any]) -> bool:
+def are_disjoint(one: Term, other: Term, read: Callable[[Term], Any]) -> bool:
     """Whether no row can satisfy both terms."""
     if one[0] != other[0]:
         return False
     first, second = read(one), read(other)
     if first is None or second is None or isinstance(first, bytes) != isinstance(second, bytes):
         return False
-    return not any(_meet(a, b) for a in _intervals(one[1], first) for b in _intervals(other[1], second))
+    return not any(_intersect(a, b) for a in _intervals(one[1], first) for b in _intervals(other[1], second))
 
 
 _Interval = tuple[tuple[Any, bool] | None, tuple[Any, bool] | None]
@@ -66,7 +66,7 @@ def _intervals(operator: str, value: Any) -> list[_Interval]:
     return [((value, operator == ">="), None)]
 
 
-def _meet(one: _Interval, other: _Interval) -> bool:
+def _intersect(one: _Interval, other: _Interval) -> bool:
     for (low, _), (_, high) in ((one, other), (other, one)):
         if low is None or high is None:
             continue
@@ -75,12 +75,12 @@ def _meet(one: _Interval, other: _Interval) -> bool:
     return True
 
 
-def all_disjoint(terms: Sequence[Term], read: Callable[[Term], Any]) -> bool:
+def are_all_disjoint(terms: Sequence[Term], read: Callable[[Term], Any]) -> bool:
     """Whether each row satisfies at most one of the terms."""
-    return all(disjoint(one, other, read) for one, other in combinations(terms, 2))
+    return all(are_disjoint(one, other, read) for one, other in combinations(terms, 2))
 
 
-def find(
+def find_cover(
     wanted: Sequence[Term],
     candidates: Mapping[int, Sequence[Term]],
     merges: Sequence[str],
@@ -99,32 +99,32 @@ def find(
     """
     if not wanted:
         return None
-    sensitive = not set(merges) <= INSENSITIVE
+    sensitive = not set(merges) <= DUPLICATE_INSENSITIVE
     known = {number: tuple(terms) for number, terms in candidates.items() if terms}
-    found = _cover(tuple(wanted), known, sensitive, read)
+    found = _smallest_cover(tuple(wanted), known, sensitive, read)
     if found is not None:
         return [(number, 1) for number in found]
     if not subtractable:
         return None
     for number, terms in known.items():
-        if not set(wanted) < set(terms) or not all_disjoint(terms, read):
+        if not set(wanted) < set(terms) or not are_all_disjoint(terms, read):
             continue
         rest = tuple(term for term in terms if term not in set(wanted))
         others = {at: t for at, t in known.items() if at != number}
-        less = _cover(rest, others, True, read)
-        if less is not None and len(less) < MOST:
+        less = _smallest_cover(rest, others, True, read)
+        if less is not None and len(less) < MAX_COVER:
             return [(number, 1), *((at, -1) for at in less)]
     return None
 
 
-def _cover(
+def _smallest_cover(
     wanted: tuple[Term, ...], known: Mapping[int, tuple[Term, ...]], sensitive: bool, read: Callable[[Term], Any]
 ) -> tuple[int, ...] | None:
     """The fewest candidates whose terms together are exactly the wanted ones."""
     fitting = {number: terms for number, terms in known.items() if set(terms) <= set(wanted)}
-    if sensitive and not all_disjoint(wanted, read):
+    if sensitive and not are_all_disjoint(wanted, read):
         return None
-    for count in range(1, MOST + 1):
+    for count in range(1, MAX_COVER + 1):
         for chosen in combinations(sorted(fitting), count):
             terms = [term for number in chosen for term in fitting[number]]
             if set(terms) == set(wanted) and (not sensitive or len(terms) == len(set(terms))):

@@ -23,19 +23,19 @@ from windrow.queries.sql import split_aggregate, window_spec
 from windrow.queries.sql.parse_tree import Node, parse_statements
 from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.sql.statement import Reference, Statement, parse
-from windrow.queries.synopses.decompose import ROW, Decomposed, decompose
-from windrow.queries.synopses.partial_aggregates import Shape, shape
+from windrow.queries.synopses.decompose import ROW_ALIAS, DecomposedStatement, decompose_statement
+from windrow.queries.synopses.partial_aggregates import StatementNeeds, find_needs
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 
-_WHOLE = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER"}
-_GROUPS = _WHOLE | {"VARCHAR", "DATE", "TIMESTAMP", "BOOLEAN"}
-_RESULTS = _WHOLE | {"HUGEINT", "DOUBLE"}
-_NOTHING = ("where_clause", "having", "qualify", "sample")
+_INTEGER_TYPES = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER"}
+_GROUP_TYPES = _INTEGER_TYPES | {"VARCHAR", "DATE", "TIMESTAMP", "BOOLEAN"}
+_RESULT_TYPES = _INTEGER_TYPES | {"HUGEINT", "DOUBLE"}
+_ABSENT_CLAUSES = ("where_clause", "having", "qualify", "sample")
 
 
 @dataclass(frozen=True)
-class Column:
+class OutputColumn:
     """A group or an aggregate of the statement, by its number."""
 
     group: bool
@@ -43,68 +43,68 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Order:
+class SortColumn:
     """What rows are ordered by."""
 
-    column: Column
+    column: OutputColumn
     descending: bool
     nulls_first: bool
 
 
 @dataclass(frozen=True)
-class Final:
+class FinalSelect:
     """A last part."""
 
-    columns: tuple[Column, ...]
-    orders: tuple[Order, ...]
+    columns: tuple[OutputColumn, ...]
+    orders: tuple[SortColumn, ...]
     limit: int | None
     offset: int
 
 
 @dataclass(frozen=True)
-class Direct:
+class ArrayStatement:
     """A statement that arrays answer."""
 
-    final: Final
+    final: FinalSelect
     schema: pa.Schema
     """As DuckDB would give it, with the answer's own names."""
 
 
-def recognised(shape: Shape) -> Final | None:
+def recognise_final_select(shape: StatementNeeds) -> FinalSelect | None:
     """The last part of a statement, if it and the aggregates before it are plain."""
     whole = shape.decomposed
-    plain = all(finish.plain is not None and finish.type in _RESULTS for finish in shape.finishes)
+    plain = all(finish.plain is not None and finish.type in _RESULT_TYPES for finish in shape.finishes)
     types = shape.needs[0].types[: len(whole.groups)]
-    if not plain or len(shape.needs) != 1 or not _GROUPS.issuperset(types):
+    if not plain or len(shape.needs) != 1 or not _GROUP_TYPES.issuperset(types):
         return None
     trees = parse_statements(whole.final)
     if not isinstance(trees, list) or len(trees) != 1:
         return None
     tree = trees[0]
-    if not _bare(tree, whole):
+    if not _is_plain_select(tree, whole):
         return None
-    selected = [_column(node, whole) for node in tree["select_list"]]
+    selected = [_find_column(node, whole) for node in tree["select_list"]]
     columns = tuple(column for column in selected if column is not None)
     if len(columns) < len(selected):
         return None
     names = [str(node["alias"]).lower() for node in tree["select_list"]]
-    orders: tuple[Order, ...] | None = ()
+    orders: tuple[SortColumn, ...] | None = ()
     limit: tuple[int | None, int] | None = (None, 0)
     for modifier in tree["modifiers"]:
         if modifier["type"] == "ORDER_MODIFIER" and not orders:
-            orders = _orders(modifier, whole, columns, names)
+            orders = _find_orders(modifier, whole, columns, names)
         elif modifier["type"] == "LIMIT_MODIFIER" and limit == (None, 0):
-            limit = _limit(modifier)
+            limit = _find_limit(modifier)
         else:
             return None
     if orders is None or limit is None or (limit != (None, 0) and not orders):
         return None  # which rows a limit without an order gives is for DuckDB to say
-    return Final(columns, orders, *limit)
+    return FinalSelect(columns, orders, *limit)
 
 
-def _bare(tree: Node, whole: Decomposed) -> bool:
+def _is_plain_select(tree: Node, whole: DecomposedStatement) -> bool:
     """Whether it reads what is done, all of it and nothing else."""
-    if tree["type"] != "SELECT_NODE" or any(tree[name] is not None for name in _NOTHING):
+    if tree["type"] != "SELECT_NODE" or any(tree[name] is not None for name in _ABSENT_CLAUSES):
         return False
     if tree["cte_map"]["map"] or tree["group_expressions"] or tree["group_sets"]:
         return False
@@ -114,22 +114,22 @@ def _bare(tree: Node, whole: Decomposed) -> bool:
     return tree["aggregate_handling"] == "STANDARD_HANDLING" and bool(table["table_name"] == whole.done)
 
 
-def _column(node: Node, whole: Decomposed) -> Column | None:
+def _find_column(node: Node, whole: DecomposedStatement) -> OutputColumn | None:
     if node.get("class") != "COLUMN_REF" or len(node["column_names"]) != 1:
         return None
     name = node["column_names"][0].lower()
     for number in range(len(whole.groups)):
         if name == whole.group_column(number).lower():
-            return Column(True, number)
+            return OutputColumn(True, number)
     for number in range(len(whole.calls)):
         if name == whole.aggregate_column(number).lower():
-            return Column(False, number)
+            return OutputColumn(False, number)
     return None
 
 
-def _orders(
-    modifier: Node, whole: Decomposed, columns: Sequence[Column], names: Sequence[str]
-) -> tuple[Order, ...] | None:
+def _find_orders(
+    modifier: Node, whole: DecomposedStatement, columns: Sequence[OutputColumn], names: Sequence[str]
+) -> tuple[SortColumn, ...] | None:
     found = []
     for order in modifier["orders"]:
         column = _ordered_by(order["expression"], whole, columns, names)
@@ -137,32 +137,34 @@ def _orders(
             return None
         if order["null_order"] not in ("ORDER_DEFAULT", "NULLS FIRST", "NULLS LAST"):
             return None
-        found.append(Order(column, order["type"] == "DESCENDING", order["null_order"] == "NULLS FIRST"))
+        found.append(SortColumn(column, order["type"] == "DESCENDING", order["null_order"] == "NULLS FIRST"))
     return tuple(found)
 
 
-def _ordered_by(node: Node, whole: Decomposed, columns: Sequence[Column], names: Sequence[str]) -> Column | None:
-    own = _column(node, whole)
+def _ordered_by(
+    node: Node, whole: DecomposedStatement, columns: Sequence[OutputColumn], names: Sequence[str]
+) -> OutputColumn | None:
+    own = _find_column(node, whole)
     if own is not None:
         return own
     if node.get("class") == "COLUMN_REF" and len(node["column_names"]) == 1:
         name = node["column_names"][0].lower()
         return columns[names.index(name)] if names.count(name) == 1 else None
-    place = _whole(node)
+    place = _read_integer(node)
     return columns[place - 1] if place is not None and 1 <= place <= len(columns) else None
 
 
-def _limit(modifier: Node) -> tuple[int | None, int] | None:
+def _find_limit(modifier: Node) -> tuple[int | None, int] | None:
     if modifier["limit_type"] != "ROW_COUNT":
         return None
-    limit = None if modifier["limit"] is None else _whole(modifier["limit"])
-    offset = 0 if modifier["offset"] is None else _whole(modifier["offset"])
+    limit = None if modifier["limit"] is None else _read_integer(modifier["limit"])
+    offset = 0 if modifier["offset"] is None else _read_integer(modifier["offset"])
     if offset is None or (limit is None and modifier["limit"] is not None):
         return None
     return limit, offset
 
 
-def _whole(node: Node) -> int | None:
+def _read_integer(node: Node) -> int | None:
     """A constant that is a whole number."""
     literal = node.get("literal") or {}
     text = str(literal.get("text"))
@@ -171,25 +173,25 @@ def _whole(node: Node) -> int | None:
 
 
 _functions: dict[int, split_aggregate.EngineFunctions] = {}
-_Shaped = tuple[Shape, tuple[tuple[str, str], ...], Direct | None]
+_ShapeResult = tuple[StatementNeeds, tuple[tuple[str, str], ...], ArrayStatement | None]
 
 
 @dataclass(frozen=True)
-class Asked:
+class SynopsisStatement:
     """A statement that synopses could answer."""
 
     statement: Statement
     stream: Reference
-    shape: Shape
+    shape: StatementNeeds
     slots: int
     """How many slots its window has."""
     columns: tuple[tuple[str, str], ...]
     """Names and DuckDB types of its answer's columns."""
-    direct: Direct | None = None
+    direct: ArrayStatement | None = None
     """If arrays can answer it."""
 
 
-def asked(store: Store, snapshot: Snapshot, sql: str) -> Asked:
+def analyse_statement(store: Store, snapshot: Snapshot, sql: str) -> SynopsisStatement:
     """What a statement needs of synopses.
 
     Raises:
@@ -206,8 +208,10 @@ def asked(store: Store, snapshot: Snapshot, sql: str) -> Asked:
         raise CannotSplitError("it does not read a stream")
     view = snapshot.view(known[reference.name.lower()])
     slots = window_slots(view, reference.window)
-    shaped, columns, direct = _shaped(_Question(store, statement, reference, view.schema.serialize().to_pybytes()))
-    return Asked(statement, reference, shaped, slots, columns, direct)
+    shaped, columns, direct = _find_shape(
+        _StatementKey(store, statement, reference, view.schema.serialize().to_pybytes())
+    )
+    return SynopsisStatement(statement, reference, shaped, slots, columns, direct)
 
 
 def window_slots(view: StreamSnapshot, window: window_spec.WindowSpec) -> int:
@@ -232,7 +236,7 @@ def _all_live(longest: int | None, slide: int, model: RowModel) -> int:
     return -(-longest // slide)
 
 
-class _Question:
+class _StatementKey:
     """A statement over a stream with a schema; what it needs depends on nothing else."""
 
     def __init__(self, store: Store, statement: Statement, stream: Reference, schema: bytes) -> None:
@@ -243,57 +247,63 @@ class _Question:
         return hash(self._identity)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Question) and self._identity == other._identity
+        return isinstance(other, _StatementKey) and self._identity == other._identity
 
 
-def _shaped(question: _Question) -> _Shaped:
-    found = _remembered(question)
+def _find_shape(question: _StatementKey) -> _ShapeResult:
+    found = _cached_shape(question)
     if isinstance(found, str):
         raise CannotSplitError(found)
     return found
 
 
 @lru_cache(maxsize=2048)
-def _remembered(question: _Question) -> _Shaped | str:
+def _cached_shape(question: _StatementKey) -> _ShapeResult | str:
     schema = pa.ipc.read_schema(pa.py_buffer(question.schema))
     with instance.open_cursor(question.store) as cursor:
         try:
-            return _look(cursor, question, schema)
+            return _compute_shape(cursor, question, schema)
         except CannotSplitError as error:
             return str(error)
         except duckdb.Error:
             return "its pieces do not stand on their own"
 
 
-def _look(cursor: Any, question: _Question, schema: pa.Schema) -> _Shaped:
+def _compute_shape(cursor: Any, question: _StatementKey, schema: pa.Schema) -> _ShapeResult:
     known = _functions.get(os.getpid())
     if known is None:
         known = _functions[os.getpid()] = split_aggregate.read_engine_functions(cursor)
-    whole = decompose(question.statement, question.stream, tuple(schema.names), known)
-    rows = f"({empty_sql(schema)}) AS {ROW}"
-    shaped = shape(cursor, whole, rows)
+    whole = decompose_statement(question.statement, question.stream, tuple(schema.names), known)
+    rows = f"({empty_sql(schema)}) AS {ROW_ALIAS}"
+    shaped = find_needs(cursor, whole, rows)
     own = f"WITH {quote_name(question.stream.relation)} AS ({empty_sql(schema)}) {question.statement.sql}"
     if question.statement.tree["type"] != "SELECT_NODE":
         raise CannotSplitError("it is not a single SELECT")
-    columns = _described(cursor, own)
+    columns = _describe_columns(cursor, own)
     group_types = shaped.needs[0].types[: len(whole.groups)]
     stand_ins = [f"CAST(NULL AS {kind}) AS {whole.group_column(at)}" for at, kind in enumerate(group_types)]
     stand_ins += [f"CAST(NULL AS {f.type}) AS {whole.aggregate_column(at)}" for at, f in enumerate(shaped.finishes)]
     none = f"SELECT {', '.join(stand_ins)}"
-    given = _described(cursor, f"WITH {whole.done} AS ({none}) {whole.final}")
+    given = _describe_columns(cursor, f"WITH {whole.done} AS ({none}) {whole.final}")
     if [kind for _, kind in columns] != [kind for _, kind in given]:
         raise CannotSplitError("its pieces have other types")
-    return shaped, tuple(columns), _direct(cursor, shaped, columns, f"WITH {whole.done} AS ({none}) {whole.final}")
+    return (
+        shaped,
+        tuple(columns),
+        _find_array_statement(cursor, shaped, columns, f"WITH {whole.done} AS ({none}) {whole.final}"),
+    )
 
 
-def _direct(cursor: Any, shaped: Shape, columns: Sequence[tuple[str, str]], nothing: str) -> Direct | None:
+def _find_array_statement(
+    cursor: Any, shaped: StatementNeeds, columns: Sequence[tuple[str, str]], nothing: str
+) -> ArrayStatement | None:
     """How arrays answer it; `nothing` is its last part over stand-ins, which says what DuckDB's answer looks like."""
-    final = recognised(shaped)
+    final = recognise_final_select(shaped)
     if final is None:
         return None
     schema = mark_schema(run_streaming(cursor, nothing, None, 1)[0].schema, [kind for _, kind in columns])
-    return Direct(final, pa.schema([f.with_name(name) for f, (name, _) in zip(schema, columns, strict=True)]))
+    return ArrayStatement(final, pa.schema([f.with_name(name) for f, (name, _) in zip(schema, columns, strict=True)]))
 
 
-def _described(cursor: Any, sql: str) -> list[tuple[str, str]]:
+def _describe_columns(cursor: Any, sql: str) -> list[tuple[str, str]]:
     return [(str(row[0]), str(row[1])) for row in cursor.execute(f"DESCRIBE {sql}").fetchall()]

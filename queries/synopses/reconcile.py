@@ -11,23 +11,23 @@ from windrow.catalog.lookups import find_stream
 from windrow.catalog.records import Pace, QueryEntry, SlideEntry, SynopsisEntry
 from windrow.errors import BusyError, UnknownStreamError
 from windrow.queries.synopses import maintenance, node_store
-from windrow.queries.synopses.array_engine import quick
-from windrow.queries.synopses.cost_model import Load, choose_kind, kind_costs
-from windrow.queries.synopses.sharing import Shared, Wanted, share, standings
+from windrow.queries.synopses.array_engine import would_use_arrays
+from windrow.queries.synopses.cost_model import SynopsisLoad, choose_kind, kind_costs
+from windrow.queries.synopses.sharing import SharedSynopses, WantedSynopsis, analyse_queries, share_synopses
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 
-_LOOK_BACK = 32
+_RECENT_SLIDES = 32
 """Slides whose late rows say how many to expect."""
 _UNKNOWN_GROUPS = 1000.0
-_PASSING = 0.02
+_ROW_COST_OF_ANSWER = 0.02
 """A judgement, not a measurement: merging a row in a pass was measured at 0.07 to 0.3 of what it costs in DuckDB. It is
 set lower because other kinds also need a DuckDB statement of milliseconds for each answer, which no cost counts yet."""
-_WORTH_IT = 2.0
+_REBUILD_FACTOR = 2.0
 """A kind stays until another one would cost less than half."""
 
 
-def adjust(store: Store, stream: str, *, kind: str | None = None) -> list[SynopsisEntry]:
+def reconcile_stream(store: Store, stream: str, *, kind: str | None = None) -> list[SynopsisEntry]:
     """Keep what the stream's standing queries need, and nothing else; gives what is kept now.
 
     Args:
@@ -41,36 +41,36 @@ def adjust(store: Store, stream: str, *, kind: str | None = None) -> list[Synops
         return []
     with maintenance.stream_lock(store, entry.id, stream), Snapshot(store, [stream]) as snapshot:
         view = snapshot.view(stream)
-        known, queries = store.catalog.read(lambda tables: _look(tables, view.entry.id))
-        shared, late = share(standings(store, snapshot, queries), view.schema), _late_share(store, view)
+        known, queries = store.catalog.read(lambda tables: _read_statistics(tables, view.entry.id))
+        shared, late = share_synopses(analyse_queries(store, snapshot, queries), view.schema), _late_share(store, view)
         current = [each for each in known if each.slide == view.state.slide]
-        kept, missing = _compare(shared, current, kind, late)
+        kept, missing = _compare_entries(shared, current, kind, late)
         gone = [each for each in known if each.number not in {k.number for k in kept}]
         if not missing and not gone:
             return kept
-        first = maintenance.allocate(store, len(missing)) if missing else 0
-        fresh = [_entry(view, wanted, first + at, kind, late) for at, wanted in enumerate(missing)]
-        chosen = None if kind is not None else _Chooser(missing, late)
-        filled = maintenance.backfill(store, snapshot, stream, fresh, chosen)
-        maintenance.commit(store, view.state.ordinal, filled, gone)
+        first = maintenance.allocate_numbers(store, len(missing)) if missing else 0
+        fresh = [_make_entry(view, wanted, first + at, kind, late) for at, wanted in enumerate(missing)]
+        chosen = None if kind is not None else _KindChooser(missing, late)
+        filled = maintenance.fill_synopses(store, snapshot, stream, fresh, chosen)
+        maintenance.commit_synopses(store, view.state.ordinal, filled, gone)
         return [*kept, *(changed.entry for changed in filled)]
 
 
-def adjust_all(store: Store, paces: Iterable[Pace]) -> None:
-    """`adjust` for the streams that pace a query; a stream that is sliding all the time is left for the next one."""
+def reconcile_all(store: Store, paces: Iterable[Pace]) -> None:
+    """`reconcile_stream` for the streams that pace a query; a stream that is sliding all the time is left for the next one."""
     for stream in dict.fromkeys(pace.stream for pace in paces):
         with contextlib.suppress(BusyError):
-            adjust(store, stream)
+            reconcile_stream(store, stream)
 
 
-def _look(tables: Tables, stream: int) -> tuple[list[SynopsisEntry], list[QueryEntry]]:
+def _read_statistics(tables: Tables, stream: int) -> tuple[list[SynopsisEntry], list[QueryEntry]]:
     queries = [entry for _, entry in tables.items("queries") if any(p.stream_id == stream for p in entry.paces)]
-    return node_store.entries(tables, stream), queries
+    return node_store.read_entries(tables, stream), queries
 
 
-def _compare(
-    shared: Shared, known: Sequence[SynopsisEntry], kind: str | None, late: float
-) -> tuple[list[SynopsisEntry], list[Wanted]]:
+def _compare_entries(
+    shared: SharedSynopses, known: Sequence[SynopsisEntry], kind: str | None, late: float
+) -> tuple[list[SynopsisEntry], list[WantedSynopsis]]:
     """What can stay, and what is missing. A synopsis that keeps more than is needed stays as it is."""
     kept, missing = [], []
     for wanted in shared.wanted:
@@ -82,20 +82,20 @@ def _compare(
     return kept, missing
 
 
-def _serves(entry: SynopsisEntry, wanted: Wanted, kind: str | None, late: float) -> bool:
+def _serves(entry: SynopsisEntry, wanted: WantedSynopsis, kind: str | None, late: float) -> bool:
     same = entry.where_key == wanted.where_key and wanted.identity[1] == tuple(sorted(k for _, k, _ in entry.groups))
     enough = entry.slots >= wanted.slots and {c.key for c in wanted.columns} <= {c.key for c in entry.columns}
     if not same or not enough:
         return False
     if kind is not None:
-        return entry.kind == _possible(kind, wanted)
+        return entry.kind == _allowed_kind(kind, wanted)
     groups, distinct = _sizes(entry, wanted)
-    costs = kind_costs(_load(wanted, groups, distinct, late, expiring=entry.expiring))
+    costs = kind_costs(_estimate_load(wanted, groups, distinct, late, expiring=entry.expiring))
     # Filling another kind costs a pass over the window, so it must be worth it.
-    return entry.kind in costs and costs[entry.kind] <= _WORTH_IT * min(costs.values())
+    return entry.kind in costs and costs[entry.kind] <= _REBUILD_FACTOR * min(costs.values())
 
 
-def _sizes(entry: SynopsisEntry | None, wanted: Wanted) -> tuple[float, float]:
+def _sizes(entry: SynopsisEntry | None, wanted: WantedSynopsis) -> tuple[float, float]:
     """Groups of a slot and of the whole window, as seen or guessed."""
     if entry is not None and entry.slot_groups:
         return entry.slot_groups, entry.all_groups
@@ -103,17 +103,19 @@ def _sizes(entry: SynopsisEntry | None, wanted: Wanted) -> tuple[float, float]:
     return guess, guess
 
 
-def _possible(kind: str, wanted: Wanted) -> str:
+def _allowed_kind(kind: str, wanted: WantedSynopsis) -> str:
     """A kind, or the one that can stand for it: running sums only of what can be taken out again exactly."""
     return "basic" if kind == "running" and not all(c.subtractable for c in wanted.columns) else kind
 
 
-def _entry(view: StreamSnapshot, wanted: Wanted, number: int, kind: str | None, late: float) -> SynopsisEntry:
+def _make_entry(
+    view: StreamSnapshot, wanted: WantedSynopsis, number: int, kind: str | None, late: float
+) -> SynopsisEntry:
     chosen, why = choose_kind(
-        _load(wanted, *_sizes(None, wanted), late, expiring=view.entry.definition.model.expires is not None)
+        _estimate_load(wanted, *_sizes(None, wanted), late, expiring=view.entry.definition.model.expires is not None)
     )
     if kind is not None:
-        chosen, why = _possible(kind, wanted), "asked for"
+        chosen, why = _allowed_kind(kind, wanted), "asked for"
     return SynopsisEntry(
         stream=view.entry.id,
         number=number,
@@ -123,7 +125,7 @@ def _entry(view: StreamSnapshot, wanted: Wanted, number: int, kind: str | None, 
         groups=wanted.groups,
         columns=wanted.columns,
         kind=chosen,
-        slots=_reach(view, wanted.slots),
+        slots=_choose_reach(view, wanted.slots),
         expiring=view.entry.definition.model.expires is not None,
         floor=0,
         slide=None,
@@ -131,7 +133,7 @@ def _entry(view: StreamSnapshot, wanted: Wanted, number: int, kind: str | None, 
     )
 
 
-def _reach(view: StreamSnapshot, slots: int) -> int:
+def _choose_reach(view: StreamSnapshot, slots: int) -> int:
     """Somewhat further back than is asked for, so that the next longer window need not fill it again."""
     definition = view.entry.definition
     longest = definition.longest_life
@@ -139,23 +141,27 @@ def _reach(view: StreamSnapshot, slots: int) -> int:
     return further if longest is None else max(slots, min(further, -(-longest // definition.slide)))
 
 
-def _load(wanted: Wanted, groups: float, distinct: float, late: float, *, expiring: bool) -> Load:
+def _estimate_load(
+    wanted: WantedSynopsis, groups: float, distinct: float, late: float, *, expiring: bool
+) -> SynopsisLoad:
     subtractable = all(column.subtractable for column in wanted.columns)
-    passing = _PASSING if quick(expiring, len(wanted.groups), wanted.columns) else 1.0
-    return Load(wanted.slots, groups, distinct, late, wanted.asked, subtractable, passing)
+    passing = _ROW_COST_OF_ANSWER if would_use_arrays(expiring, len(wanted.groups), wanted.columns) else 1.0
+    return SynopsisLoad(wanted.slots, groups, distinct, late, wanted.asked, subtractable, passing)
 
 
-class _Chooser:
+class _KindChooser:
     """Chooses the kind of a synopsis when its rows have been seen."""
 
-    def __init__(self, wanted: Sequence[Wanted], late: float) -> None:
+    def __init__(self, wanted: Sequence[WantedSynopsis], late: float) -> None:
         self.wanted = {each.identity: each for each in wanted}
         self.late = late
 
     def __call__(self, entry: SynopsisEntry, groups: float, distinct: float) -> SynopsisEntry:
         """The synopsis with the cheapest kind."""
         identity = entry.where_key, tuple(sorted(k for _, k, _ in entry.groups))
-        kind, why = choose_kind(_load(self.wanted[identity], groups, distinct, self.late, expiring=entry.expiring))
+        kind, why = choose_kind(
+            _estimate_load(self.wanted[identity], groups, distinct, self.late, expiring=entry.expiring)
+        )
         return replace(entry, kind=kind, why=why, slot_groups=groups, all_groups=distinct)
 
 
@@ -163,7 +169,7 @@ def _late_share(store: Store, view: StreamSnapshot) -> float:
     """The share of recent slides that took in late rows."""
 
     def look(tables: Tables) -> list[Any]:
-        return [record for _, record in tables.items("slides", catalog_key(view.entry.id))][-_LOOK_BACK:]
+        return [record for _, record in tables.items("slides", catalog_key(view.entry.id))][-_RECENT_SLIDES:]
 
     slides: list[SlideEntry] = store.catalog.read(look)
     return sum(slide.late > 0 for slide in slides) / len(slides) if slides else 0.0

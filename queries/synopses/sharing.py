@@ -13,9 +13,9 @@ from windrow.catalog.records import QueryEntry, SynopsisColumn, SynopsisEntry
 from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.synopses import predicate_cover
 from windrow.queries.synopses.kinds import BASIC
-from windrow.queries.synopses.node_store import columns_for
-from windrow.queries.synopses.partial_aggregates import Need
-from windrow.queries.synopses.query_shape import Asked, asked
+from windrow.queries.synopses.node_store import choose_columns
+from windrow.queries.synopses.partial_aggregates import SynopsisNeed
+from windrow.queries.synopses.query_shape import SynopsisStatement, analyse_statement
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 
@@ -28,7 +28,7 @@ def plural(count: int, one: str, many: str = "") -> str:
 
 
 @dataclass(frozen=True)
-class Standing:
+class StandingQuery:
     """A periodic query, and what synopses can do for it."""
 
     name: str
@@ -36,14 +36,14 @@ class Standing:
     period: int
     """In slides of the stream."""
     priority: int
-    asked: Asked | None
+    asked: SynopsisStatement | None
     why: str
     """Why only its rows can answer it, where they must."""
     sql: str = ""
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedSynopsis:
     """A synopsis that should be kept."""
 
     where: str
@@ -66,15 +66,15 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedSynopses:
     """What is kept for a stream's standing queries."""
 
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[WantedSynopsis, ...]
     covered: dict[Identity, tuple[tuple[Identity, int], ...]] = field(default_factory=dict)
     """Needs without a synopsis of their own: those that add up to it, with signs."""
 
 
-def standings(store: Store, snapshot: Snapshot, entries: Iterable[QueryEntry]) -> list[Standing]:
+def analyse_queries(store: Store, snapshot: Snapshot, entries: Iterable[QueryEntry]) -> list[StandingQuery]:
     """What synopses can do for each query."""
     found = []
     for entry in entries:
@@ -83,34 +83,36 @@ def standings(store: Store, snapshot: Snapshot, entries: Iterable[QueryEntry]) -
         try:
             if entry.params:
                 raise CannotSplitError("it has parameters")
-            question = asked(store, snapshot, entry.sql)
-            found.append(Standing(entry.name, stream, period, entry.priority, question, "", entry.sql))
+            question = analyse_statement(store, snapshot, entry.sql)
+            found.append(StandingQuery(entry.name, stream, period, entry.priority, question, "", entry.sql))
         except CannotSplitError as error:
-            found.append(Standing(entry.name, stream, period, entry.priority, None, str(error), entry.sql))
+            found.append(StandingQuery(entry.name, stream, period, entry.priority, None, str(error), entry.sql))
     return found
 
 
-def share(queries: Sequence[Standing], schema: pa.Schema) -> Shared:
+def share_synopses(queries: Sequence[StandingQuery], schema: pa.Schema) -> SharedSynopses:
     """The synopses for a stream's queries: as few as rules SS1 to SS4 allow."""
-    by_identity: dict[Identity, Wanted] = {}
+    by_identity: dict[Identity, WantedSynopsis] = {}
     for query in queries:
         if query.asked is None:
             continue
         for need in query.asked.shape.needs:
             use = query.asked.slots, query.period
             known = by_identity.get(need.identity)
-            by_identity[need.identity] = _first(need, query, use) if known is None else _joined(known, need, query, use)
+            by_identity[need.identity] = (
+                _first_need(need, query, use) if known is None else _join_wanted(known, need, query, use)
+            )
     return _without_covered(by_identity, schema)
 
 
-def _first(need: Need, query: Standing, use: tuple[int, int]) -> Wanted:
-    return Wanted(
+def _first_need(need: SynopsisNeed, query: StandingQuery, use: tuple[int, int]) -> WantedSynopsis:
+    return WantedSynopsis(
         where="" if need.where is None else need.where.text,
         where_key="" if need.where is None else need.where.key,
         terms=need.terms,
         groups=tuple((group.text, group.key, kind) for group, kind in zip(need.groups, need.types, strict=True)),
         counted=need.counted,
-        columns=columns_for(need.columns),
+        columns=choose_columns(need.columns),
         slots=use[0],
         users=(query.name,),
         asked=(use,),
@@ -118,10 +120,12 @@ def _first(need: Need, query: Standing, use: tuple[int, int]) -> Wanted:
     )
 
 
-def _joined(known: Wanted, need: Need, query: Standing, use: tuple[int, int]) -> Wanted:
+def _join_wanted(
+    known: WantedSynopsis, need: SynopsisNeed, query: StandingQuery, use: tuple[int, int]
+) -> WantedSynopsis:
     return replace(
         known,
-        columns=columns_for((*known.columns, *need.columns)),
+        columns=choose_columns((*known.columns, *need.columns)),
         slots=max(known.slots, use[0]),
         users=tuple(dict.fromkeys((*known.users, query.name))),
         asked=(*known.asked, use),
@@ -129,7 +133,7 @@ def _joined(known: Wanted, need: Need, query: Standing, use: tuple[int, int]) ->
     )
 
 
-def _without_covered(by_identity: dict[Identity, Wanted], schema: pa.Schema) -> Shared:
+def _without_covered(by_identity: dict[Identity, WantedSynopsis], schema: pa.Schema) -> SharedSynopses:
     """Take out what others add up to; they then keep its columns, as far back as it reaches."""
     read = predicate_cover.literal_reader(schema)
     kept = dict(by_identity)
@@ -140,7 +144,7 @@ def _without_covered(by_identity: dict[Identity, Wanted], schema: pa.Schema) -> 
         if not wanted.terms or identity in used:
             continue
         names = [other for other, each in kept.items() if other != identity and other[1] == identity[1] and each.terms]
-        found = predicate_cover.find(
+        found = predicate_cover.find_cover(
             wanted.terms,
             {at: kept[other].terms or () for at, other in enumerate(names)},
             sorted(wanted.merges),
@@ -155,38 +159,40 @@ def _without_covered(by_identity: dict[Identity, Wanted], schema: pa.Schema) -> 
         for other, _ in parts:
             kept[other] = replace(
                 kept[other],
-                columns=columns_for((*kept[other].columns, *wanted.columns)),
+                columns=choose_columns((*kept[other].columns, *wanted.columns)),
                 slots=max(kept[other].slots, wanted.slots),
                 users=tuple(dict.fromkeys((*kept[other].users, *wanted.users))),
                 asked=(*kept[other].asked, *wanted.asked),
                 merges=kept[other].merges | wanted.merges,
             )
-    return Shared(tuple(kept.values()), covered)
+    return SharedSynopses(tuple(kept.values()), covered)
 
 
 # -- groups ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Together:
+class QueryGroup:
     """Queries that are computed together."""
 
-    queries: tuple[Standing, ...]
+    queries: tuple[StandingQuery, ...]
     synopses: tuple[int, ...]
     kind: str
     rules: tuple[str, ...]
     """Each rule that lets them share, in words."""
 
 
-def together(queries: Sequence[Standing], shared: Shared, kept: Sequence[SynopsisEntry]) -> list[Together]:
+def group_queries(
+    queries: Sequence[StandingQuery], shared: SharedSynopses, kept: Sequence[SynopsisEntry]
+) -> list[QueryGroup]:
     """The groups of queries that may be executed together; those that synopses cannot answer are not in any."""
     numbers = {(e.where_key, tuple(sorted(key for _, key, _ in e.groups))): e for e in kept}
-    groups: dict[tuple[object, ...], list[Standing]] = {}
+    groups: dict[tuple[object, ...], list[StandingQuery]] = {}
     used: dict[tuple[object, ...], tuple[SynopsisEntry, ...]] = {}
     for query in queries:
         if query.asked is None:
             continue
-        entries = _entries(query, shared, numbers)
+        entries = _find_entries(query, shared, numbers)
         if entries is None:
             continue
         name: tuple[object, ...] = (query.stream, *sorted(entry.number for entry in entries))
@@ -195,13 +201,15 @@ def together(queries: Sequence[Standing], shared: Shared, kept: Sequence[Synopsi
         groups.setdefault(name, []).append(query)
         used[name] = entries
     return [
-        Together(tuple(own), tuple(e.number for e in used[at]), used[at][0].kind, tuple(_rules(own, used[at], shared)))
+        QueryGroup(
+            tuple(own), tuple(e.number for e in used[at]), used[at][0].kind, tuple(_list_rules(own, used[at], shared))
+        )
         for at, own in groups.items()
     ]
 
 
-def _entries(
-    query: Standing, shared: Shared, numbers: dict[Identity, SynopsisEntry]
+def _find_entries(
+    query: StandingQuery, shared: SharedSynopses, numbers: dict[Identity, SynopsisEntry]
 ) -> tuple[SynopsisEntry, ...] | None:
     assert query.asked is not None
     found: list[SynopsisEntry] = []
@@ -213,7 +221,9 @@ def _entries(
     return tuple(dict.fromkeys(found))
 
 
-def _rules(queries: Sequence[Standing], entries: Sequence[SynopsisEntry], shared: Shared) -> Iterable[str]:
+def _list_rules(
+    queries: Sequence[StandingQuery], entries: Sequence[SynopsisEntry], shared: SharedSynopses
+) -> Iterable[str]:
     """Which rules apply to a group."""
     needs = [need for query in queries if query.asked for need in query.asked.shape.needs]
     expiring, basic = entries[0].expiring, entries[0].kind == BASIC
@@ -240,8 +250,8 @@ def _rules(queries: Sequence[Standing], entries: Sequence[SynopsisEntry], shared
     yield from _same_statement(queries)
 
 
-def _same_statement(queries: Sequence[Standing]) -> Iterable[str]:
-    seen: dict[tuple[str, int], Standing] = {}
+def _same_statement(queries: Sequence[StandingQuery]) -> Iterable[str]:
+    seen: dict[tuple[str, int], StandingQuery] = {}
     for query in sorted(queries, key=lambda each: each.period):
         assert query.asked is not None
         whole = query.asked.shape.decomposed

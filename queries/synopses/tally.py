@@ -24,12 +24,12 @@ from windrow.indexes.row_model import Int64s
 from windrow.native import group_aggregate as kernels
 from windrow.queries.synopses import kinds, node_store
 from windrow.queries.synopses.array_engine import Numbers
-from windrow.queries.synopses.decompose import ROW
+from windrow.queries.synopses.decompose import ROW_ALIAS
 from windrow.queries.synopses.kinds import Node
 from windrow.slide_hooks import SlideContext
 from windrow.store import Store
 
-_NAME = rf'(?:{ROW}\.)?(?:(\w+)|"([^"]+)")'
+_NAME = rf'(?:{ROW_ALIAS}\.)?(?:(\w+)|"([^"]+)")'
 _COLUMN = re.compile(rf"\s*{_NAME}\s*")
 _AGGREGATE = re.compile(rf"(sum|count|min|max)\(\s*{_NAME}\s*\)")
 _KINDS = {
@@ -39,12 +39,12 @@ _KINDS = {
 _ADDED = {kind for kind in _KINDS if kind.bit_width <= 32 and kind != pa.int64()}
 """Sums of so many bits do not overflow in 64, however many rows a slide has."""
 _NEUTRAL = {"sum": 0, "min": np.iinfo(np.int64).max, "max": np.iinfo(np.int64).min}
-_MOST_BITS = 62
-_ALL = (1 << 64) - 1
+_MAX_KEY_BITS = 62
+_ALL_BITS = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
-class Recipe:
+class BuildPlan:
     """A synopsis that is built here: columns of the stream, by name."""
 
     groups: tuple[str, ...]
@@ -62,33 +62,36 @@ class Recipe:
         return [f"g{at}" for at in range(len(self.groups))] + [f"c{at}" for at in range(len(self.columns))]
 
 
-def recipes_of(entries: Iterable[SynopsisEntry], schema: pa.Schema) -> list[Recipe | None]:
+def make_build_plans(entries: Iterable[SynopsisEntry], schema: pa.Schema) -> list[BuildPlan | None]:
     """How each of some synopses is built here; None where DuckDB must. They are the same from slide to slide."""
-    return list(_recipes(tuple((each.where, each.expiring, each.groups, each.columns) for each in entries), schema))
-
-
-@lru_cache(maxsize=64)
-def _recipes(entries: tuple[tuple[Any, ...], ...], schema: pa.Schema) -> tuple[Recipe | None, ...]:
-    return tuple(
-        None if where or expiring else _recipe(groups, columns, schema) for where, expiring, groups, columns in entries
+    return list(
+        _cached_build_plans(tuple((each.where, each.expiring, each.groups, each.columns) for each in entries), schema)
     )
 
 
-def _recipe(
+@lru_cache(maxsize=64)
+def _cached_build_plans(entries: tuple[tuple[Any, ...], ...], schema: pa.Schema) -> tuple[BuildPlan | None, ...]:
+    return tuple(
+        None if where or expiring else _make_build_plan(groups, columns, schema)
+        for where, expiring, groups, columns in entries
+    )
+
+
+def _make_build_plan(
     grouped: Iterable[tuple[str, str, str]], kept: Iterable[SynopsisColumn], schema: pa.Schema
-) -> Recipe | None:
+) -> BuildPlan | None:
     groups = []
     for text, _, kind in grouped:
-        name = _named(_COLUMN.fullmatch(text), schema, 1)
+        name = _column_name(_COLUMN.fullmatch(text), schema, 1)
         if name is None or _KINDS.get(schema.field(name).type) != kind:
             return None
         groups.append(name)
     columns = [_column(column, schema) for column in kept]
     found = tuple(column for column in columns if column is not None)
-    return Recipe(tuple(groups), found) if len(found) == len(columns) else None
+    return BuildPlan(tuple(groups), found) if len(found) == len(columns) else None
 
 
-def _named(match: "re.Match[str] | None", schema: pa.Schema, at: int) -> str | None:
+def _column_name(match: "re.Match[str] | None", schema: pa.Schema, at: int) -> str | None:
     if match is None:
         return None
     wanted = (match[at] or match[at + 1]).lower()
@@ -100,7 +103,7 @@ def _column(column: SynopsisColumn, schema: pa.Schema) -> tuple[str, str] | None
     if column.build == "count(*)":
         return "count", ""
     match = _AGGREGATE.fullmatch(column.build)
-    name = _named(match, schema, 2)
+    name = _column_name(match, schema, 2)
     if match is None or name is None:
         return None
     kind = schema.field(name).type
@@ -108,7 +111,7 @@ def _column(column: SynopsisColumn, schema: pa.Schema) -> tuple[str, str] | None
     return (match[1], name) if column.type == right and (match[1] == "count" or kind in _ADDED) else None
 
 
-class Rows:
+class SlotRows:
     """New rows of one slot, decoded once for all synopses."""
 
     def __init__(self, rows: pa.Table) -> None:
@@ -121,7 +124,7 @@ class Rows:
             self._columns[name] = _Column(self.rows.column(name))
         return self._columns[name]
 
-    def build(self, recipe: Recipe) -> pa.Table:
+    def build(self, recipe: BuildPlan) -> pa.Table:
         """What a synopsis keeps of them, in the order of the groups."""
         groups = [self.column(name) for name in recipe.groups]
         added = {(what, name): self.column(name).added(what) for what, name in recipe.columns if what != "count"}
@@ -145,9 +148,9 @@ class Rows:
                 arrays.append(_array(totals[what, name], None if valued is None else valued == 0))
         return pa.table(arrays, names=recipe.kept)
 
-    def fits(self, recipe: Recipe) -> bool:
+    def fits(self, recipe: BuildPlan) -> bool:
         """Whether its groups can be told apart by one number."""
-        return sum(self.column(name).bits for name in recipe.groups) <= _MOST_BITS
+        return sum(self.column(name).bits for name in recipe.groups) <= _MAX_KEY_BITS
 
 
 class _Column:
@@ -196,7 +199,7 @@ class _Column:
         """Of each row, with something for nulls; it may be one more than there is room for."""
         if self._nulls is None:
             return self._there
-        filled = np.full(len(self._nulls), np.array(instead & _ALL, np.uint64).astype(np.int64))
+        filled = np.full(len(self._nulls), np.array(instead & _ALL_BITS, np.uint64).astype(np.int64))
         filled[~self._nulls] = self._there
         return filled
 
@@ -209,31 +212,31 @@ def _array(values: Numbers, nulls: npt.NDArray[np.bool_] | None) -> pa.Array:
     return pa.array(values) if nulls is None else pa.array(np.where(nulls, 0, values), mask=nulls)
 
 
-def by_slot(rows: pa.Table, slots: Int64s, most: int) -> dict[int, Rows] | None:
+def split_slots(rows: pa.Table, slots: Int64s, most: int) -> dict[int, SlotRows] | None:
     """New rows, cut by their event slots; None if those are more than `most`."""
     if not len(slots):
         return {}
     if int(slots.min()) == int(slots.max()):
-        return {int(slots[0]): Rows(rows)}
+        return {int(slots[0]): SlotRows(rows)}
     distinct = np.unique(slots)
     if len(distinct) > most:
         return None
-    return {int(slot): Rows(rows.filter(pa.array(slots == slot))) for slot in distinct}
+    return {int(slot): SlotRows(rows.filter(pa.array(slots == slot))) for slot in distinct}
 
 
-def names(recipes: Iterable[Recipe]) -> set[str]:
+def list_columns(recipes: Iterable[BuildPlan]) -> set[str]:
     """The columns that some of them read."""
     return {name for each in recipes for name in each.names}
 
 
-_MOST_SLOTS = 8
+_MAX_SLOTS = 8
 """Rows of more slots than this are left to the slide: a tally of few rows saves nothing."""
-MOST_NAMED = 8
+MAX_TALLIES_PER_NODE = 8
 """Tallies that one node may be made of; more are merged into one."""
 
 
 @dataclass(frozen=True)
-class Tallies:
+class FileTallies:
     """What synopses will keep of one file's rows."""
 
     parts: tuple[tuple[int, int, bytes], ...]
@@ -241,13 +244,13 @@ class Tallies:
 
     def commit(self, tables: Tables, stream: int, spool: int) -> None:
         """Put them beside a spooled file, for the synopses that are still there."""
-        kept = {entry.number for entry in node_store.entries(tables, stream)}
+        kept = {entry.number for entry in node_store.read_entries(tables, stream)}
         for number, slot, body in self.parts:
             if number in kept:
-                tables.put_raw("synopses", node_store.tally_key(stream, number, spool, slot), body)
+                tables.put_raw("synopses", node_store.encode_tally_key(stream, number, spool, slot), body)
 
 
-def tally(store: Store, entry: StreamEntry, rows: pa.Table, slots: Int64s) -> Tallies | None:
+def tally_rows(store: Store, entry: StreamEntry, rows: pa.Table, slots: Int64s) -> FileTallies | None:
     """The tallies of rows that are about to be spooled; None if the slide had better make them.
 
     Args:
@@ -259,18 +262,18 @@ def tally(store: Store, entry: StreamEntry, rows: pa.Table, slots: Int64s) -> Ta
     definition = entry.definition
     if definition.model.expires is not None:
         return None
-    kept = store.catalog.read(lambda tables: node_store.entries(tables, entry.id))
-    recipes = zip(kept, recipes_of(kept, definition.schema), strict=True)
+    kept = store.catalog.read(lambda tables: node_store.read_entries(tables, entry.id))
+    recipes = zip(kept, make_build_plans(kept, definition.schema), strict=True)
     plain = {each.number: recipe for each, recipe in recipes if recipe is not None and each.kind == kinds.BASIC}
     if not plain:
         return None
-    wanted = names(plain.values()) | {definition.model.time}
-    cut = by_slot(rows.select([name for name in rows.column_names if name in wanted]), slots, _MOST_SLOTS)
+    wanted = list_columns(plain.values()) | {definition.model.time}
+    cut = split_slots(rows.select([name for name in rows.column_names if name in wanted]), slots, _MAX_SLOTS)
     if cut is None:
         return None
-    return Tallies(
+    return FileTallies(
         tuple(
-            (number, slot, node_store.body(own.build(recipe)))
+            (number, slot, node_store.encode_rows(own.build(recipe)))
             for number, recipe in plain.items()
             if all(own.fits(recipe) for own in cut.values())
             for slot, own in cut.items()
@@ -279,7 +282,7 @@ def tally(store: Store, entry: StreamEntry, rows: pa.Table, slots: Int64s) -> Ta
 
 
 @dataclass
-class Adopted:
+class AdoptedTallies:
     """What a slide makes of the tallies of one synopsis."""
 
     named: dict[Node, tuple[int, ...]] = field(default_factory=dict)
@@ -290,40 +293,40 @@ class Adopted:
     """Where tallies lie that no node names."""
 
 
-def adopt(tables: Tables, moving: SlideContext, entry: SynopsisEntry) -> Adopted | None:
+def adopt_tallies(tables: Tables, moving: SlideContext, entry: SynopsisEntry) -> AdoptedTallies | None:
     """The tallies of all rows that a slide takes in; None if some are lacking, and the rows must say."""
     if moving.spooled is None or entry.kind != kinds.BASIC:
         return None
     found: dict[int, list[int]] = {}
     for spool in moving.spooled:
-        own = node_store.tallied_slots(tables, entry, spool)
+        own = node_store.find_tallied_slots(tables, entry, spool)
         if not own:
             return None
         for slot in own:
             found.setdefault(slot, []).append(spool)
     model, floor = moving.entry.definition.model, moving.slide - entry.slots
     oldest = model.oldest(moving.now)
-    adopted = Adopted()
+    adopted = AdoptedTallies()
     for slot, spools in found.items():
-        keys = [node_store.tally_key(entry.stream, entry.number, spool, slot) for spool in spools]
+        keys = [node_store.encode_tally_key(entry.stream, entry.number, spool, slot) for spool in spools]
         node = kinds.slot_node(slot)
         if slot <= floor:
             adopted.spent += keys
         elif oldest is not None and model.slot_end(slot - 1) < oldest:
             return None  # some of its rows have died meanwhile
-        elif len(spools) > MOST_NAMED or node_store.is_there(tables, entry, node):
-            adopted.merged[slot] = [node_store.table_of(bytes(tables.raw("synopses", at))) for at in keys]
+        elif len(spools) > MAX_TALLIES_PER_NODE or node_store.node_exists(tables, entry, node):
+            adopted.merged[slot] = [node_store.decode_rows(bytes(tables.raw("synopses", at))) for at in keys]
             adopted.spent += keys
         else:
             adopted.named[node] = tuple(spools)
     return adopted
 
 
-def leftovers(tables: Tables, moving: SlideContext, entries: Sequence[SynopsisEntry]) -> list[bytes]:
+def find_leftover_tallies(tables: Tables, moving: SlideContext, entries: Sequence[SynopsisEntry]) -> list[bytes]:
     """Where tallies of the slide's files lie, of synopses that are made from the rows."""
     return [
-        node_store.tally_key(entry.stream, entry.number, spool, slot)
+        node_store.encode_tally_key(entry.stream, entry.number, spool, slot)
         for entry in entries
         for spool in moving.spooled or ()
-        for slot in node_store.tallied_slots(tables, entry, spool)
+        for slot in node_store.find_tallied_slots(tables, entry, spool)
     ]

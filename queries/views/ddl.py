@@ -20,18 +20,18 @@ from windrow.files import disk_errors
 from windrow.indexes.partitioners import Index
 from windrow.locks import locked
 from windrow.queries.planner.scan_sql import read_table_schema
-from windrow.queries.views.delta_sql import describe
-from windrow.queries.views.inputs import Side
-from windrow.queries.views.plan import Plan
+from windrow.queries.views.delta_sql import describe_columns
+from windrow.queries.views.inputs import InputState
+from windrow.queries.views.plan import ViewPlan
 from windrow.queries.views.planner import make_plan
-from windrow.queries.views.slide_hook import LOCK_SECONDS, Motion, update_view
-from windrow.queries.views.storage import DIED, Moved
+from windrow.queries.views.slide_hook import LOCK_SECONDS, ViewUpdates, update_view
+from windrow.queries.views.storage import DIED_COLUMN, ViewSlide
 from windrow.queries.views.update_patterns import Pattern
 from windrow.reference_tables import find_table
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 
-_MOST_SLOTS = 1_000_000
+_MAX_SLOTS = 1_000_000
 """Slots of a view's longest life: finer than this, its slots would cost more than they tell apart."""
 
 
@@ -73,7 +73,7 @@ def create_view(
     store.check_writable()
     arguments.check_statement(sql)
     with ExitStack() as held:
-        plan, snapshot = _planned(store, name, sql, retroactive, held)
+        plan, snapshot = _plan_locked(store, name, sql, retroactive, held)
         inputs = {part.name: snapshot.view(part.name).entry for part in plan.streams}
         draft = ViewEntry(
             id=0,
@@ -88,16 +88,18 @@ def create_view(
             why=plan.label.why,
         )
         _check_options(draft, plan)
-        schema = describe(store, name, plan, snapshot.tables)
-        definition = _definition(draft, plan, schema, key, slide, time, expires, index_auto=index == "auto")
+        schema = describe_columns(store, name, plan, snapshot.tables)
+        definition = _make_definition(draft, plan, schema, key, slide, time, expires, index_auto=index == "auto")
         layout = choose_first_layout(definition, index)
         with disk_errors(f"creating view {name!r}"):
             make_stream_folders(store, name)
-            _fill(store, draft, plan, definition, layout, snapshot)
-    return next(view for view in views(store) if view.name == name)
+            _fill_view(store, draft, plan, definition, layout, snapshot)
+    return next(view for view in list_views(store) if view.name == name)
 
 
-def _planned(store: Store, name: str, sql: str, retroactive: Sequence[str], held: ExitStack) -> tuple[Plan, Snapshot]:
+def _plan_locked(
+    store: Store, name: str, sql: str, retroactive: Sequence[str], held: ExitStack
+) -> tuple[ViewPlan, Snapshot]:
     """The plan of a view whose inputs are locked, and a snapshot of them."""
     check_name(name, "view")
     with Snapshot(store) as first:
@@ -107,7 +109,7 @@ def _planned(store: Store, name: str, sql: str, retroactive: Sequence[str], held
                 f"{taken[name.lower()]!r} exists already (SQL does not tell capitals apart); "
                 "drop it first or choose another name"
             )
-        parts = _plan_in(first, name, sql, retroactive).streams
+        parts = _plan_in_snapshot(first, name, sql, retroactive).streams
         numbers = {first.view(part.name).entry.id: part.name for part in parts}
     for number in sorted(numbers):
         path = store.lock_path(number)
@@ -115,10 +117,10 @@ def _planned(store: Store, name: str, sql: str, retroactive: Sequence[str], held
         what = f"the slide of stream {numbers[number]!r}"
         held.enter_context(locked(path, what, LOCK_SECONDS, store.sleep))
     snapshot = held.enter_context(Snapshot(store))
-    return _plan_in(snapshot, name, sql, retroactive), snapshot
+    return _plan_in_snapshot(snapshot, name, sql, retroactive), snapshot
 
 
-def _plan_in(snapshot: Snapshot, name: str, sql: str, retroactive: Sequence[str]) -> Plan:
+def _plan_in_snapshot(snapshot: Snapshot, name: str, sql: str, retroactive: Sequence[str]) -> ViewPlan:
     tables = {known: read_table_schema(entry) for known, entry in snapshot.tables.items()}
     for table in retroactive:
         if table not in tables:
@@ -127,7 +129,7 @@ def _plan_in(snapshot: Snapshot, name: str, sql: str, retroactive: Sequence[str]
     return make_plan(name, sql, streams, tables, retroactive)
 
 
-def _check_options(view: ViewEntry, plan: Plan) -> None:
+def _check_options(view: ViewEntry, plan: ViewPlan) -> None:
     for table in view.retroactive:
         if table not in view.tables:
             raise ViewError(f"view {view.name!r} does not read table {table!r}; leave it out of retroactive")
@@ -143,7 +145,7 @@ def _check_options(view: ViewEntry, plan: Plan) -> None:
         )
 
 
-def _slots(plan: Plan, name: str, slide: times.Duration | None) -> tuple[int, int]:
+def _choose_slots(plan: ViewPlan, name: str, slide: times.Duration | None) -> tuple[int, int]:
     """A view's slide and origin: the longest slots whose ends meet every slot end of its inputs."""
     definitions = [part.definition for part in plan.streams if part.definition is not None]
     origin = definitions[0].origin
@@ -151,7 +153,7 @@ def _slots(plan: Plan, name: str, slide: times.Duration | None) -> tuple[int, in
         return times.parse_duration(slide, f"view {name!r}: slide"), origin
     step = math.gcd(*(each.slide for each in definitions), *(abs(each.origin - origin) for each in definitions))
     lives = [part.life for part in plan.streams if part.life is not None]
-    if lives and max(lives) // step > _MOST_SLOTS:
+    if lives and max(lives) // step > _MAX_SLOTS:
         slides = ", ".join(f"{each.name} {times.format_duration(each.slide)}" for each in definitions)
         raise ViewError(
             f"view {name!r}: the slides of its inputs ({slides}) meet only every {times.format_duration(step)}; "
@@ -160,7 +162,7 @@ def _slots(plan: Plan, name: str, slide: times.Duration | None) -> tuple[int, in
     return step, origin
 
 
-def _life(view: ViewEntry, plan: Plan, step: int) -> tuple[int | None, int | None]:
+def _find_lifetime(view: ViewEntry, plan: ViewPlan, step: int) -> tuple[int | None, int | None]:
     """The lifetime that all rows have, or the longest that one can have; neither if rows never expire."""
     pattern = plan.label.pattern
     if pattern is Pattern.STRICT:
@@ -182,9 +184,9 @@ def _life(view: ViewEntry, plan: Plan, step: int) -> tuple[int | None, int | Non
     return None, max(step, max(bounded)) + (step if view.restore else 0)  # noqa: PLW3301 - of many
 
 
-def _definition(
+def _make_definition(
     view: ViewEntry,
-    plan: Plan,
+    plan: ViewPlan,
     given: pa.Schema,
     search_key: str | Sequence[str] | None,
     slide: times.Duration | None,
@@ -194,11 +196,15 @@ def _definition(
     index_auto: bool,
 ) -> StreamDefinition:
     """The stream that a view is."""
-    step, origin = _slots(plan, view.name, slide)
-    lifetime, longest = _life(view, plan, step)
+    step, origin = _choose_slots(plan, view.name, slide)
+    lifetime, longest = _find_lifetime(view, plan, step)
     zones = [part.definition.schema.field(part.definition.time).type.tz for part in plan.streams if part.definition]
     stamp = pa.timestamp("us", next((zone for zone in zones if zone is not None), None))
-    names = [time, *([] if longest is None else [expires]), *([DIED] if longest is not None and view.restore else [])]
+    names = [
+        time,
+        *([] if longest is None else [expires]),
+        *([DIED_COLUMN] if longest is not None and view.restore else []),
+    ]
     dropped = {name.lower() for name in (*names, expires)}
     columns = [field for field in list(given)[0 if plan.recompute else 2 :] if field.name.lower() not in dropped]
     if not columns:
@@ -225,25 +231,25 @@ def _definition(
     return replace(definition, origin=origin, inputs=tuple(view.inputs), pattern=str(Pattern(pattern)))
 
 
-def _fill(
-    store: Store, draft: ViewEntry, plan: Plan, definition: StreamDefinition, layout: Layout, snapshot: Snapshot
+def _fill_view(
+    store: Store, draft: ViewEntry, plan: ViewPlan, definition: StreamDefinition, layout: Layout, snapshot: Snapshot
 ) -> None:
     """Compute the view's first rows, and put it down with them in one transaction."""
     sides = {}
     for name in draft.inputs:
         view = snapshot.view(name)
-        sides[name] = Side(view.entry, view.state.slide, view.state.ordinal, view.segments)
+        sides[name] = InputState(view.entry, view.state.slide, view.state.ordinal, view.segments)
     entry = StreamEntry(id=0, definition=definition, created=store.clock())
     clocks = [side.now for side in sides.values()]
     reached = [clock for clock in clocks if clock is not None]
-    motion = Motion()
+    motion = ViewUpdates()
     try:
         if len(reached) == len(clocks):
             model = definition.model
             slide = model.last_slot(min(reached))
-            moved = Moved(store, entry, StreamState(layouts=(layout,)), slide, model.slot_end(slide), ())
+            moved = ViewSlide(store, entry, StreamState(layouts=(layout,)), slide, model.slot_end(slide), ())
             edges = {name: ViewInput() for name in draft.inputs}
-            own = Side(entry, None, 0, ())
+            own = InputState(entry, None, 0, ())
             update_view(
                 store, draft, plan, moved, own, sides, edges, snapshot.tables, itertools.count(-1, -1), None, motion
             )
@@ -264,16 +270,18 @@ def _fill(
     store.files.reach("view.created")
 
 
-def views(store: Store) -> list[View]:
+def list_views(store: Store) -> list[View]:
     """What is known of every view, by name."""
 
     def look(tables: Tables) -> list[View]:
-        return sorted((_known(tables, record) for _, record in tables.items("plans")), key=lambda view: view.name)
+        return sorted(
+            (_describe_view(tables, record) for _, record in tables.items("plans")), key=lambda view: view.name
+        )
 
     return store.catalog.read(look)
 
 
-def _known(tables: Tables, record: ViewEntry) -> View:
+def _describe_view(tables: Tables, record: ViewEntry) -> View:
     entry: StreamEntry = tables.get("streams", record.name.encode())
     state: StreamState = tables.get("states", catalog_key(record.id))
     model = entry.definition.model

@@ -31,19 +31,24 @@ from windrow.native import hash_match as native_matches
 from windrow.native.hash_match import Matcher
 from windrow.queries.sql.window_spec import AllRows, RangeWindow
 from windrow.queries.views import join_order
-from windrow.queries.views.delta_sql import BATCH_ROWS, Given, telling
-from windrow.queries.views.inputs import ALL, KNOWN, NEW, matters, told_apart
-from windrow.queries.views.partner_filter import MOST_KEYS, by_directory, key_ranges, worth_seeking
-from windrow.queries.views.plan import Branch, Part, Plan, Prune
-from windrow.queries.views.storage import DIED
+from windrow.queries.views.delta_sql import BATCH_ROWS, UpdateInputs, translating_errors
+from windrow.queries.views.inputs import ALL, KNOWN, NEW, find_row_filter, may_matter
+from windrow.queries.views.partner_filter import (
+    MAX_LOOKUP_KEYS,
+    encode_partner_ranges,
+    max_lookup_keys,
+    prune_by_directory,
+)
+from windrow.queries.views.plan import PlanBranch, PlanPart, Prune, ViewPlan
+from windrow.queries.views.storage import DIED_COLUMN
 from windrow.store import Store
 
-Place = tuple[int, str]
+ColumnPlace = tuple[int, str]
 """A part, by number, and a column of it."""
 
 
 @dataclass(frozen=True)
-class Step:
+class ChainStep:
     """A stream in which partners are looked for.
 
     Args:
@@ -54,13 +59,13 @@ class Step:
     """
 
     number: int
-    keys: tuple[tuple[Place, str], ...]
-    kept: tuple[Place, ...]
+    keys: tuple[tuple[ColumnPlace, str], ...]
+    kept: tuple[ColumnPlace, ...]
     taken: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Chain:
+class JoinChain:
     """The way of new rows through all streams.
 
     Args:
@@ -70,13 +75,13 @@ class Chain:
     """
 
     taken: tuple[str, ...]
-    steps: tuple[Step, ...]
-    sources: tuple[Place, ...]
+    steps: tuple[ChainStep, ...]
+    sources: tuple[ColumnPlace, ...]
 
 
-def equal_columns(branch: Branch) -> list[frozenset[Place]]:
+def find_equal_columns(branch: PlanBranch) -> list[frozenset[ColumnPlace]]:
     """The joined columns, those together that every result has equal."""
-    found: list[frozenset[Place]] = []
+    found: list[frozenset[ColumnPlace]] = []
     for link in branch.links:
         own = frozenset([(link.left, link.left_column), (link.right, link.right_column)])
         touched = [each for each in found if each & own]
@@ -84,15 +89,15 @@ def equal_columns(branch: Branch) -> list[frozenset[Place]]:
     return found
 
 
-def are_linked(equal: Sequence[frozenset[Place]], number: int, reached: set[int]) -> bool:
+def are_linked(equal: Sequence[frozenset[ColumnPlace]], number: int, reached: set[int]) -> bool:
     """Whether a part must have a column equal with one that was reached."""
     parts = ({owner for owner, _ in own} for own in equal)
     return any(number in own and own & reached for own in parts)
 
 
-def can_chain(branch: Branch) -> bool:
+def can_chain(branch: PlanBranch) -> bool:
     """Whether each stream can be reached from each other one, and none is compared with itself."""
-    equal, numbers = equal_columns(branch), [part.number for part in branch.streams]
+    equal, numbers = find_equal_columns(branch), [part.number for part in branch.streams]
     reached = {numbers[0]}
     for _ in numbers:
         reached |= {number for number in numbers if are_linked(equal, number, reached)}
@@ -100,13 +105,15 @@ def can_chain(branch: Branch) -> bool:
     return alone and reached == set(numbers)
 
 
-def chain(seed: int, order: Sequence[int], equal: Sequence[frozenset[Place]], wanted: Sequence[Place]) -> Chain:
+def make_chain(
+    seed: int, order: Sequence[int], equal: Sequence[frozenset[ColumnPlace]], wanted: Sequence[ColumnPlace]
+) -> JoinChain:
     """The way from new rows of a part through others in a given order.
 
     Args:
         seed: The part with the new rows.
         order: The others.
-        equal: As `equal_columns` gives them.
+        equal: As `find_equal_columns` gives them.
         wanted: The columns of a result.
     """
     turns = {number: turn for turn, number in enumerate((seed, *order))}
@@ -120,18 +127,18 @@ def chain(seed: int, order: Sequence[int], equal: Sequence[frozenset[Place]], wa
     for turn, number in enumerate(order):
         later = {*sources, *(place for own in keys[turn + 1 :] for place, _ in own)}
         kept = tuple(sorted(place for place in later if turns[place[0]] <= turn))
-        steps.append(Step(number, keys[turn], kept, _of(number, later)))
-    return Chain(_of(seed, {*sources, *(place for own in keys for place, _ in own)}), tuple(steps), sources)
+        steps.append(ChainStep(number, keys[turn], kept, _columns_of(number, later)))
+    return JoinChain(_columns_of(seed, {*sources, *(place for own in keys for place, _ in own)}), tuple(steps), sources)
 
 
-def _of(number: int, places: set[Place]) -> tuple[str, ...]:
+def _columns_of(number: int, places: set[ColumnPlace]) -> tuple[str, ...]:
     return tuple(sorted(column for owner, column in places if owner == number))
 
 
 _ROW = (1 << 32) - 1
 
 
-class Stretch:
+class PartRows:
     """Some rows of a part, in chunks.
 
     Args:
@@ -147,7 +154,7 @@ class Stretch:
         self._known: dict[str, Sequence[pa.Array]] = {}
 
     @classmethod
-    def of(cls, batches: Sequence[pa.RecordBatch]) -> "Stretch":
+    def of(cls, batches: Sequence[pa.RecordBatch]) -> "PartRows":
         """Rows that were read with all their columns."""
         return cls([batch.num_rows for batch in batches], lambda name: [batch.column(name) for batch in batches])
 
@@ -165,10 +172,10 @@ class Stretch:
 
     def take(self, name: str, places: Int64s) -> pa.Array:
         """What a column has at some places."""
-        return taken(self.column(name), places)
+        return take_values(self.column(name), places)
 
 
-def taken(chunks: Sequence[pa.Array], places: Int64s) -> pa.Array:
+def take_values(chunks: Sequence[pa.Array], places: Int64s) -> pa.Array:
     """What chunks of a column have at some places, without a dictionary."""
     if not any(isinstance(chunk, pa.ChunkedArray) for chunk in chunks) and native_matches.gathers(chunks[0].type):
         return native_matches.gather(chunks, places)
@@ -180,7 +187,7 @@ def taken(chunks: Sequence[pa.Array], places: Int64s) -> pa.Array:
 
 
 @dataclass(frozen=True)
-class Combined:
+class RowCombinations:
     """Combinations of rows of some parts, which may become results when the other parts join.
 
     Args:
@@ -191,7 +198,7 @@ class Combined:
 
     begins: Int64s
     ends: Int64s
-    columns: Mapping[Place, pa.Array]
+    columns: Mapping[ColumnPlace, pa.Array]
 
     @property
     def rows(self) -> int:
@@ -203,7 +210,7 @@ class Combined:
         """How large."""
         return int(self.begins.nbytes + self.ends.nbytes + sum(column.nbytes for column in self.columns.values()))
 
-    def keys(self, places: Sequence[Place]) -> tuple[list[Int64s], Int64s | None]:
+    def keys(self, places: Sequence[ColumnPlace]) -> tuple[list[Int64s], Int64s | None]:
         """Columns of whole numbers, and which combinations have them all; None: every one."""
         own = [self.columns[place] for place in places]
         rows = None
@@ -214,7 +221,7 @@ class Combined:
         return [column.to_numpy() for column in own], rows
 
     @classmethod
-    def together(cls, several: Iterable["Combined"]) -> "Combined":
+    def together(cls, several: Iterable["RowCombinations"]) -> "RowCombinations":
         """All combinations of several, which have the same columns."""
         own = list(several)
         if len(own) == 1:
@@ -227,15 +234,15 @@ class Combined:
 
 
 _BEGINS, _ENDS = "begins", "ends"
-_MOST_HELD = 1 << 20
+_MAX_HELD_ROWS = 1 << 20
 """Rows of a stream that are looked at together: the columns of more might not fit into memory."""
-_MOST_BYTES = 64 << 20
+_MAX_BATCH_BYTES = 64 << 20
 """Combinations of so many bytes go on to the next stream before others are looked for."""
-_Told = tuple[bool, bool, int, bool]
+_RowFilter = tuple[bool, bool, int, bool]
 """Whether rows are told apart by arrival and by time, what is added to their sequence, and whether some are ahead."""
 
 
-def is_plain(plan: Plan, view: StreamDefinition) -> bool:
+def can_join_natively(plan: ViewPlan, view: StreamDefinition) -> bool:
     """Whether a view's results can be found here."""
     if not plan.taken or not all(isinstance(part.reference.window, AllRows | RangeWindow) for part in plan.streams):
         return False
@@ -248,11 +255,11 @@ def is_plain(plan: Plan, view: StreamDefinition) -> bool:
         if one != other or not pa.types.is_integer(one) or pa.types.is_uint64(one):
             return False
     given = {name: parts[number].schema.field(column).type for name, number, column in plan.taken}
-    own = [field for field in view.schema if field.name not in (view.time, view.expires, DIED)]
+    own = [field for field in view.schema if field.name not in (view.time, view.expires, DIED_COLUMN)]
     return len(given) == len(plan.taken) and all(given.get(field.name) == field.type for field in own)
 
 
-class Matching:
+class NativeJoin:
     """One update of one view.
 
     Args:
@@ -260,41 +267,45 @@ class Matching:
         given: What it reads.
     """
 
-    def __init__(self, store: Store, given: Given) -> None:
+    def __init__(self, store: Store, given: UpdateInputs) -> None:
         self.store = store
         self.given = given
         self.streams = given.plan.branches[0].streams
-        self.equal = equal_columns(given.plan.branches[0])
+        self.equal = find_equal_columns(given.plan.branches[0])
         self.distinct: dict[int, dict[str, float]] = {}
         """As `Maintenance` has it; of two streams there is only one order."""
-        self._groups: dict[tuple[int, str], dict[_Told, list[Segment]]] = {}
+        self._groups: dict[tuple[int, str], dict[_RowFilter, list[Segment]]] = {}
 
     def results(self) -> Iterator[pa.RecordBatch]:
         """New results: when they begin and end in microseconds, then their columns."""
         numbers = [part.number for part in self.streams]
         wanted = [(number, column) for _, number, column in self.given.plan.taken]
         names = [_BEGINS, _ENDS, *(name for name, _, _ in self.given.plan.taken)]
-        with telling(self.given.name):
+        with translating_errors(self.given.name):
             for seed in self.streams:
-                order = join_order.partners(seed.number, numbers, self.given.rates, partial(are_linked, self.equal))
-                way = chain(seed.number, order, self.equal, wanted)
+                order = join_order.choose_partner_order(
+                    seed.number, numbers, self.given.rates, partial(are_linked, self.equal)
+                )
+                way = make_chain(seed.number, order, self.equal, wanted)
                 if all(self._grouped(step.number, self._which(step, seed)) for step in way.steps):
-                    for fresh in _gathered(self._fresh(seed, way.taken)):
+                    for fresh in _join_combinations(self._fresh(seed, way.taken)):
                         for found in self._completed(seed, fresh, way.steps):
                             columns = [found.columns[place] for place in way.sources]
                             yield pa.RecordBatch.from_arrays([found.begins, found.ends, *columns], names=names)
 
-    def _completed(self, seed: Part, begun: Combined, steps: Sequence[Step]) -> Iterator[Combined]:
+    def _completed(
+        self, seed: PlanPart, begun: RowCombinations, steps: Sequence[ChainStep]
+    ) -> Iterator[RowCombinations]:
         """Combinations with rows of all streams that are left."""
         if not steps:
             yield begun
             return
         found = self._met(seed, begun, steps[0])
         # Each step looks at a whole window, so it had better do so for many at once; the last has none behind it.
-        for further in found if len(steps) == 1 else _gathered(found):
+        for further in found if len(steps) == 1 else _join_combinations(found):
             yield from self._completed(seed, further, steps[1:])
 
-    def _met(self, seed: Part, begun: Combined, step: Step) -> Iterator[Combined]:
+    def _met(self, seed: PlanPart, begun: RowCombinations, step: ChainStep) -> Iterator[RowCombinations]:
         """Combinations with rows of one more stream."""
         keys, rows = begun.keys([place for place, _ in step.keys])
         matcher = Matcher(keys)
@@ -310,8 +321,15 @@ class Matching:
                     yield from self._pairs(begun, step, stretch, places, own, told, which)
 
     def _pairs(
-        self, begun: Combined, step: Step, stretch: Stretch, places: Int64s, own: Int64s, told: _Told, which: str
-    ) -> Iterator[Combined]:
+        self,
+        begun: RowCombinations,
+        step: ChainStep,
+        stretch: PartRows,
+        places: Int64s,
+        own: Int64s,
+        told: _RowFilter,
+        which: str,
+    ) -> Iterator[RowCombinations]:
         """Combinations and places of rows that have met, as far as they ever live together."""
         part = self.given.plan.parts[step.number]
         begins = self._begins(part, stretch, places)
@@ -324,34 +342,34 @@ class Matching:
         if not alive.all():
             places, own, begins, ends = places[alive], own[alive], begins[alive], ends[alive]
 
-        def gather(rows: slice) -> Combined:
-            columns = {place: taken([begun.columns[place]], own[rows]) for place in step.kept}
+        def gather(rows: slice) -> RowCombinations:
+            columns = {place: take_values([begun.columns[place]], own[rows]) for place in step.kept}
             columns |= {(step.number, column): stretch.take(column, places[rows]) for column in step.taken}
-            return Combined(begins[rows], ends[rows], columns)
+            return RowCombinations(begins[rows], ends[rows], columns)
 
-        yield from _in_pieces(gather, 0, len(own))
+        yield from _gather_in_pieces(gather, 0, len(own))
 
     # -- which rows ----------------------------------------------------------------------------------------------------
 
-    def _which(self, step: Step, seed: Part) -> str:
+    def _which(self, step: ChainStep, seed: PlanPart) -> str:
         """All rows of streams before that of the new rows, known ones of those behind: so each combination is once."""
         numbers = [part.number for part in self.streams]
         return ALL if numbers.index(step.number) < numbers.index(seed.number) else KNOWN
 
-    def _grouped(self, number: int, which: str) -> dict[_Told, list[Segment]]:
+    def _grouped(self, number: int, which: str) -> dict[_RowFilter, list[Segment]]:
         """The segments of a part that hold such rows, by how those are told apart."""
         if (number, which) not in self._groups:
-            part, moment, found = self.given.plan.parts[number], self.given.moment, dict[_Told, list[Segment]]()
+            part, moment, found = self.given.plan.parts[number], self.given.moment, dict[_RowFilter, list[Segment]]()
             for segment in self.given.sides[part.name].segments:
-                told = told_apart(segment, self.given.seen[part.name], which, moment.before)
-                if told is not None and matters(part, segment, moment):
+                told = find_row_filter(segment, self.given.seen[part.name], which, moment.before)
+                if told is not None and may_matter(part, segment, moment):
                     base = segment.seq_base if told[0] else 0
                     found.setdefault((*told, base, segment.max_ts > moment.now), []).append(segment)
             self._groups[number, which] = found
         return self._groups[number, which]
 
     def _counts(
-        self, part: Part, stretch: Stretch, places: Int64s, begins: Int64s, told: _Told, which: str
+        self, part: PlanPart, stretch: PartRows, places: Int64s, begins: Int64s, told: _RowFilter, which: str
     ) -> npt.NDArray[np.bool_] | None:
         """Which of some rows count; None: all. That their lives are not over is seen in the results."""
         (mixed, ahead, base, later), moment = told, self.given.moment
@@ -369,13 +387,13 @@ class Matching:
         return counting
 
     @staticmethod
-    def _begins(part: Part, stretch: Stretch, places: Int64s) -> Int64s:
+    def _begins(part: PlanPart, stretch: PartRows, places: Int64s) -> Int64s:
         """When rows of a part begin."""
         assert part.definition is not None
         return to_microseconds(stretch.take(part.definition.time, places))[0]
 
     @staticmethod
-    def _ends(part: Part, stretch: Stretch, places: Int64s, begins: Int64s) -> Int64s:
+    def _ends(part: PlanPart, stretch: PartRows, places: Int64s, begins: Int64s) -> Int64s:
         """When they cease to count, as `ends_sql` has it."""
         assert part.definition is not None
         model = part.definition.model
@@ -387,12 +405,12 @@ class Matching:
 
     # -- and their columns ---------------------------------------------------------------------------------------------
 
-    def _fresh(self, seed: Part, columns: Sequence[str]) -> Iterator[Combined]:
+    def _fresh(self, seed: PlanPart, columns: Sequence[str]) -> Iterator[RowCombinations]:
         """New rows of a stream, to begin with."""
         for told, segments in self._grouped(seed.number, NEW).items():
-            for own in _few(segments):
+            for own in _batch_segments(segments):
                 schema = self._schema(seed, own, columns, told)
-                stretch = Stretch.of(list(self._read(seed, schema, own)))
+                stretch = PartRows.of(list(self._read(seed, schema, own)))
                 places = stretch.places
                 begins = self._begins(seed, stretch, places)
                 ends = self._ends(seed, stretch, places, begins)
@@ -401,17 +419,17 @@ class Matching:
                     places, begins, ends = places[counting], begins[counting], ends[counting]
 
                 def gather(
-                    rows: slice, stretch: Stretch = stretch, own: tuple[Int64s, ...] = (places, begins, ends)
-                ) -> Combined:
+                    rows: slice, stretch: PartRows = stretch, own: tuple[Int64s, ...] = (places, begins, ends)
+                ) -> RowCombinations:
                     found = {(seed.number, column): stretch.take(column, own[0][rows]) for column in columns}
-                    return Combined(own[1][rows], own[2][rows], found)
+                    return RowCombinations(own[1][rows], own[2][rows], found)
 
-                for fresh in _in_pieces(gather, 0, len(places)):
+                for fresh in _gather_in_pieces(gather, 0, len(places)):
                     if len(self.streams) > 2:
                         self._measure(seed, fresh.columns)
                     yield fresh
 
-    def _measure(self, seed: Part, rows: Mapping[Place, pa.Array]) -> None:
+    def _measure(self, seed: PlanPart, rows: Mapping[ColumnPlace, pa.Array]) -> None:
         """Count the values of joined columns, for the next time that an order is chosen."""
         counted = self.distinct.setdefault(seed.number, {})
         for place in rows.keys() & set().union(*self.equal):
@@ -419,8 +437,8 @@ class Matching:
             counted[place[1]] = max(counted.get(place[1], 0.0), float(values))
 
     def _stretches(
-        self, part: Part, which: str, begun: Combined, step: Step, matcher: Matcher
-    ) -> Iterator[tuple[_Told, Stretch]]:
+        self, part: PlanPart, which: str, begun: RowCombinations, step: ChainStep, matcher: Matcher
+    ) -> Iterator[tuple[_RowFilter, PartRows]]:
         """The rows of a stream that may have a partner, some segments at a time."""
         there = self._grouped(part.number, which)
         prune = self._prune(part, begun, step, matcher, [segment for own in there.values() for segment in own])
@@ -428,82 +446,86 @@ class Matching:
         for told, segments in there.items():
             chosen = prune(segments) if prune is not None else None
             if chosen is None:
-                for own in _few(segments):
+                for own in _batch_segments(segments):
                     yield told, self._whole(part, own)
             elif chosen[0]:
                 schema = self._schema(part, chosen[0], names, told)
-                yield told, Stretch.of(list(self._read(part, schema, *chosen)))
+                yield told, PartRows.of(list(self._read(part, schema, *chosen)))
 
-    def _whole(self, part: Part, segments: Sequence[Segment]) -> Stretch:
+    def _whole(self, part: PlanPart, segments: Sequence[Segment]) -> PartRows:
         """All rows of segments; only the columns that are asked for are decoded."""
         assert part.definition is not None
         cache, full = self.store.columns, part.definition.stored_schema
         repeating = cache.repeating(segments, full)
         lengths = [segment.rows for segment in segments]
-        return Stretch(lengths, lambda name: cache.column(segments, _form(full.field(name), name in repeating), full))
+        return PartRows(
+            lengths, lambda name: cache.column(segments, _compact_column(full.field(name), name in repeating), full)
+        )
 
     def _prune(
-        self, part: Part, begun: Combined, step: Step, matcher: Matcher, segments: Sequence[Segment]
+        self, part: PlanPart, begun: RowCombinations, step: ChainStep, matcher: Matcher, segments: Sequence[Segment]
     ) -> Prune | None:
         """Which rows of a stream can match, where it is searched by joined columns and these have few values."""
         definition = part.definition
         assert definition is not None
         bound = {own: place for place, own in step.keys}
         columns = list(itertools.takewhile(bound.__contains__, definition.key))
-        if not columns or matcher.distinct > min(worth_seeking(segments), MOST_KEYS):
+        if not columns or matcher.distinct > min(max_lookup_keys(segments), MAX_LOOKUP_KEYS):
             return None
         rows = pa.table([begun.columns[bound[column]] for column in columns], columns)
         values = rows.group_by(columns, use_threads=False).aggregate([]).drop_null()
-        ranges = key_ranges(definition, values.columns)
-        return None if ranges is None else by_directory(self.store, part, ranges)
+        ranges = encode_partner_ranges(definition, values.columns)
+        return None if ranges is None else prune_by_directory(self.store, part, ranges)
 
-    def _schema(self, part: Part, segments: Sequence[Segment], columns: Collection[str], told: _Told) -> pa.Schema:
+    def _schema(
+        self, part: PlanPart, segments: Sequence[Segment], columns: Collection[str], told: _RowFilter
+    ) -> pa.Schema:
         """What is read of a part where all of it is read at once."""
         assert part.definition is not None
         full, model = part.definition.stored_schema, part.definition.model
         names = {*columns, model.time, model.expires, SEQ if told[0] else None}
         repeating = self.store.columns.repeating(segments, full)
-        return pa.schema([_form(field, field.name in repeating) for field in full if field.name in names])
+        return pa.schema([_compact_column(field, field.name in repeating) for field in full if field.name in names])
 
     def _read(
-        self, part: Part, schema: pa.Schema, segments: Sequence[Segment], picks: SegmentRanges | None = None
+        self, part: PlanPart, schema: pa.Schema, segments: Sequence[Segment], picks: SegmentRanges | None = None
     ) -> Iterator[pa.RecordBatch]:
         assert part.definition is not None
         return self.store.columns.batches(segments, schema, part.definition.stored_schema, picks)
 
 
-def _form(field: pa.Field, repeats: bool) -> pa.Field:
+def _compact_column(field: pa.Field, repeats: bool) -> pa.Field:
     """A column as it is held: text that repeats as a dictionary."""
     return field.with_type(pa.dictionary(pa.int32(), field.type)) if repeats else field
 
 
-def _gathered(several: Iterable[Combined]) -> Iterator[Combined]:
+def _join_combinations(several: Iterable[RowCombinations]) -> Iterator[RowCombinations]:
     """The same combinations, as many together as memory allows."""
-    waiting, rows, size = list[Combined](), 0, 0
+    waiting, rows, size = list[RowCombinations](), 0, 0
     for each in several:
         waiting.append(each)
         rows, size = rows + each.rows, size + each.nbytes
-        if rows >= _MOST_HELD or size >= _MOST_BYTES:
-            yield Combined.together(waiting)
+        if rows >= _MAX_HELD_ROWS or size >= _MAX_BATCH_BYTES:
+            yield RowCombinations.together(waiting)
             waiting, rows, size = [], 0, 0
     if waiting:
-        yield Combined.together(waiting)
+        yield RowCombinations.together(waiting)
 
 
-def _few(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
+def _batch_segments(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
     """Segments that are looked at together."""
     own, rows, size = list[Segment](), 0, 0
     for segment in segments:
         own.append(segment)
         rows, size = rows + segment.rows, size + segment.bytes
-        if rows >= _MOST_HELD or size >= _MOST_BYTES:
+        if rows >= _MAX_HELD_ROWS or size >= _MAX_BATCH_BYTES:
             yield own
             own, rows, size = [], 0, 0
     if own:
         yield own
 
 
-def _in_pieces(gather: Callable[[slice], Combined], start: int, stop: int) -> Iterator[Combined]:
+def _gather_in_pieces(gather: Callable[[slice], RowCombinations], start: int, stop: int) -> Iterator[RowCombinations]:
     """What is gathered of some rows, in as many pieces as it takes: an array of texts holds 2 GB at most."""
     if start == stop:
         return
@@ -513,7 +535,7 @@ def _in_pieces(gather: Callable[[slice], Combined], start: int, stop: int) -> It
         if stop - start == 1:
             raise
         middle = (start + stop) // 2
-        yield from _in_pieces(gather, start, middle)
-        yield from _in_pieces(gather, middle, stop)
+        yield from _gather_in_pieces(gather, start, middle)
+        yield from _gather_in_pieces(gather, middle, stop)
         return
     yield found

@@ -22,25 +22,42 @@ from windrow.queries.engine.cursor_pool import PooledCursor
 from windrow.queries.engine.types import quote_name
 from windrow.queries.planner.scan_sql import table_sql
 from windrow.queries.views import join_order
-from windrow.queries.views.inputs import ALL, KNOWN, NEW, Binder, Group, Moment, Seen, Side, ends_sql
-from windrow.queries.views.join_order import Rate
-from windrow.queries.views.partner_filter import MOST_KEYS, Mask, by_directory, key_ranges, mask_of, worth_seeking
-from windrow.queries.views.plan import Branch, Link, Part, Plan, Prune
+from windrow.queries.views.inputs import (
+    ALL,
+    KNOWN,
+    NEW,
+    InputPosition,
+    InputState,
+    RelationBinder,
+    SegmentGroup,
+    UpdateInterval,
+    ends_sql,
+)
+from windrow.queries.views.join_order import InputRate
+from windrow.queries.views.partner_filter import (
+    MAX_LOOKUP_KEYS,
+    Mask,
+    encode_partner_ranges,
+    make_mask,
+    max_lookup_keys,
+    prune_by_directory,
+)
+from windrow.queries.views.plan import JoinLink, PlanBranch, PlanPart, Prune, ViewPlan
 from windrow.store import Store
 
 BATCH_ROWS = 100_000
 _REPEATS = 8
 """New rows repeat a value hardly more often than this: with more rows than that for each value that may be looked up,
 the values need not be counted."""
-_MANY = 4
+_MANY_SEGMENTS = 4
 """A partner with so many times more rows is thinned before it is joined."""
 _RESULTS = "_v results"
-_UNKEPT = {"UHUGEINT", "BIT", "BIGNUM"}
+_UNSUPPORTED_TYPES = {"UHUGEINT", "BIT", "BIGNUM"}
 """Types that would be others when they are read back from a file."""
 
 
 @dataclass(frozen=True)
-class Given:
+class UpdateInputs:
     """All that an update of a view reads.
 
     Args:
@@ -55,17 +72,17 @@ class Given:
     """
 
     name: str
-    plan: Plan
-    moment: Moment
-    sides: Mapping[str, Side]
-    seen: Mapping[str, Seen]
+    plan: ViewPlan
+    moment: UpdateInterval
+    sides: Mapping[str, InputState]
+    seen: Mapping[str, InputPosition]
     tables: Mapping[str, TableEntry]
-    rates: Mapping[int, Rate] = field(default_factory=dict)
-    own: Side | None = None
+    rates: Mapping[int, InputRate] = field(default_factory=dict)
+    own: InputState | None = None
 
 
 @contextlib.contextmanager
-def telling(
+def translating_errors(
     name: str, advice: str = "make its statement accept every row (TRY_CAST, CASE), or drop the view"
 ) -> Iterator[None]:
     """DuckDB's errors in our words, and what to do."""
@@ -76,30 +93,35 @@ def telling(
         raise ViewError(f"view {name!r} cannot be computed ({said}), so nothing was changed; {advice}") from None
 
 
-def describe(store: Store, name: str, plan: Plan, tables: Mapping[str, TableEntry]) -> pa.Schema:
+def describe_columns(store: Store, name: str, plan: ViewPlan, tables: Mapping[str, TableEntry]) -> pa.Schema:
     """The columns that the plan's SQL gives."""
-    nothing = Moment(None, 0, 0)
+    nothing = UpdateInterval(None, 0, 0)
     desk = cursor_pool.take_cursor(store)
     try:
-        with telling(name, "check the names and types in its statement"):
-            binder = Binder(store, desk, nothing)
+        with translating_errors(name, "check the names and types in its statement"):
+            binder = RelationBinder(store, desk, nothing)
             for part in plan.parts:
-                _offer_nothing(store, desk, binder, plan, part, tables)
+                _register_empty(store, desk, binder, plan, part, tables)
             reader, types = arrow_source.run_streaming(
                 desk.cursor, f"SELECT * FROM ({plan.sql}) LIMIT 0", None, BATCH_ROWS
             )
             schema = reader.schema
             reader.read_all()
         for column, kind in zip(schema.names, types, strict=True):
-            if kind in _UNKEPT:
+            if kind in _UNSUPPORTED_TYPES:
                 raise ViewError(f"view {name!r}: column {column!r} is of type {kind}; cast it to another")
         return schema
     finally:
         desk.leave(tidy=False)
 
 
-def _offer_nothing(
-    store: Store, desk: PooledCursor, binder: Binder, plan: Plan, part: Part, tables: Mapping[str, TableEntry]
+def _register_empty(
+    store: Store,
+    desk: PooledCursor,
+    binder: RelationBinder,
+    plan: ViewPlan,
+    part: PlanPart,
+    tables: Mapping[str, TableEntry],
 ) -> None:
     if part.definition is None:
         desk.view(part.relation, table_sql(store.root, tables[part.name]))
@@ -107,7 +129,7 @@ def _offer_nothing(
         binder.offer(part, part.definition, (), None if plan.recompute else plan.hidden(part))
 
 
-class Maintenance:
+class SqlUpdate:
     """One update of one view.
 
     Args:
@@ -115,12 +137,12 @@ class Maintenance:
         given: What it reads.
     """
 
-    def __init__(self, store: Store, given: Given) -> None:
+    def __init__(self, store: Store, given: UpdateInputs) -> None:
         self.store = store
         self.given = given
         self.plan = given.plan
         self.desk = cursor_pool.take_cursor(store)
-        self.binder = Binder(store, self.desk, given.moment)
+        self.binder = RelationBinder(store, self.desk, given.moment)
         self.distinct: dict[int, dict[str, float]] = {}
         """How many values the joined columns of new rows have, by part; filled where the order of joins matters."""
         self._temporary: list[str] = []
@@ -130,7 +152,7 @@ class Maintenance:
     def results(self) -> Iterator[pa.RecordBatch]:
         """New results: when they begin and end in microseconds, then their columns."""
         tidy = False
-        with telling(self.given.name):
+        with translating_errors(self.given.name):
             try:
                 if self.plan.recompute:
                     yield from self._recomputed()
@@ -168,10 +190,12 @@ class Maintenance:
                 self._offer_table(part)
             else:
                 side = self.given.sides[part.name]
-                self.binder.offer(part, side.definition, self.binder.groups(part, side, Seen(0, None), ALL), None)
+                self.binder.offer(
+                    part, side.definition, self.binder.groups(part, side, InputPosition(0, None), ALL), None
+                )
         yield from self._run(f"SELECT * FROM ({self.plan.sql})")
 
-    def _offer_table(self, part: Part) -> None:
+    def _offer_table(self, part: PlanPart) -> None:
         self.desk.view(part.relation, table_sql(self.store.root, self.given.tables[part.name]))
 
     # -- from new rows -------------------------------------------------------------------------------------------------
@@ -183,7 +207,7 @@ class Maintenance:
         for branch in plan.branches:
             for part in plan.parts:
                 if part not in branch.parts:
-                    _offer_nothing(self.store, self.desk, self.binder, plan, part, self.given.tables)
+                    _register_empty(self.store, self.desk, self.binder, plan, part, self.given.tables)
             for part in branch.parts:
                 if part.definition is None:
                     self._offer_table(part)
@@ -191,10 +215,10 @@ class Maintenance:
                 if self._laid_out(branch, seed):
                     yield f"SELECT * FROM ({plan.sql}) WHERE {alive}"
 
-    def _laid_out(self, branch: Branch, seed: Part) -> bool:
+    def _laid_out(self, branch: PlanBranch, seed: PlanPart) -> bool:
         """Lay out the new rows of one input and what they can meet; False if there is nothing to meet."""
         places = [part.number for part in branch.streams]
-        groups: dict[int, list[Group]] = {}
+        groups: dict[int, list[SegmentGroup]] = {}
         for part in branch.streams:
             before = places.index(part.number) < places.index(seed.number)
             which = NEW if part is seed else ALL if before else KNOWN
@@ -226,15 +250,15 @@ class Maintenance:
 
     def _offer(
         self,
-        part: Part,
-        groups: Sequence[Group],
+        part: PlanPart,
+        groups: Sequence[SegmentGroup],
         prune: Prune | None = None,
         meets: tuple[str, Mask] | None = None,
     ) -> int:
         side = self.given.sides[part.name]
         return self.binder.offer(part, side.definition, groups, self.plan.hidden(part), prune, meets)
 
-    def _order(self, branch: Branch, seed: Part) -> tuple[int, ...]:
+    def _order(self, branch: PlanBranch, seed: PlanPart) -> tuple[int, ...]:
         """Which partner is looked at first, and so on: by rates, windows and numbers of values."""
 
         def linked(number: int, reached: set[int]) -> bool:
@@ -243,9 +267,11 @@ class Maintenance:
                 for link in branch.links
             )
 
-        return join_order.partners(seed.number, [part.number for part in branch.streams], self.given.rates, linked)
+        return join_order.choose_partner_order(
+            seed.number, [part.number for part in branch.streams], self.given.rates, linked
+        )
 
-    def _reduced(self, part: Part, links: Sequence[Link], parts: Mapping[int, Part]) -> int:
+    def _reduced(self, part: PlanPart, links: Sequence[JoinLink], parts: Mapping[int, PlanPart]) -> int:
         """Keep only rows that have a partner among those bound so far; gives how many they are."""
         wanted = [
             f"{quote_name(link.left_column)} IN (SELECT {quote_name(link.right_column)} "
@@ -259,7 +285,7 @@ class Maintenance:
         self._met.add(part.relation)
         return found
 
-    def _measure(self, branch: Branch, seed: Part) -> None:
+    def _measure(self, branch: PlanBranch, seed: PlanPart) -> None:
         """Count rows and values of what is new, for the next time that an order is chosen."""
         own = [link.seen_from(seed.number) for link in branch.links if seed.number in (link.left, link.right)]
         columns = sorted({link.left_column for link in own})
@@ -271,44 +297,44 @@ class Maintenance:
 
     def _prune(
         self,
-        part: Part,
-        links: Sequence[Link],
-        parts: Mapping[int, Part],
+        part: PlanPart,
+        links: Sequence[JoinLink],
+        parts: Mapping[int, PlanPart],
         segments: Sequence[Segment],
         bound: Mapping[int, int],
     ) -> Prune | None:
         """Which rows of a partner can match, by its search key and the values that are bound."""
         definition = part.definition
         assert definition is not None
-        by_column: dict[str, Link] = {}
+        by_column: dict[str, JoinLink] = {}
         for link in links:
             by_column.setdefault(link.left_column, link)
-        chosen: list[Link] = []
+        chosen: list[JoinLink] = []
         for column in definition.key:
             found = by_column.get(column)
             if found is None or (chosen and found.right != chosen[0].right):
                 break
             chosen.append(found)
-        most = worth_seeking(segments)
+        most = max_lookup_keys(segments)
         if not chosen or bound.get(chosen[0].right, 0) > _REPEATS * most:
             return None
-        ranges = self._ranges(part, chosen, parts, min(most, MOST_KEYS)) if most else None
-        return None if ranges is None else by_directory(self.store, part, ranges)
+        ranges = self._ranges(part, chosen, parts, min(most, MAX_LOOKUP_KEYS)) if most else None
+        return None if ranges is None else prune_by_directory(self.store, part, ranges)
 
     def _meets(
         self,
-        part: Part,
-        links: Sequence[Link],
-        parts: Mapping[int, Part],
+        part: PlanPart,
+        links: Sequence[JoinLink],
+        parts: Mapping[int, PlanPart],
         segments: Sequence[Segment],
         bound: Mapping[int, int],
-        groups: Mapping[int, Sequence[Group]],
+        groups: Mapping[int, Sequence[SegmentGroup]],
     ) -> tuple[str, Mask] | None:
         """Which values of a joined column can match, where a large partner meets few rows."""
         definition = part.definition
         assert definition is not None
         rows = sum(segment.rows for segment in segments)
-        link = next((link for link in links if bound.get(link.right, rows) * _MANY < rows), None)
+        link = next((link for link in links if bound.get(link.right, rows) * _MANY_SEGMENTS < rows), None)
         if link is None:
             return None
         kind, other = definition.schema.field(link.left_column).type, parts[link.right]
@@ -320,9 +346,11 @@ class Maintenance:
             found = self.desk.cursor.sql(sql).to_arrow_table().column(0).combine_chunks()
         if not found.type.equals(kind) or not (pa.types.is_integer(kind) or pa.types.is_string(kind)):
             return None
-        return link.left_column, mask_of(found)
+        return link.left_column, make_mask(found)
 
-    def _ranges(self, part: Part, links: Sequence[Link], parts: Mapping[int, Part], most: int) -> list[KeyRange] | None:
+    def _ranges(
+        self, part: PlanPart, links: Sequence[JoinLink], parts: Mapping[int, PlanPart], most: int
+    ) -> list[KeyRange] | None:
         definition = part.definition
         assert definition is not None
         columns = ", ".join(quote_name(link.right_column) for link in links)
@@ -332,7 +360,7 @@ class Maintenance:
         values = self.desk.cursor.sql(sql).to_arrow_table()
         if values.num_rows > most:
             return None
-        return key_ranges(definition, values.columns)
+        return encode_partner_ranges(definition, values.columns)
 
     # -- duplicates ----------------------------------------------------------------------------------------------------
 

@@ -19,15 +19,15 @@ from windrow.queries.engine.cursor_pool import PooledCursor
 from windrow.queries.engine.types import quote_name
 from windrow.queries.planner.scan_sql import empty_sql
 from windrow.queries.sql.window_spec import CountWindow, FixedWindow, LandmarkWindow
-from windrow.queries.views.partner_filter import Mask, meeting
-from windrow.queries.views.plan import Part, Prune
+from windrow.queries.views.partner_filter import Mask, filter_rows
+from windrow.queries.views.plan import PlanPart, Prune
 from windrow.store import Store
 
 NEW, KNOWN, ALL = "new", "known", "all"
 
 
 @dataclass(frozen=True)
-class Side:
+class InputState:
     """A stream as an update of a view sees it: also rows of a slide that is not committed yet."""
 
     entry: StreamEntry
@@ -48,7 +48,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Moment:
+class UpdateInterval:
     """An update of a view, from one instant to another.
 
     Args:
@@ -63,7 +63,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Seen:
+class InputPosition:
     """What a view has of an input: the ordinal and the slot of the input's slide at the last update."""
 
     ordinal: int
@@ -71,7 +71,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Group:
+class SegmentGroup:
     """Segments of which the same rows count."""
 
     segments: tuple[Segment, ...]
@@ -80,7 +80,7 @@ class Group:
     """Added to the sequence of its rows, where that matters."""
 
 
-def micros(column: str, kind: pa.TimestampType) -> str:
+def time_sql(column: str, kind: pa.TimestampType) -> str:
     """A time column in microseconds, rounded up, as SQL."""
     if kind.unit == "ns":
         return f"(-((-epoch_ns({quote_name(column)})) // 1000))"
@@ -89,17 +89,17 @@ def micros(column: str, kind: pa.TimestampType) -> str:
 
 def ends_sql(model: RowModel, schema: pa.Schema, window: int | None) -> str:
     """When a row ceases to count, in microseconds, as SQL."""
-    begins = micros(model.time, schema.field(model.time).type)
+    begins = time_sql(model.time, schema.field(model.time).type)
     ends = []
     if model.expires is not None:
-        ends.append(micros(model.expires, schema.field(model.expires).type))
+        ends.append(time_sql(model.expires, schema.field(model.expires).type))
     lives = [life for life in (model.lifetime if model.expires is None else None, window) if life is not None]
     if lives:
         ends.append(f"({begins} + {min(lives)})")
     return f"least({', '.join(ends)})" if ends else f"{NEVER}::BIGINT"
 
 
-def matters(part: Part, segment: Segment, moment: Moment) -> bool:
+def may_matter(part: PlanPart, segment: Segment, moment: UpdateInterval) -> bool:
     """Whether a segment may have rows that count."""
     floor, window = moment.floor, part.window
     if segment.max_exp <= floor or segment.min_ts > moment.now:
@@ -110,7 +110,7 @@ def matters(part: Part, segment: Segment, moment: Moment) -> bool:
     return window is None or segment.max_ts + window > floor
 
 
-def told_apart(segment: Segment, seen: Seen, which: str, before: int | None) -> tuple[bool, bool] | None:
+def find_row_filter(segment: Segment, seen: InputPosition, which: str, before: int | None) -> tuple[bool, bool] | None:
     """By what its new or known rows are told apart: by when they arrived, by their time; None if it has none.
 
     Args:
@@ -129,7 +129,7 @@ def told_apart(segment: Segment, seen: Seen, which: str, before: int | None) -> 
     return mixed, ahead
 
 
-class Binder:
+class RelationBinder:
     """Lays the parts of a plan out on a desk.
 
     Args:
@@ -138,18 +138,18 @@ class Binder:
         moment: Of the update.
     """
 
-    def __init__(self, store: Store, desk: PooledCursor, moment: Moment) -> None:
+    def __init__(self, store: Store, desk: PooledCursor, moment: UpdateInterval) -> None:
         self._store = store
         self._desk = desk
         self.moment = moment
 
-    def groups(self, part: Part, side: Side, seen: Seen, which: str) -> list[Group]:
+    def groups(self, part: PlanPart, side: InputState, seen: InputPosition, which: str) -> list[SegmentGroup]:
         """The segments that hold such rows, and which of their rows those are."""
         before = self.moment.before
         ordered = isinstance(part.reference.window, CountWindow)
         kinds: dict[tuple[str, int], list[Segment]] = {}
         for segment in side.segments:
-            if not matters(part, segment, self.moment):
+            if not may_matter(part, segment, self.moment):
                 continue
             condition = self._edge(part, segment)
             chosen = self._chosen(part, segment, seen, which, before)
@@ -157,9 +157,9 @@ class Binder:
                 continue
             condition = " AND ".join(term for term in (condition, chosen) if term)
             kinds.setdefault((condition, segment.seq_base if ordered else 0), []).append(segment)
-        return [Group(tuple(own), condition, base) for (condition, base), own in kinds.items()]
+        return [SegmentGroup(tuple(own), condition, base) for (condition, base), own in kinds.items()]
 
-    def _edge(self, part: Part, segment: Segment) -> str:
+    def _edge(self, part: PlanPart, segment: Segment) -> str:
         """What rows of a segment must fulfil to count now; empty if all do."""
         definition = part.definition
         assert definition is not None
@@ -172,7 +172,7 @@ class Binder:
         ):
             return ""
         model, schema = definition.model, definition.schema
-        begins, terms = micros(model.time, schema.field(model.time).type), []
+        begins, terms = time_sql(model.time, schema.field(model.time).type), []
         if segment.max_ts > self.moment.now:
             terms.append(f"{begins} <= {self.moment.now}")
         if segment.min_exp <= floor or (window is not None and segment.min_ts + window <= floor):
@@ -183,15 +183,17 @@ class Binder:
             terms.append(f"{begins} <= {bounds.stop}")
         return " AND ".join(terms)
 
-    def _chosen(self, part: Part, segment: Segment, seen: Seen, which: str, before: int | None) -> str | None:
+    def _chosen(
+        self, part: PlanPart, segment: Segment, seen: InputPosition, which: str, before: int | None
+    ) -> str | None:
         """What new or known rows of a segment must fulfil; None if it has none."""
         definition = part.definition
         assert definition is not None
-        found = told_apart(segment, seen, which, before)
+        found = find_row_filter(segment, seen, which, before)
         if found is None or not any(found):
             return None if found is None else ""
         mixed, ahead = found
-        begins = micros(definition.time, definition.schema.field(definition.time).type)
+        begins = time_sql(definition.time, definition.schema.field(definition.time).type)
         arrived = f"(({quote_name(SEQ)} + {segment.seq_base}) >> {SEQ_BITS}) <= {seen.ordinal}"
         terms = [term for term, needed in ((arrived, mixed), (f"{begins} <= {before}", ahead)) if needed]
         known = " AND ".join(terms)
@@ -199,9 +201,9 @@ class Binder:
 
     def offer(
         self,
-        part: Part,
+        part: PlanPart,
         definition: StreamDefinition,
-        groups: Sequence[Group],
+        groups: Sequence[SegmentGroup],
         hidden: tuple[str, str] | None,
         prune: Prune | None = None,
         meets: tuple[str, Mask] | None = None,
@@ -219,7 +221,7 @@ class Binder:
         schema, model = definition.schema, definition.model
         extra = ""
         if hidden is not None:
-            begins = micros(model.time, schema.field(model.time).type)
+            begins = time_sql(model.time, schema.field(model.time).type)
             extra = f", {begins} AS {quote_name(hidden[0])}, {ends_sql(model, schema, part.window)} AS {quote_name(hidden[1])}"
         columns = ", ".join(quote_name(name) for name in schema.names)
         newest = part.reference.window.count if isinstance(part.reference.window, CountWindow) else 0
@@ -243,7 +245,7 @@ class Binder:
         self._desk.view(part.relation, sql)
         return rows
 
-    def values(self, part: Part, groups: Sequence[Group], column: str) -> pa.Array | None:
+    def values(self, part: PlanPart, groups: Sequence[SegmentGroup], column: str) -> pa.Array | None:
         """What a column of a part has, without nulls; None if only DuckDB can tell, as not all rows count."""
         definition = part.definition
         if definition is None or any(group.condition for group in groups):
@@ -280,7 +282,7 @@ class Binder:
             found = cache.batches(segments, narrow, full, picks)
             if meets is None or meets[0] not in narrow.names or pa.types.is_dictionary(narrow.field(meets[0]).type):
                 return found
-            return meeting(found, narrow, *meets)
+            return filter_rows(found, narrow, *meets)
 
         self._desk.source(name, schema, read, rows)
         return rows

@@ -19,10 +19,10 @@ from windrow.indexes.row_model import Int64s
 from windrow.indexes.segments import Segment
 from windrow.native import key_encoding as native_keys
 from windrow.native import rows as native_rows
-from windrow.queries.views.plan import Part, Prune
+from windrow.queries.views.plan import PlanPart, Prune
 from windrow.store import Store
 
-_WIDEST = 1 << 24
+_MAX_TABLE_RANGE = 1 << 24
 """Integers that lie no further apart than this are looked up in a table of flags."""
 _ROWS = 1 << 19
 """Rows that are looked at before those that pass go on together: many segments are small."""
@@ -31,11 +31,11 @@ Mask = Callable[[pa.Array], Int64s]
 """Gives the positions of values that pass."""
 
 
-def mask_of(values: pa.Array) -> Mask:
+def make_mask(values: pa.Array) -> Mask:
     """Which of many values are among `values`, which has no nulls."""
     if pa.types.is_integer(values.type) and not pa.types.is_uint64(values.type) and len(values):
         low, high = pc.min_max(values).as_py().values()
-        if high - low < _WIDEST:
+        if high - low < _MAX_TABLE_RANGE:
             return _by_table(values, low, high)
 
     def among(column: pa.Array) -> Int64s:
@@ -64,7 +64,7 @@ def _numbers(column: pa.Array) -> Int64s:
     return numbers
 
 
-def meeting(rows: Iterable[pa.RecordBatch], schema: pa.Schema, column: str, mask: Mask) -> Iterator[pa.RecordBatch]:
+def filter_rows(rows: Iterable[pa.RecordBatch], schema: pa.Schema, column: str, mask: Mask) -> Iterator[pa.RecordBatch]:
     """The rows whose value in `column` passes."""
     waiting: list[pa.RecordBatch] = []
     count, place = 0, schema.get_field_index(column)
@@ -75,29 +75,29 @@ def meeting(rows: Iterable[pa.RecordBatch], schema: pa.Schema, column: str, mask
             waiting.append(batch.take(pa.array(passing)))
         count += batch.num_rows
         if count >= _ROWS:
-            yield from _together(waiting, schema)
+            yield from _combine(waiting, schema)
             waiting, count = [], 0
-    yield from _together(waiting, schema)
+    yield from _combine(waiting, schema)
 
 
-def _together(rows: list[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordBatch]:
+def _combine(rows: list[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordBatch]:
     batches: list[pa.RecordBatch] = pa.Table.from_batches(rows, schema).combine_chunks().to_batches()
     return batches
 
 
-MOST_KEYS = 4_000
+MAX_LOOKUP_KEYS = 4_000
 """Up to so many values are looked up in the directories of a partner; more are joined by hash."""
-_LOOKUP = 12
+_ROWS_PER_LOOKUP = 12
 """A lookup of one value in one directory costs as much as joining so many rows by hash."""
-_SHARE = 0.2
+_MAX_LOOKUP_SHARE = 0.2
 
 
-def worth_seeking(segments: Sequence[Segment]) -> int:
+def max_lookup_keys(segments: Sequence[Segment]) -> int:
     """How many values may be looked up in directories before it would be dearer than to look at all rows."""
-    return sum(segment.rows for segment in segments) // (_LOOKUP * max(1, len(segments)))
+    return sum(segment.rows for segment in segments) // (_ROWS_PER_LOOKUP * max(1, len(segments)))
 
 
-def key_ranges(definition: StreamDefinition, values: Sequence[pa.ChunkedArray]) -> list[KeyRange] | None:
+def encode_partner_ranges(definition: StreamDefinition, values: Sequence[pa.ChunkedArray]) -> list[KeyRange] | None:
     """Where the first columns of a search key have given values, which are not null; None if they never can."""
     kinds = [_plain(kind) for kind in definition.key_types()[: len(values)]]
     try:
@@ -112,7 +112,7 @@ def key_ranges(definition: StreamDefinition, values: Sequence[pa.ChunkedArray]) 
     return [KeyRange(low, native_keys.successor(low), open_ended=True) for low in encoded]
 
 
-def by_directory(store: Store, part: Part, ranges: Sequence[KeyRange]) -> Prune:
+def prune_by_directory(store: Store, part: PlanPart, ranges: Sequence[KeyRange]) -> Prune:
     """Which rows of a part's segments have such keys."""
     definition, directories = part.definition, store.directories
     assert definition is not None
@@ -122,7 +122,7 @@ def by_directory(store: Store, part: Part, ranges: Sequence[KeyRange]) -> Prune:
     def prune(segments: Sequence[Segment]) -> tuple[Sequence[Segment], SegmentRanges] | None:
         stored = [segment for segment in segments if segment.id >= 0 and segment.layout in sorted_by_key]
         found = locate_rows(stored, ranges, lambda own, use: use(directories(own)))
-        if found.rows > _SHARE * sum(segment.rows for segment in segments):
+        if found.rows > _MAX_LOOKUP_SHARE * sum(segment.rows for segment in segments):
             return None
         picks = found.by_segment()
         # What the same slide has just made has no directory yet, and the directories of a layout before a change of

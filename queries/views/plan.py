@@ -17,7 +17,7 @@ Prune = Callable[[Sequence[Segment]], tuple[Sequence[Segment], SegmentRanges] | 
 
 
 @dataclass(frozen=True)
-class Part:
+class PlanPart:
     """One place of a statement that reads a stream or a table.
 
     Args:
@@ -55,7 +55,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Link:
+class JoinLink:
     """Two columns that a branch wants to be equal."""
 
     left: int
@@ -63,28 +63,28 @@ class Link:
     right: int
     right_column: str
 
-    def seen_from(self, number: int) -> "Link":
+    def seen_from(self, number: int) -> "JoinLink":
         """The same with the part `number` on the left."""
         if self.left == number:
             return self
-        return Link(self.right, self.right_column, self.left, self.left_column)
+        return JoinLink(self.right, self.right_column, self.left, self.left_column)
 
 
 @dataclass(frozen=True)
-class Branch:
+class PlanBranch:
     """One SELECT: streams and tables that are joined."""
 
-    parts: tuple[Part, ...]
-    links: tuple[Link, ...]
+    parts: tuple[PlanPart, ...]
+    links: tuple[JoinLink, ...]
 
     @cached_property
-    def streams(self) -> tuple[Part, ...]:
+    def streams(self) -> tuple[PlanPart, ...]:
         """Those that bring new rows."""
         return tuple(part for part in self.parts if part.definition is not None)
 
 
 @dataclass(frozen=True)
-class Plan:
+class ViewPlan:
     """How a view is computed.
 
     Args:
@@ -101,8 +101,8 @@ class Plan:
 
     statement: Statement
     label: Label
-    parts: tuple[Part, ...]
-    branches: tuple[Branch, ...]
+    parts: tuple[PlanPart, ...]
+    branches: tuple[PlanBranch, ...]
     distinct: bool
     sql: str
     prefix: str
@@ -114,11 +114,11 @@ class Plan:
         return self.label.pattern is Pattern.STRICT
 
     @property
-    def streams(self) -> tuple[Part, ...]:
+    def streams(self) -> tuple[PlanPart, ...]:
         """The places that read streams."""
         return tuple(part for part in self.parts if part.definition is not None)
 
-    def hidden(self, part: Part) -> tuple[str, str]:
+    def hidden(self, part: PlanPart) -> tuple[str, str]:
         """Names of the columns with the beginning and the end of a part's rows."""
         return f"{self.prefix}t{part.number}", f"{self.prefix}e{part.number}"
 
@@ -133,19 +133,19 @@ class Plan:
         return f"{self.prefix}e"
 
 
-def base_tables(node: Node) -> Iterator[Node]:
+def list_base_tables(node: Node) -> Iterator[Node]:
     """The relations of a FROM clause, in the order of the text."""
     if node["type"] == "BASE_TABLE":
         yield node
     elif node["type"] == "JOIN":
-        yield from base_tables(node["left"])
-        yield from base_tables(node["right"])
+        yield from list_base_tables(node["left"])
+        yield from list_base_tables(node["right"])
 
 
-def selects_of(node: Node) -> Iterator[Node]:
+def list_selects(node: Node) -> Iterator[Node]:
     """The SELECTs of a statement, in the order of the text."""
     if node["type"] == "SET_OPERATION_NODE":
         for child in node["children"]:
-            yield from selects_of(child)
+            yield from list_selects(child)
     else:
         yield node

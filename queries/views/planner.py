@@ -26,11 +26,11 @@ from windrow.queries.sql.statement import Statement, parse
 from windrow.queries.sql.window_clause import SYSTEM_SCHEMA
 from windrow.queries.sql.window_spec import AllRows, RangeWindow
 from windrow.queries.views import update_patterns
-from windrow.queries.views.plan import Branch, Link, Part, Plan, base_tables, selects_of
+from windrow.queries.views.plan import JoinLink, PlanBranch, PlanPart, ViewPlan, list_base_tables, list_selects
 from windrow.queries.views.update_patterns import Label, Pattern
 
 
-def edited(name: str, plan: Plan) -> str:
+def edit_statement(name: str, plan: ViewPlan) -> str:
     """The statement with relations of our own, and each result's life before its columns."""
     statement = plan.statement
     edits = [*_relation_edits(plan), *_select_edits(name, plan), *_union_edits(statement)]
@@ -41,9 +41,9 @@ def edited(name: str, plan: Plan) -> str:
     return b"".join([*pieces, data[done:]]).decode().rstrip().rstrip(";")
 
 
-def _relation_edits(plan: Plan) -> Iterator[tuple[int, int, str]]:
+def _relation_edits(plan: ViewPlan) -> Iterator[tuple[int, int, str]]:
     statement = plan.statement
-    nodes = [node for select in selects_of(statement.tree) for node in base_tables(select["from_table"])]
+    nodes = [node for select in list_selects(statement.tree) for node in list_base_tables(select["from_table"])]
     for part, node in zip(plan.parts, nodes, strict=True):
         if part.reference.span is None:
             raise ViewError(f"{part.name!r} was not found in the statement; write it plainly after FROM or JOIN")
@@ -54,7 +54,7 @@ def _relation_edits(plan: Plan) -> Iterator[tuple[int, int, str]]:
         yield start, stop, f"{quote_name(part.relation)}{behind}{alias}"
 
 
-def _select_edits(name: str, plan: Plan) -> Iterator[tuple[int, int, str]]:
+def _select_edits(name: str, plan: ViewPlan) -> Iterator[tuple[int, int, str]]:
     tokens = plan.statement.source.tokens
     places = [at for at, token in enumerate(tokens) if token.word == "select"]
     if len(places) != len(plan.branches):
@@ -71,7 +71,7 @@ def _select_edits(name: str, plan: Plan) -> Iterator[tuple[int, int, str]]:
         yield from _star_edits(name, plan, branch, at, stop)
 
 
-def _star_edits(name: str, plan: Plan, branch: Branch, first: int, stop: int) -> Iterator[tuple[int, int, str]]:
+def _star_edits(name: str, plan: ViewPlan, branch: PlanBranch, first: int, stop: int) -> Iterator[tuple[int, int, str]]:
     """A star stands for the columns that users know of."""
     tokens = plan.statement.source.tokens
     for at in range(first + 1, stop):
@@ -103,13 +103,13 @@ def _union_edits(statement: Statement) -> Iterator[tuple[int, int, str]]:
                 yield token.stop, token.stop, " ALL"
 
 
-def confirm(name: str, before: Sequence[Node], sql: str) -> None:
+def confirm_edit(name: str, before: Sequence[Node], sql: str) -> None:
     """The edited text must read as the statement did, with two columns more in each SELECT."""
     answer = parse_tree.parse_statements(sql)
-    after = list(selects_of(answer[0])) if isinstance(answer, list) and len(answer) == 1 else []
+    after = list(list_selects(answer[0])) if isinstance(answer, list) and len(answer) == 1 else []
     same = len(after) == len(before)
     for old, new in zip(before, after, strict=False):
-        same = same and _bare(old["select_list"]) == _bare(new["select_list"][2:])
+        same = same and _plain_select_list(old["select_list"]) == _plain_select_list(new["select_list"][2:])
         same = same and without_locations(old["where_clause"]) == without_locations(new["where_clause"])
     if not same:
         raise ViewError(
@@ -118,7 +118,7 @@ def confirm(name: str, before: Sequence[Node], sql: str) -> None:
         )
 
 
-def _bare(items: list[Any]) -> list[Any]:
+def _plain_select_list(items: list[Any]) -> list[Any]:
     """A select list without places and without what its stars leave out."""
     found = []
     for item in without_locations(items):
@@ -133,7 +133,7 @@ def make_plan(
     streams: Mapping[str, StreamDefinition],
     tables: Mapping[str, pa.Schema],
     retroactive: Sequence[str] = (),
-) -> Plan:
+) -> ViewPlan:
     """Read a view's statement, or say why it cannot be one.
 
     Args:
@@ -150,22 +150,22 @@ def make_plan(
             raise ViewError(f"view {name!r}: windrow.{each.name} is of the catalog; a view reads streams and tables")
     confine(statement, lambda each: not each.schema and each.name.lower() in folded)
     _check_statement(name, statement, streams, folded)
-    parts = tuple(_parts(statement, streams, tables, folded))
+    parts = tuple(_find_parts(statement, streams, tables, folded))
     if not any(part.definition for part in parts):
         raise ViewError(f"view {name!r} reads no stream; ask the table itself, or store the answer with put_table")
-    found = update_patterns.label(statement.tree, _leaves(parts, retroactive))
+    found = update_patterns.label_query(statement.tree, _label_leaves(parts, retroactive))
     prefix = find_free_prefix(statement.sql.encode())
     if found.pattern is Pattern.STRICT:
         own = tuple(replace(part, relation=part.reference.relation) for part in parts)
-        return Plan(statement, found, own, (), False, statement.sql.rstrip().rstrip(";"), prefix)
-    selects = list(_selects(name, statement.tree))
+        return ViewPlan(statement, found, own, (), False, statement.sql.rstrip().rstrip(";"), prefix)
+    selects = list(_union_selects(name, statement.tree))
     distinct = _is_distinct(name, statement.tree)
-    branches = tuple(_branches(name, selects, parts))
-    draft = Plan(statement, found, parts, branches, distinct, "", prefix)
-    text = edited(name, draft)
-    confirm(name, selects, text)
-    taken = _taken(selects[0], branches[0]) if len(selects) == 1 and not distinct else ()
-    return Plan(statement, found, parts, branches, distinct, text, prefix, taken)
+    branches = tuple(_find_branches(name, selects, parts))
+    draft = ViewPlan(statement, found, parts, branches, distinct, "", prefix)
+    text = edit_statement(name, draft)
+    confirm_edit(name, selects, text)
+    taken = _map_result_columns(selects[0], branches[0]) if len(selects) == 1 and not distinct else ()
+    return ViewPlan(statement, found, parts, branches, distinct, text, prefix, taken)
 
 
 def _check_statement(
@@ -204,27 +204,27 @@ def _check_range(name: str, definition: StreamDefinition, window: RangeWindow) -
         )
 
 
-def _parts(
+def _find_parts(
     statement: Statement,
     streams: Mapping[str, StreamDefinition],
     tables: Mapping[str, pa.Schema],
     folded: Mapping[str, str],
-) -> Iterator[Part]:
+) -> Iterator[PlanPart]:
     for number, reference in enumerate(statement.references):
         own = folded[reference.name.lower()]
         definition = streams.get(own)
         schema = tables[own] if definition is None else definition.schema
-        yield Part(number, reference, own, definition, tuple(schema.names), f"_v{number}")
+        yield PlanPart(number, reference, own, definition, tuple(schema.names), f"_v{number}")
 
 
-def _leaves(parts: Sequence[Part], retroactive: Sequence[str]) -> update_patterns.Leaf:
+def _label_leaves(parts: Sequence[PlanPart], retroactive: Sequence[str]) -> update_patterns.LabelLeaf:
     by_relation = {part.reference.relation.lower(): part for part in parts}
 
     def leaf(node: Node) -> Label:
         part = by_relation[node["qualified_name"]["path"][-1].lower()]
         if part.definition is None:
-            return update_patterns.table_leaf(part.name, retroactive=part.name in retroactive)
-        return update_patterns.stream_leaf(part.definition, part.reference.window)
+            return update_patterns.label_table(part.name, retroactive=part.name in retroactive)
+        return update_patterns.label_stream(part.definition, part.reference.window)
 
     return leaf
 
@@ -232,13 +232,13 @@ def _leaves(parts: Sequence[Part], retroactive: Sequence[str]) -> update_pattern
 # -- the shape of a plan that can be kept up from new rows -----------------------------------------------------------
 
 
-def _selects(name: str, node: Node) -> Iterator[Node]:
+def _union_selects(name: str, node: Node) -> Iterator[Node]:
     """The SELECTs of a union, in the order of the text."""
     if node["cte_map"]["map"]:
         raise ViewError(f"view {name!r}: make the WITH query a view of its own, and name that here")
     if node["type"] == "SET_OPERATION_NODE":
         for child in node["children"]:
-            yield from _selects(name, child)
+            yield from _union_selects(name, child)
         return
     for each in parse_tree.walk(node):
         if each.node.get("class") == "STAR" and each.node["columns"]:
@@ -269,26 +269,26 @@ def _is_distinct(name: str, tree: Node) -> bool:
     return outermost
 
 
-def _branches(name: str, selects: Sequence[Node], parts: Sequence[Part]) -> Iterator[Branch]:
+def _find_branches(name: str, selects: Sequence[Node], parts: Sequence[PlanPart]) -> Iterator[PlanBranch]:
     left = list(parts)
     for select in selects:
         own = []
-        for _ in base_tables(select["from_table"]):
+        for _ in list_base_tables(select["from_table"]):
             own.append(left.pop(0))
         if not any(part.definition for part in own):
             raise ViewError(f"view {name!r}: a SELECT of it reads no stream; its rows would never come")
-        yield Branch(tuple(own), tuple(_links(select, own)))
+        yield PlanBranch(tuple(own), tuple(_find_links(select, own)))
 
 
-def _links(select: Node, parts: Sequence[Part]) -> Iterator[Link]:
+def _find_links(select: Node, parts: Sequence[PlanPart]) -> Iterator[JoinLink]:
     """Equalities of columns that every result fulfils."""
     for condition in (*_inner_conditions(select["from_table"]), select["where_clause"]):
-        for each in _conjuncts(condition):
+        for each in _split_conjuncts(condition):
             if each.get("class") == "COMPARISON" and each["type"] == "COMPARE_EQUAL":
-                left, right = _resolve(each["left"], parts), _resolve(each["right"], parts)
+                left, right = _resolve_column(each["left"], parts), _resolve_column(each["right"], parts)
                 if left and right and left[0].number != right[0].number:
-                    yield Link(left[0].number, left[1], right[0].number, right[1])
-    yield from _using(select["from_table"], parts)
+                    yield JoinLink(left[0].number, left[1], right[0].number, right[1])
+    yield from _find_using(select["from_table"], parts)
 
 
 def _inner_conditions(node: Node) -> Iterator[Node]:
@@ -299,15 +299,15 @@ def _inner_conditions(node: Node) -> Iterator[Node]:
         yield from _inner_conditions(node["right"])
 
 
-def _using(node: Node, parts: Sequence[Part]) -> Iterator[Link]:
+def _find_using(node: Node, parts: Sequence[PlanPart]) -> Iterator[JoinLink]:
     if node["type"] != "JOIN":
         return
-    yield from _using(node["left"], parts)
-    yield from _using(node["right"], parts)
+    yield from _find_using(node["left"], parts)
+    yield from _find_using(node["right"], parts)
     # The last column of an ASOF join's USING is no equality.
     if node["join_type"] != "INNER" or node["ref_type"] != "REGULAR" or not node["using_columns"]:
         return
-    relations = [{t["table_name"].lower() for t in base_tables(node[side])} for side in ("left", "right")]
+    relations = [{t["table_name"].lower() for t in list_base_tables(node[side])} for side in ("left", "right")]
     for column in node["using_columns"]:
         sides = [
             [
@@ -320,51 +320,51 @@ def _using(node: Node, parts: Sequence[Part]) -> Iterator[Link]:
             for own in relations
         ]
         # What a USING further down has made one counts as one, and the first stands for all of it.
-        made = [1 + _uses(node[side], column) for side in ("left", "right")]
+        made = [1 + _count_using(node[side], column) for side in ("left", "right")]
         one_each = [len(side) for side in sides] == made
         if one_each and sides[0][0][0].number != sides[1][0][0].number:
             (left, one), (right, other) = sides[0][0], sides[1][0]
-            yield Link(left.number, one, right.number, other)
+            yield JoinLink(left.number, one, right.number, other)
 
 
-def _uses(node: Node, column: str) -> int:
+def _count_using(node: Node, column: str) -> int:
     """How many plain inner joins of a tree have a column in USING."""
-    inner = (join for join in _joins(node) if join["join_type"] == "INNER" and join["ref_type"] == "REGULAR")
+    inner = (join for join in _list_joins(node) if join["join_type"] == "INNER" and join["ref_type"] == "REGULAR")
     return sum(column.lower() in (each.lower() for each in join["using_columns"]) for join in inner)
 
 
-def _taken(select: Node, branch: Branch) -> tuple[tuple[str, int, str], ...]:
+def _map_result_columns(select: Node, branch: PlanBranch) -> tuple[tuple[str, int, str], ...]:
     """What each column of a result is, if all are columns of streams that only equalities join; else nothing."""
-    own, joins = branch.streams, list(_joins(select["from_table"]))
+    own, joins = branch.streams, list(_list_joins(select["from_table"]))
     plain = all(join["join_type"] == "INNER" and join["ref_type"] in ("REGULAR", "CROSS") for join in joins)
     if not joins or not plain or len(own) != len(branch.parts):
         return ()
     shared = [column for join in joins for column in join["using_columns"]]
-    asked = [*shared, *(each for join in joins for each in _conjuncts(join["condition"]))]
-    asked += _conjuncts(select["where_clause"])
+    asked = [*shared, *(each for join in joins for each in _split_conjuncts(join["condition"]))]
+    asked += _split_conjuncts(select["where_clause"])
     beside = any(
         select.get(each) for each in ("group_expressions", "group_sets", "having", "qualify", "sample", "modifiers")
     )
-    sides = base_tables(select["from_table"])
+    sides = list_base_tables(select["from_table"])
     if len(asked) != len(branch.links) or beside or any(side["sample"] or side["column_name_alias"] for side in sides):
         return ()
     columns = []
     for item in select["select_list"]:
-        found = _resolve(item, own) or _merged(item, own, shared)
+        found = _resolve_column(item, own) or _merged_column(item, own, shared)
         if found is None:
             return ()
         columns.append((item["alias"] or found[1], found[0].number, found[1]))
     return tuple(columns)
 
 
-def _joins(node: Node) -> Iterator[Node]:
+def _list_joins(node: Node) -> Iterator[Node]:
     if node["type"] == "JOIN":
         yield node
-        yield from _joins(node["left"])
-        yield from _joins(node["right"])
+        yield from _list_joins(node["left"])
+        yield from _list_joins(node["right"])
 
 
-def _merged(node: Node, parts: Sequence[Part], shared: Sequence[str]) -> tuple[Part, str] | None:
+def _merged_column(node: Node, parts: Sequence[PlanPart], shared: Sequence[str]) -> tuple[PlanPart, str] | None:
     """The first part's own, of a column that USING has made one of several; its name alone would be of none else."""
     names = [each.lower() for each in node.get("column_names", ())]
     if node.get("class") != "COLUMN_REF" or len(names) != 1 or names[0] not in {each.lower() for each in shared}:
@@ -372,17 +372,17 @@ def _merged(node: Node, parts: Sequence[Part], shared: Sequence[str]) -> tuple[P
     return next((part, own) for part in parts for own in part.columns if own.lower() == names[0])
 
 
-def _conjuncts(node: Node | None) -> Iterator[Node]:
+def _split_conjuncts(node: Node | None) -> Iterator[Node]:
     if node is None:
         return
     if node.get("class") == "CONJUNCTION" and node["type"] == "CONJUNCTION_AND":
         for child in node["children"]:
-            yield from _conjuncts(child)
+            yield from _split_conjuncts(child)
     else:
         yield node
 
 
-def _resolve(node: Node, parts: Sequence[Part]) -> tuple[Part, str] | None:
+def _resolve_column(node: Node, parts: Sequence[PlanPart]) -> tuple[PlanPart, str] | None:
     """The part and column that an expression is, if it is plainly one."""
     if node.get("class") != "COLUMN_REF" or len(node["column_names"]) > 2:
         return None

@@ -18,26 +18,26 @@ from windrow.catalog.records import StreamEntry, TableEntry, ViewEntry, ViewInpu
 from windrow.definitions import StreamDefinition
 from windrow.locks import locked
 from windrow.queries.planner.scan_sql import read_table_schema
-from windrow.queries.views.delta_join import Matching, is_plain
-from windrow.queries.views.delta_sql import Given, Maintenance
-from windrow.queries.views.inputs import Moment, Seen, Side
-from windrow.queries.views.join_order import Rate
-from windrow.queries.views.plan import Plan
+from windrow.queries.views.delta_join import NativeJoin, can_join_natively
+from windrow.queries.views.delta_sql import SqlUpdate, UpdateInputs
+from windrow.queries.views.inputs import InputPosition, InputState, UpdateInterval
+from windrow.queries.views.join_order import InputRate
+from windrow.queries.views.plan import ViewPlan
 from windrow.queries.views.planner import make_plan
-from windrow.queries.views.storage import Moved, as_rows
+from windrow.queries.views.storage import ViewSlide, to_stream_rows
 from windrow.slide_hooks import Contribution, SlideContext, SlideHook, find_removal_limit, prepare_contributions
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 
 LOCK_SECONDS = 60.0
-_FADING = 0.9
+_STATISTICS_DECAY = 0.9
 """How much of what was learned before an update still counts after it."""
-_plans: dict[tuple[str, int], tuple[object, Plan]] = {}
+_plans: dict[tuple[str, int], tuple[object, ViewPlan]] = {}
 """By warehouse and view: what its plan was made of, and the plan."""
 
 
 @dataclass(frozen=True)
-class Learned:
+class InputUpdate:
     """A view's record of one input after an update."""
 
     number: int
@@ -45,10 +45,10 @@ class Learned:
 
 
 @dataclass
-class Motion:
+class ViewUpdates:
     """Views that move together with one slide."""
 
-    moved: list[tuple[Moved, list[Learned]]] = field(default_factory=list)
+    moved: list[tuple[ViewSlide, list[InputUpdate]]] = field(default_factory=list)
     others: list[Contribution] = field(default_factory=list)
 
     @property
@@ -72,7 +72,7 @@ class Motion:
             moved.discard()
 
 
-def plan_of(store: Store, view: ViewEntry, streams: dict[str, StreamDefinition], snapshot: Snapshot) -> Plan:
+def find_plan(store: Store, view: ViewEntry, streams: dict[str, StreamDefinition], snapshot: Snapshot) -> ViewPlan:
     """The plan of a view; it is made again only where its inputs are defined in another way than they were.
 
     They may have been altered, or this may be another warehouse where one was removed.
@@ -87,10 +87,10 @@ def plan_of(store: Store, view: ViewEntry, streams: dict[str, StreamDefinition],
 
 
 @contextmanager
-def follow(store: Store, moving: SlideContext) -> Iterator[Contribution | None]:
+def prepare_views(store: Store, moving: SlideContext) -> Iterator[Contribution | None]:
     """The part of a slide that belongs to views."""
     with ExitStack() as held:
-        motion = Motion()
+        motion = ViewUpdates()
         try:
             _prepare(store, moving, held, motion)
         except BaseException:
@@ -99,12 +99,12 @@ def follow(store: Store, moving: SlideContext) -> Iterator[Contribution | None]:
         yield motion if motion.moved else None
 
 
-def dependents(tables: Tables, stream: int) -> list[int]:
+def find_dependents(tables: Tables, stream: int) -> list[int]:
     """Numbers of the views that read a stream."""
     return [decode_last_int(at) for at, _ in tables.raw_items("views", catalog_key(stream))]
 
 
-def clock_after(tables: Tables, view: ViewEntry, moved: dict[int, int]) -> int | None:
+def compute_clock(tables: Tables, view: ViewEntry, moved: dict[int, int]) -> int | None:
     """Where a view's clock will be once some of its inputs have moved to the given times; None if one has no clock."""
     entry = tables.get("streams", view.name.encode())
     clocks = []
@@ -120,17 +120,17 @@ def clock_after(tables: Tables, view: ViewEntry, moved: dict[int, int]) -> int |
     return int(model.slot_end(model.last_slot(min(clocks))))
 
 
-def needs(tables: Tables, entry: StreamEntry, now: int) -> int | None:
+def find_needed_rows(tables: Tables, entry: StreamEntry, now: int) -> int | None:
     """Rows that expire after this time are needed by a view that is behind the stream."""
     times = []
-    for number in dependents(tables, entry.id):
-        clock = clock_after(tables, tables.get("plans", catalog_key(number)), {entry.id: now})
+    for number in find_dependents(tables, entry.id):
+        clock = compute_clock(tables, tables.get("plans", catalog_key(number)), {entry.id: now})
         times.append(-(1 << 62) if clock is None else clock)
     return min(times) if times else None
 
 
-def _prepare(store: Store, moving: SlideContext, held: ExitStack, motion: Motion) -> None:
-    views = _locked_views(store, moving, held)
+def _prepare(store: Store, moving: SlideContext, held: ExitStack, motion: ViewUpdates) -> None:
+    views = _lock_views(store, moving, held)
     if not views:
         return
     names = {view.name for view in views} | {name for view in views for name in view.inputs}
@@ -138,12 +138,12 @@ def _prepare(store: Store, moving: SlideContext, held: ExitStack, motion: Motion
     sides = {}
     for name in names:
         view = snapshot.view(name)
-        sides[name] = Side(view.entry, view.state.slide, view.state.ordinal, view.segments)
+        sides[name] = InputState(view.entry, view.state.slide, view.state.ordinal, view.segments)
     own = moving.entry.definition.name
-    sides[own] = Side(moving.entry, moving.slide, moving.ordinal, (*moving.segments, *moving.arrived))
+    sides[own] = InputState(moving.entry, moving.slide, moving.ordinal, (*moving.segments, *moving.arrived))
     numbers = itertools.count(-1, -1)
     for each in views:
-        moved = _move(store, each, sides, snapshot, moving, numbers, motion)
+        moved = _prepare_view(store, each, sides, snapshot, moving, numbers, motion)
         if moved is None:
             continue
         sides[each.name] = moved.side()
@@ -168,16 +168,16 @@ def _beside_views(moving: SlideContext, number: int, tables: Tables) -> list[Sli
     return [f for f in moving.followers if f.table != "views" and f.concerns(tables, number)]
 
 
-def _look(number: int, tables: Tables) -> tuple[ViewEntry | None, list[int]]:
-    return tables.get("plans", catalog_key(number)), dependents(tables, number)
+def _read_views(number: int, tables: Tables) -> tuple[ViewEntry | None, list[int]]:
+    return tables.get("plans", catalog_key(number)), find_dependents(tables, number)
 
 
-def _locked_views(store: Store, moving: SlideContext, held: ExitStack) -> list[ViewEntry]:
+def _lock_views(store: Store, moving: SlideContext, held: ExitStack) -> list[ViewEntry]:
     """Every view that depends on a stream, its lock held; none can be made on it or on them meanwhile."""
     names, waiting = store.catalog.read(
         lambda tables: (
             {record.id: record.name for _, record in tables.items("plans")},
-            dependents(tables, moving.entry.id),
+            find_dependents(tables, moving.entry.id),
         )
     )
     heapq.heapify(waiting)
@@ -191,7 +191,7 @@ def _locked_views(store: Store, moving: SlideContext, held: ExitStack) -> list[V
             f"the slide of view {names.get(number, str(number))!r}, which moves with {moving.entry.definition.name!r},"
         )
         held.enter_context(locked(path, what, moving.timeout, store.sleep))
-        view, beyond = store.catalog.read(partial(_look, number))
+        view, beyond = store.catalog.read(partial(_read_views, number))
         if view is None:  # it was dropped while we waited
             continue
         found[number] = view
@@ -200,15 +200,15 @@ def _locked_views(store: Store, moving: SlideContext, held: ExitStack) -> list[V
     return list(found.values())
 
 
-def _move(
+def _prepare_view(
     store: Store,
     view: ViewEntry,
-    sides: dict[str, Side],
+    sides: dict[str, InputState],
     snapshot: Snapshot,
     moving: SlideContext,
     numbers: Iterator[int],
-    motion: Motion,
-) -> Moved | None:
+    motion: ViewUpdates,
+) -> ViewSlide | None:
     """Compute and write what a view's next slide needs; None if its clock stays where it is."""
     own = snapshot.view(view.name)
     model = own.entry.definition.model
@@ -222,11 +222,11 @@ def _move(
     edges: dict[str, ViewInput] = store.catalog.read(
         lambda tables: {name: tables.get("views", catalog_key(number, view.id)) for name, number in view.inputs.items()}
     )
-    moved = Moved(store, own.entry, own.state, slide, model.slot_end(slide), own.segments)
-    own_side = Side(own.entry, own.state.slide, own.state.ordinal, own.segments)
+    moved = ViewSlide(store, own.entry, own.state, slide, model.slot_end(slide), own.segments)
+    own_side = InputState(own.entry, own.state.slide, own.state.ordinal, own.segments)
     concerned = [f for f in moving.followers if f.needs]
     kept = store.catalog.read(lambda tables: find_removal_limit(tables, concerned, own.entry, slide))
-    plan = plan_of(store, view, {name: sides[name].definition for name in view.inputs}, snapshot)
+    plan = find_plan(store, view, {name: sides[name].definition for name in view.inputs}, snapshot)
     update_view(store, view, plan, moved, own_side, sides, edges, snapshot.tables, numbers, kept, motion)
     store.files.reach("view.written")
     return moved
@@ -235,44 +235,44 @@ def _move(
 def update_view(
     store: Store,
     view: ViewEntry,
-    plan: Plan,
-    moved: Moved,
-    own: Side,
-    sides: dict[str, Side],
+    plan: ViewPlan,
+    moved: ViewSlide,
+    own: InputState,
+    sides: dict[str, InputState],
     edges: dict[str, ViewInput],
     tables: Mapping[str, TableEntry],
     numbers: Iterator[int],
     kept: tuple[int, int] | None,
-    motion: Motion,
+    motion: ViewUpdates,
 ) -> None:
     """Compute and write a view's new rows; what is to be committed goes into `motion`."""
     before = own.now
     floor = moved.now
     if view.restore and before is not None:
         floor = before
-    moment = Moment(before, moved.now, floor)
+    moment = UpdateInterval(before, moved.now, floor)
     rates = {part.number: _rate(plan, part.number, edges[part.name]) for part in plan.streams}
-    given = Given(
+    given = UpdateInputs(
         view.name,
         plan,
         moment,
         sides,
-        {name: Seen(edge.seen, edge.slide) for name, edge in edges.items()},
+        {name: InputPosition(edge.seen, edge.slide) for name, edge in edges.items()},
         tables,
         {number: rate for number, rate in rates.items() if rate is not None},
         own,
     )
-    work = Matching(store, given) if is_plain(plan, moved.entry.definition) else Maintenance(store, given)
-    learned: list[Learned] = []
+    work = NativeJoin(store, given) if can_join_natively(plan, moved.entry.definition) else SqlUpdate(store, given)
+    learned: list[InputUpdate] = []
     motion.moved.append((moved, learned))
-    moved.write(as_rows(work.results(), view, moved.entry.definition, moment), numbers, kept)
+    moved.write(to_stream_rows(work.results(), view, moved.entry.definition, moment), numbers, kept)
     learned += [
-        Learned(number, _learn(edges[name], sides[name], moment, plan, name, work.distinct))
+        InputUpdate(number, _update_statistics(edges[name], sides[name], moment, plan, name, work.distinct))
         for name, number in view.inputs.items()
     ]
 
 
-def _rate(plan: Plan, number: int, edge: ViewInput) -> Rate | None:
+def _rate(plan: ViewPlan, number: int, edge: ViewInput) -> InputRate | None:
     """What the catalog knows of a part, for the order of joins."""
     part = plan.parts[number]
     columns = {
@@ -286,11 +286,16 @@ def _rate(plan: Plan, number: int, edge: ViewInput) -> Rate | None:
         return None
     arrivals = edge.rows / edge.span
     window = float(part.life) if part.life is not None else max(edge.span, 1.0)
-    return Rate(arrivals, window, max(1.0, *values))
+    return InputRate(arrivals, window, max(1.0, *values))
 
 
-def _learn(
-    edge: ViewInput, side: Side, moment: Moment, plan: Plan, name: str, distinct: dict[int, dict[str, float]]
+def _update_statistics(
+    edge: ViewInput,
+    side: InputState,
+    moment: UpdateInterval,
+    plan: ViewPlan,
+    name: str,
+    distinct: dict[int, dict[str, float]],
 ) -> ViewInput:
     """What is known of an input after an update: how fast it is, and how many values its joined columns have."""
     came = sum(s.rows for s in side.segments if edge.slide is None or s.first_slide > edge.slide)
@@ -300,12 +305,12 @@ def _learn(
     for part in plan.streams:
         if part.name == name:
             for column, values in distinct.get(part.number, {}).items():
-                counted[column] = max(values, _FADING * counted.get(column, 0.0))
+                counted[column] = max(values, _STATISTICS_DECAY * counted.get(column, 0.0))
     return replace(
         edge,
         seen=side.ordinal,
         slide=side.slide,
-        rows=_FADING * edge.rows + came,
-        span=_FADING * edge.span + max(1, span),
+        rows=_STATISTICS_DECAY * edge.rows + came,
+        span=_STATISTICS_DECAY * edge.span + max(1, span),
         distinct=counted,
     )

@@ -20,22 +20,22 @@ from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.indexes.segments import Segment, pack_histogram
 from windrow.indexes.update_plan import UpdatePlan, plan_update
 from windrow.native import rows as native_rows
-from windrow.queries.views.inputs import Moment, Side
+from windrow.queries.views.inputs import InputState, UpdateInterval
 from windrow.segment_files import CHUNK_BYTES, StagedFile, count_late_rows, make_segment, split_chunks
 from windrow.slide import Slide, SlideInput
 from windrow.sources import SourceProgress
 from windrow.store import Store
 
-DIED = "_died"
+DIED_COLUMN = "_died"
 """Of a view with restore semantics: when a result that lived only between two slides has ended."""
 
 
-def as_rows(
-    results: Iterable[pa.RecordBatch], view: ViewEntry, definition: StreamDefinition, moment: Moment
+def to_stream_rows(
+    results: Iterable[pa.RecordBatch], view: ViewEntry, definition: StreamDefinition, moment: UpdateInterval
 ) -> Iterator[pa.RecordBatch]:
     """Results as rows of the view's stream."""
     schema = definition.schema
-    times = {definition.time, definition.expires, DIED if view.restore else definition.time}
+    times = {definition.time, definition.expires, DIED_COLUMN if view.restore else definition.time}
     for batch in results:
         if not batch.num_rows:
             continue
@@ -51,20 +51,20 @@ def as_rows(
             shown = np.where(over, moment.now + definition.slide, ends) if view.restore else ends
             own[definition.expires] = pa.array(shown)
             if view.restore:
-                own[DIED] = pa.array(ends, mask=~over)
+                own[DIED_COLUMN] = pa.array(ends, mask=~over)
         arrays = [
-            _stamped(own[field.name], field.type) if field.name in times else columns[field.name].cast(field.type)
+            _with_times(own[field.name], field.type) if field.name in times else columns[field.name].cast(field.type)
             for field in schema
         ]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _stamped(micros: pa.Array, kind: pa.TimestampType) -> pa.Array:
+def _with_times(micros: pa.Array, kind: pa.TimestampType) -> pa.Array:
     return micros.cast(pa.timestamp("us", kind.tz))
 
 
 @dataclass
-class Moved:
+class ViewSlide:
     """A view that moves: what was written for it, and what its slide will change."""
 
     store: Store
@@ -98,9 +98,9 @@ class Moved:
         """Everything that was published for it."""
         return [*self.names, *([self.merged_name] if self.merged_name else [])]
 
-    def side(self) -> Side:
+    def side(self) -> InputState:
         """The view as views of it see it after this slide."""
-        return Side(self.entry, self.slide, self.ordinal, (*self.segments, *self.update.placed))
+        return InputState(self.entry, self.slide, self.ordinal, (*self.segments, *self.update.placed))
 
     def write(self, rows: Iterable[pa.RecordBatch], numbers: Iterator[int], needed: tuple[int, int] | None) -> None:
         """Write the rows, plan the slide and write its merges; nothing is named yet.

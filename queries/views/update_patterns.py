@@ -31,7 +31,7 @@ class Pattern(IntEnum):
         return self.name.lower()
 
 
-KEPT = {
+MAINTENANCE_TEXT = {
     Pattern.MONOTONIC: "append only: no row ever leaves",
     Pattern.WEAKEST: "wave index: rows leave in the order in which they came",
     Pattern.WEAK: "doubly partitioned index: each row's end is known when it comes, but not the same for all",
@@ -60,13 +60,13 @@ class Label:
         return f"{self.pattern} ({self.why})"
 
 
-Leaf = Callable[[Node], Label]
+LabelLeaf = Callable[[Node], Label]
 """The label of a relation that a statement names."""
 
-STATIC = Label(Pattern.MONOTONIC, "nothing changes", static=True)
+STATIC_LABEL = Label(Pattern.MONOTONIC, "nothing changes", static=True)
 
 
-def stream_leaf(definition: StreamDefinition, window: WindowSpec) -> Label:
+def label_stream(definition: StreamDefinition, window: WindowSpec) -> Label:
     """The label of a window over a stream."""
     name = definition.name
     if isinstance(window, CountWindow):
@@ -81,19 +81,19 @@ def stream_leaf(definition: StreamDefinition, window: WindowSpec) -> Label:
     return Label(Pattern.WEAKEST, f"all rows of {name} live equally long", min(lives))
 
 
-def table_leaf(name: str, *, retroactive: bool) -> Label:
+def label_table(name: str, *, retroactive: bool) -> Label:
     """The label of a table; one whose changes affect what is there already makes any join with it strict."""
     if retroactive:
         return Label(Pattern.STRICT, f"table {name} is retroactive: its changes reach back", static=True)
-    return STATIC
+    return STATIC_LABEL
 
 
-def label(tree: Node, leaf: Leaf) -> Label:
+def label_query(tree: Node, leaf: LabelLeaf) -> Label:
     """The update pattern of a query."""
     return _Labeller(leaf).query(tree, {})
 
 
-def told(statement: Statement, snapshot: Snapshot) -> str:
+def describe_pattern(statement: Statement, snapshot: Snapshot) -> str:
     """The update pattern of any statement in words, and how a view of it would be kept; empty if it reads no stream."""
     streams = {name.lower(): name for name in snapshot.streams()}
     windows = {each.relation.lower(): each for each in statement.references if not each.schema}
@@ -103,18 +103,18 @@ def told(statement: Statement, snapshot: Snapshot) -> str:
     def leaf(node: Node) -> Label:
         reference = windows.get(node["qualified_name"]["path"][-1].lower())
         if reference is None or reference.name.lower() not in streams:
-            return STATIC
-        return stream_leaf(snapshot.view(streams[reference.name.lower()]).entry.definition, reference.window)
+            return STATIC_LABEL
+        return label_stream(snapshot.view(streams[reference.name.lower()]).entry.definition, reference.window)
 
     try:
-        found = label(statement.tree, leaf)
+        found = label_query(statement.tree, leaf)
     except KeyError:  # a pivot is not one query but several, with nodes of its own
         found = Label(Pattern.STRICT, "a pivot: a new row replaces the old value")
-    return f"{found}; kept as a view: {KEPT[found.pattern]}"
+    return f"{found}; kept as a view: {MAINTENANCE_TEXT[found.pattern]}"
 
 
 @lru_cache(maxsize=1)
-def _gathering() -> frozenset[str]:
+def _read_aggregates() -> frozenset[str]:
     """DuckDB's aggregates and window functions."""
     with duckdb.connect(":memory:") as known:
         rows = known.execute("SELECT lower(function_name), function_type FROM duckdb_functions()").fetchall()
@@ -125,42 +125,42 @@ def _gathering() -> frozenset[str]:
 _AGGREGATING_MACROS = {"prev", "next", "avgw", "maxw", "rangew"}
 
 
-def expressions(node: Any) -> Iterator[Node]:
+def list_expressions(node: Any) -> Iterator[Node]:
     """The expressions in a piece of a tree, without going into queries inside it."""
     if isinstance(node, list):
         for item in node:
-            yield from expressions(item)
+            yield from list_expressions(item)
     elif isinstance(node, dict):
         if "class" in node:
             yield node
         for name, item in node.items():
             if name not in ("subquery", "from_table", "cte_map") and isinstance(item, dict | list):
-                yield from expressions(item)
+                yield from list_expressions(item)
 
 
-def groups(select: Node) -> bool:
+def has_groups(select: Node) -> bool:
     """Whether a SELECT puts rows into groups, also by ``GROUP BY ALL``, which names none."""
     return bool(
         select["group_expressions"] or select["group_sets"] or select["aggregate_handling"] != "STANDARD_HANDLING"
     )
 
 
-def gathers(node: Node) -> bool:
+def reads_several_rows(node: Node) -> bool:
     """Whether an expression looks at more than one row."""
     if node.get("class") == "WINDOW":
         return True
     name = str(node.get("function_name", "")).lower()
-    return node.get("class") == "FUNCTION" and (name in _gathering() or name in _AGGREGATING_MACROS)
+    return node.get("class") == "FUNCTION" and (name in _read_aggregates() or name in _AGGREGATING_MACROS)
 
 
-def distinct_of(inner: Label) -> Label:
+def label_distinct(inner: Label) -> Label:
     """Duplicate elimination that keeps the duplicate which lives longest."""
     if inner.static or inner.pattern in (Pattern.MONOTONIC, Pattern.STRICT):
         return inner
     return Label(Pattern.WEAK, "DISTINCT: a value lives as long as the last of its rows")
 
 
-def union_of(parts: list[Label]) -> Label:
+def label_union(parts: list[Label]) -> Label:
     """All rows of several inputs."""
     worst = max(parts, key=lambda part: part.pattern)
     if all(part.static for part in parts):
@@ -171,12 +171,12 @@ def union_of(parts: list[Label]) -> Label:
     return Label(worst.pattern, worst.why, worst.life)
 
 
-def join_of(left: Label, right: Label, kind: str, form: str) -> Label:
+def label_join(left: Label, right: Label, kind: str, form: str) -> Label:
     """A join of two inputs."""
     if left.static and right.static:
         return max((left, right), key=lambda part: part.pattern)
     if left.static or right.static:
-        return _with_table(left, right, kind, form)
+        return _label_table_join(left, right, kind, form)
     if form not in ("REGULAR", "CROSS", "NATURAL"):
         return Label(Pattern.STRICT, f"an {form} join of streams: later rows can be nearer")
     if kind != "INNER":
@@ -190,7 +190,7 @@ def join_of(left: Label, right: Label, kind: str, form: str) -> Label:
     return Label(Pattern.WEAK, "a join of windows: a result ends with the first of its parts")
 
 
-def _with_table(left: Label, right: Label, kind: str, form: str) -> Label:
+def _label_table_join(left: Label, right: Label, kind: str, form: str) -> Label:
     """A join with a table: only new rows look at it, unless it is retroactive."""
     table, stream = (left, right) if left.static else (right, left)
     keeping = {"INNER", "RIGHT"} if left.static else {"INNER", "LEFT", "SEMI", "ANTI"}
@@ -204,7 +204,7 @@ def _with_table(left: Label, right: Label, kind: str, form: str) -> Label:
 class _Labeller:
     """Walks a statement's tree from the leaves up."""
 
-    def __init__(self, leaf: Leaf) -> None:
+    def __init__(self, leaf: LabelLeaf) -> None:
         self._leaf = leaf
 
     def query(self, node: Node, known: Mapping[str, Label]) -> Label:
@@ -227,7 +227,7 @@ class _Labeller:
             if modifier["type"] == "DISTINCT_MODIFIER":
                 if modifier["distinct_on_targets"]:
                     return Label(Pattern.STRICT, "DISTINCT ON: a later row can take a row's place")
-                found = distinct_of(found)
+                found = label_distinct(found)
         return found
 
     def _set(self, node: Node, known: Mapping[str, Label]) -> Label:
@@ -235,13 +235,15 @@ class _Labeller:
         if node["setop_type"] not in ("UNION", "UNION_BY_NAME"):
             word = "negation" if node["setop_type"] == "EXCEPT" else "an intersection"
             return Label(Pattern.STRICT, f"{node['setop_type']}: {word}, which later rows can change")
-        united = union_of(parts)
-        return united if node["setop_all"] else distinct_of(united)
+        united = label_union(parts)
+        return united if node["setop_all"] else label_distinct(united)
 
     def _select(self, node: Node, known: Mapping[str, Label]) -> Label:
         found = self._from(node["from_table"], known)
         inside = [
-            each for name in ("select_list", "where_clause", "having", "qualify") for each in expressions(node[name])
+            each
+            for name in ("select_list", "where_clause", "having", "qualify")
+            for each in list_expressions(node[name])
         ]
         for each in inside:
             if each.get("class") == "SUBQUERY":
@@ -250,7 +252,7 @@ class _Labeller:
                     return Label(Pattern.STRICT, "a subquery over a stream: later rows can change its answer")
         if found.static:
             return found
-        if groups(node) or any(map(gathers, inside)):
+        if has_groups(node) or any(map(reads_several_rows, inside)):
             return Label(Pattern.STRICT, "an aggregate or window function: a new row replaces the old value")
         if node["qualify"] is not None or node["sample"] is not None:
             return Label(Pattern.STRICT, "QUALIFY or a sample: later rows can change what is in it")
@@ -267,7 +269,7 @@ class _Labeller:
             return self.query(node["subquery"]["node"], known)
         if kind == "JOIN":
             left, right = self._from(node["left"], known), self._from(node["right"], known)
-            return join_of(left, right, node["join_type"], node["ref_type"])
+            return label_join(left, right, node["join_type"], node["ref_type"])
         if kind in ("EMPTY", "EXPRESSION_LIST", "TABLE_FUNCTION"):
-            return STATIC
+            return STATIC_LABEL
         return Label(Pattern.STRICT, f"{kind.replace('_', ' ').lower()}: later rows can change it")

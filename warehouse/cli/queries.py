@@ -228,7 +228,7 @@ def serve(session: Session, port: int, no_http: bool, poll: float, policy: str) 
     import json
     import signal
 
-    from windrow.queries.periodic.server import Server
+    from windrow.queries.periodic.server import PeriodicServer
 
     def say(text: str) -> None:
         if session.json:
@@ -242,7 +242,7 @@ def serve(session: Session, port: int, no_http: bool, poll: float, policy: str) 
         sys.stdout.flush()
 
     with session.open() as wh:
-        server = Server(wh._store, port=None if no_http else port, poll=poll, policy=policy, ran=ran, say=say)
+        server = PeriodicServer(wh._store, port=None if no_http else port, poll=poll, policy=policy, ran=ran, say=say)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: server.stop())
         server.run()

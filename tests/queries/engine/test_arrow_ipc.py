@@ -22,15 +22,15 @@ SMALL = {
 @pytest.mark.parametrize("few", [0, 1 << 20])
 def test_results_come_back_as_they_were(monkeypatch, rows, few):
     monkeypatch.setattr(result_store, "_FEW_BYTES", few)
-    back = result_store.decode(result_store.encode(rows))
+    back = result_store.decode_result_rows(result_store.encode_result_rows(rows))
     assert back.schema.equals(rows.schema)
     assert back.to_pylist() == rows.to_pylist()
 
 
 @pytest.mark.parametrize("rows", SMALL.values(), ids=list(SMALL))
 def test_nodes_come_back_as_they_were(rows):
-    raw = node_store.packed(7, rows)
-    assert node_store.Kept(7, (raw[8:],)).table().to_pylist() == rows.to_pylist()
+    raw = node_store.encode_node(7, rows)
+    assert node_store.StoredNode(7, (raw[8:],)).table().to_pylist() == rows.to_pylist()
 
 
 def test_a_batch_with_values_of_its_own_needs_a_writer():

@@ -1,7 +1,7 @@
 """`query plan` says which queries go together, by which rules, and why others cannot."""
 
 import packet_warehouse
-from windrow.queries.periodic.evaluation import SNAPSHOT
+from windrow.queries.periodic.evaluation import FROM_SNAPSHOT
 
 
 def test_queries_that_share_a_synopsis_are_one_group():
@@ -24,11 +24,11 @@ def test_queries_that_share_a_synopsis_are_one_group():
         assert named["means"] is named["peaks"], "the same window is put together once"
         assert any(rule.startswith("SS2") for rule in named["means"].why)
         for name in ("pairs", "bound"):
-            assert (named[name].queries, named[name].by) == ((name,), SNAPSHOT)
+            assert (named[name].queries, named[name].by) == ((name,), FROM_SNAPSHOT)
             assert named[name].why != ("",)
         packet_warehouse.append_and_slide(wh, 21)
         how = {run.query: run.how for run in wh.run_due()}
-        assert how["pairs"] == how["bound"] == SNAPSHOT
+        assert how["pairs"] == how["bound"] == FROM_SNAPSHOT
         assert "synopsis" in how["sums"]
         assert "synopsis" in how["means"]
 

@@ -18,7 +18,7 @@ import windrow
 from packet_warehouse import NOON
 from windrow import reclaim
 from windrow.queries.periodic import result_store
-from windrow.queries.periodic.delivery import difference
+from windrow.queries.periodic.delivery import subtract_rows
 
 COUNT = "SELECT count(*) AS n FROM packets [WINDOW 2 MINUTES SLIDE 1 MINUTE]"
 
@@ -230,9 +230,11 @@ def test_a_difference_counts_copies_and_takes_nulls_for_equal(wh):
     nan = float("nan")
     left = table((1.0, ["x"]), (None, None), (1.0, ["x"]), (nan, []), (None, None), (2.0, None))
     right = table((1.0, ["x"]), (None, None), (nan, []), (3.0, None))
-    assert difference(wh._store, left, right).to_pylist() == table((1.0, ["x"]), (None, None), (2.0, None)).to_pylist()
-    assert difference(wh._store, left, None).num_rows == 6
-    assert difference(wh._store, right, left).to_pylist() == table((3.0, None)).to_pylist()
+    assert (
+        subtract_rows(wh._store, left, right).to_pylist() == table((1.0, ["x"]), (None, None), (2.0, None)).to_pylist()
+    )
+    assert subtract_rows(wh._store, left, None).num_rows == 6
+    assert subtract_rows(wh._store, right, left).to_pylist() == table((3.0, None)).to_pylist()
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

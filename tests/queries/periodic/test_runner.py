@@ -11,7 +11,7 @@ import windrow
 from packet_warehouse import NOON, make_minute
 from windrow.catalog.records import Pace
 from windrow.queries.periodic import evaluation, runner
-from windrow.queries.periodic.due import is_due, late_by, passed_over
+from windrow.queries.periodic.due import count_late_slides, count_missed_periods, is_due
 from windrow.queries.periodic.scheduler import POLICIES
 
 COUNT = "SELECT count(*) AS n FROM packets [WINDOW {window} MINUTES SLIDE {period} MINUTES]"
@@ -59,7 +59,7 @@ def test_a_period_begins_at_multiples_from_the_origin():
     assert is_due(pace, {}, {"s": 1}), "the first slide of all is due"
     assert not is_due(pace, {}, {})
     assert is_due(pace, {"s": -1}, {"s": 0})
-    assert passed_over(pace, {"s": 2}, {"s": 7}) == 1
+    assert count_missed_periods(pace, {"s": 2}, {"s": 7}) == 1
 
 
 def test_several_streams_are_due_when_the_slowest_has_moved_on():
@@ -130,7 +130,7 @@ def test_a_missed_run_is_of_its_own_window_though_its_rows_have_expired(wh):
 
 
 def test_too_many_waiting_runs_give_the_oldest_up(wh, monkeypatch):
-    monkeypatch.setattr("windrow.queries.periodic.retained_slides.MOST_HELD", 3)
+    monkeypatch.setattr("windrow.queries.periodic.retained_slides.MAX_RETAINED", 3)
     wh.add_query("every", COUNT.format(window=1, period=1), missed="every")
     for number in range(21, 28):
         packet_warehouse.append_and_slide(wh, number)
@@ -245,13 +245,13 @@ def test_answers_that_are_ready_do_not_wait_for_one_that_takes_long():
     let_go = threading.Event()
 
     def answers():
-        yield evaluation.Answered("a", None)
-        yield evaluation.Answered("b", None)
+        yield evaluation.RunAnswer("a", None)
+        yield evaluation.RunAnswer("b", None)
         assert let_go.wait(60)
-        yield evaluation.Answered("c", None)
+        yield evaluation.RunAnswer("c", None)
 
     got = []
-    for batch in runner.gathered(answers()):
+    for batch in runner.batch_answers(answers()):
         got += [answered.query for answered in batch]
         if len(got) == 2:
             let_go.set()
@@ -265,7 +265,7 @@ def test_priorities_decide_who_is_answered_first(wh, monkeypatch):
 
     def answer(store, snapshot, queries, *_):
         asked.extend(query.name for query in queries)
-        return evaluation.answer_plainly(store, snapshot, queries)
+        return evaluation.answer_from_rows(store, snapshot, queries)
 
     monkeypatch.setattr(evaluation, "answer", answer)
     packet_warehouse.append_and_slide(wh, 21)
@@ -278,7 +278,7 @@ def test_a_query_that_was_dropped_while_it_ran_delivers_nothing(wh, monkeypatch)
     wh.add_query("other", COUNT.format(window=1, period=1))
 
     def answer(store, snapshot, queries, *_):
-        for done in evaluation.answer_plainly(store, snapshot, queries):
+        for done in evaluation.answer_from_rows(store, snapshot, queries):
             if done.query == "q":
                 wh.drop_query("q")
                 wh.add_query("q", COUNT.format(window=2, period=1))
@@ -303,8 +303,8 @@ def test_an_answer_whose_columns_have_changed_is_refused(wh):
 def test_how_late_a_run_is():
     """periods of 3:  … |0 1 2|3 4 5|6 7 8| …   after a run at 1, slide 3 is in time and 7 is four slides late"""
     pace = Pace(stream="s", stream_id=1, window=None, period=3)
-    assert [late_by(pace, {"s": 1}, {"s": j}) for j in (2, 3, 4, 7)] == [0, 0, 1, 4]
-    assert late_by(pace, {}, {"s": 9}) == 0
+    assert [count_late_slides(pace, {"s": 1}, {"s": j}) for j in (2, 3, 4, 7)] == [0, 0, 1, 4]
+    assert count_late_slides(pace, {}, {"s": 9}) == 0
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -6,13 +6,27 @@ from itertools import pairwise
 import pytest
 
 import windrow
-from windrow.queries.periodic.scheduler import POLICIES, Group, Member, Scheduler, batches, tasks_of
-from windrow.queries.synopses.cost_model import Load, SubGroup, align, choose_kind, execution_cost, schedule_cost
+from windrow.queries.periodic.scheduler import (
+    POLICIES,
+    ScheduledQuery,
+    Scheduler,
+    SchedulingGroup,
+    make_tasks,
+    order_batches,
+)
+from windrow.queries.synopses.cost_model import (
+    SubGroup,
+    SynopsisLoad,
+    align_periods,
+    choose_kind,
+    execution_cost,
+    schedule_cost,
+)
 
 # Q1 … Q7: MAX over windows of one synopsis, in minutes.
 SEVEN = (
-    Member("Q1", 10, 2), Member("Q2", 5, 2), Member("Q3", 6, 2), Member("Q4", 15, 3), Member("Q5", 12, 3),
-    Member("Q6", 20, 5), Member("Q7", 30, 5),
+    ScheduledQuery("Q1", 10, 2), ScheduledQuery("Q2", 5, 2), ScheduledQuery("Q3", 6, 2), ScheduledQuery("Q4", 15, 3), ScheduledQuery("Q5", 12, 3),
+    ScheduledQuery("Q6", 20, 5), ScheduledQuery("Q7", 30, 5),
 )  # fmt: skip
 PARTS = (SubGroup(2, (10, 5, 6)), SubGroup(3, (15, 12)), SubGroup(5, (20, 30)))
 
@@ -47,15 +61,18 @@ def test_two_sub_groups_cost_what_is_printed() -> None:
 
 
 def test_hybrid_aligns_the_second_sub_group_with_the_first() -> None:
-    assert align("basic", PARTS).periods == (2, 2, 5)
-    assert [(task.period, len(task.members)) for task in tasks_of("hybrid", [Group(SEVEN)])] == [(2, 5), (5, 2)]
+    assert align_periods("basic", PARTS).periods == (2, 2, 5)
+    assert [(task.period, len(task.members)) for task in make_tasks("hybrid", [SchedulingGroup(SEVEN)])] == [
+        (2, 5),
+        (5, 2),
+    ]
 
 
 def test_aligning_many_sub_groups_never_costs_more_than_leaving_them() -> None:
     chance = random.Random(3)
     parts = [SubGroup(chance.randint(1, 40), (chance.randint(20, 100),)) for _ in range(12)]
     own = tuple(part.period for part in parts)
-    found = align("basic", parts)
+    found = align_periods("basic", parts)
     assert found.cost <= schedule_cost("basic", parts, own)
     assert all(aligned <= period for aligned, period in zip(found.periods, own, strict=True))
 
@@ -69,16 +86,16 @@ def test_other_kinds_put_each_window_together_by_itself() -> None:
 def test_kinds_follow_their_costs() -> None:
     """Many windows share one pass; one long window is put together from few nodes; late rows spoil running sums."""
     many = tuple((n, 1) for n in range(20, 100, 2))
-    assert choose_kind(Load(100, 50, 1000, 0, many, True))[0] == "basic"
-    assert choose_kind(Load(100, 50, 60, 0, ((100, 4),), False))[0] == "interval"
-    assert choose_kind(Load(100, 50, 60, 0, ((100, 1), (80, 1)), True))[0] == "running"
-    assert choose_kind(Load(100, 50, 60, 1, ((100, 4),), True))[0] != "running"
+    assert choose_kind(SynopsisLoad(100, 50, 1000, 0, many, True))[0] == "basic"
+    assert choose_kind(SynopsisLoad(100, 50, 60, 0, ((100, 4),), False))[0] == "interval"
+    assert choose_kind(SynopsisLoad(100, 50, 60, 0, ((100, 1), (80, 1)), True))[0] == "running"
+    assert choose_kind(SynopsisLoad(100, 50, 60, 1, ((100, 4),), True))[0] != "running"
 
 
 # -- schedules -------------------------------------------------------------------------------------------------------
 
 
-def executions(policy: str, groups: list[Group], minutes: int) -> dict[str, list[int]]:
+def executions(policy: str, groups: list[SchedulingGroup], minutes: int) -> dict[str, list[int]]:
     """When each query is executed if there is time for everything."""
     scheduler = Scheduler(policy, groups)
     found: dict[str, list[int]] = {member.name: [] for group in groups for member in group.members}
@@ -93,7 +110,7 @@ def executions(policy: str, groups: list[Group], minutes: int) -> dict[str, list
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_without_overload_no_query_waits_longer_than_its_period(policy: str) -> None:
-    found = executions(policy, [Group(SEVEN)], 30)
+    found = executions(policy, [SchedulingGroup(SEVEN)], 30)
     for member in SEVEN:
         gaps = [later - sooner for sooner, later in pairwise([0, *found[member.name]])]
         assert max(gaps) <= member.period
@@ -106,7 +123,7 @@ def test_without_overload_no_query_waits_longer_than_its_period(policy: str) -> 
 def late(policy: str, behind: dict[int, int]) -> list[list[str]]:
     """What is executed, in which order, with sub-groups (by their period) late by so many slides."""
     names = {period: [m.name for m in SEVEN if m.period == period] for period in (2, 3, 5)}
-    scheduler = Scheduler(policy, [Group(SEVEN)])
+    scheduler = Scheduler(policy, [SchedulingGroup(SEVEN)])
     for task in scheduler.tasks:
         task.deadline = -max(behind[member.period] for member in task.members)
     found = []
@@ -135,12 +152,15 @@ def test_pending_queries_do_not_share_while_nothing_is_late() -> None:
 
 
 def test_groups_are_never_mixed_and_priority_breaks_ties() -> None:
-    groups = [Group((Member("low", 5, 1),)), Group((Member("high", 9, 1, priority=3),))]
+    groups = [
+        SchedulingGroup((ScheduledQuery("low", 5, 1),)),
+        SchedulingGroup((ScheduledQuery("high", 9, 1, priority=3),)),
+    ]
     scheduler = Scheduler("conservative", groups)
     scheduler.slid()
     assert [task.members[0].name for task in scheduler.next()] == ["high"]
-    assert batches("conservative", groups, {}) == [["high"], ["low"]]
-    assert batches("conservative", groups, {"low": 1}) == [["low"], ["high"]]
+    assert order_batches("conservative", groups, {}) == [["high"], ["low"]]
+    assert order_batches("conservative", groups, {"low": 1}) == [["low"], ["high"]]
 
 
 def test_an_unknown_policy_is_refused_by_name() -> None:

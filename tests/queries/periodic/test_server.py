@@ -20,7 +20,7 @@ import scratch_folders
 from child_processes import PER_SLOT
 from sample_streams import BASE, DELTA
 from windrow.queries.periodic import evaluation, metrics
-from windrow.queries.periodic.server import Server
+from windrow.queries.periodic.server import PeriodicServer
 
 PATIENCE = 60
 FIRST = BASE // DELTA
@@ -162,10 +162,10 @@ def test_a_waiting_one_stops_too(windrow_command, path):
 def test_a_port_in_use_stops_nobody(path):
     said: list[str] = []
     with recorded_history.open_warehouse(path) as wh:
-        counts = metrics.Counts(0)
-        taken = metrics.Window(wh._store, counts, 0)
+        counts = metrics.ServerCounters(0)
+        taken = metrics.MetricsServer(wh._store, counts, 0)
         child_processes.slide_numbered(wh, 1)
-        server = Server(wh._store, port=taken.port, poll=0.01, say=said.append, ran=lambda _: server.stop())
+        server = PeriodicServer(wh._store, port=taken.port, poll=0.01, say=said.append, ran=lambda _: server.stop())
         server.run()
         taken.close()
         assert sum("cannot be used" in line for line in said) == 1
@@ -183,7 +183,7 @@ def test_stopping_ends_a_long_statement_and_leaves_its_run_due(path, monkeypatch
             wh.drop_query(name)
         sql = f"SELECT count(*) AS n FROM s [WINDOW {DELTA} MICROSECONDS SLIDE {DELTA} MICROSECONDS]"
         wh.add_query("long", sql)
-        real = evaluation._rows
+        real = evaluation._read_rows
 
         def slow(store, snapshot, entry):
             started.set()
@@ -192,10 +192,10 @@ def test_stopping_ends_a_long_statement_and_leaves_its_run_due(path, monkeypatch
                 store, snapshot, type(entry)(**{f: getattr(entry, f) for f in entry.__struct_fields__} | {"sql": long})
             )
 
-        monkeypatch.setattr(evaluation, "answer", lambda *what: evaluation.answer_plainly(*what[:3]))
+        monkeypatch.setattr(evaluation, "answer", lambda *what: evaluation.answer_from_rows(*what[:3]))
         monkeypatch.setattr(evaluation, "_rows", slow)
         child_processes.slide_numbered(wh, 2)
-        server = Server(wh._store, port=None, poll=0.01)
+        server = PeriodicServer(wh._store, port=None, poll=0.01)
         thread = threading.Thread(target=server.run)
         thread.start()
         assert started.wait(PATIENCE)

@@ -13,7 +13,7 @@ from windrow.queries.planner import predicates
 from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.sql.statement import parse
 from windrow.queries.sql.volatility import has_volatile_constant
-from windrow.queries.synopses.query_shape import asked
+from windrow.queries.synopses.query_shape import analyse_statement
 from windrow.snapshot import Snapshot
 
 HOUR = dt.timedelta(hours=1)
@@ -80,7 +80,7 @@ def test_views_and_synopses_refuse_it(wh, clock):
     with pytest.raises(windrow.ViewError, match="gives something else each time"):
         wh.create_view("v", f"SELECT src, {clock} AS at FROM s")
     with Snapshot(wh._store) as snapshot, pytest.raises(CannotSplitError, match="differs from query to query"):
-        asked(wh._store, snapshot, f"SELECT count(*) AS n, max({clock}) AS at FROM s [WINDOW 1 DAY]")
+        analyse_statement(wh._store, snapshot, f"SELECT count(*) AS n, max({clock}) AS at FROM s [WINDOW 1 DAY]")
 
 
 def test_columns_and_texts_with_such_names_are_theirs_to_keep(wh):

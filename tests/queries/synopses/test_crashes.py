@@ -64,9 +64,9 @@ def test_check_finds_a_synopsis_that_lies(fresh: Path, tmp_path: Path) -> None:
             recorded_history.perform(wh, SHAPES[SHAPE], operation)
         store = wh._store
         with store.catalog.write() as tables:
-            entry = next(e for e in node_store.entries(tables, 1) if not e.groups)
-            node = next(node for node, _ in node_store.nodes(tables, entry) if node.right <= (entry.slide or 0))
-            tables.delete("synopses", node_store.node_key(entry.stream, entry.number, node))
+            entry = next(e for e in node_store.read_entries(tables, 1) if not e.groups)
+            node = next(node for node, _ in node_store.list_nodes(tables, entry) if node.right <= (entry.slide or 0))
+            tables.delete("synopses", node_store.encode_node_key(entry.stream, entry.number, node))
         assert any("does not hold what the rows say" in problem for problem in wh.check().problems)
 
 
@@ -98,15 +98,15 @@ def tallied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recorded_history.create(path, FIXED, windrow.Index("round-robin", 2, 2, maintenance="rebuild"))
     with recorded_history.open_warehouse(path) as wh:
         wh.add_query("q", TALLIED)
-        reconcile.adjust(wh._store, "s", kind="basic")
+        reconcile.reconcile_stream(wh._store, "s", kind="basic")
     return path
 
 
 def spooled_tallies(wh: windrow.Warehouse) -> int:
     def look(tables: Tables) -> int:
-        entries = node_store.entries(tables, 1)
+        entries = node_store.read_entries(tables, 1)
         spooled = [decode_last_int(at) for at, _ in tables.raw_items("spool", catalog_key(1))]
-        return sum(bool(node_store.tallied_slots(tables, entry, spool)) for entry in entries for spool in spooled)
+        return sum(bool(node_store.find_tallied_slots(tables, entry, spool)) for entry in entries for spool in spooled)
 
     return wh._store.catalog.read(look)
 

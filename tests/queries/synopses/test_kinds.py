@@ -5,7 +5,15 @@ from collections import Counter
 
 import pytest
 
-from windrow.queries.synopses.kinds import KINDS, RUNNING, Node, Work, advance, cover, is_behind
+from windrow.queries.synopses.kinds import (
+    KINDS,
+    RUNNING,
+    Node,
+    NodeOperations,
+    advance_nodes,
+    cover_slots,
+    reaches_behind,
+)
 
 
 class Plain:
@@ -22,10 +30,10 @@ class Plain:
         for slot, counts in came.items():
             self.truth[slot] = self.truth.get(slot, Counter()) + counts
         rebase = self.kind == RUNNING and slide - self.rebased >= self.slots
-        work = Work(self.nodes.get, lambda parts: sum(parts, Counter()), lambda a, b: (a - b) or None)
-        changed = advance(self.kind, self.slots, self.slide, slide, came, work, rebase=rebase)
+        work = NodeOperations(self.nodes.get, lambda parts: sum(parts, Counter()), lambda a, b: (a - b) or None)
+        changed = advance_nodes(self.kind, self.slots, self.slide, slide, came, work, rebase=rebase)
         self.nodes |= {node: value for node, value in changed.items() if value is not None}
-        for node in [n for n in self.nodes if is_behind(n, slide - self.slots) or changed.get(n, True) is None]:
+        for node in [n for n in self.nodes if reaches_behind(n, slide - self.slots) or changed.get(n, True) is None]:
             del self.nodes[node]
         self.slide, self.rebased = slide, slide - self.slots if rebase else self.rebased
 
@@ -33,7 +41,7 @@ class Plain:
         assert self.slide is not None
         for n in range(1, self.slots + 1):
             total: Counter[str] = Counter()
-            for node, sign in cover(self.kind, self.slots, self.slide - n, self.slide):
+            for node, sign in cover_slots(self.kind, self.slots, self.slide - n, self.slide):
                 for name, count in self.nodes.get(node, Counter()).items():
                     total[name] += sign * count
             right = sum((self.truth.get(s, Counter()) for s in range(self.slide - n + 1, self.slide + 1)), Counter())
@@ -64,7 +72,7 @@ def test_sizes_are_those_of_the_design(slots: int) -> None:
             plain.move(slide, {slide: Counter("a")})
             most[kind] = max(most[kind], len(plain.nodes))
             if kind == "interval" and slide >= slots:
-                widest = max(len(cover(kind, slots, slide - n, slide)) for n in range(1, slots + 1))
+                widest = max(len(cover_slots(kind, slots, slide - n, slide)) for n in range(1, slots + 1))
                 assert widest <= 2 * (slots.bit_length() - 1) - 2
     assert most["basic"] == slots
     assert most["interval"] <= 2 * slots - 1

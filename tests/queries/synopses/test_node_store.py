@@ -67,7 +67,7 @@ def check_together(world: QueriedStream, snapshot: Snapshot) -> None:
     """All standing queries in one go, as a round answers them."""
     entries = world.wh._store.catalog.read(lambda tables: [entry for _, entry in tables.items("queries")])
     policy = world.chance.choice(POLICIES)
-    for answered in evaluation.answer(world.wh._store, snapshot, entries, policy):
+    for answered in evaluation.answer_due(world.wh._store, snapshot, entries, policy):
         assert answered.rows is not None, answered.error
         text, slots = world.queries[answered.query]
         assert same(answered.rows.to_pylist(), expected(world, text, slots).to_pylist()), f"{text}, {answered.how}"
@@ -91,9 +91,9 @@ def assert_as_rebuilt(world: QueriedStream) -> None:
     store = world.wh._store
     with Snapshot(store, [STREAM]) as snapshot:
         stream = snapshot.view(STREAM).entry.id
-        for entry in store.catalog.read(lambda tables: node_store.entries(tables, stream)):
+        for entry in store.catalog.read(lambda tables: node_store.read_entries(tables, stream)):
             assert entry.slide == snapshot.view(STREAM).state.slide
-            assert list(synopsis_check.differences(store, snapshot, STREAM, entry)) == []
+            assert list(synopsis_check.find_differences(store, snapshot, STREAM, entry)) == []
 
 
 @pytest.mark.parametrize("kind", kinds.KINDS)
@@ -166,7 +166,7 @@ def test_a_statement_that_rows_must_answer_says_why(path: Path, text: str, why: 
     world.wh.put_table("hosts", pa.table({"name": ["one"]}))
     register_query(world, "sums", "SELECT sum(v) FROM s{}", 4, None)
     with Snapshot(world.wh._store) as snapshot, pytest.raises(CannotSplitError, match=why):
-        evaluate.plan(world.wh._store, snapshot, text, {})
+        evaluate.plan_answer(world.wh._store, snapshot, text, {})
 
 
 def test_a_statement_over_several_windows_and_kinds_of_counts_is_joined_from_its_synopses(path: Path) -> None:
@@ -209,7 +209,7 @@ def _entries(world: QueriedStream) -> list[node_store.SynopsisEntry]:
     store = world.wh._store
     with Snapshot(store, [STREAM]) as snapshot:
         stream = snapshot.view(STREAM).entry.id
-    return store.catalog.read(lambda tables: node_store.entries(tables, stream))
+    return store.catalog.read(lambda tables: node_store.read_entries(tables, stream))
 
 
 def test_queries_share_a_synopsis_and_leave_none_behind(path: Path) -> None:

@@ -14,27 +14,32 @@ USER = ("k", "=", "INTEGER", "1")
 
 def test_the_six_queries_of_the_text() -> None:
     """Q3 is Q1 and Q2; Q6 (a maximum) is Q4 and Q5 although their rows overlap, a sum would not be."""
-    assert predicate_cover.find((TCP, UDP), {1: (TCP,), 2: (UDP,)}, ["sum"], subtractable=True, read=READ) == [
+    assert predicate_cover.find_cover((TCP, UDP), {1: (TCP,), 2: (UDP,)}, ["sum"], subtractable=True, read=READ) == [
         (1, 1),
         (2, 1),
     ]
-    assert predicate_cover.find((TCP, USER), {4: (TCP,), 5: (USER,)}, ["max"], subtractable=False, read=READ) == [
+    assert predicate_cover.find_cover((TCP, USER), {4: (TCP,), 5: (USER,)}, ["max"], subtractable=False, read=READ) == [
         (4, 1),
         (5, 1),
     ]
-    assert predicate_cover.find((TCP, USER), {4: (TCP,), 5: (USER,)}, ["sum"], subtractable=True, read=READ) is None
+    assert (
+        predicate_cover.find_cover((TCP, USER), {4: (TCP,), 5: (USER,)}, ["sum"], subtractable=True, read=READ) is None
+    )
 
 
 def test_a_supercover_is_subtracted_from() -> None:
     known = {2: (UDP,), 3: (TCP, UDP)}
-    assert predicate_cover.find((TCP,), known, ["sum"], subtractable=True, read=READ) == [(3, 1), (2, -1)]
-    assert predicate_cover.find((TCP,), known, ["max"], subtractable=False, read=READ) is None
-    assert predicate_cover.find((TCP,), {3: (TCP, UDP, ICMP), 2: (UDP,)}, ["sum"], subtractable=True, read=READ) is None
+    assert predicate_cover.find_cover((TCP,), known, ["sum"], subtractable=True, read=READ) == [(3, 1), (2, -1)]
+    assert predicate_cover.find_cover((TCP,), known, ["max"], subtractable=False, read=READ) is None
+    assert (
+        predicate_cover.find_cover((TCP,), {3: (TCP, UDP, ICMP), 2: (UDP,)}, ["sum"], subtractable=True, read=READ)
+        is None
+    )
 
 
 def test_a_subcover_alone_is_no_cover() -> None:
-    assert predicate_cover.find((TCP, UDP), {1: (TCP,)}, ["max"], subtractable=True, read=READ) is None
-    assert predicate_cover.find((), {1: (TCP,)}, ["sum"], subtractable=True, read=READ) is None
+    assert predicate_cover.find_cover((TCP, UDP), {1: (TCP,)}, ["max"], subtractable=True, read=READ) is None
+    assert predicate_cover.find_cover((), {1: (TCP,)}, ["sum"], subtractable=True, read=READ) is None
 
 
 ATOMS = [
@@ -77,7 +82,7 @@ def test_what_is_called_disjoint_shares_no_row() -> None:
     claimed = 0
     for one in ATOMS:
         for other in ATOMS:
-            if predicate_cover.disjoint(one, other, READ):
+            if predicate_cover.are_disjoint(one, other, READ):
                 claimed += 1
                 assert not hits[one] & hits[other], (one, other)
     assert claimed > 100
@@ -93,5 +98,5 @@ def test_what_is_called_disjoint_shares_no_row() -> None:
 )
 def test_what_may_be_the_same_is_not_called_disjoint(one: predicate_cover.Term, other: predicate_cover.Term) -> None:
     if one[1] == "=":
-        assert not predicate_cover.disjoint(one, other, READ)
-    assert not predicate_cover.disjoint(one, one, READ)
+        assert not predicate_cover.are_disjoint(one, other, READ)
+    assert not predicate_cover.are_disjoint(one, one, READ)

@@ -37,7 +37,7 @@ from windrow.queries.periodic import evaluation
 from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.synopses import check as synopsis_check
 from windrow.queries.synopses import kinds, maintenance, node_store, tally
-from windrow.queries.synopses.array_engine import Pass
+from windrow.queries.synopses.array_engine import ArraySynopsis
 from windrow.snapshot import Snapshot
 from windrow.warehouse import SLIDE_HOOKS
 
@@ -77,8 +77,8 @@ def check(world: QueriedStream) -> None:
             wanted = expected(world, text, slots)
             assert found.schema.types == wanted.schema.types
             assert same(found.to_pylist(), wanted.to_pylist()), f"{text}, {slots} slots"
-        for entry in store.catalog.read(lambda tables: node_store.entries(tables, stream)):
-            assert list(synopsis_check.differences(store, snapshot, STREAM, entry)) == []
+        for entry in store.catalog.read(lambda tables: node_store.read_entries(tables, stream)):
+            assert list(synopsis_check.find_differences(store, snapshot, STREAM, entry)) == []
     assert tallies(world) == named(world) | waiting(world)
     assert world.wh.check().problems == ()
 
@@ -100,9 +100,9 @@ def named(world: QueriedStream) -> set[tuple[int, int]]:
 
     def look(tables):
         stream = tables.get("streams", STREAM.encode()).id
-        for entry in node_store.entries(tables, stream):
-            for node, _ in node_store.nodes(tables, entry):
-                places_ = node_store.places_of(tables, entry, node)[1:]
+        for entry in node_store.read_entries(tables, stream):
+            for node, _ in node_store.list_nodes(tables, entry):
+                places_ = node_store.find_node_keys(tables, entry, node)[1:]
                 found.update((entry.number, decode_last_int(at[:-8])) for at in places_)
                 assert all(tables.raw("synopses", at) is not None for at in places_)
 
@@ -131,7 +131,9 @@ def begun(world: QueriedStream, made: list[dict[str, object]]) -> Append:
 
 
 @settings(max_examples=max(12, settings().max_examples // 2))
-@given(st.integers(0, 1 << 30), st.sampled_from([1, 2, tally.MOST_NAMED]), st.sampled_from([kinds.BASIC, None]))
+@given(
+    st.integers(0, 1 << 30), st.sampled_from([1, 2, tally.MAX_TALLIES_PER_NODE]), st.sampled_from([kinds.BASIC, None])
+)
 def test_answers_equal_plain_duckdb_whoever_tallied(seed: int, most: int, kind: str | None) -> None:
     """Several appends a slot and slots an append, late and early rows, jumps, queries and slides between the two."""
     chance = random.Random(seed)
@@ -182,7 +184,7 @@ def test_a_slide_names_what_appends_have_tallied_and_reads_no_row(path, monkeypa
     world.wh.close()
 
 
-@pytest.mark.parametrize("most", [1, tally.MOST_NAMED])
+@pytest.mark.parametrize("most", [1, tally.MAX_TALLIES_PER_NODE])
 def test_late_rows_go_into_a_node_of_tallies_whose_tallies_go(path, monkeypatch, most):
     """Two appends for a slot, or more than a node may name; then a late one, and one that is ahead and comes twice."""
     monkeypatch.setattr(tally, "MOST_NAMED", most)
@@ -288,11 +290,13 @@ def test_a_node_of_several_tallies_is_not_taken_for_smaller_than_it_is(path, mon
         append(world, [row | {"ts": world.now + 1, "k": 1, "v": 50} for row in rows(world, 2, (1, DELTA), 0)], CLOCK)
     slide(world, 1, CLOCK)
     seen = []
-    monkeypatch.setattr(Pass, "_slot", lambda self, kept, real=Pass._slot: seen.append(real(self, kept)) or seen[-1])
+    monkeypatch.setattr(
+        ArraySynopsis, "_slot", lambda self, kept, real=ArraySynopsis._slot: seen.append(real(self, kept)) or seen[-1]
+    )
     store = world.wh._store
     entries = store.catalog.read(lambda tables: [entry for _, entry in tables.items("queries")])
     with Snapshot(store, [STREAM]) as snapshot:
-        (answered,) = evaluation.answer(store, snapshot, entries)
+        (answered,) = evaluation.answer_due(store, snapshot, entries)
     assert answered.rows.column("sum(v)").to_pylist() == [300]
     assert [slot.largest[:2] for slot in seen] == [[6, 300]]
     world.wh.close()

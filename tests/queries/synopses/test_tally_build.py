@@ -61,10 +61,10 @@ def plainly(rows: list[dict[str, Any]], names: list[str]) -> dict[tuple[Any, ...
 def test_groups_are_kept_as_python_adds_them_up(rows: list[dict[str, Any]], names: list[str]) -> None:
     """Nulls in groups and values, negative numbers, both ends of 64 bits; too wide groups are left to DuckDB."""
     kinds = {"k": "BIGINT", "p": "UTINYINT", "v": "INTEGER"}
-    (recipe,) = tally.recipes_of([entry([(f"_row.{n.upper()}", n, kinds[n]) for n in names])], SCHEMA)
+    (recipe,) = tally.make_build_plans([entry([(f"_row.{n.upper()}", n, kinds[n]) for n in names])], SCHEMA)
     assert recipe is not None
     table = pa.table({f.name: pa.array([row.get(f.name) for row in rows], f.type) for f in SCHEMA})
-    given_ = tally.Rows(table)
+    given_ = tally.SlotRows(table)
     if not given_.fits(recipe):
         assert "k" in names
         assert any(abs(row["k"] or 0) > 300 for row in rows)
@@ -91,4 +91,4 @@ def test_groups_are_kept_as_python_adds_them_up(rows: list[dict[str, Any]], name
     ],
 )
 def test_what_is_not_plain_is_left_to_duckdb(refused: SynopsisEntry) -> None:
-    assert tally.recipes_of([refused], SCHEMA) == [None]
+    assert tally.make_build_plans([refused], SCHEMA) == [None]

@@ -13,7 +13,7 @@ import windrow
 from windrow.indexes import column_cache
 from windrow.native import hash_match as native_matches
 from windrow.queries.views import delta_join, slide_hook
-from windrow.queries.views.delta_join import Stretch, taken
+from windrow.queries.views.delta_join import PartRows, take_values
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 OPEN: list[windrow.Warehouse] = []
@@ -131,7 +131,7 @@ def test_matched_rows_are_those_that_duckdb_joins(
     options, restore = life
 
     def noted(*given: Any) -> bool:
-        used.append(delta_join.is_plain(*given))
+        used.append(delta_join.can_join_natively(*given))
         return used[-1]
 
     monkeypatch.setattr(slide_hook, "is_plain", noted)
@@ -196,8 +196,8 @@ def test_a_text_that_has_no_place_in_a_chunk_is_found_all_the_same() -> None:
         chunks: list[Any] = [pa.array(own, pa.string()).cast(kind) for own in lists]
         if kind == pa.string():
             chunks[0] = pa.chunked_array([chunks[0][:1], chunks[0][1:]])
-        assert taken(chunks, places).to_pylist() == ["c", None, "b", "d", "a"]
-    assert taken([pa.array([True, False])], np.array([1, 0])).to_pylist() == [False, True]
+        assert take_values(chunks, places).to_pylist() == ["c", None, "b", "d", "a"]
+    assert take_values([pa.array([True, False])], np.array([1, 0])).to_pylist() == [False, True]
 
 
 @pytest.mark.parametrize("key", ["k", ["k", "who"], "who"])
@@ -207,7 +207,7 @@ def test_few_new_rows_find_their_partners_by_directory(
     """A window of many rows, a batch of three: where the key begins with the column, only rows with its values are read."""
     read: list[int] = []
 
-    class Counted(Stretch):
+    class Counted(PartRows):
         def __init__(self, lengths: Any, given: Any) -> None:
             super().__init__(lengths, given)
             read.append(sum(lengths))
@@ -232,7 +232,9 @@ def test_few_new_rows_find_their_partners_by_directory(
 def test_what_is_not_plain_is_left_to_duckdb(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, sql: str) -> None:
     found: list[bool] = []
     monkeypatch.setattr(
-        slide_hook, "is_plain", lambda *given: found.append(delta_join.is_plain(*given)) or delta_join.is_plain(*given)
+        slide_hook,
+        "is_plain",
+        lambda *given: found.append(delta_join.can_join_natively(*given)) or delta_join.can_join_natively(*given),
     )
     wh = world(tmp_path, sql, FIXED)
     step(wh, 4)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.queries.views.partner_filter import mask_of, meeting
+from windrow.queries.views.partner_filter import filter_rows, make_mask
 
 NEAR = st.integers(-50, 50)
 FAR = st.integers(-(2**63), 2**63 - 1)
@@ -18,7 +18,7 @@ def test_integers_pass_exactly_if_they_are_known(known, columns):
         for column in columns
     ]
     schema = pa.schema([("v", pa.int64()), ("n", pa.int64())])
-    found = meeting(batches, schema, "v", mask_of(pa.array(known, pa.int64())))
+    found = filter_rows(batches, schema, "v", make_mask(pa.array(known, pa.int64())))
     passed = [row for batch in found for row in batch.to_pylist()]
     assert passed == [{"v": v, "n": n} for column in columns for n, v in enumerate(column) if v in known]
 
@@ -28,12 +28,12 @@ def test_every_kind_of_value(kind):
     values = [str(n) if kind == pa.string() else n for n in range(100)]
     batch = pa.record_batch({"v": pa.array(values, kind)})
     known = pa.array([values[3], values[7], values[99]], kind)
-    (found,) = meeting([batch], batch.schema, "v", mask_of(known))
+    (found,) = filter_rows([batch], batch.schema, "v", make_mask(known))
     assert found.column(0).to_pylist() == [values[3], values[7], values[99]]
 
 
 def test_the_ends_of_a_narrow_type_do_not_wrap_around():
     """-128 and 127 are neighbours only if a difference is taken in eight bits."""
     batch = pa.record_batch({"v": pa.array([-128, -1, 0, 127], pa.int8())})
-    (found,) = meeting([batch], batch.schema, "v", mask_of(pa.array([-128, 127], pa.int8())))
+    (found,) = filter_rows([batch], batch.schema, "v", make_mask(pa.array([-128, 127], pa.int8())))
     assert found.column(0).to_pylist() == [-128, 127]

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 import windrow
-from windrow.queries.views.update_patterns import KEPT, Pattern
+from windrow.queries.views.update_patterns import MAINTENANCE_TEXT, Pattern
 
 STAMP = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema([("ts", STAMP), ("exp", STAMP), ("k", pa.int64()), ("x", pa.int64())])
@@ -80,7 +80,7 @@ def test_a_view_has_the_class_of_its_plan_and_the_index_of_its_class(wh, sql, pa
         assert status.index.startswith(layout[pattern])
         lines = str(wh.explain(sql)).splitlines()
         assert any(line.startswith(f"update pattern: {pattern}") for line in lines)
-        assert any(KEPT[Pattern[pattern.upper()]] in line for line in lines)
+        assert any(MAINTENANCE_TEXT[Pattern[pattern.upper()]] in line for line in lines)
     finally:
         wh.drop_view("v")
 
