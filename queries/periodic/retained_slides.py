@@ -130,8 +130,3 @@ def set_retention(tables: Tables, entry: QueryEntry, *, watched: bool) -> None:
             tables.put_raw("keepers", at, b"")
         else:
             tables.delete("keepers", at)
-
-
-def waiting_holds(tables: Tables) -> list[tuple[bytes, tuple[int, ...]]]:
-    """All holds, oldest first, with the queries that wait for them."""
-    return [(at, hold.queries) for at, hold in tables.items("holds")]

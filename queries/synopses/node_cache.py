@@ -3,12 +3,12 @@
 What is read is checked against the snapshot that is asked: a node that a later slide changed does not answer for it.
 """
 
-import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -17,17 +17,13 @@ import pyarrow as pa
 from windrow.catalog.environment import Tables
 from windrow.catalog.records import SynopsisEntry
 from windrow.queries.engine import instance
-from windrow.queries.engine.fork_safety import forget_after_fork
+from windrow.queries.engine.fork_safety import keep_in_child
 from windrow.queries.synopses import kinds, node_store
 from windrow.queries.synopses.array_engine import ArraySynopsis, GroupNumbering
 from windrow.queries.synopses.kinds import Node
 from windrow.queries.synopses.node_store import StoredNode
 from windrow.snapshot import StreamSnapshot
 from windrow.store import Store
-
-_guard = threading.Lock()
-_shelves: dict[tuple[int, str], "NodeCache"] = {}
-forget_after_fork(_shelves, _guard)
 
 
 @dataclass
@@ -86,11 +82,19 @@ class CatalogSynopses:
 class NodeCache:
     """The synopses of one warehouse that this process has read."""
 
-    def __init__(self, store: Store) -> None:
-        self.instance: duckdb.DuckDBPyConnection = instance.open_locked_instance(store.root, threads=1)
+    def __init__(self, root: Path) -> None:
+        self.instance: duckdb.DuckDBPyConnection = instance.open_locked_instance(root, threads=1)
         self.lock = threading.RLock()
         self.loaded: dict[tuple[int, int], LoadedSynopsis] = {}
         self.passes: dict[tuple[int, int], ArraySynopsis] = {}
+        keep_in_child(self)
+
+    def close(self) -> None:
+        """Drop all nodes; the instance ends with the last of its cursors."""
+        with self.lock:
+            self.loaded.clear()
+            self.passes.clear()
+            self.instance.close()
 
     def look(self, store: Store, view: StreamSnapshot) -> CatalogSynopses:
         """What there is, without its rows."""
@@ -181,13 +185,9 @@ def _with_position(rows: pa.Table, node: Node) -> pa.Table:
 
 
 def node_cache_of(store: Store) -> NodeCache:
-    """The shelf of a warehouse in this process."""
-    # A folder that was removed and made again under its name is another warehouse.
-    at = os.getpid(), f"{store.root} {store.catalog.folder.stat().st_ino}"
-    with _guard:
-        if at not in _shelves:
-            _shelves[at] = NodeCache(store)
-        return _shelves[at]
+    """The node cache of a warehouse in this process, shared by its handles and closed with the last of them."""
+    cache: NodeCache = store.shared.attached("node cache", lambda: NodeCache(store.root))
+    return cache
 
 
 def open_node_cursor(shelf: NodeCache) -> Any:

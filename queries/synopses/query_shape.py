@@ -5,15 +5,14 @@ Last parts of statements that are nothing but columns, an order and a limit, so 
 Whatever else a last part has (HAVING, expressions, DISTINCT) is not recognised, and DuckDB runs it.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
+from windrow.indexes.bounded_cache import BoundedCache
 from windrow.indexes.row_model import RowModel
 from windrow.queries.engine import instance
 from windrow.queries.engine.arrow_source import run_streaming
@@ -172,8 +171,11 @@ def _read_integer(node: Node) -> int | None:
     return int(text) if plain and text.isdecimal() and len(text) <= len(str(1 << 40)) else None
 
 
-_functions: dict[int, split_aggregate.EngineFunctions] = {}
 _ShapeResult = tuple[StatementNeeds, tuple[tuple[str, str], ...], ArrayStatement | None]
+_ShapeCache = BoundedCache[tuple[str, str, bytes], _ShapeResult | str]
+"""By text, stream and schema: what a statement needs, or why synopses cannot answer it."""
+_MAX_SHAPES = 2048
+"""Statements of a warehouse that are remembered; it may have some hundred periodic queries."""
 
 
 @dataclass(frozen=True)
@@ -208,9 +210,7 @@ def analyse_statement(store: Store, snapshot: Snapshot, sql: str) -> SynopsisSta
         raise CannotSplitError("it does not read a stream")
     view = snapshot.view(known[reference.name.lower()])
     slots = window_slots(view, reference.window)
-    shaped, columns, direct = _find_shape(
-        _StatementKey(store, statement, reference, view.schema.serialize().to_pybytes())
-    )
+    shaped, columns, direct = _find_shape(store, statement, reference, view.schema)
     return SynopsisStatement(statement, reference, shaped, slots, columns, direct)
 
 
@@ -236,50 +236,33 @@ def _all_live(longest: int | None, slide: int, model: RowModel) -> int:
     return -(-longest // slide)
 
 
-class _StatementKey:
-    """A statement over a stream with a schema; what it needs depends on nothing else."""
+def _find_shape(store: Store, statement: Statement, stream: Reference, schema: pa.Schema) -> _ShapeResult:
+    """What a statement over a stream with a schema needs, which depends on nothing else."""
+    shapes: _ShapeCache = store.shared.attached("statement shapes", lambda: _ShapeCache(_MAX_SHAPES))
 
-    def __init__(self, store: Store, statement: Statement, stream: Reference, schema: bytes) -> None:
-        self.store, self.statement, self.stream, self.schema = store, statement, stream, schema
-        self._identity = (os.getpid(), str(store.root), statement.text, stream.name, schema)
+    def compute() -> _ShapeResult | str:
+        with instance.open_cursor(store) as cursor:
+            try:
+                return _compute_shape(cursor, statement, stream, schema)
+            except CannotSplitError as error:
+                return str(error)
+            except duckdb.Error:
+                return "its pieces do not stand on their own"
 
-    def __hash__(self) -> int:
-        return hash(self._identity)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _StatementKey) and self._identity == other._identity
-
-
-def _find_shape(question: _StatementKey) -> _ShapeResult:
-    found = _cached_shape(question)
-    if isinstance(found, str):
-        raise CannotSplitError(found)
-    return found
+    shape = shapes.get_or_make((statement.text, stream.name, schema.serialize().to_pybytes()), compute)
+    if isinstance(shape, str):
+        raise CannotSplitError(shape)
+    return shape
 
 
-@lru_cache(maxsize=2048)
-def _cached_shape(question: _StatementKey) -> _ShapeResult | str:
-    schema = pa.ipc.read_schema(pa.py_buffer(question.schema))
-    with instance.open_cursor(question.store) as cursor:
-        try:
-            return _compute_shape(cursor, question, schema)
-        except CannotSplitError as error:
-            return str(error)
-        except duckdb.Error:
-            return "its pieces do not stand on their own"
-
-
-def _compute_shape(cursor: Any, question: _StatementKey, schema: pa.Schema) -> _ShapeResult:
-    known = _functions.get(os.getpid())
-    if known is None:
-        known = _functions[os.getpid()] = split_aggregate.read_engine_functions(cursor)
-    whole = decompose_statement(question.statement, question.stream, tuple(schema.names), known)
+def _compute_shape(cursor: Any, statement: Statement, stream: Reference, schema: pa.Schema) -> _ShapeResult:
+    functions = split_aggregate.read_engine_functions(cursor)
+    whole = decompose_statement(statement, stream, tuple(schema.names), functions)
     rows = f"({empty_sql(schema)}) AS {ROW_ALIAS}"
     shaped = find_needs(cursor, whole, rows)
-    own = f"WITH {quote_name(question.stream.relation)} AS ({empty_sql(schema)}) {question.statement.sql}"
-    if question.statement.tree["type"] != "SELECT_NODE":
+    if statement.tree["type"] != "SELECT_NODE":
         raise CannotSplitError("it is not a single SELECT")
-    columns = _describe_columns(cursor, own)
+    columns = _describe_columns(cursor, f"WITH {quote_name(stream.relation)} AS ({empty_sql(schema)}) {statement.sql}")
     group_types = shaped.needs[0].types[: len(whole.groups)]
     stand_ins = [f"CAST(NULL AS {kind}) AS {whole.group_column(at)}" for at, kind in enumerate(group_types)]
     stand_ins += [f"CAST(NULL AS {f.type}) AS {whole.aggregate_column(at)}" for at, f in enumerate(shaped.finishes)]
