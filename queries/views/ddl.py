@@ -1,4 +1,4 @@
-"""Declaring views: the statement is understood, the stream it becomes is defined, and its rows are there at once."""
+"""Declares views: plans the statement, defines the stream that the view becomes, and fills it with its first rows."""
 
 import datetime as dt
 import itertools
@@ -32,12 +32,12 @@ from windrow.snapshot import Snapshot
 from windrow.store import Store
 
 _MAX_SLOTS = 1_000_000
-"""Slots of a view's longest life: finer than this, its slots would cost more than they tell apart."""
+"""Slots of a view's longest life; with more, a slide would have to be given by the user."""
 
 
 @dataclass(frozen=True)
 class View:
-    """What is known of a view."""
+    """A view as it is reported to users."""
 
     name: str
     sql: str
@@ -69,17 +69,17 @@ def create_view(
     time: str,
     expires: str,
 ) -> View:
-    """Declare a view, fill it from what its inputs hold, and give what is known of it."""
+    """Declare a view, fill it from what its inputs hold, and return its description."""
     store.check_writable()
     arguments.check_statement(sql)
-    with ExitStack() as held:
-        plan, snapshot = _plan_locked(store, name, sql, retroactive, held)
+    with ExitStack() as stack:
+        plan, snapshot = _plan_locked(store, name, sql, retroactive, stack)
         inputs = {part.name: snapshot.view(part.name).entry for part in plan.streams}
         draft = ViewEntry(
             id=0,
             name=name,
             sql=sql,
-            inputs={known: entry.id for known, entry in inputs.items()},
+            inputs={input_name: entry.id for input_name, entry in inputs.items()},
             tables=tuple(dict.fromkeys(part.name for part in plan.parts if part.definition is None)),
             retroactive=tuple(retroactive),
             restore=restore,
@@ -98,12 +98,12 @@ def create_view(
 
 
 def _plan_locked(
-    store: Store, name: str, sql: str, retroactive: Sequence[str], held: ExitStack
+    store: Store, name: str, sql: str, retroactive: Sequence[str], stack: ExitStack
 ) -> tuple[ViewPlan, Snapshot]:
     """The plan of a view whose inputs are locked, and a snapshot of them."""
     check_name(name, "view")
     with Snapshot(store) as first:
-        taken = {known.lower(): known for known in (*first.streams(), *first.tables)}
+        taken = {existing.lower(): existing for existing in (*first.streams(), *first.tables)}
         if name.lower() in taken:
             raise StreamExistsError(
                 f"{taken[name.lower()]!r} exists already (SQL does not tell capitals apart); "
@@ -114,18 +114,18 @@ def _plan_locked(
     for number in sorted(numbers):
         path = store.lock_path(number)
         path.parent.mkdir(exist_ok=True)
-        what = f"the slide of stream {numbers[number]!r}"
-        held.enter_context(locked(path, what, LOCK_SECONDS, store.sleep))
-    snapshot = held.enter_context(Snapshot(store))
+        operation = f"the slide of stream {numbers[number]!r}"
+        stack.enter_context(locked(path, operation, LOCK_SECONDS, store.sleep))
+    snapshot = stack.enter_context(Snapshot(store))
     return _plan_in_snapshot(snapshot, name, sql, retroactive), snapshot
 
 
 def _plan_in_snapshot(snapshot: Snapshot, name: str, sql: str, retroactive: Sequence[str]) -> ViewPlan:
-    tables = {known: read_table_schema(entry) for known, entry in snapshot.tables.items()}
+    tables = {name_there: read_table_schema(entry) for name_there, entry in snapshot.tables.items()}
     for table in retroactive:
         if table not in tables:
             raise UnknownTableError(f"view {name!r}: there is no table {table!r} that could be retroactive")
-    streams = {known: snapshot.view(known).entry.definition for known in snapshot.streams()}
+    streams = {name_there: snapshot.view(name_there).entry.definition for name_there in snapshot.streams()}
     return make_plan(name, sql, streams, tables, retroactive)
 
 
@@ -151,10 +151,13 @@ def _choose_slots(plan: ViewPlan, name: str, slide: times.Duration | None) -> tu
     origin = definitions[0].origin
     if slide is not None:
         return times.parse_duration(slide, f"view {name!r}: slide"), origin
-    step = math.gcd(*(each.slide for each in definitions), *(abs(each.origin - origin) for each in definitions))
+    step = math.gcd(
+        *(definition.slide for definition in definitions),
+        *(abs(definition.origin - origin) for definition in definitions),
+    )
     lives = [part.life for part in plan.streams if part.life is not None]
     if lives and max(lives) // step > _MAX_SLOTS:
-        slides = ", ".join(f"{each.name} {times.format_duration(each.slide)}" for each in definitions)
+        slides = ", ".join(f"{definition.name} {times.format_duration(definition.slide)}" for definition in definitions)
         raise ViewError(
             f"view {name!r}: the slides of its inputs ({slides}) meet only every {times.format_duration(step)}; "
             "say how often it shall move with slide=…"
@@ -187,7 +190,7 @@ def _find_lifetime(view: ViewEntry, plan: ViewPlan, step: int) -> tuple[int | No
 def _make_definition(
     view: ViewEntry,
     plan: ViewPlan,
-    given: pa.Schema,
+    results: pa.Schema,
     search_key: str | Sequence[str] | None,
     slide: times.Duration | None,
     time: str,
@@ -206,7 +209,7 @@ def _make_definition(
         *([DIED_COLUMN] if longest is not None and view.restore else []),
     ]
     dropped = {name.lower() for name in (*names, expires)}
-    columns = [field for field in list(given)[0 if plan.recompute else 2 :] if field.name.lower() not in dropped]
+    columns = [field for field in list(results)[0 if plan.recompute else 2 :] if field.name.lower() not in dropped]
     if not columns:
         raise ViewError(f"view {view.name!r} has no columns besides its times; select at least one")
     schema = pa.schema([*(pa.field(field.name, field.type) for field in columns), *(pa.field(n, stamp) for n in names)])
@@ -234,51 +237,61 @@ def _make_definition(
 def _fill_view(
     store: Store, draft: ViewEntry, plan: ViewPlan, definition: StreamDefinition, layout: Layout, snapshot: Snapshot
 ) -> None:
-    """Compute the view's first rows, and put it down with them in one transaction."""
-    sides = {}
+    """Compute the view's first rows, and record the view and the rows in one transaction."""
+    inputs = {}
     for name in draft.inputs:
         view = snapshot.view(name)
-        sides[name] = InputState(view.entry, view.state.slide, view.state.ordinal, view.segments)
+        inputs[name] = InputState(view.entry, view.state.slide, view.state.ordinal, view.segments)
     entry = StreamEntry(id=0, definition=definition, created=store.clock())
-    clocks = [side.now for side in sides.values()]
+    clocks = [side.now for side in inputs.values()]
     reached = [clock for clock in clocks if clock is not None]
-    motion = ViewUpdates()
+    updates = ViewUpdates()
     try:
         if len(reached) == len(clocks):
             model = definition.model
             slide = model.last_slot(min(reached))
-            moved = ViewSlide(store, entry, StreamState(layouts=(layout,)), slide, model.slot_end(slide), ())
-            edges = {name: ViewInput() for name in draft.inputs}
-            own = InputState(entry, None, 0, ())
+            view_slide = ViewSlide(store, entry, StreamState(layouts=(layout,)), slide, model.slot_end(slide), ())
+            records = {name: ViewInput() for name in draft.inputs}
+            view_state = InputState(entry, None, 0, ())
             update_view(
-                store, draft, plan, moved, own, sides, edges, snapshot.tables, itertools.count(-1, -1), None, motion
+                store,
+                draft,
+                plan,
+                view_slide,
+                view_state,
+                inputs,
+                records,
+                snapshot.tables,
+                itertools.count(-1, -1),
+                None,
+                updates,
             )
     except BaseException:
-        motion.discard()
+        updates.discard()
         raise
     store.files.reach("view.written")
-    with store.publishing(motion.files) as tables:
+    with store.publishing(updates.files) as tables:
         for table in draft.tables:
             find_table(tables, table)
         recorded = record_stream(tables, definition, layout, store.clock())
         tables.put("plans", catalog_key(recorded.id), replace(draft, id=recorded.id))
         for number in draft.inputs.values():
             tables.put("views", catalog_key(number, recorded.id), ViewInput())
-        for moved, _ in motion.moved:
-            moved.entry = recorded
-        motion.commit(tables)
+        for view_slide, _ in updates.moved:
+            view_slide.entry = recorded
+        updates.commit(tables)
     store.files.reach("view.created")
 
 
 def list_views(store: Store) -> list[View]:
-    """What is known of every view, by name."""
+    """All views, by name."""
 
-    def look(tables: Tables) -> list[View]:
+    def read(tables: Tables) -> list[View]:
         return sorted(
             (_describe_view(tables, record) for _, record in tables.items("plans")), key=lambda view: view.name
         )
 
-    return store.catalog.read(look)
+    return store.catalog.read(read)
 
 
 def _describe_view(tables: Tables, record: ViewEntry) -> View:
@@ -287,9 +300,9 @@ def _describe_view(tables: Tables, record: ViewEntry) -> View:
     model = entry.definition.model
     clocks = {}
     for name, number in record.inputs.items():
-        own = tables.get("states", catalog_key(number))
-        known = tables.get("streams", name.encode())
-        clocks[name] = None if own.slide is None else known.definition.model.slot_end(own.slide)
+        input_state = tables.get("states", catalog_key(number))
+        input_entry = tables.get("streams", name.encode())
+        clocks[name] = None if input_state.slide is None else input_entry.definition.model.slot_end(input_state.slide)
     least = min((clock for clock in clocks.values() if clock is not None), default=None)
     silent = tuple(name for name, clock in clocks.items() if clock is None)
     behind = tuple(

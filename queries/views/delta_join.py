@@ -1,17 +1,8 @@
-"""New results of plain joins, streams that have whole numbers in common, without a statement to plan and run.
+"""New results of plain joins (streams whose joined columns are integers) without a DuckDB statement.
 
-New rows of one stream look for partners in one other after the other, in the order of `ordering.py`. Keys are matched
-first, by a kernel and over decoded columns; whatever else a result needs is gathered for those rows only that have a
-partner. Which rows meet is told as in `maintaining.py`, where all other plans go.
-
-Joins of streams as a chain: what new rows of one are compared with in each of the others, and what is carried along.
-
-Columns that a result has equal are compared with the first of them that is reached, which from then on stands for all.
-
-Rows of a window, column by column as they lie decoded in memory, and results that are made of them.
-
-A window has many segments, each of which is a chunk here. Keys are looked up in all of them; of everything else only
-what was found is gathered, by a kernel where the type allows it.
+New rows of one stream look for partners in the other streams, one after the other, in the order that `join_order.py`
+chooses. A kernel matches the keys over decoded columns; other columns are gathered only for rows that have a partner.
+All other plans are updated by `delta_sql.py`; both classify rows as new or known in the same way.
 """
 
 import itertools
@@ -54,45 +45,45 @@ class ChainStep:
     Args:
         number: Of the part.
         keys: Columns that were reached before, and for each the column of this stream that must equal it.
-        kept: What was reached before and is needed later.
-        taken: The columns of this stream that are.
+        carried: Columns that were reached before and are needed later.
+        columns: The columns of this stream that are needed later.
     """
 
     number: int
     keys: tuple[tuple[ColumnPlace, str], ...]
-    kept: tuple[ColumnPlace, ...]
-    taken: tuple[str, ...]
+    carried: tuple[ColumnPlace, ...]
+    columns: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class JoinChain:
-    """The way of new rows through all streams.
+    """The order in which new rows of one stream are joined with all other streams.
 
     Args:
-        taken: The columns of the new rows that are needed.
+        columns: The columns of the new rows that are needed.
         steps: The other streams.
         sources: Where the columns of a result come from.
     """
 
-    taken: tuple[str, ...]
+    columns: tuple[str, ...]
     steps: tuple[ChainStep, ...]
     sources: tuple[ColumnPlace, ...]
 
 
 def find_equal_columns(branch: PlanBranch) -> list[frozenset[ColumnPlace]]:
-    """The joined columns, those together that every result has equal."""
-    found: list[frozenset[ColumnPlace]] = []
+    """Sets of joined columns that are equal in every result."""
+    classes: list[frozenset[ColumnPlace]] = []
     for link in branch.links:
-        own = frozenset([(link.left, link.left_column), (link.right, link.right_column)])
-        touched = [each for each in found if each & own]
-        found = [each for each in found if not each & own] + [own.union(*touched)]
-    return found
+        linked = frozenset([(link.left, link.left_column), (link.right, link.right_column)])
+        overlapping = [columns for columns in classes if columns & linked]
+        classes = [columns for columns in classes if not columns & linked] + [linked.union(*overlapping)]
+    return classes
 
 
 def are_linked(equal: Sequence[frozenset[ColumnPlace]], number: int, reached: set[int]) -> bool:
     """Whether a part must have a column equal with one that was reached."""
-    parts = ({owner for owner, _ in own} for own in equal)
-    return any(number in own and own & reached for own in parts)
+    parts = ({owner for owner, _ in columns} for columns in equal)
+    return any(number in numbers and numbers & reached for numbers in parts)
 
 
 def can_chain(branch: PlanBranch) -> bool:
@@ -101,14 +92,14 @@ def can_chain(branch: PlanBranch) -> bool:
     reached = {numbers[0]}
     for _ in numbers:
         reached |= {number for number in numbers if are_linked(equal, number, reached)}
-    alone = all(len({number for number, _ in own}) == len(own) for own in equal)
+    alone = all(len({number for number, _ in columns}) == len(columns) for columns in equal)
     return alone and reached == set(numbers)
 
 
 def make_chain(
     seed: int, order: Sequence[int], equal: Sequence[frozenset[ColumnPlace]], wanted: Sequence[ColumnPlace]
 ) -> JoinChain:
-    """The way from new rows of a part through others in a given order.
+    """The chain that joins new rows of a part with the other parts in a given order.
 
     Args:
         seed: The part with the new rows.
@@ -116,19 +107,21 @@ def make_chain(
         equal: As `find_equal_columns` gives them.
         wanted: The columns of a result.
     """
-    turns = {number: turn for turn, number in enumerate((seed, *order))}
-    first = {place: min(own, key=lambda each: turns[each[0]]) for own in equal for place in own}
+    order_of = {number: step for step, number in enumerate((seed, *order))}
+    first = {place: min(columns, key=lambda column: order_of[column[0]]) for columns in equal for place in columns}
     sources = tuple(first.get(place, place) for place in wanted)
     keys = [
         tuple((first[place], place[1]) for place in sorted(first) if place[0] == number and first[place] != place)
         for number in order
     ]
     steps = []
-    for turn, number in enumerate(order):
-        later = {*sources, *(place for own in keys[turn + 1 :] for place, _ in own)}
-        kept = tuple(sorted(place for place in later if turns[place[0]] <= turn))
-        steps.append(ChainStep(number, keys[turn], kept, _columns_of(number, later)))
-    return JoinChain(_columns_of(seed, {*sources, *(place for own in keys for place, _ in own)}), tuple(steps), sources)
+    for step, number in enumerate(order):
+        later = {*sources, *(place for columns in keys[step + 1 :] for place, _ in columns)}
+        kept = tuple(sorted(place for place in later if order_of[place[0]] <= step))
+        steps.append(ChainStep(number, keys[step], kept, _columns_of(number, later)))
+    return JoinChain(
+        _columns_of(seed, {*sources, *(place for columns in keys for place, _ in columns)}), tuple(steps), sources
+    )
 
 
 def _columns_of(number: int, places: set[ColumnPlace]) -> tuple[str, ...]:
@@ -136,6 +129,7 @@ def _columns_of(number: int, places: set[ColumnPlace]) -> tuple[str, ...]:
 
 
 _ROW = (1 << 32) - 1
+"""The bits of a position that are the row inside its chunk."""
 
 
 class PartRows:
@@ -148,41 +142,41 @@ class PartRows:
 
     def __init__(self, lengths: Sequence[int], read: Callable[[str], Sequence[pa.Array]]) -> None:
         self.stop = len(lengths) << 32
-        """The place behind the last row."""
+        """The position behind the last row: the chunk in the high 32 bits, the row in the low ones."""
         self._lengths = lengths
         self._read = read
-        self._known: dict[str, Sequence[pa.Array]] = {}
+        self._columns: dict[str, Sequence[pa.Array]] = {}
 
     @classmethod
-    def of(cls, batches: Sequence[pa.RecordBatch]) -> "PartRows":
+    def from_batches(cls, batches: Sequence[pa.RecordBatch]) -> "PartRows":
         """Rows that were read with all their columns."""
         return cls([batch.num_rows for batch in batches], lambda name: [batch.column(name) for batch in batches])
 
     @property
-    def places(self) -> Int64s:
-        """Those of all rows."""
-        own = [np.arange(length, dtype=np.int64) + (at << 32) for at, length in enumerate(self._lengths)]
-        return np.concatenate(own) if own else np.empty(0, np.int64)
+    def positions(self) -> Int64s:
+        """The positions of all rows."""
+        positions = [np.arange(length, dtype=np.int64) + (chunk << 32) for chunk, length in enumerate(self._lengths)]
+        return np.concatenate(positions) if positions else np.empty(0, np.int64)
 
     def column(self, name: str) -> Sequence[pa.Array]:
         """A column, an array for each chunk."""
-        if name not in self._known:
-            self._known[name] = self._read(name)
-        return self._known[name]
+        if name not in self._columns:
+            self._columns[name] = self._read(name)
+        return self._columns[name]
 
     def take(self, name: str, places: Int64s) -> pa.Array:
-        """What a column has at some places."""
+        """The values of a column at some positions."""
         return take_values(self.column(name), places)
 
 
-def take_values(chunks: Sequence[pa.Array], places: Int64s) -> pa.Array:
-    """What chunks of a column have at some places, without a dictionary."""
+def take_values(chunks: Sequence[pa.Array], positions: Int64s) -> pa.Array:
+    """The values of a column in chunks at some positions, without a dictionary."""
     if not any(isinstance(chunk, pa.ChunkedArray) for chunk in chunks) and native_matches.can_gather(chunks[0].type):
-        return native_matches.gather(chunks, places)
+        return native_matches.gather(chunks, positions)
     starts = np.cumsum([0, *map(len, chunks)])
     flat = [piece for chunk in chunks for piece in (chunk.chunks if isinstance(chunk, pa.ChunkedArray) else [chunk])]
-    found = pa.chunked_array(flat).take(pa.array(starts[places >> 32] + (places & _ROW)))
-    whole = found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
+    taken = pa.chunked_array(flat).take(pa.array(starts[positions >> 32] + (positions & _ROW)))
+    whole = taken.chunk(0) if taken.num_chunks == 1 else taken.combine_chunks()
     return whole.dictionary_decode() if pa.types.is_dictionary(whole.type) else whole
 
 
@@ -191,8 +185,8 @@ class RowCombinations:
     """Combinations of rows of some parts, which may become results when the other parts join.
 
     Args:
-        begins: With the last of its parts, each.
-        ends: With the first of them.
+        begins: When each begins: with the last of its parts.
+        ends: When each ends: with the first of its parts.
         columns: What later steps and the result need.
     """
 
@@ -202,61 +196,65 @@ class RowCombinations:
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """The number of combinations."""
         return len(self.begins)
 
     @property
     def nbytes(self) -> int:
-        """How large."""
+        """The bytes of all columns."""
         return int(self.begins.nbytes + self.ends.nbytes + sum(column.nbytes for column in self.columns.values()))
 
-    def keys(self, places: Sequence[ColumnPlace]) -> tuple[list[Int64s], Int64s | None]:
-        """Columns of whole numbers, and which combinations have them all; None: every one."""
-        own = [self.columns[place] for place in places]
+    def key_columns(self, column_places: Sequence[ColumnPlace]) -> tuple[list[Int64s], Int64s | None]:
+        """Columns of integers, and the combinations where none of them is null; None: all."""
+        columns = [self.columns[place] for place in column_places]
         rows = None
-        if any(column.null_count for column in own):
-            valid = [column.is_valid().to_numpy(zero_copy_only=False) for column in own]
+        if any(column.null_count for column in columns):
+            valid = [column.is_valid().to_numpy(zero_copy_only=False) for column in columns]
             rows = np.flatnonzero(np.logical_and.reduce(valid))
-            own = [column.take(pa.array(rows)) for column in own]
-        return [column.to_numpy() for column in own], rows
+            columns = [column.take(pa.array(rows)) for column in columns]
+        return [column.to_numpy() for column in columns], rows
 
     @classmethod
-    def together(cls, several: Iterable["RowCombinations"]) -> "RowCombinations":
-        """All combinations of several, which have the same columns."""
-        own = list(several)
-        if len(own) == 1:
-            return own[0]
+    def concat(cls, several: Iterable["RowCombinations"]) -> "RowCombinations":
+        """The combinations of several, which have the same columns."""
+        parts = list(several)
+        if len(parts) == 1:
+            return parts[0]
         return cls(
-            np.concatenate([each.begins for each in own]),
-            np.concatenate([each.ends for each in own]),
-            {place: pa.concat_arrays([each.columns[place] for each in own]) for place in own[0].columns},
+            np.concatenate([part.begins for part in parts]),
+            np.concatenate([part.ends for part in parts]),
+            {place: pa.concat_arrays([part.columns[place] for part in parts]) for place in parts[0].columns},
         )
 
 
 _BEGINS, _ENDS = "begins", "ends"
 _MAX_HELD_ROWS = 1 << 20
-"""Rows of a stream that are looked at together: the columns of more might not fit into memory."""
+"""Rows of a stream that are joined together: the columns of more might not fit into memory."""
 _MAX_BATCH_BYTES = 64 << 20
-"""Combinations of so many bytes go on to the next stream before others are looked for."""
+"""Combinations of so many bytes go on to the next stream before others are searched."""
 _RowFilter = tuple[bool, bool, int, bool]
-"""Whether rows are told apart by arrival and by time, what is added to their sequence, and whether some are ahead."""
+"""Whether rows must be checked by arrival and by time, what is added to their sequence, and whether some are ahead."""
 
 
 def can_join_natively(plan: ViewPlan, view: StreamDefinition) -> bool:
-    """Whether a view's results can be found here."""
-    if not plan.taken or not all(isinstance(part.reference.window, AllRows | RangeWindow) for part in plan.streams):
+    """Whether this module can compute the results of a view."""
+    if not plan.result_columns or not all(
+        isinstance(part.reference.window, AllRows | RangeWindow) for part in plan.streams
+    ):
         return False
     parts = {part.number: part.definition for part in plan.streams if part.definition is not None}
     if any(definition.model.floor is not None for definition in parts.values()) or not can_chain(plan.branches[0]):
         return False
     for link in plan.branches[0].links:
-        one = parts[link.left].schema.field(link.left_column).type
-        other = parts[link.right].schema.field(link.right_column).type
-        if one != other or not pa.types.is_integer(one) or pa.types.is_uint64(one):
+        left_type = parts[link.left].schema.field(link.left_column).type
+        right_type = parts[link.right].schema.field(link.right_column).type
+        if left_type != right_type or not pa.types.is_integer(left_type) or pa.types.is_uint64(left_type):
             return False
-    given = {name: parts[number].schema.field(column).type for name, number, column in plan.taken}
-    own = [field for field in view.schema if field.name not in (view.time, view.expires, DIED_COLUMN)]
-    return len(given) == len(plan.taken) and all(given.get(field.name) == field.type for field in own)
+    result_types = {name: parts[number].schema.field(column).type for name, number, column in plan.result_columns}
+    view_fields = [field for field in view.schema if field.name not in (view.time, view.expires, DIED_COLUMN)]
+    return len(result_types) == len(plan.result_columns) and all(
+        result_types.get(field.name) == field.type for field in view_fields
+    )
 
 
 class NativeJoin:
@@ -264,195 +262,205 @@ class NativeJoin:
 
     Args:
         store: The warehouse.
-        given: What it reads.
+        update: What it reads.
     """
 
-    def __init__(self, store: Store, given: UpdateInputs) -> None:
+    def __init__(self, store: Store, update: UpdateInputs) -> None:
         self.store = store
-        self.given = given
-        self.streams = given.plan.branches[0].streams
-        self.equal = find_equal_columns(given.plan.branches[0])
+        self.update = update
+        self.streams = update.plan.branches[0].streams
+        self.equal = find_equal_columns(update.plan.branches[0])
         self.distinct: dict[int, dict[str, float]] = {}
-        """As `Maintenance` has it; of two streams there is only one order."""
+        """As in `SqlUpdate`; two streams have only one order, so nothing is counted for them."""
         self._groups: dict[tuple[int, str], dict[_RowFilter, list[Segment]]] = {}
 
-    def results(self) -> Iterator[pa.RecordBatch]:
+    def compute_results(self) -> Iterator[pa.RecordBatch]:
         """New results: when they begin and end in microseconds, then their columns."""
         numbers = [part.number for part in self.streams]
-        wanted = [(number, column) for _, number, column in self.given.plan.taken]
-        names = [_BEGINS, _ENDS, *(name for name, _, _ in self.given.plan.taken)]
-        with translating_errors(self.given.name):
+        wanted = [(number, column) for _, number, column in self.update.plan.result_columns]
+        names = [_BEGINS, _ENDS, *(name for name, _, _ in self.update.plan.result_columns)]
+        with translating_errors(self.update.name):
             for seed in self.streams:
                 order = join_order.choose_partner_order(
-                    seed.number, numbers, self.given.rates, partial(are_linked, self.equal)
+                    seed.number, numbers, self.update.rates, partial(are_linked, self.equal)
                 )
-                way = make_chain(seed.number, order, self.equal, wanted)
-                if all(self._grouped(step.number, self._which(step, seed)) for step in way.steps):
-                    for fresh in _join_combinations(self._fresh(seed, way.taken)):
-                        for found in self._completed(seed, fresh, way.steps):
-                            columns = [found.columns[place] for place in way.sources]
-                            yield pa.RecordBatch.from_arrays([found.begins, found.ends, *columns], names=names)
+                chain = make_chain(seed.number, order, self.equal, wanted)
+                if all(self._find_segments(step.number, self._choose_rows(step, seed)) for step in chain.steps):
+                    for new_rows in _join_combinations(self._read_new_rows(seed, chain.columns)):
+                        for result in self._complete(seed, new_rows, chain.steps):
+                            columns = [result.columns[place] for place in chain.sources]
+                            yield pa.RecordBatch.from_arrays([result.begins, result.ends, *columns], names=names)
 
-    def _completed(
-        self, seed: PlanPart, begun: RowCombinations, steps: Sequence[ChainStep]
+    def _complete(
+        self, seed: PlanPart, combinations: RowCombinations, steps: Sequence[ChainStep]
     ) -> Iterator[RowCombinations]:
         """Combinations with rows of all streams that are left."""
         if not steps:
-            yield begun
+            yield combinations
             return
-        found = self._met(seed, begun, steps[0])
-        # Each step looks at a whole window, so it had better do so for many at once; the last has none behind it.
-        for further in found if len(steps) == 1 else _join_combinations(found):
-            yield from self._completed(seed, further, steps[1:])
+        joined = self._join_step(seed, combinations, steps[0])
+        # Each step reads a whole window, so many combinations go into it at once; no step follows the last one.
+        for batch in joined if len(steps) == 1 else _join_combinations(joined):
+            yield from self._complete(seed, batch, steps[1:])
 
-    def _met(self, seed: PlanPart, begun: RowCombinations, step: ChainStep) -> Iterator[RowCombinations]:
+    def _join_step(self, seed: PlanPart, combinations: RowCombinations, step: ChainStep) -> Iterator[RowCombinations]:
         """Combinations with rows of one more stream."""
-        keys, rows = begun.keys([place for place, _ in step.keys])
+        keys, rows = combinations.key_columns([place for place, _ in step.keys])
         matcher = Matcher(keys)
         if not matcher.distinct:
             return
-        part, which = self.given.plan.parts[step.number], self._which(step, seed)
-        for told, stretch in self._stretches(part, which, begun, step, matcher):
-            columns, start = [stretch.column(own) for _, own in step.keys], 0
-            while start < stretch.stop:
-                places, own, start = matcher.match(columns, start, BATCH_ROWS)
-                if len(own):
-                    own = own if rows is None else rows[own]
-                    yield from self._pairs(begun, step, stretch, places, own, told, which)
+        part, which = self.update.plan.parts[step.number], self._choose_rows(step, seed)
+        for row_filter, part_rows in self._read_partners(part, which, combinations, step, matcher):
+            columns, start = [part_rows.column(column) for _, column in step.keys], 0
+            while start < part_rows.stop:
+                positions, matched, start = matcher.match(columns, start, BATCH_ROWS)
+                if len(matched):
+                    matched = matched if rows is None else rows[matched]
+                    yield from self._combine_matches(
+                        combinations, step, part_rows, positions, matched, row_filter, which
+                    )
 
-    def _pairs(
+    def _combine_matches(
         self,
-        begun: RowCombinations,
+        combinations: RowCombinations,
         step: ChainStep,
-        stretch: PartRows,
-        places: Int64s,
-        own: Int64s,
-        told: _RowFilter,
+        part_rows: PartRows,
+        positions: Int64s,
+        matched: Int64s,
+        row_filter: _RowFilter,
         which: str,
     ) -> Iterator[RowCombinations]:
-        """Combinations and places of rows that have met, as far as they ever live together."""
-        part = self.given.plan.parts[step.number]
-        begins = self._begins(part, stretch, places)
-        ends = np.minimum(begun.ends[own], self._ends(part, stretch, places, begins))
-        counting = self._counts(part, stretch, places, begins, told, which)
-        begins = np.maximum(begun.begins[own], begins)
-        alive = (begins < ends) & (ends > self.given.moment.floor)
-        if counting is not None:
-            alive &= counting
+        """Combinations with the rows that match them, as far as both live at the same time."""
+        part = self.update.plan.parts[step.number]
+        begins = self._begin_times(part, part_rows, positions)
+        ends = np.minimum(combinations.ends[matched], self._end_times(part, part_rows, positions, begins))
+        counts = self._select_rows(part, part_rows, positions, begins, row_filter, which)
+        begins = np.maximum(combinations.begins[matched], begins)
+        alive = (begins < ends) & (ends > self.update.interval.floor)
+        if counts is not None:
+            alive &= counts
         if not alive.all():
-            places, own, begins, ends = places[alive], own[alive], begins[alive], ends[alive]
+            positions, matched, begins, ends = positions[alive], matched[alive], begins[alive], ends[alive]
 
         def gather(rows: slice) -> RowCombinations:
-            columns = {place: take_values([begun.columns[place]], own[rows]) for place in step.kept}
-            columns |= {(step.number, column): stretch.take(column, places[rows]) for column in step.taken}
+            columns = {place: take_values([combinations.columns[place]], matched[rows]) for place in step.carried}
+            columns |= {(step.number, column): part_rows.take(column, positions[rows]) for column in step.columns}
             return RowCombinations(begins[rows], ends[rows], columns)
 
-        yield from _gather_in_pieces(gather, 0, len(own))
+        yield from _gather_in_pieces(gather, 0, len(matched))
 
     # -- which rows ----------------------------------------------------------------------------------------------------
 
-    def _which(self, step: ChainStep, seed: PlanPart) -> str:
-        """All rows of streams before that of the new rows, known ones of those behind: so each combination is once."""
+    def _choose_rows(self, step: ChainStep, seed: PlanPart) -> str:
+        """All rows of streams before the seed, known rows of streams behind it: so each combination is found once."""
         numbers = [part.number for part in self.streams]
         return ALL if numbers.index(step.number) < numbers.index(seed.number) else KNOWN
 
-    def _grouped(self, number: int, which: str) -> dict[_RowFilter, list[Segment]]:
-        """The segments of a part that hold such rows, by how those are told apart."""
+    def _find_segments(self, number: int, which: str) -> dict[_RowFilter, list[Segment]]:
+        """The segments of a part that hold such rows, by the filter that selects the rows."""
         if (number, which) not in self._groups:
-            part, moment, found = self.given.plan.parts[number], self.given.moment, dict[_RowFilter, list[Segment]]()
-            for segment in self.given.sides[part.name].segments:
-                told = find_row_filter(segment, self.given.seen[part.name], which, moment.before)
-                if told is not None and may_matter(part, segment, moment):
-                    base = segment.seq_base if told[0] else 0
-                    found.setdefault((*told, base, segment.max_ts > moment.now), []).append(segment)
-            self._groups[number, which] = found
+            part, interval, groups = (
+                self.update.plan.parts[number],
+                self.update.interval,
+                dict[_RowFilter, list[Segment]](),
+            )
+            for segment in self.update.inputs[part.name].segments:
+                row_filter = find_row_filter(segment, self.update.positions[part.name], which, interval.before)
+                if row_filter is not None and may_matter(part, segment, interval):
+                    base = segment.seq_base if row_filter[0] else 0
+                    groups.setdefault((*row_filter, base, segment.max_ts > interval.now), []).append(segment)
+            self._groups[number, which] = groups
         return self._groups[number, which]
 
-    def _counts(
-        self, part: PlanPart, stretch: PartRows, places: Int64s, begins: Int64s, told: _RowFilter, which: str
+    def _select_rows(
+        self, part: PlanPart, part_rows: PartRows, positions: Int64s, begins: Int64s, row_filter: _RowFilter, which: str
     ) -> npt.NDArray[np.bool_] | None:
-        """Which of some rows count; None: all. That their lives are not over is seen in the results."""
-        (mixed, ahead, base, later), moment = told, self.given.moment
+        """Which of some rows count; None: all. Expired rows are left out later, with the results."""
+        (mixed, ahead, base, later), interval = row_filter, self.update.interval
         if not (mixed or ahead or later):
             return None
-        counting = begins <= moment.now
+        counts = begins <= interval.now
         if mixed or ahead:
             known = np.ones(len(begins), bool)
             if mixed:
-                arrived = (stretch.take(SEQ, places).to_numpy() + base) >> SEQ_BITS
-                known &= arrived <= self.given.seen[part.name].ordinal
-            if ahead and moment.before is not None:
-                known &= begins <= moment.before
-            counting &= known if which == KNOWN else ~known
-        return counting
+                arrived = (part_rows.take(SEQ, positions).to_numpy() + base) >> SEQ_BITS
+                known &= arrived <= self.update.positions[part.name].ordinal
+            if ahead and interval.before is not None:
+                known &= begins <= interval.before
+            counts &= known if which == KNOWN else ~known
+        return counts
 
     @staticmethod
-    def _begins(part: PlanPart, stretch: PartRows, places: Int64s) -> Int64s:
+    def _begin_times(part: PlanPart, part_rows: PartRows, positions: Int64s) -> Int64s:
         """When rows of a part begin."""
         assert part.definition is not None
-        return to_microseconds(stretch.take(part.definition.time, places))[0]
+        return to_microseconds(part_rows.take(part.definition.time, positions))[0]
 
     @staticmethod
-    def _ends(part: PlanPart, stretch: PartRows, places: Int64s, begins: Int64s) -> Int64s:
-        """When they cease to count, as `ends_sql` has it."""
+    def _end_times(part: PlanPart, part_rows: PartRows, positions: Int64s, begins: Int64s) -> Int64s:
+        """When rows of a part cease to count; the same rule as `ends_sql`."""
         assert part.definition is not None
         model = part.definition.model
         lives = [life for life in (None if model.expires else model.lifetime, part.window) if life is not None]
         ends = begins + min(lives) if lives else np.full(len(begins), NEVER, np.int64)
         return (
-            ends if model.expires is None else np.minimum(ends, to_microseconds(stretch.take(model.expires, places))[0])
+            ends
+            if model.expires is None
+            else np.minimum(ends, to_microseconds(part_rows.take(model.expires, positions))[0])
         )
 
-    # -- and their columns ---------------------------------------------------------------------------------------------
+    # -- columns -------------------------------------------------------------------------------------------------------
 
-    def _fresh(self, seed: PlanPart, columns: Sequence[str]) -> Iterator[RowCombinations]:
-        """New rows of a stream, to begin with."""
-        for told, segments in self._grouped(seed.number, NEW).items():
-            for own in _batch_segments(segments):
-                schema = self._schema(seed, own, columns, told)
-                stretch = PartRows.of(list(self._read(seed, schema, own)))
-                places = stretch.places
-                begins = self._begins(seed, stretch, places)
-                ends = self._ends(seed, stretch, places, begins)
-                counting = self._counts(seed, stretch, places, begins, told, NEW)
-                if counting is not None:
-                    places, begins, ends = places[counting], begins[counting], ends[counting]
+    def _read_new_rows(self, seed: PlanPart, columns: Sequence[str]) -> Iterator[RowCombinations]:
+        """New rows of a stream, with which a chain begins."""
+        for row_filter, segments in self._find_segments(seed.number, NEW).items():
+            for batch in _batch_segments(segments):
+                schema = self._schema(seed, batch, columns, row_filter)
+                part_rows = PartRows.from_batches(list(self._read(seed, schema, batch)))
+                positions = part_rows.positions
+                begins = self._begin_times(seed, part_rows, positions)
+                ends = self._end_times(seed, part_rows, positions, begins)
+                counts = self._select_rows(seed, part_rows, positions, begins, row_filter, NEW)
+                if counts is not None:
+                    positions, begins, ends = positions[counts], begins[counts], ends[counts]
 
                 def gather(
-                    rows: slice, stretch: PartRows = stretch, own: tuple[Int64s, ...] = (places, begins, ends)
+                    rows: slice, part_rows: PartRows = part_rows, chosen: tuple[Int64s, ...] = (positions, begins, ends)
                 ) -> RowCombinations:
-                    found = {(seed.number, column): stretch.take(column, own[0][rows]) for column in columns}
-                    return RowCombinations(own[1][rows], own[2][rows], found)
+                    taken = {(seed.number, column): part_rows.take(column, chosen[0][rows]) for column in columns}
+                    return RowCombinations(chosen[1][rows], chosen[2][rows], taken)
 
-                for fresh in _gather_in_pieces(gather, 0, len(places)):
+                for new_rows in _gather_in_pieces(gather, 0, len(positions)):
                     if len(self.streams) > 2:
-                        self._measure(seed, fresh.columns)
-                    yield fresh
+                        self._count_values(seed, new_rows.columns)
+                    yield new_rows
 
-    def _measure(self, seed: PlanPart, rows: Mapping[ColumnPlace, pa.Array]) -> None:
+    def _count_values(self, seed: PlanPart, rows: Mapping[ColumnPlace, pa.Array]) -> None:
         """Count the values of joined columns, for the next time that an order is chosen."""
-        counted = self.distinct.setdefault(seed.number, {})
+        value_counts = self.distinct.setdefault(seed.number, {})
         for place in rows.keys() & set().union(*self.equal):
             values = Matcher([rows[place].drop_null().to_numpy()]).distinct
-            counted[place[1]] = max(counted.get(place[1], 0.0), float(values))
+            value_counts[place[1]] = max(value_counts.get(place[1], 0.0), float(values))
 
-    def _stretches(
-        self, part: PlanPart, which: str, begun: RowCombinations, step: ChainStep, matcher: Matcher
+    def _read_partners(
+        self, part: PlanPart, which: str, combinations: RowCombinations, step: ChainStep, matcher: Matcher
     ) -> Iterator[tuple[_RowFilter, PartRows]]:
         """The rows of a stream that may have a partner, some segments at a time."""
-        there = self._grouped(part.number, which)
-        prune = self._prune(part, begun, step, matcher, [segment for own in there.values() for segment in own])
-        names = {own for _, own in step.keys}.union(step.taken)
-        for told, segments in there.items():
+        groups = self._find_segments(part.number, which)
+        prune = self._choose_ranges(
+            part, combinations, step, matcher, [segment for batch in groups.values() for segment in batch]
+        )
+        names = {column for _, column in step.keys}.union(step.columns)
+        for row_filter, segments in groups.items():
             chosen = prune(segments) if prune is not None else None
             if chosen is None:
-                for own in _batch_segments(segments):
-                    yield told, self._whole(part, own)
+                for batch in _batch_segments(segments):
+                    yield row_filter, self._open_segments(part, batch)
             elif chosen[0]:
-                schema = self._schema(part, chosen[0], names, told)
-                yield told, PartRows.of(list(self._read(part, schema, *chosen)))
+                schema = self._schema(part, chosen[0], names, row_filter)
+                yield row_filter, PartRows.from_batches(list(self._read(part, schema, *chosen)))
 
-    def _whole(self, part: PlanPart, segments: Sequence[Segment]) -> PartRows:
+    def _open_segments(self, part: PlanPart, segments: Sequence[Segment]) -> PartRows:
         """All rows of segments; only the columns that are asked for are decoded."""
         assert part.definition is not None
         cache, full = self.store.columns, part.definition.stored_schema
@@ -463,36 +471,41 @@ class NativeJoin:
             lambda name: cache.read_column(segments, _compact_column(full.field(name), name in repeating), full),
         )
 
-    def _prune(
-        self, part: PlanPart, begun: RowCombinations, step: ChainStep, matcher: Matcher, segments: Sequence[Segment]
+    def _choose_ranges(
+        self,
+        part: PlanPart,
+        combinations: RowCombinations,
+        step: ChainStep,
+        matcher: Matcher,
+        segments: Sequence[Segment],
     ) -> Prune | None:
         """Which rows of a stream can match, where it is searched by joined columns and these have few values."""
         definition = part.definition
         assert definition is not None
-        bound = {own: place for place, own in step.keys}
+        bound = {column_there: place for place, column_there in step.keys}
         columns = list(itertools.takewhile(bound.__contains__, definition.key))
         if not columns or matcher.distinct > min(max_lookup_keys(segments), MAX_LOOKUP_KEYS):
             return None
-        rows = pa.table([begun.columns[bound[column]] for column in columns], columns)
+        rows = pa.table([combinations.columns[bound[column]] for column in columns], columns)
         values = rows.group_by(columns, use_threads=False).aggregate([]).drop_null()
         ranges = encode_partner_ranges(definition, values.columns)
         return None if ranges is None else prune_by_directory(self.store, part, ranges)
 
     def _schema(
-        self, part: PlanPart, segments: Sequence[Segment], columns: Collection[str], told: _RowFilter
+        self, part: PlanPart, segments: Sequence[Segment], columns: Collection[str], row_filter: _RowFilter
     ) -> pa.Schema:
-        """What is read of a part where all of it is read at once."""
+        """The columns that are read of a part where all of them are read at once."""
         assert part.definition is not None
         full, model = part.definition.stored_schema, part.definition.model
-        names = {*columns, model.time, model.expires, SEQ if told[0] else None}
+        names = {*columns, model.time, model.expires, SEQ if row_filter[0] else None}
         repeating = self.store.columns.find_repeating(segments, full)
         return pa.schema([_compact_column(field, field.name in repeating) for field in full if field.name in names])
 
     def _read(
-        self, part: PlanPart, schema: pa.Schema, segments: Sequence[Segment], picks: SegmentRanges | None = None
+        self, part: PlanPart, schema: pa.Schema, segments: Sequence[Segment], ranges: SegmentRanges | None = None
     ) -> Iterator[pa.RecordBatch]:
         assert part.definition is not None
-        return self.store.columns.read_batches(segments, schema, part.definition.stored_schema, picks)
+        return self.store.columns.read_batches(segments, schema, part.definition.stored_schema, ranges)
 
 
 def _compact_column(field: pa.Field, repeats: bool) -> pa.Field:
@@ -503,35 +516,35 @@ def _compact_column(field: pa.Field, repeats: bool) -> pa.Field:
 def _join_combinations(several: Iterable[RowCombinations]) -> Iterator[RowCombinations]:
     """The same combinations, as many together as memory allows."""
     waiting, rows, size = list[RowCombinations](), 0, 0
-    for each in several:
-        waiting.append(each)
-        rows, size = rows + each.rows, size + each.nbytes
+    for combination in several:
+        waiting.append(combination)
+        rows, size = rows + combination.rows, size + combination.nbytes
         if rows >= _MAX_HELD_ROWS or size >= _MAX_BATCH_BYTES:
-            yield RowCombinations.together(waiting)
+            yield RowCombinations.concat(waiting)
             waiting, rows, size = [], 0, 0
     if waiting:
-        yield RowCombinations.together(waiting)
+        yield RowCombinations.concat(waiting)
 
 
 def _batch_segments(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
-    """Segments that are looked at together."""
-    own, rows, size = list[Segment](), 0, 0
+    """Segments in batches that are read together."""
+    batch, rows, size = list[Segment](), 0, 0
     for segment in segments:
-        own.append(segment)
+        batch.append(segment)
         rows, size = rows + segment.rows, size + segment.bytes
         if rows >= _MAX_HELD_ROWS or size >= _MAX_BATCH_BYTES:
-            yield own
-            own, rows, size = [], 0, 0
-    if own:
-        yield own
+            yield batch
+            batch, rows, size = [], 0, 0
+    if batch:
+        yield batch
 
 
 def _gather_in_pieces(gather: Callable[[slice], RowCombinations], start: int, stop: int) -> Iterator[RowCombinations]:
-    """What is gathered of some rows, in as many pieces as it takes: an array of texts holds 2 GB at most."""
+    """Gather columns of some rows, in as many pieces as needed: an array of texts holds 2 GB at most."""
     if start == stop:
         return
     try:
-        found = gather(slice(start, stop))
+        gathered = gather(slice(start, stop))
     except pa.ArrowCapacityError:
         if stop - start == 1:
             raise
@@ -539,4 +552,4 @@ def _gather_in_pieces(gather: Callable[[slice], RowCombinations], start: int, st
         yield from _gather_in_pieces(gather, start, middle)
         yield from _gather_in_pieces(gather, middle, stop)
         return
-    yield found
+    yield gathered

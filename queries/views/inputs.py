@@ -1,8 +1,8 @@
-"""The inputs of a view as DuckDB sees them: rows that are new to the view, rows that it knows, or both.
+"""The inputs of a view as relations of DuckDB: rows that are new to the view, rows that it knows, or both.
 
-A row is known if the view's last update had taken it in and its time had been reached by then. So what arrives late,
-and what was stored ahead of the view's clock, is new exactly once. Whole segments are told apart by what the catalog
-knows of them; only where one holds both kinds are its rows looked at.
+A row is known if the view's last update had read it and its time had been reached by then. So a row that arrives late,
+or that was stored ahead of the view's clock, is new exactly once. The catalog's statistics tell whole segments apart;
+rows are compared only in segments that hold both kinds.
 """
 
 from collections.abc import Iterable, Sequence
@@ -54,7 +54,7 @@ class UpdateInterval:
     Args:
         before: The view's clock before it, None at the first.
         now: Its clock after it.
-        floor: What ended at or before this is not looked at: `now`, or with restore semantics `before`.
+        floor: Rows that ended at or before this time are left out: `now`, or with restore semantics `before`.
     """
 
     before: int | None
@@ -64,7 +64,7 @@ class UpdateInterval:
 
 @dataclass(frozen=True)
 class InputPosition:
-    """What a view has of an input: the ordinal and the slot of the input's slide at the last update."""
+    """How far a view has read an input: the ordinal and the slot of the input's slide at the last update."""
 
     ordinal: int
     slide: int | None
@@ -72,12 +72,12 @@ class InputPosition:
 
 @dataclass(frozen=True)
 class SegmentGroup:
-    """Segments of which the same rows count."""
+    """Segments whose rows count under the same condition."""
 
     segments: tuple[Segment, ...]
     condition: str
     base: int
-    """Added to the sequence of its rows, where that matters."""
+    """Added to the sequence of its rows, where their order counts."""
 
 
 def time_sql(column: str, kind: pa.TimestampType) -> str:
@@ -99,10 +99,10 @@ def ends_sql(model: RowModel, schema: pa.Schema, window: int | None) -> str:
     return f"least({', '.join(ends)})" if ends else f"{NEVER}::BIGINT"
 
 
-def may_matter(part: PlanPart, segment: Segment, moment: UpdateInterval) -> bool:
+def may_matter(part: PlanPart, segment: Segment, interval: UpdateInterval) -> bool:
     """Whether a segment may have rows that count."""
-    floor, window = moment.floor, part.window
-    if segment.max_exp <= floor or segment.min_ts > moment.now:
+    floor, window = interval.floor, part.window
+    if segment.max_exp <= floor or segment.min_ts > interval.now:
         return False
     bounds = part.reference.window
     if isinstance(bounds, LandmarkWindow | FixedWindow) and segment.max_ts <= bounds.start:
@@ -110,27 +110,29 @@ def may_matter(part: PlanPart, segment: Segment, moment: UpdateInterval) -> bool
     return window is None or segment.max_ts + window > floor
 
 
-def find_row_filter(segment: Segment, seen: InputPosition, which: str, before: int | None) -> tuple[bool, bool] | None:
-    """By what its new or known rows are told apart: by when they arrived, by their time; None if it has none.
+def find_row_filter(
+    segment: Segment, position: InputPosition, which: str, before: int | None
+) -> tuple[bool, bool] | None:
+    """Whether new or known rows of a segment are found by their arrival, and by their time; None if it has none.
 
     Args:
-        segment: Some rows; those count as known that arrived by the slide that was seen and whose time was reached.
-        seen: What the view has of the stream.
+        segment: Its rows are known that had arrived by the last slide that was read, and whose time was reached.
+        position: What the view has of the stream.
         which: `NEW`, `KNOWN`, or `ALL`, for which nothing is told apart.
         before: The view's clock before the update.
     """
     if which == ALL:
         return False, False
-    if before is None or seen.slide is None or segment.first_slide > seen.slide:
+    if before is None or position.slide is None or segment.first_slide > position.slide:
         return (False, False) if which == NEW else None
-    mixed, ahead = segment.last_slide > seen.slide, segment.max_ts > before
+    mixed, ahead = segment.last_slide > position.slide, segment.max_ts > before
     if not mixed and not ahead:
         return (False, False) if which == KNOWN else None
     return mixed, ahead
 
 
 class RelationBinder:
-    """Lays the parts of a plan out on a desk.
+    """Registers the parts of a plan as relations of a cursor.
 
     Args:
         store: The warehouse.
@@ -138,34 +140,34 @@ class RelationBinder:
         moment: Of the update.
     """
 
-    def __init__(self, store: Store, desk: PooledCursor, moment: UpdateInterval) -> None:
+    def __init__(self, store: Store, pooled: PooledCursor, interval: UpdateInterval) -> None:
         self._store = store
-        self._desk = desk
-        self.moment = moment
+        self._pooled = pooled
+        self.interval = interval
 
-    def groups(self, part: PlanPart, side: InputState, seen: InputPosition, which: str) -> list[SegmentGroup]:
+    def find_groups(self, part: PlanPart, state: InputState, position: InputPosition, which: str) -> list[SegmentGroup]:
         """The segments that hold such rows, and which of their rows those are."""
-        before = self.moment.before
+        before = self.interval.before
         ordered = isinstance(part.reference.window, CountWindow)
         kinds: dict[tuple[str, int], list[Segment]] = {}
-        for segment in side.segments:
-            if not may_matter(part, segment, self.moment):
+        for segment in state.segments:
+            if not may_matter(part, segment, self.interval):
                 continue
-            condition = self._edge(part, segment)
-            chosen = self._chosen(part, segment, seen, which, before)
-            if chosen is None:
+            condition = self._window_condition(part, segment)
+            arrival_condition = self._arrival_condition(part, segment, position, which, before)
+            if arrival_condition is None:
                 continue
-            condition = " AND ".join(term for term in (condition, chosen) if term)
+            condition = " AND ".join(term for term in (condition, arrival_condition) if term)
             kinds.setdefault((condition, segment.seq_base if ordered else 0), []).append(segment)
-        return [SegmentGroup(tuple(own), condition, base) for (condition, base), own in kinds.items()]
+        return [SegmentGroup(tuple(segments), condition, base) for (condition, base), segments in kinds.items()]
 
-    def _edge(self, part: PlanPart, segment: Segment) -> str:
-        """What rows of a segment must fulfil to count now; empty if all do."""
+    def _window_condition(self, part: PlanPart, segment: Segment) -> str:
+        """The condition that rows of a segment must meet to count now; empty if all do."""
         definition = part.definition
         assert definition is not None
-        window, floor, bounds = part.window, self.moment.floor, part.reference.window
+        window, floor, bounds = part.window, self.interval.floor, part.reference.window
         if (
-            segment.max_ts <= self.moment.now
+            segment.max_ts <= self.interval.now
             and segment.min_exp > floor
             and (window is None or segment.min_ts + window > floor)
             and not isinstance(bounds, LandmarkWindow | FixedWindow)
@@ -173,8 +175,8 @@ class RelationBinder:
             return ""
         model, schema = definition.model, definition.schema
         begins, terms = time_sql(model.time, schema.field(model.time).type), []
-        if segment.max_ts > self.moment.now:
-            terms.append(f"{begins} <= {self.moment.now}")
+        if segment.max_ts > self.interval.now:
+            terms.append(f"{begins} <= {self.interval.now}")
         if segment.min_exp <= floor or (window is not None and segment.min_ts + window <= floor):
             terms.append(f"{ends_sql(model, schema, window)} > {floor}")
         if isinstance(bounds, LandmarkWindow | FixedWindow) and segment.min_ts <= bounds.start:
@@ -183,88 +185,89 @@ class RelationBinder:
             terms.append(f"{begins} <= {bounds.stop}")
         return " AND ".join(terms)
 
-    def _chosen(
-        self, part: PlanPart, segment: Segment, seen: InputPosition, which: str, before: int | None
+    def _arrival_condition(
+        self, part: PlanPart, segment: Segment, position: InputPosition, which: str, before: int | None
     ) -> str | None:
-        """What new or known rows of a segment must fulfil; None if it has none."""
+        """The condition that new or known rows of a segment must meet; None if it has none."""
         definition = part.definition
         assert definition is not None
-        found = find_row_filter(segment, seen, which, before)
-        if found is None or not any(found):
-            return None if found is None else ""
-        mixed, ahead = found
+        row_filter = find_row_filter(segment, position, which, before)
+        if row_filter is None or not any(row_filter):
+            return None if row_filter is None else ""
+        mixed, ahead = row_filter
         begins = time_sql(definition.time, definition.schema.field(definition.time).type)
-        arrived = f"(({quote_name(SEQ)} + {segment.seq_base}) >> {SEQ_BITS}) <= {seen.ordinal}"
+        arrived = f"(({quote_name(SEQ)} + {segment.seq_base}) >> {SEQ_BITS}) <= {position.ordinal}"
         terms = [term for term, needed in ((arrived, mixed), (f"{begins} <= {before}", ahead)) if needed]
-        known = " AND ".join(terms)
-        return f"({known})" if which == KNOWN else f"NOT ({known})"
+        condition = " AND ".join(terms)
+        return f"({condition})" if which == KNOWN else f"NOT ({condition})"
 
-    def offer(
+    def register_part(
         self,
         part: PlanPart,
         definition: StreamDefinition,
         groups: Sequence[SegmentGroup],
         hidden: tuple[str, str] | None,
         prune: Prune | None = None,
-        meets: tuple[str, Mask] | None = None,
+        value_filter: tuple[str, Mask] | None = None,
     ) -> int:
-        """Let DuckDB find rows under the part's relation; gives about how many those are.
+        """Register rows under the part's relation; returns about how many they are.
 
         Args:
             part: Of the plan.
             definition: Of its stream.
             groups: What it holds.
             hidden: Names for the beginning and the end of its rows.
-            prune: Names the rows that are read.
-            meets: A column and which of its values count.
+            prune: Chooses the rows that are read.
+            value_filter: A column and which of its values count.
         """
         schema, model = definition.schema, definition.model
         extra = ""
         if hidden is not None:
             begins = time_sql(model.time, schema.field(model.time).type)
-            extra = f", {begins} AS {quote_name(hidden[0])}, {ends_sql(model, schema, part.window)} AS {quote_name(hidden[1])}"
+            ends = ends_sql(model, schema, part.window)
+            extra = f", {begins} AS {quote_name(hidden[0])}, {ends} AS {quote_name(hidden[1])}"
         columns = ", ".join(quote_name(name) for name in schema.names)
         newest = part.reference.window.count if isinstance(part.reference.window, CountWindow) else 0
         selects, rows = [], 0
         for number, group in enumerate(groups):
-            segments, picks = (prune(group.segments) if prune is not None else None) or (group.segments, None)
+            segments, ranges = (prune(group.segments) if prune is not None else None) or (group.segments, None)
             if not segments:
                 continue
-            own = f"{part.relation} {number}"
-            rows += self.columns(own, definition, segments, picks, meets)
+            relation = f"{part.relation} {number}"
+            rows += self.columns(relation, definition, segments, ranges, value_filter)
             where = f" WHERE {group.condition}" if group.condition else ""
             arrival = f", {quote_name(SEQ)} + {group.base} AS {quote_name(SEQ)}" if newest else ""
-            selects.append(f"SELECT {columns}{extra}{arrival} FROM {quote_name(own)}{where}")
+            selects.append(f"SELECT {columns}{extra}{arrival} FROM {quote_name(relation)}{where}")
         if not selects:
-            self._desk.create_view(part.relation, f"SELECT {columns}{extra} FROM ({empty_sql(schema)})")
+            self._pooled.create_view(part.relation, f"SELECT {columns}{extra} FROM ({empty_sql(schema)})")
             return 0
         sql = " UNION ALL ".join(selects)
         if newest:
             last = f"ORDER BY {quote_name(definition.time)} DESC, {quote_name(SEQ)} DESC LIMIT {newest}"
             sql = f"SELECT {columns} FROM ({sql}) {last}"
-        self._desk.create_view(part.relation, sql)
+        self._pooled.create_view(part.relation, sql)
         return rows
 
     def values(self, part: PlanPart, groups: Sequence[SegmentGroup], column: str) -> pa.Array | None:
-        """What a column of a part has, without nulls; None if only DuckDB can tell, as not all rows count."""
+        """The values of a part's column without nulls; None if not all rows count, so that only DuckDB can tell."""
         definition = part.definition
         if definition is None or any(group.condition for group in groups):
             return None
         full = definition.stored_schema
         segments = [segment for group in groups for segment in group.segments]
         narrow = pa.schema([full.field(column)])
-        found = [batch.column(0) for batch in self._store.columns.read_batches(segments, narrow, full)]
-        return pa.chunked_array(found, narrow.field(0).type).combine_chunks().drop_null()
+        chunks = [batch.column(0) for batch in self._store.columns.read_batches(segments, narrow, full)]
+        return pa.chunked_array(chunks, narrow.field(0).type).combine_chunks().drop_null()
 
     def columns(
         self,
         name: str,
         definition: StreamDefinition,
         segments: Sequence[Segment],
-        picks: SegmentRanges | None,
-        meets: tuple[str, Mask] | None = None,
+        ranges: SegmentRanges | None,
+        value_filter: tuple[str, Mask] | None = None,
     ) -> int:
-        """Let DuckDB find rows of segments under a name; gives how many there are."""
+        """Register rows of segments under a name; returns how many there are."""
         cache, full = self._store.columns, definition.stored_schema
         repeating = cache.find_repeating(segments, full)
         schema = pa.schema(
@@ -273,16 +276,20 @@ class RelationBinder:
                 for field in full
             ]
         )
-        if picks is None:
+        if ranges is None:
             rows = sum(segment.rows for segment in segments)
         else:
-            rows = sum(int((stops - starts).sum()) for starts, stops in (picks[segment.id] for segment in segments))
+            rows = sum(int((stops - starts).sum()) for starts, stops in (ranges[segment.id] for segment in segments))
 
         def read(narrow: pa.Schema) -> Iterable[pa.RecordBatch]:
-            found = cache.read_batches(segments, narrow, full, picks)
-            if meets is None or meets[0] not in narrow.names or pa.types.is_dictionary(narrow.field(meets[0]).type):
-                return found
-            return filter_rows(found, narrow, *meets)
+            batches = cache.read_batches(segments, narrow, full, ranges)
+            if (
+                value_filter is None
+                or value_filter[0] not in narrow.names
+                or pa.types.is_dictionary(narrow.field(value_filter[0]).type)
+            ):
+                return batches
+            return filter_rows(batches, narrow, *value_filter)
 
-        self._desk.offer_source(name, schema, read, rows)
+        self._pooled.offer_source(name, schema, read, rows)
         return rows

@@ -1,4 +1,4 @@
-"""In which order a new row of one input looks for partners in the others: the thesis's section 5.3, errors corrected.
+"""The order in which a new row of one input is joined with the others (see docs/references.md, [1], section 5.3).
 
 The cost of an order is how many rows are compared per unit of time. The heuristic begins with the smallest intermediate
 results, and then tries to move inputs that are much faster than the others to the front.
@@ -12,12 +12,12 @@ from statistics import median_low
 _FAST_FACTOR = 5.0
 """An input counts as fast if it is so many times faster than the lower median."""
 _MAX_FAST_INPUTS = 3
-"""So many fast inputs are moved about at most: each multiplies the orders to look at."""
+"""So many fast inputs are moved at most: each multiplies the orders that are compared."""
 
 
 @dataclass(frozen=True)
 class InputRate:
-    """What is known of an input.
+    """The statistics of an input.
 
     Args:
         arrivals: Rows per unit of time, λ.
@@ -41,18 +41,18 @@ Order = tuple[int, ...]
 def expected_results(inputs: Sequence[InputRate]) -> float:
     """φ: how many results a join of windows has, from left to right."""
     size, values = inputs[0].rows, inputs[0].values
-    for each in inputs[1:]:
-        size = size * each.rows / max(values, each.values)
-        values = min(values, each.values)
+    for rate in inputs[1:]:
+        size = size * rate.rows / max(values, rate.values)
+        values = min(values, rate.values)
     return size
 
 
 def order_cost(inputs: Sequence[InputRate], order: Sequence[int]) -> float:
-    """Comparisons per unit of time: a new row of each input looks into the others in this order."""
+    """Comparisons per unit of time, if a new row of each input is joined with the others in this order."""
     total = 0.0
     for first in order:
         reached, values = 1.0, inputs[first].values
-        for other in (each for each in order if each != first):
+        for other in (number for number in order if number != first):
             total += inputs[first].arrivals * reached * inputs[other].rows
             reached = reached * inputs[other].rows / max(values, inputs[other].values)
             values = min(values, inputs[other].values)
@@ -61,15 +61,15 @@ def order_cost(inputs: Sequence[InputRate], order: Sequence[int]) -> float:
 
 def greedy_order(inputs: Sequence[InputRate]) -> Order:
     """Begin with the pair that has fewest results, go on with what keeps them fewest."""
-    every = range(len(inputs))
+    numbers = range(len(inputs))
     if len(inputs) < 2:
-        return tuple(every)
-    pairs = itertools.combinations(every, 2)
-    order = list(min(pairs, key=lambda pair: expected_results([inputs[at] for at in pair])))
-    order.sort(key=lambda at: inputs[at].rows)
+        return tuple(numbers)
+    pairs = itertools.combinations(numbers, 2)
+    order = list(min(pairs, key=lambda pair: expected_results([inputs[number] for number in pair])))
+    order.sort(key=lambda number: inputs[number].rows)
     while len(order) < len(inputs):
-        rest = [at for at in every if at not in order]
-        order.append(min(rest, key=lambda at: expected_results([inputs[each] for each in (*order, at)])))
+        rest = [number for number in numbers if number not in order]
+        order.append(min(rest, key=lambda number: expected_results([inputs[member] for member in (*order, number)])))
     return tuple(order)
 
 
@@ -77,40 +77,42 @@ def choose_order(
     inputs: Sequence[InputRate], price: Callable[[Sequence[InputRate], Order], float] = order_cost
 ) -> Order:
     """The cheapest of the greedy order and of those in which fast inputs stand earlier than there."""
-    begun = greedy_order(inputs)
-    return min(_variants(inputs, begun), key=lambda order: price(inputs, order))
+    greedy = greedy_order(inputs)
+    return min(_variants(inputs, greedy), key=lambda order: price(inputs, order))
 
 
-def _variants(inputs: Sequence[InputRate], begun: Order) -> list[Order]:
-    usual = median_low([each.arrivals for each in inputs]) if inputs else 0.0
-    fast = [at for at in begun if inputs[at].arrivals >= _FAST_FACTOR * usual and inputs[at].arrivals > usual][
-        :_MAX_FAST_INPUTS
-    ]
-    found = {begun: None}
+def _variants(inputs: Sequence[InputRate], greedy: Order) -> list[Order]:
+    median = median_low([rate.arrivals for rate in inputs]) if inputs else 0.0
+    fast = [
+        number
+        for number in greedy
+        if inputs[number].arrivals >= _FAST_FACTOR * median and inputs[number].arrivals > median
+    ][:_MAX_FAST_INPUTS]
+    orders = {greedy: None}
     for chosen in itertools.chain.from_iterable(itertools.combinations(fast, n) for n in range(1, len(fast) + 1)):
-        for places in itertools.product(*(range(begun.index(at) + 1) for at in chosen)):
-            order = [at for at in begun if at not in chosen]
-            for at, place in sorted(zip(chosen, places, strict=True), key=lambda pair: pair[1]):
-                order.insert(place, at)
-            found[tuple(order)] = None
-    return list(found)
+        for positions in itertools.product(*(range(greedy.index(number) + 1) for number in chosen)):
+            order = [number for number in greedy if number not in chosen]
+            for number, position in sorted(zip(chosen, positions, strict=True), key=lambda pair: pair[1]):
+                order.insert(position, number)
+            orders[tuple(order)] = None
+    return list(orders)
 
 
 def choose_partner_order(
     first: int, inputs: Sequence[int], rates: Mapping[int, InputRate], linked: Callable[[int, set[int]], bool]
 ) -> Order:
-    """Where a new row of `first` looks, by what is known of all inputs; as they stand if that is not enough."""
-    known = [rates[each] for each in inputs if each in rates]
-    order = [inputs[at] for at in choose_order(known)] if len(known) == len(inputs) > 2 else inputs
+    """The order in which a new row of `first` is joined, by the rates of all inputs; as given if some are unknown."""
+    all_rates = [rates[number] for number in inputs if number in rates]
+    order = [inputs[position] for position in choose_order(all_rates)] if len(all_rates) == len(inputs) > 2 else inputs
     return list_probes(first, order, linked)
 
 
 def list_probes(first: int, order: Sequence[int], linked: Callable[[int, set[int]], bool]) -> Order:
-    """Where a new row of `first` looks, in the given order, but never without a link while there is one."""
-    reached, rest, found = {first}, [each for each in order if each != first], []
+    """The inputs in the given order without `first`, but linked ones before those that are not linked yet."""
+    reached, rest, probes = {first}, [number for number in order if number != first], []
     while rest:
-        following = next((each for each in rest if linked(each, reached)), rest[0])
+        following = next((number for number in rest if linked(number, reached)), rest[0])
         rest.remove(following)
         reached.add(following)
-        found.append(following)
-    return tuple(found)
+        probes.append(following)
+    return tuple(probes)

@@ -1,8 +1,7 @@
-"""Leaving out rows that meet no new row before DuckDB sees them: a window has many rows, a batch has few keys.
+"""Leaves out rows of a large window that cannot join with a small batch of new rows, before DuckDB reads them.
 
-What passes is a superset; the join itself decides.
-
-Rows of a partner by its directories: a batch that has few keys need not look at a whole window.
+Rows are found by the values of a joined column or by the directories of the partner's segments. What passes is a
+superset: the join itself decides.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,9 +22,15 @@ from windrow.queries.views.plan import PlanPart, Prune
 from windrow.store import Store
 
 _MAX_TABLE_RANGE = 1 << 24
-"""Integers that lie no further apart than this are looked up in a table of flags."""
+"""Integers in a range no longer than this are looked up in a table of flags."""
 _ROWS = 1 << 19
-"""Rows that are looked at before those that pass go on together: many segments are small."""
+"""Rows that are filtered before those that pass go on together: many segments are small."""
+MAX_LOOKUP_KEYS = 4_000
+"""Up to so many values are looked up in the directories of a partner; more are joined by hash."""
+_ROWS_PER_LOOKUP = 12
+"""A lookup of one value in one directory costs as much as joining so many rows by hash."""
+_MAX_LOOKUP_SHARE = 0.2
+"""If directories find more than this share of the rows, the whole window is read."""
 
 Mask = Callable[[pa.Array], Int64s]
 """Gives the positions of values that pass."""
@@ -39,21 +44,21 @@ def make_mask(values: pa.Array) -> Mask:
             return _by_table(values, low, high)
 
     def among(column: pa.Array) -> Int64s:
-        found: Int64s = np.flatnonzero(pc.is_in(column, value_set=values).to_numpy(zero_copy_only=False))
-        return found
+        positions: Int64s = np.flatnonzero(pc.is_in(column, value_set=values).to_numpy(zero_copy_only=False))
+        return positions
 
     return among
 
 
 def _by_table(values: pa.Array, low: int, high: int) -> Mask:
-    known = np.zeros(high - low + 1, bool)
-    known[_numbers(values) - low] = True
+    flags = np.zeros(high - low + 1, bool)
+    flags[_numbers(values) - low] = True
 
     def mask(column: pa.Array) -> Int64s:
         if not column.null_count:
-            return native_rows.find_members(_numbers(column), low, known)
+            return native_rows.find_members(_numbers(column), low, flags)
         valid = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
-        return valid[native_rows.find_members(_numbers(column.drop_null()), low, known)]
+        return valid[native_rows.find_members(_numbers(column.drop_null()), low, flags)]
 
     return mask
 
@@ -67,10 +72,10 @@ def _numbers(column: pa.Array) -> Int64s:
 def filter_rows(rows: Iterable[pa.RecordBatch], schema: pa.Schema, column: str, mask: Mask) -> Iterator[pa.RecordBatch]:
     """The rows whose value in `column` passes."""
     waiting: list[pa.RecordBatch] = []
-    count, place = 0, schema.get_field_index(column)
+    count, position = 0, schema.get_field_index(column)
     for batch in rows:
         # Batch by batch, since these stay in the processor's cache.
-        passing = mask(batch.column(place))
+        passing = mask(batch.column(position))
         if len(passing):
             waiting.append(batch.take(pa.array(passing)))
         count += batch.num_rows
@@ -83,13 +88,6 @@ def filter_rows(rows: Iterable[pa.RecordBatch], schema: pa.Schema, column: str, 
 def _combine(rows: list[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordBatch]:
     batches: list[pa.RecordBatch] = pa.Table.from_batches(rows, schema).combine_chunks().to_batches()
     return batches
-
-
-MAX_LOOKUP_KEYS = 4_000
-"""Up to so many values are looked up in the directories of a partner; more are joined by hash."""
-_ROWS_PER_LOOKUP = 12
-"""A lookup of one value in one directory costs as much as joining so many rows by hash."""
-_MAX_LOOKUP_SHARE = 0.2
 
 
 def max_lookup_keys(segments: Sequence[Segment]) -> int:
@@ -121,15 +119,15 @@ def prune_by_directory(store: Store, part: PlanPart, ranges: Sequence[KeyRange])
 
     def prune(segments: Sequence[Segment]) -> tuple[Sequence[Segment], SegmentRanges] | None:
         stored = [segment for segment in segments if segment.id >= 0 and segment.layout in sorted_by_key]
-        found = locate_rows(stored, ranges, lambda own, use: use(directories(own)))
-        if found.rows > _MAX_LOOKUP_SHARE * sum(segment.rows for segment in segments):
+        located = locate_rows(stored, ranges, lambda segments_read, read: read(directories(segments_read)))
+        if located.rows > _MAX_LOOKUP_SHARE * sum(segment.rows for segment in segments):
             return None
-        picks = found.by_segment()
+        ranges_by_segment = located.by_segment()
         # What the same slide has just made has no directory yet, and the directories of a layout before a change of
         # the key are of another one: both are read whole.
         used = {segment.id for segment in stored}
-        picks |= {s.id: (np.array([s.start]), np.array([s.stop])) for s in segments if s.id not in used}
-        return [segment for segment in segments if segment.id in picks], picks
+        ranges_by_segment |= {s.id: (np.array([s.start]), np.array([s.stop])) for s in segments if s.id not in used}
+        return [segment for segment in segments if segment.id in ranges_by_segment], ranges_by_segment
 
     return prune
 

@@ -1,4 +1,4 @@
-"""What a view's statement has been understood as: its parts, what they must have in common, and the SQL that is run."""
+"""The plan of a view: the parts that its statement reads, the columns that join them, and the SQL that is run."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ Prune = Callable[[Sequence[Segment]], tuple[Sequence[Segment], SegmentRanges] | 
 
 @dataclass(frozen=True)
 class PlanPart:
-    """One place of a statement that reads a stream or a table.
+    """One reference of a statement to a stream or a table.
 
     Args:
-        number: Its place in the statement.
+        number: Its position in the statement.
         reference: As parsed.
         name: Of the stream or table, as declared.
         definition: Of the stream; None for a table.
         columns: Its columns.
-        relation: What DuckDB will know it by.
+        relation: Its name in DuckDB.
     """
 
     number: int
@@ -38,7 +38,7 @@ class PlanPart:
 
     @property
     def alias(self) -> str:
-        """What the statement calls it."""
+        """Its name in the statement."""
         return self.reference.alias
 
     @property
@@ -48,22 +48,22 @@ class PlanPart:
 
     @property
     def life(self) -> int | None:
-        """The longest that a row of it counts; None: for ever."""
-        kept = None if self.definition is None else self.definition.longest_life
-        lives = [life for life in (kept, self.window) if life is not None]
+        """The longest time for which a row of it counts; None: for ever."""
+        lifetime = None if self.definition is None else self.definition.longest_life
+        lives = [life for life in (lifetime, self.window) if life is not None]
         return min(lives) if lives else None
 
 
 @dataclass(frozen=True)
 class JoinLink:
-    """Two columns that a branch wants to be equal."""
+    """Two columns that a branch requires to be equal."""
 
     left: int
     left_column: str
     right: int
     right_column: str
 
-    def seen_from(self, number: int) -> "JoinLink":
+    def from_part(self, number: int) -> "JoinLink":
         """The same with the part `number` on the left."""
         if self.left == number:
             return self
@@ -79,7 +79,7 @@ class PlanBranch:
 
     @cached_property
     def streams(self) -> tuple[PlanPart, ...]:
-        """Those that bring new rows."""
+        """The parts that are streams, which bring new rows."""
         return tuple(part for part in self.parts if part.definition is not None)
 
 
@@ -95,7 +95,7 @@ class ViewPlan:
         distinct: Whether duplicates are eliminated.
         sql: What is run: for each result `begins` and `ends`, then its columns. The statement itself if recomputed.
         prefix: Begins the names of hidden columns.
-        taken: Name, part and column of each column of the result, if it is nothing but columns of streams that
+        result_columns: Name, part and column of each column of the result, if it is nothing but columns of streams that
             equalities of columns join; none otherwise.
     """
 
@@ -106,7 +106,7 @@ class ViewPlan:
     distinct: bool
     sql: str
     prefix: str
-    taken: tuple[tuple[str, int, str], ...] = ()
+    result_columns: tuple[tuple[str, int, str], ...] = ()
 
     @property
     def recompute(self) -> bool:
@@ -115,10 +115,10 @@ class ViewPlan:
 
     @property
     def streams(self) -> tuple[PlanPart, ...]:
-        """The places that read streams."""
+        """The parts that are streams."""
         return tuple(part for part in self.parts if part.definition is not None)
 
-    def hidden(self, part: PlanPart) -> tuple[str, str]:
+    def time_columns(self, part: PlanPart) -> tuple[str, str]:
         """Names of the columns with the beginning and the end of a part's rows."""
         return f"{self.prefix}t{part.number}", f"{self.prefix}e{part.number}"
 
@@ -129,7 +129,7 @@ class ViewPlan:
 
     @property
     def ends(self) -> str:
-        """The column with its end."""
+        """The column with the end of a result."""
         return f"{self.prefix}e"
 
 

@@ -1,11 +1,8 @@
-"""From a view's statement to a plan: its update pattern, its branches, and what each of them joins.
+"""From a view's statement to a plan: its update pattern, its branches, what each of them joins, and its SQL.
 
-What cannot be a view is refused here, with the reason.
-
-The text of a view that is run: the user's own, with relations of ours and each result's life before its columns.
-
-Names of relations are replaced where they stand, two columns (when a result begins and ends) are put before each select
-list, and DuckDB's parser confirms that nothing else has changed.
+A statement that cannot be a view is refused here, with the reason. The SQL is the user's own text: names of relations
+are replaced, two columns (when a result begins and ends) are put before each select list, and DuckDB's parser confirms
+that nothing else has changed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,14 +28,14 @@ from windrow.queries.views.update_patterns import Label, Pattern
 
 
 def edit_statement(name: str, plan: ViewPlan) -> str:
-    """The statement with relations of our own, and each result's life before its columns."""
+    """The statement with relations of our own, and two columns with the beginning and end of each result."""
     statement = plan.statement
     edits = [*_relation_edits(plan), *_select_edits(name, plan), *_union_edits(statement)]
-    data, done, pieces = statement.sql.encode(), 0, []
+    data, copied, pieces = statement.sql.encode(), 0, []
     for start, stop, text in sorted(edits, key=lambda edit: (edit[0], edit[1])):
-        pieces += [data[done:start], text.encode()]
-        done = stop
-    return b"".join([*pieces, data[done:]]).decode().rstrip().rstrip(";")
+        pieces += [data[copied:start], text.encode()]
+        copied = stop
+    return b"".join([*pieces, data[copied:]]).decode().rstrip().rstrip(";")
 
 
 def _relation_edits(plan: ViewPlan) -> Iterator[tuple[int, int, str]]:
@@ -47,56 +44,62 @@ def _relation_edits(plan: ViewPlan) -> Iterator[tuple[int, int, str]]:
     for part, node in zip(plan.parts, nodes, strict=True):
         if part.reference.span is None:
             raise ViewError(f"{part.name!r} was not found in the statement; write it plainly after FROM or JOIN")
-        start, stop = (len(statement.text[:at].encode()) for at in part.reference.span)
+        start, stop = (len(statement.text[:offset].encode()) for offset in part.reference.span)
         written = statement.sql.encode()[start:stop].decode()
-        behind = written[len(node["table_name"]) :] if written.startswith(node["table_name"]) else ""
+        suffix = written[len(node["table_name"]) :] if written.startswith(node["table_name"]) else ""
         alias = "" if node["alias"] else f" AS {quote_name(part.alias)}"
-        yield start, stop, f"{quote_name(part.relation)}{behind}{alias}"
+        yield start, stop, f"{quote_name(part.relation)}{suffix}{alias}"
 
 
 def _select_edits(name: str, plan: ViewPlan) -> Iterator[tuple[int, int, str]]:
     tokens = plan.statement.source.tokens
-    places = [at for at, token in enumerate(tokens) if token.word == "select"]
-    if len(places) != len(plan.branches):
+    positions = [position for position, token in enumerate(tokens) if token.word == "select"]
+    if len(positions) != len(plan.branches):
         raise ViewError(f"view {name!r}: write each of its queries as SELECT … FROM …")
-    stops = [*places[1:], len(tokens)]
-    for branch, at, stop in zip(plan.branches, places, stops, strict=True):
-        after = tokens[at]
-        if tokens[at + 1].word in ("distinct", "all"):
-            yield tokens[at + 1].start, tokens[at + 1].stop, " "
-            after = tokens[at + 1]
-        both = [[f"{quote_name(p.alias)}.{quote_name(plan.hidden(p)[n])}" for p in branch.streams] for n in (0, 1)]
-        begins, ends = (f"{word}({', '.join(of)})" for word, of in zip(("greatest", "least"), both, strict=True))
+    stops = [*positions[1:], len(tokens)]
+    for branch, position, stop in zip(plan.branches, positions, stops, strict=True):
+        after = tokens[position]
+        if tokens[position + 1].word in ("distinct", "all"):
+            yield tokens[position + 1].start, tokens[position + 1].stop, " "
+            after = tokens[position + 1]
+        bounds = [
+            [f"{quote_name(p.alias)}.{quote_name(plan.time_columns(p)[n])}" for p in branch.streams] for n in (0, 1)
+        ]
+        begins, ends = (
+            f"{word}({', '.join(columns)})" for word, columns in zip(("greatest", "least"), bounds, strict=True)
+        )
         yield after.stop, after.stop, f" {begins} AS {quote_name(plan.begins)}, {ends} AS {quote_name(plan.ends)},"
-        yield from _star_edits(name, plan, branch, at, stop)
+        yield from _star_edits(name, plan, branch, position, stop)
 
 
 def _star_edits(name: str, plan: ViewPlan, branch: PlanBranch, first: int, stop: int) -> Iterator[tuple[int, int, str]]:
-    """A star stands for the columns that users know of."""
+    """Exclude our own columns from each star."""
     tokens = plan.statement.source.tokens
-    for at in range(first + 1, stop):
-        before = tokens[at - 1]
-        if tokens[at].text != "*" or not (before.word in ("select", "distinct", "all") or before.text in (",", ".")):
+    for position in range(first + 1, stop):
+        before = tokens[position - 1]
+        if tokens[position].text != "*" or not (
+            before.word in ("select", "distinct", "all") or before.text in (",", ".")
+        ):
             continue
-        own = branch.streams
+        parts = branch.streams
         if before.text == ".":
-            own = tuple(part for part in own if part.alias.lower() == tokens[at - 2].name.lower())
-        hidden = ", ".join(quote_name(column) for part in own for column in plan.hidden(part))
+            parts = tuple(part for part in parts if part.alias.lower() == tokens[position - 2].name.lower())
+        hidden = ", ".join(quote_name(column) for part in parts for column in plan.time_columns(part))
         if not hidden:
             continue
-        if at + 1 < len(tokens) and tokens[at + 1].word == "exclude":
-            if tokens[at + 2].text != "(":
+        if position + 1 < len(tokens) and tokens[position + 1].word == "exclude":
+            if tokens[position + 2].text != "(":
                 raise ViewError(f"view {name!r}: write EXCLUDE with parentheses, as in * EXCLUDE (column)")
-            yield tokens[at + 2].stop, tokens[at + 2].stop, f"{hidden}, "
+            yield tokens[position + 2].stop, tokens[position + 2].stop, f"{hidden}, "
         else:
-            yield tokens[at].stop, tokens[at].stop, f" EXCLUDE ({hidden})"
+            yield tokens[position].stop, tokens[position].stop, f" EXCLUDE ({hidden})"
 
 
 def _union_edits(statement: Statement) -> Iterator[tuple[int, int, str]]:
     tokens = statement.source.tokens
-    for at, token in enumerate(tokens):
+    for position, token in enumerate(tokens):
         if token.word == "union":
-            following = tokens[at + 1]
+            following = tokens[position + 1]
             if following.word == "distinct":
                 yield following.start, following.stop, "ALL"
             elif following.word != "all":
@@ -120,11 +123,11 @@ def confirm_edit(name: str, before: Sequence[Node], sql: str) -> None:
 
 def _plain_select_list(items: list[Any]) -> list[Any]:
     """A select list without places and without what its stars leave out."""
-    found = []
+    plain = []
     for item in without_locations(items):
         dropped = {"exclude_list", "qualified_exclude_list"} if item.get("class") == "STAR" else set()
-        found.append({key: value for key, value in item.items() if key not in dropped})
-    return found
+        plain.append({key: value for key, value in item.items() if key not in dropped})
+    return plain
 
 
 def make_plan(
@@ -144,28 +147,30 @@ def make_plan(
         retroactive: Tables whose changes reach back.
     """
     statement = parse(sql)
-    folded = {known.lower(): known for known in (*streams, *tables)}
-    for each in statement.references:
-        if each.schema.lower() == SYSTEM_SCHEMA:
-            raise ViewError(f"view {name!r}: windrow.{each.name} is of the catalog; a view reads streams and tables")
-    confine(statement, lambda each: not each.schema and each.name.lower() in folded)
+    folded = {name_there.lower(): name_there for name_there in (*streams, *tables)}
+    for reference in statement.references:
+        if reference.schema.lower() == SYSTEM_SCHEMA:
+            raise ViewError(
+                f"view {name!r}: windrow.{reference.name} is of the catalog; a view reads streams and tables"
+            )
+    confine(statement, lambda reference: not reference.schema and reference.name.lower() in folded)
     _check_statement(name, statement, streams, folded)
     parts = tuple(_find_parts(statement, streams, tables, folded))
     if not any(part.definition for part in parts):
         raise ViewError(f"view {name!r} reads no stream; ask the table itself, or store the answer with put_table")
-    found = update_patterns.label_query(statement.tree, _label_leaves(parts, retroactive))
+    label = update_patterns.label_query(statement.tree, _label_leaves(parts, retroactive))
     prefix = find_free_prefix(statement.sql.encode())
-    if found.pattern is Pattern.STRICT:
-        own = tuple(replace(part, relation=part.reference.relation) for part in parts)
-        return ViewPlan(statement, found, own, (), False, statement.sql.rstrip().rstrip(";"), prefix)
+    if label.pattern is Pattern.STRICT:
+        plain_parts = tuple(replace(part, relation=part.reference.relation) for part in parts)
+        return ViewPlan(statement, label, plain_parts, (), False, statement.sql.rstrip().rstrip(";"), prefix)
     selects = list(_union_selects(name, statement.tree))
     distinct = _is_distinct(name, statement.tree)
     branches = tuple(_find_branches(name, selects, parts))
-    draft = ViewPlan(statement, found, parts, branches, distinct, "", prefix)
+    draft = ViewPlan(statement, label, parts, branches, distinct, "", prefix)
     text = edit_statement(name, draft)
     confirm_edit(name, selects, text)
     taken = _map_result_columns(selects[0], branches[0]) if len(selects) == 1 and not distinct else ()
-    return ViewPlan(statement, found, parts, branches, distinct, text, prefix, taken)
+    return ViewPlan(statement, label, parts, branches, distinct, text, prefix, taken)
 
 
 def _check_statement(
@@ -178,9 +183,11 @@ def _check_statement(
         raise ViewError(f"view {name!r}: a view takes no parameters; write the values into its statement")
     if any(node.get("sample") is not None for node in nodes):
         raise ViewError(f"view {name!r}: a sample is another one each time; a view must depend on its rows alone")
-    fickle = next(filter(None, map(volatility.find_volatile_call, nodes)), None)
-    if fickle is not None:
-        raise ViewError(f"view {name!r}: {fickle} gives something else each time; a view must depend on its rows alone")
+    volatile = next(filter(None, map(volatility.find_volatile_call, nodes)), None)
+    if volatile is not None:
+        raise ViewError(
+            f"view {name!r}: {volatile} gives something else each time; a view must depend on its rows alone"
+        )
     if sequence_column.uses_sequence(statement):
         raise ViewError(f"view {name!r}: _seq is not kept in views; leave it and the macros that need it out")
     for reference in statement.references:
@@ -194,12 +201,12 @@ def _check_statement(
 
 
 def _check_range(name: str, definition: StreamDefinition, window: RangeWindow) -> None:
-    kept = definition.longest_life
+    lifetime = definition.longest_life
     if window.slide is not None:
         raise ViewError(f"view {name!r}: a view moves with its inputs; leave SLIDE out of {window}")
-    if kept is not None and window.length > kept:
+    if lifetime is not None and window.length > lifetime:
         raise ViewError(
-            f"view {name!r}: stream {definition.name!r} keeps rows for {times.format_duration(kept)}; "
+            f"view {name!r}: stream {definition.name!r} keeps rows for {times.format_duration(lifetime)}; "
             f"a window of {times.format_duration(window.length)} would not be complete"
         )
 
@@ -211,10 +218,10 @@ def _find_parts(
     folded: Mapping[str, str],
 ) -> Iterator[PlanPart]:
     for number, reference in enumerate(statement.references):
-        own = folded[reference.name.lower()]
-        definition = streams.get(own)
-        schema = tables[own] if definition is None else definition.schema
-        yield PlanPart(number, reference, own, definition, tuple(schema.names), f"_v{number}")
+        known_name = folded[reference.name.lower()]
+        definition = streams.get(known_name)
+        schema = tables[known_name] if definition is None else definition.schema
+        yield PlanPart(number, reference, known_name, definition, tuple(schema.names), f"_v{number}")
 
 
 def _label_leaves(parts: Sequence[PlanPart], retroactive: Sequence[str]) -> update_patterns.LabelLeaf:
@@ -240,10 +247,10 @@ def _union_selects(name: str, node: Node) -> Iterator[Node]:
         for child in node["children"]:
             yield from _union_selects(name, child)
         return
-    for each in parse_tree.walk(node):
-        if each.node.get("class") == "STAR" and each.node["columns"]:
+    for visit in parse_tree.walk(node):
+        if visit.node.get("class") == "STAR" and visit.node["columns"]:
             raise ViewError(f"view {name!r}: name the columns instead of COLUMNS(…)")
-        if each.node.get("type") == "SUBQUERY":
+        if visit.node.get("type") == "SUBQUERY":
             raise ViewError(f"view {name!r}: make the inner query a view of its own, and name that here")
     if any(modifier["type"] == "ORDER_MODIFIER" for modifier in node["modifiers"]):
         raise ViewError(f"view {name!r}: rows of a view have no order; put ORDER BY into the queries that ask it")
@@ -253,15 +260,15 @@ def _union_selects(name: str, node: Node) -> Iterator[Node]:
 def _is_distinct(name: str, tree: Node) -> bool:
     """Whether duplicates are eliminated, which only the outermost step may do."""
 
-    def own(node: Node) -> bool:
+    def eliminates(node: Node) -> bool:
         if any(modifier["type"] == "DISTINCT_MODIFIER" for modifier in node["modifiers"]):
             return True
         return node["type"] == "SET_OPERATION_NODE" and not node["setop_all"]
 
     def inner(node: Node) -> bool:
-        return any(own(child) or inner(child) for child in node.get("children", ()))
+        return any(eliminates(child) or inner(child) for child in node.get("children", ()))
 
-    outermost = own(tree)
+    outermost = eliminates(tree)
     if any(modifier["type"] == "ORDER_MODIFIER" for modifier in tree["modifiers"]):
         raise ViewError(f"view {name!r}: rows of a view have no order; put ORDER BY into the queries that ask it")
     if not outermost and inner(tree):
@@ -270,22 +277,22 @@ def _is_distinct(name: str, tree: Node) -> bool:
 
 
 def _find_branches(name: str, selects: Sequence[Node], parts: Sequence[PlanPart]) -> Iterator[PlanBranch]:
-    left = list(parts)
+    remaining = list(parts)
     for select in selects:
-        own = []
+        branch_parts = []
         for _ in list_base_tables(select["from_table"]):
-            own.append(left.pop(0))
-        if not any(part.definition for part in own):
+            branch_parts.append(remaining.pop(0))
+        if not any(part.definition for part in branch_parts):
             raise ViewError(f"view {name!r}: a SELECT of it reads no stream; its rows would never come")
-        yield PlanBranch(tuple(own), tuple(_find_links(select, own)))
+        yield PlanBranch(tuple(branch_parts), tuple(_find_links(select, branch_parts)))
 
 
 def _find_links(select: Node, parts: Sequence[PlanPart]) -> Iterator[JoinLink]:
     """Equalities of columns that every result fulfils."""
     for condition in (*_inner_conditions(select["from_table"]), select["where_clause"]):
-        for each in _split_conjuncts(condition):
-            if each.get("class") == "COMPARISON" and each["type"] == "COMPARE_EQUAL":
-                left, right = _resolve_column(each["left"], parts), _resolve_column(each["right"], parts)
+        for term in _split_conjuncts(condition):
+            if term.get("class") == "COMPARISON" and term["type"] == "COMPARE_EQUAL":
+                left, right = _resolve_column(term["left"], parts), _resolve_column(term["right"], parts)
                 if left and right and left[0].number != right[0].number:
                     yield JoinLink(left[0].number, left[1], right[0].number, right[1])
     yield from _find_using(select["from_table"], parts)
@@ -313,47 +320,51 @@ def _find_using(node: Node, parts: Sequence[PlanPart]) -> Iterator[JoinLink]:
             [
                 (p, c)
                 for p in parts
-                if p.reference.relation.lower() in own
+                if p.reference.relation.lower() in names
                 for c in p.columns
                 if c.lower() == column.lower()
             ]
-            for own in relations
+            for names in relations
         ]
         # What a USING further down has made one counts as one, and the first stands for all of it.
-        made = [1 + _count_using(node[side], column) for side in ("left", "right")]
-        one_each = [len(side) for side in sides] == made
-        if one_each and sides[0][0][0].number != sides[1][0][0].number:
-            (left, one), (right, other) = sides[0][0], sides[1][0]
-            yield JoinLink(left.number, one, right.number, other)
+        expected = [1 + _count_using(node[side], column) for side in ("left", "right")]
+        unambiguous = [len(side) for side in sides] == expected
+        if unambiguous and sides[0][0][0].number != sides[1][0][0].number:
+            (left, left_column), (right, right_column) = sides[0][0], sides[1][0]
+            yield JoinLink(left.number, left_column, right.number, right_column)
 
 
 def _count_using(node: Node, column: str) -> int:
     """How many plain inner joins of a tree have a column in USING."""
     inner = (join for join in _list_joins(node) if join["join_type"] == "INNER" and join["ref_type"] == "REGULAR")
-    return sum(column.lower() in (each.lower() for each in join["using_columns"]) for join in inner)
+    return sum(column.lower() in (name.lower() for name in join["using_columns"]) for join in inner)
 
 
 def _map_result_columns(select: Node, branch: PlanBranch) -> tuple[tuple[str, int, str], ...]:
-    """What each column of a result is, if all are columns of streams that only equalities join; else nothing."""
-    own, joins = branch.streams, list(_list_joins(select["from_table"]))
+    """The source of each result column, if all are columns of streams that only equalities join; else nothing."""
+    streams, joins = branch.streams, list(_list_joins(select["from_table"]))
     plain = all(join["join_type"] == "INNER" and join["ref_type"] in ("REGULAR", "CROSS") for join in joins)
-    if not joins or not plain or len(own) != len(branch.parts):
+    if not joins or not plain or len(streams) != len(branch.parts):
         return ()
     shared = [column for join in joins for column in join["using_columns"]]
-    asked = [*shared, *(each for join in joins for each in _split_conjuncts(join["condition"]))]
-    asked += _split_conjuncts(select["where_clause"])
-    beside = any(
-        select.get(each) for each in ("group_expressions", "group_sets", "having", "qualify", "sample", "modifiers")
+    conditions = [*shared, *(term for join in joins for term in _split_conjuncts(join["condition"]))]
+    conditions += _split_conjuncts(select["where_clause"])
+    has_other_clauses = any(
+        select.get(term) for term in ("group_expressions", "group_sets", "having", "qualify", "sample", "modifiers")
     )
-    sides = list_base_tables(select["from_table"])
-    if len(asked) != len(branch.links) or beside or any(side["sample"] or side["column_name_alias"] for side in sides):
+    tables = list_base_tables(select["from_table"])
+    if (
+        len(conditions) != len(branch.links)
+        or has_other_clauses
+        or any(table["sample"] or table["column_name_alias"] for table in tables)
+    ):
         return ()
     columns = []
     for item in select["select_list"]:
-        found = _resolve_column(item, own) or _merged_column(item, own, shared)
-        if found is None:
+        resolved = _resolve_column(item, streams) or _merged_column(item, streams, shared)
+        if resolved is None:
             return ()
-        columns.append((item["alias"] or found[1], found[0].number, found[1]))
+        columns.append((item["alias"] or resolved[1], resolved[0].number, resolved[1]))
     return tuple(columns)
 
 
@@ -366,10 +377,10 @@ def _list_joins(node: Node) -> Iterator[Node]:
 
 def _merged_column(node: Node, parts: Sequence[PlanPart], shared: Sequence[str]) -> tuple[PlanPart, str] | None:
     """The first part's own, of a column that USING has made one of several; its name alone would be of none else."""
-    names = [each.lower() for each in node.get("column_names", ())]
-    if node.get("class") != "COLUMN_REF" or len(names) != 1 or names[0] not in {each.lower() for each in shared}:
+    names = [name.lower() for name in node.get("column_names", ())]
+    if node.get("class") != "COLUMN_REF" or len(names) != 1 or names[0] not in {name.lower() for name in shared}:
         return None
-    return next((part, own) for part in parts for own in part.columns if own.lower() == names[0])
+    return next((part, column) for part in parts for column in part.columns if column.lower() == names[0])
 
 
 def _split_conjuncts(node: Node | None) -> Iterator[Node]:
@@ -386,12 +397,12 @@ def _resolve_column(node: Node, parts: Sequence[PlanPart]) -> tuple[PlanPart, st
     """The part and column that an expression is, if it is plainly one."""
     if node.get("class") != "COLUMN_REF" or len(node["column_names"]) > 2:
         return None
-    *alias, column = (each.lower() for each in node["column_names"])
-    found = [
-        (part, own)
+    *alias, column = (name.lower() for name in node["column_names"])
+    matches = [
+        (part, part_column)
         for part in parts
         if not alias or part.alias.lower() == alias[0]
-        for own in part.columns
-        if own.lower() == column
+        for part_column in part.columns
+        if part_column.lower() == column
     ]
-    return found[0] if len(found) == 1 else None
+    return matches[0] if len(matches) == 1 else None

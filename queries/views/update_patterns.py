@@ -1,7 +1,7 @@
 """Update patterns: how the rows of a plan leave it, which decides whether and how the plan can be kept on disk.
 
-The rules are those of the thesis's chapter 3 with its errors corrected: a join with one window is weak (not weakest), a
-union is weakest only if its inputs' rows live equally long, and rows with lifetimes of their own are weak at the leaf.
+The rules follow docs/references.md, [1], chapter 3, with its errors corrected: a join with one window is weak (not
+weakest), a union is weakest only if its inputs' rows live equally long, and rows with their own lifetimes are weak.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -37,16 +37,16 @@ MAINTENANCE_TEXT = {
     Pattern.WEAK: "doubly partitioned index: each row's end is known when it comes, but not the same for all",
     Pattern.STRICT: "recomputed at each slide: later rows decide when a row leaves",
 }
-"""What the class means for a result that is kept on disk."""
+"""How a result of each class is kept on disk."""
 
 
 @dataclass(frozen=True)
 class Label:
-    """A plan's class and where it comes from.
+    """A plan's class, and the operator that decides it.
 
     Args:
         pattern: The class.
-        why: The operator that decided it, in words.
+        why: That operator, in words.
         life: How long every row lives, where that is one number.
         static: A table: it has no windows, and joining with it leaves the other side's class as it is.
     """
@@ -72,10 +72,10 @@ def label_stream(definition: StreamDefinition, window: WindowSpec) -> Label:
     if isinstance(window, CountWindow):
         return Label(Pattern.STRICT, f"a count window over {name}: newer rows push the oldest out")
     length = window.length if isinstance(window, RangeWindow) else None
-    kept = definition.longest_life
+    lifetime = definition.longest_life
     if definition.expires is not None:
         return Label(Pattern.WEAK, f"rows of {name} have their own lifetimes")
-    lives = [life for life in (kept, length) if life is not None]
+    lives = [life for life in (lifetime, length) if life is not None]
     if not lives:
         return Label(Pattern.MONOTONIC, f"rows of {name} never expire")
     return Label(Pattern.WEAKEST, f"all rows of {name} live equally long", min(lives))
@@ -96,30 +96,30 @@ def label_query(tree: Node, leaf: LabelLeaf) -> Label:
 def describe_pattern(statement: Statement, snapshot: Snapshot) -> str:
     """The update pattern of any statement in words, and how a view of it would be kept; empty if it reads no stream."""
     streams = {name.lower(): name for name in snapshot.streams()}
-    windows = {each.relation.lower(): each for each in statement.references if not each.schema}
-    if not any(each.name.lower() in streams for each in windows.values()):
+    references = {each.relation.lower(): each for each in statement.references if not each.schema}
+    if not any(each.name.lower() in streams for each in references.values()):
         return ""
 
     def leaf(node: Node) -> Label:
-        reference = windows.get(node["qualified_name"]["path"][-1].lower())
+        reference = references.get(node["qualified_name"]["path"][-1].lower())
         if reference is None or reference.name.lower() not in streams:
             return STATIC_LABEL
         return label_stream(snapshot.view(streams[reference.name.lower()]).entry.definition, reference.window)
 
     try:
-        found = label_query(statement.tree, leaf)
+        label = label_query(statement.tree, leaf)
     except KeyError:  # a pivot is not one query but several, with nodes of its own
-        found = Label(Pattern.STRICT, "a pivot: a new row replaces the old value")
-    return f"{found}; kept as a view: {MAINTENANCE_TEXT[found.pattern]}"
+        label = Label(Pattern.STRICT, "a pivot: a new row replaces the old value")
+    return f"{label}; kept as a view: {MAINTENANCE_TEXT[label.pattern]}"
 
 
 @lru_cache(maxsize=1)
 def _read_aggregates() -> frozenset[str]:
     """DuckDB's aggregates and window functions."""
-    with duckdb.connect(":memory:") as known:
-        rows = known.execute("SELECT lower(function_name), function_type FROM duckdb_functions()").fetchall()
-    gathering = {name for name, kind in rows if kind == "aggregate"}
-    return frozenset(gathering - {name for name, kind in rows if kind in ("scalar", "macro")} | {"count_star"})
+    with duckdb.connect(":memory:") as connection:
+        rows = connection.execute("SELECT lower(function_name), function_type FROM duckdb_functions()").fetchall()
+    aggregates = {name for name, kind in rows if kind == "aggregate"}
+    return frozenset(aggregates - {name for name, kind in rows if kind in ("scalar", "macro")} | {"count_star"})
 
 
 _AGGREGATING_MACROS = {"prev", "next", "avgw", "maxw", "rangew"}
@@ -207,68 +207,68 @@ class _Labeller:
     def __init__(self, leaf: LabelLeaf) -> None:
         self._leaf = leaf
 
-    def query(self, node: Node, known: Mapping[str, Label]) -> Label:
+    def query(self, node: Node, labels: Mapping[str, Label]) -> Label:
         """A query, given what the names of WITH queries around it stand for."""
         for entry in (node.get("cte_map") or {}).get("map", ()):
-            inner = self.query(entry["value"]["query_node"], known)
-            known = {**known, entry["key"].lower(): inner}
+            inner = self.query(entry["value"]["query_node"], labels)
+            labels = {**labels, entry["key"].lower(): inner}
         if node["type"] == "SELECT_NODE":
-            found = self._select(node, known)
+            label = self._select(node, labels)
         elif node["type"] == "SET_OPERATION_NODE":
-            found = self._set(node, known)
+            label = self._set(node, labels)
         else:
             return Label(Pattern.STRICT, "a recursive query")
-        return self._modified(node, found)
+        return self._modified(node, label)
 
-    def _modified(self, node: Node, found: Label) -> Label:
+    def _modified(self, node: Node, label: Label) -> Label:
         for modifier in node["modifiers"]:
             if modifier["type"] in ("LIMIT_MODIFIER", "LIMIT_PERCENT_MODIFIER"):
                 return Label(Pattern.STRICT, "LIMIT: newer rows push others out")
             if modifier["type"] == "DISTINCT_MODIFIER":
                 if modifier["distinct_on_targets"]:
                     return Label(Pattern.STRICT, "DISTINCT ON: a later row can take a row's place")
-                found = label_distinct(found)
-        return found
+                label = label_distinct(label)
+        return label
 
-    def _set(self, node: Node, known: Mapping[str, Label]) -> Label:
-        parts = [self.query(child, known) for child in node["children"]]
+    def _set(self, node: Node, labels: Mapping[str, Label]) -> Label:
+        parts = [self.query(child, labels) for child in node["children"]]
         if node["setop_type"] not in ("UNION", "UNION_BY_NAME"):
             word = "negation" if node["setop_type"] == "EXCEPT" else "an intersection"
             return Label(Pattern.STRICT, f"{node['setop_type']}: {word}, which later rows can change")
         united = label_union(parts)
         return united if node["setop_all"] else label_distinct(united)
 
-    def _select(self, node: Node, known: Mapping[str, Label]) -> Label:
-        found = self._from(node["from_table"], known)
+    def _select(self, node: Node, labels: Mapping[str, Label]) -> Label:
+        label = self._from(node["from_table"], labels)
         inside = [
-            each
+            expression
             for name in ("select_list", "where_clause", "having", "qualify")
-            for each in list_expressions(node[name])
+            for expression in list_expressions(node[name])
         ]
-        for each in inside:
-            if each.get("class") == "SUBQUERY":
-                inner = self.query(each["subquery"]["node"], known)
+        for expression in inside:
+            if expression.get("class") == "SUBQUERY":
+                inner = self.query(expression["subquery"]["node"], labels)
                 if not inner.static or inner.pattern is Pattern.STRICT:
                     return Label(Pattern.STRICT, "a subquery over a stream: later rows can change its answer")
-        if found.static:
-            return found
+        if label.static:
+            return label
         if has_groups(node) or any(map(reads_several_rows, inside)):
             return Label(Pattern.STRICT, "an aggregate or window function: a new row replaces the old value")
         if node["qualify"] is not None or node["sample"] is not None:
             return Label(Pattern.STRICT, "QUALIFY or a sample: later rows can change what is in it")
-        return found
+        return label
 
-    def _from(self, node: Node, known: Mapping[str, Label]) -> Label:
+    def _from(self, node: Node, labels: Mapping[str, Label]) -> Label:
         kind = node["type"]
         if kind == "BASE_TABLE":
             path = node["qualified_name"]["path"]
-            if len(path) == 1 and path[0].lower() in known:
-                return known[path[0].lower()]
+            if len(path) == 1 and path[0].lower() in labels:
+                return labels[path[0].lower()]
             return self._leaf(node)
         if kind == "SUBQUERY":
-            return self.query(node["subquery"]["node"], known)
+            return self.query(node["subquery"]["node"], labels)
         if kind == "JOIN":
-            left, right = self._from(node["left"], known), self._from(node["right"], known)
+            left, right = self._from(node["left"], labels), self._from(node["right"], labels)
             return label_join(left, right, node["join_type"], node["ref_type"])
         if kind in ("EMPTY", "EXPRESSION_LIST", "TABLE_FUNCTION"):
             return STATIC_LABEL

@@ -267,7 +267,7 @@ def test_priorities_decide_who_is_answered_first(wh, monkeypatch):
         asked.extend(query.name for query in queries)
         return evaluation.answer_from_rows(store, snapshot, queries)
 
-    monkeypatch.setattr(evaluation, "answer", answer)
+    monkeypatch.setattr(evaluation, "answer_due", answer)
     packet_warehouse.append_and_slide(wh, 21)
     assert len(wh.run_due()) == 4
     assert asked == ["highest", "high", "middle", "low"]
@@ -284,7 +284,7 @@ def test_a_query_that_was_dropped_while_it_ran_delivers_nothing(wh, monkeypatch)
                 wh.add_query("q", COUNT.format(window=2, period=1))
             yield done
 
-    monkeypatch.setattr(evaluation, "answer", answer)
+    monkeypatch.setattr(evaluation, "answer_due", answer)
     packet_warehouse.append_and_slide(wh, 21)
     assert [run.query for run in wh.run_due()] == ["other"]
     assert wh.results("q").arrow().num_rows == 0

@@ -192,8 +192,8 @@ def test_stopping_ends_a_long_statement_and_leaves_its_run_due(path, monkeypatch
                 store, snapshot, type(entry)(**{f: getattr(entry, f) for f in entry.__struct_fields__} | {"sql": long})
             )
 
-        monkeypatch.setattr(evaluation, "answer", lambda *what: evaluation.answer_from_rows(*what[:3]))
-        monkeypatch.setattr(evaluation, "_rows", slow)
+        monkeypatch.setattr(evaluation, "answer_due", lambda *what: evaluation.answer_from_rows(*what[:3]))
+        monkeypatch.setattr(evaluation, "_read_rows", slow)
         child_processes.slide_numbered(wh, 2)
         server = PeriodicServer(wh._store, port=None, poll=0.01)
         thread = threading.Thread(target=server.run)
@@ -204,7 +204,7 @@ def test_stopping_ends_a_long_statement_and_leaves_its_run_due(path, monkeypatch
         assert not thread.is_alive()
         (long,) = wh.queries()
         assert (long.runs, long.failures, long.error, long.due) == (0, 0, None, True)
-        monkeypatch.setattr(evaluation, "_rows", real)
+        monkeypatch.setattr(evaluation, "_read_rows", real)
         assert [run.outcome for run in wh.run_due()] == ["delivered"]
 
 

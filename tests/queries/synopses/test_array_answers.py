@@ -107,10 +107,10 @@ def answered_directly(monkeypatch: pytest.MonkeyPatch, texts: list[str]) -> list
 
     def answer(window, planned, direct) -> pa.Table | None:
         found = real(window, planned, direct)
-        told[planned.asked.statement.text] = found is not None
+        told[planned.statement.statement.text] = found is not None
         return found
 
-    monkeypatch.setattr(array_answers, "answer", answer)
+    monkeypatch.setattr(array_answers, "answer_from_totals", answer)
     chance = random.Random(3)
     with scratch_folders.scratch_folder() as path:
         world = make_stream(windrow.open(path / "w", clock=lambda: CLOCK), 3, lifetime=6, expiring=False)

@@ -138,8 +138,8 @@ def test_answers_equal_plain_duckdb_whoever_tallied(seed: int, most: int, kind: 
     """Several appends a slot and slots an append, late and early rows, jumps, queries and slides between the two."""
     chance = random.Random(seed)
     with scratch_folders.scratch_folder() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tally, "MOST_NAMED", most)
-        patch.setattr(tally, "_MOST_SLOTS", chance.choice((2, 8, 8)))
+        patch.setattr(tally, "MAX_TALLIES_PER_NODE", most)
+        patch.setattr(tally, "_MAX_SLOTS", chance.choice((2, 8, 8)))
         world = world_at(folder / "w", seed)
         pending: list[tuple[Append, list[dict[str, object]]]] = []
         for turn in range(7):
@@ -187,7 +187,7 @@ def test_a_slide_names_what_appends_have_tallied_and_reads_no_row(path, monkeypa
 @pytest.mark.parametrize("most", [1, tally.MAX_TALLIES_PER_NODE])
 def test_late_rows_go_into_a_node_of_tallies_whose_tallies_go(path, monkeypatch, most):
     """Two appends for a slot, or more than a node may name; then a late one, and one that is ahead and comes twice."""
-    monkeypatch.setattr(tally, "MOST_NAMED", most)
+    monkeypatch.setattr(tally, "MAX_TALLIES_PER_NODE", most)
     world = world_at(path)
     register_query(world, "q", PLAIN[0], 4, kinds.BASIC)
     slide(world, 1, CLOCK)

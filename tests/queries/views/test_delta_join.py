@@ -134,16 +134,16 @@ def test_matched_rows_are_those_that_duckdb_joins(
         used.append(delta_join.can_join_natively(*given))
         return used[-1]
 
-    monkeypatch.setattr(slide_hook, "is_plain", noted)
+    monkeypatch.setattr(slide_hook, "can_join_natively", noted)
     ours = world(tmp_path / "ours", sql, options, count, restore=restore)
-    monkeypatch.setattr(slide_hook, "is_plain", lambda *_: False)
+    monkeypatch.setattr(slide_hook, "can_join_natively", lambda *_: False)
     theirs = world(tmp_path / "theirs", sql, options, count, restore=restore)
     assert told(ours) == told(theirs)
     seen = 0
     for slot in range(4, 10 if name in PLAIN else 8):
-        monkeypatch.setattr(slide_hook, "is_plain", noted)
+        monkeypatch.setattr(slide_hook, "can_join_natively", noted)
         step(ours, slot, count)
-        monkeypatch.setattr(slide_hook, "is_plain", lambda *_: False)
+        monkeypatch.setattr(slide_hook, "can_join_natively", lambda *_: False)
         step(theirs, slot, count)
         assert told(ours) == told(theirs)
         seen += len(told(ours))
@@ -156,7 +156,7 @@ def test_matched_rows_are_those_that_duckdb_joins(
 def test_combinations_that_do_not_fit_go_on_in_parts(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few pairs at a time, few rows of a stream together: a result is neither lost nor doubled where it is cut."""
     monkeypatch.setattr(delta_join, "BATCH_ROWS", 7)
-    monkeypatch.setattr(delta_join, "_MOST_HELD", 25)
+    monkeypatch.setattr(delta_join, "_MAX_HELD_ROWS", 25)
     wh, seen = world(tmp_path, MANY["four"], FIXED, 12), 0
     for slot in range(4, 8):
         step(wh, slot, 12)
@@ -221,7 +221,7 @@ def test_few_new_rows_find_their_partners_by_directory(
     for name in "ab":
         wh.append(name, batch(5, 1, 20_000, keys=4000))
         wh.slide(name, to=NOON + dt.timedelta(minutes=7))
-    monkeypatch.setattr(delta_join, "Stretch", Counted)
+    monkeypatch.setattr(delta_join, "PartRows", Counted)
     wh.append("a", batch(8, 2, 3, keys=4000))
     for name in "ab":
         wh.slide(name, to=NOON + dt.timedelta(minutes=10))
@@ -235,7 +235,7 @@ def test_what_is_not_plain_is_left_to_duckdb(tmp_path: Any, monkeypatch: pytest.
     found: list[bool] = []
     monkeypatch.setattr(
         slide_hook,
-        "is_plain",
+        "can_join_natively",
         lambda *given: found.append(delta_join.can_join_natively(*given)) or delta_join.can_join_natively(*given),
     )
     wh = world(tmp_path, sql, FIXED)
