@@ -83,7 +83,7 @@ class Stream:
         self.wh = windrow.open(path, clock=lambda: BASE + 1000 * DELTA)
         self.schema = pa.schema([("ts", pa.timestamp("us", "UTC")), ("slot", pa.int64())])
         self.wh.create_stream("s", self.schema, time="ts", slide="10 seconds", lifetime=f"{slots * 10} seconds")
-        self.base = self.wh._store and windrow.times.instant(when(BASE)) // DELTA
+        self.base = self.wh._store and windrow.times.parse_instant(when(BASE)) // DELTA
         self.number = self.base
         for _ in range(slots):
             self.slide()
