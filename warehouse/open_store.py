@@ -73,7 +73,7 @@ def open_store(
         files=files,
         reader=reader,
         columns=columns,
-        copies=ScanCache(columns),
+        scan_cache=ScanCache(columns),
         clock=clock or wall_clock,
         sleep=sleep,
         randomness=randomness or random.SystemRandom(),
