@@ -7,12 +7,11 @@ columns: a slide takes rows from one expiry column only, so the copies of the ot
 
 import os
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import pyarrow as pa
 
@@ -304,18 +303,79 @@ def _run(uncopied: Sequence[ReadTask], copied: Sequence[ReadTask], size: int) ->
         for task in (*uncopied, *copied):
             yield from task()
         return
-    with ThreadPoolExecutor(_THREADS - 1, thread_name_prefix="windrow-scan") as pool:
-        ahead = deque((task, pool.submit(task)) for task in copied[: 2 * _THREADS])
-        try:
-            for number, between in enumerate(_spread(uncopied, len(copied)), 2 * _THREADS):
-                for task in between:
-                    yield from task()
-                task, future = ahead.popleft()
-                # The consumer makes a copy itself, if no thread has begun with it: it would only wait.
-                yield from task() if future.cancel() else future.result()
-                ahead.extend((task, pool.submit(task)) for task in copied[number : number + 1])
-        finally:
-            pool.shutdown(cancel_futures=True)
+    with _ReadAhead(copied) as reads:
+        for number, between in enumerate(_spread(uncopied, len(copied))):
+            for task in between:
+                yield from task()
+            yield from reads.result(number)
+
+
+class _ReadAhead:
+    """Tasks that are run in order by whoever is free: threads a few tasks ahead, or the consumer who needs the result.
+
+    A ThreadPoolExecutor does the same in fewer lines, but took about 5 % more time for a threaded scan.
+
+    Args:
+        tasks: In the order in which their results are wanted.
+    """
+
+    def __init__(self, tasks: Sequence[ReadTask]) -> None:
+        self._tasks = tasks
+        self._results: dict[int, Batches | BaseException] = {}
+        self._next = 0
+        """The first task that nobody has begun."""
+        self._taken = 0
+        """Results that the consumer has asked for."""
+        self._changed = threading.Condition()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"windrow-scan-{number}", daemon=True)
+            for number in range(min(_THREADS, len(tasks)) - 1)
+        ]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._next = len(self._tasks)
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def result(self, number: int) -> Batches:
+        """The result of a task; each is asked for once, in order."""
+        with self._changed:
+            is_unbegun = self._next == number
+            if is_unbegun:
+                self._next += 1
+            while not is_unbegun and number not in self._results:
+                self._changed.wait()
+            result = self._results.pop(number, None)
+            self._taken = number + 1
+            self._changed.notify_all()
+        if isinstance(result, BaseException):
+            raise result
+        return self._tasks[number]() if result is None else result
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while self._next < len(self._tasks) and self._next - self._taken >= 2 * _THREADS:
+                    self._changed.wait()
+                number = self._next
+                if number >= len(self._tasks):
+                    return
+                self._next += 1
+            result: Batches | BaseException
+            try:
+                result = self._tasks[number]()
+            except BaseException as error:  # noqa: BLE001 - raised again where the result is wanted
+                result = error
+            with self._changed:
+                self._results[number] = result
+                self._changed.notify_all()
 
 
 def _spread(tasks: Sequence[ReadTask], parts: int) -> Iterator[Sequence[ReadTask]]:
