@@ -1,6 +1,6 @@
-"""What a user asks for when registering a periodic query, read out of its text and checked against its streams.
+"""The definition of a periodic query: its options, streams, windows and periods, checked when it is registered.
 
-The statement stays as it was written; only what paces it (streams, windows, periods) is taken out of it.
+The statement itself stays as it was written.
 """
 
 from collections.abc import Mapping, Sequence
@@ -81,7 +81,7 @@ def _parse_sink(sink: str | None) -> tuple[str, str]:
     if not folder:
         return kind, ""
     path = Path(folder).expanduser().absolute()
-    nearest = next(each for each in (path, *path.parents) if each.exists())
+    nearest = next(ancestor for ancestor in (path, *path.parents) if ancestor.exists())
     if not nearest.is_dir():
         raise DefinitionError(f"sink={sink!r}: {nearest} is a file; name a folder, which is made if it is not there")
     return kind, str(path)
@@ -111,44 +111,44 @@ def read_statement(sql: str) -> Statement:
 
 def find_streams(statement: Statement, snapshot: Snapshot) -> list[tuple[Reference, StreamSnapshot]]:
     """The references to streams, with what the snapshot knows of each, in the order of the text."""
-    known = {name.lower(): name for name in snapshot.streams()}
+    streams = {name.lower(): name for name in snapshot.streams()}
     return [
-        (reference, snapshot.view(known[reference.name.lower()]))
+        (reference, snapshot.view(streams[reference.name.lower()]))
         for reference in statement.references
-        if not reference.schema and reference.name.lower() in known
+        if not reference.schema and reference.name.lower() in streams
     ]
 
 
 def find_paces(
-    statement: Statement, found: Sequence[tuple[Reference, StreamSnapshot]], period: int | None
+    statement: Statement, streams: Sequence[tuple[Reference, StreamSnapshot]], period: int | None
 ) -> tuple[Pace, ...]:
     """How each stream paces the query.
 
     Args:
         statement: As parsed.
-        found: Its references to streams.
+        streams: Its references to streams.
         period: In microseconds, for streams whose clause names none; None: those do not pace it.
 
     Raises:
         QueryError: nothing paces it, a period does not fit its stream, or `period` would be for none.
     """
-    if not found:
+    if not streams:
         raise QueryError("a periodic query runs when a stream slides, and this one reads no stream; name one in FROM")
     paces: dict[str, Pace] = {}
-    _check_period(statement, found, period)
-    for reference, view in found:
+    _check_period(statement, streams, period)
+    for reference, view in streams:
         window = reference.window.length if isinstance(reference.window, RangeWindow) else None
-        own = _clause_period(reference)
-        wanted = own if own is not None else period
+        clause_period = _clause_period(reference)
+        wanted = clause_period if clause_period is not None else period
         if wanted is None:
             continue
         slots = _slots(statement, reference, view, wanted)
-        known = paces.get(view.name)
-        if known is not None and known.period != slots:
+        earlier = paces.get(view.name)
+        if earlier is not None and earlier.period != slots:
             raise _locate_clause(
                 statement, reference, f"stream {view.name!r} has two periods in this query; give it one SLIDE"
             )
-        longest = window if known is None or known.window is None or window is None else max(known.window, window)
+        longest = window if earlier is None or earlier.window is None or window is None else max(earlier.window, window)
         paces[view.name] = Pace(stream=view.name, stream_id=view.entry.id, window=longest, period=slots)
     if not paces:
         raise QueryError(
@@ -158,15 +158,21 @@ def find_paces(
     return tuple(paces.values())
 
 
-def _check_period(statement: Statement, found: Sequence[tuple[Reference, StreamSnapshot]], period: int | None) -> None:
+def _check_period(
+    statement: Statement, streams: Sequence[tuple[Reference, StreamSnapshot]], period: int | None
+) -> None:
     """Refuse a period that would be passed over because every clause in the text has its own."""
-    named = [(reference, own) for reference, _ in found if (own := _clause_period(reference)) is not None]
-    if period is None or len(named) < len(found):
+    named = [
+        (reference, clause_period)
+        for reference, _ in streams
+        if (clause_period := _clause_period(reference)) is not None
+    ]
+    if period is None or len(named) < len(streams):
         return
-    for reference, own in named:
-        if own != period:
-            given, told = times.format_duration(period), times.format_duration(own).upper()
-            message = f"slide={given!r} is given, and the clause says SLIDE {told}; leave one of them out"
+    for reference, clause_period in named:
+        if clause_period != period:
+            given_text, clause_text = times.format_duration(period), times.format_duration(clause_period).upper()
+            message = f"slide={given_text!r} is given, and the clause says SLIDE {clause_text}; leave one of them out"
             raise _locate_clause(statement, reference, message)
 
 
@@ -211,7 +217,9 @@ def pack_params(params: Params) -> bytes:
     if not params:
         return b""
     named = isinstance(params, Mapping)
-    values = dict(params) if isinstance(params, Mapping) else {str(at): value for at, value in enumerate(params)}
+    values = (
+        dict(params) if isinstance(params, Mapping) else {str(position): value for position, value in enumerate(params)}
+    )
     # Arrow has no integers of more than 64 bits, SQL has.
     wide = [name for name, value in values.items() if _is_wide_integer(value)]
     try:

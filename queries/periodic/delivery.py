@@ -1,11 +1,8 @@
-"""Delivering runs exactly once: one commit holds a run's record, its rows and how far its query has come.
+"""Delivers runs exactly once: one commit holds a run's record, its rows and how far its query has come.
 
-Whoever commits first has delivered the run; the other finds in its own transaction that it came too late, and throws
-its rows away. A crash before the commit leaves nothing, one after it leaves at most a file to be put in its folder.
-
-What has come and what has gone between two answers: multiset differences, in the order of the answer they are from.
-
-Rows are compared as SQL's EXCEPT ALL does: nulls are equal to each other, and a row that is there twice counts twice.
+Whoever commits first has delivered the run; another process finds in its own transaction that it came too late and
+drops its rows. A crash before the commit leaves nothing, one after it at most a file that is not in its folder yet.
+Differences between two answers compare rows as SQL's EXCEPT ALL does: nulls are equal, and duplicates count.
 """
 
 from collections.abc import Sequence
@@ -33,15 +30,15 @@ def subtract_rows(store: Store, left: pa.Table, right: pa.Table | None) -> pa.Ta
     """The rows of `left` that are not in `right`, as often as they are there more often."""
     if right is None or not right.num_rows or not left.num_rows:
         return left
-    names = [f"c{at}" for at in range(left.num_columns)]
+    names = [f"c{position}" for position in range(left.num_columns)]
     cursor = instance.open_cursor(store)
     try:
         cursor.register("_left", left.rename_columns(names))
         cursor.register("_right", right.rename_columns(names))
-        found = cursor.sql(_difference_sql(names)).to_arrow_table()
+        positions = cursor.sql(_difference_sql(names)).to_arrow_table()
     finally:
         cursor.close()
-    return left.take(found.column(0))
+    return left.take(positions.column(0))
 
 
 def _difference_sql(names: list[str]) -> str:
@@ -65,12 +62,13 @@ def compute_delivered_rows(store: Store, output: str, now: pa.Table, before: pa.
 
 
 MAX_BACK_OFF = 3600 * times.SECOND
+"""The longest wait after a failed run; each failure doubles the wait."""
 _FIRST_BACK_OFF = times.SECOND
 
 
 @dataclass(frozen=True)
 class DueRun:
-    """A run that is to be made, and what its query looked like when that was decided."""
+    """A run that is to be made, with the state of its query when that was decided."""
 
     entry: QueryEntry
     state: QueryState
@@ -108,25 +106,31 @@ def deliver_runs(store: Store, done: Sequence[tuple[DueRun, RunAnswer]]) -> list
     if not done:
         return []
     clocks = store.catalog.read(lambda tables: _stream_clocks(tables, [due for due, _ in done]))
-    stale = [_staleness(clocks, due) for due, _ in done]
+    staleness = [_staleness(clocks, due) for due, _ in done]
     packed: list[_PackedRun] = []
-    stamps = _RunColumns()
+    run_columns = _RunColumns()
     with disk_errors("delivering results"):
         try:
-            for (due, answered), late in zip(done, stale, strict=True):
-                packed.append(_pack_run(store, stamps, due, answered, late))
+            for (due, answer), late in zip(done, staleness, strict=True):
+                packed.append(_pack_run(store, run_columns, due, answer, late))
         except BaseException:
-            _remove_unnamed(store, [file for each in packed for file in each.files])
+            _remove_unnamed(store, [file for packed_run in packed for file in packed_run.files])
             raise
-        files = [file for each in packed for file in each.files]
+        files = [file for packed_run in packed for file in packed_run.files]
         store.files.reach("query.committing")
         with store.publishing(files) as tables:
-            kept = [(each, run) for each in packed if (run := _commit_run(tables, store, each)) is not None]
-            result_store.cancel_removal(tables, _planned_files([(each.due.entry, run) for each, run in kept]))
+            committed = [
+                (packed_run, run)
+                for packed_run in packed
+                if (run := _commit_run(tables, store, packed_run)) is not None
+            ]
+            result_store.cancel_removal(
+                tables, _planned_files([(packed_run.due.entry, run) for packed_run, run in committed])
+            )
     store.files.reach("query.committed")
-    named = {file for each, _ in kept for file in each.files}
+    named = {file for packed_run, _ in committed for file in packed_run.files}
     _remove_unnamed(store, [file for file in files if file not in named])
-    return [(each.due.entry, run) for each, run in kept]
+    return [(packed_run.due.entry, run) for packed_run, run in committed]
 
 
 def _planned_files(runs: Sequence[tuple[QueryEntry, RunEntry]]) -> set[str]:
@@ -142,12 +146,12 @@ def _remove_unnamed(store: Store, files: Sequence[str]) -> None:
 
 def _stream_clocks(tables: Tables, runs: Sequence[DueRun]) -> dict[str, tuple[int, int]]:
     """Slide and Δ of each stream that paces a run."""
-    found = {}
+    clocks = {}
     for name, number in {(pace.stream, pace.stream_id) for due in runs for pace in due.entry.paces}:
         state, entry = tables.get("states", catalog_key(number)), tables.get("streams", name.encode())
         if state is not None and entry is not None and state.slide is not None:
-            found[name] = state.slide, entry.definition.slide
-    return found
+            clocks[name] = state.slide, entry.definition.slide
+    return clocks
 
 
 def _staleness(clocks: dict[str, tuple[int, int]], due: DueRun) -> int:
@@ -161,25 +165,25 @@ def _staleness(clocks: dict[str, tuple[int, int]], due: DueRun) -> int:
 
 
 class _RunColumns:
-    """Columns that say what rows are of; runs that are delivered together have most of them in common."""
+    """The columns before a query's own; runs that are delivered together have most of them in common."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int | bool | None, int], pa.Array] = {}
+        self._columns: dict[tuple[str, int | bool | None, int], pa.Array] = {}
 
     def put_before(self, rows: pa.Table, due: DueRun, run: RunEntry) -> pa.Table:
-        """The rows with what they are of before them."""
+        """The rows with the columns of their run before them."""
         values = (run.slide, *due.window, run.complete, run.staleness)
         lead = [self._column(field, value, rows.num_rows) for field, value in zip(RUN_COLUMNS, values, strict=True)]
         return pa.table([*lead, *rows.columns], schema=read_result_schema(due.entry))
 
     def _column(self, field: pa.Field, value: int | bool | None, count: int) -> pa.Array:
-        at = field.name, value, count
-        if at not in self._known:
-            self._known[at] = pa.repeat(pa.scalar(value, field.type), count)
-        return self._known[at]
+        key = field.name, value, count
+        if key not in self._columns:
+            self._columns[key] = pa.repeat(pa.scalar(value, field.type), count)
+        return self._columns[key]
 
 
-def _pack_run(store: Store, stamps: _RunColumns, due: DueRun, answered: RunAnswer, stale: int) -> _PackedRun:
+def _pack_run(store: Store, run_columns: _RunColumns, due: DueRun, answer: RunAnswer, staleness: int) -> _PackedRun:
     entry = due.entry
     run = RunEntry(
         query=entry.name,
@@ -189,18 +193,18 @@ def _pack_run(store: Store, stamps: _RunColumns, due: DueRun, answered: RunAnswe
         window_start=due.window[0],
         window_end=due.window[1],
         at=store.clock(),
-        seconds=answered.seconds,
-        staleness=stale,
+        seconds=answer.seconds,
+        staleness=staleness,
         complete=due.complete,
-        how=answered.how,
+        how=answer.how,
     )
     try:
-        if answered.rows is None:
-            raise answered.error or QueryError("the query gave no answer")
-        whole = result_store.conform_answer(entry, answered.rows)
+        if answer.rows is None:
+            raise answer.error or QueryError("the query gave no answer")
+        whole = result_store.conform_answer(entry, answer.rows)
         differs = entry.output != "whole"
         before = result_store.read_previous_answer(store, entry) if differs else None
-        rows = stamps.put_before(compute_delivered_rows(store, entry.output, whole, before), due, run)
+        rows = run_columns.put_before(compute_delivered_rows(store, entry.output, whole, before), due, run)
         return _store_rows(store, due, run, rows, whole if differs else None)
     except (WindrowError, pa.ArrowException) as error:
         return _PackedRun(due, replace(run, outcome="failed", error=str(error)))
@@ -210,43 +214,43 @@ def _store_rows(store: Store, due: DueRun, run: RunEntry, rows: pa.Table, whole:
     entry = due.entry
     raw: bytes | None = result_store.encode_result_rows(rows)
     run = replace(run, rows=rows.num_rows, bytes=len(raw or b""), file=_run_file(due))
-    kept = None if whole is None else result_store.encode_result_rows(whole)
+    whole_bytes = None if whole is None else result_store.encode_result_rows(whole)
     part = whole_part = None
     if raw is not None and len(raw) > result_store.INLINE_BYTES:
         raw, part = None, result_store.stage_part(store, entry, rows, run.slide, run.slide)
-    if whole is not None and kept is not None and len(kept) > result_store.INLINE_BYTES:
-        kept, whole_part = None, result_store.stage_part(store, entry, whole, run.slide, run.slide)
-    return _PackedRun(due, run, raw, part, kept, whole_part)
+    if whole is not None and whole_bytes is not None and len(whole_bytes) > result_store.INLINE_BYTES:
+        whole_bytes, whole_part = None, result_store.stage_part(store, entry, whole, run.slide, run.slide)
+    return _PackedRun(due, run, raw, part, whole_bytes, whole_part)
 
 
 def _run_file(due: DueRun) -> str:
     return "" if due.entry.sink == "table" else run_file_name(due.entry, due.slide, due.window[1])
 
 
-def _commit_run(tables: Tables, store: Store, each: _PackedRun) -> RunEntry | None:
-    """Put one run down, unless its query has gone or somebody else has delivered it."""
-    due, entry = each.due, each.due.entry
-    known: QueryEntry | None = tables.get("queries", entry.name.encode())
+def _commit_run(tables: Tables, store: Store, packed: _PackedRun) -> RunEntry | None:
+    """Record one run, unless its query was dropped or another process has delivered it."""
+    due, entry = packed.due, packed.due.entry
+    registered: QueryEntry | None = tables.get("queries", entry.name.encode())
     state: QueryState | None = tables.get("paced", catalog_key(entry.id))
-    if known is None or known.id != entry.id or state is None or state.reached != due.state.reached:
+    if registered is None or registered.id != entry.id or state is None or state.reached != due.state.reached:
         return None
-    at = catalog_key(entry.id, due.slide)
-    before: RunEntry | None = tables.get("runs", at)
-    run = replace(each.run, version=tables.version, attempts=1 if before is None else before.attempts + 1)
+    key = catalog_key(entry.id, due.slide)
+    before: RunEntry | None = tables.get("runs", key)
+    run = replace(packed.run, version=tables.version, attempts=1 if before is None else before.attempts + 1)
     if run.outcome == "failed":
         state = result_store.record_trouble(tables, entry, state, run)
         tables.put("paced", catalog_key(entry.id), _record_failure(store, state, run))
         return run
     if due.hold is not None and not release_slide(tables, due.hold, [entry.id]):
         return None
-    tables.put("runs", at, run)
-    state = _advance_state(store, state, each, run)
+    tables.put("runs", key, run)
+    state = _advance_state(store, state, packed, run)
     if before is not None:
         state = replace(state, troubles=state.troubles - 1)
-    if each.raw is not None:
-        tables.put_raw("results", result_store.encode_run_key(entry.id, run.slide), each.raw)
+    if packed.raw is not None:
+        tables.put_raw("results", result_store.encode_run_key(entry.id, run.slide), packed.raw)
     if entry.output != "whole":
-        state = _keep_whole_answer(tables, entry, state, each)
+        state = _keep_whole_answer(tables, entry, state, packed)
     state = result_store.trim_runs(tables, entry, state, due.window[1], query_folder(entry))
     tables.put("paced", catalog_key(entry.id), state)
     return run
@@ -259,10 +263,12 @@ def _record_failure(store: Store, state: QueryState, run: RunEntry) -> QueryStat
     )
 
 
-def _advance_state(store: Store, state: QueryState, each: _PackedRun, run: RunEntry) -> QueryState:
-    due = each.due
-    over = 0 if due.entry.missed == "every" else count_missed_periods(due.entry.paces, state.reached, due.slides)
-    size = 0 if each.raw is None else len(each.raw)
+def _advance_state(store: Store, state: QueryState, packed: _PackedRun, run: RunEntry) -> QueryState:
+    due = packed.due
+    missed_periods = (
+        0 if due.entry.missed == "every" else count_missed_periods(due.entry.paces, state.reached, due.slides)
+    )
+    size = 0 if packed.raw is None else len(packed.raw)
     return replace(
         state,
         reached=due.slides,
@@ -270,26 +276,26 @@ def _advance_state(store: Store, state: QueryState, each: _PackedRun, run: RunEn
         delivered=run.slide,
         delivered_at=store.clock(),
         runs=state.runs + 1,
-        missed=state.missed + over,
+        missed=state.missed + missed_periods,
         waiting=max(0, state.waiting - (due.hold is not None)),
         unplaced=(*state.unplaced, run.slide) if run.file else state.unplaced,
         failures=0,
         error=None,
         retry_at=None,
         seconds=run.seconds,
-        parts=state.parts if each.part is None else (*state.parts, each.part),
-        tail_runs=state.tail_runs + (each.raw is not None),
+        parts=state.parts if packed.part is None else (*state.parts, packed.part),
+        tail_runs=state.tail_runs + (packed.raw is not None),
         tail_bytes=state.tail_bytes + size,
         stored_runs=state.stored_runs + 1,
     )
 
 
-def _keep_whole_answer(tables: Tables, entry: QueryEntry, state: QueryState, each: _PackedRun) -> QueryState:
+def _keep_whole_answer(tables: Tables, entry: QueryEntry, state: QueryState, packed: _PackedRun) -> QueryState:
     """Keep the whole answer that the next run's difference is taken from."""
     if state.previous is not None:
         result_store.retire_files(tables, [state.previous.file])
-    if each.whole is None:
+    if packed.whole is None:
         tables.delete("results", result_store.encode_whole_key(entry.id))
     else:
-        tables.put_raw("results", result_store.encode_whole_key(entry.id), each.whole)
-    return replace(state, previous=each.whole_part)
+        tables.put_raw("results", result_store.encode_whole_key(entry.id), packed.whole)
+    return replace(state, previous=packed.whole_part)

@@ -39,23 +39,23 @@ def count_late_slides(pace: Pace, before: Mapping[str, int], slides: Mapping[str
 
 
 def read_committed_slides(
-    tables: Tables, entry: QueryEntry, known: dict[int, int | None] | None = None
+    tables: Tables, entry: QueryEntry, cached: dict[int, int | None] | None = None
 ) -> SlideNumbers:
-    """Where the query's streams stand in a transaction; `known` is what was already looked up in it."""
-    looked = {} if known is None else known
-    found: SlideNumbers = {}
+    """Where the query's streams stand in a transaction; `cached` holds the slides that were already read in it."""
+    by_stream = {} if cached is None else cached
+    slides: SlideNumbers = {}
     for pace in entry.paces:
-        if pace.stream_id not in looked:
+        if pace.stream_id not in by_stream:
             state: StreamState | None = tables.get("states", catalog_key(pace.stream_id))
-            looked[pace.stream_id] = None if state is None else state.slide
-        slide = looked[pace.stream_id]
+            by_stream[pace.stream_id] = None if state is None else state.slide
+        slide = by_stream[pace.stream_id]
         if slide is not None:
-            found[pace.stream] = slide
-    return found
+            slides[pace.stream] = slide
+    return slides
 
 
 def read_snapshot_slides(snapshot: Snapshot, entry: QueryEntry) -> SlideNumbers:
     """Where the query's streams stand in a snapshot."""
-    held = set(snapshot.streams())
-    views = [snapshot.view(pace.stream) for pace in entry.paces if pace.stream in held]
+    streams = set(snapshot.streams())
+    views = [snapshot.view(pace.stream) for pace in entry.paces if pace.stream in streams]
     return {view.name: view.state.slide for view in views if view.state.slide is not None}

@@ -1,6 +1,6 @@
-"""From due queries to answers over one snapshot; a slow or broken query harms no other.
+"""Answers due queries over one snapshot: from synopses where these suffice, from the window's rows otherwise.
 
-`answer_due` is the seam: whatever can answer several queries together is asked there first, the snapshot answers the rest.
+Each query is answered exactly once, and a slow or broken query harms no other.
 """
 
 import os
@@ -25,9 +25,9 @@ from windrow.store import Store
 
 _guard = threading.Lock()
 _cursors: set[Any] = set()
-"""What is running in this process."""
+"""Cursors of periodic queries that are running in this process."""
 FROM_SNAPSHOT = "snapshot"
-"""`Answered.how` of what was computed from the window's rows."""
+"""`RunAnswer.how` of what was computed from the window's rows."""
 _WORKERS = min(4, os.cpu_count() or 1)
 
 
@@ -51,19 +51,19 @@ def answer_due(
 ) -> Iterator[RunAnswer]:
     """The answers of due queries, each exactly once, as they are ready; the first ones are the most urgent.
 
-    `policy` says which of them synopses answer together, and in which order (`scheduling.POLICIES`); `late`, by how
+    `policy` says which of them synopses answer together, and in which order (`scheduler.POLICIES`); `late`, by how
     many slides each is past its deadline.
     The snapshot may be of an older slide than the catalog's last one (a run that was missed, or a slide that came
     meanwhile): an answer must be of the snapshot's slide.
     """
-    rest = []
-    for answered in shared_evaluation.answer_from_synopses(store, snapshot, queries, policy, late):
-        if isinstance(answered, shared_evaluation.SharedAnswer):
-            yield RunAnswer(answered.query.name, answered.rows, None, answered.seconds, answered.how)
+    unanswered = []
+    for answer in shared_evaluation.answer_from_synopses(store, snapshot, queries, policy, late):
+        if isinstance(answer, shared_evaluation.SharedAnswer):
+            yield RunAnswer(answer.query.name, answer.rows, None, answer.seconds, answer.how)
         else:
-            rest.append(answered)
-    if rest:
-        yield from answer_from_rows(store, snapshot, rest)
+            unanswered.append(answer)
+    if unanswered:
+        yield from answer_from_rows(store, snapshot, unanswered)
 
 
 def answer_from_rows(store: Store, snapshot: Snapshot, queries: Sequence[QueryEntry]) -> Iterator[RunAnswer]:
@@ -72,12 +72,12 @@ def answer_from_rows(store: Store, snapshot: Snapshot, queries: Sequence[QueryEn
         yield answer_one(store, snapshot, queries[0])
         return
     with ThreadPoolExecutor(_WORKERS, thread_name_prefix="windrow-query") as pool:
-        waiting = [pool.submit(answer_one, store, snapshot, query) for query in queries]
+        futures = [pool.submit(answer_one, store, snapshot, query) for query in queries]
         try:
-            for done in as_completed(waiting):
-                yield done.result()
+            for finished in as_completed(futures):
+                yield finished.result()
         finally:
-            for future in waiting:
+            for future in futures:
                 future.cancel()
 
 

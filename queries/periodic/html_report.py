@@ -1,4 +1,4 @@
-"""A run as a page for people: what it is of, a chart, and its rows. One file, no script, nothing fetched from anywhere.
+"""A run as an HTML page: its window, a chart and its rows, in one file without scripts or external resources.
 
 Everything that comes from data or from a user's text is escaped; the chart is SVG with text that can be selected.
 """
@@ -43,11 +43,13 @@ def render_page(entry: QueryEntry, run: RunEntry, rows: pa.Table, history: pa.Ta
         rows: What it delivered, with the columns of the run before the query's own.
         history: The results table, for a line over earlier runs where an answer is a single row.
     """
-    own = narrow_integers(rows.select(read_own_schema(entry).names))
-    drawn = _render_chart(entry, own, history)
-    shown = own.slice(0, MAX_ROWS)
-    more = f"<p>{own.num_rows - MAX_ROWS} more rows are in the results table.</p>" if own.num_rows > MAX_ROWS else ""
-    chart = f"<h2>Chart</h2>\n{drawn}\n" if drawn else ""
+    answer = narrow_integers(rows.select(read_own_schema(entry).names))
+    chart_svg = _render_chart(entry, answer, history)
+    shown = answer.slice(0, MAX_ROWS)
+    more = (
+        f"<p>{answer.num_rows - MAX_ROWS} more rows are in the results table.</p>" if answer.num_rows > MAX_ROWS else ""
+    )
+    chart = f"<h2>Chart</h2>\n{chart_svg}\n" if chart_svg else ""
     return (
         "<!DOCTYPE html>\n"
         f'<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{_text(entry.name)}, slide {run.slide}</title>\n'
@@ -62,13 +64,13 @@ def _text(value: object) -> str:
 
 def _render_header(entry: QueryEntry, run: RunEntry) -> str:
     start = "the beginning" if run.window_start is None else times.format_time(run.window_start)
-    what = {"whole": "the whole answer", "inserts": "rows that have come", "deletes": "rows that have gone"}
+    output_text = {"whole": "the whole answer", "inserts": "rows that have come", "deletes": "rows that have gone"}
     late = f", {times.format_duration(run.staleness)} behind the stream" if run.staleness else ""
     warning = "" if run.complete else '<p class="warn">Not every source had reached the end of this window.</p>'
     streams = ", ".join(pace.stream for pace in entry.paces)
     return (
         f"<p>{_text(streams)} after {_text(start)} up to {_text(times.format_time(run.window_end))} "
-        f"(slide {run.slide}{late}), {run.rows} rows, {what[entry.output]}.</p>{warning}"
+        f"(slide {run.slide}{late}), {run.rows} rows, {output_text[entry.output]}.</p>{warning}"
     )
 
 
@@ -119,10 +121,10 @@ def _render_chart(entry: QueryEntry, rows: pa.Table, history: pa.Table) -> str:
         return _render_line(value, points)
     labels = [name for name in rows.schema.names if not _is_number(rows.schema.field(name).type)]
     first = rows.slice(0, MAX_BARS)
-    named = _values(first, labels[0]) if labels else list(range(1, first.num_rows + 1))
+    bar_labels = _values(first, labels[0]) if labels else list(range(1, first.num_rows + 1))
     bars = [
         (str(name), float(number))
-        for name, number in zip(named, first.column(value).to_pylist(), strict=True)
+        for name, number in zip(bar_labels, first.column(value).to_pylist(), strict=True)
         if _finite(number)
     ]
     return _render_bars(value, bars)
@@ -140,8 +142,8 @@ def _render_bars(name: str, bars: Sequence[tuple[str, float]]) -> str:
     zero = _LABEL - low * scale
     height = len(bars) * _BAR + 8
     parts = [f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{_text(name)}">']
-    for at, (label, value) in enumerate(bars):
-        y = at * _BAR + 4
+    for position, (label, value) in enumerate(bars):
+        y = position * _BAR + 4
         left, width = (zero, value * scale) if value >= 0 else (zero + value * scale, -value * scale)
         short = label if len(label) <= 28 else label[:27] + "…"
         parts.append(
@@ -158,20 +160,22 @@ def _render_line(name: str, points: Sequence[tuple[dt.datetime, float]]) -> str:
         return ""
     values = [value for _, value in points]
     low, high = min(values), max(values)
-    across = (_WIDTH - 2 * _PAD) / max(1, len(points) - 1)
-    up = (_HEIGHT - 2 * _PAD) / ((high - low) or 1.0)
-    places = [(_PAD + at * across, _HEIGHT - _PAD - (value - low) * up) for at, value in enumerate(values)]
-    drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    x_step = (_WIDTH - 2 * _PAD) / max(1, len(points) - 1)
+    y_scale = (_HEIGHT - 2 * _PAD) / ((high - low) or 1.0)
+    coordinates = [
+        (_PAD + position * x_step, _HEIGHT - _PAD - (value - low) * y_scale) for position, value in enumerate(values)
+    ]
+    polyline = " ".join(f"{x:.1f},{y:.1f}" for x, y in coordinates)
     dots = "".join(
         f'<circle class="bar" cx="{x:.1f}" cy="{y:.1f}" r="2.5">'
         f"<title>{_text(f'{when.isoformat()}: {value:g}')}</title></circle>"
-        for (x, y), (when, value) in zip(places, points, strict=True)
+        for (x, y), (when, value) in zip(coordinates, points, strict=True)
     )
     return (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{_text(name)}">\n'
         f'<text x="{_PAD}" y="16">{_text(name)}: {_text(_number(low))} to {_text(_number(high))}</text>\n'
         f'<line class="axis" x1="{_PAD}" x2="{_WIDTH - _PAD}" y1="{_HEIGHT - _PAD}" y2="{_HEIGHT - _PAD}"/>\n'
-        f'<polyline class="line" points="{drawn}"/>\n{dots}\n'
+        f'<polyline class="line" points="{polyline}"/>\n{dots}\n'
         f'<text x="{_PAD}" y="{_HEIGHT - 12}">{_text(points[0][0].isoformat())}</text>\n'
         f'<text x="{_WIDTH - _PAD}" y="{_HEIGHT - 12}" text-anchor="end">{_text(points[-1][0].isoformat())}</text>\n'
         "</svg>"

@@ -1,4 +1,4 @@
-"""What a serving process shows of itself: Prometheus metrics and a JSON status, on a port of this machine only."""
+"""What a serving process publishes: Prometheus metrics and a JSON status, on a port of this machine only."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from windrow.store import Store
 
 ADDRESS = "127.0.0.1"
 _ALLOWED_HOSTS = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
-"""Names under which this machine is asked by itself; others may be a web page that plays tricks with its address."""
+"""Host names of local requests; another name may come from a web page that rebinds its DNS name to this machine."""
 
 
 @dataclass
@@ -41,16 +41,16 @@ class ServerCounters:
 
 
 def _stream_metrics(tables: Tables) -> list[dict[str, Any]]:
-    found = []
+    streams = []
     for _, entry in tables.items("streams"):
         state = tables.get("states", catalog_key(entry.id))
         now = None if state.slide is None else entry.definition.model.slot_end(state.slide)
-        found.append({"stream": entry.definition.name, "slide": state.slide, "now": now})
-    return found
+        streams.append({"stream": entry.definition.name, "slide": state.slide, "now": now})
+    return streams
 
 
 def render_status(store: Store, counts: ServerCounters) -> dict[str, Any]:
-    """The status as JSON has it."""
+    """The status as JSON values."""
     streams = store.catalog.read(_stream_metrics)
     return {
         "warehouse": str(store.root),
@@ -70,8 +70,8 @@ def render_status(store: Store, counts: ServerCounters) -> dict[str, Any]:
 
 def _query_metrics(query: QueryStatus) -> dict[str, Any]:
     instants = ("created", "delivered_at", "retry_at")
-    told = asdict(query)
-    return told | {name: None if told[name] is None else times.format_time(told[name]) for name in instants}
+    fields = asdict(query)
+    return fields | {name: None if fields[name] is None else times.format_time(fields[name]) for name in instants}
 
 
 def render_metrics(store: Store, counts: ServerCounters) -> str:
@@ -80,11 +80,11 @@ def render_metrics(store: Store, counts: ServerCounters) -> str:
 
 
 def _metric_lines(store: Store, counts: ServerCounters) -> Iterator[str]:
-    known = list_queries(store)
+    queries = list_queries(store)
     streams = [stream for stream in store.catalog.read(_stream_metrics) if stream["slide"] is not None]
 
-    def each(attribute: Callable[[QueryStatus], float | None]) -> list[tuple[dict[str, str], float]]:
-        values = ((query.name, attribute(query)) for query in known)
+    def values_of(attribute: Callable[[QueryStatus], float | None]) -> list[tuple[dict[str, str], float]]:
+        values = ((query.name, attribute(query)) for query in queries)
         return [({"query": name}, value) for name, value in values if value is not None]
 
     yield from _metric("leader", "gauge", "Whether this process runs the queries.", [({}, int(counts.leading))])
@@ -96,16 +96,18 @@ def _metric_lines(store: Store, counts: ServerCounters) -> Iterator[str]:
     yield from _metric("run_seconds_total", "counter", "Time spent answering.", seconds)
     rows = [({"query": name}, value) for name, value in sorted(counts.rows.items())]
     yield from _metric("rows_total", "counter", "Rows delivered by this process.", rows)
-    yield from _metric("query_due", "gauge", "Whether a run is due.", each(lambda q: int(q.due)))
-    yield from _metric("query_waiting", "gauge", "Runs of earlier slides still to be made.", each(lambda q: q.waiting))
-    yield from _metric("query_failures", "gauge", "Failures in a row.", each(lambda q: q.failures))
-    yield from _metric("query_missed_total", "counter", "Periods without a run.", each(lambda q: q.missed_runs))
-    yield from _metric("query_slide", "gauge", "Slide of the last delivered run.", each(lambda q: q.slide))
+    yield from _metric("query_due", "gauge", "Whether a run is due.", values_of(lambda q: int(q.due)))
+    yield from _metric(
+        "query_waiting", "gauge", "Runs of earlier slides still to be made.", values_of(lambda q: q.waiting)
+    )
+    yield from _metric("query_failures", "gauge", "Failures in a row.", values_of(lambda q: q.failures))
+    yield from _metric("query_missed_total", "counter", "Periods without a run.", values_of(lambda q: q.missed_runs))
+    yield from _metric("query_slide", "gauge", "Slide of the last delivered run.", values_of(lambda q: q.slide))
     yield from _metric(
         "query_delivered_timestamp_seconds",
         "gauge",
         "When the last run was delivered.",
-        each(lambda q: None if q.delivered_at is None else q.delivered_at.timestamp()),
+        values_of(lambda q: None if q.delivered_at is None else q.delivered_at.timestamp()),
     )
     slides = [({"stream": stream["stream"]}, stream["slide"]) for stream in streams]
     yield from _metric("stream_slide", "gauge", "Slide that a stream has reached.", slides)
@@ -113,12 +115,12 @@ def _metric_lines(store: Store, counts: ServerCounters) -> Iterator[str]:
     yield from _metric("stream_clock_timestamp_seconds", "gauge", "A stream's clock.", clocks)
 
 
-def _metric(name: str, kind: str, told: str, values: Sequence[tuple[dict[str, str], float]]) -> Iterator[str]:
-    yield f"# HELP windrow_{name} {told}"
+def _metric(name: str, kind: str, help_text: str, values: Sequence[tuple[dict[str, str], float]]) -> Iterator[str]:
+    yield f"# HELP windrow_{name} {help_text}"
     yield f"# TYPE windrow_{name} {kind}"
     for labels, value in values:
-        inside = ",".join(f'{label}="{_escape(text)}"' for label, text in labels.items())
-        yield f"windrow_{name}{{{inside}}} {value:.17g}" if inside else f"windrow_{name} {value:.17g}"
+        label_text = ",".join(f'{label}="{_escape(text)}"' for label, text in labels.items())
+        yield f"windrow_{name}{{{label_text}}} {value:.17g}" if label_text else f"windrow_{name} {value:.17g}"
 
 
 def _escape(text: str) -> str:
@@ -126,7 +128,7 @@ def _escape(text: str) -> str:
 
 
 class MetricsServer:
-    """The port: answers GET /metrics, /status and /healthz.
+    """An HTTP server that answers GET /metrics, /status and /healthz.
 
     Args:
         store: The warehouse.
@@ -156,7 +158,7 @@ class MetricsServer:
                 self.wfile.write(content)
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Nothing: who asks for metrics is not worth a line every few seconds."""
+                """Log nothing: requests for metrics come every few seconds."""
 
         self._server = ThreadingHTTPServer((ADDRESS, port), Handler)
         self._server.daemon_threads = True
@@ -165,11 +167,11 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port on which it listens."""
         return int(self._server.server_address[1])
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -179,10 +181,10 @@ def _render_response(pages: dict[str, tuple[str, Callable[[], str]]], path: str,
     plain = "text/plain; charset=utf-8"
     if not _ALLOWED_HOSTS.fullmatch(host):
         return 403, plain, "ask as localhost\n"
-    found = pages.get(path.partition("?")[0])
-    if found is None:
+    page = pages.get(path.partition("?")[0])
+    if page is None:
         return 404, plain, f"there is {', '.join(pages)}\n"
     try:
-        return 200, found[0], found[1]()
-    except Exception as error:  # noqa: BLE001 - whoever watches must hear of it
+        return 200, page[0], page[1]()
+    except Exception as error:  # noqa: BLE001 - the client must see the error
         return 500, plain, f"{type(error).__name__}: {error}\n"

@@ -1,4 +1,4 @@
-"""How the standing queries would be answered: which go together, what they share and why, in words."""
+"""How the standing queries would be answered: which are computed together, what they share and why, in words."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -41,16 +41,16 @@ def _make_groups(
     view = snapshot.view(stream)
     queries = analyse_queries(store, snapshot, entries)
     kept = store.catalog.read(lambda tables: list(node_store.read_entries(tables, view.entry.id)))
-    found = group_queries(queries, share_synopses(queries, view.schema), kept)
-    grouped = {query.name for group in found for query in group.queries}
-    for group in found:
+    groups = group_queries(queries, share_synopses(queries, view.schema), kept)
+    grouped = {query.name for group in groups for query in group.queries}
+    for group in groups:
         names = tuple(query.name for query in group.queries)
         numbers = ", ".join(str(number) for number in group.synopses)
-        word = "synopsis" if len(group.synopses) == 1 else "synopses"
-        others = [q.name for o in found if o is not group and {*o.synopses} & {*group.synopses} for q in o.queries]
-        also = (f"SS1: kept once, also for {', '.join(others)}",) if others else ()
+        noun = "synopsis" if len(group.synopses) == 1 else "synopses"
+        sharing = [q.name for o in groups if o is not group and {*o.synopses} & {*group.synopses} for q in o.queries]
+        also_shared = (f"SS1: kept once, also for {', '.join(sharing)}",) if sharing else ()
         yield QueryPlanGroup(
-            names, f"{group.kind} {word} {numbers}", (*group.rules, *also) or ("it shares with no other query",)
+            names, f"{group.kind} {noun} {numbers}", (*group.rules, *also_shared) or ("it shares with no other query",)
         )
     for query in queries:
         if query.name not in grouped:

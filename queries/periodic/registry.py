@@ -1,4 +1,4 @@
-"""Registering, listing and dropping periodic queries; one is taken only after it was run once and gave an answer."""
+"""Registers, lists and drops periodic queries; a query is accepted only after it was run once and gave an answer."""
 
 import datetime as dt
 from dataclasses import dataclass
@@ -27,8 +27,7 @@ from windrow.queries.periodic.definition import (
     unpack_params,
 )
 from windrow.queries.periodic.due import SlideNumbers, is_due, read_committed_slides
-from windrow.queries.periodic.retained_slides import release_query
-from windrow.queries.periodic.retained_slides import set_retention as keep_watch
+from windrow.queries.periodic.retained_slides import release_query, set_retention
 from windrow.queries.periodic.sinks import latest_file_name, query_folder
 from windrow.queries.synopses.reconcile import reconcile_all
 from windrow.snapshot import Snapshot
@@ -37,7 +36,7 @@ from windrow.store import Store
 
 @dataclass(frozen=True)
 class QueryStatus:
-    """A periodic query and how it is doing."""
+    """A periodic query and the state of its runs."""
 
     name: str
     sql: str
@@ -90,32 +89,32 @@ def add_query(
     store.check_writable()
     check_name(name, "query")
     arguments.check_statement(sql, params)
-    wanted = check_options(sink, priority, missed, output, keep, timeout)
+    options = check_options(sink, priority, missed, output, keep, timeout)
     statement = read_statement(sql)
     if missed == "every" and any(reference.schema for reference in statement.references):
         raise QueryError("system tables are of the moment, and missed='every' is not; use missed='latest'")
     with Snapshot(store) as snapshot:
-        found = find_streams(statement, snapshot)
-        bound = unpack_params(pack_params(params))
-        with execution.answer_from_snapshot(store, sql, bound, timeout=wanted.timeout, snapshot=snapshot) as tried:
-            rows = tried.arrow()
-        paces = find_paces(statement, found, None if slide is None else times.parse_duration(slide, "slide"))
+        streams = find_streams(statement, snapshot)
+        values = unpack_params(pack_params(params))
+        with execution.answer_from_snapshot(store, sql, values, timeout=options.timeout, snapshot=snapshot) as answer:
+            rows = answer.arrow()
+        paces = find_paces(statement, streams, None if slide is None else times.parse_duration(slide, "slide"))
         entry = QueryEntry(
             id=0,
             name=name,
             sql=sql,
             params=pack_params(params),
             paces=paces,
-            reads=tuple(dict.fromkeys(view.name for _, view in found)),
+            reads=tuple(dict.fromkeys(view.name for _, view in streams)),
             schema_bytes=result_store.to_storable_schema(read_columns(rows.schema)).serialize().to_pybytes(),
-            sink=wanted.sink,
-            folder=wanted.folder,
-            priority=wanted.priority,
-            missed=wanted.missed,
-            output=wanted.output,
-            keep_runs=wanted.keep_runs,
-            keep_time=wanted.keep_time,
-            timeout=wanted.timeout,
+            sink=options.sink,
+            folder=options.folder,
+            priority=options.priority,
+            missed=options.missed,
+            output=options.output,
+            keep_runs=options.keep_runs,
+            keep_time=options.keep_time,
+            timeout=options.timeout,
             created=store.clock(),
             created_slides={},
         )
@@ -126,11 +125,11 @@ def add_query(
 
 
 def record_query(tables: Tables, entry: QueryEntry) -> None:
-    """Put a checked query down under a number of its own, as of the slides that its streams are at."""
-    other = find_name_clash(tables, entry.name)
-    if other is not None:
+    """Record a checked query under a number of its own, as of the current slides of its streams."""
+    clash = find_name_clash(tables, entry.name)
+    if clash is not None:
         raise DefinitionError(
-            f"{other!r} exists already (SQL does not tell capitals apart); drop it first or choose another name"
+            f"{clash!r} exists already (SQL does not tell capitals apart); drop it first or choose another name"
         )
     for pace in entry.paces:
         stream = tables.get("streams", pace.stream.encode())
@@ -138,22 +137,22 @@ def record_query(tables: Tables, entry: QueryEntry) -> None:
             raise QueryError(f"stream {pace.stream!r} was dropped meanwhile; the query was not added")
     number = tables.allocate("queries") + 1
     now = read_committed_slides(tables, entry)
-    known = replace(entry, id=number, created_slides=now)
-    tables.put("queries", entry.name.encode(), known)
+    recorded = replace(entry, id=number, created_slides=now)
+    tables.put("queries", entry.name.encode(), recorded)
     tables.put("paced", catalog_key(number), QueryState(reached=now, seen=now))
-    if known.missed != "latest":
-        keep_watch(tables, known, watched=True)
+    if recorded.missed != "latest":
+        set_retention(tables, recorded, watched=True)
 
 
 def find_query(tables: Tables, name: str) -> QueryEntry:
     """A query's record, or an error that names the queries there are."""
-    names = [at.decode() for at, _ in tables.raw_items("queries")]
-    known = next((each for each in names if each.lower() == name.lower()), None)
-    if known is None:
+    names = [key.decode() for key, _ in tables.raw_items("queries")]
+    match = next((existing for existing in names if existing.lower() == name.lower()), None)
+    if match is None:
         raise UnknownQueryError(
             f"there is no periodic query {name!r}; {'there are ' + ', '.join(names) if names else 'none was added yet'}"
         )
-    entry: QueryEntry = tables.get("queries", known.encode())
+    entry: QueryEntry = tables.get("queries", match.encode())
     return entry
 
 
@@ -164,13 +163,13 @@ def drop_query(store: Store, name: str) -> None:
         entry = find_query(tables, name)
         state: QueryState = tables.get("paced", catalog_key(entry.id))
         files = [part.file for part in (*state.parts, state.previous) if part is not None]
-        own = query_folder(entry)
-        files += [run.file for _, run in tables.items("runs", catalog_key(entry.id)) if run.file.startswith(own)]
+        folder = query_folder(entry)
+        files += [run.file for _, run in tables.items("runs", catalog_key(entry.id)) if run.file.startswith(folder)]
         if entry.sink == "html" and not entry.folder:
             files.append(latest_file_name(entry))
         result_store.retire_files(tables, files)
         release_query(tables, entry.id)
-        keep_watch(tables, entry, watched=False)
+        set_retention(tables, entry, watched=False)
         tables.delete("queries", entry.name.encode())
         tables.delete("paced", catalog_key(entry.id))
         tables.delete_prefix("runs", catalog_key(entry.id))
@@ -227,12 +226,12 @@ def _is_due_now(entry: QueryEntry, state: QueryState, now: SlideNumbers) -> bool
 
 def read_results(store: Store, name: str, slide: int | None = None) -> Answer:
     """What a query has delivered and still keeps, in the order of the slides."""
-    found = store.catalog.read(lambda tables: find_query(tables, name))
+    entry = store.catalog.read(lambda tables: find_query(tables, name))
     snapshot = Snapshot(store, ())
-    stored = store.catalog.read(lambda tables: result_store.read_stored_results(tables, found))
-    shown = stored if slide is None else result_store.replace_bounds(stored, slide)
-    reader = pa.RecordBatchReader.from_batches(shown.schema, shown.batches(store))
-    return Answer(reader, (), "snapshot", snapshot.close, lambda: dt.timedelta(0), f'FROM "{found.name}"')
+    all_results = store.catalog.read(lambda tables: result_store.read_stored_results(tables, entry))
+    results = all_results if slide is None else result_store.replace_bounds(all_results, slide)
+    reader = pa.RecordBatchReader.from_batches(results.schema, results.batches(store))
+    return Answer(reader, (), "snapshot", snapshot.close, lambda: dt.timedelta(0), f'FROM "{entry.name}"')
 
 
 def promote_statement(
@@ -246,5 +245,5 @@ def promote_statement(
 ) -> QueryStatus:
     """Make a periodic query of one that was asked once: the same text, with a period for the streams that have none."""
     text = answer if isinstance(answer, str) else answer.text
-    given = params if params is not None or isinstance(answer, str) else answer.params
-    return add_query(store, name, text, params=given, slide=slide, **delivery)  # type: ignore[arg-type]
+    values = params if params is not None or isinstance(answer, str) else answer.params
+    return add_query(store, name, text, params=values, slide=slide, **delivery)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""The rows of runs at rest: small ones in the catalog, beside the record of their run, large or many in Parquet parts.
+"""Stores the rows of runs: small ones in the catalog beside the record of their run, large or many in Parquet parts.
 
-A run's rows and its record are put down by one commit, so that a hundred small runs cost one write to the disk, and a
+A run's rows and its record are written by one commit, so that a hundred small runs cost one write to the disk, and a
 crash leaves a run whole or not at all. Parts are written as all files are: staged, synced, renamed, then named.
 """
 
@@ -36,6 +36,7 @@ TAIL_BYTES = 1 << 20
 MAX_TROUBLES = 200
 """Failed and missed runs of a query that stay on record."""
 _FEW_BYTES = 2 << 10
+"""Rows of up to this size are not compressed."""
 _MOST_DAYS = 106_000_000
 """Of an interval; a little less than what 64 bits hold in microseconds, so that its hours fit too."""
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
@@ -43,24 +44,24 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 def encode_result_rows(rows: pa.Table) -> bytes:
     """Rows as bytes; a few are not worth compressing."""
-    few = arrow_ipc.as_single_batch(rows) if rows.nbytes <= _FEW_BYTES else None
-    if few is not None:
-        return arrow_ipc.encode_batch(few)
+    batch = arrow_ipc.as_single_batch(rows) if rows.nbytes <= _FEW_BYTES else None
+    if batch is not None:
+        return arrow_ipc.encode_batch(batch)
     packed: bytes = arrow_ipc.encode_table(rows, _OPTIONS).to_pybytes()
     return packed
 
 
 def decode_result_rows(raw: bytes) -> pa.Table:
-    """Rows of bytes."""
+    """The rows that `encode_result_rows` was given."""
     return pa.ipc.open_stream(pa.py_buffer(raw)).read_all()
 
 
 def to_storable_schema(schema: pa.Schema) -> pa.Schema:
     """The columns as a results table keeps them; refuses what Parquet has no place for."""
-    kept = pa.schema(
+    storable = pa.schema(
         [field.with_type(pa.duration("us")) if pa.types.is_interval(field.type) else field for field in schema]
     )
-    for field in kept:
+    for field in storable:
         try:
             if field.type == UNSIGNED or field.metadata == BITS or contains_type(field.type, is_opaque):
                 raise NotImplementedError("DuckDB would read it as something else")
@@ -70,7 +71,7 @@ def to_storable_schema(schema: pa.Schema) -> pa.Schema:
                 f"column {field.name!r} has the type {type_name(field)}, which results cannot be kept in; "
                 "cast it to another"
             ) from None
-    return kept
+    return storable
 
 
 def conform_answer(entry: QueryEntry, rows: pa.Table) -> pa.Table:
@@ -125,12 +126,12 @@ def stage_part(store: Store, entry: QueryEntry, rows: pa.Table, first: int, last
 
 
 def encode_run_key(query: int, slide: int) -> bytes:
-    """Where a run's rows are in the catalog."""
+    """The catalog key of a run's rows."""
     return catalog_key(query) + b"r" + catalog_key(slide)
 
 
 def encode_whole_key(query: int) -> bytes:
-    """Where the last whole answer is, of a query that delivers differences."""
+    """The catalog key of the last whole answer, for a query that delivers differences."""
     return catalog_key(query) + b"w"
 
 
@@ -159,7 +160,9 @@ class StoredResults:
         pieces: list[tuple[int, int, Callable[[], Iterator[pa.RecordBatch]]]] = [
             (part.first, part.last, partial(_read, store, part, wanted)) for part in parts
         ]
-        pieces += [(at, at, partial(_decoded, raw)) for at, raw in self.tail if self.first <= at <= self.last]
+        pieces += [
+            (slide, slide, partial(_decoded, raw)) for slide, raw in self.tail if self.first <= slide <= self.last
+        ]
         pieces.sort(key=lambda piece: piece[:2])
         rows = (batch for *_, read in pieces for batch in read())
         if any(before[1] >= after[0] for before, after in pairwise(pieces)):
@@ -167,9 +170,9 @@ class StoredResults:
             whole = pa.Table.from_batches(list(rows), pa.schema([self.schema.field(name) for name in wanted]))
             rows = iter(whole.take(pc.sort_indices(whole, [("_slide", "ascending")])).to_batches())
         for batch in rows:
-            yield from self._seen(pa.Table.from_batches([batch]), names)
+            yield from self._filter_slides(pa.Table.from_batches([batch]), names)
 
-    def _seen(self, rows: pa.Table, names: list[str]) -> list[pa.RecordBatch]:
+    def _filter_slides(self, rows: pa.Table, names: list[str]) -> list[pa.RecordBatch]:
         slides = rows.column("_slide")
         inside = pc.and_(pc.greater_equal(slides, self.first), pc.less_equal(slides, self.last))
         shown: list[pa.RecordBatch] = rows.filter(inside).select(names).to_batches()
@@ -193,21 +196,21 @@ def _read(store: Store, part: ResultPart, columns: Sequence[str]) -> Iterator[pa
 def read_stored_results(tables: Tables, entry: QueryEntry, version: int | None = None) -> StoredResults:
     """A query's results in a transaction, with the runs that were delivered up to a commit."""
     state: QueryState = tables.get("paced", catalog_key(entry.id))
-    first = next((decode_last_int(at) for at, _ in tables.raw_items("runs", catalog_key(entry.id))), 0)
+    first = next((decode_last_int(key) for key, _ in tables.raw_items("runs", catalog_key(entry.id))), 0)
     last = state.delivered
     if last is not None and version is not None:
         run: RunEntry | None = tables.get("runs", catalog_key(entry.id, last))
         if run is None or run.version > version:
-            seen = [
+            visible = [
                 r.slide
                 for _, r in tables.items("runs", catalog_key(entry.id))
                 if _delivered_runs(r) and r.version <= version
             ]
-            last = max(seen, default=None)
+            last = max(visible, default=None)
     if last is None:
         return StoredResults(entry, (), (), 0, -1)
     tail = tuple(
-        (decode_last_int(at), bytes(raw)) for at, raw in tables.raw_items("results", catalog_key(entry.id) + b"r")
+        (decode_last_int(key), bytes(raw)) for key, raw in tables.raw_items("results", catalog_key(entry.id) + b"r")
     )
     return StoredResults(entry, state.parts, tail, first, last)
 
@@ -223,26 +226,28 @@ def _delivered_runs(run: RunEntry) -> bool:
 
 def read_run(store: Store, entry: QueryEntry, slide: int) -> pa.Table:
     """The rows of one delivered run."""
-    found = store.catalog.read(lambda tables: read_stored_results(tables, entry))
-    one = replace_bounds(found, slide)
-    return pa.Table.from_batches(list(one.batches(store)), one.schema)
+    results = store.catalog.read(lambda tables: read_stored_results(tables, entry))
+    run = replace_bounds(results, slide)
+    return pa.Table.from_batches(list(run.batches(store)), run.schema)
 
 
-def replace_bounds(found: StoredResults, slide: int) -> StoredResults:
+def replace_bounds(results: StoredResults, slide: int) -> StoredResults:
     """The same results, of one slide."""
-    return StoredResults(found.entry, found.parts, found.tail, slide, slide)
+    return StoredResults(results.entry, results.parts, results.tail, slide, slide)
 
 
 def read_last_runs(store: Store, entry: QueryEntry, count: int) -> pa.Table:
     """The rows of the last `count` runs."""
 
     def look(tables: Tables) -> StoredResults:
-        slides = [decode_last_int(at) for at, _ in tables.raw_items("runs", catalog_key(entry.id))]
-        found = read_stored_results(tables, entry)
-        return StoredResults(entry, found.parts, found.tail, max([found.first, *slides[-count:][:1]]), found.last)
+        slides = [decode_last_int(key) for key, _ in tables.raw_items("runs", catalog_key(entry.id))]
+        results = read_stored_results(tables, entry)
+        return StoredResults(
+            entry, results.parts, results.tail, max([results.first, *slides[-count:][:1]]), results.last
+        )
 
-    found = store.catalog.read(look)
-    return pa.Table.from_batches(list(found.batches(store)), found.schema)
+    results = store.catalog.read(look)
+    return pa.Table.from_batches(list(results.batches(store)), results.schema)
 
 
 def lock_folder(store: Store) -> Path:
@@ -273,13 +278,13 @@ def read_previous_answer(store: Store, entry: QueryEntry) -> pa.Table | None:
 
 
 def trim_runs(tables: Tables, entry: QueryEntry, state: QueryState, end: int | None, own_files: str) -> QueryState:
-    """Let the runs go that a query's retention no longer keeps; their files go when no reader needs them."""
+    """Remove the runs that a query's retention no longer keeps; their files go when no reader needs them."""
     if entry.keep_time is None and entry.keep_runs is not None and state.stored_runs <= entry.keep_runs:
         return state
-    gone: list[str] = []
-    tail_runs, tail_bytes, kept, troubles = state.tail_runs, state.tail_bytes, state.stored_runs, state.troubles
-    for at, run in tables.items("runs", catalog_key(entry.id)):
-        too_many = entry.keep_runs is not None and kept > entry.keep_runs
+    obsolete: list[str] = []
+    tail_runs, tail_bytes, run_count, troubles = state.tail_runs, state.tail_bytes, state.stored_runs, state.troubles
+    for key, run in tables.items("runs", catalog_key(entry.id)):
+        too_many = entry.keep_runs is not None and run_count > entry.keep_runs
         too_old = entry.keep_time is not None and end is not None and (run.window_end or end) <= end - entry.keep_time
         if not (too_many or too_old) or run.slide == state.delivered:
             break
@@ -288,26 +293,27 @@ def trim_runs(tables: Tables, entry: QueryEntry, state: QueryState, end: int | N
             tail_runs, tail_bytes = tail_runs - 1, tail_bytes - len(raw)
             tables.delete("results", encode_run_key(entry.id, run.slide))
         if run.file.startswith(own_files):
-            gone.append(run.file)
-        tables.delete("runs", at)
-        kept -= _delivered_runs(run)
+            obsolete.append(run.file)
+        tables.delete("runs", key)
+        run_count -= _delivered_runs(run)
         troubles -= not _delivered_runs(run)
-    first = next((decode_last_int(at) for at, _ in tables.raw_items("runs", catalog_key(entry.id))), 0)
+    first = next((decode_last_int(key) for key, _ in tables.raw_items("runs", catalog_key(entry.id))), 0)
     parts = tuple(part for part in state.parts if part.last >= first)
-    gone += [part.file for part in state.parts if part.last < first]
-    retire_files(tables, gone)
-    counts = {"tail_runs": tail_runs, "tail_bytes": tail_bytes, "stored_runs": kept, "troubles": troubles}
+    obsolete += [part.file for part in state.parts if part.last < first]
+    retire_files(tables, obsolete)
+    counts = {"tail_runs": tail_runs, "tail_bytes": tail_bytes, "stored_runs": run_count, "troubles": troubles}
     return replace(state, parts=parts, **counts)
 
 
 def record_trouble(tables: Tables, entry: QueryEntry, state: QueryState, run: RunEntry) -> QueryState:
     """Record a run that was not delivered; of those, only the newest are kept."""
-    at = catalog_key(entry.id, run.slide)
-    count = state.troubles + (tables.raw("runs", at) is None)
-    tables.put("runs", at, run)
+    key = catalog_key(entry.id, run.slide)
+    count = state.troubles + (tables.raw("runs", key) is None)
+    tables.put("runs", key, run)
     if count > MAX_TROUBLES:
         oldest = next(
-            (at for at, known in tables.items("runs", catalog_key(entry.id)) if not _delivered_runs(known)), None
+            (key for key, recorded in tables.items("runs", catalog_key(entry.id)) if not _delivered_runs(recorded)),
+            None,
         )
         if oldest is not None:
             tables.delete("runs", oldest)
@@ -316,7 +322,7 @@ def record_trouble(tables: Tables, entry: QueryEntry, state: QueryState, run: Ru
 
 
 def retire_files(tables: Tables, files: Sequence[str]) -> None:
-    """Files that no record names any more; readers may still be at them."""
+    """Hand files to reclaim that no record names any more; readers may still use them."""
     if files:
         record = ReclaimEntry(stream=0, files=tuple(files))
         tables.put("reclaim", catalog_key(tables.version, tables.allocate("reclaims")), record)
@@ -326,10 +332,10 @@ def cancel_removal(tables: Tables, files: Collection[str]) -> None:
     """Files that are to be removed but will be written anew: a query of the same name was there before."""
     if not files:
         return
-    for at, record in list(tables.items("reclaim")):
+    for key, record in list(tables.items("reclaim")):
         if not set(files).isdisjoint(record.files):
-            kept = tuple(file for file in record.files if file not in files)
-            tables.put("reclaim", at, replace(record, files=kept))
+            remaining = tuple(file for file in record.files if file not in files)
+            tables.put("reclaim", key, replace(record, files=remaining))
 
 
 def is_tail_full(state: QueryState) -> bool:
@@ -344,7 +350,7 @@ class _RolledRuns:
     entry: QueryEntry
     part: ResultPart
     raws: dict[bytes, int]
-    """Where their rows are in the catalog, and how many bytes each has."""
+    """The catalog keys of their rows, and how many bytes each has."""
 
 
 def roll_tails(store: Store, entries: Iterable[QueryEntry]) -> None:
@@ -358,31 +364,31 @@ def roll_tails(store: Store, entries: Iterable[QueryEntry]) -> None:
             rolled.append(_roll_one(store, entry))
     if not rolled:
         return
-    with store.publishing([each.part.file for each in rolled]) as tables:
-        unused = [each for each in rolled if not _name_part(tables, each)]
-    for each in unused:
-        store.files.unlink(store.root / each.part.file)
+    with store.publishing([runs.part.file for runs in rolled]) as tables:
+        unused = [runs for runs in rolled if not _name_part(tables, runs)]
+    for runs in unused:
+        store.files.unlink(store.root / runs.part.file)
     store.files.reach("query.rolled")
 
 
 def _roll_one(store: Store, entry: QueryEntry) -> _RolledRuns:
     prefix = catalog_key(entry.id) + b"r"
-    raws = store.catalog.read(lambda tables: {at: bytes(raw) for at, raw in tables.raw_items("results", prefix)})
+    raws = store.catalog.read(lambda tables: {key: bytes(raw) for key, raw in tables.raw_items("results", prefix)})
     rows = pa.concat_tables([decode_result_rows(raw) for raw in raws.values()])
-    slides = [decode_last_int(at) for at in raws]
+    slides = [decode_last_int(key) for key in raws]
     part = stage_part(store, entry, rows, min(slides), max(slides))
-    return _RolledRuns(entry, part, {at: len(raw) for at, raw in raws.items()})
+    return _RolledRuns(entry, part, {key: len(raw) for key, raw in raws.items()})
 
 
-def _name_part(tables: Tables, each: _RolledRuns) -> bool:
+def _name_part(tables: Tables, runs: _RolledRuns) -> bool:
     """Put a part in the place of the runs that it holds; false if one of them has gone meanwhile."""
-    entry, raws = each.entry, each.raws
-    known: QueryEntry | None = tables.get("queries", entry.name.encode())
-    now: QueryState | None = tables.get("paced", catalog_key(entry.id))
-    if known is None or now is None or any(tables.raw("results", at) is None for at in raws):
+    entry, raws = runs.entry, runs.raws
+    registered: QueryEntry | None = tables.get("queries", entry.name.encode())
+    state: QueryState | None = tables.get("paced", catalog_key(entry.id))
+    if registered is None or state is None or any(tables.raw("results", key) is None for key in raws):
         return False
-    for at in raws:
-        tables.delete("results", at)
-    counts = {"tail_runs": now.tail_runs - len(raws), "tail_bytes": now.tail_bytes - sum(raws.values())}
-    tables.put("paced", catalog_key(entry.id), replace(now, parts=(*now.parts, each.part), **counts))
+    for key in raws:
+        tables.delete("results", key)
+    counts = {"tail_runs": state.tail_runs - len(raws), "tail_bytes": state.tail_bytes - sum(raws.values())}
+    tables.put("paced", catalog_key(entry.id), replace(state, parts=(*state.parts, runs.part), **counts))
     return True

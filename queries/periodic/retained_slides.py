@@ -1,7 +1,7 @@
-"""Slides that are kept readable until their runs are made: how `missed="every"` stays exact when rows expire meanwhile.
+"""Slides that stay readable until their runs are made: how `missed="every"` stays exact when rows expire meanwhile.
 
-The slide's own transaction decides that a run is due and writes down what the stream was made of; files that later
-slides replace are not reclaimed while such a hold is older. Queries that skip missed runs only have the slide noted.
+The slide's own transaction decides that a run is due and records the segments of the stream; files that later slides
+replace are not reclaimed while such a record is older. For queries that skip missed runs only the slide is recorded.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,32 +18,32 @@ from windrow.slide_hooks import Contribution, SlideContext
 from windrow.store import Store
 
 MAX_RETAINED = 256
-"""Runs of one query that wait for a held slide; beyond that the oldest is given up."""
+"""Runs of one query that wait for a retained slide; beyond that the oldest is given up."""
 
 
 @contextmanager
-def prepare_retention(store: Store, moving: SlideContext) -> Iterator[Contribution]:
-    """Note which queries are due at a slide, and keep it for those that want every run."""
-    yield _RetentionContribution(moving.entry.id, store.clock())
+def prepare_retention(store: Store, context: SlideContext) -> Iterator[Contribution]:
+    """Find the queries that are due at a slide, and retain it for those that need every run."""
+    yield _RetentionContribution(context.entry.id, store.clock())
 
 
 class _RetentionContribution:
     """What a slide does for the queries that its stream paces."""
 
-    def __init__(self, stream: int, at: int) -> None:
+    def __init__(self, stream: int, time: int) -> None:
         self._stream = stream
-        self._at = at
+        self._time = time
 
     @property
     def files(self) -> Sequence[str]:
-        """None: a hold names files that are there."""
+        """None: the files that it names exist already."""
         return ()
 
     def commit(self, tables: Tables) -> None:
         """Find the queries that are due at the slide that is being committed."""
         waiting: list[QueryEntry] = []
         prefix = catalog_key(self._stream)
-        for name in [at[len(prefix) :] for at, _ in tables.raw_items("keepers", prefix)]:
+        for name in [key[len(prefix) :] for key, _ in tables.raw_items("keepers", prefix)]:
             entry: QueryEntry = tables.get("queries", name)
             state: QueryState = tables.get("paced", catalog_key(entry.id))
             slides = read_committed_slides(tables, entry)
@@ -52,7 +52,7 @@ class _RetentionContribution:
             state = replace(state, seen=slides)
             if entry.missed == "every":
                 waiting.append(entry)
-                state = replace(self._with_room(tables, entry, state), waiting=min(state.waiting + 1, MAX_RETAINED))
+                state = replace(self._limit_waiting(tables, entry, state), waiting=min(state.waiting + 1, MAX_RETAINED))
             tables.put("paced", catalog_key(entry.id), state)
         if waiting:
             hold, before = _make_retained_slide(tables, waiting), tables.get("holds", catalog_key(tables.version))
@@ -60,11 +60,11 @@ class _RetentionContribution:
                 hold = replace(hold, queries=before.queries + hold.queries, streams=before.streams | hold.streams)
             tables.put("holds", catalog_key(tables.version), hold)
 
-    def _with_room(self, tables: Tables, entry: QueryEntry, state: QueryState) -> QueryState:
+    def _limit_waiting(self, tables: Tables, entry: QueryEntry, state: QueryState) -> QueryState:
         """Give the oldest waiting run up if there are too many: the disk cannot keep every slide for ever."""
         if state.waiting < MAX_RETAINED:
             return state
-        at, hold = next((at, hold) for at, hold in tables.items("holds") if entry.id in hold.queries)
+        key, hold = next((key, hold) for key, hold in tables.items("holds") if entry.id in hold.queries)
         slides = {pace.stream: hold.streams[pace.stream].state.slide or 0 for pace in entry.paces}
         run = RunEntry(
             query=entry.name,
@@ -72,10 +72,10 @@ class _RetentionContribution:
             slides=slides,
             outcome="missed",
             version=tables.version,
-            at=self._at,
+            at=self._time,
             error=f"{MAX_RETAINED} later runs were waiting; run them more often, or use missed='latest'",
         )
-        release_slide(tables, at, [entry.id])
+        release_slide(tables, key, [entry.id])
         return replace(record_trouble(tables, entry, state, run), reached=slides, missed=state.missed + 1)
 
 
@@ -87,7 +87,7 @@ def _make_retained_slide(tables: Tables, waiting: Iterable[QueryEntry]) -> Retai
         streams={
             name: _retained_stream(tables, name) for name in sorted({name for entry in waiting for name in entry.reads})
         },
-        tables={at.decode(): record for at, record in tables.items("tables")},
+        tables={key.decode(): record for key, record in tables.items("tables")},
     )
 
 
@@ -98,35 +98,35 @@ def _retained_stream(tables: Tables, name: str) -> RetainedStream:
         entry=entry,
         state=state,
         segments=tuple(segment for _, segment in tables.items("segments", stream)),
-        sources={at[len(stream) :].decode(): record for at, record in tables.items("sources", stream)},
+        sources={key[len(stream) :].decode(): record for key, record in tables.items("sources", stream)},
     )
 
 
-def release_slide(tables: Tables, at: bytes, queries: Iterable[int]) -> bool:
-    """Let a hold go for some queries; gives whether it was there for all of them."""
-    hold: RetainedSlideEntry | None = tables.get("holds", at)
-    gone = set(queries)
-    if hold is None or not gone <= set(hold.queries):
+def release_slide(tables: Tables, key: bytes, queries: Iterable[int]) -> bool:
+    """Release a retained slide for some queries; returns whether it was retained for all of them."""
+    hold: RetainedSlideEntry | None = tables.get("holds", key)
+    released = set(queries)
+    if hold is None or not released <= set(hold.queries):
         return False
-    left = tuple(number for number in hold.queries if number not in gone)
+    left = tuple(number for number in hold.queries if number not in released)
     if left:
-        tables.put("holds", at, replace(hold, queries=left))
+        tables.put("holds", key, replace(hold, queries=left))
     else:
-        tables.delete("holds", at)
+        tables.delete("holds", key)
     return True
 
 
 def release_query(tables: Tables, query: int) -> None:
-    """Let every hold of a query go."""
-    for at in [at for at, hold in tables.items("holds") if query in hold.queries]:
-        release_slide(tables, at, [query])
+    """Release all slides that are retained for a query."""
+    for key in [key for key, hold in tables.items("holds") if query in hold.queries]:
+        release_slide(tables, key, [query])
 
 
 def set_retention(tables: Tables, entry: QueryEntry, *, watched: bool) -> None:
-    """Let the slides of a query's streams look at it, or no longer."""
+    """Let the slides of a query's streams retain slides for it, or no longer."""
     for pace in entry.paces:
-        at = catalog_key(pace.stream_id) + entry.name.encode()
+        key = catalog_key(pace.stream_id) + entry.name.encode()
         if watched:
-            tables.put_raw("keepers", at, b"")
+            tables.put_raw("keepers", key, b"")
         else:
-            tables.delete("keepers", at)
+            tables.delete("keepers", key)

@@ -1,7 +1,7 @@
 """When standing queries are executed, and which of them together: earliest deadline first over groups that share.
 
-Pure bookkeeping on slides: whoever executes tells the scheduler that the synopses were updated, asks what to do next,
-and says when it is done. Deadlines are kept as slides, so nothing is counted down.
+The scheduler only counts slides: the caller says when the synopses were updated, asks what to execute next, and says
+when it is done. Deadlines are slides, so nothing is counted down.
 """
 
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ class ScheduledTask:
 
 
 def check_policy(policy: str) -> None:
-    """Refuse what is no policy."""
+    """Refuse an unknown policy."""
     if policy not in POLICIES:
         raise DefinitionError(f"there is no scheduling policy {policy!r}; choose one of {', '.join(POLICIES)}")
 
@@ -79,7 +79,7 @@ def make_tasks(policy: str, groups: Sequence[SchedulingGroup], clock: int = 0) -
         merged: dict[int, list[ScheduledQuery]] = {}
         for (_, members), period in zip(parts, periods, strict=True):
             merged.setdefault(period, []).extend(members)
-        tasks += [ScheduledTask(number, tuple(own), period, clock + period) for period, own in merged.items()]
+        tasks += [ScheduledTask(number, tuple(queries), period, clock + period) for period, queries in merged.items()]
     return tasks
 
 
@@ -161,9 +161,9 @@ def order_batches(policy: str, groups: Sequence[SchedulingGroup], late: dict[str
         ]
     for task in scheduler.tasks:
         task.deadline = -max(late.get(member.name, 0) for member in task.members)
-    found = []
+    batches = []
     while chosen := scheduler.next():
-        found.append([member.name for task in chosen for member in task.members])
-        taken = set(map(id, chosen))
-        scheduler.tasks = [task for task in scheduler.tasks if id(task) not in taken]
-    return found
+        batches.append([member.name for task in chosen for member in task.members])
+        chosen_ids = set(map(id, chosen))
+        scheduler.tasks = [task for task in scheduler.tasks if id(task) not in chosen_ids]
+    return batches

@@ -1,7 +1,7 @@
-"""The process that keeps periodic queries running: it watches for slides, whoever makes them, and runs what is due.
+"""The process that runs periodic queries: it watches the catalog for slides of any process, and runs what is due.
 
-Any number may be started; the one that holds the lock leads, the others wait and take over when it ends, however it
-ends. Nothing but delay depends on it: rounds of several processes do not harm each other.
+Any number may be started; the one that holds the lock leads, the others wait and take over when it ends. Only delay
+depends on the leader: rounds of several processes do not harm each other.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ class PeriodicServer:
     Args:
         store: The warehouse.
         port: Of the metrics and the status; 0 for any that is free, None for none.
-        poll: Seconds between two looks at the catalog.
+        poll: Seconds between two checks of the catalog.
         policy: Which due queries are answered together, and in which order.
         ran: Called with each run.
         say: Called with each sentence about the process itself.
@@ -59,7 +59,7 @@ class PeriodicServer:
         self._ran = ran
         self._say = say
         self._stop = threading.Event()
-        self._window: MetricsServer | None = None
+        self._metrics: MetricsServer | None = None
 
     def stop(self) -> None:
         """End: what is answered is still delivered, statements that are running are ended."""
@@ -77,8 +77,8 @@ class PeriodicServer:
                 self._serve()
             finally:
                 self.counts.leading = False
-                if self._window is not None:
-                    self._window.close()
+                if self._metrics is not None:
+                    self._metrics.close()
         self._say("stopped")
 
     @contextlib.contextmanager
@@ -89,11 +89,11 @@ class PeriodicServer:
             path.parent.mkdir(exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            told = False
+            announced = False
             while not (leads := try_lock(descriptor)) and not self._stop.wait(self._poll):
-                if not told:
+                if not announced:
                     self._say(f"{describe_holder(path)} is serving; waiting to take over")
-                    told = True
+                    announced = True
             if leads:
                 os.pwrite(descriptor, f"process {os.getpid()}".ljust(128).encode(), 0)
             yield leads
@@ -102,12 +102,12 @@ class PeriodicServer:
             os.close(descriptor)
 
     def _serve(self) -> None:
-        seen, last = -1, 0.0
+        last_commit, last_round = -1, 0.0
         while not self._stop.is_set():
             self._listen()
-            now = self.store.catalog.last_transaction()
-            if now != seen or time.monotonic() - last >= _MAX_WAIT_SECONDS:
-                seen, last = now, time.monotonic()
+            commit = self.store.catalog.last_transaction()
+            if commit != last_commit or time.monotonic() - last_round >= _MAX_WAIT_SECONDS:
+                last_commit, last_round = commit, time.monotonic()
                 self._round()
             self._stop.wait(self._poll)
 
@@ -117,7 +117,7 @@ class PeriodicServer:
                 self.counts.add(report)
                 self._ran(report)
         except WindrowError as error:
-            # A full disk, a catalog that cannot grow: it is tried again, and whoever watches is told.
+            # A full disk, a catalog that cannot grow: the round is tried again, and the error is published.
             if str(error) != self.counts.last_error:
                 self._say(f"a round failed: {error}")
             self.counts.errors += 1
@@ -126,14 +126,14 @@ class PeriodicServer:
 
     def _listen(self) -> None:
         """Open the port, if it is not open; the leader before us may still be letting go of it."""
-        if self._port is None or self._window is not None:
+        if self._port is None or self._metrics is not None:
             return
         try:
-            self._window = MetricsServer(self.store, self.counts, self._port)
+            self._metrics = MetricsServer(self.store, self.counts, self._port)
         except OSError as error:
-            told = f"port {self._port} cannot be used ({error.strerror}); queries run all the same"
-            if told != self.counts.last_error:
-                self._say(told)
-            self.counts.last_error = told
+            message = f"port {self._port} cannot be used ({error.strerror}); queries run all the same"
+            if message != self.counts.last_error:
+                self._say(message)
+            self.counts.last_error = message
         else:
-            self._say(f"status and metrics on http://{ADDRESS}:{self._window.port}")
+            self._say(f"status and metrics on http://{ADDRESS}:{self._metrics.port}")

@@ -1,6 +1,6 @@
-"""Due queries answered together: synopses are brought up to date once, and each window is merged once for all who ask.
+"""Answers due queries together from synopses: each synopsis is brought up to date once, each window is merged once.
 
-What no synopsis answers is handed back; so is everything if a slide overtakes the snapshot meanwhile.
+Queries that no synopsis answers are returned unanswered; so are all of them if a slide overtakes the snapshot.
 """
 
 import os
@@ -50,60 +50,60 @@ def answer_from_synopses(
 
     Args:
         store: The warehouse.
-        snapshot: What is asked.
+        snapshot: The state that is queried.
         queries: Those that are due.
         policy: Which of them are executed together, and in which order.
         late: By how many slides each is past its deadline.
     """
     plans: list[tuple[QueryEntry, AnswerPlan]] = []
-    seen: dict[str, CatalogSynopses] = {}
+    synopses: dict[str, CatalogSynopses] = {}
     for query in queries:
         try:
             if query.params:
                 raise CannotSplitError("it has parameters")
-            plans.append((query, evaluate.plan_answer(store, snapshot, query.sql, seen)))
+            plans.append((query, evaluate.plan_answer(store, snapshot, query.sql, synopses)))
         except CannotSplitError:
             yield query
-    by_name = {query.name: (query, planned) for query, planned in plans}
+    by_name = {query.name: (query, plan) for query, plan in plans}
     for names in order_batches(policy, _group_plans(plans), dict(late or {})):
-        yield from _answer_group(store, [by_name[name] for name in names], seen)
+        yield from _answer_group(store, [by_name[name] for name in names], synopses)
 
 
 def _group_plans(plans: Sequence[tuple[QueryEntry, AnswerPlan]]) -> list[SchedulingGroup]:
     """Queries that may be executed together: over the same basic synopses, or over the same window of others."""
     groups: dict[tuple[object, ...], list[ScheduledQuery]] = {}
     kinds_of: dict[tuple[object, ...], str] = {}
-    for query, planned in plans:
-        entries = [source.entry for sources in planned.sources for source in sources]
-        at: tuple[object, ...] = tuple(sorted({(entry.stream, entry.number) for entry in entries}))
+    for query, plan in plans:
+        entries = [source.entry for sources in plan.sources for source in sources]
+        key: tuple[object, ...] = tuple(sorted({(entry.stream, entry.number) for entry in entries}))
         if any(entry.kind != BASIC for entry in entries):
-            at = (*at, planned.asked.slots)
-        member = ScheduledQuery(query.name, planned.asked.slots, query.paces[0].period, query.priority)
-        groups.setdefault(at, []).append(member)
-        kinds_of[at] = entries[0].kind
-    return [SchedulingGroup(tuple(members), kinds_of[at]) for at, members in groups.items()]
+            key = (*key, plan.statement.slots)
+        member = ScheduledQuery(query.name, plan.statement.slots, query.paces[0].period, query.priority)
+        groups.setdefault(key, []).append(member)
+        kinds_of[key] = entries[0].kind
+    return [SchedulingGroup(tuple(members), kinds_of[key]) for key, members in groups.items()]
 
 
 def _answer_group(
-    store: Store, plans: Sequence[tuple[QueryEntry, AnswerPlan]], seen: Mapping[str, CatalogSynopses]
+    store: Store, plans: Sequence[tuple[QueryEntry, AnswerPlan]], synopses: Mapping[str, CatalogSynopses]
 ) -> Iterator[SharedAnswer | QueryEntry]:
-    shelf = node_cache_of(store)
-    with shelf.lock:
+    cache = node_cache_of(store)
+    with cache.lock:
         try:
-            merged, done = _merge_windows(store, shelf, plans, seen)
+            merged, done = _merge_windows(store, cache, plans, synopses)
         except CannotSplitError:
             yield from (query for query, _ in plans)
             return
         yield from done.values()
-        rest = [(query, planned) for query, planned in plans if query.name not in done]
+        rest = [(query, plan) for query, plan in plans if query.name not in done]
         if len(rest) <= 1:
-            with open_node_cursor(shelf) as cursor:
-                yield from (_answer_one(shelf, cursor, merged, *each) for each in rest)
+            with open_node_cursor(cache) as cursor:
+                yield from (_answer_one(cache, cursor, merged, *query_plan) for query_plan in rest)
             return
         with ThreadPoolExecutor(_WORKERS, thread_name_prefix="windrow-synopses") as pool:
-            shares = [rest[at::_WORKERS] for at in range(_WORKERS)]
-            for answered in pool.map(lambda share: _run_worker(shelf, merged, share), shares):
-                yield from answered
+            shares = [rest[number::_WORKERS] for number in range(_WORKERS)]
+            for answers in pool.map(lambda share: _run_worker(cache, merged, share), shares):
+                yield from answers
 
 
 _MergedWindows = dict[tuple[int, int], dict[int, pa.Table]]
@@ -112,138 +112,143 @@ _WindowUse = tuple[SynopsisWindow, QueryEntry, AnswerPlan]
 
 
 def _merge_windows(
-    store: Store, shelf: NodeCache, plans: Sequence[tuple[QueryEntry, AnswerPlan]], seen: Mapping[str, CatalogSynopses]
+    store: Store,
+    cache: NodeCache,
+    plans: Sequence[tuple[QueryEntry, AnswerPlan]],
+    synopses: Mapping[str, CatalogSynopses],
 ) -> tuple[_MergedWindows, dict[str, SharedAnswer]]:
-    """Bring synopses up to date; of basic ones merge all windows in one pass, and answer whom it answers on the way.
+    """Bring synopses up to date; merge all windows of basic ones in one pass, and answer queries on the way.
 
     The others are loaded into DuckDB.
     """
-    passing, rest = _choose_engines(plans)
+    array_uses, duckdb_plans = _choose_engines(plans)
     merged: _MergedWindows = {}
     done: dict[str, SharedAnswer] = {}
-    for at, uses in passing.items():
-        (source, _, planned) = max(uses, key=lambda use: use[2].asked.slots)
-        there = seen[planned.view.name].changed[source.entry.number]
+    for key, uses in array_uses.items():
+        (source, _, plan) = max(uses, key=lambda use: use[2].statement.slots)
+        changes = synopses[plan.view.name].changed[source.entry.number]
         try:
-            passed = shelf.passed(store, source.entry, there, [node for node, _ in source.nodes])
-            if passed is None:
+            arrays = cache.load_arrays(store, source.entry, changes, [node for node, _ in source.nodes])
+            if arrays is None:
                 raise CannotSplitError("a slide came meanwhile")
-            merged[at], answered = _answer_by_arrays(passed, planned.view.state.slide, uses)
-            done |= answered
+            merged[key], answers = _answer_by_arrays(arrays, plan.view.state.slide, uses)
+            done |= answers
         except TooLargeError:
-            shelf.passes.pop(at, None)
-            rest += [planned for _, _, planned in uses if planned not in rest]
-    if rest:
-        evaluate.load_nodes(store, shelf, rest)
+            cache.arrays.pop(key, None)
+            duckdb_plans += [plan for _, _, plan in uses if plan not in duckdb_plans]
+    if duckdb_plans:
+        evaluate.load_nodes(store, cache, duckdb_plans)
     return merged, done
 
 
 def _answer_by_arrays(
-    passed: ArraySynopsis, slide: int | None, uses: Sequence[_WindowUse]
+    arrays: ArraySynopsis, slide: int | None, uses: Sequence[_WindowUse]
 ) -> tuple[dict[int, pa.Table], dict[str, SharedAnswer]]:
-    """One pass: answers straight from its totals, and the windows that DuckDB finishes for the others."""
+    """One pass: the answers that its totals give, and the windows that DuckDB finishes for the other queries."""
     assert slide is not None
-    names = node_store.name_columns(passed.entry)
-    columns = {int(names[c.key][1:]) for _, _, p in uses for need in p.asked.shape.needs for c in need.columns
-               if c.key in names}  # fmt: skip
+    names = node_store.name_columns(arrays.entry)
+    needed = [column for _, _, plan in uses for need in plan.statement.shape.needs for column in need.columns]
+    columns = {int(names[column.key][1:]) for column in needed if column.key in names}
     lengths: dict[int, list[tuple[QueryEntry, AnswerPlan]]] = {}
-    for _, query, planned in uses:
-        lengths.setdefault(planned.asked.slots, []).append((query, planned))
+    for _, query, plan in uses:
+        lengths.setdefault(plan.statement.slots, []).append((query, plan))
     tables, done = {}, {}
-    ranked = _find_ranked_column(passed, [(source, planned) for source, _, planned in uses])
-    for length, totals in passed.walk(slide, lengths, columns):
-        window, left = WindowTotals(passed, totals), False
-        for query, planned in lengths[length]:
+    ranked = _find_ranked_column(arrays, [(source, plan) for source, _, plan in uses])
+    for length, totals in arrays.walk(slide, lengths, columns):
+        window, unanswered = WindowTotals(arrays, totals), False
+        for query, plan in lengths[length]:
             started = time.perf_counter()
-            direct = planned.asked.direct
-            rows = None if direct is None else array_answers.answer_from_totals(window, planned, direct)
+            array_form = plan.statement.array_form
+            rows = None if array_form is None else array_answers.answer_from_totals(window, plan, array_form)
             if rows is None:
-                left = True
+                unanswered = True
             else:
-                done[query.name] = SharedAnswer(query, rows, time.perf_counter() - started, f"{planned.kinds} synopsis")
-        if left:
-            tables[length] = passed.table(totals, None if ranked is None else passed.ranked(ranked))
+                done[query.name] = SharedAnswer(query, rows, time.perf_counter() - started, f"{plan.kinds} synopsis")
+        if unanswered:
+            tables[length] = arrays.table(totals, None if ranked is None else arrays.ranked(ranked))
     return tables, done
 
 
-def _find_ranked_column(passed: ArraySynopsis, uses: Sequence[tuple[SynopsisWindow, AnswerPlan]]) -> int | None:
-    """The group column whose values are counted, if all who use the synopsis count the same one."""
+def _find_ranked_column(arrays: ArraySynopsis, uses: Sequence[tuple[SynopsisWindow, AnswerPlan]]) -> int | None:
+    """The group column whose values are counted, if all users of the synopsis count the same one."""
     columns = set()
-    for source, planned in uses:
-        for need, sources in zip(planned.asked.shape.needs, planned.sources, strict=True):
+    for source, plan in uses:
+        for need, sources in zip(plan.statement.shape.needs, plan.sources, strict=True):
             if sources[0] is source:
-                places = node_store.find_group_positions(source.entry, need)
-                columns.add(places[-1] if need.counted and places else None)
+                positions = node_store.find_group_positions(source.entry, need)
+                columns.add(positions[-1] if need.counted and positions else None)
     column = columns.pop() if len(columns) == 1 else None
-    return column if column is not None and passed.rankable(column) else None
+    return column if column is not None and arrays.rankable(column) else None
 
 
 def _choose_engines(
     plans: Sequence[tuple[QueryEntry, AnswerPlan]],
 ) -> tuple[dict[tuple[int, int], list[_WindowUse]], list[AnswerPlan]]:
-    """Which synopses are passed over, and for whom; and plans that need DuckDB to merge for them."""
-    passing: dict[tuple[int, int], list[_WindowUse]] = {}
-    rest = []
-    for query, planned in plans:
-        singles = [sources[0] for sources in planned.sources if len(sources) == 1 and can_use_arrays(sources[0].entry)]
-        if len(singles) < len(planned.sources):
-            rest.append(planned)
+    """The synopses that arrays merge, with their uses, and the plans whose windows DuckDB merges."""
+    array_uses: dict[tuple[int, int], list[_WindowUse]] = {}
+    duckdb_plans = []
+    for query, plan in plans:
+        singles = [sources[0] for sources in plan.sources if len(sources) == 1 and can_use_arrays(sources[0].entry)]
+        if len(singles) < len(plan.sources):
+            duckdb_plans.append(plan)
             continue
         for source in singles:
-            passing.setdefault((source.entry.stream, source.entry.number), []).append((source, query, planned))
-    return passing, rest
+            array_uses.setdefault((source.entry.stream, source.entry.number), []).append((source, query, plan))
+    return array_uses, duckdb_plans
 
 
 def _run_worker(
-    shelf: NodeCache, merged: _MergedWindows, plans: Sequence[tuple[QueryEntry, AnswerPlan]]
+    cache: NodeCache, merged: _MergedWindows, plans: Sequence[tuple[QueryEntry, AnswerPlan]]
 ) -> list[SharedAnswer | QueryEntry]:
     """One worker's part."""
-    with open_node_cursor(shelf) as cursor:
-        return [_answer_one(shelf, cursor, merged, query, planned) for query, planned in plans]
+    with open_node_cursor(cache) as cursor:
+        return [_answer_one(cache, cursor, merged, query, plan) for query, plan in plans]
 
 
 def _answer_one(
-    shelf: NodeCache, cursor: Any, merged: _MergedWindows, query: QueryEntry, planned: AnswerPlan
+    cache: NodeCache, cursor: Any, merged: _MergedWindows, query: QueryEntry, plan: AnswerPlan
 ) -> SharedAnswer | QueryEntry:
     PROCESS_GATE.pause(BACKGROUND)
     started = time.perf_counter()
     try:
-        relations = [_merged_relation(cursor, merged, planned, number) for number in range(len(planned.sources))]
+        relations = [_merged_relation(cursor, merged, plan, number) for number in range(len(plan.sources))]
         if None in relations:
-            rows = evaluate.answer_plan(shelf, cursor, planned)
+            rows = evaluate.answer_plan(cache, cursor, plan)
         else:
-            told = [relation for relation in relations if relation is not None]
-            ranked = all(ranked for _, ranked in told)
-            rows = evaluate.finish_statement(cursor, planned, [text for text, _ in told], ranked=ranked)
+            merged_relations = [relation for relation in relations if relation is not None]
+            ranked = all(ranked for _, ranked in merged_relations)
+            rows = evaluate.finish_statement(cursor, plan, [text for text, _ in merged_relations], ranked=ranked)
     except (CannotSplitError, duckdb.Error):
-        return query  # its rows will say what is wrong with it
-    return SharedAnswer(query, rows, time.perf_counter() - started, f"{planned.kinds} synopsis")
+        return query  # the answer from its rows will show what is wrong with it
+    return SharedAnswer(query, rows, time.perf_counter() - started, f"{plan.kinds} synopsis")
 
 
-def _merged_relation(cursor: Any, merged: _MergedWindows, planned: AnswerPlan, number: int) -> tuple[str, bool] | None:
-    """What was merged for a need, as a relation on the cursor, and whether it is ranked; None if DuckDB must merge."""
-    need, source = planned.asked.shape.needs[number], planned.sources[number][0]
+def _merged_relation(cursor: Any, merged: _MergedWindows, plan: AnswerPlan, number: int) -> tuple[str, bool] | None:
+    """The merged window of a need as SQL over a registered table, and if it is ranked; None if DuckDB must merge."""
+    need, source = plan.statement.shape.needs[number], plan.sources[number][0]
     entry = source.entry
     windows = merged.get((entry.stream, entry.number))
-    if windows is None or len(planned.sources[number]) > 1 or planned.asked.slots not in windows:
+    if windows is None or len(plan.sources[number]) > 1 or plan.statement.slots not in windows:
         return None
-    rows, places, names = (
-        windows[planned.asked.slots],
+    rows, group_positions, names = (
+        windows[plan.statement.slots],
         node_store.find_group_positions(entry, need),
         node_store.name_columns(entry),
     )
-    assert places is not None
-    columns = {f"g{at}": rows.column(f"g{place}") for at, place in enumerate(places)}
-    columns |= {f"c{at}": rows.column(names[column.key]) for at, column in enumerate(need.columns)}
+    assert group_positions is not None
+    columns = {
+        f"g{position}": rows.column(f"g{group_position}") for position, group_position in enumerate(group_positions)
+    }
+    columns |= {f"c{position}": rows.column(names[column.key]) for position, column in enumerate(need.columns)}
     ranked = need.counted and f"h_{names[need.columns[0].key]}" in rows.column_names
     if ranked:
-        for at, column in enumerate(need.columns):
-            columns |= {f"{p}_c{at}": rows.column(f"{p}_{names[column.key]}") for p in ("h", "t")}
+        for position, column in enumerate(need.columns):
+            columns |= {f"{p}_c{position}": rows.column(f"{p}_{names[column.key]}") for p in ("h", "t")}
     columns["n"] = rows.column("c0")
     name = f"_merged{number}"
     cursor.register(name, pa.table(columns))
-    typed = [f"CAST(g{at} AS {kind}) AS g{at}" for at, kind in enumerate(need.types)]
-    values = [each for each in columns if each[0] not in "gn"]
+    typed = [f"CAST(g{position} AS {kind}) AS g{position}" for position, kind in enumerate(need.types)]
+    values = [column_name for column_name in columns if column_name[0] not in "gn"]
     if need.groups:
         return f"SELECT {', '.join([*typed, *values])} FROM {name} WHERE n > 0", ranked or not need.counted
     # Without groups there is an answer even if no row is there.

@@ -31,14 +31,14 @@ def query_folder(entry: QueryEntry) -> str:
 
 
 def run_file_name(entry: QueryEntry, slide: int, end: int | None) -> str:
-    """Where a run's file goes: relative to the warehouse, or absolute in a folder that the user named."""
+    """The path of a run's file: relative to the warehouse, or absolute in a folder that the user named."""
     stamp = "" if end is None else times.format_time(end).translate({ord("-"): None, ord(":"): None})
     name = f"{entry.name}-{stamp}-{slide}{_SUFFIXES[entry.sink]}"
     return str(Path(entry.folder) / name) if entry.folder else query_folder(entry) + name
 
 
 def latest_file_name(entry: QueryEntry) -> str:
-    """Where the newest report of a query lies in its folder in the warehouse."""
+    """The path of the newest report of a query in the warehouse."""
     return f"{query_folder(entry)}{entry.name}-latest.html"
 
 
@@ -91,8 +91,8 @@ def place_waiting_files(store: Store, entries: Sequence[QueryEntry]) -> dict[int
             state: QueryState | None = tables.get("paced", catalog_key(query))
             if state is not None:
                 left = tuple(slide for slide in state.unplaced if slide not in placed) if error else ()
-                told = error or (state.error if state.failures else None)
-                tables.put("paced", catalog_key(query), replace(state, unplaced=left, error=told))
+                message = error or (state.error if state.failures else None)
+                tables.put("paced", catalog_key(query), replace(state, unplaced=left, error=message))
     store.files.reach("query.settled")
     return {query: error for query, (_, error) in done.items() if error is not None}
 
@@ -105,9 +105,9 @@ def _find_waiting(tables: Tables, entry: QueryEntry) -> list[RunEntry]:
 
 def _portable(rows: pa.Table) -> pa.Table:
     """Staleness in seconds, which every reader of files understands."""
-    at = rows.schema.get_field_index("_staleness")
-    seconds = pc.divide(rows.column(at).cast(pa.int64()).cast(pa.float64()), 1e6)
-    return narrow_integers(rows.set_column(at, "_staleness", seconds))
+    position = rows.schema.get_field_index("_staleness")
+    seconds = pc.divide(rows.column(position).cast(pa.int64()).cast(pa.float64()), 1e6)
+    return narrow_integers(rows.set_column(position, "_staleness", seconds))
 
 
 def _parquet(store: Store, entry: QueryEntry, run: RunEntry, rows: pa.Table) -> bytes:  # noqa: ARG001

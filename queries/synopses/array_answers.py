@@ -1,6 +1,7 @@
-"""Answers straight from the totals of a pass, without a statement in DuckDB: its groups, its order, its first rows.
+"""Answers of statements straight from the totals of an array synopsis, without DuckDB: groups, order and first rows.
 
-Only what `finals` recognises is done here, and only while it is exact: whatever is not gives None, and DuckDB is asked.
+Only the final selects that `query_shape` recognises are answered here, and only while the result is exact; in all other
+cases the answer is None and DuckDB runs the statement.
 """
 
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from windrow.queries.synopses.evaluate import AnswerPlan
 from windrow.queries.synopses.query_shape import ArrayStatement, OutputColumn, SortColumn
 
 _EXACT_FLOAT_LIMIT = 1 << 53
+"""Integers up to this are exact as floats."""
 _EXTREMES = {"min": np.iinfo(np.int64).max, "max": np.iinfo(np.int64).min}
 Positions = npt.NDArray[np.int64]
 _Values = tuple[Numbers, npt.NDArray[np.bool_] | None]
@@ -24,7 +26,7 @@ _Values = tuple[Numbers, npt.NDArray[np.bool_] | None]
 
 
 class _NeedsDuckDBError(Exception):
-    """Only DuckDB can say."""
+    """Only DuckDB can give an exact answer."""
 
 
 @dataclass
@@ -40,9 +42,9 @@ class _Frequencies:
 
 @dataclass
 class WindowTotals:
-    """The totals of one window; made once for all who ask for it."""
+    """The totals of one window, computed once for all queries over it."""
 
-    passed: ArraySynopsis
+    synopsis: ArraySynopsis
     totals: list[Numbers]
     frequencies: dict[tuple[int, int], _Frequencies] = field(default_factory=dict)
     rows: dict[int, Numbers] = field(default_factory=dict)
@@ -50,13 +52,13 @@ class WindowTotals:
 
     def frequency(self, ranking: Ranking, column: int) -> _Frequencies:
         """How often each value occurs in a counted column."""
-        at = ranking.column, column
-        if at not in self.frequencies:
+        key = ranking.column, column
+        if key not in self.frequencies:
             counts = np.where(ranking.valued, self.totals[column][ranking.numbers], 0)
             upto = np.cumsum(counts)
             before = (upto - counts)[ranking.starts]
-            self.frequencies[at] = _Frequencies(upto, before, upto[ranking.stops - 1] - before, counts > 0)
-        return self.frequencies[at]
+            self.frequencies[key] = _Frequencies(upto, before, upto[ranking.stops - 1] - before, counts > 0)
+        return self.frequencies[key]
 
     def counts(self, ranking: Ranking | None) -> Numbers:
         """How many rows each group has."""
@@ -67,12 +69,12 @@ class WindowTotals:
         return self.rows[ranking.column]
 
 
-def answer_from_totals(window: WindowTotals, planned: AnswerPlan, direct: ArrayStatement) -> pa.Table | None:
+def answer_from_totals(window: WindowTotals, plan: AnswerPlan, statement: ArrayStatement) -> pa.Table | None:
     """The answer of a plan over one synopsis; None if DuckDB must give it."""
-    if not len(window.passed.numbering):
+    if not len(window.synopsis.numbering):
         return None
     try:
-        return _StatementAnswer(window, planned, direct).table()
+        return _StatementAnswer(window, plan, statement).table()
     except _NeedsDuckDBError:
         return None
 
@@ -80,44 +82,44 @@ def answer_from_totals(window: WindowTotals, planned: AnswerPlan, direct: ArrayS
 class _StatementAnswer:
     """One statement over one window."""
 
-    def __init__(self, window: WindowTotals, planned: AnswerPlan, direct: ArrayStatement) -> None:
-        self.window, self.shape, self.direct = window, planned.asked.shape, direct
-        need, entry = self.shape.needs[0], window.passed.entry
-        places, names = node_store.find_group_positions(entry, need), node_store.name_columns(entry)
-        assert places is not None
-        self.places = places
-        if need.counted and not window.passed.rankable(places[-1]):
+    def __init__(self, window: WindowTotals, plan: AnswerPlan, statement: ArrayStatement) -> None:
+        self.window, self.shape, self.statement = window, plan.statement.shape, statement
+        need, entry = self.shape.needs[0], window.synopsis.entry
+        positions, names = node_store.find_group_positions(entry, need), node_store.name_columns(entry)
+        assert positions is not None
+        self.positions = positions
+        if need.counted and not window.synopsis.rankable(positions[-1]):
             raise _NeedsDuckDBError
         self.columns = [int(names[column.key][1:]) for column in need.columns]
-        self.ranking = window.passed.ranked(places[-1]) if need.counted else None
+        self.ranking = window.synopsis.ranked(positions[-1]) if need.counted else None
         self.counts = window.counts(self.ranking)
 
     def table(self) -> pa.Table:
-        """The answer."""
-        final = self.direct.final
+        """The answer as a table."""
+        final = self.statement.final
         rows = self._sorted(self._candidates())
         rows = rows[final.offset : None if final.limit is None else final.offset + final.limit]
-        schema = self.direct.schema
+        schema = self.statement.schema
         arrays = [self._array(column, rows, f.type) for column, f in zip(final.columns, schema, strict=True)]
         return pa.Table.from_arrays(arrays, schema=schema)
 
     def _candidates(self) -> Positions:
         """Groups that may be in the answer: those that come first by the first column, or all that have rows."""
-        final = self.direct.final
+        final = self.statement.final
         if not self.shape.decomposed.groups and not self.counts.any():
             raise _NeedsDuckDBError  # an answer about no rows
-        most = None if final.limit is None else final.limit + final.offset
+        row_limit = None if final.limit is None else final.limit + final.offset
         first = final.orders[0] if final.orders else None
-        if not most or first is None or first.column.group or most >= len(self.counts):
+        if not row_limit or first is None or first.column.group or row_limit >= len(self.counts):
             return np.flatnonzero(self.counts > 0)
         values, nulls = self._aggregate(first.column.number, None)
         if nulls is not None and (nulls & (self.counts > 0)).any():
             return np.flatnonzero(self.counts > 0)
-        return kernels.first(_widen(values), _widen(self.counts), most, descending=first.descending)
+        return kernels.first(_widen(values), _widen(self.counts), row_limit, descending=first.descending)
 
     def _sorted(self, rows: Positions) -> Positions:
         keys: list[Any] = []
-        for order in reversed(self.direct.final.orders):
+        for order in reversed(self.statement.final.orders):
             values, nulls = self._keys(order, rows)
             # Not, where minus would overflow: it turns the order of whole numbers round as well.
             keys.append(values if not order.descending else ~values if values.dtype.kind == "i" else -values)
@@ -129,11 +131,11 @@ class _StatementAnswer:
         if not order.column.group:
             values, nulls = self._aggregate(order.column.number, rows)
             return (values, None) if nulls is None else (np.where(nulls, 0, values), nulls)
-        at = self.places[order.column.number]
-        ranks = self.window.passed.numbering.ranks(at)
+        position = self.positions[order.column.number]
+        ranks = self.window.synopsis.numbering.ranks(position)
         if ranks is None:
             raise _NeedsDuckDBError
-        codes = self.window.passed.numbering.codes(at, self._numbers(rows))
+        codes = self.window.synopsis.numbering.codes(position, self._numbers(rows))
         return ranks[0][codes], ranks[1][codes]
 
     def _numbers(self, rows: Positions) -> Positions:
@@ -142,10 +144,10 @@ class _StatementAnswer:
 
     def _array(self, column: OutputColumn, rows: Positions, kind: pa.DataType) -> pa.Array:
         if column.group:
-            values = self.window.passed.numbering.values(self.places[column.number], self._numbers(rows))
+            values = self.window.synopsis.numbering.values(self.positions[column.number], self._numbers(rows))
             return values if values.type == kind else values.cast(kind)
-        found, nulls = self._aggregate(column.number, rows)
-        return pa.array(found, mask=nulls).cast(kind)
+        totals, nulls = self._aggregate(column.number, rows)
+        return pa.array(totals, mask=nulls).cast(kind)
 
     # -- aggregates --------------------------------------------------------------------------------------------------
 
@@ -153,52 +155,52 @@ class _StatementAnswer:
         """An aggregate of some groups, or of all."""
         plain = self.shape.finishes[number].plain
         assert plain is not None
-        word, at = str(plain[0]), self.columns[int(plain[1])]
-        if word in ("disc", "cont", "distinct"):
-            return self._of_values(word, at, float(plain[2]) if len(plain) > 2 else 0.0, rows)
+        operation, column = str(plain[0]), self.columns[int(plain[1])]
+        if operation in ("disc", "cont", "distinct"):
+            return self._of_values(operation, column, float(plain[2]) if len(plain) > 2 else 0.0, rows)
         totals = self.window.totals
-        own = totals[at] if rows is None else totals[at][rows]
-        if word == "count":
-            return own, None
-        if word in _EXTREMES:
-            return own, own == _EXTREMES[word]
+        values = totals[column] if rows is None else totals[column][rows]
+        if operation == "count":
+            return values, None
+        if operation in _EXTREMES:
+            return values, values == _EXTREMES[operation]
         counted = totals[self.columns[int(plain[2])]]
         nulls = None
         if counted is not totals[0]:  # otherwise every group that is there has a value
             counted = counted if rows is None else counted[rows]
             nulls = counted == 0
-        elif word == "avg" and rows is not None:
+        elif operation == "avg" and rows is not None:
             counted = counted[rows]
-        if own.dtype == np.float64 and not np.isfinite(own).all():
+        if values.dtype == np.float64 and not np.isfinite(values).all():
             raise _NeedsDuckDBError
-        return (own, nulls) if word == "sum" else (_divide(own, counted), nulls)
+        return (values, nulls) if operation == "sum" else (_divide(values, counted), nulls)
 
-    def _of_values(self, word: str, at: int, fraction: float, rows: Positions | None) -> _Values:
+    def _of_values(self, operation: str, column: int, fraction: float, rows: Positions | None) -> _Values:
         """A quantile, or how many values there are."""
         ranking = self.ranking
         assert ranking is not None
-        found = self.window.frequency(ranking, at)
+        frequencies = self.window.frequency(ranking, column)
         chosen = slice(None) if rows is None else rows
-        if word == "distinct":
-            there: Numbers = np.add.reduceat(found.there.astype(np.int64), ranking.starts)
+        if operation == "distinct":
+            there: Numbers = np.add.reduceat(frequencies.there.astype(np.int64), ranking.starts)
             return there[chosen], None
-        total, before = found.total[chosen], found.before[chosen]
-        if word == "disc":
-            place = np.maximum(np.ceil(total * fraction).astype(np.int64), 1)
-            return _positions_to_numbers(ranking, np.searchsorted(found.upto, before + place, "left")), total == 0
+        total, before = frequencies.total[chosen], frequencies.before[chosen]
+        if operation == "disc":
+            rank = np.maximum(np.ceil(total * fraction).astype(np.int64), 1)
+            return _positions_to_numbers(ranking, np.searchsorted(frequencies.upto, before + rank, "left")), total == 0
         exact = (total - 1) * fraction
         low, high = np.floor(exact), np.ceil(exact)
         below = _positions_to_numbers(
-            ranking, np.searchsorted(found.upto, before + low.astype(np.int64), "right")
+            ranking, np.searchsorted(frequencies.upto, before + low.astype(np.int64), "right")
         ).astype(np.float64)
         above = _positions_to_numbers(
-            ranking, np.searchsorted(found.upto, before + high.astype(np.int64), "right")
+            ranking, np.searchsorted(frequencies.upto, before + high.astype(np.int64), "right")
         ).astype(np.float64)
         return below + (above - below) * (exact - low), total == 0
 
 
-def _positions_to_numbers(ranking: Ranking, places: Positions) -> Numbers:
-    return ranking.values[np.minimum(places, len(ranking.values) - 1)]
+def _positions_to_numbers(ranking: Ranking, positions: Positions) -> Numbers:
+    return ranking.values[np.minimum(positions, len(ranking.values) - 1)]
 
 
 def _divide(total: Numbers, count: Numbers) -> Numbers:

@@ -1,12 +1,8 @@
-"""One pass over a basic synopsis, from youngest slot to oldest, that gives every shorter window on the way (rule CS2).
+"""Basic synopses as NumPy arrays: merging the slots of a window is one addition by group number (rule CS2).
 
-Groups are numbered once, so that merging a slot is one addition into arrays by number. Only sums, counts, minima and
-maxima of whole numbers and floats are done here; everything else is merged by DuckDB.
-
-Numbers for the groups of a synopsis, so that merging is arithmetic on arrays: each group has one, whatever its slot.
-
-Values of a group column have codes in the order in which they came; a group's codes are packed into one integer, whose
-number is looked up in a table if all possible ones are few, and searched for otherwise.
+Each group of a synopsis has one number in all slots, so one pass from the youngest slot to the oldest gives every
+shorter window on the way. Only sums, counts, minima and maxima of integers and floats are merged here; DuckDB merges
+everything else.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,12 +22,12 @@ from windrow.queries.synopses.kinds import Node
 from windrow.store import Store
 
 _TABLE_BITS = 22
-"""A table of numbers has at most so many places (16 MiB)."""
+"""A table of group numbers has at most 2 to this power entries (16 MiB)."""
 _LEAST_BITS = 4
 
 
 class TooLargeError(Exception):
-    """Numbers do not fit here, or only DuckDB can tell values apart; DuckDB must merge them."""
+    """Values do not fit into these arrays, or only DuckDB can compare them; DuckDB must merge them."""
 
 
 class GroupNumbering:
@@ -45,11 +41,11 @@ class GroupNumbering:
         self.columns = columns
         self.bits = 62 // max(1, columns)
         """Of one column's code."""
-        self.known: list[pa.Array] = []
-        """The distinct values of each group column; their places are codes."""
+        self.column_values: list[pa.Array] = []
+        """The distinct values of each group column; their positions are codes."""
         self.packed: npt.NDArray[np.int64] = np.empty(0, np.int64)
         """The codes of each group, by number."""
-        self._room: tuple[int, ...] = ()
+        self._table_bits: tuple[int, ...] = ()
         self._table: npt.NDArray[np.int32] | None = None
         self._sorted: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
         self._ranks: dict[int, tuple[int, npt.NDArray[np.int64], npt.NDArray[np.bool_]] | None] = {}
@@ -60,8 +56,8 @@ class GroupNumbering:
     def numbers(self, rows: pa.Table) -> npt.NDArray[np.int32]:
         """The numbers of a node's groups, columns ``g0…``; new groups get the next ones."""
         packed = np.zeros(rows.num_rows, np.int64)
-        for at in range(self.columns):
-            packed |= self._coded(at, rows.column(f"g{at}").combine_chunks()) << (self.bits * at)
+        for column in range(self.columns):
+            packed |= self._coded(column, rows.column(f"g{column}").combine_chunks()) << (self.bits * column)
         found = self._find(packed)
         missing = found < 0
         if missing.any():
@@ -69,20 +65,20 @@ class GroupNumbering:
             found = self._find(packed)
         return found.astype(np.int32)
 
-    def _coded(self, at: int, column: pa.Array) -> npt.NDArray[np.int64]:
+    def _coded(self, position: int, column: pa.Array) -> npt.NDArray[np.int64]:
         if pa.types.is_integer(column.type) and column.type != pa.uint64():
             column = column.cast(pa.int64())  # nodes have numbers as narrow as they fit
-        if len(self.known) <= at:
-            self.known.append(column.slice(0, 0))
-        if column.type != self.known[at].type:
-            column = column.cast(self.known[at].type)
+        if len(self.column_values) <= position:
+            self.column_values.append(column.slice(0, 0))
+        if column.type != self.column_values[position].type:
+            column = column.cast(self.column_values[position].type)
         column = _comparable(column)
-        codes = pc.index_in(column, value_set=self.known[at])
+        codes = pc.index_in(column, value_set=self.column_values[position])
         if codes.null_count:
             fresh = pc.unique(column.filter(codes.is_null()))
-            self.known[at] = pa.concat_arrays([self.known[at], fresh])
-            codes = pc.index_in(column, value_set=self.known[at])
-        if len(self.known[at]) >= 1 << self.bits:
+            self.column_values[position] = pa.concat_arrays([self.column_values[position], fresh])
+            codes = pc.index_in(column, value_set=self.column_values[position])
+        if len(self.column_values[position]) >= 1 << self.bits:
             raise TooLargeError
         return np.asarray(codes.to_numpy(), np.int64)
 
@@ -90,10 +86,10 @@ class GroupNumbering:
 
     def _find(self, packed: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """The number of each, -1 where there is none yet."""
-        room = tuple(max(_LEAST_BITS, len(values).bit_length()) for values in self.known)
-        if sum(room) <= _TABLE_BITS:
-            if self._table is None or room != self._room:
-                self._room, self._table = room, np.full(1 << sum(room), -1, np.int32)
+        table_bits = tuple(max(_LEAST_BITS, len(values).bit_length()) for values in self.column_values)
+        if sum(table_bits) <= _TABLE_BITS:
+            if self._table is None or table_bits != self._table_bits:
+                self._table_bits, self._table = table_bits, np.full(1 << sum(table_bits), -1, np.int32)
                 self._table[self._dense(self.packed)] = np.arange(len(self.packed))
             return self._table[self._dense(packed)]
         if self._sorted is None:
@@ -102,25 +98,25 @@ class GroupNumbering:
         keys, order = self._sorted
         if not len(keys):
             return np.full(len(packed), -1)
-        places = np.minimum(np.searchsorted(keys, packed), len(keys) - 1)
-        return np.where(keys[places] == packed, order[places], -1)
+        positions = np.minimum(np.searchsorted(keys, packed), len(keys) - 1)
+        return np.where(keys[positions] == packed, order[positions], -1)
 
     def _dense(self, packed: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Places in the table."""
-        places, shift, mask = np.zeros(len(packed), np.int64), 0, (1 << self.bits) - 1
-        for at, bits in enumerate(self._room):
-            places |= ((packed >> (self.bits * at)) & mask) << shift
+        """Positions in the table."""
+        positions, shift, mask = np.zeros(len(packed), np.int64), 0, (1 << self.bits) - 1
+        for column, bits in enumerate(self._table_bits):
+            positions |= ((packed >> (self.bits * column)) & mask) << shift
             shift += bits
-        return places
+        return positions
 
     def _add(self, fresh: npt.NDArray[np.int64]) -> None:
         before = len(self.packed)
         self.packed = np.concatenate([self.packed, fresh])
         if self._sorted is not None:
             keys, order = self._sorted
-            places = np.searchsorted(keys, fresh)
+            positions = np.searchsorted(keys, fresh)
             numbers = np.arange(before, len(self.packed))
-            self._sorted = np.insert(keys, places, fresh), np.insert(order, places, numbers)
+            self._sorted = np.insert(keys, positions, fresh), np.insert(order, positions, numbers)
         if len(self.packed) >= 1 << 31:
             raise TooLargeError
         if self._table is not None:
@@ -128,26 +124,28 @@ class GroupNumbering:
 
     # -- and back ----------------------------------------------------------------------------------------------------
 
-    def codes(self, at: int, numbers: npt.NDArray[Any] | None = None) -> npt.NDArray[np.int64]:
+    def codes(self, column: int, numbers: npt.NDArray[Any] | None = None) -> npt.NDArray[np.int64]:
         """The codes that groups have in a column; of all groups if none are given."""
         packed = self.packed if numbers is None else self.packed[numbers]
-        return (packed >> (self.bits * at)) & ((1 << self.bits) - 1)
+        return (packed >> (self.bits * column)) & ((1 << self.bits) - 1)
 
-    def values(self, at: int, numbers: npt.NDArray[Any] | None = None) -> pa.Array:
+    def values(self, column: int, numbers: npt.NDArray[Any] | None = None) -> pa.Array:
         """The values that groups have in a column."""
-        values = self.known[at] if at < len(self.known) else pa.nulls(0)
-        return values.take(pa.array(self.codes(at, numbers)))
+        values = self.column_values[column] if column < len(self.column_values) else pa.nulls(0)
+        return values.take(pa.array(self.codes(column, numbers)))
 
-    def ranks(self, at: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]] | None:
+    def ranks(self, column: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]] | None:
         """Integers in the order of a column's values, by code, and which are null; None if only DuckDB knows it."""
-        if at >= len(self.known):
+        if column >= len(self.column_values):
             return None
-        values, known = self.known[at], self._ranks.get(at)
-        if known is None or known[0] != len(values):
+        values, cached = self.column_values[column], self._ranks.get(column)
+        if cached is None or cached[0] != len(values):
             ordered = _rank_values(values)
-            known = None if ordered is None else (len(values), ordered, values.is_null().to_numpy(zero_copy_only=False))
-            self._ranks[at] = known
-        return None if known is None else known[1:]
+            cached = (
+                None if ordered is None else (len(values), ordered, values.is_null().to_numpy(zero_copy_only=False))
+            )
+            self._ranks[column] = cached
+        return None if cached is None else cached[1:]
 
 
 def _comparable(column: pa.Array) -> pa.Array:
@@ -187,7 +185,7 @@ _LOW, _HIGH = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 def can_use_arrays(entry: SynopsisEntry) -> bool:
-    """Whether a synopsis can be passed over here."""
+    """Whether a synopsis can be merged here."""
     return entry.kind == kinds.BASIC and would_use_arrays(entry.expiring, len(entry.groups), entry.columns)
 
 
@@ -246,37 +244,41 @@ class ArraySynopsis:
     rankings: dict[int, Ranking] = field(default_factory=dict)
     decoded: tuple[int, Ranking | None, dict[str, pa.Array]] | None = None
 
-    def load(self, store: Store, there: Mapping[Node, int], wanted: Iterable[Node]) -> bool:
+    def load(self, store: Store, changes: Mapping[Node, int], wanted: Iterable[Node]) -> bool:
         """Bring nodes into memory; false if one has been changed again meanwhile."""
-        self.slots = {node: slot for node, slot in self.slots.items() if there.get(node) == slot.changed}
-        missing = [node for node in wanted if node in there and node not in self.slots]
+        self.slots = {node: slot for node, slot in self.slots.items() if changes.get(node) == slot.changed}
+        missing = [node for node in wanted if node in changes and node not in self.slots]
         if not missing:
             return True
 
         def read(tables: Tables) -> dict[Node, node_store.StoredNode | None]:
             return {node: node_store.read_node(tables, self.entry, node) for node in missing}
 
-        for node, kept in store.catalog.read(read).items():
-            if kept is None or kept.changed != there[node]:
+        for node, stored in store.catalog.read(read).items():
+            if stored is None or stored.changed != changes[node]:
                 return False
-            self.slots[node] = self._slot(kept)
+            self.slots[node] = self._slot(stored)
         return True
 
-    def _slot(self, kept: node_store.StoredNode) -> _SlotArrays:
-        rows = kept.table()
+    def _slot(self, stored: node_store.StoredNode) -> _SlotArrays:
+        rows = stored.table()
         numbers = self.numbering.numbers(rows)
         order = np.argsort(numbers, kind="stable")  # totals are then gone through in one direction
         values = [
-            np.ascontiguousarray(_to_numbers(rows.column(f"c{at}"), column)[order])
-            for at, column in enumerate(self.entry.columns)
+            np.ascontiguousarray(_to_numbers(rows.column(f"c{position}"), column)[order])
+            for position, column in enumerate(self.entry.columns)
         ]
         same = [
-            next(first for first in range(at + 1) if self._alike(first, at) and np.array_equal(values[first], own))
-            for at, own in enumerate(values)
+            next(
+                first
+                for first in range(position + 1)
+                if self._alike(first, position) and np.array_equal(values[first], column_values)
+            )
+            for position, column_values in enumerate(values)
         ]
         # A group is once in each of the tallies that a node is made of.
-        largest = [_greatest_magnitude(own) * len(kept.bodies) for own in values]
-        return _SlotArrays(kept.changed, numbers[order], values, same, largest)
+        largest = [_greatest_magnitude(column_values) * len(stored.bodies) for column_values in values]
+        return _SlotArrays(stored.changed, numbers[order], values, same, largest)
 
     def _alike(self, one: int, other: int) -> bool:
         first, second = self.entry.columns[one], self.entry.columns[other]
@@ -295,14 +297,17 @@ class ArraySynopsis:
         slots = [slot for node in nodes if (slot := self.slots.get(node)) is not None]
         source = self._sources(slots, columns)
         totals = [
-            _neutral_values(column, len(self.numbering) if source.get(at) == at else 0)
-            for at, column in enumerate(self.entry.columns)
+            _neutral_values(column, len(self.numbering) if source.get(position) == position else 0)
+            for position, column in enumerate(self.entry.columns)
         ]
-        for at, first in source.items():
-            totals[at] = totals[first]
-            if self.entry.columns[at].merge == "sum" and sum(slot.largest[at] for slot in slots) > _SUM_LIMIT:
+        for position, source_column in source.items():
+            totals[position] = totals[source_column]
+            if (
+                self.entry.columns[position].merge == "sum"
+                and sum(slot.largest[position] for slot in slots) > _SUM_LIMIT
+            ):
                 raise TooLargeError
-        youngest, merged = slide, [at for at, first in source.items() if at == first]
+        youngest, merged = slide, [position for position, source_column in source.items() if position == source_column]
         for length in ordered:
             for number in range(youngest, slide - length, -1):
                 self._add(totals, merged, kinds.slot_node(number))
@@ -311,20 +316,20 @@ class ArraySynopsis:
 
     def _sources(self, slots: Sequence[_SlotArrays], columns: Iterable[int]) -> dict[int, int]:
         """Which columns are merged, and for each the one that has the same values in every slot, which need be once."""
-        found = {}
-        for at in sorted({0, *columns}):
-            first = {slot.same[at] for slot in slots}
-            found[at] = first.pop() if len(first) == 1 else at
-            if found[at] not in found or not self._alike(found[at], at):
-                found[at] = at
-        return found
+        sources = {}
+        for column in sorted({0, *columns}):
+            first = {slot.same[column] for slot in slots}
+            sources[column] = first.pop() if len(first) == 1 else column
+            if sources[column] not in sources or not self._alike(sources[column], column):
+                sources[column] = column
+        return sources
 
     def _add(self, totals: list[Numbers], columns: Sequence[int], node: Node) -> None:
         slot = self.slots.get(node)
         if slot is None:
             return
-        for at in columns:
-            kernels.merge(totals[at], slot.numbers, slot.values[at], self.entry.columns[at].merge)
+        for column in columns:
+            kernels.merge(totals[column], slot.numbers, slot.values[column], self.entry.columns[column].merge)
 
     def rankable(self, column: int) -> bool:
         """Whether the values of a group column are whole numbers."""
@@ -332,25 +337,25 @@ class ArraySynopsis:
 
     def ranked(self, column: int) -> Ranking:
         """Groups in the order of a group column's values."""
-        known, numbering = self.rankings.get(column), self.numbering
-        if known is not None and len(known.numbers) == len(numbering):
-            return known
+        cached, numbering = self.rankings.get(column), self.numbering
+        if cached is not None and len(cached.numbers) == len(numbering):
+            return cached
         codes = numbering.codes(column)
         others = numbering.packed & ~(((1 << numbering.bits) - 1) << (numbering.bits * column))
-        values = numbering.known[column] if numbering.known else pa.array([], pa.int64())
+        values = numbering.column_values[column] if numbering.column_values else pa.array([], pa.int64())
         whole = values.cast(pa.int64()).fill_null(_HIGH).to_numpy()
         rank = np.argsort(np.argsort(whole, kind="stable"))
         valued = values.is_valid().to_numpy(zero_copy_only=False)
         # With ranks in the lowest bits, and what was there in the column's own, one sort gives both orders.
         first = numbering.packed & ((1 << numbering.bits) - 1) if column else np.int64(0)
-        places = np.argsort(others - first | first << (numbering.bits * column) | rank[codes])
-        begins = np.ones(len(places), bool)
-        begins[1:] = others[places][1:] != others[places][:-1]
-        ordered = codes[places]
-        found = self.rankings[column] = Ranking(
-            column, places, np.cumsum(begins) - 1, begins.nonzero()[0], valued[ordered], whole[ordered]
+        order = np.argsort(others - first | first << (numbering.bits * column) | rank[codes])
+        begins = np.ones(len(order), bool)
+        begins[1:] = others[order][1:] != others[order][:-1]
+        ordered = codes[order]
+        ranking = self.rankings[column] = Ranking(
+            column, order, np.cumsum(begins) - 1, begins.nonzero()[0], valued[ordered], whole[ordered]
         )
-        return found
+        return ranking
 
     def table(self, totals: Sequence[Numbers], ranking: Ranking | None) -> pa.Table:
         """All groups with the columns that were wanted; who reads it leaves out those where ``c0`` is 0.
@@ -359,29 +364,31 @@ class ArraySynopsis:
         are equal otherwise, and ``t_c``, how many there are.
         """
         columns: dict[str, pa.Array] = dict(self._groups(ranking))
-        for at, (column, total) in enumerate(zip(self.entry.columns, totals, strict=True)):
+        for position, (column, total) in enumerate(zip(self.entry.columns, totals, strict=True)):
             if len(total) != len(self.numbering):
-                continue  # nobody wants it
-            own = total.copy() if ranking is None else total[ranking.numbers]
-            empty = {"min": own == _HIGH, "max": own == _LOW}.get(column.merge)
-            columns[f"c{at}"] = pa.array(own, mask=empty) if empty is not None else pa.array(own)
-            if ranking is not None and len(own):
-                counts = np.where(ranking.valued, own, 0)
+                continue  # no query needs it
+            values = total.copy() if ranking is None else total[ranking.numbers]
+            empty = {"min": values == _HIGH, "max": values == _LOW}.get(column.merge)
+            columns[f"c{position}"] = pa.array(values, mask=empty) if empty is not None else pa.array(values)
+            if ranking is not None and len(values):
+                counts = np.where(ranking.valued, values, 0)
                 upto = np.cumsum(counts)
                 before = (upto - counts)[ranking.starts]
-                columns[f"h_c{at}"] = pa.array(upto - before[ranking.parts])
-                columns[f"t_c{at}"] = pa.array((upto[ranking.stops - 1] - before)[ranking.parts])
+                columns[f"h_c{position}"] = pa.array(upto - before[ranking.parts])
+                columns[f"t_c{position}"] = pa.array((upto[ranking.stops - 1] - before)[ranking.parts])
         return pa.table(columns)
 
     def _groups(self, ranking: Ranking | None) -> dict[str, pa.Array]:
         """The group columns of all groups, by number or ranked; they change only when a new group comes."""
-        known = self.decoded
-        if known is not None and known[0] == len(self.numbering) and known[1] is ranking:
-            return known[2]
+        cached = self.decoded
+        if cached is not None and cached[0] == len(self.numbering) and cached[1] is ranking:
+            return cached[2]
         numbers = None if ranking is None else ranking.numbers
-        found = {f"g{at}": self.numbering.values(at, numbers) for at in range(len(self.entry.groups))}
-        self.decoded = len(self.numbering), ranking, found
-        return found
+        columns = {
+            f"g{position}": self.numbering.values(position, numbers) for position in range(len(self.entry.groups))
+        }
+        self.decoded = len(self.numbering), ranking, columns
+        return columns
 
 
 def _neutral_values(column: SynopsisColumn, count: int) -> Numbers:
@@ -390,18 +397,18 @@ def _neutral_values(column: SynopsisColumn, count: int) -> Numbers:
     return np.full(count, _HIGH if column.merge == "min" else _LOW, np.int64)
 
 
-def _to_numbers(column: pa.ChunkedArray, kept: SynopsisColumn) -> Numbers:
+def _to_numbers(column: pa.ChunkedArray, synopsis_column: SynopsisColumn) -> Numbers:
     """A kept column as numbers, as narrow as they fit; nothing counts as what changes no merge."""
-    neutral = {"sum": 0, "min": _HIGH, "max": _LOW}[kept.merge]
-    if kept.type == "DOUBLE":
+    neutral = {"sum": 0, "min": _HIGH, "max": _LOW}[synopsis_column.merge]
+    if synopsis_column.type == "DOUBLE":
         floats: Numbers = column.cast(pa.float64()).fill_null(0.0).to_numpy()
         return floats
     try:
-        bare = column.cast(pa.int64())
+        integers = column.cast(pa.int64())
     except pa.ArrowInvalid:
         raise TooLargeError from None
-    whole: Numbers = bare.fill_null(neutral).to_numpy()
-    if kept.merge != "sum" and (whole == neutral).sum() > bare.null_count:
+    whole: Numbers = integers.fill_null(neutral).to_numpy()
+    if synopsis_column.merge != "sum" and (whole == neutral).sum() > integers.null_count:
         raise TooLargeError  # a value that means nothing here
     largest = _greatest_magnitude(whole)
     return whole.astype(next((kind for kind in _NARROW_TYPES if largest <= np.iinfo(kind).max), np.int64))

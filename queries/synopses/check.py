@@ -1,4 +1,4 @@
-"""Whether synopses hold what the stored rows say: each is made again and compared, node by node."""
+"""Checks synopses against the stored rows: each synopsis is built again and compared, node by node."""
 
 from collections.abc import Iterator
 
@@ -22,27 +22,27 @@ def find_differences(store: Store, snapshot: Snapshot, stream: str, entry: Synop
     if slide is None or entry.slide != slide:
         return
     with instance.open_cursor(store) as cursor:
-        should = maintenance.rebuild_nodes(store, cursor, view, slide, entry)
+        expected = maintenance.rebuild_nodes(store, cursor, view, slide, entry)
 
-        def look(tables: Tables) -> dict[Node, pa.Table] | None:
-            now = tables.get("synopses", node_store.encode_entry_key(entry.stream, entry.number))
-            if now is None or now.slide != slide:
+        def read(tables: Tables) -> dict[Node, pa.Table] | None:
+            current = tables.get("synopses", node_store.encode_entry_key(entry.stream, entry.number))
+            if current is None or current.slide != slide:
                 return None  # a slide came meanwhile; what it left is another state
-            found = {
+            stored_nodes = {
                 node: node_store.read_node(tables, entry, node) for node, _ in node_store.list_nodes(tables, entry)
             }
-            return {node: kept.table() for node, kept in found.items() if kept is not None}
+            return {node: node_rows.table() for node, node_rows in stored_nodes.items() if node_rows is not None}
 
-        there = store.catalog.read(look)
-        if there is None:
+        stored = store.catalog.read(read)
+        if stored is None:
             return
-        base = there.get(kinds.prefix_node(slide - entry.slots))
+        base = stored.get(kinds.prefix_node(slide - entry.slots))
         worker = NodeMerger(lambda: cursor, entry, slide)
-        for node in sorted(set(should) | set(there)):
-            kept, right = there.get(node), should.get(node)
-            if kept is not None and node.level < 0 and base is not None:
-                kept = worker.subtract(kept, base)  # counted from further back, which answers do not see
-            if not worker.equal(kept, right):
+        for node in sorted(set(expected) | set(stored)):
+            node_rows, expected_rows = stored.get(node), expected.get(node)
+            if node_rows is not None and node.level < 0 and base is not None:
+                node_rows = worker.subtract(node_rows, base)  # counted from further back, which answers do not see
+            if not worker.equal(node_rows, expected_rows):
                 yield f"node {node.level}, {node.left} does not hold what the rows say"
 
 
@@ -53,8 +53,8 @@ def find_problems(store: Store) -> Iterator[str]:
             stream = snapshot.view(name).entry.id
             for entry in store.catalog.read(lambda tables, stream=stream: node_store.read_entries(tables, stream)):  # type: ignore[misc]
                 try:
-                    found = list(find_differences(store, snapshot, name, entry))
+                    problems = list(find_differences(store, snapshot, name, entry))
                 except (duckdb.Error, pa.ArrowException, OSError) as error:
-                    found = [f"it cannot be compared with its rows ({instance.read_error_message(error)})"]
-                for problem in found:
+                    problems = [f"it cannot be compared with its rows ({instance.read_error_message(error)})"]
+                for problem in problems:
                     yield f"stream {name}: synopsis {entry.number}: {problem}"

@@ -100,17 +100,19 @@ def _align_cached(kind: str, groups: tuple[SubGroup, ...]) -> Alignment:
         return Alignment((), 0.0)
     if len(groups) <= _MAX_EXHAUSTIVE:
         return min((_make_alignment(kind, groups, blocks) for blocks in _partitions(len(groups))), key=lambda a: a.cost)
-    blocks = [[at] for at in sorted(range(len(groups)), key=lambda at: groups[at].period)]
+    blocks = [[position] for position in sorted(range(len(groups)), key=lambda position: groups[position].period)]
     best = _make_alignment(kind, groups, blocks, _SHORT_HORIZON)
     while True:
         better = None
         for first, second in _joinable_blocks([groups[block[0]].period for block in blocks]):
             tried = [
-                [*block, *(blocks[second] if at == first else ())] for at, block in enumerate(blocks) if at != second
+                [*block, *(blocks[second] if position == first else ())]
+                for position, block in enumerate(blocks)
+                if position != second
             ]
-            found = _make_alignment(kind, groups, tried, _SHORT_HORIZON)
-            if found.cost < best.cost - 1e-12:
-                best, better = found, tried
+            alignment = _make_alignment(kind, groups, tried, _SHORT_HORIZON)
+            if alignment.cost < best.cost - 1e-12:
+                best, better = alignment, tried
         if better is None:
             return _make_alignment(kind, groups, blocks)
         blocks = better
@@ -129,8 +131,8 @@ def _make_alignment(
 ) -> Alignment:
     periods = [0] * len(groups)
     for block in blocks:
-        for at in block:
-            periods[at] = min(groups[each].period for each in block)
+        for position in block:
+            periods[position] = min(groups[member].period for member in block)
     return Alignment(tuple(periods), schedule_cost(kind, groups, periods, horizon))
 
 
@@ -141,8 +143,8 @@ def _partitions(count: int) -> Iterator[list[list[int]]]:
         return
     for rest in _partitions(count - 1):
         yield [*rest, [count - 1]]
-        for at in range(len(rest)):
-            yield [*rest[:at], [*rest[at], count - 1], *rest[at + 1 :]]
+        for position in range(len(rest)):
+            yield [*rest[:position], [*rest[position], count - 1], *rest[position + 1 :]]
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ class SynopsisLoad:
         groups: Rows of a slot's node.
         distinct: Rows of all slots merged.
         late: Late slots that a slide touches, on average.
-        asked: Window and period, in slots, of each query.
+        uses: Window and period, in slots, of each query.
         subtractable: Whether every column can be taken out again exactly.
         passing: What a row costs in one pass over a basic synopsis, where merging it in DuckDB costs 1.
     """
@@ -163,7 +165,7 @@ class SynopsisLoad:
     groups: float
     distinct: float
     late: float
-    asked: tuple[tuple[int, int], ...]
+    uses: tuple[tuple[int, int], ...]
     subtractable: bool
     passing: float = 1.0
 
@@ -171,7 +173,7 @@ class SynopsisLoad:
 def kind_costs(load: SynopsisLoad) -> dict[str, float]:
     """What each kind that is possible costs per slide: keeping and answering, in rows that are read or written."""
     by_period: dict[int, list[int]] = {}
-    for window, period in load.asked:
+    for window, period in load.uses:
         by_period.setdefault(period, []).append(window)
     groups = [SubGroup(period, tuple(windows)) for period, windows in sorted(by_period.items())]
     costs = {}
@@ -196,5 +198,5 @@ def choose_kind(load: SynopsisLoad) -> tuple[str, str]:
     """The cheapest kind, and why."""
     costs = kind_costs(load)
     best = min(costs, key=lambda kind: (costs[kind], KINDS.index(kind)))
-    told = ", ".join(f"{kind} {cost:,.0f}" for kind, cost in sorted(costs.items(), key=lambda item: item[1]))
-    return best, f"rows per slide: {told}"
+    costs_text = ", ".join(f"{kind} {cost:,.0f}" for kind, cost in sorted(costs.items(), key=lambda item: item[1]))
+    return best, f"rows per slide: {costs_text}"

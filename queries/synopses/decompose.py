@@ -1,7 +1,7 @@
-"""A statement over one stream, taken apart: which rows, which groups, which aggregates, and what is done with them.
+"""A statement over one stream in its pieces: which rows, which groups, which aggregates, and what is done with them.
 
-Expressions stay the user's own text, cut out at token level and confirmed by DuckDB's parser; only the stream's alias
-in front of a column is replaced by one name for all statements, so that pieces of several can stand together.
+Expressions are the user's own text, cut out at token level and confirmed by DuckDB's parser. Only the stream's alias in
+front of a column is replaced by one name for all statements, so that pieces of several statements can be combined.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from windrow.queries.sql.split_aggregate import (
 from windrow.queries.sql.statement import Reference, Statement
 
 ROW_ALIAS = "_row"
-"""What the stream is called in every piece."""
+"""The name of the stream in every piece."""
 _UNSUPPORTED_CLASSES = ("SUBQUERY", "LAMBDA", "PARAMETER", "WINDOW")
 
 
@@ -66,19 +66,19 @@ class Comparison:
 
     @property
     def term(self) -> tuple[str, str, str, str]:
-        """As the catalog keeps it."""
+        """As the catalog stores it."""
         return self.column, self.operator, self.kind, self.value
 
 
 @dataclass(frozen=True)
 class DecomposedStatement:
-    """A statement that was taken apart."""
+    """The pieces of a statement."""
 
     stream: str
     window: window_spec.WindowSpec
     where: Expression | None
     terms: tuple[Comparison, ...] | None
-    """WHERE as a disjunction of atoms, None if it is something else; empty without WHERE."""
+    """WHERE as a disjunction of comparisons, None if it is something else; empty without WHERE."""
     groups: tuple[Expression, ...]
     calls: tuple[AggregateCall, ...]
     final: str
@@ -103,7 +103,7 @@ class DecomposedStatement:
 def decompose_statement(
     statement: Statement, stream: Reference, columns: tuple[str, ...], functions: EngineFunctions
 ) -> DecomposedStatement:
-    """Take a statement apart that reads one stream and nothing else.
+    """Decompose a statement that reads one stream and nothing else.
 
     Args:
         statement: As parsed and confined.
@@ -112,13 +112,13 @@ def decompose_statement(
         functions: Of the engine.
 
     Raises:
-        CannotCutError: why it cannot be answered from states of slots.
+        CannotSplitError: why it cannot be answered from states of slots.
     """
     return _Decomposer(statement, stream, {stream.alias: columns}, functions).decomposed()
 
 
 class _Decomposer(StatementSplitter):
-    """One statement on its way."""
+    """Decomposes one statement."""
 
     def decomposed(self) -> DecomposedStatement:
         """All its pieces."""
@@ -160,13 +160,13 @@ class _Decomposer(StatementSplitter):
             raise CannotSplitError("the stream and one of its columns have the same name")
 
     def _aggregate(self, node: Node) -> int:
-        """Every aggregate is taken; whether its states can be kept is for `components` to say."""
+        """Every aggregate is accepted; `partial_aggregates` decides whether its states can be stored."""
         if node["export_state"] or node["schema"]:
             raise CannotSplitError(f"{node['function_name']} gives its state, or is of a schema")
-        inner = [each for argument in node["arguments"] for each in walk_nodes(argument["expression"])]
-        if any(self._is_aggregate(each) for each in inner):
+        inner = [inner_node for argument in node["arguments"] for inner_node in walk_nodes(argument["expression"])]
+        if any(self._is_aggregate(inner_node) for inner_node in inner):
             raise CannotSplitError("an aggregate stands in another one")
-        keys = [self._key(known) for known in self.aggregates]
+        keys = [self._key(aggregate) for aggregate in self.aggregates]
         if self._key(node) in keys:
             return keys.index(self._key(node))
         self.aggregates.append(node)
@@ -184,21 +184,21 @@ class _Decomposer(StatementSplitter):
         """The text of a piece, under the name that the stream has in all pieces."""
         start, stop = self._span(node)
         tokens = {token.start: token.stop for token in self.statement.source.tokens}
-        places = []
-        for each in walk_nodes(node):
-            if self._qualified(each):
-                at = find_location(each)
-                if at is None or at not in tokens:
+        replacements = []
+        for inner_node in walk_nodes(node):
+            if self._qualified(inner_node):
+                offset = find_location(inner_node)
+                if offset is None or offset not in tokens:
                     raise CannotSplitError("a column has no place")
-                places.append((at, tokens[at], ROW_ALIAS))
-        kept, self.replaced = self.replaced, places
+                replacements.append((offset, tokens[offset], ROW_ALIAS))
+        saved, self.replaced = self.replaced, replacements
         text = self._text(start, stop)
-        self.replaced = kept
+        self.replaced = saved
         # Comments end with their line; what follows the piece must not become part of one.
-        alone = parse_statements(f"SELECT {text}\n")
-        if not isinstance(alone, list) or len(alone) != 1 or len(alone[0]["select_list"]) != 1:
+        parsed = parse_statements(f"SELECT {text}\n")
+        if not isinstance(parsed, list) or len(parsed) != 1 or len(parsed[0]["select_list"]) != 1:
             raise CannotSplitError("a piece of it is no expression")
-        if _unqualified(alone[0]["select_list"][0]) != _unqualified(self._renamed(node)):
+        if _unqualified(parsed[0]["select_list"][0]) != _unqualified(self._renamed(node)):
             raise CannotSplitError("a piece of it reads differently on its own")
         return Expression(text, _short_key(self._key(node)))
 
@@ -255,26 +255,30 @@ _MIRRORED = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 
 def _find_terms(where: Node | None, columns: set[str]) -> tuple[Comparison, ...] | None:
-    """A disjunction of atoms, each once; None if the condition is anything else."""
+    """A disjunction of comparisons, each once; None if the condition is anything else."""
     if where is None:
         return ()
     if where["class"] == "CONJUNCTION" and where["type"] == "CONJUNCTION_OR":
         parts = [_find_terms(child, columns) for child in where["children"]]
         if any(part is None for part in parts):
             return None
-        return tuple(dict.fromkeys(atom for part in parts if part is not None for atom in part))
+        return tuple(dict.fromkeys(comparison for part in parts if part is not None for comparison in part))
     if where["class"] == "OPERATOR" and where["type"] == "COMPARE_IN":
         first, *rest = where["children"]
-        atoms = [_find_comparison(first, "=", each, columns) for each in rest]
+        comparisons = [_find_comparison(first, "=", constant, columns) for constant in rest]
     elif where["class"] == "COMPARISON" and where["type"] in _OPERATORS:
         operator = _OPERATORS[where["type"]]
         left, right = where["left"], where["right"]
         if left.get("class") == "CONSTANT":
             left, right, operator = right, left, _MIRRORED[operator]
-        atoms = [_find_comparison(left, operator, right, columns)]
+        comparisons = [_find_comparison(left, operator, right, columns)]
     else:
         return None
-    return None if None in atoms else tuple(dict.fromkeys(atom for atom in atoms if atom is not None))
+    return (
+        None
+        if None in comparisons
+        else tuple(dict.fromkeys(comparison for comparison in comparisons if comparison is not None))
+    )
 
 
 def _find_comparison(column: Node, operator: str, constant: Node, columns: set[str]) -> Comparison | None:

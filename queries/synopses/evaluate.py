@@ -1,4 +1,4 @@
-"""Answers out of synopses: a window is merged from its nodes, finished, and the rest of the statement run over that."""
+"""Answers from synopses: the nodes of a window are merged and finished, then the final select runs over them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _BATCH_ROWS = 100_000
 
 @dataclass(frozen=True)
 class SynopsisWindow:
-    """A synopsis that a need is met from."""
+    """A synopsis that meets a need, and its nodes in the window."""
 
     entry: SynopsisEntry
     sign: int
@@ -34,7 +34,7 @@ class SynopsisWindow:
 class AnswerPlan:
     """A statement and the synopses that answer it."""
 
-    asked: SynopsisStatement
+    statement: SynopsisStatement
     view: StreamSnapshot
     sources: tuple[tuple[SynopsisWindow, ...], ...]
     """For each of its needs."""
@@ -45,115 +45,116 @@ class AnswerPlan:
         return "+".join(dict.fromkeys(source.entry.kind for sources in self.sources for source in sources))
 
 
-def plan_answer(store: Store, snapshot: Snapshot, sql: str, seen: dict[str, CatalogSynopses]) -> AnswerPlan:
-    """Which synopses answer a statement as of the snapshot; what was seen of each stream is looked at once.
+def plan_answer(store: Store, snapshot: Snapshot, sql: str, synopses: dict[str, CatalogSynopses]) -> AnswerPlan:
+    """Which synopses answer a statement as of the snapshot; the catalog is read once for each stream.
 
     Raises:
-        CannotCutError: why none do.
+        CannotSplitError: why none do.
     """
-    question = analyse_statement(store, snapshot, sql)
-    name = next(stream for stream in snapshot.streams() if stream.lower() == question.stream.name.lower())
+    statement = analyse_statement(store, snapshot, sql)
+    name = next(stream for stream in snapshot.streams() if stream.lower() == statement.stream.name.lower())
     view = snapshot.view(name)
     if view.state.slide is None:
         raise CannotSplitError("the stream has no clock yet")
-    if name not in seen:
-        seen[name] = node_cache_of(store).look(store, view)
-    sources = tuple(_find_sources(seen[name], view, question, need) for need in question.shape.needs)
-    return AnswerPlan(question, view, sources)
+    if name not in synopses:
+        synopses[name] = node_cache_of(store).read_catalog(store, view)
+    sources = tuple(_find_sources(synopses[name], view, statement, need) for need in statement.shape.needs)
+    return AnswerPlan(statement, view, sources)
 
 
 def _find_sources(
-    seen: CatalogSynopses, view: StreamSnapshot, question: SynopsisStatement, need: SynopsisNeed
+    synopses: CatalogSynopses, view: StreamSnapshot, statement: SynopsisStatement, need: SynopsisNeed
 ) -> tuple[SynopsisWindow, ...]:
     why = "no synopsis keeps what it needs"
-    for entry in seen.by_identity.get(need.identity, ()):
+    for entry in synopses.by_identity.get(need.identity, ()):
         if node_store.covers_need(entry, need):
             why = "the synopsis does not reach back far enough, or is of a later slide than the snapshot"
-            if (source := _make_source(seen, view, question, entry, 1)) is not None:
+            if (source := _make_source(synopses, view, statement, entry, 1)) is not None:
                 return (source,)
-    fitting = [entry for entry in seen.entries if node_store.covers_need(entry, need)]
+    fitting = [entry for entry in synopses.entries if node_store.covers_need(entry, need)]
     parts = predicate_cover.find_cover(
         need.terms or (),
-        {at: entry.terms or () for at, entry in enumerate(fitting)},
+        {position: entry.terms or () for position, entry in enumerate(fitting)},
         [column.merge for column in need.columns],
         subtractable=all(column.subtractable for column in need.columns),
         read=predicate_cover.literal_reader(view.schema),
     )
-    found = [_make_source(seen, view, question, fitting[at], sign) for at, sign in parts or ()]
-    if not found or None in found:
+    sources = [_make_source(synopses, view, statement, fitting[position], sign) for position, sign in parts or ()]
+    if not sources or None in sources:
         raise CannotSplitError(why)
-    return tuple(source for source in found if source is not None)
+    return tuple(source for source in sources if source is not None)
 
 
 def _make_source(
-    seen: CatalogSynopses, view: StreamSnapshot, question: SynopsisStatement, entry: SynopsisEntry, sign: int
+    synopses: CatalogSynopses, view: StreamSnapshot, statement: SynopsisStatement, entry: SynopsisEntry, sign: int
 ) -> SynopsisWindow | None:
     """A synopsis at the window of a question, if it reaches back so far and still is of the snapshot's slide."""
-    nodes = seen.window(entry, view, question.slots)
+    nodes = synopses.window(entry, view, statement.slots)
     return None if nodes is None else SynopsisWindow(entry, sign, nodes)
 
 
-def answer_plan(shelf: NodeCache, cursor: Any, planned: AnswerPlan) -> pa.Table:
+def answer_plan(cache: NodeCache, cursor: Any, plan: AnswerPlan) -> pa.Table:
     """The answer of a plan whose nodes are in memory."""
-    return finish_statement(cursor, planned, [_merged_sql(shelf, planned, n) for n in range(len(planned.sources))])
+    return finish_statement(cursor, plan, [_merged_sql(cache, plan, number) for number in range(len(plan.sources))])
 
 
-def load_nodes(store: Store, shelf: NodeCache, plans: Sequence[AnswerPlan]) -> None:
+def load_nodes(store: Store, cache: NodeCache, plans: Sequence[AnswerPlan]) -> None:
     """Bring everything that plans need into memory."""
     wanted: dict[tuple[int, int], tuple[SynopsisEntry, set[Node]]] = {}
-    for planned in plans:
-        for source in (source for sources in planned.sources for source in sources):
+    for plan in plans:
+        for source in (source for sources in plan.sources for source in sources):
             _, nodes = wanted.setdefault((source.entry.stream, source.entry.number), (source.entry, set()))
             nodes.update(node for node, _ in source.nodes)
     for (stream, _), (entry, nodes) in wanted.items():
         view = next(p.view for p in plans if p.view.entry.id == stream)
-        seen = shelf.look(store, view)
-        shelf.forget(stream, seen.entries)
-        changed = seen.changed.get(entry.number)
+        synopses = cache.read_catalog(store, view)
+        cache.drop_missing(stream, synopses.entries)
+        changed = synopses.changed.get(entry.number)
         if changed is None or any(changed.get(node, 0) > view.state.ordinal for node in nodes):
             raise CannotSplitError("a slide came meanwhile")
-        if shelf.load(store, entry, changed, nodes) is None:
+        if cache.load(store, entry, changed, nodes) is None:
             raise CannotSplitError("a slide came meanwhile")
 
 
-def finish_statement(cursor: Any, planned: AnswerPlan, merged: Sequence[str], *, ranked: bool = False) -> pa.Table:
+def finish_statement(cursor: Any, plan: AnswerPlan, merged: Sequence[str], *, ranked: bool = False) -> pa.Table:
     """Run the rest of the statement over merged relations."""
-    whole = planned.asked.shape.decomposed
-    done = finished_sql(planned.asked.shape, [f"({text})" for text in merged], ranked)
+    whole = plan.statement.shape.decomposed
+    done = finished_sql(plan.statement.shape, [f"({text})" for text in merged], ranked)
     reader, _ = start(cursor, f"WITH {whole.done} AS ({done}) {whole.final}", None, _BATCH_ROWS)
     rows = reader.read_all()
-    schema = mark_schema(rows.schema, [kind for _, kind in planned.asked.columns])
-    fields = [f.with_name(name) for f, (name, _) in zip(schema, planned.asked.columns, strict=True)]
+    schema = mark_schema(rows.schema, [kind for _, kind in plan.statement.columns])
+    fields = [f.with_name(name) for f, (name, _) in zip(schema, plan.statement.columns, strict=True)]
     return pa.Table.from_arrays(cast_to_marked(rows.columns, schema), schema=pa.schema(fields))
 
 
-def _merged_sql(shelf: NodeCache, planned: AnswerPlan, number: int) -> str:
+def _merged_sql(cache: NodeCache, plan: AnswerPlan, number: int) -> str:
     """The merged groups and columns of one need, in its own order."""
-    need, sources = planned.asked.shape.needs[number], planned.sources[number]
-    slide = planned.view.state.slide
-    parts = [part for source in sources if (part := _source_sql(shelf, need, source, slide)) is not None]
-    groups = [f"g{at}" for at in range(len(need.groups))]
-    names = {column.key: f"c{at}" for at, column in enumerate(need.columns)}
+    need, sources = plan.statement.shape.needs[number], plan.sources[number]
+    slide = plan.view.state.slide
+    parts = [part for source in sources if (part := _source_sql(cache, need, source, slide)) is not None]
+    groups = [f"g{position}" for position in range(len(need.groups))]
+    names = {column.key: f"c{position}" for position, column in enumerate(need.columns)}
     signed = any(sign * source.sign < 0 for source in sources for _, sign in source.nodes)
-    kept = [
-        f"{text} AS c{at}" for at, text in enumerate(merge_expressions(need.columns, names, " * s" if signed else ""))
+    columns = [
+        f"{text} AS c{position}"
+        for position, text in enumerate(merge_expressions(need.columns, names, " * s" if signed else ""))
     ]
     grouped = f" GROUP BY {', '.join(groups)}" if groups else ""
     having = " HAVING sum(n * s) > 0" if signed and groups else ""
-    return f"SELECT {', '.join([*groups, *kept])} FROM ({' UNION ALL '.join(parts)}){grouped}{having}"
+    return f"SELECT {', '.join([*groups, *columns])} FROM ({' UNION ALL '.join(parts)}){grouped}{having}"
 
 
-def _source_sql(shelf: NodeCache, need: SynopsisNeed, source: SynopsisWindow, slide: int | None) -> str | None:
+def _source_sql(cache: NodeCache, need: SynopsisNeed, source: SynopsisWindow, slide: int | None) -> str | None:
     """What one synopsis gives to a need."""
     entry = source.entry
-    table = shelf.loaded[entry.stream, entry.number]
-    places, names = node_store.find_group_positions(entry, need), node_store.name_columns(entry)
-    assert places is not None
-    columns = [f"g{place} AS g{at}" for at, place in enumerate(places)]
-    columns += [f"{names[column.key]} AS c{at}" for at, column in enumerate(need.columns)]
+    table = cache.loaded[entry.stream, entry.number]
+    group_positions, names = node_store.find_group_positions(entry, need), node_store.name_columns(entry)
+    assert group_positions is not None
+    columns = [f"g{group_position} AS g{position}" for position, group_position in enumerate(group_positions)]
+    columns += [f"{names[column.key]} AS c{position}" for position, column in enumerate(need.columns)]
     columns += ["c0 AS n", f"{_sign_sql(source)} AS s"]
     if not table.changed:
-        return _empty_sql(entry, need, places)
+        return _empty_sql(entry, need, group_positions)
     expired = f" AND x > {slide}" if entry.expiring else ""
     return f"SELECT {', '.join(columns)} FROM {table.table} WHERE ({_nodes_sql(source)}){expired}"
 
@@ -176,12 +177,15 @@ def _nodes_sql(source: SynopsisWindow) -> str:
     return " OR ".join(f"(l = {level} AND p IN ({', '.join(map(str, lefts))}))" for level, lefts in levels.items())
 
 
-def _empty_sql(entry: SynopsisEntry, need: SynopsisNeed, places: Sequence[int]) -> str | None:
+def _empty_sql(entry: SynopsisEntry, need: SynopsisNeed, group_positions: Sequence[int]) -> str | None:
     """A synopsis without any row has no table yet."""
-    kept = {column.key: column for column in entry.columns}
-    columns = [f"CAST(NULL AS {entry.groups[place][2]}) AS g{at}" for at, place in enumerate(places)]
-    for at, column in enumerate(need.columns):
-        if kept[column.key].state is not None:
+    columns_by_key = {column.key: column for column in entry.columns}
+    columns = [
+        f"CAST(NULL AS {entry.groups[group_position][2]}) AS g{position}"
+        for position, group_position in enumerate(group_positions)
+    ]
+    for position, column in enumerate(need.columns):
+        if columns_by_key[column.key].state is not None:
             raise CannotSplitError("nothing is kept yet")
-        columns.append(f"CAST(NULL AS {kept[column.key].type}) AS c{at}")
+        columns.append(f"CAST(NULL AS {columns_by_key[column.key].type}) AS c{position}")
     return f"SELECT {', '.join([*columns, '0 AS n', '1 AS s'])} WHERE false"

@@ -6,7 +6,7 @@
                 ├───────┼───────┤
     running     ├────────────────►       all slots up to one; a window is one prefix minus another
 
-What lies in a node is somebody else's: here values are only merged and subtracted.
+The values of nodes are opaque here: they are only merged and subtracted.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -61,12 +61,12 @@ def cover_slots(kind: str, slots: int, after: int, upto: int) -> list[tuple[Node
         return [(prefix_node(upto), 1), (prefix_node(after), -1)]
     if kind == BASIC:
         return [(slot_node(slot), 1) for slot in range(upto, after, -1)]
-    found, at, most = [], after, slots.bit_length() - 1
-    while at < upto:
-        level = next(k for k in range(most, -1, -1) if at % (1 << k) == 0 and at + (1 << k) <= upto)
-        found.append((Node(level, at), 1))
-        at += 1 << level
-    return found[::-1]
+    nodes, start, top_level = [], after, slots.bit_length() - 1
+    while start < upto:
+        level = next(k for k in range(top_level, -1, -1) if start % (1 << k) == 0 and start + (1 << k) <= upto)
+        nodes.append((Node(level, start), 1))
+        start += 1 << level
+    return nodes[::-1]
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def advance_nodes(
     previous: int | None,
     slide: int,
     came: Mapping[int, T],
-    work: NodeOperations[T],
+    operations: NodeOperations[T],
     *,
     rebase: bool = False,
 ) -> dict[Node, T | None]:
@@ -104,20 +104,20 @@ def advance_nodes(
         previous: The slide before, None if nothing is kept yet.
         slide: The slide.
         came: What came in, by event slot; slots after the slide's wait for the clock.
-        work: On what lies in nodes.
+        operations: On what lies in nodes.
         rebase: Count running sums anew from the oldest slot.
     """
     floor = slide - slots
-    known = {slot: value for slot, value in came.items() if slot > floor}
-    change = _NodeChanges(work)
+    recent = {slot: value for slot, value in came.items() if slot > floor}
+    change = _NodeChanges(operations)
     if kind == RUNNING:
-        _advance_running(change, slots, previous, slide, known, rebase=rebase)
+        _advance_running(change, slots, previous, slide, recent, rebase=rebase)
         return change.changed
-    for slot, value in known.items():
+    for slot, value in recent.items():
         change.add(slot_node(slot), [value])
     if kind == INTERVAL:
         for level in range(1, slots.bit_length()):
-            _advance_level(change, level, floor, previous, slide, known)
+            _advance_level(change, level, floor, previous, slide, recent)
     return change.changed
 
 
@@ -129,23 +129,23 @@ def reaches_behind(node: Node, floor: int) -> bool:
 class _NodeChanges(Generic[T]):
     """Nodes as a slide changes them."""
 
-    def __init__(self, work: NodeOperations[T]) -> None:
-        self.work = work
+    def __init__(self, operations: NodeOperations[T]) -> None:
+        self.operations = operations
         self.changed: dict[Node, T | None] = {}
 
     def get(self, node: Node) -> T | None:
-        return self.changed[node] if node in self.changed else self.work.fetch(node)
+        return self.changed[node] if node in self.changed else self.operations.fetch(node)
 
     def add(self, node: Node, values: Iterable[T]) -> None:
         old = self.get(node)
         parts = [*([] if old is None else [old]), *values]
         if parts:
-            self.changed[node] = parts[0] if len(parts) == 1 else self.work.merge(parts)
+            self.changed[node] = parts[0] if len(parts) == 1 else self.operations.merge(parts)
 
     def build(self, node: Node, parts: Iterable[T | None]) -> None:
-        there = [part for part in parts if part is not None]
-        if there:
-            self.changed[node] = there[0] if len(there) == 1 else self.work.merge(there)
+        present = [part for part in parts if part is not None]
+        if present:
+            self.changed[node] = present[0] if len(present) == 1 else self.operations.merge(present)
 
 
 def _advance_level(
@@ -170,24 +170,24 @@ def _advance_running(
 ) -> None:
     """Every prefix from the oldest slot on; what came late is in all prefixes from its slot on."""
     floor = slide - slots
-    begun = floor if previous is None or previous < floor else previous
+    first_slot = floor if previous is None or previous < floor else previous
     for slot in (slot for slot in came if slot > slide):
         change.add(slot_node(slot), [came[slot]])
-    late = sorted(slot for slot in came if slot <= begun)
+    late = sorted(slot for slot in came if slot <= first_slot)
     if late:
-        for at in range(late[0], begun + 1):
-            change.add(prefix_node(at), [came[slot] for slot in late if slot <= at])
-    last = change.get(prefix_node(begun))
-    for at in range(begun + 1, slide + 1):
-        waited = change.work.fetch(slot_node(at))
-        parts = [last, waited, came.get(at)]
-        change.build(prefix_node(at), parts)
-        if waited is not None:
-            change.changed[slot_node(at)] = None
-        last = change.changed.get(prefix_node(at))
+        for end in range(late[0], first_slot + 1):
+            change.add(prefix_node(end), [came[slot] for slot in late if slot <= end])
+    last = change.get(prefix_node(first_slot))
+    for end in range(first_slot + 1, slide + 1):
+        stored_ahead = change.operations.fetch(slot_node(end))
+        parts = [last, stored_ahead, came.get(end)]
+        change.build(prefix_node(end), parts)
+        if stored_ahead is not None:
+            change.changed[slot_node(end)] = None
+        last = change.changed.get(prefix_node(end))
     if rebase:
         base = change.get(prefix_node(floor))
-        for at in range(floor, slide + 1):
-            value = change.get(prefix_node(at))
+        for end in range(floor, slide + 1):
+            value = change.get(prefix_node(end))
             if base is not None and value is not None:
-                change.changed[prefix_node(at)] = change.work.subtract(value, base)
+                change.changed[prefix_node(end)] = change.operations.subtract(value, base)

@@ -1,6 +1,6 @@
-"""Keeping synopses: changed in the very transaction of a slide from the new rows only, back-filled for a new query.
+"""Maintains synopses: updated in the transaction of a slide from the new rows only, and filled for a new query.
 
-Whoever changes which synopses there are holds the stream's lock, as a slide does; so a synopsis always is of the slide
+Whoever changes which synopses there are holds the stream's lock, as a slide does; so a synopsis is always of the slide
 that the stream is at.
 """
 
@@ -48,30 +48,32 @@ class SynopsisUpdate:
 
     entry: SynopsisEntry
     nodes: dict[Node, pa.Table | None]
-    behind: list[bytes] = field(default_factory=list)
-    """Keys of what it no longer needs."""
-    named: dict[Node, tuple[int, ...]] = field(default_factory=dict)
-    """Nodes that are made of tallies which appends have put down, by their spooled files."""
+    obsolete_keys: list[bytes] = field(default_factory=list)
+    """Keys of records that it no longer needs."""
+    tally_nodes: dict[Node, tuple[int, ...]] = field(default_factory=dict)
+    """Nodes that consist of tallies recorded by appends, with the spooled files of the tallies."""
 
-    def packed(self, ordinal: int) -> PackedNodes:
-        """What is put down, before anybody has to wait for it."""
-        made = {
+    def pack(self, ordinal: int) -> PackedNodes:
+        """The nodes as bytes, encoded before the transaction begins."""
+        packed_nodes = {
             node: node_store.encode_node(ordinal, rows) if rows is not None and rows.num_rows else None
             for node, rows in self.nodes.items()
         }
-        return made | {node: node_store.encode_tally_names(ordinal, spools) for node, spools in self.named.items()}
+        return packed_nodes | {
+            node: node_store.encode_tally_names(ordinal, spools) for node, spools in self.tally_nodes.items()
+        }
 
     def commit(self, tables: Tables, packed: PackedNodes) -> None:
-        """Put it down."""
+        """Record it."""
         stream, number = self.entry.stream, self.entry.number
-        for at in self.behind:
-            tables.delete("synopses", at)
+        for key in self.obsolete_keys:
+            tables.delete("synopses", key)
         for node, rows in packed.items():
-            at = node_store.encode_node_key(stream, number, node)
+            key = node_store.encode_node_key(stream, number, node)
             if rows is None:
-                tables.delete("synopses", at)
+                tables.delete("synopses", key)
             else:
-                tables.put_raw("synopses", at, rows)
+                tables.put_raw("synopses", key, rows)
         tables.put("synopses", node_store.encode_entry_key(stream, number), self.entry)
 
 
@@ -83,98 +85,100 @@ class SynopsisContribution:
     files: Sequence[str] = ()
 
     def commit(self, tables: Tables) -> None:
-        """Put down what was prepared."""
-        for each, packed in self.changed:
-            each.commit(tables, packed)
+        """Record what was prepared."""
+        for update, packed in self.changed:
+            update.commit(tables, packed)
 
 
 # -- with a slide ----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def prepare_synopses(store: Store, moving: SlideContext) -> Iterator[Contribution | None]:
+def prepare_synopses(store: Store, context: SlideContext) -> Iterator[Contribution | None]:
     """Prepare the synopses of a stream for a slide that is about to be committed."""
-    kept = store.catalog.read(lambda tables: node_store.read_entries(tables, moving.entry.id))
-    if not kept:
+    entries = store.catalog.read(lambda tables: node_store.read_entries(tables, context.entry.id))
+    if not entries:
         yield None
         return
     with ExitStack() as stack:
-        opened = cache(lambda: stack.enter_context(instance.open_cursor(store)))
-        adopted, spent = store.catalog.read(lambda tables: _adopt_tallies(tables, moving, kept))
-        came = _build_from_rows(store, opened, moving, [entry for entry in kept if entry.number not in adopted])
-        for entry in kept:
-            if entry.number in adopted:
-                worker = NodeMerger(opened, entry, moving.slide)
-                merged = adopted[entry.number].merged
-                came[entry.number] = {slot: _prepare_one(worker, parts) for slot, parts in merged.items()}
-        there = store.catalog.read(
-            lambda tables: [_read_state(tables, entry, moving.slide, came[entry.number]) for entry in kept]
+        open_cursor = cache(lambda: stack.enter_context(instance.open_cursor(store)))
+        adopted, spent = store.catalog.read(lambda tables: _adopt_tallies(tables, context, entries))
+        new_values = _build_from_rows(
+            store, open_cursor, context, [entry for entry in entries if entry.number not in adopted]
         )
-        changed = []
-        for entry, known in zip(kept, there, strict=True):
-            each = _advance(opened, entry, moving.slide, came[entry.number], *known)
+        for entry in entries:
             if entry.number in adopted:
-                each.named = adopted[entry.number].named
-                each.behind += adopted[entry.number].spent
-            changed.append(each)
-        changed[0].behind += spent
-        yield SynopsisContribution([(each, each.packed(moving.ordinal)) for each in changed])
+                merger = NodeMerger(open_cursor, entry, context.slide)
+                merged = adopted[entry.number].merged
+                new_values[entry.number] = {slot: _prepare_one(merger, parts) for slot, parts in merged.items()}
+        states = store.catalog.read(
+            lambda tables: [_read_state(tables, entry, context.slide, new_values[entry.number]) for entry in entries]
+        )
+        updates = []
+        for entry, state in zip(entries, states, strict=True):
+            update = _advance(open_cursor, entry, context.slide, new_values[entry.number], *state)
+            if entry.number in adopted:
+                update.tally_nodes = adopted[entry.number].tally_nodes
+                update.obsolete_keys += adopted[entry.number].obsolete_keys
+            updates.append(update)
+        updates[0].obsolete_keys += spent
+        yield SynopsisContribution([(update, update.pack(context.ordinal)) for update in updates])
 
 
 def _adopt_tallies(
-    tables: Tables, moving: SlideContext, kept: Sequence[SynopsisEntry]
+    tables: Tables, context: SlideContext, entries: Sequence[SynopsisEntry]
 ) -> tuple[dict[int, tally.AdoptedTallies], list[bytes]]:
-    """What appends have tallied, by the synopsis's number, and tallies that no synopsis uses."""
-    found = {entry.number: tally.adopt_tallies(tables, moving, entry) for entry in kept}
-    rest = [entry for entry in kept if found[entry.number] is None]
-    return {at: each for at, each in found.items() if each is not None}, tally.find_leftover_tallies(
-        tables, moving, rest
+    """The tallies recorded by appends, by the synopsis's number, and the keys of tallies that no synopsis uses."""
+    adopted = {entry.number: tally.adopt_tallies(tables, context, entry) for entry in entries}
+    others = [entry for entry in entries if adopted[entry.number] is None]
+    return {number: tallies for number, tallies in adopted.items() if tallies is not None}, tally.find_leftover_tallies(
+        tables, context, others
     )
 
 
-def _prepare_one(worker: NodeMerger, parts: list[pa.Table]) -> pa.Table:
-    return parts[0] if len(parts) == 1 else worker.merge(parts)
+def _prepare_one(merger: NodeMerger, parts: list[pa.Table]) -> pa.Table:
+    return parts[0] if len(parts) == 1 else merger.merge(parts)
 
 
 def _build_from_rows(
-    store: Store, opened: Callable[[], Any], moving: SlideContext, kept: Sequence[SynopsisEntry]
+    store: Store, open_cursor: Callable[[], Any], context: SlideContext, entries: Sequence[SynopsisEntry]
 ) -> dict[int, dict[int, pa.Table]]:
-    """What came in for synopses, out of the rows: by number and slot."""
-    if not kept:
+    """The values that new rows add to synopses, by number and slot."""
+    if not entries:
         return {}
-    after = moving.entry.definition.model.slot_end(moving.slide - max(entry.slots for entry in kept))
-    plain, rest = _build_without_duckdb(store, moving, kept, after)
-    if rest:
-        _register_rows(store, opened(), moving, rest, after)
-        for entry in rest:
-            plain[entry.number] = node_store.split_rows_by_slot(
-                fetch_rows(opened(), node_store.build_sql(entry, "_came"))
+    after = context.entry.definition.model.slot_end(context.slide - max(entry.slots for entry in entries))
+    built, others = _build_without_duckdb(store, context, entries, after)
+    if others:
+        _register_rows(store, open_cursor(), context, others, after)
+        for entry in others:
+            built[entry.number] = node_store.split_rows_by_slot(
+                fetch_rows(open_cursor(), node_store.build_sql(entry, "_came"))
             )
-        opened().execute("DROP TABLE IF EXISTS _came")
-    return plain
+        open_cursor().execute("DROP TABLE IF EXISTS _came")
+    return built
 
 
 def _build_without_duckdb(
-    store: Store, moving: SlideContext, kept: Sequence[SynopsisEntry], after: int
+    store: Store, context: SlideContext, entries: Sequence[SynopsisEntry], after: int
 ) -> tuple[dict[int, dict[int, pa.Table]], list[SynopsisEntry]]:
-    """What came in for the synopses that need no DuckDB, by number and slot, and the synopses that do."""
-    definition = moving.entry.definition
+    """The new values of the synopses that need no DuckDB, by number and slot, and the synopses that do."""
+    definition = context.entry.definition
     model = definition.model
-    found = zip(kept, tally.make_build_plans(kept, definition.schema), strict=True)
-    recipes = {entry.number: recipe for entry, recipe in found if recipe is not None}
-    if not recipes or model.expires is not None:
-        return {}, list(kept)
-    selection = _select_new_rows(moving.arrived, after, moving.now)
-    slots = _split_by_slot(store, selection, model, definition.stored_schema, tally.list_columns(recipes.values()))
+    entry_plans = zip(entries, tally.make_build_plans(entries, definition.schema), strict=True)
+    plans = {entry.number: plan for entry, plan in entry_plans if plan is not None}
+    if not plans or model.expires is not None:
+        return {}, list(entries)
+    selection = _select_new_rows(context.arrived, after, context.now)
+    slots = _split_by_slot(store, selection, model, definition.stored_schema, tally.list_columns(plans.values()))
     if slots is None:
-        return {}, list(kept)
+        return {}, list(entries)
     # A second thread was tried: passing the interpreter's lock between the short kernels took what it gained.
     tables = {
-        number: {slot: own.build(recipe) for slot, own in slots.items()}
-        for number, recipe in recipes.items()
-        if all(own.fits(recipe) for own in slots.values())
+        number: {slot: rows.build(plan) for slot, rows in slots.items()}
+        for number, plan in plans.items()
+        if all(rows.fits(plan) for rows in slots.values())
     }
-    return tables, [entry for entry in kept if entry.number not in tables]
+    return tables, [entry for entry in entries if entry.number not in tables]
 
 
 def _split_by_slot(
@@ -187,31 +191,33 @@ def _split_by_slot(
     ranges: dict[str, list[tuple[int, int]]] = {}
     for segment in selection.segments:
         ranges.setdefault(segment.file, []).append((segment.start, segment.stop))
-    ends = {model.slot_of(time) for segment in selection.whole for time in (segment.min_ts, segment.max_ts)}
-    one = names and len(ends) == 1 and not selection.edge
-    narrow = pa.schema([field for field in full if field.name in (names if one else names | {model.time})])
+    slots = {model.slot_of(time) for segment in selection.whole for time in (segment.min_ts, segment.max_ts)}
+    single_slot = names and len(slots) == 1 and not selection.edge
+    narrow = pa.schema([field for field in full if field.name in (names if single_slot else names | {model.time})])
     rows = read_ranges(ranges, narrow, full, store.reader) if ranges else narrow.empty_table()
-    if one:
-        return {ends.pop(): tally.SlotRows(rows)}
+    if single_slot:
+        return {slots.pop(): tally.SlotRows(rows)}
     if selection.edge:
         rows = selection.bounds.filter(rows, model)
     return tally.split_slots(rows, model.slots(model.times(rows)[0]), _MAX_SLOTS)
 
 
-def _register_rows(store: Store, cursor: Any, moving: SlideContext, kept: Sequence[SynopsisEntry], after: int) -> None:
+def _register_rows(
+    store: Store, cursor: Any, context: SlideContext, entries: Sequence[SynopsisEntry], after: int
+) -> None:
     """The new rows that can be in a window, with their slots, as a table."""
-    definition = moving.entry.definition
-    covered: dict[str, int] = {}
-    for segment in moving.arrived:
-        covered[segment.file] = covered.get(segment.file, 0) + segment.rows
-    torn = {segment.file for segment in moving.arrived if covered[segment.file] != segment.file_rows}
-    rows = _rows_sql(store, definition.model, definition.schema, moving.arrived, after, moving.now, torn, kept)
+    definition = context.entry.definition
+    row_counts: dict[str, int] = {}
+    for segment in context.arrived:
+        row_counts[segment.file] = row_counts.get(segment.file, 0) + segment.rows
+    torn = {segment.file for segment in context.arrived if row_counts[segment.file] != segment.file_rows}
+    rows = _rows_sql(store, definition.model, definition.schema, context.arrived, after, context.now, torn, entries)
     cursor.execute(f"CREATE OR REPLACE TEMP TABLE _came AS {rows}")
 
 
 def _select_new_rows(segments: Sequence[Segment], after: int, now: int) -> Selection:
-    upto = max((segment.max_ts for segment in segments), default=now)
-    return select_segments(segments, WindowBounds(after, max(upto, now), now))
+    last = max((segment.max_ts for segment in segments), default=now)
+    return select_segments(segments, WindowBounds(after, max(last, now), now))
 
 
 def _rows_sql(
@@ -222,10 +228,10 @@ def _rows_sql(
     after: int,
     now: int,
     torn: set[str],
-    kept: Sequence[SynopsisEntry],
+    entries: Sequence[SynopsisEntry],
 ) -> str:
     selection = _select_new_rows(segments, after, now)
-    wanted = _find_columns(schema, kept)
+    wanted = _find_columns(schema, entries)
     units = {name: schema.field(name).type.unit for name in (model.time, model.expires) if name is not None}
     columns = [quote_name(name) for name in wanted]
     columns.append(f"{node_store.slot_sql(model, model.time, units[model.time])} AS {SLOT}")
@@ -236,12 +242,12 @@ def _rows_sql(
     return f"SELECT {', '.join(columns)} FROM ({window_sql(store.root, model, narrow, selection, torn)})"
 
 
-def _find_columns(schema: pa.Schema, kept: Sequence[SynopsisEntry]) -> list[str]:
+def _find_columns(schema: pa.Schema, entries: Sequence[SynopsisEntry]) -> list[str]:
     """The columns that some synopsis names; a name that only seems to be one costs a little, never an answer."""
     text = "\n".join(
-        [entry.where for entry in kept]
-        + [group[0] for entry in kept for group in entry.groups]
-        + [column.build for entry in kept for column in entry.columns]
+        [entry.where for entry in entries]
+        + [group[0] for entry in entries for group in entry.groups]
+        + [column.build for entry in entries for column in entry.columns]
     ).lower()
     return [name for name in schema.names if name.lower() in text or name.lower().replace('"', '""') in text]
 
@@ -250,24 +256,24 @@ SynopsisState = tuple[Mapping[Node, pa.Table], list[bytes]]
 """Nodes of a synopsis that a slide may have to read, and keys of what it leaves behind."""
 
 
-def _read_state(tables: Tables, entry: SynopsisEntry, slide: int, came: Mapping[int, pa.Table]) -> SynopsisState:
+def _read_state(tables: Tables, entry: SynopsisEntry, slide: int, new_values: Mapping[int, pa.Table]) -> SynopsisState:
     """What a slide must know of a synopsis."""
     floor = slide - entry.slots
     if entry.kind == kinds.BASIC:
-        wanted = list(map(kinds.slot_node, came))
+        wanted = list(map(kinds.slot_node, new_values))
         gone = list(
             takewhile(lambda n: kinds.reaches_behind(n, floor), (n for n, _ in node_store.list_nodes(tables, entry)))
         )
     else:
-        known = [node for node, _ in node_store.list_nodes(tables, entry)]
-        reads, rebase = _nodes_to_read(entry, slide, came), _must_rebase(entry, slide)
-        wanted = [node for node in known if rebase or reads(node)]
-        gone = [node for node in known if kinds.reaches_behind(node, floor)]
-    found = {node: node_store.read_node(tables, entry, node) for node in wanted}
-    left = [at for node in gone for at in node_store.find_node_keys(tables, entry, node)]
+        nodes = [node for node, _ in node_store.list_nodes(tables, entry)]
+        reads, rebase = _nodes_to_read(entry, slide, new_values), _must_rebase(entry, slide)
+        wanted = [node for node in nodes if rebase or reads(node)]
+        gone = [node for node in nodes if kinds.reaches_behind(node, floor)]
+    stored = {node: node_store.read_node(tables, entry, node) for node in wanted}
+    keys = [key for node in gone for key in node_store.find_node_keys(tables, entry, node)]
     if entry.kind == kinds.BASIC:  # what comes into a node is put down in its place, and tallies that it named go
-        left += [at for node in wanted for at in node_store.find_node_keys(tables, entry, node)[1:]]
-    return {node: kept.table() for node, kept in found.items() if kept is not None}, left
+        keys += [key for node in wanted for key in node_store.find_node_keys(tables, entry, node)[1:]]
+    return {node: node_rows.table() for node, node_rows in stored.items() if node_rows is not None}, keys
 
 
 def _must_rebase(entry: SynopsisEntry, slide: int) -> bool:
@@ -276,24 +282,26 @@ def _must_rebase(entry: SynopsisEntry, slide: int) -> bool:
 
 
 def _advance(
-    opened: Callable[[], Any],
+    open_cursor: Callable[[], Any],
     entry: SynopsisEntry,
     slide: int,
-    came: Mapping[int, pa.Table],
-    there: Mapping[Node, pa.Table],
-    gone: list[bytes],
+    new_values: Mapping[int, pa.Table],
+    stored_nodes: Mapping[Node, pa.Table],
+    obsolete: list[bytes],
 ) -> SynopsisUpdate:
     """A synopsis after a slide, with what came in by slot and what is known of it."""
     rebase = _must_rebase(entry, slide)
-    worker = NodeMerger(opened, entry, slide)
-    nodes = kinds.advance_nodes(entry.kind, entry.slots, entry.slide, slide, came, worker.work(there), rebase=rebase)
-    moved = replace(entry, slide=slide, floor=slide - entry.slots, rebased=slide if rebase else entry.rebased)
-    return SynopsisUpdate(moved, nodes, gone)
+    merger = NodeMerger(open_cursor, entry, slide)
+    nodes = kinds.advance_nodes(
+        entry.kind, entry.slots, entry.slide, slide, new_values, merger.operations(stored_nodes), rebase=rebase
+    )
+    advanced = replace(entry, slide=slide, floor=slide - entry.slots, rebased=slide if rebase else entry.rebased)
+    return SynopsisUpdate(advanced, nodes, obsolete)
 
 
-def _nodes_to_read(entry: SynopsisEntry, slide: int, came: Mapping[int, pa.Table]) -> Any:
+def _nodes_to_read(entry: SynopsisEntry, slide: int, new_values: Mapping[int, pa.Table]) -> Any:
     """Which nodes a slide may have to read."""
-    slots = set(came)
+    slots = set(new_values)
     previous = _NEVER_SLID if entry.slide is None else entry.slide
     oldest = min(slots, default=slide + 1)
 
@@ -362,11 +370,11 @@ def _fill_one(
         store, model, view.schema, view.segments, after, model.slot_end(slide), set(view.state.torn), [entry]
     )
     built = fetch_rows(cursor, node_store.build_sql(entry, f"({rows})"))
-    came = node_store.split_rows_by_slot(built)
+    new_values = node_store.split_rows_by_slot(built)
     if choose is not None and built.num_rows:
-        entry = choose(entry, built.num_rows / len(came), _count_groups(cursor, entry, built))
+        entry = choose(entry, built.num_rows / len(new_values), _count_groups(cursor, entry, built))
     fresh = replace(entry, slide=None, rebased=slide)
-    return _advance(lambda: cursor, fresh, slide, came, {}, [])
+    return _advance(lambda: cursor, fresh, slide, new_values, {}, [])
 
 
 def rebuild_nodes(
@@ -386,13 +394,15 @@ def _count_groups(cursor: Any, entry: SynopsisEntry, built: pa.Table) -> float:
     return float(rows[0][0])
 
 
-def commit_synopses(store: Store, ordinal: int, new: Sequence[SynopsisUpdate], gone: Sequence[SynopsisEntry]) -> None:
-    """Put new synopses down and forget others, in one transaction."""
+def commit_synopses(
+    store: Store, ordinal: int, updates: Sequence[SynopsisUpdate], obsolete: Sequence[SynopsisEntry]
+) -> None:
+    """Record new synopses and drop others, in one transaction."""
     with store.catalog.write() as tables:
-        for entry in gone:
+        for entry in obsolete:
             node_store.drop_synopsis(tables, entry)
-        for changed in new:
-            changed.commit(tables, changed.packed(ordinal))
+        for update in updates:
+            update.commit(tables, update.pack(ordinal))
 
 
 def allocate_numbers(store: Store, count: int) -> int:

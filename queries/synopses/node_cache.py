@@ -1,6 +1,7 @@
-"""Synopses in memory: nodes that this process has read, as DuckDB tables, brought up to date before each answer.
+"""The synopsis nodes that this process has read, as DuckDB tables and arrays, brought up to date before each answer.
 
-What is read is checked against the snapshot that is asked: a node that a later slide changed does not answer for it.
+What is read is checked against the snapshot of the query: a node that a later slide changed does not answer for it. The
+cache belongs to the warehouse and is closed with it.
 """
 
 import threading
@@ -38,29 +39,29 @@ class LoadedSynopsis:
 
 @dataclass(frozen=True)
 class CatalogSynopses:
-    """What the catalog held of a stream's synopses at one instant."""
+    """The synopses of a stream in the catalog at one instant."""
 
     entries: tuple[SynopsisEntry, ...]
     changed: Mapping[int, dict[Node, int]]
     """By synopsis: when each of its nodes was last changed."""
     windows: dict[tuple[int, int], tuple[tuple[Node, int], ...] | None] = field(default_factory=dict)
-    """By synopsis and slots: the nodes of a window, None if they do not hold; filled as it is asked."""
+    """By synopsis and slots: the nodes of a window, None if they do not hold; filled on demand."""
     _reaches: dict[int, tuple[tuple[Node, int], ...]] = field(default_factory=dict)
 
     @cached_property
     def by_identity(self) -> dict[tuple[str, tuple[str, ...]], list[SynopsisEntry]]:
         """Synopses of the same rows and groups."""
-        found: dict[tuple[str, tuple[str, ...]], list[SynopsisEntry]] = {}
+        entries: dict[tuple[str, tuple[str, ...]], list[SynopsisEntry]] = {}
         for entry in self.entries:
-            found.setdefault((entry.where_key, tuple(sorted(group[1] for group in entry.groups))), []).append(entry)
-        return found
+            entries.setdefault((entry.where_key, tuple(sorted(group[1] for group in entry.groups))), []).append(entry)
+        return entries
 
     def window(self, entry: SynopsisEntry, view: StreamSnapshot, slots: int) -> tuple[tuple[Node, int], ...] | None:
         """The nodes of a window of so many slots, if all are as they were at the snapshot's slide."""
-        at = entry.number, slots
-        if at not in self.windows:
-            self.windows[at] = self._window(entry, view, slots)
-        return self.windows[at]
+        key = entry.number, slots
+        if key not in self.windows:
+            self.windows[key] = self._window(entry, view, slots)
+        return self.windows[key]
 
     def _window(self, entry: SynopsisEntry, view: StreamSnapshot, slots: int) -> tuple[tuple[Node, int], ...] | None:
         slide = view.state.slide
@@ -72,8 +73,8 @@ class CatalogSynopses:
                 self._reaches[entry.number] = tuple(takewhile(lambda node: self._holds(entry, view, node[0]), nodes))
             reach = self._reaches[entry.number]
             return reach[:slots] if slots <= len(reach) else None
-        own = tuple(kinds.cover_slots(entry.kind, entry.slots, slide - slots, slide))
-        return own if all(self._holds(entry, view, node) for node, _ in own) else None
+        window = tuple(kinds.cover_slots(entry.kind, entry.slots, slide - slots, slide))
+        return window if all(self._holds(entry, view, node) for node, _ in window) else None
 
     def _holds(self, entry: SynopsisEntry, view: StreamSnapshot, node: Node) -> bool:
         return node.left >= entry.floor and self.changed[entry.number].get(node, 0) <= view.state.ordinal
@@ -86,75 +87,75 @@ class NodeCache:
         self.instance: duckdb.DuckDBPyConnection = instance.open_locked_instance(root, threads=1)
         self.lock = threading.RLock()
         self.loaded: dict[tuple[int, int], LoadedSynopsis] = {}
-        self.passes: dict[tuple[int, int], ArraySynopsis] = {}
+        self.arrays: dict[tuple[int, int], ArraySynopsis] = {}
         keep_in_child(self)
 
     def close(self) -> None:
         """Drop all nodes; the instance ends with the last of its cursors."""
         with self.lock:
             self.loaded.clear()
-            self.passes.clear()
+            self.arrays.clear()
             self.instance.close()
 
-    def look(self, store: Store, view: StreamSnapshot) -> CatalogSynopses:
-        """What there is, without its rows."""
+    def read_catalog(self, store: Store, view: StreamSnapshot) -> CatalogSynopses:
+        """The synopses of a stream in the catalog, without their rows."""
 
         def read(tables: Tables) -> CatalogSynopses:
-            found = node_store.read_entries(tables, view.entry.id)
+            entries = node_store.read_entries(tables, view.entry.id)
             return CatalogSynopses(
-                tuple(found), {entry.number: dict(node_store.list_nodes(tables, entry)) for entry in found}
+                tuple(entries), {entry.number: dict(node_store.list_nodes(tables, entry)) for entry in entries}
             )
 
         return store.catalog.read(read)
 
-    def forget(self, stream: int, entries: Iterable[SynopsisEntry]) -> None:
-        """Let go of synopses that are no longer there."""
-        there = {(stream, entry.number) for entry in entries}
-        for at in [at for at in self.passes if at[0] == stream and at not in there]:
-            del self.passes[at]
-        for at in [at for at in self.loaded if at[0] == stream and at not in there]:
-            self.instance.execute(f"DROP TABLE IF EXISTS {self.loaded.pop(at).table}")
+    def drop_missing(self, stream: int, entries: Iterable[SynopsisEntry]) -> None:
+        """Drop synopses that are no longer in the catalog."""
+        existing = {(stream, entry.number) for entry in entries}
+        for key in [key for key in self.arrays if key[0] == stream and key not in existing]:
+            del self.arrays[key]
+        for key in [key for key in self.loaded if key[0] == stream and key not in existing]:
+            self.instance.execute(f"DROP TABLE IF EXISTS {self.loaded.pop(key).table}")
 
     def load(
-        self, store: Store, entry: SynopsisEntry, there: Mapping[Node, int], wanted: Iterable[Node]
+        self, store: Store, entry: SynopsisEntry, changes: Mapping[Node, int], wanted: Iterable[Node]
     ) -> LoadedSynopsis | None:
         """Bring nodes of a synopsis into memory; None if one has been changed again meanwhile.
 
         Args:
             store: The warehouse.
             entry: The synopsis.
-            there: When each of its nodes in the catalog was last changed.
+            changes: When each of its nodes in the catalog was last changed.
             wanted: The nodes that are needed; those that are not there are empty.
         """
         loaded = self.loaded.get((entry.stream, entry.number))
         if loaded is None:
             loaded = self.loaded[entry.stream, entry.number] = LoadedSynopsis(entry, f"s{entry.stream}_{entry.number}")
         loaded.entry = entry
-        stale = [node for node, changed in loaded.changed.items() if there.get(node) != changed]
-        missing = [node for node in wanted if node in there and loaded.changed.get(node) != there[node]]
+        stale = [node for node, changed in loaded.changed.items() if changes.get(node) != changed]
+        missing = [node for node in wanted if node in changes and loaded.changed.get(node) != changes[node]]
 
         def read(tables: Tables) -> dict[Node, StoredNode | None]:
             return {node: node_store.read_node(tables, entry, node) for node in missing}
 
-        found = store.catalog.read(read) if missing else {}
-        if any(kept is None or kept.changed != there[node] for node, kept in found.items()):
+        stored_nodes = store.catalog.read(read) if missing else {}
+        if any(stored is None or stored.changed != changes[node] for node, stored in stored_nodes.items()):
             return None
         self._remove(loaded, stale)
-        self._put(loaded, {node: kept for node, kept in found.items() if kept is not None})
+        self._put(loaded, {node: stored for node, stored in stored_nodes.items() if stored is not None})
         return loaded
 
-    def passed(
-        self, store: Store, entry: SynopsisEntry, there: Mapping[Node, int], wanted: Iterable[Node]
+    def load_arrays(
+        self, store: Store, entry: SynopsisEntry, changes: Mapping[Node, int], wanted: Iterable[Node]
     ) -> ArraySynopsis | None:
-        """The same as arrays, for one pass over all windows."""
-        at = entry.stream, entry.number
-        found = self.passes.get(at)
-        if found is None:
-            found = self.passes[at] = ArraySynopsis(entry, GroupNumbering(len(entry.groups)))
-        return found if found.load(store, there, wanted) else None
+        """Bring nodes into memory as arrays; None as for `load`."""
+        key = entry.stream, entry.number
+        arrays = self.arrays.get(key)
+        if arrays is None:
+            arrays = self.arrays[key] = ArraySynopsis(entry, GroupNumbering(len(entry.groups)))
+        return arrays if arrays.load(store, changes, wanted) else None
 
     def _remove(self, loaded: LoadedSynopsis, stale: Sequence[Node]) -> None:
-        """Let go of nodes that were changed or are gone."""
+        """Drop nodes that were changed or removed."""
         for level in {node.level for node in stale}:
             lefts = ", ".join(str(node.left) for node in stale if node.level == level)
             self.instance.execute(f"DELETE FROM {loaded.table} WHERE l = {level} AND p IN ({lefts})")
@@ -166,7 +167,8 @@ class NodeCache:
         if not fresh:
             return
         self.instance.register(
-            "_fresh", node_store.concat_rows([_with_position(k.table(), node) for node, k in fresh.items()])
+            "_fresh",
+            node_store.concat_rows([_with_position(stored_node.table(), node) for node, stored_node in fresh.items()]),
         )
         columns = f"SELECT l, p, {node_store.columns_sql(loaded.entry)} FROM _fresh"
         if loaded.changed:
@@ -174,11 +176,11 @@ class NodeCache:
         else:
             self.instance.execute(f"CREATE OR REPLACE TABLE {loaded.table} AS {columns}")
         self.instance.unregister("_fresh")
-        loaded.changed.update({node: kept.changed for node, kept in fresh.items()})
+        loaded.changed.update({node: stored.changed for node, stored in fresh.items()})
 
 
 def _with_position(rows: pa.Table, node: Node) -> pa.Table:
-    """A node's rows with its level and place."""
+    """A node's rows with its level and position."""
     count = rows.num_rows
     level, left = (pa.repeat(pa.scalar(value, pa.int64()), count) for value in (node.level, node.left))
     return pa.table([level, left, *rows.columns], names=["l", "p", *rows.column_names])
@@ -190,6 +192,6 @@ def node_cache_of(store: Store) -> NodeCache:
     return cache
 
 
-def open_node_cursor(shelf: NodeCache) -> Any:
-    """A connection of its own to the tables of a shelf."""
-    return shelf.instance.cursor()
+def open_node_cursor(cache: NodeCache) -> Any:
+    """A new cursor on the tables of a cache."""
+    return cache.instance.cursor()

@@ -1,7 +1,7 @@
-"""Synopses in the catalog: what one is made of, how its nodes are written, and the SQL that builds and merges them.
+"""Synopses in the catalog: the keys and bytes of their nodes, and the SQL that builds and merges nodes.
 
-A node is an Arrow table (expiry slot where lifetimes differ, groups, kept values) with the ordinal of the slide that
-last changed it in front, so that a reader of an older snapshot sees whether it still holds for it.
+A node is an Arrow table (expiry slot where lifetimes differ, groups, kept values). In front of it stands the ordinal of
+the slide that last changed it, so that a reader of an older snapshot sees whether it still holds for it.
 """
 
 import math
@@ -52,13 +52,13 @@ class StoredNode:
 
 
 def decode_rows(packed: bytes) -> pa.Table:
-    """The rows that `body` was given."""
+    """The rows that `encode_rows` was given."""
     rows = pa.ipc.open_stream(pa.py_buffer(packed)).read_all()
-    told = (rows.schema.metadata or {}).get(_COLUMNS)
-    if told is None:
+    column_text = (rows.schema.metadata or {}).get(_COLUMNS)
+    if column_text is None:
         return rows
-    names, places = zip(*(each.split(":") for each in told.decode().split(",")), strict=True)
-    return pa.table([rows.column(int(place)) for place in places], names=list(names))
+    names, positions = zip(*(item.split(":") for item in column_text.decode().split(",")), strict=True)
+    return pa.table([rows.column(int(position)) for position in positions], names=list(names))
 
 
 def fetch_rows(cursor: Any, sql: str) -> pa.Table:
@@ -66,21 +66,21 @@ def fetch_rows(cursor: Any, sql: str) -> pa.Table:
     return run_streaming(cursor, sql, None, _BATCH_ROWS)[0].read_all()
 
 
-def concat_rows(parts: Sequence[pa.Table]) -> pa.Table:
+def concat_rows(tables: Sequence[pa.Table]) -> pa.Table:
     """Rows of several nodes, each of which has its numbers as narrow as they fit."""
-    return pa.concat_tables(parts, promote_options="permissive")
+    return pa.concat_tables(tables, promote_options="permissive")
 
 
 # -- in the catalog --------------------------------------------------------------------------------------------------
 
 
 def encode_entry_key(stream: int, number: int) -> bytes:
-    """Where a synopsis is described."""
+    """The key of a synopsis's record."""
     return catalog_key(stream, "d", number)
 
 
 def encode_node_key(stream: int, number: int, node: Node) -> bytes:
-    """Where a node lies."""
+    """The key of a node."""
     return catalog_key(stream, "n", number, node.level, node.left)
 
 
@@ -91,17 +91,17 @@ def read_entries(tables: Tables, stream: int) -> list[SynopsisEntry]:
 
 def list_nodes(tables: Tables, entry: SynopsisEntry) -> Iterator[tuple[Node, int]]:
     """The nodes of a synopsis and when each was last changed."""
-    for at, raw in tables.raw_items("synopses", catalog_key(entry.stream, "n", entry.number)):
-        yield Node(decode_last_int(at[:-8]), decode_last_int(at)), _HEAD.unpack_from(raw)[0]
+    for key, raw in tables.raw_items("synopses", catalog_key(entry.stream, "n", entry.number)):
+        yield Node(decode_last_int(key[:-8]), decode_last_int(key)), _HEAD.unpack_from(raw)[0]
 
 
 def read_node(tables: Tables, entry: SynopsisEntry, node: Node) -> StoredNode | None:
-    """A node."""
+    """A node, None if it is empty."""
     raw = tables.raw("synopses", encode_node_key(entry.stream, entry.number, node))
     if raw is None:
         return None
-    named = [bytes(tables.raw("synopses", at)) for at in _decode_tally_names(entry, node, raw)]
-    return StoredNode(_HEAD.unpack_from(raw)[0], tuple(named) or (bytes(raw[_HEAD.size :]),))
+    tallies = [bytes(tables.raw("synopses", key)) for key in _decode_tally_names(entry, node, raw)]
+    return StoredNode(_HEAD.unpack_from(raw)[0], tuple(tallies) or (bytes(raw[_HEAD.size :]),))
 
 
 def node_exists(tables: Tables, entry: SynopsisEntry, node: Node) -> bool:
@@ -117,8 +117,8 @@ def encode_tally_key(stream: int, number: int, spool: int, slot: int) -> bytes:
 def find_tallied_slots(tables: Tables, entry: SynopsisEntry, spool: int) -> list[int]:
     """The slots of a spooled file, if an append has tallied its rows for a synopsis."""
     return [
-        decode_last_int(at)
-        for at, _ in tables.raw_items("synopses", catalog_key(entry.stream, "t", entry.number, spool))
+        decode_last_int(key)
+        for key, _ in tables.raw_items("synopses", catalog_key(entry.stream, "t", entry.number, spool))
     ]
 
 
@@ -128,7 +128,7 @@ def encode_tally_names(changed: int, spools: Sequence[int]) -> bytes:
 
 
 def _decode_tally_names(entry: SynopsisEntry, node: Node, raw: Any) -> list[bytes]:
-    """Where the tallies lie that a node is made of."""
+    """The keys of the tallies that a node consists of."""
     start = _HEAD.size + len(_TALLIES_PREFIX)
     if bytes(raw[_HEAD.size : start]) != _TALLIES_PREFIX:
         return []
@@ -138,9 +138,9 @@ def _decode_tally_names(entry: SynopsisEntry, node: Node, raw: Any) -> list[byte
 
 def find_node_keys(tables: Tables, entry: SynopsisEntry, node: Node) -> list[bytes]:
     """All keys under which a node lies: its own, and those of the tallies that it names."""
-    at = encode_node_key(entry.stream, entry.number, node)
-    raw = tables.raw("synopses", at)
-    return [] if raw is None else [at, *_decode_tally_names(entry, node, raw)]
+    key = encode_node_key(entry.stream, entry.number, node)
+    raw = tables.raw("synopses", key)
+    return [] if raw is None else [key, *_decode_tally_names(entry, node, raw)]
 
 
 def encode_node(changed: int, rows: pa.Table) -> bytes:
@@ -154,28 +154,28 @@ def encode_rows(rows: pa.Table, before: bytes = b"") -> bytes:
     if written is None:
         return b"".join((before, arrow_ipc.encode_table(rows)))
     schema = written.schema
-    places: dict[tuple[Any, ...], int] = {}
-    told, firsts = [], []
-    for at, (name, column) in enumerate(zip(schema.names, written.columns, strict=True)):
-        memory: tuple[Any, ...] = (at,)
+    positions: dict[tuple[Any, ...], int] = {}
+    written_names, firsts = [], []
+    for position, (name, column) in enumerate(zip(schema.names, written.columns, strict=True)):
+        memory: tuple[Any, ...] = (position,)
         if pa.types.is_integer(column.type):
             memory = (
                 column.type,
                 column.offset,
                 *(None if buffer is None else buffer.address for buffer in column.buffers()),
             )
-        if memory not in places:
-            places[memory] = len(places)
-            firsts.append(at)
-        told.append(f"{name}:{places[memory]}")
-    if len(firsts) < len(told):
+        if memory not in positions:
+            positions[memory] = len(positions)
+            firsts.append(position)
+        written_names.append(f"{name}:{positions[memory]}")
+    if len(firsts) < len(written_names):
         written = written.select(firsts)
-        schema = written.schema.with_metadata({_COLUMNS: ",".join(told).encode()})
+        schema = written.schema.with_metadata({_COLUMNS: ",".join(written_names).encode()})
     return arrow_ipc.encode_batch(written, before=before, schema=schema)
 
 
 def drop_synopsis(tables: Tables, entry: SynopsisEntry) -> None:
-    """Forget a synopsis."""
+    """Remove a synopsis and its nodes."""
     tables.delete("synopses", encode_entry_key(entry.stream, entry.number))
     for what in ("n", "t"):
         tables.delete_prefix("synopses", catalog_key(entry.stream, what, entry.number))
@@ -198,19 +198,19 @@ def covers_need(entry: SynopsisEntry, need: SynopsisNeed) -> bool:
 
 def find_group_positions(entry: SynopsisEntry, need: SynopsisNeed) -> list[int] | None:
     """Which of the synopsis's groups each group of a need is; None if they are not the same."""
-    own = [found[1] for found in entry.groups]
-    asked = [group.key for group in need.groups]
-    return [own.index(each) for each in asked] if sorted(own) == sorted(asked) else None
+    kept = [kept_group[1] for kept_group in entry.groups]
+    wanted = [group.key for group in need.groups]
+    return [kept.index(key) for key in wanted] if sorted(kept) == sorted(wanted) else None
 
 
 def name_columns(entry: SynopsisEntry) -> dict[str, str]:
     """The name of each kept column by its key."""
-    return {column.key: f"c{at}" for at, column in enumerate(entry.columns)}
+    return {column.key: f"c{position}" for position, column in enumerate(entry.columns)}
 
 
 def list_group_names(entry: SynopsisEntry) -> list[str]:
     """The names of all columns of a node that are grouped by."""
-    return [*(["x"] if entry.expiring else []), *(f"g{at}" for at in range(len(entry.groups)))]
+    return [*(["x"] if entry.expiring else []), *(f"g{position}" for position in range(len(entry.groups)))]
 
 
 # -- SQL -------------------------------------------------------------------------------------------------------------
@@ -228,28 +228,28 @@ def slot_sql(model: RowModel, column: str, unit: str) -> str:
 def build_sql(entry: SynopsisEntry, rows: str) -> str:
     """Kept values of rows, by event slot; `rows` is a relation with the stream's columns, `SLOT` and `EXPIRY`."""
     by = [f"{SLOT} AS slot", *([f"{EXPIRY} AS x"] if entry.expiring else [])]
-    by += [f"{text}\n AS g{at}" for at, (text, _, _) in enumerate(entry.groups)]
-    kept = []
-    for at, column in enumerate(entry.columns):
+    by += [f"{text}\n AS g{position}" for position, (text, _, _) in enumerate(entry.groups)]
+    columns = []
+    for position, column in enumerate(entry.columns):
         if column.merge == "state":
-            kept.append(f"{column.build} AS c{at}")
+            columns.append(f"{column.build} AS c{position}")
         else:
-            kept.append(f"CAST({column.build} AS {column.type}) AS c{at}")
+            columns.append(f"CAST({column.build} AS {column.type}) AS c{position}")
     where = f" WHERE {entry.where}\n" if entry.where else ""
-    positions = ", ".join(str(at + 1) for at in range(len(by)))
-    return f"SELECT {', '.join([*by, *kept])} FROM {rows} AS {ROW_ALIAS}{where} GROUP BY {positions}"
+    positions = ", ".join(str(position + 1) for position in range(len(by)))
+    return f"SELECT {', '.join([*by, *columns])} FROM {rows} AS {ROW_ALIAS}{where} GROUP BY {positions}"
 
 
 def columns_sql(entry: SynopsisEntry) -> str:
     """A node's columns with their DuckDB types, out of Arrow."""
-    told = ["x"] if entry.expiring else []
-    told += [f"CAST(g{at} AS {kind}) AS g{at}" for at, (_, _, kind) in enumerate(entry.groups)]
-    for at, column in enumerate(entry.columns):
+    columns = ["x"] if entry.expiring else []
+    columns += [f"CAST(g{position} AS {kind}) AS g{position}" for position, (_, _, kind) in enumerate(entry.groups)]
+    for position, column in enumerate(entry.columns):
         if column.state is not None:
-            told.append(f"{state_sql(f'c{at}', column.state)} AS c{at}")
+            columns.append(f"{state_sql(f'c{position}', column.state)} AS c{position}")
         else:
-            told.append(f"CAST(c{at} AS {column.type}) AS c{at}")
-    return ", ".join(told)
+            columns.append(f"CAST(c{position} AS {column.type}) AS c{position}")
+    return ", ".join(columns)
 
 
 def merge_sql(entry: SynopsisEntry, rows: str, slide: int, *, signed: bool = False) -> str:
@@ -257,29 +257,29 @@ def merge_sql(entry: SynopsisEntry, rows: str, slide: int, *, signed: bool = Fal
     by = list_group_names(entry)
     sign = " * s" if signed else ""
     merged = merge_expressions(entry.columns, name_columns(entry), sign)
-    kept = [f"{text} AS c{at}" for at, text in enumerate(merged)]
+    columns = [f"{text} AS c{position}" for position, text in enumerate(merged)]
     where = f" WHERE x > {slide}" if entry.expiring else ""
     grouped = f" GROUP BY {', '.join(by)}" if by else ""
     having = f" HAVING sum(c0{sign}) > 0" if signed or not by else ""
-    return f"SELECT {', '.join([*by, *kept])} FROM ({rows}){where}{grouped}{having}"
+    return f"SELECT {', '.join([*by, *columns])} FROM ({rows}){where}{grouped}{having}"
 
 
 class NodeMerger:
     """Merges nodes of one synopsis with a DuckDB cursor.
 
     Args:
-        opened: Gives a cursor of the warehouse's engine; asked when there is something to merge.
+        open_cursor: Gives a cursor of the warehouse's engine; called when there is something to merge.
         entry: The synopsis.
         slide: Rows that have expired by then are left out.
     """
 
-    def __init__(self, opened: Callable[[], Any], entry: SynopsisEntry, slide: int) -> None:
-        self._opened, self.entry, self.slide = opened, entry, slide
+    def __init__(self, open_cursor: Callable[[], Any], entry: SynopsisEntry, slide: int) -> None:
+        self._open_cursor, self.entry, self.slide = open_cursor, entry, slide
 
     @property
     def cursor(self) -> Any:
-        """To work with."""
-        return self._opened()
+        """A cursor of the warehouse's instance."""
+        return self._open_cursor()
 
     def merge(self, parts: list[pa.Table]) -> pa.Table:
         """One node of several."""
@@ -298,35 +298,35 @@ class NodeMerger:
 
     def equal(self, one: pa.Table | None, other: pa.Table | None) -> bool:
         """Whether two nodes give the same, but for how floats are rounded; expired rows do not count."""
-        first, second = self._told(one), self._told(other)
+        first, second = self._read_groups(one), self._read_groups(other)
         return len(first) == len(second) and all(map(_is_nearly, first, second))
 
-    def _told(self, rows: pa.Table | None) -> list[tuple[Any, ...]]:
-        """What a node says of each group, in one order."""
+    def _read_groups(self, rows: pa.Table | None) -> list[tuple[Any, ...]]:
+        """The values of each group of a node, in one order."""
         if rows is None:
             return []
         self.cursor.register("_parts", rows)
         by = list_group_names(self.entry)
-        kept = []
+        expressions = []
         for column, text in zip(
             self.entry.columns, merge_expressions(self.entry.columns, name_columns(self.entry)), strict=True
         ):
             # A sum of nothing is null, and 0 where something was taken out again; the count beside it tells which.
-            kept.append(
+            expressions.append(
                 f"finalize({text})" if column.state else f"coalesce({text}, 0)" if column.merge == "sum" else text
             )
         where = f" WHERE x > {self.slide}" if self.entry.expiring else ""
         grouped = f" GROUP BY {', '.join(by)}" if by else " HAVING count(*) > 0"
         source = f"SELECT {columns_sql(self.entry)} FROM _parts"
-        found = fetch_rows(self.cursor, f"SELECT {', '.join([*by, *kept])} FROM ({source}){where}{grouped}")
-        columns = zip(found.columns, found.schema, strict=True)
+        result = fetch_rows(self.cursor, f"SELECT {', '.join([*by, *expressions])} FROM ({source}){where}{grouped}")
+        columns = zip(result.columns, result.schema, strict=True)
         values = (python_values.to_python_values(column.combine_chunks(), field) for column, field in columns)
-        told = list(zip(*values, strict=True))
-        return sorted(told, key=lambda row: repr(_without_zero_sign(row[: len(by)])))
+        group_rows = list(zip(*values, strict=True))
+        return sorted(group_rows, key=lambda row: repr(_without_zero_sign(row[: len(by)])))
 
-    def work(self, there: Mapping[Node, pa.Table]) -> kinds.NodeOperations[pa.Table]:
+    def operations(self, nodes: Mapping[Node, pa.Table]) -> kinds.NodeOperations[pa.Table]:
         """For `kinds.advance_nodes`, over nodes that were fetched."""
-        return kinds.NodeOperations(there.get, self.merge, self.subtract)
+        return kinds.NodeOperations(nodes.get, self.merge, self.subtract)
 
 
 def _without_zero_sign(value: Any) -> Any:

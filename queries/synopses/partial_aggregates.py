@@ -1,7 +1,7 @@
-"""What must be kept of each slot so that an aggregate can be finished later: sums, counts, states or frequency counts.
+"""The partial values of each slot from which an aggregate is finished later: sums, counts, states or frequency counts.
 
-Whatever DuckDB computes from parts is kept as those parts (AVG as a sum and a count), so that queries share them; what
-it cannot merge (DISTINCT, mode, histogram) and integer quantiles are finished from how often each value occurs.
+What DuckDB computes from parts is stored as those parts (AVG as a sum and a count), so that queries share them. What it
+cannot merge (DISTINCT, mode, histogram) and integer quantiles are finished from how often each value occurs.
 """
 
 import re
@@ -65,7 +65,7 @@ class FinalExpression:
     """Over columns ``c0…``; of frequency counts also ``v`` (the value), ``h`` (how many are not after it), ``t``."""
     type: str
     plain: tuple[str | int | float, ...] | None = None
-    """The same as a word and the numbers of its columns, where arithmetic on arrays does it (`directly`)."""
+    """The same as a word and the numbers of its columns, where `array_answers` can compute it."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class _NeedCollector:
 
     def __init__(self, whole: DecomposedStatement, types: Sequence[str]) -> None:
         self.whole, self.types = whole, tuple(types)
-        self.terms = None if whole.terms is None else tuple(atom.term for atom in whole.terms)
+        self.terms = None if whole.terms is None else tuple(comparison.term for comparison in whole.terms)
         self.order: list[str] = []
         self.values: dict[str, tuple[Expression, str]] = {}
         self.columns: dict[str, list[SynopsisColumn]] = {}
@@ -95,13 +95,13 @@ class _NeedCollector:
             self.columns[key] = []
             if value is not None:
                 self.values[key] = value
-        own = self.columns[key]
-        if column not in own:
-            own.append(column)
-        return self.order.index(key), f"c{own.index(column)}"
+        columns = self.columns[key]
+        if column not in columns:
+            columns.append(column)
+        return self.order.index(key), f"c{columns.index(column)}"
 
     def needs(self) -> tuple[SynopsisNeed, ...]:
-        """What was asked for."""
+        """The needs that were collected."""
         if not self.order:
             self.column(None, ROWS)
         return tuple(self._need(key) for key in self.order)
@@ -118,35 +118,35 @@ def find_needs(cursor: Any, whole: DecomposedStatement, rows: str) -> StatementN
 
     Args:
         cursor: To ask DuckDB for types.
-        whole: The statement, taken apart.
-        rows: A relation with the stream's columns under the name `ROW`, as the text behind FROM.
+        whole: The pieces of the statement.
+        rows: A relation with the stream's columns under the name `ROW_ALIAS`, as the text behind FROM.
 
     Raises:
-        CannotCutError: an aggregate cannot be finished from parts.
+        CannotSplitError: an aggregate cannot be finished from parts.
     """
     arguments = [a.text for call in whole.calls for a in (*call.arguments, *((call.within,) if call.within else ()))]
     texts = [*(group.text for group in whole.groups), *(call.text for call in whole.calls)]
     types = iter(_types(cursor, [*texts[: len(whole.groups)], *arguments], rows, ""))
-    own = [next(types) for _ in whole.groups]
+    group_types = [next(types) for _ in whole.groups]
     results = _types(cursor, texts[len(whole.groups) :], rows, "")
-    needs, finishes = _NeedCollector(whole, own), []
+    needs, finishes = _NeedCollector(whole, group_types), []
     for call, result in zip(whole.calls, results, strict=True):
-        given = [next(types) for _ in call.arguments]
-        within = next(types) if call.within else None
-        finishes.append(_plan_aggregate(cursor, needs, call, given, within, result, rows))
+        argument_types = [next(types) for _ in call.arguments]
+        order_type = next(types) if call.within else None
+        finishes.append(_plan_aggregate(cursor, needs, call, argument_types, order_type, result, rows))
     return StatementNeeds(whole, needs.needs(), tuple(finishes))
 
 
 def _types(cursor: Any, texts: Sequence[str], rows: str, tail: str) -> list[str]:
     if not texts:
         return []
-    columns = ", ".join(f"{text}\n AS t{at}" for at, text in enumerate(texts))
+    columns = ", ".join(f"{text}\n AS t{position}" for position, text in enumerate(texts))
     described = cursor.execute(f"DESCRIBE SELECT {columns} FROM {rows}{tail}").fetchall()
-    found = [str(row[1]) for row in described]
-    for kind in found:
+    types = [str(row[1]) for row in described]
+    for kind in types:
         if not survives_arrow(kind):
             raise CannotSplitError(f"values of type {kind} cannot be kept")
-    return found
+    return types
 
 
 def _with_filter(call: AggregateCall) -> str:
@@ -164,45 +164,47 @@ def _plan_aggregate(
     cursor: Any,
     needs: _NeedCollector,
     call: AggregateCall,
-    given: Sequence[str],
+    argument_types: Sequence[str],
     within: str | None,
     result: str,
     rows: str,
 ) -> FinalExpression:
     """How one aggregate is kept and finished."""
-    if call.distinct or call.name in _BY_FREQUENCY or (call.name in ("min", "max") and len(given) == 2):
-        return _by_frequency(needs, call, given, within, result)
-    if call.name in _QUANTILES and (within or given[0]) in _INTEGERS and _quantile_fraction(call) is not None:
-        return _by_frequency(needs, call, given, within, result)
+    if call.distinct or call.name in _BY_FREQUENCY or (call.name in ("min", "max") and len(argument_types) == 2):
+        return _by_frequency(needs, call, argument_types, within, result)
+    if call.name in _QUANTILES and (within or argument_types[0]) in _INTEGERS and _quantile_fraction(call) is not None:
+        return _by_frequency(needs, call, argument_types, within, result)
     if call.within is not None and call.name not in ("quantile_cont", "quantile_disc"):
         raise CannotSplitError(f"{call.name} depends on an order")
     if call.name in _COUNTS:
         need, name = needs.column(None, _count_column(call))
         return FinalExpression(need, f"coalesce({name}, 0)", result, ("count", _column_position(name)))
     argument = call.arguments[0].text if call.arguments else ""
-    if call.name in _COUNT_IF and len(given) == 1:  # to DuckDB a sum, which is null over nulls
+    if call.name in _COUNT_IF and len(argument_types) == 1:  # to DuckDB a sum, which is null over nulls
         need, total = needs.column(None, _make_column(call, "count_if", f"count_if({argument}\n)", "sum", "HUGEINT"))
         _, count = needs.column(None, _make_column(call, "count", f"count({argument}\n)", "sum", "BIGINT"))
         return FinalExpression(need, f"CASE WHEN {count} > 0 THEN {total} END", result)
-    if call.name in ("sum", "avg", "mean") and _summable(given):
-        need, total = needs.column(None, _make_column(call, "sum", f"sum({argument}\n)", "sum", _sum_type(given[0])))
+    if call.name in ("sum", "avg", "mean") and _summable(argument_types):
+        need, total = needs.column(
+            None, _make_column(call, "sum", f"sum({argument}\n)", "sum", _sum_type(argument_types[0]))
+        )
         _, count = needs.column(None, _make_column(call, "count", f"count({argument}\n)", "sum", "BIGINT"))
-        own = "sum" if call.name == "sum" else "avg"
-        value = total if own == "sum" else f"CAST({total} AS DOUBLE) / {count}"
+        operation = "sum" if call.name == "sum" else "avg"
+        value = total if operation == "sum" else f"CAST({total} AS DOUBLE) / {count}"
         return FinalExpression(
             need,
             f"CASE WHEN {count} > 0 THEN {value} END",
             result,
-            (own, _column_position(total), _column_position(count)),
+            (operation, _column_position(total), _column_position(count)),
         )
-    if call.name in _SAME and len(given) == 1:
+    if call.name in _SAME and len(argument_types) == 1:
         need, name = needs.column(None, _make_column(call, call.name, f"{call.name}({argument}\n)", call.name, result))
         return FinalExpression(
             need, name, result, (call.name, _column_position(name)) if call.name in ("min", "max") else None
         )
     if call.name not in MERGEABLE_AGGREGATES and call.name not in _APPROXIMATE:
         raise CannotSplitError(f"states of {call.name} do not merge into what one pass gives")
-    need, name = needs.column(None, _state_column(cursor, call, given, within, rows))
+    need, name = needs.column(None, _state_column(cursor, call, argument_types, within, rows))
     nothing = cursor.execute(f"SELECT CAST({call.text}\n AS VARCHAR) FROM {rows}").fetchall()[0][0]
     finished = f"finalize({name})" if nothing is None else f"coalesce(finalize({name}), '{nothing}'::{result})"
     return FinalExpression(need, finished, result)
@@ -217,8 +219,10 @@ def _count_column(call: AggregateCall) -> SynopsisColumn:
     return _make_column(call, "count", f"count({argument}\n)", "sum", "BIGINT")
 
 
-def _summable(given: Sequence[str]) -> bool:
-    return len(given) == 1 and (given[0] in _INTEGERS | _FLOATS or given[0].startswith("DECIMAL"))
+def _summable(argument_types: Sequence[str]) -> bool:
+    return len(argument_types) == 1 and (
+        argument_types[0] in _INTEGERS | _FLOATS or argument_types[0].startswith("DECIMAL")
+    )
 
 
 def _sum_type(kind: str) -> str:
@@ -232,10 +236,10 @@ def _sum_type(kind: str) -> str:
 
 
 def _state_column(
-    cursor: Any, call: AggregateCall, given: Sequence[str], within: str | None, rows: str
+    cursor: Any, call: AggregateCall, argument_types: Sequence[str], within: str | None, rows: str
 ) -> SynopsisColumn:
     """A state of DuckDB's own, with the signature that it binds."""
-    arguments = list(zip(given, call.arguments, call.constant, strict=True))
+    arguments = list(zip(argument_types, call.arguments, call.constant, strict=True))
     signature = [kind for kind, _, _ in arguments]
     constants = [argument.text if constant else "NULL" for _, argument, constant in arguments]
     if within is not None:
@@ -246,8 +250,8 @@ def _state_column(
             key=f"state:{call.key}", build=f"{call.text}\n EXPORT_STATE", merge="state", type="", state=state
         )
         try:
-            kept = cursor.sql(f"SELECT {column.build} AS c FROM {rows}").to_arrow_table()
-            cursor.register("_probe", kept)
+            states = cursor.sql(f"SELECT {column.build} AS c FROM {rows}").to_arrow_table()
+            cursor.register("_probe", states)
             cursor.execute(f"SELECT finalize(combine_aggr({state_sql('c', state)})) FROM _probe").fetchall()
         except duckdb.Error as error:
             bound = re.search(r"bound=\[(.*?)\] requested", str(error))
@@ -285,11 +289,11 @@ def _quantile_fraction(call: AggregateCall) -> str | None:
 
 
 def _by_frequency(
-    needs: _NeedCollector, call: AggregateCall, given: Sequence[str], within: str | None, result: str
+    needs: _NeedCollector, call: AggregateCall, argument_types: Sequence[str], within: str | None, result: str
 ) -> FinalExpression:
     """Counts of each value, and an expression over the distinct ones."""
     value = call.within or (call.arguments[0] if call.arguments else None)
-    if value is None or (call.distinct and (len(given) != 1 or call.name not in _DISTINCT)):
+    if value is None or (call.distinct and (len(argument_types) != 1 or call.name not in _DISTINCT)):
         raise CannotSplitError(f"{call.name} of distinct values cannot be finished from counts")
     plain = SynopsisColumn(
         key=f"count*::{'' if call.condition is None else call.condition.key}",
@@ -298,9 +302,9 @@ def _by_frequency(
         type="BIGINT",
     )
     column = ROWS if call.condition is None else plain
-    need, name = needs.column((value, given[0] if within is None else within), column)
+    need, name = needs.column((value, argument_types[0] if within is None else within), column)
     return FinalExpression(
-        need, _frequency_expression(call, given, name), result, _plain_frequency(call, _column_position(name))
+        need, _frequency_expression(call, argument_types, name), result, _plain_frequency(call, _column_position(name))
     )
 
 
@@ -309,45 +313,45 @@ def _column_position(name: str) -> int:
     return int(name[1:])
 
 
-def _plain_frequency(call: AggregateCall, at: int) -> tuple[str | int | float, ...] | None:
+def _plain_frequency(call: AggregateCall, position: int) -> tuple[str | int | float, ...] | None:
     if call.distinct:
-        return ("distinct", at) if call.name == "count" else None
+        return ("distinct", position) if call.name == "count" else None
     text = _quantile_fraction(call) if call.name in _QUANTILES else None
     if text is None or len(text) > _EXACT_DIGITS:
         return None
-    return "disc" if call.name in ("quantile_disc", "quantile") else "cont", at, float(text)
+    return "disc" if call.name in ("quantile_disc", "quantile") else "cont", position, float(text)
 
 
-def _frequency_expression(call: AggregateCall, given: Sequence[str], name: str) -> str:
-    there = f"FILTER (WHERE {name} > 0 AND v IS NOT NULL)"
+def _frequency_expression(call: AggregateCall, argument_types: Sequence[str], name: str) -> str:
+    present = f"FILTER (WHERE {name} > 0 AND v IS NOT NULL)"
     if call.distinct:
-        return f"{call.name}(v) {there}"
+        return f"{call.name}(v) {present}"
     if call.name == "mode":
-        return f"arg_min(v, {{'n': -{name}, 'v': v}}) {there}"
+        return f"arg_min(v, {{'n': -{name}, 'v': v}}) {present}"
     if call.name == "histogram":
-        return f"map_from_entries(list({{'k': v, 'v': CAST({name} AS UBIGINT)}} ORDER BY v) {there})"
+        return f"map_from_entries(list({{'k': v, 'v': CAST({name} AS UBIGINT)}} ORDER BY v) {present})"
     if call.name == "entropy":
         share = f"(CAST({name} AS DOUBLE) / t_{name})"
-        return f"coalesce(greatest(-sum({share} * log2({share})) {there}, 0), 0)"
+        return f"coalesce(greatest(-sum({share} * log2({share})) {present}, 0), 0)"
     if call.name == "approx_top_k":
-        most = _is_integer(call, given)
-        return f"list(v ORDER BY {name} DESC, v) {there}[1:{most}]"
+        limit = _read_count(call, argument_types)
+        return f"list(v ORDER BY {name} DESC, v) {present}[1:{limit}]"
     if call.name in ("min", "max"):
-        most, order = _is_integer(call, given), "ASC" if call.name == "min" else "DESC"
-        return f"flatten(list(list_resize([v], least({name}, {most}), v) ORDER BY v {order}) {there})[1:{most}]"
+        limit, order = _read_count(call, argument_types), "ASC" if call.name == "min" else "DESC"
+        return f"flatten(list(list_resize([v], least({name}, {limit}), v) ORDER BY v {order}) {present})[1:{limit}]"
     fraction = _quantile_fraction(call)
     if call.name in ("quantile_disc", "quantile"):
-        at = f"greatest(CAST(ceil(t_{name} * CAST({fraction} AS DOUBLE)) AS BIGINT), 1)"
-        return f"min(v) FILTER (WHERE v IS NOT NULL AND h_{name} >= {at})"
-    place = f"((t_{name} - 1) * CAST({fraction} AS DOUBLE))"
-    low = f"(min(v) FILTER (WHERE v IS NOT NULL AND h_{name} > floor({place})))"
-    high = f"(min(v) FILTER (WHERE v IS NOT NULL AND h_{name} > ceil({place})))"
-    part = f"any_value({place} - floor({place}))"
+        rank = f"greatest(CAST(ceil(t_{name} * CAST({fraction} AS DOUBLE)) AS BIGINT), 1)"
+        return f"min(v) FILTER (WHERE v IS NOT NULL AND h_{name} >= {rank})"
+    rank_position = f"((t_{name} - 1) * CAST({fraction} AS DOUBLE))"
+    low = f"(min(v) FILTER (WHERE v IS NOT NULL AND h_{name} > floor({rank_position})))"
+    high = f"(min(v) FILTER (WHERE v IS NOT NULL AND h_{name} > ceil({rank_position})))"
+    part = f"any_value({rank_position} - floor({rank_position}))"
     return f"CAST({low} AS DOUBLE) + (CAST({high} AS DOUBLE) - CAST({low} AS DOUBLE)) * {part}"
 
 
-def _is_integer(call: AggregateCall, given: Sequence[str]) -> int:
-    text = call.arguments[1].text.strip() if len(given) == 2 else ""
+def _read_count(call: AggregateCall, argument_types: Sequence[str]) -> int:
+    text = call.arguments[1].text.strip() if len(argument_types) == 2 else ""
     if not text.isdecimal():
         raise CannotSplitError(f"{call.name} without a constant number")
     return int(text)
@@ -362,19 +366,19 @@ def finished_sql(shape: StatementNeeds, merged: Sequence[str], ranked: bool = Fa
         ranked: Whether those that count values have ``h_c`` and ``t_c`` already.
     """
     whole = shape.decomposed
-    groups = [f"g{at}" for at in range(len(whole.groups))]
+    groups = [f"g{position}" for position in range(len(whole.groups))]
     parts = []
-    for at, (need, relation) in enumerate(zip(shape.needs, merged, strict=True)):
-        own = [(number, finish) for number, finish in enumerate(shape.finishes) if finish.need == at]
-        parts.append(_finish_sql(whole, need, relation, groups, own, ranked))
-    names = [f"n0.{group} AS {whole.group_column(at)}" for at, group in enumerate(groups)]
+    for position, (need, relation) in enumerate(zip(shape.needs, merged, strict=True)):
+        finishes = [(number, finish) for number, finish in enumerate(shape.finishes) if finish.need == position]
+        parts.append(_finish_sql(whole, need, relation, groups, finishes, ranked))
+    names = [f"n0.{group} AS {whole.group_column(position)}" for position, group in enumerate(groups)]
     for number, finish in enumerate(shape.finishes):
         column = whole.aggregate_column(number)
         names.append(f"CAST(n{finish.need}.{column} AS {finish.type}) AS {column}")
     joined = f"({parts[0]}) n0"
-    for at, part in enumerate(parts[1:], 1):
-        same = " AND ".join(f"n0.{group} IS NOT DISTINCT FROM n{at}.{group}" for group in groups) or "true"
-        joined += f" JOIN ({part}) n{at} ON {same}"
+    for position, part in enumerate(parts[1:], 1):
+        same = " AND ".join(f"n0.{group} IS NOT DISTINCT FROM n{position}.{group}" for group in groups) or "true"
+        joined += f" JOIN ({part}) n{position} ON {same}"
     return f"SELECT {', '.join(names)} FROM {joined}"
 
 
@@ -383,33 +387,35 @@ def _finish_sql(
     need: SynopsisNeed,
     relation: str,
     groups: Sequence[str],
-    own: Sequence[tuple[int, FinalExpression]],
+    finishes: Sequence[tuple[int, FinalExpression]],
     ranked: bool,
 ) -> str:
-    columns = [*groups, *(f"{finish.expression} AS {whole.aggregate_column(number)}" for number, finish in own)]
+    columns = [*groups, *(f"{finish.expression} AS {whole.aggregate_column(number)}" for number, finish in finishes)]
     if not need.counted:
         return f"SELECT {', '.join(columns) or '1'} FROM {relation}"
     value, by = f"g{len(groups)}", f"PARTITION BY {', '.join(groups)} " if groups else ""
     extra = ""
-    for at in range(len(need.columns)):
-        named = any(f"h_c{at}" in finish.expression or f"t_c{at}" in finish.expression for _, finish in own)
+    for position in range(len(need.columns)):
+        named = any(
+            f"h_c{position}" in finish.expression or f"t_c{position}" in finish.expression for _, finish in finishes
+        )
         if named and not ranked:
-            valued = f"sum(c{at}) FILTER (WHERE {value} IS NOT NULL) OVER"
-            extra += f", {valued} ({by}ORDER BY {value}) AS h_c{at}, {valued} ({by.strip()}) AS t_c{at}"
+            valued = f"sum(c{position}) FILTER (WHERE {value} IS NOT NULL) OVER"
+            extra += f", {valued} ({by}ORDER BY {value}) AS h_c{position}, {valued} ({by.strip()}) AS t_c{position}"
     grouped = f" GROUP BY {', '.join(groups)}" if groups else ""
     return f"SELECT {', '.join(columns)} FROM (SELECT *, {value} AS v{extra} FROM {relation}){grouped}"
 
 
 def merge_expressions(columns: Sequence[SynopsisColumn], names: Mapping[str, str], sign: str = "") -> list[str]:
     """Aggregates that merge kept columns, by key, under their names; `sign` is a factor of what is added."""
-    told = []
+    expressions = []
     for column in columns:
         name = names[column.key]
         if column.merge == "state":
-            told.append(f"combine_aggr({name})")
+            expressions.append(f"combine_aggr({name})")
         elif column.merge == "sum":
             exact = "" if column.type.startswith("DECIMAL") else f"::{column.type}"
-            told.append(f"sum({name}{sign}){exact}")
+            expressions.append(f"sum({name}{sign}){exact}")
         else:
-            told.append(f"{column.merge}({name})")
-    return told
+            expressions.append(f"{column.merge}({name})")
+    return expressions

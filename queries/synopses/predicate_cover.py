@@ -1,7 +1,7 @@
 """Covers by predicates: which synopses with narrower or wider conditions add up to the rows of a query (rule SS4).
 
 Conditions are disjunctions of ``column operator constant``. Where rows must not count twice, the terms of a cover must
-be disjoint, and that is only believed where the constants have exactly the column's kind.
+be disjoint; that is concluded only where the constants have exactly the column's type.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,16 +26,16 @@ def literal_reader(schema: pa.Schema) -> Callable[[Term], Any]:
 
     def read(term: Term) -> Any:
         column, _, kind, text = term
-        found = types.get(column)
-        if found is None:
+        column_type = types.get(column)
+        if column_type is None:
             return None
         if kind == "STRING":
-            return text.encode() if pa.types.is_string(found) or pa.types.is_large_string(found) else None
-        if kind == "INTEGER" and pa.types.is_integer(found):
+            return text.encode() if pa.types.is_string(column_type) or pa.types.is_large_string(column_type) else None
+        if kind == "INTEGER" and pa.types.is_integer(column_type):
             return Decimal(text)
-        if kind in ("INTEGER", "NUMERIC") and pa.types.is_decimal(found):
+        if kind in ("INTEGER", "NUMERIC") and pa.types.is_decimal(column_type):
             return Decimal(text)
-        if kind == "INTEGER" and pa.types.is_floating(found) and abs(int(text)) < _EXACT_FLOAT:
+        if kind == "INTEGER" and pa.types.is_floating(column_type) and abs(int(text)) < _EXACT_FLOAT:
             return Decimal(text)
         return None
 
@@ -100,28 +100,28 @@ def find_cover(
     if not wanted:
         return None
     sensitive = not set(merges) <= DUPLICATE_INSENSITIVE
-    known = {number: tuple(terms) for number, terms in candidates.items() if terms}
-    found = _smallest_cover(tuple(wanted), known, sensitive, read)
-    if found is not None:
-        return [(number, 1) for number in found]
+    usable = {number: tuple(terms) for number, terms in candidates.items() if terms}
+    cover = _smallest_cover(tuple(wanted), usable, sensitive, read)
+    if cover is not None:
+        return [(number, 1) for number in cover]
     if not subtractable:
         return None
-    for number, terms in known.items():
+    for number, terms in usable.items():
         if not set(wanted) < set(terms) or not are_all_disjoint(terms, read):
             continue
         rest = tuple(term for term in terms if term not in set(wanted))
-        others = {at: t for at, t in known.items() if at != number}
+        others = {other_number: t for other_number, t in usable.items() if other_number != number}
         less = _smallest_cover(rest, others, True, read)
         if less is not None and len(less) < MAX_COVER:
-            return [(number, 1), *((at, -1) for at in less)]
+            return [(number, 1), *((other_number, -1) for other_number in less)]
     return None
 
 
 def _smallest_cover(
-    wanted: tuple[Term, ...], known: Mapping[int, tuple[Term, ...]], sensitive: bool, read: Callable[[Term], Any]
+    wanted: tuple[Term, ...], usable: Mapping[int, tuple[Term, ...]], sensitive: bool, read: Callable[[Term], Any]
 ) -> tuple[int, ...] | None:
     """The fewest candidates whose terms together are exactly the wanted ones."""
-    fitting = {number: terms for number, terms in known.items() if set(terms) <= set(wanted)}
+    fitting = {number: terms for number, terms in usable.items() if set(terms) <= set(wanted)}
     if sensitive and not are_all_disjoint(wanted, read):
         return None
     for count in range(1, MAX_COVER + 1):

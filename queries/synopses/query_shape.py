@@ -1,8 +1,7 @@
-"""From a statement's text to what it needs of synopses, remembered since standing queries are asked again and again.
+"""Analyses a statement once: what it needs of synopses, and whether its final select is plain enough for arrays.
 
-Last parts of statements that are nothing but columns, an order and a limit, so that arrays can answer them.
-
-Whatever else a last part has (HAVING, expressions, DISTINCT) is not recognised, and DuckDB runs it.
+Plain means nothing but columns, an order and a limit; DuckDB runs all other final selects (HAVING, expressions,
+DISTINCT). Results are cached with the warehouse, since the same standing queries are asked again and again.
 """
 
 from collections.abc import Sequence
@@ -43,7 +42,7 @@ class OutputColumn:
 
 @dataclass(frozen=True)
 class SortColumn:
-    """What rows are ordered by."""
+    """A column of the order."""
 
     column: OutputColumn
     descending: bool
@@ -52,7 +51,7 @@ class SortColumn:
 
 @dataclass(frozen=True)
 class FinalSelect:
-    """A last part."""
+    """The final select of a statement over finished groups and aggregates."""
 
     columns: tuple[OutputColumn, ...]
     orders: tuple[SortColumn, ...]
@@ -62,7 +61,7 @@ class FinalSelect:
 
 @dataclass(frozen=True)
 class ArrayStatement:
-    """A statement that arrays answer."""
+    """How arrays answer a statement."""
 
     final: FinalSelect
     schema: pa.Schema
@@ -70,7 +69,7 @@ class ArrayStatement:
 
 
 def recognise_final_select(shape: StatementNeeds) -> FinalSelect | None:
-    """The last part of a statement, if it and the aggregates before it are plain."""
+    """The final select of a statement, if it and the aggregates before it are plain."""
     whole = shape.decomposed
     plain = all(finish.plain is not None and finish.type in _RESULT_TYPES for finish in shape.finishes)
     types = shape.needs[0].types[: len(whole.groups)]
@@ -102,7 +101,7 @@ def recognise_final_select(shape: StatementNeeds) -> FinalSelect | None:
 
 
 def _is_plain_select(tree: Node, whole: DecomposedStatement) -> bool:
-    """Whether it reads what is done, all of it and nothing else."""
+    """Whether it reads all finished groups and nothing else."""
     if tree["type"] != "SELECT_NODE" or any(tree[name] is not None for name in _ABSENT_CLAUSES):
         return False
     if tree["cte_map"]["map"] or tree["group_expressions"] or tree["group_sets"]:
@@ -129,15 +128,15 @@ def _find_column(node: Node, whole: DecomposedStatement) -> OutputColumn | None:
 def _find_orders(
     modifier: Node, whole: DecomposedStatement, columns: Sequence[OutputColumn], names: Sequence[str]
 ) -> tuple[SortColumn, ...] | None:
-    found = []
+    sort_columns = []
     for order in modifier["orders"]:
         column = _ordered_by(order["expression"], whole, columns, names)
         if column is None or order["type"] not in ("ORDER_DEFAULT", "ASCENDING", "DESCENDING"):
             return None
         if order["null_order"] not in ("ORDER_DEFAULT", "NULLS FIRST", "NULLS LAST"):
             return None
-        found.append(SortColumn(column, order["type"] == "DESCENDING", order["null_order"] == "NULLS FIRST"))
-    return tuple(found)
+        sort_columns.append(SortColumn(column, order["type"] == "DESCENDING", order["null_order"] == "NULLS FIRST"))
+    return tuple(sort_columns)
 
 
 def _ordered_by(
@@ -189,26 +188,26 @@ class SynopsisStatement:
     """How many slots its window has."""
     columns: tuple[tuple[str, str], ...]
     """Names and DuckDB types of its answer's columns."""
-    direct: ArrayStatement | None = None
-    """If arrays can answer it."""
+    array_form: ArrayStatement | None = None
+    """How arrays answer it, if they can."""
 
 
 def analyse_statement(store: Store, snapshot: Snapshot, sql: str) -> SynopsisStatement:
     """What a statement needs of synopses.
 
     Raises:
-        CannotCutError: why only its rows can answer it.
+        CannotSplitError: why only its rows can answer it.
     """
     statement = parse(sql)
     if statement.explain:
         raise CannotSplitError("it asks for a plan")
-    known = {name.lower(): name for name in snapshot.streams()}
+    streams = {name.lower(): name for name in snapshot.streams()}
     if len(statement.references) != 1 or statement.references[0].schema:
         raise CannotSplitError("it does not read exactly one stream")
     reference = statement.references[0]
-    if reference.name.lower() not in known:
+    if reference.name.lower() not in streams:
         raise CannotSplitError("it does not read a stream")
-    view = snapshot.view(known[reference.name.lower()])
+    view = snapshot.view(streams[reference.name.lower()])
     slots = window_slots(view, reference.window)
     shaped, columns, direct = _find_shape(store, statement, reference, view.schema)
     return SynopsisStatement(statement, reference, shaped, slots, columns, direct)
@@ -259,32 +258,34 @@ def _compute_shape(cursor: Any, statement: Statement, stream: Reference, schema:
     functions = split_aggregate.read_engine_functions(cursor)
     whole = decompose_statement(statement, stream, tuple(schema.names), functions)
     rows = f"({empty_sql(schema)}) AS {ROW_ALIAS}"
-    shaped = find_needs(cursor, whole, rows)
+    needs = find_needs(cursor, whole, rows)
     if statement.tree["type"] != "SELECT_NODE":
         raise CannotSplitError("it is not a single SELECT")
     columns = _describe_columns(cursor, f"WITH {quote_name(stream.relation)} AS ({empty_sql(schema)}) {statement.sql}")
-    group_types = shaped.needs[0].types[: len(whole.groups)]
-    stand_ins = [f"CAST(NULL AS {kind}) AS {whole.group_column(at)}" for at, kind in enumerate(group_types)]
-    stand_ins += [f"CAST(NULL AS {f.type}) AS {whole.aggregate_column(at)}" for at, f in enumerate(shaped.finishes)]
-    none = f"SELECT {', '.join(stand_ins)}"
-    given = _describe_columns(cursor, f"WITH {whole.done} AS ({none}) {whole.final}")
-    if [kind for _, kind in columns] != [kind for _, kind in given]:
+    group_types = needs.needs[0].types[: len(whole.groups)]
+    stand_ins = [f"CAST(NULL AS {kind}) AS {whole.group_column(position)}" for position, kind in enumerate(group_types)]
+    stand_ins += [
+        f"CAST(NULL AS {f.type}) AS {whole.aggregate_column(position)}" for position, f in enumerate(needs.finishes)
+    ]
+    empty = f"SELECT {', '.join(stand_ins)}"
+    final_columns = _describe_columns(cursor, f"WITH {whole.done} AS ({empty}) {whole.final}")
+    if [kind for _, kind in columns] != [kind for _, kind in final_columns]:
         raise CannotSplitError("its pieces have other types")
     return (
-        shaped,
+        needs,
         tuple(columns),
-        _find_array_statement(cursor, shaped, columns, f"WITH {whole.done} AS ({none}) {whole.final}"),
+        _find_array_statement(cursor, needs, columns, f"WITH {whole.done} AS ({empty}) {whole.final}"),
     )
 
 
 def _find_array_statement(
-    cursor: Any, shaped: StatementNeeds, columns: Sequence[tuple[str, str]], nothing: str
+    cursor: Any, needs: StatementNeeds, columns: Sequence[tuple[str, str]], empty_sql_text: str
 ) -> ArrayStatement | None:
-    """How arrays answer it; `nothing` is its last part over stand-ins, which says what DuckDB's answer looks like."""
-    final = recognise_final_select(shaped)
+    """How arrays answer it; `empty_sql_text` is the final select over no rows, which gives the types of the answer."""
+    final = recognise_final_select(needs)
     if final is None:
         return None
-    schema = mark_schema(run_streaming(cursor, nothing, None, 1)[0].schema, [kind for _, kind in columns])
+    schema = mark_schema(run_streaming(cursor, empty_sql_text, None, 1)[0].schema, [kind for _, kind in columns])
     return ArrayStatement(final, pa.schema([f.with_name(name) for f, (name, _) in zip(schema, columns, strict=True)]))
 
 

@@ -1,4 +1,4 @@
-"""Bringing a stream's synopses in line with its standing queries: new ones are back-filled, unneeded ones dropped."""
+"""Brings a stream's synopses in line with its standing queries: new synopses are filled, unneeded ones dropped."""
 
 import contextlib
 from collections.abc import Iterable, Sequence
@@ -41,23 +41,23 @@ def reconcile_stream(store: Store, stream: str, *, kind: str | None = None) -> l
         return []
     with maintenance.stream_lock(store, entry.id, stream), Snapshot(store, [stream]) as snapshot:
         view = snapshot.view(stream)
-        known, queries = store.catalog.read(lambda tables: _read_statistics(tables, view.entry.id))
+        entries, queries = store.catalog.read(lambda tables: _read_statistics(tables, view.entry.id))
         shared, late = share_synopses(analyse_queries(store, snapshot, queries), view.schema), _late_share(store, view)
-        current = [each for each in known if each.slide == view.state.slide]
+        current = [synopsis for synopsis in entries if synopsis.slide == view.state.slide]
         kept, missing = _compare_entries(shared, current, kind, late)
-        gone = [each for each in known if each.number not in {k.number for k in kept}]
-        if not missing and not gone:
+        obsolete = [synopsis for synopsis in entries if synopsis.number not in {k.number for k in kept}]
+        if not missing and not obsolete:
             return kept
         first = maintenance.allocate_numbers(store, len(missing)) if missing else 0
-        fresh = [_make_entry(view, wanted, first + at, kind, late) for at, wanted in enumerate(missing)]
+        fresh = [_make_entry(view, wanted, first + position, kind, late) for position, wanted in enumerate(missing)]
         chosen = None if kind is not None else _KindChooser(missing, late)
         filled = maintenance.fill_synopses(store, snapshot, stream, fresh, chosen)
-        maintenance.commit_synopses(store, view.state.ordinal, filled, gone)
+        maintenance.commit_synopses(store, view.state.ordinal, filled, obsolete)
         return [*kept, *(changed.entry for changed in filled)]
 
 
 def reconcile_all(store: Store, paces: Iterable[Pace]) -> None:
-    """`reconcile_stream` for the streams that pace a query; a stream that is sliding all the time is left for the next one."""
+    """`reconcile_stream` for the streams that pace a query; a stream whose lock is taken is left for the next time."""
     for stream in dict.fromkeys(pace.stream for pace in paces):
         with contextlib.suppress(BusyError):
             reconcile_stream(store, stream)
@@ -69,16 +69,16 @@ def _read_statistics(tables: Tables, stream: int) -> tuple[list[SynopsisEntry], 
 
 
 def _compare_entries(
-    shared: SharedSynopses, known: Sequence[SynopsisEntry], kind: str | None, late: float
+    shared: SharedSynopses, entries: Sequence[SynopsisEntry], kind: str | None, late: float
 ) -> tuple[list[SynopsisEntry], list[WantedSynopsis]]:
     """What can stay, and what is missing. A synopsis that keeps more than is needed stays as it is."""
     kept, missing = [], []
     for wanted in shared.wanted:
-        found = next((entry for entry in known if _serves(entry, wanted, kind, late)), None)
-        if found is None:
+        suitable = next((entry for entry in entries if _serves(entry, wanted, kind, late)), None)
+        if suitable is None:
             missing.append(wanted)
         else:
-            kept.append(found)
+            kept.append(suitable)
     return kept, missing
 
 
@@ -146,14 +146,14 @@ def _estimate_load(
 ) -> SynopsisLoad:
     subtractable = all(column.subtractable for column in wanted.columns)
     passing = _ROW_COST_OF_ANSWER if would_use_arrays(expiring, len(wanted.groups), wanted.columns) else 1.0
-    return SynopsisLoad(wanted.slots, groups, distinct, late, wanted.asked, subtractable, passing)
+    return SynopsisLoad(wanted.slots, groups, distinct, late, wanted.uses, subtractable, passing)
 
 
 class _KindChooser:
     """Chooses the kind of a synopsis when its rows have been seen."""
 
     def __init__(self, wanted: Sequence[WantedSynopsis], late: float) -> None:
-        self.wanted = {each.identity: each for each in wanted}
+        self.wanted = {synopsis.identity: synopsis for synopsis in wanted}
         self.late = late
 
     def __call__(self, entry: SynopsisEntry, groups: float, distinct: float) -> SynopsisEntry:
@@ -168,8 +168,8 @@ class _KindChooser:
 def _late_share(store: Store, view: StreamSnapshot) -> float:
     """The share of recent slides that took in late rows."""
 
-    def look(tables: Tables) -> list[Any]:
+    def read(tables: Tables) -> list[Any]:
         return [record for _, record in tables.items("slides", catalog_key(view.entry.id))][-_RECENT_SLIDES:]
 
-    slides: list[SlideEntry] = store.catalog.read(look)
+    slides: list[SlideEntry] = store.catalog.read(read)
     return sum(slide.late > 0 for slide in slides) / len(slides) if slides else 0.0

@@ -1,7 +1,7 @@
-"""Which standing queries share state (rules SS1-SS4) and which are computed together (CS1-CS8), and why.
+"""Which standing queries share synopses (rules SS1-SS4) and which are computed together (CS1-CS8), and why.
 
-State is shared by keeping one synopsis for all queries with the same rows and groups; a query whose rows are the sum or
-difference of others' needs none of its own. Everything here looks at queries, nothing at rows.
+Queries with the same rows and groups share one synopsis; a query whose rows are the sum or difference of others' needs
+none of its own. This module looks at queries only, never at rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,7 +36,7 @@ class StandingQuery:
     period: int
     """In slides of the stream."""
     priority: int
-    asked: SynopsisStatement | None
+    statement: SynopsisStatement | None
     why: str
     """Why only its rows can answer it, where they must."""
     sql: str = ""
@@ -54,7 +54,7 @@ class WantedSynopsis:
     columns: tuple[SynopsisColumn, ...]
     slots: int
     users: tuple[str, ...]
-    asked: tuple[tuple[int, int], ...]
+    uses: tuple[tuple[int, int], ...]
     """Window and period of each use."""
     merges: frozenset[str] = frozenset()
     """How the columns that somebody asked for are merged."""
@@ -76,31 +76,31 @@ class SharedSynopses:
 
 def analyse_queries(store: Store, snapshot: Snapshot, entries: Iterable[QueryEntry]) -> list[StandingQuery]:
     """What synopses can do for each query."""
-    found = []
+    queries = []
     for entry in entries:
         pace = entry.paces[0]
         stream, period = pace.stream, pace.period
         try:
             if entry.params:
                 raise CannotSplitError("it has parameters")
-            question = analyse_statement(store, snapshot, entry.sql)
-            found.append(StandingQuery(entry.name, stream, period, entry.priority, question, "", entry.sql))
+            statement = analyse_statement(store, snapshot, entry.sql)
+            queries.append(StandingQuery(entry.name, stream, period, entry.priority, statement, "", entry.sql))
         except CannotSplitError as error:
-            found.append(StandingQuery(entry.name, stream, period, entry.priority, None, str(error), entry.sql))
-    return found
+            queries.append(StandingQuery(entry.name, stream, period, entry.priority, None, str(error), entry.sql))
+    return queries
 
 
 def share_synopses(queries: Sequence[StandingQuery], schema: pa.Schema) -> SharedSynopses:
     """The synopses for a stream's queries: as few as rules SS1 to SS4 allow."""
     by_identity: dict[Identity, WantedSynopsis] = {}
     for query in queries:
-        if query.asked is None:
+        if query.statement is None:
             continue
-        for need in query.asked.shape.needs:
-            use = query.asked.slots, query.period
-            known = by_identity.get(need.identity)
+        for need in query.statement.shape.needs:
+            use = query.statement.slots, query.period
+            wanted = by_identity.get(need.identity)
             by_identity[need.identity] = (
-                _first_need(need, query, use) if known is None else _join_wanted(known, need, query, use)
+                _first_need(need, query, use) if wanted is None else _join_wanted(wanted, need, query, use)
             )
     return _without_covered(by_identity, schema)
 
@@ -115,21 +115,21 @@ def _first_need(need: SynopsisNeed, query: StandingQuery, use: tuple[int, int]) 
         columns=choose_columns(need.columns),
         slots=use[0],
         users=(query.name,),
-        asked=(use,),
+        uses=(use,),
         merges=frozenset(column.merge for column in need.columns),
     )
 
 
 def _join_wanted(
-    known: WantedSynopsis, need: SynopsisNeed, query: StandingQuery, use: tuple[int, int]
+    wanted: WantedSynopsis, need: SynopsisNeed, query: StandingQuery, use: tuple[int, int]
 ) -> WantedSynopsis:
     return replace(
-        known,
-        columns=choose_columns((*known.columns, *need.columns)),
-        slots=max(known.slots, use[0]),
-        users=tuple(dict.fromkeys((*known.users, query.name))),
-        asked=(*known.asked, use),
-        merges=known.merges | {column.merge for column in need.columns},
+        wanted,
+        columns=choose_columns((*wanted.columns, *need.columns)),
+        slots=max(wanted.slots, use[0]),
+        users=tuple(dict.fromkeys((*wanted.users, query.name))),
+        uses=(*wanted.uses, use),
+        merges=wanted.merges | {column.merge for column in need.columns},
     )
 
 
@@ -143,17 +143,21 @@ def _without_covered(by_identity: dict[Identity, WantedSynopsis], schema: pa.Sch
         used = {other for parts in covered.values() for other, _ in parts}
         if not wanted.terms or identity in used:
             continue
-        names = [other for other, each in kept.items() if other != identity and other[1] == identity[1] and each.terms]
-        found = predicate_cover.find_cover(
+        names = [
+            other
+            for other, synopsis in kept.items()
+            if other != identity and other[1] == identity[1] and synopsis.terms
+        ]
+        cover = predicate_cover.find_cover(
             wanted.terms,
-            {at: kept[other].terms or () for at, other in enumerate(names)},
+            {position: kept[other].terms or () for position, other in enumerate(names)},
             sorted(wanted.merges),
             subtractable=all(column.subtractable for column in wanted.columns),
             read=read,
         )
-        if found is None:
+        if cover is None:
             continue
-        parts = tuple((names[at], sign) for at, sign in found)
+        parts = tuple((names[position], sign) for position, sign in cover)
         del kept[identity]
         covered[identity] = parts
         for other, _ in parts:
@@ -162,7 +166,7 @@ def _without_covered(by_identity: dict[Identity, WantedSynopsis], schema: pa.Sch
                 columns=choose_columns((*kept[other].columns, *wanted.columns)),
                 slots=max(kept[other].slots, wanted.slots),
                 users=tuple(dict.fromkeys((*kept[other].users, *wanted.users))),
-                asked=(*kept[other].asked, *wanted.asked),
+                uses=(*kept[other].uses, *wanted.uses),
                 merges=kept[other].merges | wanted.merges,
             )
     return SharedSynopses(tuple(kept.values()), covered)
@@ -190,45 +194,48 @@ def group_queries(
     groups: dict[tuple[object, ...], list[StandingQuery]] = {}
     used: dict[tuple[object, ...], tuple[SynopsisEntry, ...]] = {}
     for query in queries:
-        if query.asked is None:
+        if query.statement is None:
             continue
         entries = _find_entries(query, shared, numbers)
         if entries is None:
             continue
         name: tuple[object, ...] = (query.stream, *sorted(entry.number for entry in entries))
         if any(entry.kind != BASIC for entry in entries):
-            name = (*name, "window", query.asked.slots)
+            name = (*name, "window", query.statement.slots)
         groups.setdefault(name, []).append(query)
         used[name] = entries
     return [
         QueryGroup(
-            tuple(own), tuple(e.number for e in used[at]), used[at][0].kind, tuple(_list_rules(own, used[at], shared))
+            tuple(members),
+            tuple(e.number for e in used[group_key]),
+            used[group_key][0].kind,
+            tuple(_list_rules(members, used[group_key], shared)),
         )
-        for at, own in groups.items()
+        for group_key, members in groups.items()
     ]
 
 
 def _find_entries(
     query: StandingQuery, shared: SharedSynopses, numbers: dict[Identity, SynopsisEntry]
 ) -> tuple[SynopsisEntry, ...] | None:
-    assert query.asked is not None
-    found: list[SynopsisEntry] = []
-    for need in query.asked.shape.needs:
+    assert query.statement is not None
+    entries: list[SynopsisEntry] = []
+    for need in query.statement.shape.needs:
         for identity, _ in shared.covered.get(need.identity, ((need.identity, 1),)):
             if identity not in numbers:
                 return None
-            found.append(numbers[identity])
-    return tuple(dict.fromkeys(found))
+            entries.append(numbers[identity])
+    return tuple(dict.fromkeys(entries))
 
 
 def _list_rules(
     queries: Sequence[StandingQuery], entries: Sequence[SynopsisEntry], shared: SharedSynopses
 ) -> Iterable[str]:
     """Which rules apply to a group."""
-    needs = [need for query in queries if query.asked for need in query.asked.shape.needs]
+    needs = [need for query in queries if query.statement for need in query.statement.shape.needs]
     expiring, basic = entries[0].expiring, entries[0].kind == BASIC
-    lengths = {query.asked.slots for query in queries if query.asked}
-    names = {call.name for query in queries if query.asked for call in query.asked.shape.decomposed.calls}
+    lengths = {query.statement.slots for query in queries if query.statement}
+    names = {call.name for query in queries if query.statement for call in query.statement.shape.decomposed.calls}
     if len(queries) > 1:
         yield f"SS1: one synopsis for {plural(len(queries), 'query', 'queries')} over {plural(len(lengths), 'window')}"
     if names & {"avg", "mean"}:
@@ -251,13 +258,13 @@ def _list_rules(
 
 
 def _same_statement(queries: Sequence[StandingQuery]) -> Iterable[str]:
-    seen: dict[tuple[str, int], StandingQuery] = {}
-    for query in sorted(queries, key=lambda each: each.period):
-        assert query.asked is not None
-        whole = query.asked.shape.decomposed
+    first_queries: dict[tuple[str, int], StandingQuery] = {}
+    for query in sorted(queries, key=lambda query: query.period):
+        assert query.statement is not None
+        whole = query.statement.shape.decomposed
         where = "" if whole.where is None else whole.where.key
         keys = [where, *(group.key for group in whole.groups), *(call.key for call in whole.calls)]
-        same = " ".join([whole.final, *keys]), query.asked.slots
-        if same in seen and seen[same].name != query.name:
-            yield f"CS8: {query.name} asks what {seen[same].name} asks more often, and takes its answer"
-        seen.setdefault(same, query)
+        key = " ".join([whole.final, *keys]), query.statement.slots
+        if key in first_queries and first_queries[key].name != query.name:
+            yield f"CS8: {query.name} asks what {first_queries[key].name} asks more often, and takes its answer"
+        first_queries.setdefault(key, query)

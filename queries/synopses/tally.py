@@ -1,11 +1,8 @@
-"""Tallies of spooled rows: an append puts what basic synopses will keep of its rows beside them, by event slot.
+"""Tallies of spooled rows: an append stores what basic synopses will keep of its rows, by event slot.
 
-The slide that takes the rows in only names these tallies, as it names the files, and does not read the rows again. A
-synopsis that lacks the tally of a file (it is younger than the append, or Spark wrote the file) is built from the rows.
-
-Kept values of new rows by arithmetic on arrays: groups of whole numbers, and sums, counts and extremes of such.
-
-All synopses of a slide share what was decoded; whatever is not so plain is built by DuckDB (`synopses.build_sql`).
+The slide that takes the rows in only names these tallies and does not read the rows again. A synopsis that lacks the
+tally of a file (it is younger than the append, or Spark wrote the file) is built from the rows. Tallies are computed
+from integer columns by a kernel; DuckDB builds all other synopses (`node_store.build_sql`).
 """
 
 import re
@@ -45,7 +42,7 @@ _ALL_BITS = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """A synopsis that is built here: columns of the stream, by name."""
+    """How a synopsis is built by the kernel, from columns of the stream."""
 
     groups: tuple[str, ...]
     columns: tuple[tuple[str, str], ...]
@@ -65,7 +62,9 @@ class BuildPlan:
 def make_build_plans(entries: Iterable[SynopsisEntry], schema: pa.Schema) -> list[BuildPlan | None]:
     """How each of some synopses is built here; None where DuckDB must. They are the same from slide to slide."""
     return list(
-        _cached_build_plans(tuple((each.where, each.expiring, each.groups, each.columns) for each in entries), schema)
+        _cached_build_plans(
+            tuple((entry.where, entry.expiring, entry.groups, entry.columns) for entry in entries), schema
+        )
     )
 
 
@@ -78,7 +77,7 @@ def _cached_build_plans(entries: tuple[tuple[Any, ...], ...], schema: pa.Schema)
 
 
 def _make_build_plan(
-    grouped: Iterable[tuple[str, str, str]], kept: Iterable[SynopsisColumn], schema: pa.Schema
+    grouped: Iterable[tuple[str, str, str]], kept_columns: Iterable[SynopsisColumn], schema: pa.Schema
 ) -> BuildPlan | None:
     groups = []
     for text, _, kind in grouped:
@@ -86,15 +85,15 @@ def _make_build_plan(
         if name is None or _KINDS.get(schema.field(name).type) != kind:
             return None
         groups.append(name)
-    columns = [_column(column, schema) for column in kept]
-    found = tuple(column for column in columns if column is not None)
-    return BuildPlan(tuple(groups), found) if len(found) == len(columns) else None
+    columns = [_column(column, schema) for column in kept_columns]
+    plain_columns = tuple(column for column in columns if column is not None)
+    return BuildPlan(tuple(groups), plain_columns) if len(plain_columns) == len(columns) else None
 
 
-def _column_name(match: "re.Match[str] | None", schema: pa.Schema, at: int) -> str | None:
+def _column_name(match: "re.Match[str] | None", schema: pa.Schema, group: int) -> str | None:
     if match is None:
         return None
-    wanted = (match[at] or match[at + 1]).lower()
+    wanted = (match[group] or match[group + 1]).lower()
     names = [name for name in schema.names if name.lower() == wanted]
     return names[0] if len(names) == 1 else None
 
@@ -124,33 +123,37 @@ class SlotRows:
             self._columns[name] = _Column(self.rows.column(name))
         return self._columns[name]
 
-    def build(self, recipe: BuildPlan) -> pa.Table:
+    def build(self, plan: BuildPlan) -> pa.Table:
         """What a synopsis keeps of them, in the order of the groups."""
-        groups = [self.column(name) for name in recipe.groups]
-        added = {(what, name): self.column(name).added(what) for what, name in recipe.columns if what != "count"}
-        for _, name in recipe.columns:
+        groups = [self.column(name) for name in plan.groups]
+        added = {
+            (operation, name): self.column(name).added(operation)
+            for operation, name in plan.columns
+            if operation != "count"
+        }
+        for _, name in plan.columns:
             valid = self.column(name).valid if name else None
             if valid is not None:
                 added["count", name] = valid
-        keys, counts, found = kernels.tally(
+        keys, counts, results = kernels.tally(
             self.rows.num_rows,
-            [(each.keys, each.least, each.bits) for each in groups],
-            [(values, "sum" if what == "count" else what) for (what, _), values in added.items()],
+            [(group.keys, group.least, group.bits) for group in groups],
+            [(values, "sum" if operation == "count" else operation) for (operation, _), values in added.items()],
         )
-        totals = dict(zip(added, found, strict=True))
-        every = pa.array(counts)
-        arrays = [each.decoded(values) for each, values in zip(groups, keys, strict=True)]
-        for what, name in recipe.columns:
+        totals = dict(zip(added, results, strict=True))
+        all_counts = pa.array(counts)
+        arrays = [group.decoded(values) for group, values in zip(groups, keys, strict=True)]
+        for operation, name in plan.columns:
             valued = totals.get(("count", name))
-            if what == "count":
-                arrays.append(every if valued is None else pa.array(valued))
+            if operation == "count":
+                arrays.append(all_counts if valued is None else pa.array(valued))
             else:
-                arrays.append(_array(totals[what, name], None if valued is None else valued == 0))
-        return pa.table(arrays, names=recipe.kept)
+                arrays.append(_array(totals[operation, name], None if valued is None else valued == 0))
+        return pa.table(arrays, names=plan.kept)
 
-    def fits(self, recipe: BuildPlan) -> bool:
+    def fits(self, plan: BuildPlan) -> bool:
         """Whether its groups can be told apart by one number."""
-        return sum(self.column(name).bits for name in recipe.groups) <= _MAX_KEY_BITS
+        return sum(self.column(name).bits for name in plan.groups) <= _MAX_KEY_BITS
 
 
 class _Column:
@@ -169,7 +172,7 @@ class _Column:
 
     @cached_property
     def least(self) -> int:
-        """Of the values."""
+        """The least value."""
         return int(self._there.min()) if len(self._there) else 0
 
     @cached_property
@@ -178,7 +181,7 @@ class _Column:
 
     @cached_property
     def bits(self) -> int:
-        """Of what is above the least one."""
+        """The bits that a value needs, counted from the least one."""
         return max(self._span - (self._nulls is None), 0).bit_length()
 
     @cached_property
@@ -188,7 +191,7 @@ class _Column:
 
     @cached_property
     def keys(self) -> Numbers:
-        """Of each row."""
+        """The key of each row."""
         return self._filled(self.least + self._span)
 
     def added(self, what: str) -> Numbers:
@@ -212,21 +215,21 @@ def _array(values: Numbers, nulls: npt.NDArray[np.bool_] | None) -> pa.Array:
     return pa.array(values) if nulls is None else pa.array(np.where(nulls, 0, values), mask=nulls)
 
 
-def split_slots(rows: pa.Table, slots: Int64s, most: int) -> dict[int, SlotRows] | None:
-    """New rows, cut by their event slots; None if those are more than `most`."""
+def split_slots(rows: pa.Table, slots: Int64s, max_slots: int) -> dict[int, SlotRows] | None:
+    """New rows, cut by their event slots; None if those are more than `max_slots`."""
     if not len(slots):
         return {}
     if int(slots.min()) == int(slots.max()):
         return {int(slots[0]): SlotRows(rows)}
     distinct = np.unique(slots)
-    if len(distinct) > most:
+    if len(distinct) > max_slots:
         return None
     return {int(slot): SlotRows(rows.filter(pa.array(slots == slot))) for slot in distinct}
 
 
-def list_columns(recipes: Iterable[BuildPlan]) -> set[str]:
+def list_columns(plans: Iterable[BuildPlan]) -> set[str]:
     """The columns that some of them read."""
-    return {name for each in recipes for name in each.names}
+    return {name for plan in plans for name in plan.names}
 
 
 _MAX_SLOTS = 8
@@ -262,21 +265,21 @@ def tally_rows(store: Store, entry: StreamEntry, rows: pa.Table, slots: Int64s) 
     definition = entry.definition
     if definition.model.expires is not None:
         return None
-    kept = store.catalog.read(lambda tables: node_store.read_entries(tables, entry.id))
-    recipes = zip(kept, make_build_plans(kept, definition.schema), strict=True)
-    plain = {each.number: recipe for each, recipe in recipes if recipe is not None and each.kind == kinds.BASIC}
+    synopses = store.catalog.read(lambda tables: node_store.read_entries(tables, entry.id))
+    plans = zip(synopses, make_build_plans(synopses, definition.schema), strict=True)
+    plain = {synopsis.number: plan for synopsis, plan in plans if plan is not None and synopsis.kind == kinds.BASIC}
     if not plain:
         return None
     wanted = list_columns(plain.values()) | {definition.model.time}
-    cut = split_slots(rows.select([name for name in rows.column_names if name in wanted]), slots, _MAX_SLOTS)
-    if cut is None:
+    rows_by_slot = split_slots(rows.select([name for name in rows.column_names if name in wanted]), slots, _MAX_SLOTS)
+    if rows_by_slot is None:
         return None
     return FileTallies(
         tuple(
-            (number, slot, node_store.encode_rows(own.build(recipe)))
-            for number, recipe in plain.items()
-            if all(own.fits(recipe) for own in cut.values())
-            for slot, own in cut.items()
+            (number, slot, node_store.encode_rows(slot_rows.build(plan)))
+            for number, plan in plain.items()
+            if all(slot_rows.fits(plan) for slot_rows in rows_by_slot.values())
+            for slot, slot_rows in rows_by_slot.items()
         )
     )
 
@@ -285,48 +288,48 @@ def tally_rows(store: Store, entry: StreamEntry, rows: pa.Table, slots: Int64s) 
 class AdoptedTallies:
     """What a slide makes of the tallies of one synopsis."""
 
-    named: dict[Node, tuple[int, ...]] = field(default_factory=dict)
+    tally_nodes: dict[Node, tuple[int, ...]] = field(default_factory=dict)
     """New nodes, each by the spooled files whose tallies it is made of."""
     merged: dict[int, list[pa.Table]] = field(default_factory=dict)
     """By slot: tallies that go into a node that is there already, or are too many."""
-    spent: list[bytes] = field(default_factory=list)
-    """Where tallies lie that no node names."""
+    obsolete_keys: list[bytes] = field(default_factory=list)
+    """Keys of tallies that no node names."""
 
 
-def adopt_tallies(tables: Tables, moving: SlideContext, entry: SynopsisEntry) -> AdoptedTallies | None:
+def adopt_tallies(tables: Tables, context: SlideContext, entry: SynopsisEntry) -> AdoptedTallies | None:
     """The tallies of all rows that a slide takes in; None if some are lacking, and the rows must say."""
-    if moving.spooled is None or entry.kind != kinds.BASIC:
+    if context.spooled is None or entry.kind != kinds.BASIC:
         return None
-    found: dict[int, list[int]] = {}
-    for spool in moving.spooled:
-        own = node_store.find_tallied_slots(tables, entry, spool)
-        if not own:
+    spools_by_slot: dict[int, list[int]] = {}
+    for spool in context.spooled:
+        slots = node_store.find_tallied_slots(tables, entry, spool)
+        if not slots:
             return None
-        for slot in own:
-            found.setdefault(slot, []).append(spool)
-    model, floor = moving.entry.definition.model, moving.slide - entry.slots
-    oldest = model.oldest(moving.now)
+        for slot in slots:
+            spools_by_slot.setdefault(slot, []).append(spool)
+    model, floor = context.entry.definition.model, context.slide - entry.slots
+    oldest = model.oldest(context.now)
     adopted = AdoptedTallies()
-    for slot, spools in found.items():
+    for slot, spools in spools_by_slot.items():
         keys = [node_store.encode_tally_key(entry.stream, entry.number, spool, slot) for spool in spools]
         node = kinds.slot_node(slot)
         if slot <= floor:
-            adopted.spent += keys
+            adopted.obsolete_keys += keys
         elif oldest is not None and model.slot_end(slot - 1) < oldest:
             return None  # some of its rows have died meanwhile
         elif len(spools) > MAX_TALLIES_PER_NODE or node_store.node_exists(tables, entry, node):
-            adopted.merged[slot] = [node_store.decode_rows(bytes(tables.raw("synopses", at))) for at in keys]
-            adopted.spent += keys
+            adopted.merged[slot] = [node_store.decode_rows(bytes(tables.raw("synopses", key))) for key in keys]
+            adopted.obsolete_keys += keys
         else:
-            adopted.named[node] = tuple(spools)
+            adopted.tally_nodes[node] = tuple(spools)
     return adopted
 
 
-def find_leftover_tallies(tables: Tables, moving: SlideContext, entries: Sequence[SynopsisEntry]) -> list[bytes]:
+def find_leftover_tallies(tables: Tables, context: SlideContext, entries: Sequence[SynopsisEntry]) -> list[bytes]:
     """Where tallies of the slide's files lie, of synopses that are made from the rows."""
     return [
         node_store.encode_tally_key(entry.stream, entry.number, spool, slot)
         for entry in entries
-        for spool in moving.spooled or ()
+        for spool in context.spooled or ()
         for slot in node_store.find_tallied_slots(tables, entry, spool)
     ]

@@ -107,7 +107,7 @@ def answered_directly(monkeypatch: pytest.MonkeyPatch, texts: list[str]) -> list
 
     def answer(window, planned, direct) -> pa.Table | None:
         found = real(window, planned, direct)
-        told[planned.asked.statement.text] = found is not None
+        told[planned.statement.statement.text] = found is not None
         return found
 
     monkeypatch.setattr(array_answers, "answer_from_totals", answer)
