@@ -58,12 +58,12 @@ class GroupNumbering:
         packed = np.zeros(rows.num_rows, np.int64)
         for column in range(self.columns):
             packed |= self._coded(column, rows.column(f"g{column}").combine_chunks()) << (self.bits * column)
-        found = self._find(packed)
-        missing = found < 0
+        group_numbers = self._find(packed)
+        missing = group_numbers < 0
         if missing.any():
             self._add(np.unique(packed[missing]))
-            found = self._find(packed)
-        return found.astype(np.int32)
+            group_numbers = self._find(packed)
+        return group_numbers.astype(np.int32)
 
     def _coded(self, position: int, column: pa.Array) -> npt.NDArray[np.int64]:
         if pa.types.is_integer(column.type) and column.type != pa.uint64():

@@ -89,7 +89,7 @@ def advance_nodes(
     slots: int,
     previous: int | None,
     slide: int,
-    came: Mapping[int, T],
+    new_values: Mapping[int, T],
     operations: NodeOperations[T],
     *,
     rebase: bool = False,
@@ -103,12 +103,12 @@ def advance_nodes(
         slots: How far it reaches back.
         previous: The slide before, None if nothing is kept yet.
         slide: The slide.
-        came: What came in, by event slot; slots after the slide's wait for the clock.
+        new_values: What came in, by event slot; slots after the slide's wait for the clock.
         operations: On what lies in nodes.
         rebase: Count running sums anew from the oldest slot.
     """
     floor = slide - slots
-    recent = {slot: value for slot, value in came.items() if slot > floor}
+    recent = {slot: value for slot, value in new_values.items() if slot > floor}
     change = _NodeChanges(operations)
     if kind == RUNNING:
         _advance_running(change, slots, previous, slide, recent, rebase=rebase)
@@ -149,13 +149,13 @@ class _NodeChanges(Generic[T]):
 
 
 def _advance_level(
-    change: _NodeChanges[T], level: int, floor: int, previous: int | None, slide: int, came: Mapping[int, T]
+    change: _NodeChanges[T], level: int, floor: int, previous: int | None, slide: int, new_values: Mapping[int, T]
 ) -> None:
     """Nodes of a level that are full now are made of their halves; full ones take in what came late."""
     size = 1 << level
     first = -(-floor // size) * size
     late: dict[int, list[T]] = {}
-    for slot, value in came.items():
+    for slot, value in new_values.items():
         late.setdefault((slot - 1) // size * size, []).append(value)
     for left in range(first, slide - size + 1, size):
         node = Node(level, left)
@@ -166,21 +166,21 @@ def _advance_level(
 
 
 def _advance_running(
-    change: _NodeChanges[T], slots: int, previous: int | None, slide: int, came: Mapping[int, T], *, rebase: bool
+    change: _NodeChanges[T], slots: int, previous: int | None, slide: int, new_values: Mapping[int, T], *, rebase: bool
 ) -> None:
     """Every prefix from the oldest slot on; what came late is in all prefixes from its slot on."""
     floor = slide - slots
     first_slot = floor if previous is None or previous < floor else previous
-    for slot in (slot for slot in came if slot > slide):
-        change.add(slot_node(slot), [came[slot]])
-    late = sorted(slot for slot in came if slot <= first_slot)
+    for slot in (slot for slot in new_values if slot > slide):
+        change.add(slot_node(slot), [new_values[slot]])
+    late = sorted(slot for slot in new_values if slot <= first_slot)
     if late:
         for end in range(late[0], first_slot + 1):
-            change.add(prefix_node(end), [came[slot] for slot in late if slot <= end])
+            change.add(prefix_node(end), [new_values[slot] for slot in late if slot <= end])
     last = change.get(prefix_node(first_slot))
     for end in range(first_slot + 1, slide + 1):
         stored_ahead = change.operations.fetch(slot_node(end))
-        parts = [last, stored_ahead, came.get(end)]
+        parts = [last, stored_ahead, new_values.get(end)]
         change.build(prefix_node(end), parts)
         if stored_ahead is not None:
             change.changed[slot_node(end)] = None

@@ -142,9 +142,9 @@ def _find_orders(
 def _ordered_by(
     node: Node, whole: DecomposedStatement, columns: Sequence[OutputColumn], names: Sequence[str]
 ) -> OutputColumn | None:
-    own = _find_column(node, whole)
-    if own is not None:
-        return own
+    column = _find_column(node, whole)
+    if column is not None:
+        return column
     if node.get("class") == "COLUMN_REF" and len(node["column_names"]) == 1:
         name = node["column_names"][0].lower()
         return columns[names.index(name)] if names.count(name) == 1 else None

@@ -56,7 +56,9 @@ class BuildPlan:
     @cached_property
     def kept(self) -> list[str]:
         """The columns that are kept."""
-        return [f"g{at}" for at in range(len(self.groups))] + [f"c{at}" for at in range(len(self.columns))]
+        return [f"g{position}" for position in range(len(self.groups))] + [
+            f"c{position}" for position in range(len(self.columns))
+        ]
 
 
 def make_build_plans(entries: Iterable[SynopsisEntry], schema: pa.Schema) -> list[BuildPlan | None]:
@@ -166,9 +168,9 @@ class _Column:
     @cached_property
     def _there(self) -> Numbers:
         """What is not null; asked only of whole numbers, for others may be counted too."""
-        there = self._column.drop_null() if self._column.null_count else self._column
-        signed = pa.types.is_signed_integer(there.type)
-        return np.ascontiguousarray(there.to_numpy()) if signed else np.asarray(there.to_numpy(), np.int64)
+        not_null = self._column.drop_null() if self._column.null_count else self._column
+        signed = pa.types.is_signed_integer(not_null.type)
+        return np.ascontiguousarray(not_null.to_numpy()) if signed else np.asarray(not_null.to_numpy(), np.int64)
 
     @cached_property
     def least(self) -> int:

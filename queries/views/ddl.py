@@ -121,11 +121,11 @@ def _plan_locked(
 
 
 def _plan_in_snapshot(snapshot: Snapshot, name: str, sql: str, retroactive: Sequence[str]) -> ViewPlan:
-    tables = {name_there: read_table_schema(entry) for name_there, entry in snapshot.tables.items()}
+    tables = {table: read_table_schema(entry) for table, entry in snapshot.tables.items()}
     for table in retroactive:
         if table not in tables:
             raise UnknownTableError(f"view {name!r}: there is no table {table!r} that could be retroactive")
-    streams = {name_there: snapshot.view(name_there).entry.definition for name_there in snapshot.streams()}
+    streams = {stream: snapshot.view(stream).entry.definition for stream in snapshot.streams()}
     return make_plan(name, sql, streams, tables, retroactive)
 
 

@@ -117,8 +117,8 @@ def make_chain(
     steps = []
     for step, number in enumerate(order):
         later = {*sources, *(place for columns in keys[step + 1 :] for place, _ in columns)}
-        kept = tuple(sorted(place for place in later if order_of[place[0]] <= step))
-        steps.append(ChainStep(number, keys[step], kept, _columns_of(number, later)))
+        carried = tuple(sorted(place for place in later if order_of[place[0]] <= step))
+        steps.append(ChainStep(number, keys[step], carried, _columns_of(number, later)))
     return JoinChain(
         _columns_of(seed, {*sources, *(place for columns in keys for place, _ in columns)}), tuple(steps), sources
     )
@@ -482,7 +482,7 @@ class NativeJoin:
         """Which rows of a stream can match, where it is searched by joined columns and these have few values."""
         definition = part.definition
         assert definition is not None
-        bound = {column_there: place for place, column_there in step.keys}
+        bound = {own_column: place for place, own_column in step.keys}
         columns = list(itertools.takewhile(bound.__contains__, definition.key))
         if not columns or matcher.distinct > min(max_lookup_keys(segments), MAX_LOOKUP_KEYS):
             return None

@@ -315,10 +315,10 @@ class SqlUpdate:
             by_column.setdefault(link.left_column, link)
         chosen: list[JoinLink] = []
         for column in definition.key:
-            link_there = by_column.get(column)
-            if link_there is None or (chosen and link_there.right != chosen[0].right):
+            key_link = by_column.get(column)
+            if key_link is None or (chosen and key_link.right != chosen[0].right):
                 break
-            chosen.append(link_there)
+            chosen.append(key_link)
         max_keys = max_lookup_keys(segments)
         if not chosen or row_counts.get(chosen[0].right, 0) > _REPEATS * max_keys:
             return None

@@ -136,8 +136,8 @@ class RelationBinder:
 
     Args:
         store: The warehouse.
-        desk: Where the statement will run.
-        moment: Of the update.
+        pooled: The cursor on which the statement will run.
+        interval: Of the update.
     """
 
     def __init__(self, store: Store, pooled: PooledCursor, interval: UpdateInterval) -> None:

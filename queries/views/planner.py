@@ -147,7 +147,7 @@ def make_plan(
         retroactive: Tables whose changes reach back.
     """
     statement = parse(sql)
-    folded = {name_there.lower(): name_there for name_there in (*streams, *tables)}
+    folded = {known_name.lower(): known_name for known_name in (*streams, *tables)}
     for reference in statement.references:
         if reference.schema.lower() == SYSTEM_SCHEMA:
             raise ViewError(

@@ -63,7 +63,7 @@ def adopt(session: Session, path: str | None, catalog: str | None) -> None:
     """
     from windrow.adoption import adopt
 
-    done = adopt(path or session.place or ".", catalog)
+    done = adopt(path or session.folder or ".", catalog)
     if session.json:
         terminal.write_json({"path": str(done.path), "catalog": str(done.catalog), "outcome": done.outcome})
     elif done.outcome == "copied":

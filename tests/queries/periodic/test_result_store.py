@@ -416,7 +416,7 @@ def test_a_file_that_is_written_anew_while_the_old_one_is_being_removed_stays(wh
             written.extend(wh.run_due(["q"], now=True))
         return found
 
-    monkeypatch.setattr(reclaim, "reclaim_ready", early)
+    monkeypatch.setattr(reclaim, "find_reclaimable", early)
     wh.gc() if clean_up == "gc" else wh.slide("quiet", to=NOON)
     assert [run.outcome for run in written] == ["delivered"]
     assert Path(written[0].file).name in before, "the test is about files of one name"

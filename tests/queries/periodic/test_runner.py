@@ -199,7 +199,7 @@ def test_a_failing_query_is_left_alone_for_longer_and_longer_and_harms_no_other(
     for turn in range(1, 6):
         assert wh.run_due() == [], "not before its time"
         (failing,) = [query for query in wh.queries() if query.name == "bad"]
-        waits.append((windrow.times.instant(failing.retry_at) - clock.now) / 1e6)
+        waits.append((windrow.times.parse_instant(failing.retry_at) - clock.now) / 1e6)
         clock.pass_(waits[-1])
         assert [run.outcome for run in wh.run_due()] == ["failed"]
         assert [query.failures for query in wh.queries() if query.name == "bad"] == [turn + 1]

@@ -1,4 +1,4 @@
-"""The thesis's tables of section 5.3, with the errata: expected sizes, costs of orders, and what the heuristic chooses."""
+"""The tables of section 5.3 (see docs/references.md, [1]), corrected: sizes, costs of orders, and the chosen order."""
 
 import itertools
 
