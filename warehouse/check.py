@@ -98,19 +98,19 @@ def check_warehouse(store: Store, progress: Callable[[str], None] | None = None)
         unnamed = [
             file for file in sorted(present - records.named) if parse_writer_name(file.rsplit("/", 1)[1]) not in alive
         ]
-        wrong, orphans = _unnamed(store, unnamed) if unnamed else ([], 0)
+        wrong, orphans = _unnamed(store, unnamed, present) if unnamed else ([], 0)
         problems += wrong
     return CheckReport(tuple(problems), len(views), segments, len(records.files), rows, orphans)
 
 
-def _unnamed(store: Store, files: list[str]) -> tuple[list[str], int]:
+def _unnamed(store: Store, files: list[str], present: set[str]) -> tuple[list[str], int]:
     """What is wrong with files of dead writers that no record seems to name, and how many of them are marked.
 
     They are looked at again while nobody writes, if we may: an ordinary read can miss the commit of a writer that died.
     """
 
     def look(tables: Tables) -> tuple[set[str], set[str], str | None]:
-        return named_files(tables), set(marks(tables)), distrust(tables, store.root)
+        return named_files(tables), set(marks(tables)), distrust(tables, store.root, present)
 
     if store.catalog.writable:
         with store.catalog.exclusive() as tables:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windrow.catalog.environment import Tables
+from windrow.catalog.records import RejectedEntry, ResultPart, TableEntry
 from windrow.errors import FormatError
 from windrow.files import find_living_writers, parse_writer_name
 from windrow.indexes.segments import Segment
@@ -44,18 +45,28 @@ def data_files(root: Path) -> list[str]:
 
 def needed_files(tables: Tables) -> dict[str, int]:
     """Files that answers are read from, with their sizes: all that are named, but for those that commits replaced."""
-    needed = {key.decode(errors="replace"): record.bytes for key, record in tables.items("files")}
-    for kind in ("rejected", "tables"):
-        needed |= {record.file: record.bytes for _, record in tables.items(kind)}
-    for _, state in tables.items("paced"):
-        needed |= {part.file: part.bytes for part in (*state.parts, state.previous) if part is not None}
-    return needed
+    listed = {key.decode(errors="replace"): record.bytes for key, record in tables.items("files")}
+    return listed | {record.file: record.bytes for record in _others(tables)}
 
 
 def named_files(tables: Tables) -> set[str]:
     """Every file that a committed record names."""
     replaced = {file for _, record in tables.items("reclaim") for file in record.files}
-    return replaced | needed_files(tables).keys()
+    return replaced | _listed(tables) | {record.file for record in _others(tables)}
+
+
+def _listed(tables: Tables) -> set[str]:
+    """Files with segments; there may be many, so their records are not decoded."""
+    return {at.decode(errors="replace") for at, _ in tables.raw_items("files")}
+
+
+def _others(tables: Tables) -> Iterator[RejectedEntry | TableEntry | ResultPart]:
+    """Records of files without segments."""
+    for kind in ("rejected", "tables"):
+        for _, record in tables.items(kind):
+            yield record
+    for _, state in tables.items("paced"):
+        yield from (part for part in (*state.parts, state.previous) if part is not None)
 
 
 def marks(tables: Tables) -> dict[str, int]:
@@ -106,7 +117,7 @@ def clear_orphans(store: "Store") -> Cleared:
                 return Cleared(removed, len(found.unnamed))
             with store.catalog.exclusive() as tables:
                 found = judge(tables)
-                why = distrust(tables, store.root) if found.unnamed else None
+                why = distrust(tables, store.root, present) if found.unnamed else None
                 gone = _apply(store, tables, found) if why is None else set()
             removed += len(gone)
             present -= gone
@@ -133,28 +144,35 @@ def _apply(store: "Store", tables: Tables, found: _Found) -> set[str]:
     return gone
 
 
-def distrust(tables: Tables, root: Path) -> str | None:
-    """Why the catalog cannot say which files are orphans: it has lost some names, or all. None if it can."""
+def distrust(tables: Tables, root: Path, present: set[str]) -> str | None:
+    """Why the catalog cannot say which files are orphans: it has lost some names, or all. None if it can.
+
+    Args:
+        tables: Its records.
+        root: The warehouse.
+        present: Data files that were listed before, so that few are looked for while writers wait.
+    """
     if not any(True for kind in ("streams", "tables", "queries") for _ in tables.raw_items(kind)):
         return (
             f"the catalog of {root} has no stream, table or query, so files without a record are left alone; "
             "restore the catalog from a copy, or remove the files by hand"
         )
-    listed = {key.decode(errors="replace") for key, _ in tables.raw_items("files")}
+    listed = _listed(tables)
     for segment in _segments(tables):
         if segment.file not in listed:
             return (
                 f"segment {segment.id} is in file {segment.file}, which the catalog does not list; "
                 "files without a record are left alone, run 'windrow check'"
             )
-    missing = next((file for file in needed_files(tables) if not (root / file).exists()), None)
+    needed = listed | {record.file for record in _others(tables)}
+    missing = [file for file in needed - present if not (root / file).exists()]
     named = named_files(tables)
     retained = (s.file for _, hold in tables.items("holds") for view in hold.streams.values() for s in view.segments)
-    missing = missing or next((file for file in retained if file not in named), None)
-    if missing is None:
+    missing += [file for file in retained if file not in named]
+    if not missing:
         return None
     return (
-        f"the catalog needs file {missing}, which is not there; files without a record are left alone, "
+        f"the catalog needs file {min(missing)}, which is not there; files without a record are left alone, "
         "run 'windrow check'"
     )
 
