@@ -119,6 +119,13 @@ class ScanCache:
             for copies in self._scans.values() if self.bytes else ():
                 self._drop(copies, {source for source in copies if gone.isdisjoint(part[0] for part in source)})
 
+    def clear(self) -> None:
+        """Drop all copies."""
+        with self._lock:
+            for copies in self._scans.values():
+                self._drop(copies, ())
+            self._scans.clear()
+
     def _drop(self, copies: dict[CopySource, tuple[Batches, int]], wanted: Collection[CopySource]) -> None:
         for source in [source for source in copies if source not in wanted]:
             self._count(-copies.pop(source)[1])

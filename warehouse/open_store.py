@@ -59,7 +59,7 @@ def open_store(
         refuse_network(folder if folder.exists() else root, folder, files)
         begun = marker is not None or bool(data_files(root))
         _check_catalog(root, folder, begun)
-        opened = Catalog(folder, create=create and not read_only and not begun)
+        opened = Catalog(folder, create=create and not read_only and not begun, read_only=read_only)
         try:
             _identify(root, opened, marker, not read_only and opened.writable and os.access(root, os.W_OK), files)
         except BaseException:

@@ -75,7 +75,11 @@ class StagedWriter:
     def __init__(self, store: Store, path: Path | None = None) -> None:
         self._store = store
         self.path = store.writer.stage() if path is None else path
-        self.sink = store.files.sink(self.path)
+        try:
+            self.sink = store.files.sink(self.path)
+        except BaseException:  # the file may be there although it could not be opened
+            store.writer.discard([self.path])
+            raise
         self._output: SegmentFileWriter | None = None
         self._sealed = False
 

@@ -204,3 +204,7 @@ class Store:
                 with contextlib.suppress(WindrowError):
                     self.usage.record_if_many(self.catalog, LEAST_AT_CLOSE)
             self.catalog.close()
+            # Also while somebody still holds the closed handle: a map keeps the space of a file that is removed.
+            self.scan_cache.clear()
+            self.columns.retain("", set())
+            self.reader.retain("", set())

@@ -13,7 +13,7 @@ def test_the_python_of_the_page_runs(spark, root, tmp_path, monkeypatch):
     names: dict[str, Any] = {}
     ran = 0
     for block in markdown_snippets.read_blocks(root / "docs" / "spark.md"):
-        if block.language == "python" and (block.skipped is None or "test_page.py" in block.skipped):
+        if block.language == "python" and (block.skipped is None or "test_spark_page.py" in block.skipped):
             exec(compile(block.text, block.place, "exec"), names)
             ran += 1
     assert ran == 7

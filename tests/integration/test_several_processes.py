@@ -404,7 +404,7 @@ def test_a_slide_that_cannot_have_its_turn_in_time_names_the_holder(tmp_path: Pa
 
 
 def test_all_reader_slots_taken_is_a_clear_error_that_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windrow.catalog, "MAX_READERS", 3)
+    monkeypatch.setattr("windrow.catalog.environment.MAX_READERS", 3)
     path = tmp_path / "wh"
     child_processes.create_numbered(str(path), REBUILD)
     with recorded_history.open_warehouse(path) as wh:
@@ -424,7 +424,7 @@ def test_all_reader_slots_taken_is_a_clear_error_that_passes(tmp_path: Path, mon
 
 
 def test_many_snapshots_in_one_process_need_no_reader_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windrow.catalog, "MAX_READERS", 3)
+    monkeypatch.setattr("windrow.catalog.environment.MAX_READERS", 3)
     path = tmp_path / "wh"
     child_processes.create_numbered(str(path), REBUILD)
     with recorded_history.open_warehouse(path) as wh:

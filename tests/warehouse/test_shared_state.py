@@ -93,7 +93,6 @@ def test_nothing_is_left_after_the_last_close(tmp_path, before):
     use(other)
     other.close()
     assert threads_since(before) == set()
-    del one, other, wh  # maps of segment files go with the handles
     assert left_over(path) == []
 
 
@@ -129,7 +128,6 @@ def test_nothing_is_left_after_an_exception(tmp_path, before):
         raise RuntimeError("in the middle of an answer")
     del rows
     assert threads_since(before) == set()
-    del wh
     assert left_over(path) == []
 
 

@@ -142,6 +142,12 @@ class _SharedEnvironment:
         self.thread_lock = threading.Lock()
         self.state = SharedState()
 
+    def add_later_databases(self, *, create: bool) -> None:
+        """Open the databases that an older catalog may lack, and make them if asked to."""
+        for name in _LATER - self.databases.keys():
+            with contextlib.suppress(lmdb.NotFoundError):
+                self.databases[name] = self.env.open_db(name.encode(), create=create)
+
 
 class _OpenEnvironments:
     """What this process has open."""
@@ -277,9 +283,10 @@ class Catalog:
     Args:
         folder: The catalog's folder; it must be on a local disk.
         create: Make it if it is missing.
+        read_only: Add nothing that an older catalog lacks.
     """
 
-    def __init__(self, folder: Path, *, create: bool) -> None:
+    def __init__(self, folder: Path, *, create: bool, read_only: bool = False) -> None:
         self.folder = folder
         self._pid = os.getpid()
         self._closed = False
@@ -302,6 +309,9 @@ class Catalog:
                 with self._opening():
                     shared = _open_environment(folder, self.writable, create)
                 _environments.open[self._identity] = shared
+            if self.writable and not read_only:
+                with self._opening():
+                    shared.add_later_databases(create=True)
             shared.users += 1
             self._shared = shared
         try:
@@ -499,10 +509,9 @@ def _open_environment(folder: Path, writable: bool, create: bool) -> _SharedEnvi
         if not create and not env.stat()["entries"]:
             raise _emptied(folder)
         databases = {name: env.open_db(name.encode(), create=writable) for name in DATABASES if name not in _LATER}
-        for name in _LATER:
-            with contextlib.suppress(lmdb.NotFoundError):
-                databases[name] = env.open_db(name.encode(), create=writable)
-        return _SharedEnvironment(env, databases)
+        shared = _SharedEnvironment(env, databases)
+        shared.add_later_databases(create=False)
+        return shared
     except BaseException:
         env.close()
         raise
