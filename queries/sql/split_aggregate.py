@@ -91,7 +91,7 @@ def parse_single_select(text: str) -> Node:
     """The tree of a text that must be one SELECT."""
     answer = parse_tree.parse_statements(text)
     if isinstance(answer, parse_tree.Refusal) or len(answer) != 1 or answer[0]["type"] != "SELECT_NODE":
-        raise CannotSplitError("a part of it is no query")
+        raise CannotSplitError("a piece of it is no query")
     return answer[0]
 
 
