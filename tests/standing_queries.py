@@ -196,8 +196,8 @@ def drop_query(world: QueriedStream, name: str, kind: str | None) -> None:
 
 def from_synopses(store: Store, snapshot: Snapshot, text: str) -> pa.Table:
     """A statement's answer without any row being read: DuckDB merges the nodes of its synopses."""
-    planned, shelf = evaluate.plan_answer(store, snapshot, text, {}), node_cache_of(store)
-    with shelf.lock:
-        evaluate.load_nodes(store, shelf, [planned])
-        with open_node_cursor(shelf) as cursor:
-            return evaluate.answer_plan(shelf, cursor, planned)
+    planned, node_cache = evaluate.plan_answer(store, snapshot, text, {}), node_cache_of(store)
+    with node_cache.lock:
+        evaluate.load_nodes(store, node_cache, [planned])
+        with open_node_cursor(node_cache) as cursor:
+            return evaluate.answer_plan(node_cache, cursor, planned)

@@ -37,7 +37,7 @@ DIED_COLUMN = "_died"
 
 
 def to_stream_rows(
-    results: Iterable[pa.RecordBatch], view: ViewEntry, definition: StreamDefinition, moment: UpdateInterval
+    results: Iterable[pa.RecordBatch], view: ViewEntry, definition: StreamDefinition, interval: UpdateInterval
 ) -> Iterator[pa.RecordBatch]:
     """Results as rows of the view's stream."""
     schema = definition.schema
@@ -47,14 +47,14 @@ def to_stream_rows(
             continue
         columns = {name: batch.column(at) for at, name in enumerate(batch.schema.names)}
         if view.recompute:
-            begins = np.full(batch.num_rows, moment.now, np.int64)
+            begins = np.full(batch.num_rows, interval.now, np.int64)
             ends = begins
         else:
             begins, ends = (batch.column(at).to_numpy(zero_copy_only=False) for at in (0, 1))
         own = {definition.time: pa.array(begins)}
         if definition.expires is not None:
-            over = ends <= moment.now
-            shown = np.where(over, moment.now + definition.slide, ends) if view.restore else ends
+            over = ends <= interval.now
+            shown = np.where(over, interval.now + definition.slide, ends) if view.restore else ends
             own[definition.expires] = pa.array(shown)
             if view.restore:
                 own[DIED_COLUMN] = pa.array(ends, mask=~over)

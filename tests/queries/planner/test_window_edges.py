@@ -81,10 +81,10 @@ def test_no_view_is_made_anew_at_a_slide(path: Path, monkeypatch: pytest.MonkeyP
     made: list[str] = []
     real = cursor_pool.PooledCursor.create_view
 
-    def noted(desk: cursor_pool.PooledCursor, name: str, sql: str) -> None:
-        if desk._views.get(name.lower()) != sql:
+    def noted(pooled: cursor_pool.PooledCursor, name: str, sql: str) -> None:
+        if pooled._views.get(name.lower()) != sql:
             made.append(sql)
-        real(desk, name, sql)
+        real(pooled, name, sql)
 
     monkeypatch.setattr(cursor_pool.PooledCursor, "create_view", noted)
     choice = random.Random(3)
