@@ -21,7 +21,7 @@ KERNELS = {
         "parquet_footer.pxi",
         "parquet_thrift.pxi",
     ),
-    "parquet_writer": ("arrow_column.pxi", "common.pxi", "crc.pxi", "parquet_encode.pxi", "parquet_thrift.pxi"),
+    "row_digest": ("arrow_column.pxi", "common.pxi"),
     "rows": ("common.pxi", "row_sort.pxi"),
 }
 """Each compiled module of ``native/``, with what it includes."""

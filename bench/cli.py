@@ -1,11 +1,12 @@
 """The command `windrow bench`, and `python -m bench`: progress bar, tables, exit code.
 
 Every bench is a module with two functions: ``work(quick)``, how often it reports progress, and ``bench(quick, results,
-scratch, advance)``, which measures, saves, and gives its report and what was wanted. It is imported when it runs:
-`windrow --help` lists the commands and need not load it all.
+scratch, advance)``, which measures, saves, and gives its report and what was wanted; one that draws its work from
+seeds takes ``seeds`` too. It is imported when it runs: `windrow --help` lists the commands and need not load it all.
 """
 
 import importlib
+import inspect
 import tempfile
 from pathlib import Path
 
@@ -14,6 +15,11 @@ import click
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 RESULTS = Path(__file__).resolve().parent / "results"
 BENCHES = {
+    "realistic": "Packets, page views, logs, JSON, sensors, quotes, UUIDs: updates, probes, scans, SQL, bytes, memory.",
+    "statements": "Statements of the shapes of TPC-H and ClickBench over streams, beside DuckDB and Parquet.",
+    "standing": "Hundreds of standing queries that share little, and some that share all, beside DuckDB from scratch.",
+    "trickle": "Appends of single rows, eight writers, slides of one second: percentiles beside SQLite and DuckDB.",
+    "cold": "One-shot commands, first statements of a process, the first Spark action, a thousand streams.",
     "core": "Updates, probes and scans of the thesis's section 4.4 beside DuckDB, SQLite and the disk's own speed.",
     "index": "Chapter 4 of the thesis: every layout, maintenance and size of the index, and each of its statements.",
     "peers": "The same workload in DuckDB, SQLite, PostgreSQL, ClickHouse, Delta and folders of Parquet.",
@@ -23,9 +29,11 @@ BENCHES = {
     "isolation": "The schedulers of the thesis's chapter 7 and ours: aborts, staleness, response time and throughput.",
     "views": "A join of windows kept up from new rows, beside running it again at each slide.",
     "periodic": "Standing queries from synopses beside the same SQL from scratch, and the policies of chapter 8.",
+    "serve": "Statements, rows, slides and events over HTTP and Flight SQL beside the same in one process.",
     "ingest": "Appends through Spark and without it, beside Spark's and DuckDB's own Parquet writers.",
 }
-"""A bench a line: the module `bench/<name>.py`, and what its command says of it."""
+"""A bench a line: the module `bench/<name>.py`, if not in MODULES, and what its command says of it."""
+MODULES = {"standing": "standing_queries"}
 
 
 @click.group()
@@ -34,6 +42,7 @@ def bench() -> None:
 
 
 def _command(name: str, names: tuple[str, ...], about: str) -> click.Command:
+    @click.option("--seeds", help="Such as 17,4,8; without it one is fixed and two are drawn anew in each run.")
     @click.option("--full", is_flag=True, help="All sizes and repetitions; it may take an hour.")
     @click.option("--quick", is_flag=True, help="A few minutes; this is the default.")
     @click.option("--resume", is_flag=True, help="Keep the finished parts of the last run.")
@@ -41,14 +50,27 @@ def _command(name: str, names: tuple[str, ...], about: str) -> click.Command:
     @click.option("--results", type=_FOLDER, default=None, help="Folder for samples and figures.")
     @click.option("--scratch", type=_FOLDER, default=None, help="Folder for the systems' files, on the disk to measure")
     def command(
-        *, full: bool, quick: bool, resume: bool, write: bool, results: Path | None, scratch: Path | None
+        *,
+        seeds: str | None,
+        full: bool,
+        quick: bool,
+        resume: bool,
+        write: bool,
+        results: Path | None,
+        scratch: Path | None,
     ) -> None:
         if full and quick:
             raise click.UsageError("choose one of --quick and --full")
+        try:
+            drawn = [int(seed) for seed in seeds.split(",")] if seeds else None
+        except ValueError:
+            raise click.UsageError(f"--seeds is {seeds!r}; write whole numbers with commas, such as 17,4,8") from None
         missed = 0
         for bench_name in names:
             folder = None if results is None else results / bench_name if len(names) > 1 else results
-            missed += _run(bench_name, quick=not full, resume=resume, write=write, results=folder, scratch=scratch)
+            missed += _run(
+                bench_name, drawn, quick=not full, resume=resume, write=write, results=folder, scratch=scratch
+            )
         if missed:
             raise click.ClickException(f"{missed} aims were not reached")
 
@@ -60,7 +82,16 @@ for _name, _about in BENCHES.items():
 bench.add_command(_command("all", tuple(BENCHES), "All of them, one after the other."))
 
 
-def _run(name: str, *, quick: bool, resume: bool, write: bool, results: Path | None, scratch: Path | None) -> int:
+def _run(
+    name: str,
+    seeds: list[int] | None,
+    *,
+    quick: bool,
+    resume: bool,
+    write: bool,
+    results: Path | None,
+    scratch: Path | None,
+) -> int:
     """Run one bench and show its report; gives how many of its aims were missed."""
     from rich.console import Console
     from rich.markdown import Markdown
@@ -70,7 +101,7 @@ def _run(name: str, *, quick: bool, resume: bool, write: bool, results: Path | N
     from bench.results import Results
     from bench.runner import WrongAnswerError
 
-    measured = importlib.import_module(f"bench.{name}")
+    measured = importlib.import_module(f"bench.{MODULES.get(name, name)}")
     saved = Results(results or RESULTS / f"{name}-{'quick' if quick else 'full'}", resume=resume)
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
@@ -84,6 +115,7 @@ def _run(name: str, *, quick: bool, resume: bool, write: bool, results: Path | N
                 results=saved,
                 scratch=scratch or Path(tempfile.gettempdir()),
                 advance=lambda doing: bar.update(task, advance=1, description=doing),
+                **({"seeds": seeds} if "seeds" in inspect.signature(measured.bench).parameters else {}),
             )
         except WrongAnswerError as error:
             raise click.ClickException(f"wrong answer: {error}") from None

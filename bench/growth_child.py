@@ -1,11 +1,7 @@
 """The process that `growth` starts: it fills a window, then reports what further updates cost and its peak memory."""
 
-import json
 import multiprocessing
-import shutil
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +11,7 @@ from typing import Any
 
 import windrow
 from bench.measures import timed
-from bench.memory_child import Peak
+from bench.memory_child import Peak, run_child
 from bench.systems.floors import SortedParquet
 from bench.systems.ours import STREAM, Windrow
 from bench.workload import SlidingRows
@@ -118,15 +114,5 @@ def _read(path: Path, done: Any) -> None:
                 pass
 
 
-def main() -> None:
-    """Read a point as JSON from the command line, print its figures as JSON."""
-    point, scratch = Point(**json.loads(sys.argv[1])), sys.argv[2] or None
-    folder = Path(tempfile.mkdtemp(prefix="windrow-bench-", dir=scratch))
-    try:
-        sys.stdout.write(json.dumps(measure(point, folder)))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 if __name__ == "__main__":
-    main()
+    run_child(Point, measure)

@@ -14,9 +14,9 @@ from bench import machine, plots, report
 from bench.measures import PROBE, SCAN, UPDATE
 from bench.results import Results, verdicts
 from bench.runner import Case, Contestant, Outcome, run
-from bench.statements import STATEMENTS, LayoutFigures
 from bench.statistics import Aim, summarise
 from bench.systems.ours import with_index
+from bench.thesis_statements import STATEMENTS, LayoutFigures
 from bench.workload import SlidingRows
 from windrow import Index
 

@@ -13,7 +13,7 @@ _PACKAGES = ("windrow", "numpy", "pyarrow", "duckdb", "lmdb", "chdb", "deltalake
 
 
 def describe(scratch: Path) -> dict[str, Any]:
-    """The machine, the versions, the load at this moment, and the code's revision if git knows it."""
+    """The machine, the versions, the load now, and the code's revision if git knows it."""
     return {
         "at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "processor": _first("/proc/cpuinfo", "model name") or platform.processor(),

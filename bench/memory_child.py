@@ -4,14 +4,13 @@ Only anonymous memory counts, because the kernel can take back pages of mapped s
 """
 
 import json
-import shutil
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -19,6 +18,8 @@ from bench.systems.ours import Windrow
 from bench.workload import Batch, SlidingRows
 
 _PIECE_ROWS = 2000
+
+S = TypeVar("S")
 
 
 @dataclass(frozen=True)
@@ -98,15 +99,12 @@ def measure(settings: Settings, folder: Path) -> dict[str, int]:
     return {"append": max(appends), "slide": max(slides), "batch": rows * workload.row_bytes}
 
 
-def main() -> None:
-    """Read settings as JSON from the command line, print the figures as JSON."""
-    settings, scratch = Settings(**json.loads(sys.argv[1])), sys.argv[2] or None
-    folder = Path(tempfile.mkdtemp(prefix="windrow-bench-", dir=scratch))
-    try:
-        sys.stdout.write(json.dumps(measure(settings, folder)))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def run_child(kind: type[S], measure: Callable[[S, Path], Any]) -> None:
+    """Read settings of a kind as JSON from the command line, measure, and print the figures as JSON."""
+    settings, scratch = kind(**json.loads(sys.argv[1])), sys.argv[2] or None
+    with tempfile.TemporaryDirectory(prefix="windrow-bench-", dir=scratch, ignore_cleanup_errors=True) as folder:
+        sys.stdout.write(json.dumps(measure(settings, Path(folder))))
 
 
 if __name__ == "__main__":
-    main()
+    run_child(Settings, measure)

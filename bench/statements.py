@@ -1,244 +1,120 @@
-"""The statements of sections 4.4.2 to 4.4.6 of [1] (docs/references.md) about indexes, each checked on our figures."""
+"""`bench statements`: 22 statements of the shapes of TPC-H's and 43 of ClickBench's, over streams, in our own words.
 
-from collections.abc import Callable, Iterable
+Beside the same rows in a new DuckDB file and in Parquet files. Every process begins cold, stores take turns at each
+statement, constants change from turn to turn, and all answers are compared.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-import numpy as np
+from bench.hits import Hits
+from bench.measures import Timing
+from bench.seeded import Lines, Measured, SeededBench, compare, geometric_mean
+from bench.shop import Shop
+from bench.statistics import Aim
+from bench.stores import FreshDuckFile, Ours, ParquetFolder, SqlStore
+from bench.worker import Worker
 
-
-@dataclass(frozen=True)
-class LayoutFigures:
-    """The figures of one layout."""
-
-    update: float
-    """Milliseconds per megabyte taken in."""
-    probe: float
-    scan: float
-    """Milliseconds."""
-    written: float
-    """Bytes written per byte taken in."""
-    space: float
-    """Bytes on disk per live byte."""
-
-
-FiguresByLayout = dict[str, LayoutFigures]
-_Figure = Callable[[FiguresByLayout, FiguresByLayout, FiguresByLayout], float]
+SLOTS = 12
 
 
 @dataclass(frozen=True)
-class Statement:
-    """One statement of [1].
+class Size:
+    """How much is asked: orders (with four lines each), hits, turns after the first."""
 
-    Args:
-        section: Where it stands.
-        says: What it says, in our words.
-        text: How our figure is told, with one place for it.
-        figure: Takes it from the even, the fluctuating and the large workload.
-        holds: Whether that figure confirms the sentence.
-        why: What is different here, if it is not confirmed.
-    """
-
-    section: str
-    says: str
-    text: str
-    figure: _Figure
-    holds: Callable[[float], bool]
-    why: str = ""
-
-    def measured(self, even: FiguresByLayout, uneven: FiguresByLayout, large: FiguresByLayout) -> str:
-        """Our figure in words."""
-        return self.text.format(self.figure(even, uneven, large))
-
-    def verdict(self, even: FiguresByLayout, uneven: FiguresByLayout, large: FiguresByLayout) -> str:
-        """Confirmed, or not and why."""
-        if self.holds(self.figure(even, uneven, large)):
-            return "yes"
-        return f"**no**: {self.why}" if self.why else "**no**"
+    orders: int
+    hits: int
+    turns: int
 
 
-def _ratio(measure: str, above: list[str], below: list[str]) -> _Figure:
-    """Geometric mean of the one over that of the other, on the even workload."""
-
-    def figure(even: FiguresByLayout, uneven: FiguresByLayout, large: FiguresByLayout) -> float:
-        del uneven, large
-        return _mean(even, measure, above) / _mean(even, measure, below)
-
-    return figure
+QUICK = Size(25_000, 150_000, 2)
+FULL = Size(750_000, 5_000_000, 5)
+STORES: tuple[type[SqlStore], ...] = (Ours, FreshDuckFile, ParquetFolder)
+COLUMNS = ("first", "first, DuckDB", "warm", "warm, DuckDB", "warm, Parquet", "ratio", "CPU ratio")
 
 
-def _mean(figures: FiguresByLayout, measure: str, labels: list[str]) -> float:
-    return float(np.exp(np.mean([np.log(getattr(figures[label], measure)) for label in labels])))
+def work(*, quick: bool) -> int:
+    """How many times `advance` will be called."""
+    del quick
+    return 3 * 4
 
 
-def _grid(kind: str, sides: tuple[int, ...] = (2, 3, 4, 5)) -> list[str]:
-    return [f"{kind}{side}x{side}" for side in sides]
+def _measure(size: Size, seed: int, folder: Path, advance: Callable[[str], None]) -> Measured:
+    found = Measured()
+    advance("the shop's rows")
+    shop = Shop(seed, size.orders)
+    for store in STORES:
+        worker = Worker(store, folder / "shop" / store.name, shop.definitions)
+        for name, rows, now in shop.slots():
+            worker.call("update", name, rows, now)
+        for name, rows in shop.tables.items():
+            worker.call("put_table", name, rows)
+        worker.close()
+    advance("the shop's statements")
+    lines = _ask(shop.turn, shop.definitions, size.turns, folder / "shop")
+    _conclude("Shapes of TPC-H", f"{len(shop.rows['lines']):,} lines of orders, six streams, two tables.", lines, found)
+    advance("hits")
+    hits = Hits(seed, SLOTS)
+    for store in STORES:
+        worker = Worker(store, folder / "hits" / store.name, [hits.definition])
+        for slot in range(1, SLOTS + 1):
+            worker.call("update", hits.name, hits.batch(slot, size.hits // SLOTS), hits.definition.now(slot))
+        worker.close()
+    advance("statements about hits")
+    lines = _ask(hits.turn, [hits.definition], size.turns, folder / "hits")
+    _conclude("Shapes of ClickBench", f"{size.hits:,} hits of {len(hits.definition.schema)} columns.", lines, found)
+    return found
 
 
-def _best_n(counts: tuple[int, ...], label: Callable[[int], str]) -> _Figure:
-    def figure(even: FiguresByLayout, uneven: FiguresByLayout, large: FiguresByLayout) -> float:
-        del uneven, large
-        return float(min(counts, key=lambda n: even[label(n)].update))
-
-    return figure
-
-
-def _slowed(ours: list[str], others: list[str]) -> _Figure:
-    """How much more the fluctuating rate slows the one than the other."""
-
-    def figure(even: FiguresByLayout, uneven: FiguresByLayout, large: FiguresByLayout) -> float:
-        del large
-        slowed = [_mean(uneven, "update", labels) / _mean(even, "update", labels) for labels in (ours, others)]
-        return slowed[0] / slowed[1]
-
-    return figure
-
-
-def _best(figures: FiguresByLayout, labels: Iterable[str]) -> float:
-    return min(figures[label].update for label in labels)
-
-
-def _large_gain(even: FiguresByLayout, uneven: FiguresByLayout, large: FiguresByLayout) -> float:
-    del even, uneven
-    waves = [label for label in large if label.startswith("R-ins")]
-    return _best(large, waves) / _best(large, ("R-rr4x4", "N-rr4x4"))
-
-
-def _gap(even: FiguresByLayout, uneven: FiguresByLayout, large: FiguresByLayout) -> float:
-    del uneven
-    return (large["R-rr4x4"].update / large["N-rr4x4"].update) / (even["R-rr4x4"].update / even["N-rr4x4"].update)
+def _ask(
+    turns: Callable[[int], dict[str, str]], definitions: Sequence, count: int, folder: Path
+) -> dict[str, dict[str, float]]:
+    workers = [Worker(store, folder / store.name, definitions) for store in STORES]
+    taken: dict[str, dict[str, list[Timing]]] = {worker.name: {} for worker in workers}
+    for turn in range(count + 1):
+        for number, (label, sql) in enumerate(turns(turn).items()):
+            at = (turn + number) % len(workers)
+            answers = {}
+            for worker in workers[at:] + workers[:at]:
+                timing, answers[worker.name] = worker.call("ask", sql)
+                taken[worker.name].setdefault(label, []).append(timing)
+            for other in STORES[1:]:
+                compare(sql, answers[Ours.name], answers[other.name])
+    for worker in workers:
+        worker.close()
+    ours, duck, parquet = (taken[store.name] for store in STORES)
+    lines = {}
+    for label in ours:
+        medians = [1e3 * statistics.median(t.wall for t in of[label][1:]) for of in (ours, duck, parquet)]
+        cpu = [max(1e-6, sum(t.cpu for t in of[label][1:])) for of in (ours, duck)]
+        figures = (
+            1e3 * ours[label][0].wall,
+            1e3 * duck[label][0].wall,
+            *medians,
+            medians[0] / medians[1],
+            cpu[0] / cpu[1],
+        )
+        lines[label] = dict(zip(COLUMNS, figures, strict=True))
+    return lines
 
 
-def _against_rebuild(even: FiguresByLayout, uneven: FiguresByLayout, large: FiguresByLayout) -> float:
-    del uneven, large
-    return even["N-rr4x4"].update / _best(even, (label for label in even if label.startswith("R-")))
+def _conclude(title: str, rows: str, lines: dict[str, dict[str, float]], found: Measured) -> None:
+    """What was wanted of one set of statements, and its table."""
+    found.aims += [
+        Aim(f"{title}: warm / DuckDB file, geometric mean", geometric_mean(of["ratio"] for of in lines.values()), 1.3),
+        Aim(f"{title}: the same, processor time", geometric_mean(of["CPU ratio"] for of in lines.values()), 1.3),
+        Aim(f"{title}: warm, worst statement", max(of["ratio"] for of in lines.values()), 3.0),
+        Aim(
+            f"{title}: first time / DuckDB file, geometric mean",
+            geometric_mean(of["first"] / of["first, DuckDB"] for of in lines.values()),
+            1.5,
+        ),
+    ]
+    found.tables.append(
+        Lines(title, f"{rows} Milliseconds, medians of the turns after the first.", COLUMNS, "ratio", lines)
+    )
 
 
-_WAVES = (1, 2, 4, 9, 16, 25)
-
-STATEMENTS = (
-    Statement(
-        "4.4.2",
-        "Rebuild4x4 updates about 20 % faster than 2x8 and 8x2",
-        "4x4 takes {:.2f} of the time of 2x8 and 8x2",
-        _ratio("update", ["R-rr4x4"], ["R-rr2x8", "R-rr8x2"]),
-        lambda value: value < 0.95,
-    ),
-    Statement(
-        "4.4.2",
-        "Rebuild8x2 updates faster than Rebuild2x8",
-        "8x2 takes {:.2f} of the time of 2x8",
-        _ratio("update", ["R-rr8x2"], ["R-rr2x8"]),
-        lambda value: value < 1,
-        "both are merged by one streaming pass here, which costs the same for insertions and deletions",
-    ),
-    Statement(
-        "4.4.2",
-        "The shape hardly matters to probes",
-        "4x4's probe takes {:.2f} of that of 2x8 and 8x2",
-        _ratio("probe", ["R-rr4x4"], ["R-rr2x8", "R-rr8x2"]),
-        lambda value: 0.8 < value < 1.2,
-    ),
-    Statement(
-        "4.4.3",
-        "Partitioning by expiry alone updates slower than by insertion alone",
-        "R-exp takes {:.2f} of the time of R-ins",
-        _ratio("update", [f"R-exp{n}" for n in _WAVES[1:]], [f"R-ins{n}" for n in _WAVES[1:]]),
-        lambda value: value > 1,
-        "a wave by expiry rewrites only sub-indices that rows come into or leave; here rows are sorted by key first",
-    ),
-    Statement(
-        "4.4.3",
-        "Even chronological double partitioning updates twice as fast as the waves as n grows",
-        "at n = 16 and 25 it takes {:.2f} of the time of R-ins",
-        _ratio("update", _grid("R-chr", (4, 5)), ["R-ins16", "R-ins25"]),
-        lambda value: value < 0.6,
-    ),
-    Statement(
-        "4.4.3",
-        "Round-robin updates another 10 to 20 % faster than chronological",
-        "it takes {:.2f} of the time",
-        _ratio("update", _grid("R-rr"), _grid("R-chr")),
-        lambda value: value < 0.95,
-    ),
-    Statement(
-        "4.4.3",
-        "NoRebuild updates faster than Rebuild, by 2 to 5 %",
-        "NoRebuild takes {:.2f} of the time",
-        _ratio("update", _grid("N-rr"), _grid("R-rr")),
-        lambda value: 0.9 < value < 1,
-        "the gap is another one: nothing stored is written again here",
-    ),
-    Statement(
-        "4.4.3",
-        "NoRebuild probes slower than Rebuild, by less than 1 %",
-        "NoRebuild takes {:.2f} of the time",
-        _ratio("probe", _grid("N-rr"), _grid("R-rr")),
-        lambda value: 1 < value < 1.05,
-        "the gap is another one: a probe looks into every segment, and NoRebuild has more of them",
-    ),
-    Statement(
-        "4.4.3",
-        "Probe times grow with n",
-        "Rebuild5x5 takes {:.2f} of the time of 2x2",
-        _ratio("probe", ["R-rr5x5"], ["R-rr2x2"]),
-        lambda value: value > 1,
-    ),
-    Statement(
-        "4.4.3",
-        "R-ins is quickest to update below n = 9",
-        "R-ins is quickest at n = {:.0f}",
-        _best_n(_WAVES, lambda n: f"R-ins{n}"),
-        lambda value: value <= 9,
-        "an untouched sub-index costs nothing here: its rows are filtered when they are read, not deleted",
-    ),
-    Statement(
-        "4.4.3",
-        "Rebuild is quickest to update at n = 16",
-        "Rebuild is quickest at n = {:.0f}",
-        _best_n((4, 9, 16, 25), lambda n: f"R-rr{round(n**0.5)}x{round(n**0.5)}"),
-        lambda value: value in (16, 25),
-    ),
-    Statement(
-        "4.4.3",
-        "Rebuild needs less space than NoRebuild",
-        "NoRebuild needs {:.2f} of the space",
-        _ratio("space", _grid("N-rr"), _grid("R-rr")),
-        lambda value: value > 1,
-        "files replaced by a merge stay until no reader can need them",
-    ),
-    Statement(
-        "4.4.4",
-        "A fluctuating rate slows double partitioning less than waves",
-        "the slow-down of Rebuild and NoRebuild is {:.2f} of that of the waves",
-        _slowed(["R-rr2x2", "R-rr4x4", "N-rr2x2", "N-rr4x4"], ["R-ins4", "R-ins16", "N-ins4", "N-ins16"]),
-        lambda value: value < 1,
-    ),
-    Statement(
-        "4.4.5",
-        "On the large window double partitioning updates up to three times as fast as the waves",
-        "the best wave with rebuild takes {:.2f} times as long as the best round-robin",
-        _large_gain,
-        lambda value: value >= 2,
-    ),
-    Statement(
-        "4.4.5",
-        "The gap between Rebuild and NoRebuild widens with the window",
-        "Rebuild4x4 / NoRebuild4x4 is {:.2f} times what it was on the small window",
-        _gap,
-        lambda value: value > 1,
-    ),
-    Statement(
-        "4.4.6",
-        "Small window, few queries: NoRebuild4x4 updates quickest",
-        "it takes {:.2f} of the time of the best other layout with rebuild",
-        _against_rebuild,
-        lambda value: value < 1,
-    ),
-    Statement(
-        "4.4.6",
-        "Small window, many queries: Rebuild2x2 probes as fast as R-ins and updates faster",
-        "its update takes {:.2f} of that of R-ins4",
-        _ratio("update", ["R-rr2x2"], ["R-ins4"]),
-        lambda value: value < 1,
-    ),
-)
+bench = SeededBench("statements", QUICK, FULL, _measure)

@@ -60,7 +60,7 @@ class BoundedCache(Generic[K, V]):
                     left.append((old, old_value))
                 self._entries[key] = (value, size)
                 self.used += size
-        self._tell(left)
+        self._report_dropped(left)
         return fits
 
     def get_or_make(self, key: K, make: Callable[[], V]) -> V:
@@ -71,6 +71,17 @@ class BoundedCache(Generic[K, V]):
             self.put(key, value)
         return value
 
+    def resize(self, limit: int) -> None:
+        """Change the limit; what no longer fits leaves."""
+        left: list[tuple[K, V]] = []
+        with self._guard:
+            self.limit = limit
+            while self._entries and self.used > limit:
+                key, (value, size) = self._entries.popitem(last=False)
+                self.used -= size
+                left.append((key, value))
+        self._report_dropped(left)
+
     def pop(self, key: K) -> V | None:
         """Take an entry out, None if it is not here."""
         with self._guard:
@@ -78,7 +89,7 @@ class BoundedCache(Generic[K, V]):
             if entry is None:
                 return None
             self.used -= entry[1]
-        self._tell([(key, entry[0])])
+        self._report_dropped([(key, entry[0])])
         return entry[0]
 
     def clear(self) -> None:
@@ -87,11 +98,16 @@ class BoundedCache(Generic[K, V]):
             left = [(key, value) for key, (value, _) in self._entries.items()]
             self._entries.clear()
             self.used = 0
-        self._tell(left)
+        self._report_dropped(left)
 
-    def _tell(self, left: list[tuple[K, V]]) -> None:
+    def items(self) -> list[tuple[K, V]]:
+        """All entries, the least recently used first; none of them is used by this."""
+        with self._guard:
+            return [(key, value) for key, (value, _) in self._entries.items()]
+
+    def _report_dropped(self, dropped: list[tuple[K, V]]) -> None:
         if self._dropped is not None:
-            for key, value in left:
+            for key, value in dropped:
                 self._dropped(key, value)
 
     def __contains__(self, key: object) -> bool:

@@ -1,20 +1,21 @@
 """The column cache: segments never change, so a column that was read once need not be decoded again.
 
-The cache is bounded; what it holds can be dropped at any moment and read again from the files.
+The cache is bounded; what it holds can be dropped at any time and read again from the files.
 """
 
 import os
 import threading
-from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from windrow.indexes.arrow_arrays import compute as pc
+from windrow.indexes.bounded_cache import BoundedCache
 from windrow.indexes.row_model import Int64s
 from windrow.indexes.segment_reader import (
     SegmentFileReader,
@@ -33,18 +34,14 @@ WantedColumns = list[tuple[pa.Field, str]]
 SegmentRanges = Mapping[int, tuple[Int64s, Int64s]]
 """First rows and one past the last rows of ranges in a file, by segment."""
 
-# Thresholds of decoding; set by the lines of `bench sql`.
+# Thresholds of decoding; set by `bench sql` when SQL read through this cache. Views do now: not measured again.
 _THREADS = min(4, os.cpu_count() or 1)
 _BATCH_ROWS = 1 << 19
 """Rows of a batch: DuckDB's threads share a window batch by batch."""
 _SERIAL_DECODE_BYTES = 4 << 20
 """Segments of up to so many bytes are decoded by the consumer alone: a thread would cost more than it saves."""
-_QUICK_DECODE_BYTES = 64 << 20
-"""Where no more than this is to be decoded, a reader had better wait for all of it than stream it."""
-_MAPPED_BUDGET = 4
-"""Times the budget: bytes of mapped files that a window in the cache may have, beside the cache's own memory."""
 
-# Thresholds of which text columns are cached as dictionaries; set by the group-by lines of `bench sql`.
+# Thresholds of which text columns are cached as dictionaries; set by the group-by lines of `bench sql`, as above.
 _SAMPLES, _SAMPLE_ROWS = 8, 256
 """Parts of a segment that are looked at, and the rows of each."""
 _REPEATS = 8
@@ -61,14 +58,6 @@ def default_budget() -> int:
     return int(min(1 << 30, memory // 8))
 
 
-class Sized(Protocol):
-    """What can be cached: it says how large it is."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory."""
-
-
 class ColumnCache:
     """Columns of segments, the least recently used of which are dropped first.
 
@@ -80,13 +69,12 @@ class ColumnCache:
     def __init__(self, reader: SegmentFileReader, budget: int | None = None) -> None:
         self._reader = reader
         self.budget = default_budget() if budget is None else budget
-        self._cached: OrderedDict[ColumnKey, tuple[Any, int]] = OrderedDict()
+        self._cached: BoundedCache[ColumnKey, tuple[Any, int]] = BoundedCache(self.budget, lambda entry: entry[1])
         """With the bytes of each that are not a mapped file's."""
         self._mapped_text: dict[tuple[str, int], int] = {}
         self._repeating: dict[tuple[str, int], frozenset[str]] = {}
         self._reusable: dict[str, tuple[frozenset[str], int]] = {}
         """By folder: repeating columns of a large segment, and for how many more segments they are taken."""
-        self._bytes = 0
         self.reserved = 0
         """Bytes of the budget that the same columns take elsewhere, in another form."""
         self._lock = threading.Lock()
@@ -97,7 +85,6 @@ class ColumnCache:
         schema: pa.Schema,
         full: pa.Schema,
         picks: SegmentRanges | None = None,
-        noted_as: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The rows of segments with the columns of `schema`, segment by segment, decoded ahead of the consumer.
 
@@ -106,7 +93,6 @@ class ColumnCache:
             schema: The wanted columns; text that is stored plain may be wanted as a dictionary.
             full: All columns of the files.
             picks: Row ranges by segment, if not all rows are wanted.
-            noted_as: A name for these ranges, if they will be wanted again: their rows are cached then.
         """
         wanted = _wanted(schema)
         if picks is not None:
@@ -114,14 +100,14 @@ class ColumnCache:
         missing = self._missing(segments, wanted)
         if len(missing) <= 1 or self._effort(missing, full) <= _SERIAL_DECODE_BYTES:
             for segment in segments:
-                yield from self._rows(segment, schema, wanted, full, picks, noted_as)
+                yield from self._rows(segment, schema, wanted, full, picks)
             return
         absent = {segment.id for segment in missing}
         pending: deque[Callable[[], list[pa.RecordBatch]]] = deque()
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="windrow-columns") as pool:
             try:
                 for segment in segments:
-                    request = segment, schema, wanted, full, picks, noted_as
+                    request = segment, schema, wanted, full, picks
                     is_absent = segment.id in absent
                     read = pool.submit(self._rows, *request).result if is_absent else partial(self._rows, *request)
                     pending.append(read)
@@ -135,11 +121,10 @@ class ColumnCache:
     def read_column(self, segments: Sequence[Segment], field: pa.Field, full: pa.Schema) -> list[pa.Array]:
         """One column of segments, whole, an array for each; arguments as of `read_batches`."""
         form, columns, absent = _form(field), list[Any](), list[int]()
-        with self._lock:
-            for position, segment in enumerate(segments):
-                columns.append(self._get(_key(segment, field.name, form)))
-                if columns[-1] is None:
-                    absent.append(position)
+        for position, segment in enumerate(segments):
+            columns.append(self._get(_key(segment, field.name, form)))
+            if columns[-1] is None:
+                absent.append(position)
         if absent:
             decode = partial(self._decode, fields=[field], full=full)
             missing = [segments[position] for position in absent]
@@ -153,32 +138,19 @@ class ColumnCache:
         return [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in columns]
 
     def _get(self, key: ColumnKey) -> Any:
-        """What is cached under a key, or None; the caller has the lock."""
+        """What is cached under a key, or None."""
         entry = self._cached.get(key)
-        if entry is None:
-            return None
-        self._cached.move_to_end(key)
-        return entry[0]
+        return None if entry is None else entry[0]
 
     def _missing(self, segments: Sequence[Segment], wanted: WantedColumns) -> list[Segment]:
         """The segments of which some column is not cached."""
         columns = [(field.name, form) for field, form in wanted]
-        with self._lock:
-            cached = self._cached
-            return [
-                segment
-                for segment in segments
-                for place in [(segment.file, segment.start, segment.start + segment.rows)]
-                if not all((*place, *column) in cached for column in columns)
-            ]
-
-    def holds(self, segments: Sequence[Segment], schema: pa.Schema) -> bool:
-        """Whether nothing of this needs to be decoded."""
-        return not self._missing(segments, _wanted(schema))
-
-    def nearly_holds(self, segments: Sequence[Segment], schema: pa.Schema, full: pa.Schema) -> bool:
-        """Whether so little of this needs to be decoded that a reader had better wait for it."""
-        return self._effort(self._missing(segments, _wanted(schema)), full) <= _QUICK_DECODE_BYTES
+        return [
+            segment
+            for segment in segments
+            for place in [(segment.file, segment.start, segment.start + segment.rows)]
+            if not all((*place, *column) in self._cached for column in columns)
+        ]
 
     def _effort(self, segments: Sequence[Segment], full: pa.Schema) -> int:
         """Bytes that must be decoded; text that is used where it lies in its file is at most checked for damage."""
@@ -191,21 +163,15 @@ class ColumnCache:
         wanted: WantedColumns,
         full: pa.Schema,
         picks: SegmentRanges | None,
-        noted_as: str | None,
     ) -> list[pa.RecordBatch]:
         """A segment in batches that several threads can share."""
-        # Columns come in the order in which DuckDB asks for them, and text in one of two forms.
-        named = "" if noted_as is None else str([(field.name, form) for field, form in wanted])
-        if noted_as is not None and (derived := self.get_derived(segment, named, noted_as)) is not None:
-            return list(derived.to_batches(max_chunksize=_BATCH_ROWS))
         place = segment.file, segment.start, segment.start + segment.rows
         columns: list[Any] = []
         missing = []
-        with self._lock:
-            for field, form in wanted:
-                columns.append(self._get((*place, field.name, form)))
-                if columns[-1] is None:
-                    missing.append(field)
+        for field, form in wanted:
+            columns.append(self._get((*place, field.name, form)))
+            if columns[-1] is None:
+                missing.append(field)
         if missing:
             decoded = iter(self._decode(segment, missing, full))
             columns = [next(decoded) if column is None else column for column in columns]
@@ -215,36 +181,7 @@ class ColumnCache:
         rows = pa.table(columns, schema=schema)
         if picks is not None:
             rows = rows.take(_range_indices(*picks[segment.id], segment.start))
-            if noted_as is not None:
-                self.put_derived(segment, named, noted_as, rows)
         return [batch for batch in rows.to_batches(max_chunksize=_BATCH_ROWS) if batch.num_rows]
-
-    def held_rows(self, places: Iterable[tuple[Segment, int, int]], schema: pa.Schema) -> pa.RecordBatch | None:
-        """A few ranges of rows, each of a segment, in one batch; None if something of that would have to be decoded."""
-        wanted = _wanted(schema)
-        parts: list[list[pa.Array]] = [[] for _ in wanted]
-        with self._lock:
-            for segment, start, stop in places:
-                for chunks, (field, form) in zip(parts, wanted, strict=True):
-                    column = self._get(_key(segment, field.name, form))
-                    if column is None:
-                        return None
-                    chunks.extend(column.slice(start - segment.start, stop - start).chunks)
-        arrays = [
-            pa.concat_arrays(chunks) if chunks else pa.nulls(0, field.type)
-            for chunks, field in zip(parts, schema, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-    def has_room_for(self, segments: Sequence[Segment], full: pa.Schema) -> bool:
-        """Whether all columns of segments can be cached; text that is used where it lies takes hardly any memory."""
-        size = sum(segment.bytes for segment in segments)
-        if size <= self.budget:
-            return True
-        if size > (1 + _MAPPED_BUDGET) * self.budget:
-            return False
-        mapped = sum(self._mapped_bytes(segment, full) for segment in segments)
-        return size - mapped <= self.budget and mapped <= _MAPPED_BUDGET * self.budget
 
     def _mapped_bytes(self, segment: Segment, full: pa.Schema) -> int:
         """Bytes of text that can be used where they lie in the file."""
@@ -275,9 +212,9 @@ class ColumnCache:
             for field in fields
             for column in [read[field.name]]
         ]
-        with self._lock:
-            for field, column in zip(fields, columns, strict=True):
-                self._put(_key(segment, field.name, _form(field)), column, count_unmapped_bytes(column.chunks, memory))
+        for field, column in zip(fields, columns, strict=True):
+            entry = column, count_unmapped_bytes(column.chunks, memory)
+            self._cached.put(_key(segment, field.name, _form(field)), entry)
         return columns
 
     def _by_group(self, segment: Segment, names: Sequence[str], full: pa.Schema) -> dict[str, pa.ChunkedArray]:
@@ -290,41 +227,19 @@ class ColumnCache:
             batches.append(rows)
         return dict(zip(names, pa.Table.from_batches(batches, schema).columns, strict=True))
 
-    def _put(self, key: ColumnKey, value: Any, size: int) -> None:
-        """Cache something, and drop what was not used for longest until all fits; the caller has the lock."""
-        _, before = self._cached.pop(key, (None, 0))
-        self._cached[key] = value, size
-        self._bytes += size - before
-        self._shrink()
-
-    def _shrink(self) -> None:
-        while self._bytes + self.reserved > self.budget and self._cached:
-            _, (_, size) = self._cached.popitem(last=False)
-            self._bytes -= size
-
-    def get_derived(self, segment: Segment, column: str, form: str) -> Any:
-        """What `put_derived` cached; None if nothing, or if it was dropped."""
-        with self._lock:
-            return self._get(_key(segment, column, form))
-
-    def put_derived(self, segment: Segment, column: str, form: str, value: Sized) -> None:
-        """Cache what was computed from a column of a segment, under a name in place of its form."""
-        with self._lock:
-            self._put(_key(segment, column, form), value, value.nbytes)
-
     def reserve(self, count: int) -> None:
         """Take bytes of the budget for another cache, or give them back."""
         with self._lock:
             self.reserved += count
-            self._shrink()
+            self._cached.resize(self.budget - self.reserved)
 
     def find_repeating(self, segments: Sequence[Segment], full: pa.Schema) -> frozenset[str]:
         """Names of the text columns whose values repeat so often that a dictionary of them is small.
 
         What was found in one of the segments is taken for all, so that columns that are cached in one form stay of use.
         """
-        known = (self._repeating.get((segment.file, segment.start)) for segment in segments)
-        repeating = next((names for names in known if names is not None), None)
+        cached_names = (self._repeating.get((segment.file, segment.start)) for segment in segments)
+        repeating = next((names for names in cached_names if names is not None), None)
         if repeating is not None:
             return repeating
         return self._sample_repeating(max(segments, key=lambda segment: segment.rows), full)
@@ -361,20 +276,20 @@ class ColumnCache:
 
     def retain(self, folder: str, files: set[str]) -> None:
         """Drop the columns of files below `folder` that are not in `files`."""
-        with self._lock:
-            for key in [key for key in self._cached if key[0].startswith(folder) and key[0] not in files]:
-                self._bytes -= self._cached.pop(key)[1]
+        for key in self._cached:
+            if key[0].startswith(folder) and key[0] not in files:
+                self._cached.pop(key)
 
     def forget(self, files: Collection[str]) -> None:
         """Drop the columns of files that are gone."""
-        with self._lock:
-            for key in [key for key in self._cached if key[0] in files]:
-                self._bytes -= self._cached.pop(key)[1]
+        for key in self._cached:
+            if key[0] in files:
+                self._cached.pop(key)
 
     @property
     def bytes(self) -> int:
         """Bytes cached now."""
-        return self._bytes
+        return self._cached.used
 
 
 def _form(field: pa.Field) -> str:

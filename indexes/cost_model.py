@@ -5,8 +5,9 @@ that exist only as statistics, until their number is steady. What it reads and w
 which `bench advisor` measures.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,10 +17,14 @@ from windrow.indexes.segment_builder import BAND_BYTES, MOST_BANDS
 from windrow.indexes.segments import Segment, pack_histogram, unpack_histogram
 from windrow.indexes.update_plan import UpdatePlan, plan_update
 
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""Work that pauses after each small step and gives its result at the end."""
 MOST_SLOTS = 48
 """A longer lifetime is simulated with wider slots: the shape of the result is the same, and the advice is quick."""
 _COUNTED_SLIDES = 16
-"""Slides that are counted, after the lifetime has passed once and a half."""
+"""Slides that are counted, after the lifetime has passed once and a half. Both bound the time of an advice; what is
+found with them is compared with real runs by `bench advisor`."""
 _NO_EXPIRY = 1 << 62
 """The expiry slot of rows that never expire."""
 
@@ -119,6 +124,16 @@ class _Simulation:
     arrived: list[int] = field(default_factory=list)
 
 
+def finish(steps: Steps[T]) -> T:
+    """Do work to its end, and give its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
 def propose_layouts(workload: Workload, slots: int | None) -> list[Index]:
     """The layouts that are worth comparing."""
     if slots is None or workload.lives is None:
@@ -140,10 +155,10 @@ def propose_layouts(workload: Workload, slots: int | None) -> list[Index]:
     return layouts
 
 
-def compare_layouts(
+def compare_in_steps(
     workload: Workload, slots: int | None, indexes: Iterable[Index], costs: CostConstants | None = None
-) -> list[Estimate]:
-    """Estimates of layouts for a workload, the cheapest first.
+) -> Steps[list[Estimate]]:
+    """Estimates of layouts for a workload, the cheapest first, with a pause after each simulated slide.
 
     Args:
         workload: What was measured.
@@ -151,13 +166,16 @@ def compare_layouts(
         indexes: The layouts.
         costs: Constants of the machine.
     """
-    estimates = [estimate_layout(workload, slots, index, costs or CostConstants()) for index in indexes]
+    estimates = []
+    for index in indexes:
+        simulation, slots_per_slide = yield from simulate_in_steps(workload, slots, index)
+        estimates.append(_estimate(workload, index, simulation, slots_per_slide, costs or CostConstants()))
     return sorted(estimates, key=lambda result: result.total)
 
 
-def estimate_layout(workload: Workload, slots: int | None, index: Index, costs: CostConstants) -> Estimate:
-    """What one layout costs."""
-    simulation, slots_per_slide = simulate_slides(workload, slots, index)
+def _estimate(
+    workload: Workload, index: Index, simulation: "_Simulation", slots_per_slide: int, costs: CostConstants
+) -> Estimate:
     mean = {name: float(np.mean(values)) for name, values in vars(simulation).items()}
     segments = mean["segments"] * (slots_per_slide if index.maintenance == "norebuild" else 1)
     merged_mb = mean["merged_bytes"] / slots_per_slide / 1e6
@@ -193,15 +211,21 @@ def estimate_layout(workload: Workload, slots: int | None, index: Index, costs: 
 
 def simulate_slides(workload: Workload, slots: int | None, index: Index) -> tuple[_Simulation, int]:
     """Slide until the layout is steady, and count; also gives how many slots one simulated slide stands for."""
+    return finish(simulate_in_steps(workload, slots, index))
+
+
+def simulate_in_steps(workload: Workload, slots: int | None, index: Index) -> Steps[tuple[_Simulation, int]]:
+    """`simulate_slides`, with a pause after each simulated slide."""
     longest = MOST_SLOTS if slots is None else slots
     slots_per_slide = max(1, -(-longest // MOST_SLOTS))
     partitioner = Partitioner(index, None if slots is None else max(1, -(-slots // slots_per_slide)))
     span = min(MOST_SLOTS, -(-longest // slots_per_slide))
+    lives = _widen(workload.lives, slots_per_slide)
     segments: list[Segment] = []
     simulation, bucket, number = _Simulation(), 0, 0
     settled = span + span // 2
     for slide in range(1, settled + _COUNTED_SLIDES + 1):
-        arrivals, number = _arrivals(workload, partitioner, slide, slots_per_slide, number)
+        arrivals, number = _arrivals(workload, lives, partitioner, slide, slots_per_slide, number)
         update = plan_update(slide, slide - 1, slide, slide, {0: partitioner}, arrivals, segments, bucket)
         bucket = update.bucket
         gone = {segment.id for segment in update.replaced()}
@@ -209,6 +233,7 @@ def simulate_slides(workload: Workload, slots: int | None, index: Index) -> tupl
         segments = [*(s for s in segments if s.id not in gone), *update.kept(), *merged]
         if slide > settled:
             _count(simulation, update, arrivals, segments, slide)
+        yield
     return simulation, slots_per_slide
 
 
@@ -231,8 +256,24 @@ def _count(
     simulation.arrived.append(sum(len(file) for file in arrivals))
 
 
+def _widen(lives: Mapping[int, float] | None, slots_per_slide: int) -> Mapping[int, float] | None:
+    """Lifetimes counted in simulated slides."""
+    if lives is None:
+        return None
+    wide: dict[int, float] = {}
+    for life, share in sorted(lives.items()):
+        slides = max(1, -(-life // slots_per_slide))
+        wide[slides] = wide.get(slides, 0.0) + share
+    return wide
+
+
 def _arrivals(
-    workload: Workload, partitioner: Partitioner, slide: int, slots_per_slide: int, number: int
+    workload: Workload,
+    lives: Mapping[int, float] | None,
+    partitioner: Partitioner,
+    slide: int,
+    slots_per_slide: int,
+    number: int,
 ) -> tuple[list[list[Segment]], int]:
     """The segments of the files that a slide takes in, as an append would cut them."""
     files = max(1, round(workload.files))
@@ -241,7 +282,7 @@ def _arrivals(
     files_made = []
     for file in range(files):
         segments = []
-        for slots, counts, column in _cuts(workload, partitioner, slide, slots_per_slide, rows):
+        for slots, counts, column in _cuts(lives, partitioner, slide, workload.row_bytes, rows):
             number += 1
             segments.append(_segment(number, f"a{slide}.{file}", column, slots, counts, workload.row_bytes, slide))
         files_made.append(segments)
@@ -249,22 +290,20 @@ def _arrivals(
 
 
 def _cuts(
-    workload: Workload, partitioner: Partitioner, slide: int, slots_per_slide: int, rows: float
+    lives: Mapping[int, float] | None, partitioner: Partitioner, slide: int, row_bytes: float, rows: float
 ) -> Iterable[tuple[list[int], list[int], int]]:
     """Expiry slots and row counts of each segment of a file, and its column."""
-    if workload.lives is None:
+    if lives is None:
         yield [_NO_EXPIRY], [max(1, int(rows))], 0
         return
     columns: dict[int, dict[int, float]] = {}
-    for life, share in sorted(workload.lives.items()):
-        slot = slide + max(1, -(-life // slots_per_slide))
-        expiring = columns.setdefault(partitioner.column(slot), {})
-        expiring[slot] = expiring.get(slot, 0.0) + share * rows
+    for life, share in lives.items():
+        columns.setdefault(partitioner.column(slide + life), {})[slide + life] = share * rows
     for column, counts in sorted(columns.items()):
         total = sum(counts.values())
         if total < 0.5:
             continue
-        bands = int(min(MOST_BANDS, max(1, round(total * workload.row_bytes / BAND_BYTES))))
+        bands = int(min(MOST_BANDS, max(1, round(total * row_bytes / BAND_BYTES))))
         for band in _banded(counts, total, bands):
             yield list(band), [max(1, round(count)) for count in band.values()], column
 

@@ -18,7 +18,7 @@ from windrow.indexes.partitioners import Index
 from windrow.indexes.row_model import Int64s
 from windrow.indexes.segments import Segment
 
-# Thresholds of what is merged; set by the update and growth lines of `bench core`.
+# Thresholds of what is merged; set by the updates of `bench core` and by `bench growth` (docs/storage.md).
 _SMALL_BYTES = 1 << 20
 """New files below this are merged at the slide,"""
 _SMALL_FILES = 4

@@ -1,6 +1,7 @@
 """Merging segments: several sorted runs become one, dead rows are left out, arrival sequences become absolute.
 
-The runs are read a few row groups at a time, so that memory is bounded by the number of runs and not by their size.
+Large segments are runs of their own, read a few row groups at a time, so that memory is bounded by the number of runs
+and not by their size. Small ones are read together and sorted once: their number costs no more than their rows do.
 """
 
 from collections.abc import Iterator
@@ -11,16 +12,18 @@ import pyarrow as pa
 
 from windrow.indexes.row_model import NEVER, SEQ, Int64s, RowModel
 from windrow.indexes.segment_builder import SegmentDraft, build_directory
-from windrow.indexes.segment_reader import SegmentFileReader, read_live, read_ranges
+from windrow.indexes.segment_reader import SegmentFileReader, Spans, read_live, read_ranges, read_spans
 from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.indexes.segments import Segment, pack_histogram
 from windrow.indexes.selection import WindowBounds
 from windrow.native import rows as native_rows
 
 _MEMORY = 32 << 20
-"""Stored bytes of all runs together that are read at a time."""
+"""Stored bytes of all runs together that are read at a time. These three are not measured: bounds on memory."""
 _LEAST_CHUNK = 1 << 20
-"""Stored bytes of one run that are read at a time, at least."""
+"""Stored bytes of one run that are read at a time, at least; smaller segments share a run."""
+_PORTION = 8 << 20
+"""Stored bytes of the small segments that share a run."""
 
 
 @dataclass
@@ -48,8 +51,7 @@ def merge_segments(
     Returns:
         A draft of the new segment, or None if no row was left.
     """
-    chunk = max(_LEAST_CHUNK, _MEMORY // max(1, len(segments)))
-    runs = [_Run(read_live_rows(segment, now, model, schema, reader, chunk)) for segment in segments]
+    runs = [_Run(source) for source in _open_runs(segments, now, model, schema, reader)]
     start, keys, totals = writer.rows, [], _SegmentTotals()
     for run in runs:
         _refill(run, model)
@@ -76,6 +78,42 @@ def merge_segments(
         expiries=pack_histogram(slots, counts),
         directory=build_directory(pa.concat_arrays(keys), totals.bytes / max(1, writer.rows - start)) if keys else b"",
     )
+
+
+def _open_runs(
+    segments: list[Segment], now: int | None, model: RowModel, schema: pa.Schema, reader: SegmentFileReader
+) -> Iterator[Iterator[pa.Table]]:
+    """Sorted inputs; equal rows come in the order of their segments, so that only neighbours share a run."""
+    portions: list[list[Segment]] = []
+    space_left = 0
+    for segment in segments:
+        if segment.bytes > space_left:
+            portions.append([])
+            space_left = _PORTION if segment.bytes < _LEAST_CHUNK else segment.bytes
+        portions[-1].append(segment)
+        space_left -= segment.bytes
+    chunk = max(_LEAST_CHUNK, _MEMORY // max(1, len(portions)))
+    for portion in portions:
+        if len(portion) == 1:
+            yield read_live_rows(portion[0], now, model, schema, reader, chunk)
+        else:
+            yield _read_together(portion, now, model, schema, reader)
+
+
+def _read_together(
+    segments: list[Segment], now: int | None, model: RowModel, schema: pa.Schema, reader: SegmentFileReader
+) -> Iterator[pa.Table]:
+    """The rows of small segments that are live at `now`, in one sorted table."""
+    table = read_spans(Spans.of_segments(segments), schema, schema, reader)
+    position = table.schema.get_field_index(SEQ)
+    bases = np.repeat([segment.seq_base for segment in segments], [segment.rows for segment in segments])
+    table = table.set_column(position, schema.field(SEQ), pa.array(table.column(position).to_numpy() + bases))
+    if now is not None and any(segment.min_exp <= now for segment in segments):
+        table = WindowBounds(after=None, upto=NEVER, now=now).filter(table, model)
+    if table.num_rows:
+        exp, _ = model.expiries(table, model.times(table)[0])
+        keys = model.encoded_keys(table) if model.key else None
+        yield table.take(pa.array(native_rows.sort_order(None, keys, exp)))
 
 
 def read_live_rows(

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from windrow.errors import SearchKeyError
+from windrow.indexes.arrow_arrays import compute as pc
+from windrow.indexes.arrow_arrays import from_values, to_numpy
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.row_model import Bools, Int64s, RowModel, encode_key
 from windrow.indexes.segment_reader import SegmentFileReader, Spans, read_live_spans, read_spans
@@ -134,11 +135,6 @@ class LocatedRows:
                 self.segment.tolist(), self.start.tolist(), self.stop.tolist(), self.exact.tolist(), strict=True
             )
         ]
-
-    def places(self) -> list[tuple[Segment, int, int]]:
-        """Segments with the first row and one past the last, range by range."""
-        segments = (self.segments[position] for position in self.segment.tolist())
-        return list(zip(segments, self.start.tolist(), self.stop.tolist(), strict=True))
 
     def by_segment(self) -> dict[int, tuple[Int64s, Int64s]]:
         """First rows and one past the last rows, by the segment's number."""
@@ -314,18 +310,14 @@ def _by_file(row_ranges: Sequence[RowRange]) -> dict[str, list[tuple[int, int]]]
 def _in_ranges(keys: pa.Array, ranges: Sequence[KeyRange]) -> Bools:
     encoded = keys.cast(pa.large_binary()) if not pa.types.is_large_binary(keys.type) else keys
     points = [r.low for r in ranges if r.is_point]
-    mask = (
-        pc.is_in(encoded, value_set=pa.array(points, pa.large_binary()))
-        if points
-        else pa.array(np.zeros(len(keys), bool))
-    )
+    mask = pc.is_in(encoded, value_set=from_values(points, encoded.type))
     for key_range in ranges:
         if key_range.is_point:
             continue
-        inside = pc.greater_equal(encoded, pa.scalar(key_range.low, pa.large_binary()))
+        inside = pc.greater_equal(encoded, from_values([key_range.low], encoded.type)[0])
         if key_range.high is not None:
             compare = pc.less if key_range.open_ended else pc.less_equal
-            inside = pc.and_(inside, compare(encoded, pa.scalar(key_range.high, pa.large_binary())))
+            inside = pc.and_(inside, compare(encoded, from_values([key_range.high], encoded.type)[0]))
         mask = pc.or_(mask, inside)
-    matches: Bools = mask.to_numpy(zero_copy_only=False)
+    matches: Bools = to_numpy(mask)
     return matches

@@ -12,6 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from windrow.errors import SearchKeyError
+from windrow.indexes.arrow_arrays import compute as pc
+from windrow.indexes.arrow_arrays import to_arrow, to_numpy
 from windrow.native import key_encoding as native_keys
 from windrow.native import rows as native_rows
 
@@ -107,21 +109,21 @@ def to_microseconds(column: pa.Array | pa.ChunkedArray) -> tuple[Int64s, Bools |
     array = _flat(column)
     valid = None
     if array.null_count:
-        valid = array.is_valid().to_numpy(zero_copy_only=False)
-    raw = array.view(pa.int64()).to_numpy(zero_copy_only=False) if valid is None else _filled(array)
+        valid = to_numpy(array.is_valid())
+    raw = to_numpy(array.view(pa.int64())) if valid is None else _filled(array)
     unit = array.type.unit
     if unit == "ns":
-        return -(-raw // 1000), valid
+        return -(raw // -1000), valid
     scale = _SCALE[unit]
     if scale == 1:
         return raw, valid
     limit = _LAST_TIME // scale
-    return np.where(np.abs(raw) >= limit, _LAST_TIME, raw * scale), valid
+    return np.where((raw >= limit) | (raw <= -limit), _LAST_TIME, raw * scale), valid
 
 
 def _filled(array: pa.Array) -> Int64s:
     values = array.view(pa.int64())
-    filled: Int64s = values.fill_null(0).to_numpy(zero_copy_only=False)
+    filled: Int64s = to_numpy(pc.coalesce(values, to_arrow(np.zeros(1, np.int64))[0]))
     return filled
 
 

@@ -7,7 +7,6 @@ columns: a slide takes rows from one expiry column only, so the copies of the ot
 
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,7 @@ from typing import NamedTuple, Self
 
 import pyarrow as pa
 
+from windrow.indexes.bounded_cache import BoundedCache
 from windrow.indexes.column_cache import ColumnCache
 from windrow.indexes.row_model import RowModel
 from windrow.indexes.segment_reader import (
@@ -68,7 +68,9 @@ class ScanCache:
 
     def __init__(self, cache: ColumnCache) -> None:
         self._cache = cache
-        self._scans: OrderedDict[Hashable, dict[CopySource, tuple[Batches, int]]] = OrderedDict()
+        self._scans: BoundedCache[Hashable, dict[CopySource, tuple[Batches, int]]] = BoundedCache(
+            _CACHED_SCANS, dropped=lambda _, copies: self._drop(copies, ())
+        )
         self._lock = threading.Lock()
         self.bytes = 0
         """Held now, without what is lost because memory is allocated in large pages."""
@@ -90,11 +92,8 @@ class ScanCache:
         with self._lock:
             copies = self._scans.get(scan)
             if copies is None:
-                self._scans[scan] = {}
-                while len(self._scans) > _CACHED_SCANS:
-                    self._drop(self._scans.popitem(last=False)[1], ())
+                self._scans.put(scan, {})
                 return None
-            self._scans.move_to_end(scan)
             self._drop(copies, wanted)
             return {source: batches for source, (batches, _) in copies.items()}
 
@@ -104,10 +103,10 @@ class ScanCache:
             copies = self._scans.get(scan)
             if copies is None or source in copies:
                 return
-            for other in [other for other in self._scans if other != scan]:
-                if self.has_room_for(self.bytes + size):
+            for other, others in self._scans.items():
+                if other == scan or self.has_room_for(self.bytes + size):
                     break
-                self._drop(self._scans[other], ())
+                self._drop(others, ())
             if self.has_room_for(self.bytes + size):
                 copies[source] = batches, size
                 self._count(size)
@@ -116,14 +115,12 @@ class ScanCache:
         """Drop copies of segments that are gone: a copy of one that was wholly live may be the file's own memory."""
         gone = frozenset(segments)
         with self._lock:
-            for copies in self._scans.values() if self.bytes else ():
+            for _, copies in self._scans.items() if self.bytes else ():
                 self._drop(copies, {source for source in copies if gone.isdisjoint(part[0] for part in source)})
 
     def clear(self) -> None:
         """Drop all copies."""
         with self._lock:
-            for copies in self._scans.values():
-                self._drop(copies, ())
             self._scans.clear()
 
     def _drop(self, copies: dict[CopySource, tuple[Batches, int]], wanted: Collection[CopySource]) -> None:

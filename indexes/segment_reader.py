@@ -1,22 +1,24 @@
 """Reading segment files by row range: by page from mapped memory where our own reader can, with pyarrow elsewhere.
 
-Footers and maps are kept between reads. A damaged file raises `DamageError`, which names it.
+Footers and maps are kept between reads. When a file is first opened, its size and footer are compared with what was
+written; each column chunk is when it is first read, by us, or by `verify_columns` before somebody else reads it. A
+damaged or exchanged file raises `DamageError`, which names it.
 """
 
 import os
-import threading
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import stat
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from windrow.errors import DamageError
+from windrow.indexes.bounded_cache import BoundedCache
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.row_model import Bools, Int64s, RowModel
 from windrow.indexes.segments import Segment
@@ -25,50 +27,67 @@ from windrow.native import parquet_reader
 from windrow.native import rows as native_rows
 from windrow.native.parquet_reader import FileLayout, FileMap
 
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+else:
+    from windrow.indexes.arrow_arrays import parquet as pq
+
 _DAMAGE = (pa.lib.ArrowException, OSError, ValueError, MemoryError)
 """What pyarrow raises when a file is not what it was."""
 _CACHED_FOOTERS = 4096
 _CACHED_MAPS = 8192
-"""Maps take addresses and no descriptors: Linux lets a process have some 65,000."""
+"""Not measured: maps take addresses and no descriptors, and Linux lets a process have some 65,000."""
+_PAGE_BYTES = 32 << 20
+"""Unpacked pages that are kept, so that probes of neighbouring keys do not unpack them again (`bench realistic`)."""
+_THREADS = min(8, os.cpu_count() or 1)
+_NO_COLUMNS = pa.schema([])
 
 
 class SegmentFileReader:
-    """Reads row ranges of segment files under one root, keeping footers (not file handles) in memory."""
+    """Reads row ranges of segment files under one root, keeping footers (not file handles) in memory.
 
-    def __init__(self, root: Path) -> None:
+    Args:
+        root: The warehouse.
+        find_checksums: What a file is compared with (see `FileLayout.checksums`): None if it is not on record, empty
+            if it was written before there were checksums.
+        page_bytes: Bytes of unpacked pages that are kept at most.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        find_checksums: Callable[[str], bytes | None] = lambda _: b"",
+        page_bytes: int = _PAGE_BYTES,
+    ) -> None:
         self._root = root
-        self._footers: OrderedDict[str, tuple[pq.FileMetaData, np.ndarray[Any, Any]]] = OrderedDict()
-        self._maps: OrderedDict[str, tuple[pa.Schema, FileMap, FileLayout]] = OrderedDict()
-        self._columns: dict[str, frozenset[str]] = {}
-        self._compressed: set[str] = set()
-        self._trusted: OrderedDict[str, None] = OrderedDict()
-        self._lock = threading.Lock()
+        self._pages: BoundedCache[tuple[str, int], pa.Buffer] = BoundedCache(
+            min(page_bytes, _PAGE_BYTES), size=lambda page: page.size
+        )
+        self._find_checksums = find_checksums
+        self._footers: BoundedCache[str, tuple[pq.FileMetaData, np.ndarray[Any, Any]]] = BoundedCache(_CACHED_FOOTERS)
+        self._maps: BoundedCache[str, tuple[pa.Schema, FileMap, FileLayout]] = BoundedCache(_CACHED_MAPS)
+        self._columns: BoundedCache[str, frozenset[str]] = BoundedCache(_CACHED_FOOTERS)
+        self._trusted: BoundedCache[str, bool] = BoundedCache(_CACHED_MAPS)
+        self._verified: BoundedCache[str, frozenset[str]] = BoundedCache(_CACHED_MAPS)
 
     def path(self, file: str) -> Path:
         """Where a file of the catalog lies."""
         return self._root / file
 
-    def open(self, file: str) -> tuple[pq.ParquetFile, Any]:
+    def open(self, file: str) -> "tuple[pq.ParquetFile, Any]":
         """An open Parquet file and the first row of each of its row groups (with the total at the end)."""
-        with self._lock:
-            cached = self._footers.get(file)
+        cached = self._footers.get(file)
+        memory, _ = self._map_any(file)
         try:
-            source = pa.memory_map(str(self.path(file)))
+            source = pa.BufferReader(pa.py_buffer(memory))
             opened = pq.ParquetFile(source, metadata=cached[0] if cached else None, page_checksum_verification=True)
-        except FileNotFoundError:
-            raise _missing(file) from None
         except _DAMAGE as error:
-            raise DamageError(
-                f"segment file {file} cannot be read ({_first_line(error)}); run 'windrow check'"
-            ) from None
+            raise _damaged(file, error) from None
         if cached is None:
             footer = opened.metadata
             counts = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
             cached = (footer, np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64))
-            with self._lock:
-                self._footers[file] = cached
-                while len(self._footers) > _CACHED_FOOTERS:
-                    self._footers.popitem(last=False)
+            self._footers.put(file, cached)
         return opened, cached[1]
 
     def map_file(self, file: str, schema: pa.Schema) -> tuple[FileMap, FileLayout]:
@@ -78,72 +97,89 @@ class SegmentFileReader:
             file: Of the catalog.
             schema: The stream's schema.
         """
-        with self._lock:
-            cached = self._maps.get(file)
+        cached = self._maps.get(file)
         if cached is not None and cached[0] is schema:
             return cached[1], cached[2]
+        checksums = self._find_checksums(file)
+        if checksums is None and file not in self._trusted:
+            raise DamageError(f"{_describe(file)} has no checksums in the catalog; run 'windrow check'")
         try:
             memory = _map(f"{self._root}/{file}")
-            layout = parquet_reader.open_file_layout(memory, schema)
+            layout = parquet_reader.open_file_layout(memory, schema, checksums or None)
             layout.trusted = file in self._trusted
+            layout.kept, layout.name = self._pages, file
         except FileNotFoundError:
             raise _missing(file) from None
         except (parquet_reader.Damaged, parquet_reader.Declined, OSError, ValueError) as error:
-            raise DamageError(f"segment file {file} is damaged ({_first_line(error)}); run 'windrow check'") from None
-        with self._lock:
-            self._maps[file] = (schema, memory, layout)
-            if layout.packed or layout.declined:
-                self._compressed.add(file)
-            while len(self._maps) > _CACHED_MAPS:
-                self._maps.popitem(last=False)
+            raise _damaged(file, error) from None
+        self._maps.put(file, (schema, memory, layout))
         return memory, layout
 
-    def map_files(self, files: Sequence[str], schema: pa.Schema) -> list[tuple[FileMap, FileLayout]]:
-        """`map_file` of many files."""
-        with self._lock:
-            cached = [self._maps.get(file) for file in files]
-        return [
-            (entry[1], entry[2]) if entry is not None and entry[0] is schema else self.map_file(file, schema)
-            for file, entry in zip(files, cached, strict=True)
-        ]
-
-    def has_compressed(self, files: Iterable[str]) -> bool:
-        """Whether some of these files, as far as they were read before, are compressed or left to pyarrow."""
-        return not self._compressed.isdisjoint(files)
+    def _map_any(self, file: str) -> tuple[FileMap, FileLayout]:
+        """`map_file` for a reader that does not ask the layout for columns."""
+        cached = self._maps.get(file)
+        return (cached[1], cached[2]) if cached is not None else self.map_file(file, _NO_COLUMNS)
 
     def columns(self, file: str) -> frozenset[str]:
         """The names of a file's columns: one that was written before a column was added lacks it."""
-        names = self._columns.get(file)
-        if names is None:
-            names = frozenset(self.open(file)[0].schema_arrow.names)
-            with self._lock:
-                if len(self._columns) > _CACHED_FOOTERS:
-                    self._columns.clear()
-                self._columns[file] = names
-        return names
+        return self._columns.get_or_make(file, lambda: frozenset(self.open(file)[0].schema_arrow.names))
+
+    def verify_columns(self, files: Iterable[str], columns: Collection[str]) -> None:
+        """Compare columns of whole files with their checksums, each once: for readers that compare none, as DuckDB's.
+
+        Raises:
+            DamageError: one is not what was written, or is missing.
+        """
+        wanted = frozenset(columns)
+        verified_columns = self._verified.get
+        unknown = [file for file in dict.fromkeys(files) if not wanted <= (verified_columns(file) or frozenset())]
+        if len(unknown) > 1 and _THREADS > 1:
+            with ThreadPoolExecutor(_THREADS, "windrow-verify") as pool:
+                list(pool.map(self._verify, unknown, [wanted] * len(unknown)))
+        else:
+            for file in unknown:
+                self._verify(file, wanted)
+
+    def _verify(self, file: str, wanted: frozenset[str]) -> None:
+        verified = self._verified.get(file) or frozenset()
+        memory, layout = self._map_any(file)
+        try:
+            layout.verify(memory, sorted(wanted - verified))
+        except ValueError as error:
+            raise _damaged(file, error) from None
+        self._verified.put(file, verified | wanted)
+
+    def read_file(self, file: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """All rows of a file, with all or some of its columns, in batches."""
+        opened, _ = self.open(file)
+        self.verify_columns([file], opened.schema_arrow.names if columns is None else columns)
+        try:
+            yield from opened.iter_batches(columns=None if columns is None else list(columns))
+        except _DAMAGE as error:
+            raise _damaged(file, error) from None
+
+    def drop_lost(self) -> bool:
+        """Forget maps of files that became shorter: they are opened, and compared, again. Gives whether any was."""
+        gone = [file for file, (_, memory, _) in self._maps.items() if memory.lost]
+        self.forget(gone)
+        return bool(gone)
 
     def trust(self, files: Iterable[str]) -> None:
         """Note files that this process has just written: their pages need not be compared with their checksums."""
-        with self._lock:
-            self._trusted.update(dict.fromkeys(files))
-            while len(self._trusted) > _CACHED_MAPS:
-                self._trusted.popitem(last=False)
+        for file in files:
+            self._trusted.put(file, True)
 
     def forget(self, files: Iterable[str]) -> None:
         """Drop what is known of files that are gone."""
-        with self._lock:
-            for file in files:
-                self._footers.pop(file, None)
-                self._maps.pop(file, None)
-                self._compressed.discard(file)
-                self._columns.pop(file, None)
+        for file in files:
+            for cache in (self._footers, self._maps, self._columns, self._verified):
+                cache.pop(file)
 
     def retain(self, folder: str, files: set[str]) -> None:
         """Let go of maps of files below `folder` that are not in `files`: a map keeps a deleted file's space."""
-        with self._lock:
-            for file in [file for file in self._maps if file.startswith(folder) and file not in files]:
-                del self._maps[file]
-                self._compressed.discard(file)
+        for file in self._maps:
+            if file.startswith(folder) and file not in files:
+                self._maps.pop(file)
 
     def batches(
         self, file: str, start: int, stop: int, columns: Sequence[str], chunk_bytes: int = 8 << 20
@@ -156,8 +192,13 @@ class SegmentFileReader:
         step = max(1, chunk_bytes // group_bytes)
         present = set(opened.schema_arrow.names)
         wanted = [name for name in columns if name in present]
+        memory, layout = self._map_any(file)
         for group in range(first, last, step):
             groups = list(range(group, min(group + step, last)))
+            try:
+                layout.verify(memory, wanted, groups[0], groups[-1] + 1)
+            except ValueError as error:
+                raise _damaged(file, error) from None
             table = read_row_groups(opened, groups, wanted, file)
             low, high = int(firsts[groups[0]]), int(firsts[groups[-1] + 1])
             if low < start or high > stop:
@@ -165,12 +206,12 @@ class SegmentFileReader:
             yield table
 
 
-def read_row_groups(opened: pq.ParquetFile, groups: list[int], columns: list[str], file: str) -> pa.Table:
+def read_row_groups(opened: "pq.ParquetFile", groups: list[int], columns: list[str], file: str) -> pa.Table:
     """Read row groups of an open file; damage raises `DamageError`."""
     try:
         return opened.read_row_groups(groups, columns=columns, use_threads=False)
     except _DAMAGE as error:
-        raise DamageError(f"segment file {file} is damaged ({_first_line(error)}); run 'windrow check'") from None
+        raise _damaged(file, error) from None
 
 
 def conform_to_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -200,15 +241,34 @@ def _encode(chunk: pa.Array, kind: pa.DictionaryType) -> pa.Array:
 
 
 def _map(path: str) -> FileMap:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # who opens a pipe would wait for its writer
     try:
-        return FileMap(descriptor, os.fstat(descriptor).st_size)
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise parquet_reader.Damaged("it is not a file")
+        return FileMap(descriptor, status.st_size)
     finally:
         os.close(descriptor)
 
 
+def compute_checksums(path: Path) -> bytes:
+    """What a file that was just written is to be compared with whenever it is opened."""
+    memory = _map(str(path))
+    return parquet_reader.open_file_layout(memory, _NO_COLUMNS).checksums(memory)
+
+
+def _describe(file: str) -> str:
+    """A file and whose it is, which its path says."""
+    folder, _, rest = file.partition("/")
+    owner = {"streams": "segment file {} of stream {!r}", "tables": "file {} of table {!r}"}
+    owner["results"] = "file {} of the results of query {!r}"
+    if "/rejected/" in file:
+        owner["streams"] = "file of rejected rows {} of stream {!r}"
+    return owner.get(folder, "file {}").format(file, rest.partition("/")[0])
+
+
 def _missing(file: str) -> DamageError:
-    return DamageError(f"segment file {file} is missing; run 'windrow check' to see what is affected")
+    return DamageError(f"{_describe(file)} is missing; run 'windrow check' to see what is affected")
 
 
 def _first_line(error: BaseException) -> str:
@@ -284,7 +344,7 @@ def read_spans(spans: Spans, schema: pa.Schema, full: pa.Schema, reader: Segment
     """
     if not schema.names:
         return read_spans(spans, pa.schema([full.field(0)]), full, reader).select([])
-    mapped = reader.map_files(spans.files, full)
+    mapped = [reader.map_file(file, full) for file in spans.files]
     if any(name in layout.declined for _, layout in mapped if layout.declined for name in schema.names):
         return _one_by_one(spans, schema, full, reader)
     try:
@@ -314,15 +374,15 @@ def _one_by_one(spans: Spans, schema: pa.Schema, full: pa.Schema, reader: Segmen
     return pa.concat_tables(tables).combine_chunks()
 
 
-def _damaged(file: str, error: ValueError) -> DamageError:
-    return DamageError(f"segment file {file} is damaged ({error}); run 'windrow check'")
+def _damaged(file: str, error: BaseException) -> DamageError:
+    return DamageError(f"{_describe(file)} is damaged ({_first_line(error)}); run 'windrow check'")
 
 
 def read_within_limits(
     spans: Spans, limits: ColumnLimits, schema: pa.Schema, full: pa.Schema, reader: SegmentFileReader
 ) -> pa.RecordBatch | None:
     """The rows that are within limits, in one pass; None if pyarrow must read them. Arguments as of `read_spans`."""
-    mapped = reader.map_files(spans.files, full)
+    mapped = [reader.map_file(file, full) for file in spans.files]
     try:
         return parquet_reader.read_live(mapped, spans.part, spans.start, spans.stop, limits, schema, full)
     except parquet_reader.Declined:

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from windrow.indexes.arrow_arrays import to_arrow
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.row_model import Bools, RowModel
 from windrow.indexes.segments import Segment
@@ -17,7 +18,7 @@ from windrow.indexes.segments import Segment
 ColumnLimits = list[tuple[str, int, int]]
 """Columns and the values that are kept: above the first number, up to the second."""
 _CACHED_WINDOWS = 8
-"""Selections that a manifest remembers."""
+"""Selections that a manifest remembers. Not measured: a bound on memory."""
 _FIRST, _LAST = -(1 << 63), (1 << 63) - 1
 
 
@@ -74,7 +75,7 @@ class WindowBounds:
     def filter(self, table: pa.Table, model: RowModel) -> pa.Table:
         """The rows in the window."""
         inside = self.mask(table, model)
-        return table if bool(np.all(inside)) else table.filter(pa.array(inside))
+        return table if bool(np.all(inside)) else table.filter(to_arrow(inside))
 
 
 @dataclass(frozen=True)

@@ -181,5 +181,5 @@ class _AdapterRun:
         if type(rows).__module__.partition(".")[0] == "pyspark":
             from windrow.ingest.append import append_rows
 
-            return append_rows(rows, store, self.stream, self.source, batch.id, trusted=True)
+            return append_rows(rows, store, self.stream, self.source, batch.id)
         return job.run(rows)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from windrow.append import Append, AppendReport
 from windrow.catalog.lookups import find_stream, resolve_source
-from windrow.errors import BatchConflictError, DefinitionError
+from windrow.errors import DefinitionError
 from windrow.files import disk_errors
 from windrow.indexes.row_model import SEQ
 from windrow.ingest.backpressure import wait_for_spool_space
@@ -30,17 +30,22 @@ from windrow.ingest.session import (
     use_this_interpreter,
 )
 from windrow.ingest.sort_key import find_profile
-from windrow.ingest.verify import add_staged_files
+from windrow.ingest.verification import add_staged_files, count_staged_files
+from windrow.sources import parse_covers
 from windrow.store import Store
+from windrow.times import Instant
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
     from pyspark.sql.column import Column
 
+    from windrow.ingest.checkpoints import StreamingBatch
+
 # Sizes in the files that Spark writes: small row groups, because a probe reads few rows, and small dictionaries.
 _ROW_GROUP_BYTES = 8 << 20
 _DICTIONARY_BYTES = 32 << 10
-# One task for so many bytes; above the second size Spark does not know how much there is, and only cores count.
+# One task for so many bytes (not measured: bounds what it sorts); above the second size Spark does not know how much
+# there is, and only cores count.
 _TASK_BYTES = 512 << 20
 _UNKNOWN_BYTES = 1 << 50
 # How often, in seconds, files under construction are looked at, and after how many new bytes one is synced.
@@ -105,6 +110,7 @@ def append(
     batch_id: str | None = None,
     where: "Column | str | None" = None,
     max_spool_bytes: int | None = None,
+    covers: tuple[Instant, Instant] | None = None,
 ) -> AppendReport:
     """Spool the rows of a DataFrame: durable when this returns, in the window after the next slide.
 
@@ -117,6 +123,7 @@ def append(
         where: Only rows that meet this condition are appended. The others still tell how far the source has come, which
             rows that were filtered out of the DataFrame do not.
         max_spool_bytes: While more than this is spooled, wait until slides have taken it in.
+        covers: (start, end): with these rows the source has sent all that it had there, which closes gaps.
     """
     if df.isStreaming:
         raise DefinitionError("this DataFrame is a stream; use windrow.spark.write_stream")
@@ -124,7 +131,7 @@ def append(
         if max_spool_bytes is not None:
             entry, _ = wh._store.catalog.read(lambda tables: find_stream(tables, stream))
             wait_for_spool_space(wh, stream, resolve_source(entry, source), max_spool_bytes, slide=False)
-        return append_rows(df, wh._store, stream, source, batch_id, where)
+        return append_rows(df, wh._store, stream, source, batch_id, where, covers=parse_covers(covers))
 
 
 def append_rows(
@@ -135,27 +142,31 @@ def append_rows(
     batch_id: str | None,
     where: "Column | str | None" = None,
     *,
-    trusted: bool = False,
+    batch: "StreamingBatch | None" = None,
+    covers: tuple[int, int] | None = None,
 ) -> AppendReport:
-    """`append` on an open store; a `trusted` batch id, of a streaming query, stands for its rows unseen."""
+    """`append` on an open store; the id of a streaming query's `batch` stands for its rows unseen."""
     use_this_interpreter()
-    job = Append(store, stream, source, batch_id)
+    job = Append(store, stream, source, batch_id if batch is None else batch.id)
+    job.covers = covers
     columns = plan_columns(df.schema, job.definition)
     limits = TimeLimits(job.now, job.horizon())
     rows, latest = _filter_rows(df, where, job, limits)
     known_batch = job.known_batch()
-    if known_batch is not None:
-        job.tally.rows, job.tally.digest = known_batch.rows, known_batch.digest
-        if not trusted and (count := rows.count()) != known_batch.rows:
-            raise BatchConflictError(
-                f"batch {batch_id!r} of source {job.source!r} was appended to stream {stream!r} before with other rows "
-                f"({known_batch.rows} then, {count} now); use a new batch id, nothing was changed"
-            )
+    if batch is not None:
+        job.digests = False
+        batch.attach(job, is_recorded=known_batch is not None)
+    if known_batch is not None and (batch is not None or not known_batch.whole):
+        job.count(known_batch.rows if batch is not None else rows.count(), known_batch.digest)
         return job.duplicate(known_batch)
     folder = store.writer.stage("")
     try:
         with disk_errors(f"appending to stream {stream!r}"):
-            add_staged_files(job, _write_files(rows, job, columns, limits, folder), limits.horizon)
+            files = _write_files(rows, job, columns, limits, folder)
+            if known_batch is not None:
+                count_staged_files(job, files)
+                return job.duplicate(known_batch)
+            add_staged_files(job, files, limits.horizon)
             if latest is not None:
                 _record_progress(job, latest.get["upto"])
             return job.commit()

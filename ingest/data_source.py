@@ -35,6 +35,7 @@ from pyspark.sql.types import StructType
 
 from windrow import times
 from windrow.append import Append
+from windrow.catalog.lookups import find_checksums
 from windrow.definitions import StreamDefinition
 from windrow.errors import DefinitionError, SearchKeyError
 from windrow.files import disk_errors
@@ -43,11 +44,12 @@ from windrow.indexes.row_model import RowModel, encode_key
 from windrow.indexes.segment_reader import SegmentFileReader, conform_to_schema
 from windrow.indexes.selection import WindowBounds
 from windrow.ingest.backpressure import try_slide
+from windrow.ingest.checkpoints import StreamingBatch, read_query_id
 from windrow.ingest.expressions import TimeLimits
 from windrow.ingest.pin_keeper import start_pin_keeper
 from windrow.ingest.schemas import build_read_schema, check_columns, to_arrow_schema
 from windrow.ingest.session import open_warehouse, use_this_interpreter
-from windrow.ingest.verify import add_staged_files
+from windrow.ingest.verification import add_staged_files, count_staged_files
 from windrow.ingest.worker_writer import WorkerPlan
 from windrow.native import key_encoding as native_keys
 from windrow.snapshot import Snapshot, StreamSnapshot
@@ -119,15 +121,33 @@ class WindrowSource(DataSource):
             plan = WorkerPlan(job.definition, job.layout, TimeLimits(job.now, job.horizon()), str(folder))
         return _WriteTarget(path, stream, job.source, job.batch_id, plan, self.options.get("slide"))
 
-    def _query(self) -> str:
-        """Find the name of the query, which must be the same after a restart."""
-        name = self.options.get("query") or self.options.get("checkpointLocation")
-        if not name:
+    def _query(self) -> "_Query":
+        """Find the name of the query, which must be the same after a restart, and no other query's."""
+        name, checkpoint = self.options.get("query"), self.options.get("checkpointLocation")
+        accept_loss = str(self.options.get("accept_loss", "")).lower() == "true"
+        if name:
+            return _Query(str(name), str(name), accept_loss)
+        if not checkpoint:
             raise DefinitionError(
-                'writeStream.format("windrow") needs the option "query", a name that stays the same over restarts, '
-                'or "checkpointLocation"'
+                'writeStream.format("windrow") needs the option "checkpointLocation", or "query", a name that stays '
+                "the same over restarts"
             )
-        return str(name)
+        return _Query(read_query_id(str(checkpoint)), str(checkpoint), accept_loss)
+
+
+@dataclass(frozen=True)
+class _Query:
+    """A streaming query."""
+
+    id: str | None
+    """The name that the user gave it, or the id in its checkpoint; None if that is nowhere to be read."""
+    older_name: str
+    """By which earlier releases knew it."""
+    accept_loss: bool
+
+    def batch(self, number: int) -> StreamingBatch:
+        """One of its batches."""
+        return StreamingBatch(self.id or self.older_name, number, f"{self.older_name}:{number}", self.accept_loss)
 
 
 @dataclass(frozen=True)
@@ -176,10 +196,10 @@ class WindrowStreamWriter(DataSourceStreamArrowWriter):
 
     Args:
         target: The stream, and how its rows are staged.
-        query: The name of the query, the same after a restart.
+        query: The query.
     """
 
-    def __init__(self, target: _WriteTarget, query: str) -> None:
+    def __init__(self, target: _WriteTarget, query: _Query) -> None:
         self.target = target
         self.query = query
 
@@ -190,7 +210,7 @@ class WindrowStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Commit the files of all tasks; runs in a process of its own on the driver's machine."""
-        _commit_files(self.target, messages, f"{self.query}:{batchId}", None)
+        _commit_files(self.target, messages, None, None, self.query.batch(batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         """Remove the staged files."""
@@ -216,18 +236,25 @@ def _commit_files(
     messages: Sequence[WriterCommitMessage | None],
     batch_id: str | None,
     limits: TimeLimits | None,
+    batch: StreamingBatch | None = None,
 ) -> None:
     paths = _list_files(messages)
     with open_warehouse(target.path) as wh:
-        job = Append(wh._store, target.stream, target.source, batch_id)
-        if job.known_batch() is None:
-            with disk_errors(f"appending to stream {target.stream!r}"):
-                try:
+        job = Append(wh._store, target.stream, target.source, batch_id if batch is None else batch.id)
+        recorded_batch = job.known_batch() or (None if batch is None else batch.find_older(job))
+        if batch is not None:
+            batch.attach(job, is_recorded=recorded_batch is not None)
+        with disk_errors(f"appending to stream {target.stream!r}"):
+            try:
+                if recorded_batch is None:
                     add_staged_files(job, paths, job.horizon() if limits is None else limits.horizon)
                     job.commit()
-                except BaseException:
-                    job.discard()
-                    raise
+                elif recorded_batch.whole:
+                    count_staged_files(job, paths)
+                    job.duplicate(recorded_batch)
+            except BaseException:
+                job.discard()
+                raise
         if target.slide == "auto":
             try_slide(wh, target.stream)
     for folder in {path.parent for path in paths} | {Path(target.plan.folder)}:
@@ -249,6 +276,8 @@ class RowRangePartition(InputPartition):
     bounds: WindowBounds
     model: RowModel
     """Of the definition that the bounds belong to; the stream may have been altered since Spark analysed the query."""
+    checksums: dict[str, bytes | None]
+    """What the files are compared with."""
 
 
 class WindrowReader(DataSourceReader):
@@ -286,7 +315,9 @@ class WindrowReader(DataSourceReader):
             if bounds is None:
                 return []
             start_pin_keeper(snapshot, self.pin)
-            return _pack_partitions(self._find_ranges(snapshot, view, bounds), bounds, view.entry.definition.model)
+            ranges = self._find_ranges(snapshot, view, bounds)
+            checksums = {file: find_checksums(wh._store.catalog, {}, file) for file in {part[0] for part in ranges}}
+            return _pack_partitions(ranges, bounds, view.entry.definition.model, checksums)
 
     def _find_ranges(
         self, snapshot: Snapshot, view: StreamSnapshot, bounds: WindowBounds
@@ -315,7 +346,7 @@ class WindrowReader(DataSourceReader):
         stored = pa.schema([full.field(name) for name in self.wanted.names])
         time_columns = [name for name in (model.time, model.expires) if name is not None and name not in stored.names]
         with_times = pa.schema([*stored, *(full.field(name) for name in time_columns)])
-        reader = SegmentFileReader(Path(self.path).absolute())
+        reader = SegmentFileReader(Path(self.path).absolute(), partition.checksums.get)
         for file, start, stop, at_edge in partition.parts:
             schema = with_times if at_edge else stored
             for table in reader.batches(file, start, stop, schema.names):
@@ -326,15 +357,19 @@ class WindrowReader(DataSourceReader):
 
 
 def _pack_partitions(
-    ranges: list[tuple[str, int, int, bool, int]], bounds: WindowBounds, model: RowModel
+    ranges: list[tuple[str, int, int, bool, int]],
+    bounds: WindowBounds,
+    model: RowModel,
+    checksums: dict[str, bytes | None],
 ) -> list[RowRangePartition]:
     partitions: list[RowRangePartition] = []
     size = 0
     for file, start, stop, at_edge, range_bytes in ranges:
         if not partitions or size + range_bytes > _PARTITION_BYTES:
-            partitions.append(RowRangePartition([], bounds, model))
+            partitions.append(RowRangePartition([], bounds, model, {}))
             size = 0
         partitions[-1].parts.append((file, start, stop, at_edge))
+        partitions[-1].checksums[file] = checksums[file]
         size += range_bytes
     return partitions
 

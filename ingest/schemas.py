@@ -125,6 +125,12 @@ def build_read_schema(definition: StreamDefinition, names: Sequence[str]) -> T.S
 
 def to_arrow_schema(schema: T.StructType, stream: str) -> pa.Schema:
     """Convert the schema of a DataFrame to Arrow."""
+    twice = [name for name in schema.names if schema.names.count(name) > 1]
+    if twice:
+        raise SchemaError(
+            f"stream {stream!r}: the DataFrame has {schema.names.count(twice[0])} columns of the name {twice[0]!r}; "
+            "drop or rename all but one, nothing was appended"
+        )
     from pyspark.sql.pandas.types import to_arrow_type
 
     fields = []
@@ -204,33 +210,33 @@ def _fits_unchanged(field: pa.Field, target: T.DataType | None, schema: T.Struct
     return bool((not by_spark or source.dataType == target) and (field.nullable or not source.nullable))
 
 
-def find_intermediate_type(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:
+def find_intermediate_type(source_type: pa.DataType, wanted: pa.DataType) -> pa.DataType:
     """Find the type in which Spark has values of type `wanted`; if it is another one, each value is checked later."""
     if wanted in _UNSIGNED_ARROW_TYPES:
-        signed = pa.types.is_signed_integer(given) and wanted == pa.uint64()
+        signed = pa.types.is_signed_integer(source_type) and wanted == pa.uint64()
         return pa.int64() if signed else _UNSIGNED_ARROW_TYPES[wanted]
     return pa.binary() if pa.types.is_fixed_size_binary(wanted) else wanted
 
 
-def _is_lossless(given: T.DataType, wanted: T.DataType) -> bool:
+def _is_lossless(source: T.DataType, wanted: T.DataType) -> bool:
     """Whether Spark's cast keeps every value. Arrow's rules are not enough: Spark rounds where Arrow checks."""
-    if isinstance(given, T.NullType) or (isinstance(wanted, type(given)) and not isinstance(given, _PARAMETRIC_TYPES)):
+    if isinstance(source, T.NullType) or (isinstance(wanted, type(source)) and not isinstance(source, _PARAMETRIC)):
         return True
-    if isinstance(given, T.DecimalType) and isinstance(wanted, T.DecimalType):
-        return given.scale <= wanted.scale and given.precision - given.scale <= wanted.precision - wanted.scale
-    if isinstance(given, T.ArrayType) and isinstance(wanted, T.ArrayType):
-        return _is_lossless(given.elementType, wanted.elementType) and given.containsNull <= wanted.containsNull
-    if isinstance(given, T.MapType) and isinstance(wanted, T.MapType):
-        parts_lossless = _is_lossless(given.keyType, wanted.keyType) and _is_lossless(given.valueType, wanted.valueType)
-        return parts_lossless and given.valueContainsNull <= wanted.valueContainsNull
-    if isinstance(given, T.StructType) and isinstance(wanted, T.StructType):
-        pairs = list(zip(given, wanted, strict=False))
-        return len(given) == len(wanted) and all(
+    if isinstance(source, T.DecimalType) and isinstance(wanted, T.DecimalType):
+        return source.scale <= wanted.scale and source.precision - source.scale <= wanted.precision - wanted.scale
+    if isinstance(source, T.ArrayType) and isinstance(wanted, T.ArrayType):
+        return _is_lossless(source.elementType, wanted.elementType) and source.containsNull <= wanted.containsNull
+    if isinstance(source, T.MapType) and isinstance(wanted, T.MapType):
+        lossless = _is_lossless(source.keyType, wanted.keyType) and _is_lossless(source.valueType, wanted.valueType)
+        return lossless and source.valueContainsNull <= wanted.valueContainsNull
+    if isinstance(source, T.StructType) and isinstance(wanted, T.StructType):
+        pairs = list(zip(source, wanted, strict=False))
+        return len(source) == len(wanted) and all(
             a.name == b.name and a.nullable <= b.nullable and _is_lossless(a.dataType, b.dataType) for a, b in pairs
         )
-    if isinstance(given, T.StringType) and isinstance(wanted, T.StringType):
+    if isinstance(source, T.StringType) and isinstance(wanted, T.StringType):
         return True
-    return isinstance(wanted, _WIDENING_CASTS.get(type(given), ()))
+    return isinstance(wanted, _WIDENING_CASTS.get(type(source), ()))
 
 
-_PARAMETRIC_TYPES = (T.DecimalType, T.ArrayType, T.MapType, T.StructType)
+_PARAMETRIC = (T.DecimalType, T.ArrayType, T.MapType, T.StructType)

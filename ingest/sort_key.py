@@ -13,16 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.append import Append
+from windrow.catalog.environment import Tables, catalog_key
 from windrow.indexes.bounded_cache import BoundedCache
 from windrow.indexes.segment_reader import conform_to_schema
-from windrow.indexes.segment_writer import choose_column_settings
+from windrow.indexes.segment_writer import choose_encodings
+from windrow.indexes.segments import Segment
 from windrow.snapshot import load_stream
 
 _MAX_KEY_BITS = 63
 """A bigint that is never negative."""
 _TYPE_RANGES = {pa.bool_(): (0, 1), pa.int8(): (-(1 << 7), (1 << 7) - 1), pa.int16(): (-(1 << 15), (1 << 15) - 1)}
 _MAX_COMPRESSED_SHARE = 0.7
-"""Rows are compressed if a sample becomes smaller than this share of itself."""
+"""Rows are compressed if a sample becomes smaller than this share of itself. No trial is on record."""
 SAMPLE_ROWS = 1024
 """Rows of a sample."""
 _MAX_PROFILES = 1024
@@ -88,19 +90,26 @@ def find_profile(append: Append) -> StreamProfile:
     )
     profile = profiles.get_or_make(append.entry.id, StreamProfile)
     if profile.settings is None:
-        _choose_writer_settings(profile, append, _read_stored_sample(append))
+        _choose_writer_settings(profile, append, _read_stored_rows(append, profile))
     return profile
 
 
-def _read_stored_sample(append: Append) -> pa.Table:
-    """Read some stored rows, for a process that has not appended to the stream yet."""
-    store, name = append.store, append.definition.name
-    segments = store.catalog.read(lambda tables: load_stream(store, tables, name)).segments
-    if not segments:
+def _read_stored_rows(append: Append, profile: StreamProfile) -> pa.Table:
+    """Read some stored rows and learn the ranges of keys, for a process that has not appended to the stream yet."""
+    store, name, stream = append.store, append.definition.name, catalog_key(append.entry.id)
+
+    def find_newest(tables: Tables) -> Segment | None:
+        spooled = [entry.segments[-1] for _, entry in tables.items("spool", stream) if entry.segments]
+        stored = load_stream(store, tables, name).segments
+        return spooled[-1] if spooled else stored[-1] if stored else None
+
+    newest = store.catalog.read(find_newest)
+    if newest is None:
         return append.schema.empty_table()
-    newest = segments[-1]
     stop = min(newest.stop, newest.start + SAMPLE_ROWS)
     try:
+        for keys in store.reader.batches(newest.file, newest.start, newest.stop, list(append.model.key)):
+            _learn_ranges(profile, append, keys)
         return conform_to_schema(
             next(store.reader.batches(newest.file, newest.start, stop, append.schema.names)), append.schema
         )
@@ -110,7 +119,7 @@ def _read_stored_sample(append: Append) -> pa.Table:
 
 def _choose_writer_settings(profile: StreamProfile, append: Append, sample: pa.Table) -> None:
     """Choose which columns get a dictionary, and whether rows are compressed."""
-    profile.settings = choose_column_settings(sample, list(append.model.key))
+    profile.settings = choose_encodings(sample, list(append.model.key)).settings
     if sample.num_rows:
         profile.compresses = _is_compressible(sample)
 
@@ -118,8 +127,15 @@ def _choose_writer_settings(profile: StreamProfile, append: Append, sample: pa.T
 def update_profile(append: Append, keys: pa.Table, latest: int | None, sample: pa.Table) -> None:
     """Add the key ranges, the latest time and a sample of a batch to the profile of its stream."""
     profile = find_profile(append)
+    _learn_ranges(profile, append, keys)
+    with profile.guard:
+        profile.latest = max((time for time in (profile.latest, latest) if time is not None), default=None)
+    _choose_writer_settings(profile, append, sample)
+
+
+def _learn_ranges(profile: StreamProfile, append: Append, keys: pa.Table) -> None:
     for name in append.model.key:
-        if not _is_integer_like(append.schema.field(name).type):
+        if name not in keys.column_names or not _is_integer_like(append.schema.field(name).type):
             continue
         extremes = pc.min_max(_to_integers(keys.column(name)))
         low, high = extremes["min"].as_py(), extremes["max"].as_py()
@@ -127,9 +143,6 @@ def update_profile(append: Append, keys: pa.Table, latest: int | None, sample: p
             with profile.guard:
                 known_range = profile.ranges.get(name, (low, high))
                 profile.ranges[name] = (min(low, known_range[0]), max(high, known_range[1]))
-    with profile.guard:
-        profile.latest = max((time for time in (profile.latest, latest) if time is not None), default=None)
-    _choose_writer_settings(profile, append, sample)
 
 
 def _is_compressible(sample: pa.Table) -> bool:

@@ -18,6 +18,7 @@ from windrow.catalog.lookups import find_stream, resolve_source
 from windrow.errors import BusyError, DefinitionError, WindrowError
 from windrow.ingest.append import append_rows
 from windrow.ingest.backpressure import try_slide, wait_for_spool_space
+from windrow.ingest.checkpoints import StreamingBatch
 from windrow.ingest.errors import describe_error
 from windrow.ingest.schemas import check_columns
 from windrow.ingest.session import Totals, WarehouseOrPath, open_warehouse, use_this_interpreter
@@ -51,6 +52,7 @@ def write_stream(
     max_spool_bytes: int | None = DEFAULT_MAX_SPOOL_BYTES,
     name: str | None = None,
     stop_on_sigterm: bool = True,
+    accept_loss: bool = False,
 ) -> "StreamingQuery":
     """Start a query that appends a streaming DataFrame to a stream, exactly once.
 
@@ -70,6 +72,8 @@ def write_stream(
         max_spool_bytes: While more is spooled than this, the query waits.
         name: Of the query.
         stop_on_sigterm: End the query after the batch under way when the process is asked to end.
+        accept_loss: Go on although the checkpoint is ahead of the warehouse, which was restored from a backup: the
+            batches between them are lost, because Spark never sends them again.
 
     Returns:
         Spark's query. `totals(query)` says what it brought in.
@@ -97,14 +101,12 @@ def write_stream(
             lag=lag_micros,
             limit=max_spool_bytes,
             stop_on_sigterm=stop_on_sigterm,
+            accept_loss=accept_loss,
         )
         writer = df.writeStream.foreachBatch(streaming.on_batch).option("checkpointLocation", str(checkpoint))
         if name is not None:
             writer = writer.queryName(name)
-        if trigger is not None:
-            now = trigger.replace(" ", "").lower() == "availablenow"
-            writer = writer.trigger(availableNow=True) if now else writer.trigger(processingTime=trigger)
-        query = writer.start()
+        query = (writer if trigger is None else _set_trigger(writer, trigger)).start()
     except BaseException:
         if not borrowed:
             wh.close()
@@ -113,6 +115,11 @@ def write_stream(
     if stop_on_sigterm:
         _install_sigterm_handler()
     return query
+
+
+def _set_trigger(writer: Any, trigger: str) -> Any:
+    now = trigger.replace(" ", "").lower() == "availablenow"
+    return writer.trigger(availableNow=True) if now else writer.trigger(processingTime=trigger)
 
 
 def totals(query: "StreamingQuery") -> Totals:
@@ -143,6 +150,8 @@ class _StreamingAppend:
     limit: int | None
     """Of the spool, in bytes; None for no limit."""
     stop_on_sigterm: bool
+    accept_loss: bool
+    """Whether the first batch may follow on batches that the warehouse does not have."""
     totals: Totals = field(default_factory=Totals)
     stopping: threading.Event = field(default_factory=threading.Event)
     running: bool = True
@@ -154,6 +163,7 @@ class _StreamingAppend:
     def begin(self, query: Any) -> None:
         """Let batches in, which have waited until the query was known."""
         self._query = query
+        _forget_ended()
         _streaming_appends[str(query.runId)] = self
         self._begun.set()
         threading.Thread(target=self._watch, name=f"windrow-{self.stream}", daemon=True).start()
@@ -176,10 +186,11 @@ class _StreamingAppend:
                 store,
                 self.stream,
                 self.source,
-                f"spark:{self._query.id}:{number}",
+                None,
                 self.where,
-                trusted=True,
+                batch=StreamingBatch(str(self._query.id), number, accept_loss=self.accept_loss),
             )
+            self.accept_loss = False
             self.totals.add(report)
             self._slide()
 
@@ -244,6 +255,14 @@ class _StreamingAppend:
 
 
 _streaming_appends: dict[str, _StreamingAppend] = {}
+_ENDED_QUERIES = 64
+"""Ended queries whose totals can still be asked for."""
+
+
+def _forget_ended() -> None:
+    ended = [run for run, streaming in list(_streaming_appends.items()) if not streaming.running]
+    for run in ended[:-_ENDED_QUERIES]:
+        _streaming_appends.pop(run, None)
 
 
 def _find_streaming_append(query: Any) -> _StreamingAppend:

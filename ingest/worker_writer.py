@@ -41,8 +41,9 @@ class WorkerPlan:
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
         """Write the rows of one task; give the names of its files in the order of arrival."""
-        schema = self.definition.schema
-        rows = arrow_input.conform_batches(self._convert(batches), schema, self.definition.name, self.definition.added)
+        definition, schema = self.definition, self.definition.schema
+        judged = (definition.time, definition.expires or "")
+        rows = arrow_input.conform_batches(self._convert(batches), schema, definition.name, definition.added, judged)
         for chunk in split_chunks(rows, schema, CHUNK_BYTES):
             yield self._write(chunk)
 

@@ -139,5 +139,5 @@ cdef object open_keys(keys, Keys* view):
             view.offsets += offset
         view.data = address_of(buffers[2])
     else:
-        raise TypeError(f"keys must be encoded by windrow.native.keys, not of type {keys.type}")
+        raise TypeError(f"keys must be encoded by windrow.native.key_encoding, not of type {keys.type}")
     return keys

@@ -34,3 +34,6 @@ def verify(blob: Buffer, keys: pa.Array | pa.ChunkedArray) -> str | None:
 
 def describe(blob: Buffer) -> dict[str, int | bool]:
     """Says what a directory is: its rows, entries, size, and whether it is dense and exact."""
+
+def find_extremes(blob: Buffer) -> tuple[bytes, bytes] | None:
+    """The least key of a directory and what its greatest key begins with; either may be cut. None if it has no rows."""

@@ -548,6 +548,28 @@ def describe(blob):
     }
 
 
+def find_extremes(blob):
+    """The least key of a directory and what its greatest key begins with; either may be cut. None if it has no rows."""
+    cdef const uint8_t[::1] data = memoryview(blob).cast("B")
+    cdef Blob view
+    cdef const uint8_t* first
+    cdef const uint8_t* last
+    cdef int64_t first_size = 0, last_size = 0
+    cdef const char* wrong = open_blob(&data[0] if data.shape[0] else NULL, data.shape[0], &view)
+    if wrong != NULL:
+        raise ValueError(f"the directory {wrong.decode()}")
+    if view.stored == 0:
+        return None
+    first, last = stored_key(&view, 0, &first_size), stored_key(&view, view.stored - 1, &last_size)
+    if first == NULL or last == NULL:
+        raise ValueError("the directory has damaged entries")
+    prefix = PyBytes_FromStringAndSize(<const char*>view.prefix, view.prefix_size)
+    return (
+        prefix + PyBytes_FromStringAndSize(<const char*>first, first_size),
+        prefix + PyBytes_FromStringAndSize(<const char*>last, last_size),
+    )
+
+
 def verify(blob, keys):
     """Says in a sentence what in a directory does not fit the sorted keys of its segment, or gives None."""
     cdef const uint8_t[::1] data = memoryview(blob).cast("B")

@@ -7,6 +7,91 @@ cdef extern from "<sys/mman.h>" nogil:
     int mincore(void* at, size_t size, unsigned char* resident)
     int MADV_NORMAL, MADV_RANDOM, MADV_WILLNEED
 
+# A mapped file that becomes shorter kills who reads behind its end, by SIGBUS. So the places of all maps are noted: where
+# such a signal is about one of them, the missing page becomes one of zeros and the map is marked, so that the reader raises
+# an error when it is done. Signals about anything else go to whoever was asked before.
+
+cdef extern from *:
+    """
+    #include <signal.h>
+    #include <stdint.h>
+    #include <sys/mman.h>
+
+    #define MOST_MAPS 65536
+    typedef struct { volatile uintptr_t start; volatile size_t size; volatile int lost; } NotedMap;
+    static NotedMap noted_maps[MOST_MAPS];
+    static volatile int noted_end = 0;
+    static volatile long lost_pages = 0;
+    static struct sigaction earlier_action;
+
+    static void replace_lost_page(int number, siginfo_t* info, void* context) {
+        uintptr_t at = (uintptr_t)info->si_addr;
+        for (int i = 0; i < noted_end; i++) {
+            uintptr_t start = noted_maps[i].start;
+            if (noted_maps[i].size && at >= start && at - start < noted_maps[i].size) {
+                void* page = (void*)(at & ~(uintptr_t)4095);
+                if (mmap(page, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED) {
+                    noted_maps[i].lost = 1;
+                    lost_pages++;
+                    return;
+                }
+            }
+        }
+        if (earlier_action.sa_flags & SA_SIGINFO)
+            earlier_action.sa_sigaction(number, info, context);
+        else if (earlier_action.sa_handler != SIG_DFL && earlier_action.sa_handler != SIG_IGN)
+            earlier_action.sa_handler(number);
+        else
+            sigaction(number, &earlier_action, 0);  /* the read is tried again, and the process ends as it would have */
+    }
+
+    static void handle_lost_pages(void) {
+        struct sigaction action = {0};
+        action.sa_sigaction = replace_lost_page;
+        action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+        sigemptyset(&action.sa_mask);
+        sigaction(SIGBUS, &action, &earlier_action);
+    }
+
+    static int note_map(void* start, size_t size) {
+        for (int i = 0; i < MOST_MAPS; i++)
+            if (!noted_maps[i].size) {
+                noted_maps[i].start = (uintptr_t)start;
+                noted_maps[i].lost = 0;
+                noted_maps[i].size = size;
+                if (i >= noted_end) noted_end = i + 1;
+                return i;
+            }
+        return -1;
+    }
+    static void forget_map(int slot) { if (slot >= 0) noted_maps[slot].size = 0; }
+    static int has_lost_pages(int slot) { return slot >= 0 && noted_maps[slot].lost; }
+    """
+    void handle_lost_pages() nogil
+    int note_map(void* start, size_t size) nogil
+    void forget_map(int slot) nogil
+    int has_lost_pages(int slot) nogil
+    long lost_pages
+
+handle_lost_pages()
+
+
+def count_lost_pages():
+    """Gives how many pages of mapped files were gone when somebody read them."""
+    return lost_pages
+
+
+cdef int raise_if_lost(files) except -1:
+    """Raise an error if a file became shorter: what was read of it may be zeros."""
+    if lost_pages:
+        for part, file in enumerate(files):
+            if isinstance(file, FileMap) and (<FileMap>file).lost:
+                error = Damaged("the file became shorter after it was opened")
+                error.part = part
+                raise error
+    return 0
+
+
 cdef enum:
     MEMORY_PAGE = 4096
     PREFETCH_BYTES = 128 << 10  # of one request: the kernel may cut a longer one short
@@ -17,8 +102,10 @@ cdef class FileMap:
 
     cdef void* p
     cdef Py_ssize_t size
+    cdef int slot  # among the maps that are noted
 
     def __cinit__(self, int descriptor, Py_ssize_t size):
+        self.slot = -1
         if size <= 0:
             raise Damaged("the file is empty")
         self.p = mmap(NULL, size, PROT_READ, MAP_SHARED, descriptor, 0)
@@ -26,6 +113,7 @@ cdef class FileMap:
             self.p = NULL
             raise OSError(errno, "a file cannot be mapped")
         self.size = size
+        self.slot = note_map(self.p, size)
         self.advise(True)  # until the footer was read: only its place is known
 
     cdef void advise(self, bint scattered) noexcept:
@@ -35,6 +123,12 @@ cdef class FileMap:
     def __dealloc__(self):
         if self.p != NULL:
             munmap(self.p, self.size)
+            forget_map(self.slot)
+
+    @property
+    def lost(self):
+        """Whether a page was read that the file no longer has."""
+        return bool(has_lost_pages(self.slot))
 
     def __getbuffer__(self, Py_buffer* view, int flags):
         PyBuffer_FillInfo(view, self, self.p, self.size, 1, flags)

@@ -28,8 +28,10 @@ cdef enum:
     PLAIN = 0
     PLAIN_DICTIONARY = 2
     RLE = 3
+    DELTA = 5  # DELTA_BINARY_PACKED: integers
     DELTA_LENGTH = 6  # DELTA_LENGTH_BYTE_ARRAY: all lengths, then all bytes in one piece
     RLE_DICTIONARY = 8
+    BYTE_STREAM_SPLIT = 9  # first bytes of all values, then second bytes
     BLOCK = 256
     MARK_STEP = 64
     SHARED_TEXT_BYTES = 1 << 15
@@ -274,55 +276,103 @@ cdef int read_plain_text(Visit* v, const uint8_t* p, const uint8_t* end, Piece* 
     return OK
 
 
-cdef int find_ends(const uint8_t* p, uint64_t size, uint32_t values, vector[uint32_t]& ends,
-                   const uint8_t** texts) except -1 nogil:
-    """Lengths in the DELTA_BINARY_PACKED encoding, added up; `texts` is set to the bytes that follow them."""
-    cdef Cursor c
-    cdef uint64_t block, minis, per, count, mini, i, last, bit, word, total, width, packed
-    cdef uint32_t length, least, mask
-    c.p, c.end, c.bad = p, p + size, False
-    block, minis, count = read_varint(&c), read_varint(&c), read_varint(&c)
-    length = <uint32_t>read_zigzag(&c)
+cdef int read_deltas(Cursor* c, uint64_t most, vector[uint64_t]& out) except -1 nogil:
+    """The first numbers, `most` or all, in the DELTA_BINARY_PACKED encoding; the cursor is left behind what was read."""
+    cdef uint64_t block, minis, per, count, mini, i = 1, last, bit, word, width, packed, byte, value, least, mask
+    cdef const uint8_t* widths
+    cdef const uint8_t* p
+    cdef uint64_t* values
+    block, minis, count = read_varint(c), read_varint(c), read_varint(c)
+    value = <uint64_t>read_zigzag(c)
     per = block // minis if minis else 0
-    if c.bad or per == 0 or per % 32 or block > 1 << 20 or count > values or (count and length > 0x7FFFFFFF):
+    if c.bad or per == 0 or per % 32 or block > 1 << 20:
         return BAD_VALUES
-    ends.resize(count + 1)
-    ends[0] = 0
-    total = length
+    count = min(count, most)
+    out.resize(count)
+    values = out.data()
     if count:
-        ends[1] = length
-    i = 1
+        values[0] = value
     while i < count:
-        least = <uint32_t>read_zigzag(&c)
-        p = c.p
-        if c.bad or <uint64_t>(c.end - p) < minis:
+        least = <uint64_t>read_zigzag(c)
+        widths = c.p
+        if c.bad or <uint64_t>(c.end - widths) < minis:
             return BAD_VALUES
-        c.p += minis
+        p = widths + minis
         for mini in range(minis):
             if i >= count:
                 break
-            width = p[mini]
+            width = widths[mini]
             packed = width * per // 8
-            if width > 32 or packed > <uint64_t>(c.end - c.p):
+            if width > 64 or packed > <uint64_t>(c.end - p):
                 return BAD_VALUES
-            mask = <uint32_t>((<uint64_t>1 << width) - 1)
+            mask = <uint64_t>-1 if width == 64 else (<uint64_t>1 << width) - 1
             bit = 0
             last = min(i + per, count)
             while i < last:
                 word = 0
-                if width:
-                    memcpy(&word, c.p + (bit >> 3), min(<uint64_t>8, packed - (bit >> 3)))
-                length += least + (<uint32_t>(word >> (bit & 7)) & mask)
-                total += length
-                if length > 0x7FFFFFFF or total > size:
-                    return BAD_VALUES
+                byte = bit >> 3
+                if packed - byte >= 8:
+                    memcpy(&word, p + byte, 8)
+                else:
+                    memcpy(&word, p + byte, packed - byte)
+                word >>= bit & 7
+                if (bit & 7) + width > 64:
+                    word |= <uint64_t>p[byte + 8] << (64 - (bit & 7))
+                value += least + (word & mask)
+                values[i] = value
                 bit += width
                 i += 1
-                ends[i] = <uint32_t>total
-            c.p += packed
+            p += packed
+        c.p = p
+    return OK
+
+
+cdef int find_ends(const uint8_t* p, uint64_t size, uint32_t values, vector[uint32_t]& ends,
+                   const uint8_t** texts) except -1 nogil:
+    """The lengths of a page's texts, added up; `texts` is set to the bytes that follow them."""
+    cdef Cursor c
+    cdef vector[uint64_t] lengths
+    cdef uint64_t total = 0
+    cdef size_t i
+    c.p, c.end, c.bad = p, p + size, False
+    if read_deltas(&c, <uint64_t>values + 1, lengths) != OK or lengths.size() > values:
+        return BAD_VALUES
+    ends.resize(lengths.size() + 1)
+    ends[0] = 0
+    for i in range(lengths.size()):
+        if <uint32_t>lengths[i] > 0x7FFFFFFF or <uint32_t>lengths[i] > size - total:
+            return BAD_VALUES
+        total += <uint32_t>lengths[i]
+        ends[i + 1] = <uint32_t>total
     if total > <uint64_t>(c.end - c.p):
         return BAD_VALUES
     texts[0] = c.p
+    return OK
+
+
+cdef int expand(const uint8_t* p, uint64_t size, int encoding, int stored, uint64_t values, uint8_t* out,
+                uint64_t* written) except -1 nogil:
+    """The first `values` numbers of a delta or byte-stream-split page, or all, as a plain page has them."""
+    cdef Cursor c
+    cdef vector[uint64_t] numbers
+    cdef uint64_t i, count, step
+    cdef int byte
+    if encoding == BYTE_STREAM_SPLIT:
+        step = size // stored
+        if step * stored != size:
+            return BAD_VALUES
+        count = min(step, values)
+        for byte in range(stored):
+            for i in range(count):
+                out[i * stored + byte] = p[byte * step + i]
+    else:
+        c.p, c.end, c.bad = p, p + size, False
+        if read_deltas(&c, values, numbers) != OK:
+            return BAD_VALUES
+        count = numbers.size()
+        for i in range(count):
+            memcpy(out + i * stored, &numbers[i], stored)  # the low bytes: little-endian, as Arrow is here
+    written[0] = count * stored
     return OK
 
 

@@ -1,6 +1,7 @@
 """Types of the Parquet reader."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,9 @@ class FileMap(Buffer):
     def __init__(self, descriptor: int, size: int) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __len__(self) -> int: ...
+    @property
+    def lost(self) -> bool:
+        """Whether a page was read that the file no longer has: it became shorter, and reads as zeros there."""
     def holds(self, address: int) -> bool:
         """Whether an address is in this memory."""
 
@@ -34,6 +38,10 @@ class FileLayout:
 
     trusted: bool
     """Checksums of pages need not be compared: this very process wrote them."""
+    kept: Any
+    """A `BoundedCache` of unpacked pages; None: they are not kept."""
+    name: str
+    """Of the file, in that cache."""
 
     @property
     def packed(self) -> bool:
@@ -57,8 +65,20 @@ class FileLayout:
         They are long texts, neither compressed nor in a dictionary, and need no memory but for their offsets.
         """
 
-def open_file_layout(file: Buffer, schema: pa.Schema) -> FileLayout:
-    """Parse a file's footer (`file` is the whole file as a buffer) for reading columns of the Arrow schema."""
+    def verify(self, file: Buffer, names: Iterable[str], first: int = 0, last: int = ...) -> None:
+        """Compare columns, in the row groups from `first` up to `last`, with their checksums: each chunk once.
+
+        Names that the file does not have are passed over. Raises `Damaged`.
+        """
+    def checksums(self, file: Buffer) -> bytes:
+        """What `open_file_layout` compares a file with: its size, and checksums of its footer and column chunks."""
+
+def open_file_layout(file: Buffer, schema: pa.Schema, checksums: bytes | None = None) -> FileLayout:
+    """Parse a file's footer (`file` is the whole file as a buffer) for reading columns of the Arrow schema.
+
+    With `checksums`, as `FileLayout.checksums` gave them when the file was written, its size and footer are compared
+    with them at once, and each column chunk when it is first read. Another file is then `Damaged`.
+    """
 
 def read_ranges(
     parts: Iterable[
@@ -114,6 +134,9 @@ def read_rows(
     file: Buffer, layout: FileLayout, start: int, stop: int, wanted: pa.Schema, schema: pa.Schema
 ) -> pa.RecordBatch:
     """Read one row range of one file as one batch; arguments and errors as of `read_live`."""
+
+def count_lost_pages() -> int:
+    """How many pages of mapped files were gone when somebody read them."""
 
 def count_idle_bytes() -> int:
     """Bytes that are kept for the next long column of text."""

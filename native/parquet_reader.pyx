@@ -8,7 +8,7 @@ columns, page cache warm, 2 cores): pyarrow with kept footers, memory-mapped, ta
 64-128 KB, one call per file; 20 ms at 512 KB; 16-50 ms with one call per range, or with threads); this takes
 0.5-0.9 ms, and opening 36 footers 1.3-1.9 ms (other work was on the machine). Where Parquet can be written in a way
 that this module does not know, it declines, and pyarrow reads the file: there is no second reader for nested columns,
-the other delta encodings or INT96. Pages with a checksum are compared with it at the first touch.
+texts as differences to the one before, or INT96. Pages with a checksum are compared with it at the first touch.
 
 A `FileLayout` is what is known of one file: row groups and chunks from the footer; pages, dictionary offsets and marks
 inside long pages from the first touch on. All of them are checked against the buffer at hand each time, so damaged or
@@ -21,6 +21,7 @@ from libc.string cimport memmove
 from libcpp.vector cimport vector
 
 import base64
+import struct
 
 import pyarrow as pa
 from pyarrow import lib as arrow
@@ -59,8 +60,9 @@ cdef dict REASONS = {
     ODD_ENCODING: "a page has an encoding that is left to pyarrow",
     ODD_PAGE: "a page has a kind that is left to pyarrow",
 }
+cdef uint32_t MIX = 0x9E3779B1  # odd, so that a change of one page changes the sum of all
 cdef dict CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
-cdef uint64_t KNOWN_ENCODINGS = 1 << PLAIN | 1 << PLAIN_DICTIONARY | 1 << RLE | 1 << 4 | 1 << DELTA_LENGTH | 1 << RLE_DICTIONARY
+cdef uint64_t KNOWN_ENCODINGS = 1 << PLAIN | 1 << PLAIN_DICTIONARY | 1 << RLE | 1 << 4 | 1 << DELTA | 1 << DELTA_LENGTH | 1 << RLE_DICTIONARY | 1 << BYTE_STREAM_SPLIT
 
 
 cdef object make_error(int rc, int part, str what):
@@ -110,6 +112,16 @@ cdef int read_header(Cursor* c, Page* page, int* kind) noexcept nogil:
     return OK if level_encoding == RLE else ODD_ENCODING
 
 
+cdef inline bint is_readable(int encoding, int physical) noexcept nogil:
+    if encoding == PLAIN or physical == BOOLEAN:
+        return encoding == PLAIN or encoding == RLE
+    if encoding == RLE_DICTIONARY or encoding == PLAIN_DICTIONARY:
+        return True
+    if physical == BYTE_ARRAY:
+        return encoding == DELTA_LENGTH
+    return encoding == BYTE_STREAM_SPLIT or (encoding == DELTA and (physical == INT32 or physical == INT64))
+
+
 cdef int find_chunk_pages(const uint8_t* file, int64_t length, const Chunk* chunk, int physical, bint optional,
               vector[Page]& pages, Page* dictionary) except -1 nogil:
     """Find the pages of a column chunk by following their headers."""
@@ -139,10 +151,8 @@ cdef int find_chunk_pages(const uint8_t* file, int64_t length, const Chunk* chun
         elif kind == 0 or kind == 3:
             if page.v2 != (kind == 3):
                 return BAD_HEADER
-            if page.encoding != PLAIN and page.encoding != (RLE if physical == BOOLEAN else RLE_DICTIONARY):
-                if (page.encoding != PLAIN_DICTIONARY or physical == BOOLEAN) and (
-                        page.encoding != DELTA_LENGTH or physical != BYTE_ARRAY):
-                    return ODD_ENCODING
+            if not is_readable(page.encoding, physical):
+                return ODD_ENCODING
             page.first = <uint32_t>rows
             rows += page.values
             if rows > chunk.rows:
@@ -152,6 +162,42 @@ cdef int find_chunk_pages(const uint8_t* file, int64_t length, const Chunk* chun
         elif kind != 1:
             return ODD_PAGE
     return OK
+
+
+cdef int check_pages(const uint8_t* file, const Chunk* chunk, bint deep, uint32_t* check) noexcept nogil:
+    """Fold the checksums of a chunk's page headers into one; with `deep`, compare each page with the one in its header."""
+    cdef Cursor c
+    cdef Page page
+    cdef int kind = 0
+    cdef const uint8_t* header
+    c.p, c.end, c.bad = file + chunk.start, file + chunk.start + chunk.size, False
+    check[0] = 0
+    while c.p < c.end:
+        header = c.p
+        if read_header(&c, &page, &kind) == BAD_HEADER:
+            return BAD_HEADER
+        if page.size > c.end - c.p:
+            return BAD_BOUNDS
+        check[0] = check[0] * MIX ^ crc32_of(header, c.p - header)
+        if not page.has_crc:
+            check[0] = check[0] * MIX ^ crc32_of(c.p, page.size)
+        elif deep and crc32_of(c.p, page.size) != page.crc:
+            return BAD_CHECKSUM
+        c.p += page.size
+    return OK
+
+
+cdef int check_chunk(const uint8_t* file, int64_t length, const Chunk* chunk, bint deep, uint32_t* check) noexcept nogil:
+    """The checksum of a chunk: of its headers, each of which holds that of its page; of all its bytes if it has no pages."""
+    cdef int rc
+    check[0] = 0
+    if chunk.start < 0 or chunk.size < 0 or chunk.start > length or chunk.size > length - chunk.start:
+        return BAD_BOUNDS
+    rc = check_pages(file, chunk, deep, check)
+    if rc == BAD_HEADER or rc == BAD_BOUNDS:
+        check[0] = crc32_of(file + chunk.start, chunk.size)
+        return OK
+    return rc
 
 
 cdef int mark_values(const uint8_t* p, uint64_t size, bint levels_ahead, vector[uint32_t]& marks) except -1 nogil:
@@ -182,6 +228,8 @@ cdef class FileLayout:
     """
 
     cdef public bint trusted         # checksums need not be compared
+    cdef public object kept          # a bounded cache of unpacked pages, by file and place; None: they are not kept
+    cdef public str name             # of the file, in that cache
     cdef readonly bint packed        # whether a column that can be read is compressed
     cdef readonly object schema
     cdef readonly dict declined
@@ -199,6 +247,12 @@ cdef class FileLayout:
     cdef vector[vector[vector[uint32_t]]] ends    # of long texts in pages
     cdef vector[vector[uint64_t]] texts           # the first of them, in the page's values
     cdef vector[uint8_t] walked
+    cdef int leaves                  # columns of the file; their chunk of (group, leaf) is group * leaves + leaf
+    cdef vector[int] leaf_of         # the leaf of each readable column
+    cdef dict spans                  # column name -> its first leaf, and one past its last
+    cdef vector[Chunk] stored        # the chunks of all leaves
+    cdef vector[uint32_t] checks     # their checksums, if they are known
+    cdef vector[uint8_t] sound       # whether their pages were compared
 
     def __init__(self):
         raise TypeError("a FileLayout is made by open_file_layout")
@@ -244,6 +298,9 @@ cdef class FileLayout:
         cdef Page dictionary
         cdef int rc
         memset(&dictionary, 0, sizeof(Page))
+        rc = self.compare(file, length, chunk // self.width * self.leaves + self.leaf_of[chunk % self.width], False)
+        if rc:
+            return rc
         with nogil:
             rc = find_chunk_pages(file, length, &self.chunks[chunk], fit.physical, fit.optional, pages, &dictionary)
         if rc == OK and not self.walked[chunk]:  # another thread may have been first: what it found is in use
@@ -254,6 +311,78 @@ cdef class FileLayout:
             self.dictionaries[chunk] = dictionary
             self.walked[chunk] = True
         return rc
+
+    cdef int compare(self, const uint8_t* file, int64_t length, size_t chunk, bint deep) noexcept:
+        """Compare a chunk of the file with its checksum, and with `deep` its pages with theirs."""
+        cdef uint32_t check = 0
+        cdef int rc
+        if self.checks.empty():
+            return OK
+        with nogil:
+            rc = check_chunk(file, length, &self.stored[chunk], deep, &check)
+        if rc == OK and check != self.checks[chunk]:
+            rc = BAD_CHECKSUM
+        if rc == OK and deep:
+            self.sound[chunk] = True
+        return rc
+
+    def verify(self, file, names, int first=0, int last=0x7FFFFFFF):
+        """Compare columns, in the row groups from `first` up to `last`, with their checksums: each chunk once."""
+        cdef Py_buffer view
+        cdef int group, leaf, rc
+        cdef size_t chunk
+        cdef list wanted = [(name, leaf) for name in names for leaf in range(*self.spans.get(name, (0, 0)))]
+        cdef bint cold = False, advised = False
+        PyObject_GetBuffer(file, &view, PyBUF_SIMPLE)
+        try:
+            for group in range(max(first, 0), min(last, self.num_row_groups)):
+                for name, leaf in wanted:
+                    chunk = <size_t>group * self.leaves + leaf
+                    cold |= self.prefetch_chunk(<const uint8_t*>view.buf, view.len, chunk, cold)
+                    if cold and not advised:  # nothing around it: other columns need not be read
+                        advised = True
+                        advise_all([file], True)
+            for group in range(max(first, 0), min(last, self.num_row_groups)):
+                for name, leaf in wanted:
+                    chunk = <size_t>group * self.leaves + leaf
+                    rc = OK if self.sound[chunk] else self.compare(<const uint8_t*>view.buf, view.len, chunk, True)
+                    if rc:
+                        raise Damaged(f"column {name!r}, row group {group}: {REASONS[rc]}")
+        finally:
+            if cold:
+                advise_all([file], False)
+            PyBuffer_Release(&view)
+        raise_if_lost([file])
+
+    cdef bint prefetch_chunk(self, const uint8_t* file, int64_t length, size_t chunk, bint cold) noexcept:
+        """Begin to read a chunk that is not in memory yet, so that many are on their way at once."""
+        cdef const Chunk* c = &self.stored[chunk]
+        if self.sound[chunk] or self.checks.empty():
+            return False
+        if c.start < 0 or c.size <= 0 or c.start > length or c.size > length - c.start:
+            return False
+        if not cold and is_resident(file + c.start) and is_resident(file + c.start + c.size - 1):
+            return False
+        with nogil:
+            prefetch_range(file + c.start, c.size)
+        return True
+
+    def checksums(self, file):
+        """What `open_file_layout` compares a file with: its size, and checksums of its footer and column chunks."""
+        cdef Py_buffer view
+        cdef uint32_t check = 0
+        cdef list checks = []
+        cdef size_t chunk
+        PyObject_GetBuffer(file, &view, PyBUF_SIMPLE)
+        try:
+            checks.append(crc_of_footer(<const uint8_t*>view.buf, view.len))
+            for chunk in range(self.stored.size()):
+                with nogil:
+                    check_chunk(<const uint8_t*>view.buf, view.len, &self.stored[chunk], False, &check)
+                checks.append(check)
+            return struct.pack(f"<Q{len(checks)}I", view.len, *checks)
+        finally:
+            PyBuffer_Release(&view)
 
     cdef int use_marks(self, size_t chunk, size_t page, Visit* v) except -1:
         """Give a visit deep inside a page of byte arrays the marks that save it from starting at the page's beginning."""
@@ -288,19 +417,45 @@ cdef class FileLayout:
         return True
 
 
-def open_file_layout(file, schema):
+cdef uint32_t crc_of_footer(const uint8_t* file, int64_t length) except? 0:
+    cdef int64_t size = load_u32(file + length - 8) if length >= 12 else length
+    if size > length - 12:
+        raise Damaged("the file does not end with a Parquet footer")
+    return crc32_of(file + length - 8 - size, size + 8)
+
+
+cdef int compare_file(FileLayout layout, const uint8_t* file, int64_t length, bytes checksums) except -1:
+    """Refuse a file whose size or footer is not that of the file that was written; keep the checksums of its chunks."""
+    cdef Py_ssize_t i
+    size, *checks = struct.unpack(f"<Q{(len(checksums) - 8) // 4}I", checksums)
+    if size != length:
+        raise Damaged(f"it has {length} bytes, {size} were written")
+    if crc_of_footer(file, length) != checks[0]:
+        raise Damaged("its footer is not the one that was written")
+    for i in range(1, len(checks)):
+        layout.checks.push_back(checks[i])
+    return 0
+
+
+def open_file_layout(file, schema, checksums=None):
     """Parse a file's footer (`file` is the whole file as a buffer) for reading columns of the Arrow schema."""
     cdef Py_buffer view
+    cdef FileLayout layout = FileLayout.__new__(FileLayout)
     PyObject_GetBuffer(file, &view, PyBUF_SIMPLE)
     try:
-        return read_footer(<const uint8_t*>view.buf, view.len, schema)
+        if checksums is not None:
+            compare_file(layout, <const uint8_t*>view.buf, view.len, checksums)
+        read_footer(layout, <const uint8_t*>view.buf, view.len, schema)
+        raise_if_lost([file])
     finally:
         advise_all([file], False)
         PyBuffer_Release(&view)
+    if not layout.checks.empty() and layout.checks.size() != layout.stored.size():
+        raise Damaged("it has other column chunks than were written")
+    return layout
 
 
-cdef FileLayout read_footer(const uint8_t* file, int64_t length, object schema):
-    cdef FileLayout layout = FileLayout.__new__(FileLayout)
+cdef int read_footer(FileLayout layout, const uint8_t* file, int64_t length, object schema) except -1:
     cdef int64_t size = load_u32(file + length - 8) if length >= 12 else length, rows = 0
     cdef Cursor c
     cdef int ident = 0, kind = 0, leaves = 0
@@ -334,7 +489,7 @@ cdef FileLayout read_footer(const uint8_t* file, int64_t length, object schema):
         raise Damaged("the footer is damaged")
     layout.schema, layout.num_rows, layout.num_row_groups = schema, layout.first.back(), groups
     keep_readable(layout, elements, chunks, leaves, stored)
-    return layout
+    return 0
 
 
 cdef keep_readable(FileLayout layout, list elements, vector[Chunk]& chunks, int leaves, bytes stored):
@@ -362,6 +517,12 @@ cdef keep_readable(FileLayout layout, list elements, vector[Chunk]& chunks, int 
         layout.slots[name] = len(leaves_kept)
         layout.conversions.push_back(fit)
         leaves_kept.append(e.leaf)
+        layout.leaf_of.push_back(e.leaf)
+    starts = [(<Element>e).leaf for e in elements]
+    layout.spans = {(<Element>e).name: span for e, span in zip(elements, zip(starts, [*starts[1:], leaves]))}
+    layout.leaves = leaves
+    layout.stored = chunks
+    layout.sound.resize(chunks.size())
     layout.width = len(leaves_kept)
     for group in range(layout.num_row_groups):
         for leaf in leaves_kept:
@@ -382,7 +543,7 @@ cdef object find_refusal(vector[Chunk]& chunks, int leaf, int leaves):
     cdef size_t i = leaf
     while i < chunks.size():
         if chunks[i].encodings & ~KNOWN_ENCODINGS:
-            return "it has pages in an encoding other than plain, run-length or dictionary"
+            return "it has pages in an encoding that is left to pyarrow"
         if chunks[i].codec and chunks[i].codec not in CODECS:
             return "it is compressed by a codec that is left to pyarrow, or lies in another file"
         i += leaves
@@ -481,6 +642,7 @@ cdef class Reader:
     cdef int64_t rows                    # that are given: all of those, or the chosen ones
     cdef bint choosing
     cdef vector[uint32_t] chosen
+    cdef vector[int] slots               # of the column that is being read, in each part
     cdef bint is_cold                    # the rows are few among others and not in memory: all are asked for at once
     cdef object schema
     cdef dict codecs
@@ -542,14 +704,17 @@ cdef class Reader:
         cdef Span span
         cdef size_t i, position, chunk = <size_t>-1
         cdef int part = -1, slot = 0, rc
+        cdef bint single
         cdef const Conversion* fit = NULL
         cdef const Page* unpacked = NULL
         memset(&v, 0, sizeof(Visit))
         for i in range(self.spans.size()):
             span = self.spans[i]
+            single = i + 1 == self.spans.size() or self.spans[i + 1].part != span.part or (
+                self.spans[i + 1].group != span.group)
             if span.part != part:
                 part, layout = span.part, <FileLayout>self.layouts[span.part]
-                slot = layout.slots[name]
+                slot = self.slots[part]
                 chunk = <size_t>-1
                 v.part = part
                 if slot != ABSENT:
@@ -574,7 +739,8 @@ cdef class Reader:
                 v.lo = <uint32_t>(span.lo - v.page.first)
                 v.hi = <uint32_t>(min(span.hi, <int64_t>v.page.first + v.page.values) - v.page.first)
                 if v.page != unpacked:
-                    self.locate_page(layout, chunk, &v, held, name)
+                    # Other ranges may follow in the same page.
+                    self.locate_page(layout, chunk, &v, v.hi if single else v.page.values, held, name)
                     unpacked = v.page
                 if v.kind == BYTES and v.page.encoding == PLAIN:
                     layout.use_marks(chunk, position, &v)
@@ -587,8 +753,8 @@ cdef class Reader:
                 position += 1
         return 0
 
-    cdef int locate_page(self, FileLayout layout, size_t chunk, Visit* v, list held, str name) except -1:
-        """Point a visit at its page's levels and values, and at its dictionary."""
+    cdef int locate_page(self, FileLayout layout, size_t chunk, Visit* v, uint32_t stop, list held, str name) except -1:
+        """Point a visit at its page's levels and values (up to row `stop`), and at its dictionary."""
         cdef const Page* page = v.page
         cdef const Chunk* c = &layout.chunks[chunk]
         cdef uint64_t ahead = page.levels + page.repeats
@@ -601,8 +767,10 @@ cdef class Reader:
             v.size -= ahead
         if c.codec and page.packed:
             v.size = page.unpacked - ahead if page.unpacked > ahead else 0
-            v.values = self.unpack(v.values, page.size - ahead, v.size, c.codec, held, v.part, name)
-        if page.encoding == DELTA_LENGTH and c.codec == 0 and page.size >= LONG_TEXT * <uint64_t>page.values:
+            v.values = self.unpack(layout, page, v, v.values, page.size - ahead, v.size, c.codec, held, name)
+        if page.encoding == DELTA or page.encoding == BYTE_STREAM_SPLIT:
+            self.expand_page(v, stop, held, name)
+        elif page.encoding == DELTA_LENGTH and c.codec == 0 and page.size >= LONG_TEXT * <uint64_t>page.values:
             self.find_texts_once(layout, chunk, page - layout.pages[chunk].data(), v, name)
         elif page.encoding == DELTA_LENGTH:
             self.find_texts(v, name)
@@ -613,8 +781,28 @@ cdef class Reader:
             v.dictionary = self.bytes_of(page, v.part, name)
             v.entries = page.values
             if c.codec:
-                v.dictionary = self.unpack(v.dictionary, page.size, page.unpacked, c.codec, held, v.part, name)
+                v.dictionary = self.unpack(layout, page, v, v.dictionary, page.size, page.unpacked, c.codec, held, name)
             self.check_dictionary(layout, chunk, v, page.unpacked if c.codec else page.size, name)
+        return 0
+
+    cdef int expand_page(self, Visit* v, uint32_t stop, list held, str name) except -1:
+        """Point a visit at a plain copy of its page up to row `stop`, levels and all."""
+        cdef uint64_t levels = 0, written = 0
+        cdef uint8_t* copy
+        cdef int rc
+        if v.optional and v.levels == NULL:
+            levels = 4 + <uint64_t>load_u32(v.values) if v.size >= 4 else v.size + 1
+            if levels > v.size:
+                raise make_error(BAD_LEVELS, v.part, f"part {v.part}, column {name!r}")
+        buffer = pa.allocate_buffer(levels + <uint64_t>stop * v.stored)
+        copy = <uint8_t*><uintptr_t>buffer.address
+        memcpy(copy, v.values, levels)
+        with nogil:
+            rc = expand(v.values + levels, v.size - levels, v.page.encoding, v.stored, stop, copy + levels, &written)
+        if rc:
+            raise make_error(rc, v.part, f"part {v.part}, column {name!r}")
+        held.append(buffer)
+        v.values, v.size = copy, levels + written
         return 0
 
     cdef int find_texts_once(self, FileLayout layout, size_t chunk, size_t page, Visit* v, str name) except -1:
@@ -670,18 +858,26 @@ cdef class Reader:
             (<Page*>page).sound = True
         return <const uint8_t*>view.buf + page.start
 
-    cdef const uint8_t* unpack(self, const uint8_t* p, uint64_t size, uint64_t unpacked, int codec, list held,
-                               int part, str name) except NULL:
+    cdef const uint8_t* unpack(self, FileLayout layout, const Page* page, const Visit* v, const uint8_t* p, uint64_t size,
+                               uint64_t unpacked, int codec, list held, str name) except NULL:
+        """The bytes of a compressed page; they are kept for others if these are few of its rows: others may follow."""
+        cdef object buffer = None, key = None
         if unpacked == 0:
             return p
-        if codec not in self.codecs:  # not shared between calls: some keep state while they work
-            self.codecs[codec] = pa.Codec(CODECS[codec])
-        try:
-            buffer = self.codecs[codec].decompress(pa.foreign_buffer(<uintptr_t>p, size), unpacked)
-        except (OSError, ValueError):
-            raise make_error(BAD_PACKING, part, f"part {part}, column {name!r}") from None
+        if layout.kept is not None:
+            key = (layout.name, page.start)
+            buffer = layout.kept.get(key)
+        if buffer is None:
+            if codec not in self.codecs:  # not shared between calls: some keep state while they work
+                self.codecs[codec] = pa.Codec(CODECS[codec])
+            try:
+                buffer = self.codecs[codec].decompress(pa.foreign_buffer(<uintptr_t>p, size), unpacked)
+            except (OSError, ValueError):
+                raise make_error(BAD_PACKING, v.part, f"part {v.part}, column {name!r}") from None
+            if key is not None and 2 * <uint64_t>(v.hi - v.lo) < v.page.values:
+                layout.kept.put(key, buffer)
         if <uint64_t>buffer.size < unpacked:
-            raise make_error(BAD_PACKING, part, f"part {part}, column {name!r}")
+            raise make_error(BAD_PACKING, v.part, f"part {v.part}, column {name!r}")
         held.append(buffer)
         return <const uint8_t*><uintptr_t>buffer.address
 
@@ -689,13 +885,16 @@ cdef class Reader:
         wanted = pa.schema([self.schema.field(name) for name in columns], metadata=self.schema.metadata)
         if not self.rows:
             return wanted.empty_table()
-        return pa.Table.from_arrays([self.read_column(name) for name in columns], schema=wanted)
+        table = pa.Table.from_arrays([self.read_column(name) for name in columns], schema=wanted)
+        raise_if_lost(self.files)
+        return table
 
     cdef object read_batch(self, object wanted):
         """The rows with the columns of a schema, as one batch."""
         if not self.rows:
             return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in wanted.types], schema=wanted)
         arrays = [self.read_column(name, kind) for name, kind in zip(wanted.names, wanted.types)]
+        raise_if_lost(self.files)
         return pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
     cdef int filter_rows(self, str name, int64_t after, int64_t upto) except -1:
@@ -846,10 +1045,13 @@ cdef class Reader:
         cdef const Conversion* fit
         cdef int part = 0, kind = UNKNOWN
         cdef bint optional = False
+        self.slots.resize(len(self.layouts))
         for part in range(len(self.layouts)):
             layout = <FileLayout>self.layouts[part]
             slot = layout.slots.get(name)
-            if slot is None:
+            if slot is not None:
+                self.slots[part] = slot
+            else:
                 reason = layout.declined.get(name, "it is not in the layout")
                 error = Declined(f"part {part}, column {name!r}: {reason}")
                 error.part = part

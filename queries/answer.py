@@ -6,46 +6,35 @@ An answer is read once, batch by batch; the pin goes when the last row is read, 
 import atexit
 import contextlib
 import datetime as dt
+import html
+import sys
+import traceback
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import pyarrow as pa
 
 from windrow import times
-from windrow.errors import ClosedError, QueryError
-from windrow.formats.text import HUGE, contains_type
+from windrow.errors import ClosedError, GapError, QueryError
+from windrow.formats.html import render_table
+from windrow.formats.text import HUGE, contains_type, type_name
+from windrow.gaps import BEFORE_FIRST
 from windrow.queries.engine import python_values
 from windrow.queries.planner.planner import RelationPlan
+from windrow.windows import Window, attach, make_about
 
+if TYPE_CHECKING:
+    from windrow.queries.charts import Chart
+
+SHOWN_ROWS = 20
+"""Rows of an answer that a notebook shows."""
 RowsType = TypeVar("RowsType", pa.Table, pa.RecordBatch)
+GAP_POLICIES = ("tell", "error")
 _CLOSED = "this answer was read or closed already; ask again"
-
-
-@dataclass(frozen=True)
-class Window:
-    """Which window of a stream an answer is of."""
-
-    stream: str
-    clause: str
-    slide: int | None
-    """The stream's slide number; None before its first slide."""
-    start: dt.datetime | None
-    """Rows after this time are in the window; None: no lower bound."""
-    end: dt.datetime | None
-    """Rows up to this time are in it; the stream's clock, or earlier if the window says so."""
-    complete: bool
-    """Whether every source had reached the window's end."""
-    sources: tuple[str, ...]
-    missing: tuple[str, ...]
-    """Sources that the slide went on without."""
-    spoken_for: tuple[str, ...]
-    rejected: int
-    """Rows that the stream has rejected so far."""
-    sampling: float = 1.0
-    """The share of rows that the answer is computed from."""
 
 
 _open: "weakref.WeakSet[Answer]" = weakref.WeakSet()
@@ -53,9 +42,11 @@ _open: "weakref.WeakSet[Answer]" = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """Close unread answers when the program ends, or DuckDB reports their cursors as leaked."""
+    """Close unread answers when the program ends, and drop an error: DuckDB reports cursors that are held as leaked."""
     for answer in list(_open):
         answer.close()
+    if (trace := getattr(sys, "last_traceback", None)) is not None:
+        traceback.clear_frames(trace)
 
 
 class Answer:
@@ -69,7 +60,7 @@ class Answer:
         staleness: How far the streams' clocks have moved on since; asked when the answer is finished.
         text: The statement.
         checked_at: When a query at ``latest`` made its final check; its staleness is the one at that instant.
-        version: The number of the last commit at that instant.
+        version: The commit that it saw; at ``latest``, the last one at that instant.
     """
 
     def __init__(
@@ -116,6 +107,19 @@ class Answer:
         """How far the streams' clocks had moved past the windows when the answer was finished (or have, until then)."""
         return self._measure() if self._staleness is None else self._staleness
 
+    def about(self) -> dict[str, Any]:
+        """What is known of the answer, as JSON has it: its windows, whether they are complete, how stale they are."""
+        return make_about(self.windows, self.isolation, self.staleness.total_seconds(), self.version)
+
+    def without_gaps(self) -> Self:
+        """The answer, if its windows are complete; otherwise it is closed and refused."""
+        try:
+            refuse_gaps(self.windows)
+        except GapError:
+            self.close()
+            raise
+        return self
+
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, batch by batch."""
         self._take()
@@ -150,8 +154,9 @@ class Answer:
             self._release()
 
     def arrow(self) -> pa.Table:
-        """All rows as an Arrow table."""
-        return pa.Table.from_batches(list(self.batches()), self.schema)
+        """All rows as an Arrow table; its schema's metadata says, under ``windrow``, which windows they are of."""
+        rows = pa.Table.from_batches(list(self.batches()), self.schema)
+        return rows.replace_schema_metadata(attach(rows.schema, self.about()).metadata)
 
     def df(self) -> Any:
         """All rows as a pandas frame."""
@@ -172,6 +177,15 @@ class Answer:
                     f"polars cannot hold column {field.name!r} (of type {field.type}); cast it, or read it with arrow()"
                 )
         return polars.from_arrow(rows)
+
+    def plot(self, measures: Sequence[str] | None = None) -> "Chart":
+        """Read all rows and chart them: their numbers (or `measures`) over their first time, or as bars.
+
+        Notebooks show the chart; `Chart.specification` is Vega-Lite, `Chart.save` writes a file.
+        """
+        from windrow.queries.charts import plot
+
+        return plot(narrow_integers(self.arrow()), measures)
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """All rows that are left, as tuples."""
@@ -196,8 +210,35 @@ class Answer:
             yield from zip(*columns, strict=True)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        reader = pa.RecordBatchReader.from_batches(self.schema, self.batches())
+        reader = pa.RecordBatchReader.from_batches(attach(self.schema, self.about()), self.batches())
         return reader.__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{field.name} {type_name(field)}" for field in self.schema)
+        state = "read" if self._used else "not read yet"
+        of = f" of {describe_windows(self.windows)}" if self.windows else ""
+        return f"<Answer ({columns}){of}; {state}>"
+
+    def peek(self, count: int = SHOWN_ROWS) -> pa.Table:
+        """The first rows; they stay to be read. None of an answer that was read."""
+        if self._used or self._reader is None:
+            return self.schema.empty_table()
+        reader = self._reader
+        taken: list[pa.RecordBatch] = []
+        while sum(batch.num_rows for batch in taken) < count and (batch := next(reader, None)) is not None:
+            taken.append(batch)
+        self._reader = pa.RecordBatchReader.from_batches(self.schema, chain(taken, reader))
+        return pa.Table.from_batches(taken, self.schema).slice(0, count)
+
+    def _repr_html_(self) -> str:
+        first = narrow_integers(self.peek(SHOWN_ROWS + 1))
+        columns = zip(first.columns, first.schema, strict=True)
+        shown = [python_values.to_python_values(column.combine_chunks(), field) for column, field in columns]
+        complete = "" if all(window.complete for window in self.windows) else "; not complete"
+        more = "; read already" if self._used else ""
+        more = f"; the first {SHOWN_ROWS} rows" if first.num_rows > SHOWN_ROWS else more
+        caption = f"{describe_windows(self.windows)}{complete}{more}".removeprefix("; ")
+        return render_table(self.columns, islice(zip(*shown, strict=True), SHOWN_ROWS), caption)
 
     def close(self) -> None:
         """Let go of the snapshot without reading on."""
@@ -228,7 +269,24 @@ def narrow_integers(rows: RowsType) -> RowsType:
 
 def describe_windows(windows: tuple[Window, ...]) -> str:
     """The windows of an answer in words, for terminals and logs."""
-    return "; ".join(_describe_window(window) for window in windows)
+    return "; ".join(_describe_window(window) for window in windows if window.kind == "stream")
+
+
+def check_gap_policy(on_gap: str, policies: tuple[str, ...] = GAP_POLICIES) -> None:
+    """Refuse a word that does not say what is to happen with an answer that is not complete."""
+    if on_gap not in policies:
+        raise GapError(f"on_gap={on_gap!r} is unknown; choose one of {', '.join(policies)}")
+
+
+def refuse_gaps(windows: Iterable[Window]) -> None:
+    """Refuse windows that are not complete, and say what is missing."""
+    for window in windows:
+        if not window.complete:
+            missing = "; ".join(map(str, window.gaps)) or "it has not slid yet"
+            raise GapError(
+                f"the window of stream {window.stream!r} is not complete ({missing}); "
+                "wait until that has come, close the gap, or ask with on_gap='tell'"
+            )
 
 
 def _describe_window(window: Window) -> str:
@@ -236,6 +294,8 @@ def _describe_window(window: Window) -> str:
         return f"{window.stream}, which has not slid yet"
     start = "" if window.start is None else f"after {times.format_time(times.parse_instant(window.start))} "
     missing = f", without {', '.join(window.missing)}" if window.missing else ""
+    if any(gap.kind != BEFORE_FIRST for gap in window.gaps):
+        missing += f", {window.coverage:.1%} covered"
     end = times.format_time(times.parse_instant(window.end))
     window_name = f"{window.stream}, {window.clause}" if window.clause[0] != "[" else f"{window.stream} {window.clause}"
     return f"{window_name} {start}up to {end} (slide {window.slide}){missing}"
@@ -251,15 +311,24 @@ class Explanation:
     """DuckDB's own plan; with the times of a run for EXPLAIN ANALYZE."""
     pattern: str = ""
     """How its rows leave, and how a view of it would be maintained; empty if it reads no stream."""
+    counts: bool = True
+    """Whether it may be shown how many rows are stored."""
 
     def __str__(self) -> str:
-        lines = [_describe_relation(plan, window) for plan, window in zip(self.relations, self.windows, strict=True)]
+        pairs = zip(self.relations, self.windows, strict=True)
+        lines = [_describe_relation(plan, window, self.counts) for plan, window in pairs]
         pattern = [f"update pattern: {self.pattern}"] if self.pattern else []
         return "\n".join([*lines, *pattern, self.plan.rstrip()])
 
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
 
-def _describe_relation(plan: RelationPlan, window: Window) -> str:
+
+def _describe_relation(plan: RelationPlan, window: Window, counts: bool) -> str:
+    slide = "before its first slide" if window.slide is None else f"at slide {window.slide}"
+    opening = f"{window.stream} {window.clause} {slide}"
+    if not counts:
+        return f"{opening}; key: {plan.keys}"
     figures = {"cells": plan.cells, "segments": plan.segments, "rows": plan.rows, "bytes": plan.bytes}
     read = ", ".join(f"{name} {part:,} of {whole:,}" for name, (part, whole) in figures.items())
-    slide = "before its first slide" if window.slide is None else f"at slide {window.slide}"
-    return f"{window.stream} {window.clause} {slide}: {plan.path}; {read}; key: {plan.keys}"
+    return f"{opening}: {plan.path}; {read}; key: {plan.keys}"

@@ -5,6 +5,7 @@ Whatever a statement needs (cursor, snapshot, timer) is held by its `PreparedSta
 
 import contextlib
 import datetime as dt
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,26 +14,30 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from windrow import times
 from windrow.catalog.environment import Tables
 from windrow.catalog.lookups import find_stream
-from windrow.errors import QueryError, UnknownStreamError
+from windrow.catalog.records import Role
+from windrow.errors import DamageError, QueryError, QueryTimeoutError, UnknownStreamError, WindrowError
 from windrow.formats.text import HUGE
+from windrow.native.parquet_reader import count_lost_pages
 from windrow.queries import system_tables
-from windrow.queries.answer import Answer, Explanation, Window
+from windrow.queries.answer import Answer, Explanation
 from windrow.queries.engine import arrow_source, cursor_pool, instance, interrupt
 from windrow.queries.engine.cursor_pool import PooledCursor
 from windrow.queries.engine.interrupt import run_interruptibly
 from windrow.queries.engine.types import cast_to_marked, check_arrow_type, mark_schema, quote_name
-from windrow.queries.planner.planner import Planner, RelationPlan, find_bounds
-from windrow.queries.planner.scan_sql import table_sql
-from windrow.queries.sql import sequence_column, volatility
+from windrow.queries.planner.planner import RelationPlan, find_bounds, plan_relations
+from windrow.queries.planner.reads import offer_relation
+from windrow.queries.planner.scan_sql import table_sql, timestamp_literal
+from windrow.queries.sql import calendar_units, parse_tree
+from windrow.queries.sql.analysis import analyse
 from windrow.queries.sql.confinement import confine
 from windrow.queries.sql.statement import Reference, Statement, cached_per_template, parse
-from windrow.queries.sql.window_spec import AllRows
+from windrow.queries.sql.window_spec import AllRows, CalendarWindow, FixedWindow, LandmarkWindow, RangeWindow
 from windrow.queries.statement_context import NO_CONTEXT, ResultTable, StatementContext
-from windrow.snapshot import Snapshot, StreamSnapshot
+from windrow.snapshot import Snapshot, StreamSnapshot, restrict_schema
 from windrow.store import Store
+from windrow.windows import Window, make_window
 
 BATCH_ROWS = 100_000
 """Rows that DuckDB gives at once."""
@@ -41,10 +46,12 @@ _SNAPSHOT_ATTEMPTS = 5
 _READ_ERRORS = (duckdb.Error, OSError, pa.ArrowException, RuntimeError)
 """What a failing query raises while its rows are read, depending on which library notices first."""
 
+_NO_FILE = re.compile(r'No files found that match the pattern \\?"([^"\\]+)')
+
 Params = Sequence[Any] | dict[str, Any] | None
 
 
-@dataclass
+@dataclass(eq=False)
 class PreparedStatement:
     """A statement ready to run on a cursor of its own."""
 
@@ -54,17 +61,28 @@ class PreparedStatement:
     relations: tuple[RelationPlan, ...]
     windows: tuple[Window, ...]
     context: StatementContext = NO_CONTEXT
+    results: tuple[Window, ...] = ()
+    """Of result tables that it reads."""
     borrowed: bool = False
     """Whether the snapshot is somebody else's to close."""
+    finished: bool = False
+    """Whether all rows were read."""
     reusable: bool = False
     """Whether another statement can use the cursor: all rows were read, and no transaction is open."""
     timers: list[threading.Timer] = field(default_factory=list)
+    interrupted: bool = False
+    """Whether somebody has cancelled it, other than its own time."""
     _closed: bool = False
 
     @property
     def cursor(self) -> Any:
         """DuckDB's own cursor."""
         return self.pooled.cursor
+
+    def interrupt(self) -> None:
+        """End what DuckDB is doing for it."""
+        self.interrupted = True
+        interrupt.interrupt_cursor(self.cursor)
 
     def close(self) -> None:
         """Release the cursor and the snapshot."""
@@ -74,6 +92,9 @@ class PreparedStatement:
         for timer in self.timers:
             timer.cancel()
         self.pooled.release(reusable=self.reusable)
+        for relation in self.relations if self.finished else ():
+            if relation.read is not None:
+                relation.read.keep()
         if not self.borrowed:
             self.snapshot.close()
 
@@ -107,12 +128,13 @@ def answer_from_snapshot(
         raise
     return Answer(
         reader,
-        prepared.windows,
+        prepared.windows + prepared.results,
         "snapshot",
         prepared.close,
         lambda: measure_staleness(store, prepared.windows, prepared.snapshot.version),
         statement,
         params=params,
+        version=prepared.snapshot.version,
     )
 
 
@@ -137,37 +159,48 @@ def prepare(
 ) -> PreparedStatement:
     """Parse and confine a statement, pin what it reads and make that readable on a new cursor."""
     statement = parse(text_)
-    pinned, records = (snapshot, None) if snapshot is not None else _pin(store, statement)
+    pinned, records = (snapshot, None) if snapshot is not None else _pin(store, statement, context.role)
     pooled: PooledCursor | None = None
     try:
         pooled = cursor_pool.take_cursor(store, memory_limit)
-        streams = _offer_tables(statement, pinned, records, pooled, context)
-        relations = Planner(pinned, statement, params, pooled).prepare(streams)
+        streams, results = _offer_tables(statement, pinned, records, pooled, context)
+        relations = plan_relations(pinned, statement, params, pooled, streams)
+        for relation in relations:
+            offer_relation(relation, pinned, pooled)
         windows = tuple([describe_window(pinned.view(reference.name), reference) for reference in streams])
-    except BaseException:
+        if "sample" in text_.lower() and (sampling := parse_tree.find_sampling(statement.tree)):
+            relations_ = [reference.relation.lower() for reference in streams]
+            windows = tuple(
+                replace(w, sampling=sampling.get(name, 1.0)) for w, name in zip(windows, relations_, strict=True)
+            )
+    except BaseException as error:
         if pooled is not None:
             pooled.release(reusable=False)
         if snapshot is None:
             pinned.close()
+        if isinstance(error, duckdb.Error):
+            raise translate_error(statement, error) from None
         raise
     return PreparedStatement(
-        statement, pinned, pooled, tuple(relations), windows, context, borrowed=snapshot is not None
+        statement, pinned, pooled, tuple(relations), windows, context, tuple(results), borrowed=snapshot is not None
     )
 
 
-def _pin(store: Store, statement: Statement) -> tuple[Snapshot, system_tables.CatalogRecords | None]:
+def _pin(store: Store, statement: Statement, role: Role) -> tuple[Snapshot, system_tables.CatalogRecords | None]:
     """A new snapshot of what the statement names, and what system tables show beside it, of the same commit."""
     references = statement.references
     if not any(reference.schema for reference in references):
-        return Snapshot(store, alike=frozenset([reference.name.lower() for reference in references])), None
+        return Snapshot(store, alike=frozenset([reference.name.lower() for reference in references]), role=role), None
+    shown = {reference.name.lower() for reference in references if reference.schema}
+    alike = None if shown & system_tables.STREAM_TABLES.keys() else frozenset([r.name.lower() for r in references])
     for _ in range(_SNAPSHOT_ATTEMPTS):
-        pinned = Snapshot(store)
-        records = system_tables.read_records(pinned)
+        pinned = Snapshot(store, alike=alike, role=role)
+        records = system_tables.read_records(pinned, shown)
         if records.version == pinned.version:
             break
         pinned.close()
     else:
-        pinned = Snapshot(store)  # commits come too fast: the tables may be a commit apart
+        pinned = Snapshot(store, alike=alike, role=role)  # commits come too fast: the tables may be a commit apart
     return pinned, records
 
 
@@ -177,72 +210,127 @@ def _offer_tables(
     records: system_tables.CatalogRecords | None,
     pooled: PooledCursor,
     context: StatementContext,
-) -> list[Reference]:
+) -> tuple[list[Reference], list[Window]]:
     """Confine the statement, make its tables readable, and give its references to streams, each relation once."""
     streams = {name.lower(): name for name in snapshot.streams()}
     tables = {name.lower(): name for name in snapshot.tables}
     others = {r.name.lower() for r in statement.references if not r.schema} - {*streams, *tables}
-    results = {name.lower(): table for name, table in context.find_results(snapshot, others).items()} if others else {}
+    stored_results = context.find_results(snapshot, others) if others else {}
+    results = {name.lower(): table for name, table in stored_results.items() if snapshot.role.sees(name)}
 
     def exists(reference: Reference) -> bool:
         if reference.schema:
-            return reference.schema.lower() == "windrow" and reference.name.lower() in system_tables.TABLE_NAMES
+            return reference.schema.lower() == "windrow" and system_tables.shows(snapshot.role, reference.name.lower())
         return any(reference.name.lower() in names for names in (streams, tables, results))
 
     existing = tuple(map(exists, statement.references))
     if not _is_confined(statement, existing):
         _confine(statement, existing)  # raises
-    stream_references = []
+    stream_references: list[Reference] = []
+    described: list[Window] = []
     for reference in {r.relation.lower(): r for r in statement.references}.values():
         folded = reference.name.lower()
-        if folded not in streams or reference.schema:
+        if reference.schema or folded in tables:
             _refuse_window(statement, reference)
         if reference.schema:
-            records = records or system_tables.read_records(snapshot)
+            records = records or system_tables.read_records(snapshot, system_tables.TABLE_NAMES)
             pooled.offer_table(reference.relation, system_tables.build_table(snapshot, records, folded))
         elif folded in streams:
             stream_references.append(replace(reference, name=streams[folded]))
         elif folded in tables:
-            pooled.create_view(reference.relation, table_sql(snapshot.store.root, snapshot.tables[tables[folded]]))
+            _offer_table(pooled, reference.relation, tables[folded], snapshot)
         else:
-            _offer_results(pooled, reference.relation, results[folded], snapshot.store)
-    return stream_references
+            _offer_results(pooled, statement, reference, results[folded], snapshot)
+            described.append(_describe_results(statement, reference, results[folded], snapshot))
+    return stream_references, described
 
 
-def _offer_results(pooled: PooledCursor, relation: str, results: ResultTable, store: Store) -> None:
-    """Make a result table readable; wide integers, which Arrow has as decimals, are integers again."""
-    hidden = f"_results_of_{relation}"
-    schema = results.schema
-    pooled.offer_source(hidden, schema, lambda columns: results.batches(store, columns.names))
+def _offer_table(pooled: PooledCursor, relation: str, name: str, snapshot: Snapshot) -> None:
+    """Make a table readable, with the columns that the role may use."""
+    sql, granted = (
+        table_sql(snapshot.store.root, snapshot.tables[name], snapshot.store.reader),
+        snapshot.role.columns(name),
+    )
+    if granted is not None:
+        sql = f"SELECT {', '.join(map(quote_name, granted))} FROM ({sql})"
+    pooled.create_view(relation, sql)
+
+
+def _offer_results(
+    pooled: PooledCursor, statement: Statement, reference: Reference, results: ResultTable, snapshot: Snapshot
+) -> None:
+    """Make a window of a result table readable; wide integers, which Arrow has as decimals, are integers again."""
+    store, relation, hidden = snapshot.store, reference.relation, f"_results_of_{reference.relation}"
+    schema = restrict_schema(snapshot.role, reference.name, results.schema)
+    read = restrict_schema(snapshot.role, reference.name, results.schema, ("_window_end",))  # a window needs it
+    pooled.offer_source(hidden, read, lambda columns: results.batches(store, columns.names))
     columns = [
         f"CAST({quote_name(f.name)} AS HUGEINT) AS {quote_name(f.name)}" if f.metadata == HUGE else quote_name(f.name)
         for f in schema
     ]
-    pooled.create_view(relation, f"SELECT {', '.join(columns)} FROM {quote_name(hidden)}")
+    where = _window_of_results(statement, reference, results.clock)
+    pooled.create_view(relation, f"SELECT {', '.join(columns)} FROM {quote_name(hidden)}{where}")
+
+
+def _window_of_results(statement: Statement, reference: Reference, clock: int | None) -> str:
+    """A window of results is one on the ends of their windows; their clock is the newest of these."""
+    bounds = _find_result_bounds(statement, reference, clock)
+    if bounds is None:
+        return ""
+    lower, upper = (timestamp_literal(time, pa.timestamp("us", "UTC")) for time in bounds)
+    return f" WHERE _window_end > {lower} AND _window_end <= {upper}"
+
+
+def _find_result_bounds(statement: Statement, reference: Reference, clock: int | None) -> tuple[int, int] | None:
+    """Between which ends of windows results are read; None: all of them."""
+    window = reference.window
+    if isinstance(window, AllRows) or clock is None:
+        return None
+    if isinstance(window, RangeWindow):
+        return clock - window.length, clock
+    if isinstance(window, CalendarWindow):
+        return window.find(clock)
+    if isinstance(window, LandmarkWindow):
+        return window.start, clock
+    if isinstance(window, FixedWindow):
+        return window.start, window.stop
+    raise _locate(statement, reference, f"{reference.name} is a table of results, whose windows go by _window_end")
 
 
 def _refuse_window(statement: Statement, reference: Reference) -> None:
     if not isinstance(reference.window, AllRows):
-        offset = None if reference.span is None else len(statement.text[: reference.span[0]].encode())
-        raise statement.error(offset, f"{reference.name} is a table, which has no windows; leave the clause out")
+        raise _locate(statement, reference, f"{reference.name} is a table, which has no windows; leave the clause out")
+
+
+def _locate(statement: Statement, reference: Reference, message: str) -> QueryError:
+    offset = None if reference.span is None else len(statement.text[: reference.span[0]].encode())
+    return statement.error(offset, message)
 
 
 def describe_window(view: StreamSnapshot, reference: Reference) -> Window:
     """Which window of a stream a reference means."""
     bounds = find_bounds(view, reference.window)
-    state = view.state
-    return Window(
-        stream=reference.name,
-        clause=str(reference.window),
-        slide=state.slide,
-        start=None if bounds is None or bounds.after is None else times.to_datetime(bounds.after),
-        end=None if bounds is None else times.to_datetime(bounds.upto),
-        complete=not state.missing,
-        sources=tuple(view.sources),
-        missing=state.missing,
-        spoken_for=state.spoken_for,
-        rejected=state.rejected,
-    )
+    window = reference.window
+    zone = calendar_units.find_zone(window.zone) if isinstance(window, CalendarWindow) else dt.UTC
+    return make_window(view, bounds, str(window), zone)
+
+
+def _describe_results(statement: Statement, reference: Reference, results: ResultTable, snapshot: Snapshot) -> Window:
+    bounds = _find_result_bounds(statement, reference, results.clock)
+    return results.describe(snapshot.store, bounds, str(reference.window))
+
+
+def describe_windows(snapshot: Snapshot, statement: Statement, context: StatementContext) -> list[Window]:
+    """The windows of what a statement reads: streams, and results of periodic queries."""
+    streams = {name.lower(): name for name in snapshot.streams()}
+    references = [reference for reference in statement.references if not reference.schema]
+    found = [reference for reference in references if reference.name.lower() in streams]
+    windows = [describe_window(snapshot.view(streams[reference.name.lower()]), reference) for reference in found]
+    others = {reference.name.lower() for reference in references} - streams.keys()
+    results = context.find_results(snapshot, others) if others else {}
+    named = {name.lower(): table for name, table in results.items()}
+    read = [reference for reference in references if reference.name.lower() in named]
+    return windows + [_describe_results(statement, r, named[r.name.lower()], snapshot) for r in read]
 
 
 def run(prepared: PreparedStatement, params: Params, timeout: float | None = None) -> pa.RecordBatchReader:
@@ -256,7 +344,7 @@ def run(prepared: PreparedStatement, params: Params, timeout: float | None = Non
             return pa.table({"explain": pa.array(lines, pa.string())}).to_reader()
         reader, types = run_interruptibly(cursor, lambda: _start(cursor, statement, params))
     schema = mark_schema(reader.schema, types)
-    hidden = sequence_column.find_hidden_columns(statement, schema.names)
+    hidden = analyse(statement).hidden_columns(schema.names)
     shown = [index for index in range(len(schema)) if index not in hidden]
     rows = _batches(reader, schema, prepared, timeout)
     if hidden:
@@ -266,16 +354,11 @@ def run(prepared: PreparedStatement, params: Params, timeout: float | None = Non
 
 
 def _start(cursor: Any, statement: Statement, params: Params) -> tuple[pa.RecordBatchReader, list[str]]:
-    if _has_pivot(statement):  # DuckDB runs it as several statements
+    if analyse(statement).has_pivot:  # DuckDB runs it as several statements
         relation = cursor.sql(statement.sql, params=params)
         types = [check_arrow_type(name, kind) for name, kind in zip(relation.columns, relation.types, strict=True)]
         return relation.to_arrow_reader(BATCH_ROWS), types
     return arrow_source.run_streaming(cursor, statement.sql, params, BATCH_ROWS)
-
-
-@cached_per_template
-def _has_pivot(statement: Statement) -> bool:
-    return any("pivot" in token.word for token in statement.source.tokens)
 
 
 @cached_per_template
@@ -302,11 +385,15 @@ def _batches(
         except StopIteration:
             return None
 
+    lost = count_lost_pages()
     while True:
         with _translating_errors(prepared, timeout):
             batch = run_interruptibly(prepared.cursor, following)
+        if count_lost_pages() != lost:  # DuckDB may have read zeros in the place of texts
+            raise DamageError("a file of the warehouse became shorter while it was read; run 'windrow check'")
         if batch is None:
-            prepared.reusable = not volatility.has_volatile_constant(prepared.statement)
+            prepared.finished = True
+            prepared.reusable = not analyse(prepared.statement).is_volatile
             break
         yield pa.RecordBatch.from_arrays(cast_to_marked(batch.columns, schema), schema=schema)
     for timer in prepared.timers:
@@ -315,20 +402,31 @@ def _batches(
 
 @contextlib.contextmanager
 def _translating_errors(prepared: PreparedStatement, timeout: float | None) -> Iterator[None]:
-    """Raise errors of DuckDB and Arrow as our own."""
+    """Raise errors of DuckDB and Arrow as our own; the statement can be interrupted meanwhile."""
+    running = prepared.snapshot.store.statements
+    running.add(prepared)
     try:
         yield
     except _READ_ERRORS as error:
-        raise translate_error(prepared.statement, error, timeout) from None
+        if prepared.interrupted and "INTERRUPT" in str(error).upper():
+            raise QueryError("the query was cancelled by interrupt() or close()") from None
+        translated = translate_error(prepared.statement, error, timeout)
+        if "'windrow check'" in str(error):  # damage that a relation told DuckDB, which tells only its text
+            raise DamageError(str(translated)) from None
+        raise translated from None
+    finally:
+        running.discard(prepared)
 
 
-def translate_error(statement: Statement, error: BaseException, timeout: float | None = None) -> QueryError:
+def translate_error(statement: Statement, error: BaseException, timeout: float | None = None) -> WindrowError:
     """An error of DuckDB or Arrow as our own, at its place in the user's text."""
     if isinstance(error, QueryError):
         return error
     message = str(error)
+    if lost := _NO_FILE.search(message):
+        return DamageError(f"file {lost[1]} is missing; run 'windrow check' to see what is affected")
     if timeout is not None and "INTERRUPT" in message.upper():
-        return QueryError(f"the query was cancelled: it took longer than {timeout:g} s")
+        return QueryTimeoutError(f"the query was cancelled: it took longer than {timeout:g} s")
     return _explain_error(statement, error)
 
 
@@ -347,15 +445,17 @@ def _explain_prepared(prepared: PreparedStatement, params: Params) -> Explanatio
         rows = prepared.cursor.execute(f"{word} {prepared.statement.sql}", params).fetchall()
     except duckdb.Error as error:
         raise _explain_error(prepared.statement, error, before=len(word) + 1) from None
-    plan = "\n".join(str(row[1]) for row in rows)
+    plan, role = "\n".join(str(row[1]) for row in rows), prepared.snapshot.role
+    if not role.sees_counts:
+        plan = f"DuckDB's plan counts rows that role {role.name!r} does not see, and is not shown"
     pattern = prepared.context.describe_pattern(prepared.statement, prepared.snapshot)
-    return Explanation(prepared.relations, prepared.windows, plan, pattern)
+    return Explanation(prepared.relations, prepared.windows, plan, pattern, role.sees_counts)
 
 
 def measure_staleness(store: Store, windows: Sequence[Window], version: int) -> dt.timedelta:
     """How far the streams' clocks are now past the windows' slides, which are those of commit `version`."""
 
-    def look(tables: Tables) -> int:
+    def measure_lag(tables: Tables) -> int:
         if tables.version == version:
             return 0
         worst = 0
@@ -366,4 +466,4 @@ def measure_staleness(store: Store, windows: Sequence[Window], version: int) -> 
                     worst = max(worst, (state.slide - window.slide) * entry.definition.slide)
         return worst
 
-    return dt.timedelta(microseconds=store.catalog.read(look) if windows else 0)
+    return dt.timedelta(microseconds=store.catalog.read(measure_lag) if windows else 0)

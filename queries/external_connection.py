@@ -3,24 +3,30 @@
 Predicates on the search key are looked up in the directories and those on time leave segments out, as in `wh.sql`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial, wraps
 from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from windrow import times
+from windrow.errors import QueryError
 from windrow.indexes.probe import find_row_ranges, read_matching
 from windrow.indexes.scan import scan_segments
 from windrow.queries.engine.arrow_source import FilteringSource, Predicate, register_source
 from windrow.queries.engine.instance import open_connection
-from windrow.queries.engine.types import quote_name, quote_text
+from windrow.queries.engine.types import quote_name
 from windrow.queries.planner.key_ranges import find_key_predicate
 from windrow.queries.planner.planner import PROBE_FEW_ROWS, PROBE_ROWS, PROBE_SHARE
 from windrow.queries.statement_context import NO_CONTEXT, StatementContext
 from windrow.snapshot import Snapshot, StreamSnapshot
+
+Offer = Callable[[Any], None]
+"""Registers one relation on a cursor."""
+Windows = Mapping[str, list[str | None]]
 
 
 def _stream_source(snapshot: Snapshot, view: StreamSnapshot) -> FilteringSource:
@@ -54,24 +60,62 @@ def open_snapshot_connection(
     Temporary views, tables and macros are the user's; there is no file system, so nothing outside can be reached. The
     function form ``"window"('packets', INTERVAL 10 MINUTE)`` gives a window.
     """
-    first = open_connection(memory, threads)
-    tables = {name: pq.ParquetFile(snapshot.store.root / entry.file).read() for name, entry in snapshot.tables.items()}
-    for name, results in context.find_results(snapshot, None).items():
-        tables[name] = pa.Table.from_batches(list(results.batches(snapshot.store)), results.schema)
-    macro = _window_macro(snapshot)
+    loaded: dict[str, pa.Table] = {}
 
-    def offer(cursor: duckdb.DuckDBPyConnection) -> None:
-        for name in snapshot.streams():
-            register_source(cursor, name, _stream_source(snapshot, snapshot.view(name)))
-        for name, table in tables.items():
-            cursor.register(name, table)
-        cursor.execute(macro)
+    def offer_stream(name: str, cursor: Any) -> None:
+        register_source(cursor, name, _stream_source(snapshot, snapshot.view(name)))
 
-    return _with_cursors(first, offer)
+    def offer_table(name: str, cursor: Any) -> None:
+        if name not in loaded:
+            if name in results:
+                batches, schema = results[name].batches(snapshot.store), results[name].schema
+            else:
+                file, reader = snapshot.tables[name].file, snapshot.store.reader
+                batches, schema = reader.read_file(file), reader.open(file)[0].schema_arrow
+            loaded[name] = pa.Table.from_batches(list(batches), schema)
+        cursor.register(name, loaded[name])
+
+    results = context.find_results(snapshot, None)
+    offers: dict[str, Offer] = {name.lower(): partial(offer_stream, name) for name in snapshot.streams()}
+    offers |= {name.lower(): partial(offer_table, name) for name in (*snapshot.tables, *results)}
+    windows = {name.lower(): _window_sql(snapshot.view(name)) for name in snapshot.streams()}
+    connection: duckdb.DuckDBPyConnection = _make_connection(open_connection(memory, threads), offers, windows)
+    return connection
 
 
-def _with_cursors(first: Any, offer: Callable[[Any], None]) -> duckdb.DuckDBPyConnection:
-    """The connection, whose cursors see what it sees: DuckDB registers relations for one connection only."""
+def select_from(name: str, rows: pa.Table, statement: str) -> pa.Table:
+    """What a user's statement makes of rows that it knows as `name`; it reaches nothing else."""
+    connection = open_connection(None, None)
+    try:
+        connection.register(name, rows)
+        return connection.sql(statement).to_arrow_table()
+    except (duckdb.Error, AttributeError) as error:
+        raise QueryError(f"{name} cannot be selected from like that: {str(error).splitlines()[0]}") from None
+    finally:
+        connection.close()
+
+
+def _make_connection(cursor: Any, offers: Mapping[str, Offer], windows: Windows) -> Any:
+    """A connection whose relations are registered when a statement may need them: a thousand take half a second.
+
+    DuckDB registers relations for one connection only, so every cursor begins anew.
+    """
+    waiting = dict(offers)
+
+    def offer(connection: Any, names: Iterable[str]) -> bool:
+        """Register relations that are not there yet; False if all are."""
+        requested = waiting.keys() & names
+        for name in requested:
+            waiting.pop(name)(connection)
+        return bool(requested)
+
+    def offering_all(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def call(connection: Any, *arguments: Any, **options: Any) -> Any:
+            offer(connection, offers)
+            return method(connection, *arguments, **options)
+
+        return call
 
     class Connection(duckdb.DuckDBPyConnection):
         """Tools such as pandas and ibis query through a cursor of the connection that they are given."""
@@ -80,52 +124,75 @@ def _with_cursors(first: Any, offer: Callable[[Any], None]) -> duckdb.DuckDBPyCo
 
         def cursor(self) -> Any:
             """Another connection to the same snapshot."""
-            return _with(super().cursor())
+            return _make_connection(super().cursor(), offers, windows)
 
         duplicate = cursor
 
-    def _with(cursor: Any) -> Any:
-        offer(cursor)
-        cursor.__class__ = Connection
-        return cursor
+        def execute(self, query: Any, parameters: Any = None) -> Any:
+            """Run a statement over the relations that it names."""
+            words = _find_words(query)
+            if isinstance(query, str) and _ROLLBACK.match(query):
+                waiting.update(offers)  # it takes relations away that were registered in its transaction
+                return super().execute(query, parameters)
+            offer(self, offers if words is None else words)
+            try:
+                return super().execute(query, parameters)
+            except duckdb.CatalogException:
+                if not offer(self, offers):
+                    raise
+            return super().execute(query, parameters)  # it was refused before it had done anything
 
-    connection: duckdb.DuckDBPyConnection = _with(first)
-    return connection
+        def rollback(self) -> Any:
+            """End a transaction; relations that were registered in it are registered again when they are named."""
+            waiting.update(offers)
+            return super().rollback()
 
-
-def _window_macro(snapshot: Snapshot) -> str:
-    """``window(stream, length)`` as a table macro; each stream's own time column and clock are written into it."""
-    cases = []
-    for name in snapshot.streams():
-        view = snapshot.view(name)
-        definition = view.entry.definition
-        kind = view.schema.field(definition.time).type
-        clock = f"make_timestamp({view.now or 0})" + (" AT TIME ZONE 'UTC'" if kind.tz is not None else "")
-        # DuckDB compares times with a zone in nanoseconds only with their like.
-        start, end = ("CAST(", "' AS TIMESTAMPTZ_NS)") if kind.tz is not None and kind.unit == "ns" else ("", "'")
-        first = f"SELECT * FROM {quote_name(name)} WHERE {quote_name(definition.time)} > {start}{clock} - INTERVAL '"
-        rest = f"CAST(length AS VARCHAR) || {quote_text(end)}"
-        cases.append(
-            f"WHEN {quote_text(name.lower())} THEN {_NOT_SHORT}{_unless_too_long(view)}{quote_text(first)} || {rest}"
-        )
-    choice = f"CASE lower(stream) {' '.join(cases)} ELSE error('there is no stream ' || stream) END" if cases else "''"
-    return f'CREATE TEMP MACRO "window"(stream, length) AS TABLE FROM query({choice})'
-
-
-_NOT_SHORT = (
-    "CASE WHEN CAST(length AS INTERVAL) <= to_microseconds(0) THEN error('a window must be longer than zero') "
-    "ELSE '' END || "
-)
+    # What these return can read more relations later, which no text tells beforehand.
+    for name in ("sql", "query", "from_query", "table", "view", "executemany", "table_function"):
+        setattr(Connection, name, offering_all(getattr(duckdb.DuckDBPyConnection, name)))
+    cursor.execute(
+        "SET VARIABLE windrow_windows = map(?::VARCHAR[], ?::VARCHAR[][])", [[*windows], [*windows.values()]]
+    )
+    cursor.execute(_WINDOW_MACRO)
+    cursor.__class__ = Connection
+    return cursor
 
 
-def _unless_too_long(view: StreamSnapshot) -> str:
-    """SQL that refuses a window longer than the stream keeps rows, to be put before the window's own SQL."""
+def _find_words(query: Any) -> set[str] | None:
+    """The words of one statement, among them the relations that it names; None if it may need others too."""
+    if not isinstance(query, str) or ";" in query.rstrip().rstrip(";") or _ABOUT_RELATIONS.search(query):
+        return None
+    return {word.lower() for pattern in (r"\w+", r"[\w-]+") for word in re.findall(pattern, query)}
+
+
+_ROLLBACK = re.compile(r"(?i)\s*(rollback|abort)\b")
+_ABOUT_RELATIONS = re.compile(r"(?i)\b(show|describe|desc|summarize|pragma|information_schema|duckdb_|pg_|sqlite_)")
+"""Statements that tell which relations there are."""
+_WINDOW_MACRO = """
+    CREATE TEMP MACRO "window"(stream, length) AS TABLE FROM query(
+        CASE WHEN getvariable('windrow_windows')[lower(stream)] IS NULL THEN error('there is no stream ' || stream)
+        WHEN CAST(length AS INTERVAL) <= to_microseconds(0) THEN error('a window must be longer than zero')
+        WHEN CAST(length AS INTERVAL) > to_microseconds(getvariable('windrow_windows')[lower(stream)][2]::BIGINT)
+        THEN error(getvariable('windrow_windows')[lower(stream)][3])
+        ELSE replace(getvariable('windrow_windows')[lower(stream)][1], '{length}', length::VARCHAR) END)
+"""
+
+
+def _window_sql(view: StreamSnapshot) -> list[str | None]:
+    """For the function ``window``: a stream's SQL, the longest window in microseconds, and what is said beyond that."""
     definition = view.entry.definition
+    kind = view.schema.field(definition.time).type
+    clock = f"make_timestamp({view.now or 0})" + (" AT TIME ZONE 'UTC'" if kind.tz is not None else "")
+    start = f"{clock} - INTERVAL '{{length}}'"
+    if (
+        kind.tz is not None and kind.unit == "ns"
+    ):  # DuckDB compares times with a zone in nanoseconds only with their like
+        start = f"CAST({start} AS TIMESTAMPTZ_NS)"
+    sql = f"SELECT * FROM {quote_name(view.name)} WHERE {quote_name(definition.time)} > {start}"
     lifetime, now, floor = definition.longest_life, view.now, definition.floor
     if now is not None and floor is not None and (lifetime is None or now - floor < lifetime):
         lifetime = now - floor  # its lifetime was lengthened, and older rows are gone
     if lifetime is None:
-        return ""
+        return [sql, None, None]
     shown = times.format_duration(lifetime)
-    message = quote_text(f"stream {definition.name!r} keeps rows for {shown}; a longer window would not be complete")
-    return f"CASE WHEN CAST(length AS INTERVAL) > to_microseconds({lifetime}) THEN error({message}) ELSE '' END || "
+    return [sql, str(lifetime), f"stream {view.name!r} keeps rows for {shown}; a longer window would not be complete"]

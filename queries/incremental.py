@@ -7,8 +7,7 @@ committed slide.
 
 import datetime as dt
 import itertools
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from typing import Any
@@ -23,25 +22,27 @@ from windrow.errors import UnknownStreamError
 from windrow.indexes.row_model import SEQ
 from windrow.indexes.segments import SEQ_BITS, Segment
 from windrow.indexes.selection import Selection, WindowBounds, select_segments
+from windrow.queries.engine.cursor_pool import PooledCursor
 from windrow.queries.engine.types import quote_name
 from windrow.queries.planner.planner import find_bounds
+from windrow.queries.planner.reads import find_partial_files, plan_window
 from windrow.queries.planner.scan_sql import empty_sql, find_missing_columns, timestamp_literal, window_sql
 from windrow.queries.sql import window_spec
+from windrow.queries.sql.analysis import analyse
 from windrow.queries.sql.split_aggregate import SplitStatement
-from windrow.queries.sql.statement import Reference
+from windrow.queries.sql.statement import Reference, Statement
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 
 SEPARATE_SLIDES, MAX_SEPARATE_SLIDES = 4, 64
-"""How many of the next slides have states of their own, at first and at most; rows that leave later share one."""
+"""How many of the next slides have states of their own, at first and at most; rows that leave later share one. Not
+measured: bounds the states in memory."""
 READ_BYTES = 64 << 20
 """Files are read together up to this size; between two reads a query can be suspended and looks at the clock."""
 _NEVER = 1 << 62
 MAX_ABSORPTIONS = 64
 """How often it is looked for slides before the answer is given as it is, with its staleness."""
 
-OfferSelection = Callable[[str, StreamSnapshot, Selection, Collection[str]], Any]
-"""Makes exactly the segments of a selection readable under a name; files of which it has only some are named."""
 StepHook = Callable[[str], None]
 """Called before each step with its name: ``read``, ``absorb``, ``check``."""
 
@@ -84,8 +85,8 @@ class IncrementalAggregation:
     Args:
         store: The warehouse.
         snapshot: Where it begins; it stays open until the end.
-        offer: Makes a window of it readable under a name.
-        cursor: With the statement's tables.
+        pooled: The cursor, with the statement's tables.
+        statement: As a whole.
         stream: The reference to the stream.
         segments: Of the stream, that can matter.
         tables: Names of the tables that the statement reads.
@@ -98,8 +99,8 @@ class IncrementalAggregation:
         self,
         store: Store,
         snapshot: Snapshot,
-        offer: OfferSelection,
-        cursor: Any,
+        pooled: PooledCursor,
+        statement: Statement,
         stream: Reference,
         segments: Iterable[Segment],
         tables: tuple[str, ...],
@@ -107,14 +108,18 @@ class IncrementalAggregation:
         params: dict[str, Any],
         between: StepHook,
     ) -> None:
-        self.store, self.cursor, self.stream, self.tables = store, cursor, stream, tables
-        self.offer = offer
+        self.store, self.snapshot, self.pooled, self.cursor = store, snapshot, pooled, pooled.cursor
+        self.stream, self.tables = stream, tables
         self.split, self.params, self.between = split, params, between
         self._near = select_parameters(params, split.near_parameters)
         self.view = snapshot.view(stream.name)
         self.model = self.view.entry.definition.model
-        self.length = stream.window.length if isinstance(stream.window, window_spec.RangeWindow) else None
-        self.first = self._look(snapshot.tables)
+        read = {*analyse(statement).columns_read(self.view.schema.names), self.model.time, self.model.expires}
+        self._names = [name for name in self.view.schema.names if name in read]
+        lengths = [stream.window.length if isinstance(stream.window, window_spec.RangeWindow) else None]
+        self.length = min([each for each in (*lengths, snapshot.role.oldest) if each is not None], default=None)
+        """Rows that are older have left: the window is no longer than this, or the role sees no older rows."""
+        self.first = self._check_commit(snapshot.tables)
         if len(self.first.dependencies) > len(tables):
             raise OvertakenError
         self.pinned: list[Snapshot] = []
@@ -146,8 +151,8 @@ class IncrementalAggregation:
 
     # -- what is committed -----------------------------------------------------------------------------------------
 
-    def _look(self, tables_of: Any = None) -> CommitCheck:
-        def look(tables: Tables) -> CommitCheck:
+    def _check_commit(self, tables_of: Any = None) -> CommitCheck:
+        def check(tables: Tables) -> CommitCheck:
             time = times.to_datetime(self.store.clock())
             try:
                 entry, state = find_stream(tables, self.stream.name)
@@ -159,11 +164,11 @@ class IncrementalAggregation:
                 dependencies += ("the stream was altered",)  # other columns, another key or lifetime: begin again
             return CommitCheck(time, tables.version, state.slide if same else None, dependencies)
 
-        return self.store.catalog.read(look)
+        return self.store.catalog.read(check)
 
     def _clock(self) -> int:
         """The slide that the stream has reached by now."""
-        begun, slide = _slide_of(self.view), self._look().slide
+        begun, slide = _slide_of(self.view), self._check_commit().slide
         return begun if slide is None else max(begun, slide)
 
     def _settle(self) -> tuple[pa.Table, StreamSnapshot, CommitCheck]:
@@ -171,7 +176,7 @@ class IncrementalAggregation:
         covered = self.view
         while True:
             self.rounds += 1
-            check = self._look()
+            check = self._check_commit()
             if check.dependencies != self.first.dependencies and check.slide is not None:
                 raise OvertakenError
             if check.slide is not None and check.slide > _slide_of(covered) and self.rounds < MAX_ABSORPTIONS:
@@ -180,14 +185,14 @@ class IncrementalAggregation:
                 continue
             rows = self._finish(_slide_of(covered))
             self.between("check")
-            check = self._look()
+            check = self._check_commit()
             current = check.slide in (None, covered.state.slide) and check.dependencies == self.first.dependencies
             if current or check.slide is None or self.rounds >= MAX_ABSORPTIONS:
                 return rows, covered, check
 
     def _absorb(self, covered: StreamSnapshot) -> StreamSnapshot:
         """Add the rows that a later slide added to `covered`, and repeat reads whose states are no longer valid."""
-        snapshot = Snapshot(self.store, [self.stream.name])
+        snapshot = Snapshot(self.store, [self.stream.name], role=self.snapshot.role)
         self.pinned.append(snapshot)
         view = snapshot.view(self.stream.name)
         if view.entry != covered.entry:
@@ -269,9 +274,9 @@ class IncrementalAggregation:
 
     def _rows(self, read: SegmentRead, slide: int, separate: int) -> str:
         """The rows of a read that are in the window at `slide`, with which of the next `apart` slides they leave at."""
-        view, now = read.view, self._bounds(read.view, slide)
+        now = self._bounds(read.view, slide)
         bounds = WindowBounds(now.after, read.upto, now.now)
-        names = ", ".join(quote_name(name) for name in view.schema.names)
+        names = ", ".join(quote_name(name) for name in self._names)
         if separate:
             names += f", {self._leave_case(slide, separate)} AS {self.split.leave}"
         return " UNION ALL ".join(f"SELECT {names} FROM ({part})" for part in self._parts_of(read, bounds))
@@ -296,14 +301,17 @@ class IncrementalAggregation:
         for base in {segment.seq_base for segment in mixed}:
             segments = [s for s in mixed if s.seq_base == base]
             chosen = select_segments(segments, bounds)
-            absent = find_missing_columns(view, chosen, self.store.reader)
-            rows = window_sql(self.store.root, self.model, stored, chosen, _find_partial_files(chosen), absent)
+            self.store.reader.verify_columns({segment.file for segment in segments}, stored.names)
+            absent = find_missing_columns(view, segments, self.store.reader)
+            rows = window_sql(self.store.root, self.model, stored, chosen, find_partial_files(segments), absent)
             yield f"SELECT * FROM ({rows}) WHERE {quote_name(SEQ)} + {base} >= {limit} OR {after}"
 
     def _offered(self, what: str, view: StreamSnapshot, selection: Selection) -> str:
         """A query for the rows of a selection."""
         name = f"{self.split.prefix}{what}"
-        self.offer(name, view, selection, _find_partial_files(selection))
+        torn = find_partial_files(selection.segments)
+        read = plan_window(self.snapshot, self.pooled, view, selection, self._names, torn)
+        self.pooled.create_view(name, read.sql)
         return f"SELECT * FROM {name}"
 
     def _leave_case(self, slide: int, separate: int) -> str:
@@ -347,14 +355,6 @@ class IncrementalAggregation:
 def select_parameters(params: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
     """The parameters that a part of the statement takes; DuckDB refuses others."""
     return {name: value for name, value in params.items() if name in names}
-
-
-def _find_partial_files(selection: Selection) -> set[str]:
-    """Files of which only some rows are selected: the others are read elsewhere, or not at all."""
-    rows = Counter[str]()
-    for segment in selection.segments:
-        rows[segment.file] += segment.rows
-    return {segment.file for segment in selection.segments if rows[segment.file] != segment.file_rows}
 
 
 def _bigint_sql(number: int) -> str:

@@ -22,19 +22,18 @@ from windrow.errors import QueryError, UnknownStreamError
 from windrow.files import disk_errors
 from windrow.locks import locked
 from windrow.queries import execution, incremental
-from windrow.queries.answer import Answer, Window
-from windrow.queries.engine.cursor_pool import PooledCursor
-from windrow.queries.engine.interrupt import interrupt_after
+from windrow.queries.answer import Answer, check_gap_policy
+from windrow.queries.engine.interrupt import Deadline, interrupt_after
 from windrow.queries.engine.types import cast_to_marked, mark_schema, may_lose_values
 from windrow.queries.execution import PreparedStatement
 from windrow.queries.incremental import IncrementalAggregation, OvertakenError, StepHook, select_parameters
-from windrow.queries.planner.planner import Planner
-from windrow.queries.priorities import ONE_TIME, PROCESS_GATE
+from windrow.queries.priorities import MAX_PAUSE, ONE_TIME, PROCESS_GATE
 from windrow.queries.sql import split_aggregate, window_spec
 from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.sql.statement import Reference, parse
 from windrow.queries.statement_context import NO_CONTEXT, StatementContext
 from windrow.store import Store
+from windrow.windows import Window
 
 LEVELS = ("snapshot", "latest", "serial")
 MAX_RERUNS = 3
@@ -60,6 +59,7 @@ class QueryRequest:
     between: StepHook
     memory_limit: str | None = None
     context: StatementContext = NO_CONTEXT
+    limit: Deadline | None = None
 
     def prepare(self) -> PreparedStatement:
         """The statement, ready to run on the streams' last slides."""
@@ -72,8 +72,8 @@ class QueryRequest:
         if self.deadline is None:
             return None
         left = self.deadline - time.monotonic()
-        if left <= 0:
-            raise self._timeout_error()
+        if left <= 0 and self.limit is not None:
+            raise self.limit.error()
         return left
 
     def named(self) -> dict[str, Any]:
@@ -81,9 +81,6 @@ class QueryRequest:
         if isinstance(self.params, dict):
             return dict(self.params)
         return {str(number): value for number, value in enumerate(self.params or (), 1)}
-
-    def _timeout_error(self) -> QueryError:
-        return QueryError(f"the query was cancelled: it took longer than {self.timeout:g} s")
 
 
 def answer_query(
@@ -97,6 +94,7 @@ def answer_query(
     priority: int = ONE_TIME,
     between: StepHook | None = None,
     context: StatementContext = NO_CONTEXT,
+    on_gap: str = "tell",
 ) -> Answer:
     """Answer a statement at an isolation level.
 
@@ -110,22 +108,24 @@ def answer_query(
         priority: A query pauses between its reads while one with a higher number runs in this process.
         between: Called before each step of a query at ``latest``, for tests and for whoever schedules.
         context: What the statement can name beside streams and tables.
+        on_gap: One of `GAP_POLICIES`.
     """
+    check_gap_policy(on_gap)
     if isolation not in LEVELS:
         raise QueryError(f"there is no isolation level {isolation!r}; choose one of {', '.join(LEVELS)}")
 
     def step(name: str) -> None:
         if between is not None:
             between(name)
-        PROCESS_GATE.pause(priority, None if request.deadline is None else request.seconds_left())
+        left = request.seconds_left()
+        PROCESS_GATE.pause(priority, MAX_PAUSE if left is None else min(left, MAX_PAUSE))
 
     deadline = None if timeout is None else time.monotonic() + timeout
-    request = QueryRequest(store, statement, params, deadline, timeout, priority, step, memory_limit, context)
-    if isolation == "latest":
-        return _latest(request)
-    if isolation == "serial":
-        return _serial(request)
-    return _stream(request, "snapshot", _nothing)
+    limit = None if timeout is None else Deadline(timeout)
+    request = QueryRequest(store, statement, params, deadline, timeout, priority, step, memory_limit, context, limit)
+    ask = {"latest": _latest, "serial": _serial}.get(isolation, lambda each: _stream(each, "snapshot", _nothing))
+    answer = ask(request) if limit is None else limit.call(lambda: ask(request), Answer.close)
+    return answer.without_gaps() if on_gap == "error" else answer
 
 
 def _nothing() -> None:
@@ -148,14 +148,16 @@ def _stream(request: QueryRequest, isolation: str, release: Callable[[], None]) 
         prepared.close()
         release()
 
+    rows, limit = PROCESS_GATE.batches(reader, request.priority), request.limit
     return Answer(
-        PROCESS_GATE.batches(reader, request.priority),
-        prepared.windows,
+        rows if limit is None else limit.batches(rows),
+        prepared.windows + prepared.results,
         isolation,
-        let_go,
+        let_go if limit is None else lambda: limit.when_idle(let_go),
         lambda: execution.measure_staleness(store, prepared.windows, prepared.snapshot.version),
         request.text,
         params=request.params,
+        version=prepared.snapshot.version,
     )
 
 
@@ -204,11 +206,11 @@ def _find_streams(store: Store, statement: str) -> list[tuple[int, str]]:
     every = any(reference.schema for reference in references)
     wanted = {reference.name.lower() for reference in references}
 
-    def look(tables: Tables) -> list[tuple[int, str]]:
+    def list_streams(tables: Tables) -> list[tuple[int, str]]:
         streams = [(record.id, raw_name.decode()) for raw_name, record in tables.items("streams")]
         return [(number, name) for number, name in streams if every or name.lower() in wanted]
 
-    return store.catalog.read(look)
+    return store.catalog.read(list_streams)
 
 
 # -- latest ----------------------------------------------------------------------------------------------------------
@@ -249,7 +251,14 @@ def _whole(request: QueryRequest, prepared: PreparedStatement, *, last: bool) ->
     check = _check(request.store, prepared)
     if (check.behind or check.altered) and not last:
         return None
-    return _answer(request, rows, prepared.windows, check.at, check.version, dt.timedelta(microseconds=check.behind))
+    return _answer(
+        request,
+        rows,
+        prepared.windows + prepared.results,
+        check.at,
+        check.version,
+        dt.timedelta(microseconds=check.behind),
+    )
 
 
 @dataclass(frozen=True)
@@ -263,7 +272,7 @@ class _SnapshotCheck:
 
 
 def _check(store: Store, prepared: PreparedStatement) -> _SnapshotCheck:
-    def look(tables: Tables) -> _SnapshotCheck:
+    def compare_windows(tables: Tables) -> _SnapshotCheck:
         checked_at, worst, altered = times.to_datetime(store.clock()), 0, False
         for window in prepared.windows:
             try:
@@ -276,7 +285,7 @@ def _check(store: Store, prepared: PreparedStatement) -> _SnapshotCheck:
                 worst = max(worst, (state.slide - since) * entry.definition.slide)
         return _SnapshotCheck(checked_at, tables.version, worst, altered)
 
-    return store.catalog.read(look)
+    return store.catalog.read(compare_windows)
 
 
 def _slot_by_slot(
@@ -291,12 +300,11 @@ def _slot_by_slot(
     tables = tuple(
         sorted({_table(prepared, r) for r in prepared.statement.references if r.relation != stream.relation})
     )
-    planner = Planner(prepared.snapshot, prepared.statement, request.params, PooledCursor(prepared.cursor))
     work = IncrementalAggregation(
         request.store,
         prepared.snapshot,
-        planner.offer,
-        prepared.cursor,
+        prepared.pooled,
+        prepared.statement,
         stream,
         selection.segments,
         tables,
@@ -334,8 +342,11 @@ def _split_prepared(prepared: PreparedStatement) -> tuple[Reference, split_aggre
     if len(prepared.relations) != 1 or prepared.statement.explain:
         raise CannotSplitError("it does not read exactly one stream")
     stream = prepared.relations[0].reference
-    if isinstance(stream.window, window_spec.CountWindow) or prepared.snapshot.now(stream.name) is None:
-        raise CannotSplitError("its window is a count, or the stream has no clock yet")
+    if (
+        isinstance(stream.window, window_spec.CountWindow | window_spec.CalendarWindow)
+        or prepared.snapshot.now(stream.name) is None
+    ):
+        raise CannotSplitError("its window is a count or of the calendar, or the stream has no clock yet")
     if sum(reference.relation == stream.relation for reference in prepared.statement.references) != 1:
         raise CannotSplitError("it reads the stream more than once")
     relations: dict[str, tuple[str, ...]] = {}

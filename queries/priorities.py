@@ -4,13 +4,16 @@ The gate is the process's own; other processes are the operating system's to sch
 """
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
 ONE_TIME = 0
 BACKGROUND = -1
 """Priorities: a one-time query's, and that of work that only keeps something up to date."""
+MAX_PAUSE = 1.0
+"""Seconds that work waits for others at a time; what is more urgent than it may never end."""
 
 
 class PriorityGate:
@@ -49,13 +52,20 @@ class PriorityGate:
         """Whether something of a higher priority is running."""
         return any(other > priority for other in self._running)
 
-    def batches(self, reader: pa.RecordBatchReader, priority: int) -> pa.RecordBatchReader:
+    def batches(
+        self, reader: pa.RecordBatchReader, priority: int, pause: Callable[[], object] | None = None
+    ) -> pa.RecordBatchReader:
         """The same rows, fetched at a priority: a slow consumer holds nobody up between two batches."""
-        return pa.RecordBatchReader.from_batches(reader.schema, self._fetch(reader, priority))
+        return pa.RecordBatchReader.from_batches(reader.schema, self._fetch(reader, priority, pause))
 
-    def _fetch(self, reader: pa.RecordBatchReader, priority: int) -> Iterator[pa.RecordBatch]:
+    def _fetch(
+        self, reader: pa.RecordBatchReader, priority: int, pause: Callable[[], object] | None
+    ) -> Iterator[pa.RecordBatch]:
         while True:
-            self.pause(priority)
+            if pause is None:
+                self.pause(priority, MAX_PAUSE)
+            else:
+                pause()
             with self.running(priority):
                 try:
                     batch = reader.read_next_batch()
@@ -79,3 +89,33 @@ class _Running:
 
 PROCESS_GATE = PriorityGate()
 """The process's gate."""
+
+
+class PoliteWork:
+    """Work that yields to one-time queries, but not for ever: after a wait it may go on for as long as it has waited.
+
+    Args:
+        gate: Where the queries are counted.
+        longest: Seconds that one wait may last.
+    """
+
+    def __init__(self, gate: PriorityGate, longest: float = MAX_PAUSE) -> None:
+        self._gate, self._longest = gate, longest
+        self._guard = threading.Lock()
+        self._free_until = 0.0
+
+    def pause(self) -> float:
+        """Wait for one-time queries where it is this work's turn to wait; gives the seconds that it took."""
+        started = time.monotonic()
+        if started < self._free_until or self._gate.pause(BACKGROUND, 0):
+            return 0.0
+        passed = self._gate.pause(BACKGROUND, self._longest)
+        now = time.monotonic()
+        if not passed:
+            with self._guard:
+                self._free_until = now + (now - started)
+        return now - started
+
+
+YIELDING = PoliteWork(PROCESS_GATE)
+"""How the standing queries of this process yield."""

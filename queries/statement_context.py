@@ -9,9 +9,11 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from windrow.catalog.records import OWNER, Role
 from windrow.queries.sql.statement import Statement
 from windrow.snapshot import Snapshot
 from windrow.store import Store
+from windrow.windows import Window
 
 
 class ResultTable(Protocol):
@@ -20,6 +22,15 @@ class ResultTable(Protocol):
     @property
     def schema(self) -> pa.Schema:
         """Names and types of the columns."""
+        ...
+
+    @property
+    def clock(self) -> int | None:
+        """The end of the newest window in it."""
+        ...
+
+    def describe(self, store: Store, bounds: tuple[int, int] | None, clause: str) -> Window:
+        """What is known of the runs whose windows end between two times."""
         ...
 
     def batches(self, store: Store, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
@@ -43,6 +54,8 @@ class StatementContext:
     """Result tables as of a snapshot, by name: those whose name in lower case is given, or all for None."""
     describe_pattern: Callable[[Statement, Snapshot], str] = _describe_no_pattern
     """The update pattern of a statement in words, for EXPLAIN; empty if it reads no stream."""
+    role: Role = OWNER
+    """Who asks."""
 
 
 NO_CONTEXT = StatementContext()

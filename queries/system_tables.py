@@ -3,19 +3,37 @@
 All that they show is read in one transaction; `CatalogRecords.version` says whether that was the snapshot's own.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from windrow.catalog.environment import Tables, catalog_key
-from windrow.catalog.records import BatchEntry, QueryEntry, QueryState, RejectedEntry, RunEntry, SlideEntry
+from windrow.catalog.records import (
+    BatchEntry,
+    GapEntry,
+    QueryEntry,
+    QueryState,
+    RejectedEntry,
+    Role,
+    RunEntry,
+    SlideEntry,
+    TraceEntry,
+)
+from windrow.indexes.arrow_arrays import from_values
 from windrow.indexes.row_model import NEVER
 from windrow.indexes.segments import Segment
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.status import count_rows_ahead
 
+_HIDDEN = frozenset(("statement", "sink", "streams", "stream", "file", "error"))
+"""Of a query whose results are granted, what would tell of relations that are not."""
+_COUNTS = frozenset((
+    "segments", "live_rows", "stored_rows", "bytes", "inserted", "expired", "late", "touched", "rebuilt", "dropped",
+    "bytes_written", "rows",
+))  # fmt: skip
+"""What tells of rows that a role does not see for their age."""
 _STAMP = pa.timestamp("us", "UTC")
 _TEXT, _INT, _TEXTS = pa.string(), pa.int64(), pa.list_(pa.string())
 RowValues = dict[str, Any]
@@ -23,7 +41,7 @@ RowValues = dict[str, Any]
 
 @dataclass(frozen=True)
 class CatalogRecords:
-    """Records that a snapshot does not hold itself, by stream."""
+    """Records that a snapshot does not hold itself, by stream, as far as the tables that are asked for show them."""
 
     version: int
     slides: dict[str, list[SlideEntry]]
@@ -33,33 +51,53 @@ class CatalogRecords:
     """Rows that are stored, but later than their stream's clock."""
     queries: list[tuple[QueryEntry, QueryState]]
     runs: dict[str, list[RunEntry]]
+    gaps: dict[str, list[GapEntry]]
+    trace: list[TraceEntry]
 
 
-def read_records(snapshot: Snapshot) -> CatalogRecords:
-    """Slides, batches and rejected rows of the snapshot's streams, as the catalog has them now."""
+def read_records(snapshot: Snapshot, names: Collection[str]) -> CatalogRecords:
+    """What the named tables show of the snapshot's streams and of periodic queries, as the catalog has it now."""
     views = _views(snapshot)
 
-    def look(tables: Tables) -> CatalogRecords:
+    def read_catalog(tables: Tables) -> CatalogRecords:
         def of(database: str) -> dict[str, list[Any]]:
-            return {v.name: [record for _, record in tables.items(database, catalog_key(v.entry.id))] for v in views}
+            wanted = views if database in names else ()
+            return {v.name: [record for _, record in tables.items(database, catalog_key(v.entry.id))] for v in wanted}
 
-        queries = [(entry, tables.get("paced", catalog_key(entry.id))) for _, entry in tables.items("queries")]
-        runs = {entry.name: [run for _, run in tables.items("runs", catalog_key(entry.id))] for entry, _ in queries}
-        return CatalogRecords(tables.version, of("slides"), of("batches"), of("rejected"), ahead, queries, runs)
+        entries = tables.items("queries") if {*QUERY_TABLES, "relations"} & {*names} else ()
+        visible = [entry for _, entry in entries if snapshot.role.sees(entry.name)]
+        queries = [(entry, tables.get("paced", catalog_key(entry.id))) for entry in visible]
+        running = queries if "runs" in names else ()
+        runs = {
+            entry.name: [run for kind in ("runs", "revisions") for _, run in tables.items(kind, catalog_key(entry.id))]
+            for entry, _ in running
+        }
+        trace = [event for _, event in tables.items("trace")] if "trace" in names else []
+        return CatalogRecords(
+            tables.version, of("slides"), of("batches"), of("rejected"), ahead, queries, runs, of("gaps"), trace
+        )
 
-    ahead = {view.name: count_rows_ahead(snapshot.store, view) for view in views}
-    return snapshot.store.catalog.read(look)
+    ahead = {view.name: count_rows_ahead(snapshot.store, view) for view in views} if "streams" in names else {}
+    return snapshot.store.catalog.read(read_catalog)
 
 
 def build_table(snapshot: Snapshot, records: CatalogRecords, name: str) -> pa.Table:
     """One system table."""
     if name in QUERY_TABLES:
         schema, describe = QUERY_TABLES[name]
-        return pa.Table.from_pylist(
-            [row for entry, state in records.queries for row in describe(entry, state, records)], schema
-        )
-    schema, rows = STREAM_TABLES[name]
-    return pa.Table.from_pylist([row for view in _views(snapshot) for row in rows(view, records)], schema)
+        rows = [row for entry, state in records.queries for row in describe(entry, state, records)]
+        if snapshot.role.grants is not None and "operate" not in snapshot.role.rights:
+            rows = [row | dict.fromkeys(_HIDDEN & row.keys()) for row in rows]
+    else:
+        schema, show = STREAM_TABLES[name]
+        rows = [row for view in _views(snapshot) for row in show(view, records)]
+        if name == "relations":
+            seen = filter(snapshot.role.sees, snapshot.tables)
+            rows += [{"name": table, "kind": "table"} for table in seen]
+            rows += [{"name": entry.name, "kind": "results"} for entry, _ in records.queries]
+        if not snapshot.role.sees_counts:
+            rows = [row | dict.fromkeys(_COUNTS & row.keys()) for row in rows]
+    return pa.table([from_values([row[field.name] for row in rows], field.type) for field in schema], schema=schema)
 
 
 def _views(snapshot: Snapshot) -> list[StreamSnapshot]:
@@ -78,7 +116,7 @@ def _streams(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValue
         "slide": state.slide,
         "now": view.now,
         "time": definition.time,
-        "key": list(definition.key),
+        "key": [name for name in definition.key if name in view.schema.names],
         "index": str(state.layout.index),
         "why": state.layout.why,
         "segments": len(view.segments),
@@ -102,8 +140,22 @@ def _slides(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues
 
 def _sources(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]:  # noqa: ARG001
     for source in view.progress().sources:
-        values = {name: getattr(source, name) for name in _SOURCES.names[2:]}
-        yield {"stream": view.name, "source": source.name} | values
+        values = {name: getattr(source, name) for name in _SOURCES.names[2:-1]}
+        yield {"stream": view.name, "source": source.name, "state": source.state(view.now)} | values
+
+
+def _gaps(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]:
+    for gap in records.gaps[view.name]:
+        names = [name for name in _GAPS.names if name not in ("stream", "gap", "start", "source")]
+        start = gap.start if gap.closed is not None else gap.after
+        values = {"stream": view.name, "gap": gap.id, "source": gap.source or None, "start": start}
+        yield values | {name: getattr(gap, name) for name in names}
+
+
+def _trace(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]:
+    for event in records.trace:
+        if event.stream == view.entry.id:
+            yield {"stream": view.name} | {name: getattr(event, name) for name in _TRACE.names[1:]}
 
 
 def _batches(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]:
@@ -142,6 +194,10 @@ def _cells(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]
         }
 
 
+def _relations(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]:  # noqa: ARG001
+    yield {"name": view.name, "kind": "view" if view.entry.definition.inputs else "stream"}
+
+
 def _rejected(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]:
     for record in records.rejected[view.name]:
         common = {"stream": view.name, "source": record.source, "batch_id": record.batch_id, "at": record.at}
@@ -153,7 +209,9 @@ def _queries(entry: QueryEntry, state: QueryState, records: CatalogRecords) -> I
     yield {
         "query": entry.name,
         "statement": entry.sql,
-        "sink": f"{entry.sink}:{entry.folder}" if entry.folder else entry.sink,
+        "sink": entry.sink
+        if entry.sink in ("webhook", "command") or not entry.folder
+        else f"{entry.sink}:{entry.folder}",
         "streams": [pace.stream for pace in entry.paces],
         "missed_runs": state.missed,
         "slide": state.delivered,
@@ -190,8 +248,13 @@ _SLIDES = pa.schema([
 ])  # fmt: skip
 _SOURCES = pa.schema([
     *_columns(_TEXT, "stream source"), *_columns(_STAMP, "progress effective"), ("spoken_for", pa.bool_()),
-    ("failed", _TEXT), ("excluded", pa.bool_()), *_columns(_INT, "rows rejected"), ("heard", _STAMP),
+    ("failed", _TEXT), ("excluded", pa.bool_()), *_columns(_INT, "rows rejected"), ("heard", _STAMP), ("state", _TEXT),
 ])  # fmt: skip
+_GAPS = pa.schema([
+    ("gap", _INT), *_columns(_TEXT, "stream source kind"), *_columns(_STAMP, "start end"), ("cause", _TEXT),
+    *_columns(_STAMP, "opened closed"), ("closed_by", _TEXT), ("rows", _INT), ("files", _TEXTS),
+])  # fmt: skip
+_TRACE = pa.schema([*_columns(_TEXT, "stream source event"), *_columns(_STAMP, "at up_to"), ("note", _TEXT)])
 _BATCHES = pa.schema([*_columns(_TEXT, "stream source batch_id"), *_columns(_INT, "rows accepted"), ("at", _STAMP)])
 _SEGMENTS = pa.schema([
     ("stream", _TEXT), *_columns(_INT, "segment layout row column"), ("file", _TEXT),
@@ -210,7 +273,7 @@ _RUNS = pa.schema([
     *_columns(_TEXT, "query stream"), ("slide", _INT), ("outcome", _TEXT),
     *_columns(_STAMP, "window_start window_end at"), *_columns(_INT, "rows bytes attempts"),
     ("seconds", pa.float64()), ("staleness", pa.float64()), ("complete", pa.bool_()),
-    *_columns(_TEXT, "how error file"),
+    *_columns(_TEXT, "how error file"), ("revision", _INT), ("coverage", pa.float64()),
 ])  # fmt: skip
 
 STREAM_TABLES: dict[str, tuple[pa.Schema, Callable[[StreamSnapshot, CatalogRecords], Iterator[RowValues]]]] = {
@@ -221,6 +284,9 @@ STREAM_TABLES: dict[str, tuple[pa.Schema, Callable[[StreamSnapshot, CatalogRecor
     "segments": (_SEGMENTS, _segments),
     "cells": (_CELLS, _cells),
     "rejected": (_REJECTED, _rejected),
+    "relations": (pa.schema(_columns(_TEXT, "name kind")), _relations),
+    "gaps": (_GAPS, _gaps),
+    "trace": (_TRACE, _trace),
 }
 QUERY_TABLES: dict[str, tuple[pa.Schema, Callable[[QueryEntry, QueryState, CatalogRecords], Iterator[RowValues]]]] = {
     "queries": (_QUERIES, _queries),
@@ -228,3 +294,10 @@ QUERY_TABLES: dict[str, tuple[pa.Schema, Callable[[QueryEntry, QueryState, Catal
 }
 TABLE_NAMES = {*STREAM_TABLES, *QUERY_TABLES}
 """Names, without the schema ``windrow``: those that speak of streams, and those that speak of periodic queries."""
+_FOR_OPERATORS = frozenset(("segments", "cells", "batches", "rejected"))
+"""They tell of rows and values that a role may not be allowed to see."""
+
+
+def shows(role: Role, name: str) -> bool:
+    """Whether a system table is there for a role."""
+    return name in TABLE_NAMES and (not role.is_restricted or "operate" in role.rights or name not in _FOR_OPERATORS)

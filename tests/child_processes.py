@@ -433,3 +433,111 @@ def run_views_until_step(path: str, operations: list[Any], progress: str, step: 
         for operation in operations:
             view_histories.perform(wh, operation)
             done.write(b".")
+
+
+REVISED_SLOTS = 6
+
+
+def create_revised(path: str) -> None:
+    """Create a warehouse for numbered rows with queries whose windows are revised."""
+    from sample_streams import DELTA
+
+    create_numbered(path, "auto")
+    window = f"s [WINDOW {2 * DELTA} MICROSECONDS SLIDE {DELTA} MICROSECONDS]"
+    counted = f"SELECT slot, count(*) AS n FROM {window} GROUP BY slot ORDER BY slot"
+    revise = f"{2 * DELTA} us"
+    with recorded_history.open_warehouse(Path(path)) as wh:
+        wh.add_query("whole", counted, revise=revise, sink="csv")
+        wh.add_query("wide", counted.replace("slot,", "repeat('x', 2000) AS pad, slot,"), revise=revise)
+        wh.add_query("come", counted, revise=revise, output="inserts", missed="every")
+
+
+def revise_slot(wh: Any, slot: int) -> None:
+    """Slide in a slot, with late rows of the one before and of the one before that; run what is due and revise."""
+    from sample_streams import BASE, DELTA, when
+
+    wh.append("s", numbered_rows(slot), batch_id=str(slot))
+    for back in (1, 2):
+        if slot > back and slot % (back + 1) == 0:
+            wh.append("s", numbered_rows(slot - back).slice(0, 3), batch_id=f"{slot} late {back}")
+    wh.slide("s", to=when(BASE + slot * DELTA))
+    wh.run_due()
+
+
+def revise_until_step(path: str, progress: str, step: str, nth: int) -> None:
+    """Slide, run and revise, and kill this process at the nth pass of a step."""
+    shrink_inline_results()
+    with (
+        Path(progress).open("ab", buffering=0) as log,
+        recorded_history.open_warehouse(Path(path), files=KillAtStep(step, nth)) as wh,
+    ):
+        for slot in range(1, REVISED_SLOTS + 1):
+            revise_slot(wh, slot)
+            log.write(b".")
+
+
+GAP_STEPS = 8
+
+
+def perform_gap_step(wh: Any, number: int) -> None:
+    """One step of a history with gaps: forced slides, a failure, late rows that cover what was missing."""
+    import pyarrow as pa
+
+    from sample_streams import BASE, when
+
+    def rows(*seconds: int) -> Any:
+        return pa.table(
+            {"ts": pa.array([BASE + s * 1_000_000 for s in seconds], pa.timestamp("us", "UTC")), "n": seconds}
+        )
+
+    def at(seconds: int) -> str:
+        return when(BASE + seconds * 1_000_000)
+
+    steps = (
+        lambda: [wh.append("s", rows(1, 10), source=source, batch_id="1") for source in ("a", "b")],
+        lambda: wh.slide("s", to=at(10)),
+        lambda: wh.append("s", rows(20), source="a", batch_id="2"),
+        lambda: wh.slide("s", to=at(20), force=True),
+        lambda: wh.fail_source("s", "b", "burnt"),
+        lambda: [wh.append("s", rows(30), source="a", batch_id="3"), wh.slide("s", to=at(30), force=True)],
+        lambda: wh.append("s", rows(15, 25, 40), source="b", batch_id="4", covers=(at(10), at(30))),
+        lambda: [wh.append("s", rows(40), source="a", batch_id="5"), wh.slide("s", to=at(40))],
+    )
+    steps[number]()
+
+
+def open_gapped(path: str, files: Any = None) -> Any:
+    """A warehouse whose stream has two sources, made if it is not there."""
+    import pyarrow as pa
+
+    import windrow
+
+    wh = recorded_history.open_warehouse(Path(path), files=files)
+    if "s" not in wh.streams():
+        schema = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int64())])
+        options = {"sources": ["a", "b"], "on_source_failure": "exclude", "max_ahead": "2000 days"}
+        index = windrow.Index("round-robin", 2, 2, row_group_bytes=4096)
+        wh.create_stream("s", schema, time="ts", slide="10 seconds", lifetime="10 minutes", index=index, **options)
+    return wh
+
+
+def make_gaps_until_step(path: str, progress: str, step: str, nth: int) -> None:
+    """Perform the history with gaps, and kill this process at the nth pass of a step."""
+    with Path(progress).open("ab", buffering=0) as log, open_gapped(path, KillAtStep(step, nth)) as wh:
+        for number in range(GAP_STEPS):
+            perform_gap_step(wh, number)
+            log.write(b".")
+
+
+def repair_until_step(path: str, step: str) -> None:
+    """Repair a stream, and kill this process at a step."""
+    with recorded_history.open_warehouse(Path(path), files=KillAtStep(step, 1)) as wh:
+        wh.repair("s", give_up=True)
+
+
+def send_until_step(path: str, address: str, step: str) -> None:
+    """Run what is due, and kill this process at a step of the delivery."""
+    import windrow
+
+    with windrow.open(path, allow_hosts=[address], files=KillAtStep(step, 1)) as wh:
+        wh.run_due()

@@ -1,5 +1,6 @@
 """What all tests share: Hypothesis profiles, one Spark session, and a few paths."""
 
+import gc
 import os
 import signal
 import sys
@@ -19,7 +20,7 @@ hypothesis.settings.register_profile(
     "ci",
     derandomize=True,
     database=None,
-    max_examples=25,
+    max_examples=15,
     stateful_step_count=20,
     deadline=None,
     print_blob=True,
@@ -33,6 +34,10 @@ hypothesis.settings.register_profile(
     print_blob=True,
     suppress_health_check=_SLOW_IS_FINE,
 )
+# Tests are about what synopses answer, on few rows, where rows would be cheaper; those of the choice itself unset this.
+os.environ["WINDROW_SYNOPSES"] = "always"
+# A JVM that lives for a minute is not worth optimising compilations: without them Spark takes half the processor time.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 _PROFILE = os.environ.get("WINDROW_PROFILE", "ci")
 hypothesis.settings.load_profile(_PROFILE)
 
@@ -52,6 +57,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
 
 
+def pytest_collection_finish() -> None:
+    """What thousands of tests are made of stays for good: no collection of garbage need look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # or DuckDB's binding reports what it finds at the end as leaked
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Where tests run side by side, all that starts a JVM is one worker's: there is one session, and memory for it."""
@@ -64,6 +79,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return str(super()._split_scope(nodeid))
 
     return OneSpark(config, log)
+
+
+@pytest.fixture(autouse=True)
+def _merged_files_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file that a slide's merges wrote is read by another reader than ours before its commit."""
+    import pyarrow.parquet as pq
+
+    from windrow import slide
+
+    def write_and_read(*given: Any) -> Any:
+        merged = write(*given)
+        if merged is not None:
+            assert pq.read_table(merged.path, page_checksum_verification=True).num_rows == merged.rows
+        return merged
+
+    write = slide.write_merges
+    monkeypatch.setattr(slide, "write_merges", write_and_read)
 
 
 @pytest.fixture(scope="session")

@@ -8,23 +8,28 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from windrow.files import FileSystem
 
-# Children come from a server process that has imported windrow and holds nothing: quick, and no threads to inherit.
+# Children come from a server process that has imported everything and holds nothing: quick, and no threads to inherit.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["pandas", "pyarrow.dataset", "pyarrow.parquet", "pytest", "windrow"])
 PATIENCE = 60
 """Seconds after which a child that should have ended is taken for hanging."""
 
 
 def start_child(target: Callable[..., Any], *args: Any) -> BaseProcess:
     """Run a function of `child_processes` in a process of its own."""
+    with pytest.MonkeyPatch.context() as patch:  # a server that starts finds the tests' modules only by this variable
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        PROCESSES.set_forkserver_preload(["preloaded_modules"])
+        forkserver.ensure_running()
     child = PROCESSES.Process(target=target, args=args, daemon=True)
     child.start()
     return child

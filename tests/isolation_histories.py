@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import duckdb
 import pyarrow as pa
 
 import oracle
+import plain_duckdb
 import windrow
 from sample_streams import BASE, DELTA, LAYOUTS, US, Shape, when
 
@@ -83,8 +83,7 @@ class History:
 
     def expected(self, statement: str, rows: Iterable[oracle.Row], params: Any = None) -> list[tuple[Any, ...]]:
         """Ask plain DuckDB over exactly these rows."""
-        with duckdb.connect() as plain:
-            plain.execute("SET TimeZone = 'UTC'")
+        with plain_duckdb.connect() as plain:
             plain.register(STREAM, self.shape.table([row.values for row in rows]))
             plain.register("hosts", hosts())
             return [tuple(r.values()) for r in plain.sql(statement, params=params).to_arrow_table().to_pylist()]

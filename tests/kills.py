@@ -9,6 +9,7 @@ All functions that take a `Child` run in processes of their own; see `system_cal
 
 import copy
 import csv
+import ctypes
 import io
 import json
 import os
@@ -28,7 +29,7 @@ import windrow
 from oracle import Oracle
 from recorded_history import STREAM, Operation
 from sample_streams import BASE, DELTA, LAYOUTS, SHAPES, Shape, plain
-from system_calls import Child, normalised, watched, work_in_turn
+from system_calls import LIBRARY, Child, normalised, watched, work_in_turn
 from windrow import Index
 from windrow.catalog.environment import Tables
 from windrow.orphans import data_files, named_files
@@ -102,6 +103,50 @@ def _operate(child: Child, name: str, path: str, *, in_turn: bool, **watching: A
         case.do(wh)
         child.acknowledge()
         wh.close()
+
+
+def open_for_writing(child: Child, path: str, clock: int, log: str, nth: int) -> None:
+    """Open a warehouse, which converts one of an earlier format, and die after the nth call."""
+    work_in_turn()
+    with watched(path, log=log, nth=nth):
+        wh = windrow.open(path, clock=lambda: clock)
+        child.acknowledge()
+        wh.close()
+
+
+def operate_kept(child: Child, name: str, path: str, log: str, folder: str) -> None:
+    """Do the operation, write down every call and when it was done, and keep each file as it was synced."""
+    library = ctypes.CDLL(os.environ[LIBRARY])
+    library.system_calls_keep(folder.encode())
+
+    def acknowledge() -> None:
+        with open(log, "a") as calls:
+            calls.write("acknowledged\t\t\t0\t-1\n")
+
+    told = copy.copy(child)
+    told.acknowledge = acknowledge  # type: ignore[method-assign]
+    _operate(told, name, path, in_turn=True, log=log)
+    child.acknowledge()
+
+
+def back_up(child: Child, name: str, folder: str, log: str, nth: int) -> None:
+    """Back up `folder`/warehouse to `folder`/backup beside a base, write down every call, and die after the nth."""
+    case = CASES[name]
+    case.in_child()
+    work_in_turn()
+    wh = case.open(f"{folder}/warehouse")
+    with watched(folder, log=log, nth=nth):
+        wh.backup(f"{folder}/backup", f"{folder}/base" if Path(folder, "base").exists() else None)
+        child.acknowledge()
+        wh.close()
+
+
+def restore(child: Child, name: str, folder: str, log: str, nth: int) -> None:
+    """Restore `folder`/backup to `folder`/restored, write down every call, and die after the nth."""
+    CASES[name].in_child()
+    with watched(folder, log=log, nth=nth):
+        windrow.restore(f"{folder}/backup", f"{folder}/restored")
+        child.acknowledge()
 
 
 def succeed(child: Child, name: str, path: str, acknowledged: bool) -> None:

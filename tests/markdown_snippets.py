@@ -17,20 +17,30 @@ Run as a program, with the file to run: it works in the current directory.
 import contextlib
 import doctest
 import io
+import multiprocessing
 import os
 import re
+import shlex
 import subprocess
 import sys
+import tempfile
+import time
 from dataclasses import dataclass
+from multiprocessing.reduction import DupFd
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from windrow import cli
 
 RUN = {"python", "console", "bash", "sql"}
-SHOWN = {"", "text", "json", "toml", "ini", "yaml", "makefile", "cython", "mermaid", "html", "csv"}
+SHOWN = {"", "text", "json", "toml", "ini", "yaml", "makefile", "cython", "dockerfile", "mermaid", "html", "csv"}
 
 NOT_RUN = re.compile(r"<!-- not run:(?P<reason>.*)-->$")
 EXIT = re.compile(r"<!-- exit (?P<code>\d+) -->$")
 COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n?", re.MULTILINE)
+QUOTED = r"'[^']*'|\"[^\"$`\\]*\""
+PLAIN_COMMAND = re.compile(rf"windrow (?:{QUOTED}|\\\n|[^'\"|<>&;$`*?~(){{}}\[\]#!\\\n])*\n?")
+"""A command that a shell would only split into words."""
 
 
 class DocumentError(AssertionError):
@@ -101,6 +111,8 @@ class Session:
 
     def __init__(self) -> None:
         self.namespace: dict[str, Any] = {"__name__": "__main__"}
+        self.processes = multiprocessing.get_context("forkserver")
+        self.processes.set_forkserver_preload(["windrow.cli", "windrow.warehouse", "windrow.queries.answer"])
         here = str(Path(sys.executable).parent)
         self.environment = os.environ | {
             "PATH": os.pathsep.join([here, os.environ.get("PATH", os.defpath)]),
@@ -145,18 +157,40 @@ class Session:
                 compare(block, shown, got, command)
 
     def shell(self, block: Block, script: str, code: int) -> str:
-        done = subprocess.run(
-            ["bash", "-c", script],
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
+        with tempfile.TemporaryFile("w+") as output:
+            if PLAIN_COMMAND.fullmatch(script):
+                returned = self.fork(shlex.split(script.replace("\\\n", ""))[1:], output)
+            else:
+                inside = {"env": self.environment, "stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
+                returned = subprocess.run(["bash", "-c", script], stdout=output, check=False, **inside).returncode
+            output.seek(0)
+            text = output.read()
+        if returned != code:
+            raise DocumentError(f"{block.place}: exit code {returned}, not {code}, of\n{script}\n{text}")
+        return text
+
+    def fork(self, arguments: list[str], output: IO[str]) -> int:
+        """Run a plain `windrow` command in a process that need not import it: a page has dozens of them."""
+        child = self.processes.Process(
+            target=run_command, args=(arguments, os.getcwd(), self.environment, DupFd(output.fileno()))
         )
-        if done.returncode != code:
-            raise DocumentError(f"{block.place}: exit code {done.returncode}, not {code}, of\n{script}\n{done.stdout}")
-        return done.stdout
+        child.start()
+        child.join()
+        assert child.exitcode is not None
+        return child.exitcode
+
+
+def run_command(arguments: list[str], folder: str, environment: dict[str, str], output: Any) -> None:
+    """As the shell would: in its folder, with its environment, and both of its outputs into one file."""
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+    descriptor = output.detach()
+    for number in (1, 2):
+        os.dup2(descriptor, number)
+    sys.argv = ["windrow", *arguments]
+    cli.main()
 
 
 def compare(block: Block, shown: str, got: str, command: str = "the block") -> None:

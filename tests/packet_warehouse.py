@@ -1,8 +1,13 @@
 """A small warehouse for tests of SQL: packets that live 16 minutes, a table of hosts, twenty minutes of history."""
 
+import atexit
 import datetime as dt
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,6 +23,7 @@ ROWS_PER_MINUTE = 600
 """Rows per minute: source i % 60 at the minute's second i % 60 + 1/10, with length i."""
 
 
+@cache
 def make_minute(number: int) -> pa.Table:
     """The rows of one minute, counted from 1."""
     start = NOON + dt.timedelta(minutes=number - 1)
@@ -38,9 +44,30 @@ def append_and_slide(wh: windrow.Warehouse, number: int) -> None:
 
 
 @contextmanager
-def open_packet_warehouse(**options: object) -> Iterator[windrow.Warehouse]:
-    """The warehouse, in memory."""
-    with scratch_folders.scratch_folder() as path, windrow.open(path / "w", **options) as wh:
+def open_packet_warehouse(**options: Any) -> Iterator[windrow.Warehouse]:
+    """The warehouse, in memory: a copy of one that was made once, unless the clock is to be another one."""
+    with scratch_folders.scratch_folder() as folder:
+        path = folder / "w"
+        if "clock" in options:
+            _make(path, **options)
+        else:
+            shutil.copytree(_made(), path)
+            windrow.adopt(path)
+        with windrow.open(path, **options) as wh:
+            yield wh
+
+
+@cache
+def _made() -> Path:
+    folder = scratch_folders.scratch_folder()
+    path = folder.__enter__() / "w"
+    atexit.register(folder.__exit__, None, None, None)
+    _make(path)
+    return path
+
+
+def _make(path: Path, **options: Any) -> None:
+    with windrow.open(path, **options) as wh:
         wh.create_stream(
             "packets", SCHEMA, time="ts", key="src", slide="1 minute", lifetime="16 minutes",
             index=windrow.Index("round-robin", 4, 4, maintenance="norebuild"),
@@ -49,4 +76,3 @@ def open_packet_warehouse(**options: object) -> Iterator[windrow.Warehouse]:
         wh.put_table("hosts", pa.table({"src": pa.array([1, 2, 3], pa.int64()), "name": ["ant", "bee", "cat"]}))
         for number in range(1, MINUTES + 1):
             append_and_slide(wh, number)
-        yield wh

@@ -10,9 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import random_statements
 import random_warehouses
+import recorded_history
+import scratch_folders
 import windrow
+from faulty_disks import CountingDisk
 from oracle import Row
 from random_statements import StatementGenerator, StatementPair, sql_name
 from random_warehouses import CLOCK, RandomStream, RandomWarehouse
@@ -240,8 +245,8 @@ class PeriodicHistory:
     def _rows(self, query: ExpectedQuery, slide: int) -> list[str]:
         if query.question.ordered:
             rows = self.wh.results(query.name, slide=slide).arrow()
-            return random_statements.comparable(rows.select(rows.schema.names[5:]), ordered=True)
-        given = f'SELECT * EXCLUDE (_slide, _window_start, _window_end, _complete, _staleness) FROM "{query.name}" WHERE _slide = $1'
+            return random_statements.comparable(rows.select(rows.schema.names[6:]), ordered=True)
+        given = f'SELECT * EXCLUDE (_slide, _window_start, _window_end, _complete, _staleness, _coverage) FROM "{query.name}" WHERE _slide = $1'
         rows = self.wh.sql(given, [slide]).arrow()
         return random_statements.comparable(rows, ordered=False)
 
@@ -272,3 +277,22 @@ def run_history(path: Path, seed: int, steps: int, **size: int) -> None:
         assert standing.wh.status().readers == 0
     finally:
         standing.close()
+
+
+def count_delivery_steps(
+    create: Callable[[str], object],
+    advance: Callable[[windrow.Warehouse, int], object],
+    slots: int,
+    check: Callable[[Path], object],
+) -> dict[str, int]:
+    """How often each step of a delivery is reached when nothing goes wrong; small limits, so that all of them are."""
+    with scratch_folders.scratch_folder() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("windrow.queries.periodic.result_store.INLINE_BYTES", 1800)
+        patch.setattr("windrow.queries.periodic.result_store.TAIL_RUNS", 2)
+        files = CountingDisk()
+        create(str(folder / "w"))
+        with recorded_history.open_warehouse(folder / "w", files=files) as wh:
+            for slot in range(1, slots + 1):
+                advance(wh, slot)
+        check(folder / "w")
+        return files.steps

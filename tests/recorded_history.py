@@ -110,7 +110,8 @@ def state(wh: windrow.Warehouse) -> tuple[Any, ...]:
     """Read all that a user can see of the stream."""
     status, rejected = wh.stream(STREAM), wh.rejected(STREAM)
     why = sorted(zip(rejected.column("n").to_pylist(), rejected.column("_reason").to_pylist(), strict=True))
-    totals = (status.now, status.inserted, status.expired, status.late, status.spooled_rows)
+    now = None if status.now is None else windrow.times.parse_instant(status.now)
+    totals = (now, status.inserted, status.expired, status.late, status.spooled_rows)
     hosts = []
     if "hosts" in wh.tables():
         file = wh._store.catalog.read(lambda tables: find_table(tables, "hosts").file)

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 
+import plain_duckdb
 import windrow
 from oracle import Oracle
 from sample_streams import BASE, DELTA, when
 from windrow.catalog.records import Pace, QueryEntry
 from windrow.queries.synopses import evaluate, reconcile
-from windrow.queries.synopses.node_cache import node_cache_of, open_node_cursor
+from windrow.queries.synopses.node_cache import CatalogSynopses, node_cache_of, open_node_cursor
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 
@@ -145,8 +145,7 @@ def expected(world: QueriedStream, text: str, slots: int | None) -> pa.Table:
     live = [row.values for row in world.truth.live(None if slots is None else slots * DELTA)]
     columns = [pa.array([row[f.name] for row in live], pa.int64()).view(f.type) if pa.types.is_timestamp(f.type)
                else pa.array([row[f.name] for row in live], f.type) for f in world.schema]  # fmt: skip
-    with duckdb.connect(":memory:", config={"python_enable_replacements": False}) as plain:
-        plain.execute("SET TimeZone = 'UTC'")
+    with plain_duckdb.connect() as plain:
         plain.register(STREAM, pa.table(columns, schema=world.schema))
         return plain.sql(text.format("")).to_arrow_table()
 
@@ -196,8 +195,9 @@ def drop_query(world: QueriedStream, name: str, kind: str | None) -> None:
 
 def from_synopses(store: Store, snapshot: Snapshot, text: str) -> pa.Table:
     """A statement's answer without any row being read: DuckDB merges the nodes of its synopses."""
-    planned, node_cache = evaluate.plan_answer(store, snapshot, text, {}), node_cache_of(store)
+    synopses: dict[str, CatalogSynopses] = {}
+    planned, node_cache = evaluate.plan_answer(store, snapshot, text, synopses), node_cache_of(store)
     with node_cache.lock:
-        evaluate.load_nodes(store, node_cache, [planned])
+        evaluate.load_nodes(store, node_cache, [planned], synopses)
         with open_node_cursor(node_cache) as cursor:
             return evaluate.answer_plan(node_cache, cursor, planned)

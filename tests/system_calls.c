@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -33,6 +34,7 @@ static long deadly;
 static int before_it;
 static int log_to = -1;
 static char root[PATH_MAX];
+static char kept[PATH_MAX];
 static size_t root_length;
 static __thread char first[LONGEST], second[LONGEST];
 
@@ -45,6 +47,12 @@ void system_calls_watch(const char *folder, int log, long nth, int before)
     before_it = before;
     atomic_store(&done, 0);
     atomic_store(&watching, 1);
+}
+
+/* Keep, in another folder under the number of the call, each file as it was when it was synced, and a link to each new one. */
+void system_calls_keep(const char *folder)
+{
+    snprintf(kept, sizeof kept, "%s", folder);
 }
 
 long system_calls_end(void)
@@ -115,9 +123,31 @@ static void begin(const char *path)
         die();
 }
 
+static void keep(const char *call, const char *path, long number, long long size, long long offset)
+{
+    char from[LONGEST], to[LONGEST];
+    int is_meta = strcmp(path, "catalog/data.mdb") == 0 && offset >= 0 && offset < 8192 && size < 4096;
+    snprintf(from, sizeof from, "%s/%s", root, path);
+    snprintf(to, sizeof to, "%s/%ld", kept, number);
+    if (strcmp(call, "create") == 0 && link(from, to) != 0)
+        abort();
+    if (is_meta || strcmp(call, "fsync") == 0 || strcmp(call, "fdatasync") == 0) { /* LMDB syncs meta pages as it writes them */
+        struct stat status;
+        int source = open(from, O_RDONLY), target;
+        if (source >= 0 && fstat(source, &status) == 0 && S_ISREG(status.st_mode)) {
+            target = open(to, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+            while (sendfile(target, source, NULL, 1 << 30) > 0)
+                ;
+            close(target);
+        }
+        if (source >= 0)
+            close(source);
+    }
+}
+
 static void end(const char *call, const char *path, const char *target, long long size, long long offset)
 {
-    int kept = errno;
+    int error = errno;
     char line[2 * LONGEST];
     long number = atomic_fetch_add(&done, 1) + 1;
     if (log_to >= 0) {
@@ -125,9 +155,11 @@ static void end(const char *call, const char *path, const char *target, long lon
         if (real_write(log_to, line, (size_t)length) != length)
             abort();
     }
+    if (kept[0])
+        keep(call, path, number, size, offset);
     if (!before_it && number == deadly)
         die();
-    errno = kept;
+    errno = error;
 }
 
 static long long total(const struct iovec *parts, int count)

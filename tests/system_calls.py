@@ -281,7 +281,9 @@ class Server:
 def _serve(descriptor: int) -> None:
     work = _in_child if LIBRARY in os.environ else _here
     os.environ.pop("LD_PRELOAD", None)
-    kills = _imported()
+    import kills
+    import preloaded_modules  # noqa: F401 - so that no child imports it by itself
+
     connection = Connection(descriptor)
     while True:
         try:
@@ -289,20 +291,6 @@ def _serve(descriptor: int) -> None:
         except EOFError:
             return
         connection.send(work(getattr(kills, function), args))
-
-
-def _imported() -> Any:
-    """`kills`, and with it everything that a child would otherwise import by itself."""
-    import importlib
-    import pkgutil
-
-    import windrow.queries
-
-    for name in ("_strptime", "pandas", "pyarrow.dataset"):  # what pyarrow imports when it first needs it
-        importlib.import_module(name)
-    for module in pkgutil.walk_packages(windrow.queries.__path__, "windrow.queries."):
-        importlib.import_module(module.name)
-    return importlib.import_module("kills")
 
 
 def _here(function: Callable[..., None], args: tuple[Any, ...]) -> Outcome:

@@ -169,3 +169,18 @@ def test_paths_in_the_pages_exist():
         if not (ROOT / path).exists()
     ]
     assert missing == []
+
+
+def test_links_between_pages_lead_somewhere_and_the_index_names_every_page():
+    pages = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs/decisions").glob("*.md"))]
+    links = {page: re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()) for page in pages}
+    broken = [
+        f"{page.name}: {link}"
+        for page, found in links.items()
+        for link in found
+        if "://" not in link and not (page.parent / link).exists()
+    ]
+    assert broken == []
+    named = {(ROOT / "docs" / link).resolve() for link in links[ROOT / "docs/index.md"]}
+    assert [page.name for page in PAGES if page.resolve() not in named and page.name != "index.md"] == []
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200

@@ -1,6 +1,6 @@
 """The tree is the architecture: what the folders promise each other is checked here, by reading the source.
 
-    ingest, queries  ->  warehouse  ->  indexes  ->  native
+    service  ->  ingest, queries  ->  warehouse  ->  indexes  ->  native
     periodic  ->  synopses  ->  views  ->  queries/*.py  ->  planner  ->  sql  ->  engine
 
 Each may know what stands to its right. In ``warehouse/`` only the facade also imports from the left, inside functions.
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,12 +24,14 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FOLDERS = {"windrow": "warehouse"} | {f"windrow.{name}": name for name in ("indexes", "ingest", "native", "queries")}
-FOLDERS |= {f"windrow.{name}": f"warehouse/{name}" for name in ("catalog", "cli", "demo", "formats")}
+FOLDERS |= {f"windrow.{name}": f"warehouse/{name}" for name in ("catalog", "cli", "demo", "formats", "service")}
 FOLDERS |= {
     f"windrow.queries.{name}": f"queries/{name}"
     for name in ("engine", "periodic", "planner", "sql", "synopses", "views")
 }
-LAYER = {"native": 0, "indexes": 1, "warehouse": 2, "ingest": 3, "queries": 3}
+LAYER = {"native": 0, "indexes": 1, "warehouse": 2, "ingest": 3, "queries": 3, "service": 4}
+"""The service, in warehouse/, stands above all."""
+TOP_FOLDERS = ("warehouse", "indexes", "ingest", "native", "queries")
 
 SUBPACKAGES = ("engine", "sql", "planner", "", "views", "synopses", "periodic")
 """Of queries/, from below to above; the modules directly in it are execution."""
@@ -54,7 +57,7 @@ class Import(NamedTuple):
 
 def sources(*suffixes: str) -> list[Path]:
     """Our own source files in the package folders."""
-    return sorted(p for folder in LAYER for p in (ROOT / folder).rglob("*") if p.suffix in suffixes)
+    return sorted(p for folder in TOP_FOLDERS for p in (ROOT / folder).rglob("*") if p.suffix in suffixes)
 
 
 def relative(path: Path) -> str:
@@ -81,7 +84,13 @@ def is_type_checking(node: ast.If) -> bool:
     return "TYPE_CHECKING" in ast.unparse(node.test)
 
 
-def imports(path: Path) -> Iterator[Import]:
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+@cache
+def imports(path: Path) -> list[Import]:
     """Every import of a module, also those inside functions."""
 
     def walk(node: ast.AST, lazy: bool, typing: bool) -> Iterator[Import]:
@@ -103,7 +112,7 @@ def imports(path: Path) -> Iterator[Import]:
                 inside = lazy or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
                 yield from walk(child, inside, typing)
 
-    yield from walk(ast.parse(path.read_text(), str(path)), lazy=False, typing=False)
+    return list(walk(tree(path), lazy=False, typing=False))
 
 
 def wrong_direction(importer: str, found: Import) -> str | None:
@@ -218,7 +227,7 @@ def test_files_stay_small(path):
 def test_functions_stay_small(path):
     long = [
         f"{relative(path)}:{node.lineno}: {node.name}"
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (node.end_lineno or 0) - node.lineno >= LONGEST_FUNCTION
     ]

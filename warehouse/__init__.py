@@ -5,9 +5,11 @@ Names are imported when they are first used, so that ``windrow --help`` does not
 
 import importlib
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 from windrow.errors import (
+    AccessError,
     BatchConflictError,
     BusyError,
     ClockError,
@@ -16,9 +18,11 @@ from windrow.errors import (
     DamageError,
     DefinitionError,
     FormatError,
+    GapError,
     InUseError,
     InvalidNameError,
     QueryError,
+    QueryTimeoutError,
     SchemaError,
     SearchKeyError,
     SourceBehindError,
@@ -34,42 +38,105 @@ from windrow.errors import (
 )
 
 if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Sequence
+
     from windrow.adoption import Adoption
+    from windrow.advisor import Advice
     from windrow.append import AppendReport
+    from windrow.backup import BackupReport, Restored
+    from windrow.check import CheckReport
+    from windrow.files import FileSystem
+    from windrow.gaps import Gap
     from windrow.indexes.partitioners import Index
+    from windrow.queries.answer import Answer, Explanation
+    from windrow.queries.periodic.registry import QueryStatus
+    from windrow.queries.periodic.runner import RunReport
+    from windrow.queries.views.ddl import View
+    from windrow.reclaim import GcReport
     from windrow.relayout import RelayoutReport
+    from windrow.repair import RepairReport
+    from windrow.service.client import RemoteWarehouse
     from windrow.slide import SlideReport
     from windrow.snapshot import Snapshot
+    from windrow.status import StreamStatus, WarehouseStatus
     from windrow.warehouse import Warehouse
+    from windrow.windows import Window
 else:
-    _HOMES = {
+    _LAZY_MODULES = {
+        "Adoption": "windrow.adoption",
+        "Advice": "windrow.advisor",
+        "Answer": "windrow.queries.answer",
         "AppendReport": "windrow.append",
-        "RelayoutReport": "windrow.relayout",
+        "BackupReport": "windrow.backup",
+        "CheckReport": "windrow.check",
+        "Explanation": "windrow.queries.answer",
+        "Gap": "windrow.gaps",
+        "GcReport": "windrow.reclaim",
         "Index": "windrow.indexes.partitioners",
+        "QueryStatus": "windrow.queries.periodic.registry",
+        "RelayoutReport": "windrow.relayout",
+        "RepairReport": "windrow.repair",
+        "RemoteWarehouse": "windrow.service.client",
+        "Restored": "windrow.backup",
+        "RunReport": "windrow.queries.periodic.runner",
         "SlideReport": "windrow.slide",
         "Snapshot": "windrow.snapshot",
+        "StreamStatus": "windrow.status",
+        "View": "windrow.queries.views.ddl",
         "Warehouse": "windrow.warehouse",
+        "WarehouseStatus": "windrow.status",
+        "Window": "windrow.windows",
     }
 
     def __getattr__(name: str) -> Any:
-        if name not in _HOMES:
+        if name not in _LAZY_MODULES:
             raise AttributeError(f"module 'windrow' has no attribute {name!r}")
-        found = getattr(importlib.import_module(_HOMES[name]), name)
-        globals()[name] = found
-        return found
+        value = getattr(importlib.import_module(_LAZY_MODULES[name]), name)
+        globals()[name] = value
+        return value
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *_HOMES})
+        return sorted(__all__)
 
 
 __version__ = "0.1.0"
 
 
-def open(path: str | os.PathLike[str], **options: Any) -> "Warehouse":  # noqa: A001
+def open(  # noqa: A001
+    path: str | os.PathLike[str],
+    *,
+    catalog: str | os.PathLike[str] | None = None,
+    read_only: bool = False,
+    create: bool = True,
+    clock: "Callable[[], int] | None" = None,
+    sleep: "Callable[[float], None]" = time.sleep,
+    files: "FileSystem | None" = None,
+    randomness: "random.Random | None" = None,
+    cache_bytes: int | None = None,
+    memory: str | None = None,
+    spill: str | None = None,
+    allow_hosts: "Sequence[str]" = (),
+    allow_commands: "Sequence[str]" = (),
+) -> "Warehouse":
     """Open the warehouse in the folder `path`, creating it if it is missing; see `Warehouse` for the options."""
     from windrow.warehouse import Warehouse
 
-    return Warehouse(os.fspath(path), **options)
+    return Warehouse(
+        os.fspath(path),
+        catalog=None if catalog is None else os.fspath(catalog),
+        read_only=read_only,
+        create=create,
+        clock=clock,
+        sleep=sleep,
+        files=files,
+        randomness=randomness,
+        cache_bytes=cache_bytes,
+        memory=memory,
+        spill=spill,
+        allow_hosts=allow_hosts,
+        allow_commands=allow_commands,
+    )
 
 
 def adopt(path: str | os.PathLike[str], catalog: str | os.PathLike[str] | None = None) -> "Adoption":
@@ -79,21 +146,53 @@ def adopt(path: str | os.PathLike[str], catalog: str | os.PathLike[str] | None =
     return adopt(path, catalog)
 
 
+def connect(address: str, token: str | None = None, certificates: str | None = None) -> "RemoteWarehouse":
+    """Connect to a server's Flight SQL port, such as ``grpc+tls://host:9465``; needs ``windrow[serve]``."""
+    from windrow.service.client import connect
+
+    return connect(address, token, certificates)
+
+
+def restore(
+    backup: str | os.PathLike[str], path: str | os.PathLike[str], catalog: str | os.PathLike[str] | None = None
+) -> "Restored":
+    """Make a warehouse out of a backup, in a new or empty folder; see `windrow.backup`."""
+    from windrow.backup import restore
+
+    return restore(backup, path, catalog)
+
+
 __all__ = [
+    "AccessError",
+    "Adoption",
+    "Advice",
+    "Answer",
     "AppendReport",
+    "BackupReport",
     "BatchConflictError",
     "BusyError",
+    "CheckReport",
     "ClockError",
     "ClosedError",
     "ConfinementError",
     "DamageError",
     "DefinitionError",
+    "Explanation",
     "FormatError",
+    "Gap",
+    "GapError",
+    "GcReport",
     "InUseError",
     "Index",
     "InvalidNameError",
     "QueryError",
+    "QueryStatus",
+    "QueryTimeoutError",
     "RelayoutReport",
+    "RemoteWarehouse",
+    "RepairReport",
+    "Restored",
+    "RunReport",
     "SchemaError",
     "SearchKeyError",
     "SlideReport",
@@ -101,14 +200,21 @@ __all__ = [
     "SourceBehindError",
     "StorageError",
     "StreamExistsError",
+    "StreamStatus",
     "UnknownQueryError",
     "UnknownSourceError",
     "UnknownStreamError",
     "UnknownTableError",
+    "View",
     "ViewError",
     "Warehouse",
+    "WarehouseStatus",
+    "Window",
     "WindowError",
     "WindrowError",
+    "__version__",
     "adopt",
+    "connect",
     "open",
+    "restore",
 ]

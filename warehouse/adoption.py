@@ -10,15 +10,16 @@ import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from windrow.arguments import check_path
 from windrow.catalog.environment import Catalog
 from windrow.errors import BusyError, FormatError, StorageError
-from windrow.files import FileSystem, disk_errors
+from windrow.files import FileSystem, disk_errors, make_folder
 from windrow.identity import (
     Marker,
     Owner,
+    assign_warehouse_id,
     check_owner,
     lies_inside,
-    own,
     read_marker,
     read_owner,
     write_marker,
@@ -53,8 +54,8 @@ def adopt(
         FormatError: the folder holds no warehouse, or not all files that the catalog names.
         StorageError: the disk or its rights do not allow it.
     """
-    root = Path(path).absolute()
-    target = None if catalog is None else Path(catalog).absolute()
+    root = check_path(path).absolute()
+    target = None if catalog is None else check_path(catalog).absolute()
     disk = files or FileSystem()
     with disk_errors(f"adopting {root}"):
         marker = read_marker(root)
@@ -74,7 +75,7 @@ def adopt(
             if not lies_inside(root, folder) and not owner.is_in(root):
                 return _take_over(root, opened, marker, owner, disk)
             check_owner(root, folder, owner, marker)
-            own(root, opened, marker, disk)
+            assign_warehouse_id(root, opened, marker, disk)
             return Adoption(root, folder, "own")
         finally:
             opened.close()
@@ -94,9 +95,9 @@ def _part(root: Path, opened: Catalog, marker: Marker, owner: Owner, target: Pat
     """Give a copy a catalog of its own."""
     _check_uuid(root, opened, marker, owner)
     refuse_network(target if target.exists() else target.parent, target, files)
-    made = _finished(root, target, owner) if (target / "data.mdb").exists() else _copy(root, opened, target, files)
+    new_owner = _finished(root, target, owner) if (target / "data.mdb").exists() else _copy(root, opened, target, files)
     place = None if target == root / "catalog" else str(target)
-    write_marker(root, Marker(catalog=place, uuid=made.uuid, root=str(root)), files)
+    write_marker(root, Marker(catalog=place, uuid=new_owner.uuid, root=str(root)), files)
     return Adoption(root, target, "copied")
 
 
@@ -107,14 +108,14 @@ def _check_uuid(root: Path, opened: Catalog, marker: Marker, owner: Owner) -> No
 
 def _finished(root: Path, target: Path, original: Owner) -> Owner:
     """The owner of a catalog that an adoption has made which was interrupted before its last step."""
-    made = Catalog(target, create=False)
+    catalog = Catalog(target, create=False)
     try:
-        owner = made.read(read_owner)
+        owner = catalog.read(read_owner)
         if owner.root is None or not owner.is_in(root) or owner.uuid == original.uuid:
             raise FormatError(f"{target} holds the catalog of another warehouse; choose a new or empty folder")
-        _check_files(root, made)
+        _check_files(root, catalog)
     finally:
-        made.close()
+        catalog.close()
     return owner
 
 
@@ -123,24 +124,27 @@ def _copy(root: Path, opened: Catalog, target: Path, files: FileSystem) -> Owner
     if target.is_dir() and any(target.iterdir()):
         raise FormatError(f"{target} is not empty; choose a new or empty folder for the catalog")
     hidden = target.with_name(f".{target.name}.adopting")
-    hidden.mkdir(parents=True, exist_ok=True)
+    hidden.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(hidden)
     held = LockedFile.claim(hidden / "owner.lock")
     if held is None:
         raise BusyError(f"another process is just adopting {root}; wait until it has ended")
     owner = Owner(uuid.uuid4().hex, str(root))
     try:
-        for left in hidden.iterdir():
-            if left.name != "owner.lock":
-                left.unlink()
+        for rest in hidden.iterdir():
+            if rest.is_dir():
+                shutil.rmtree(rest)
+            elif rest.name != "owner.lock":
+                rest.unlink()
         opened.copy_to(hidden)
-        made = Catalog(hidden, create=False)
+        catalog = Catalog(hidden, create=False)
         try:
-            _check_files(root, made)
-            with made.exclusive() as tables:
+            _check_files(root, catalog)
+            with catalog.exclusive() as tables:
                 write_owner(tables, owner)
                 tables.delete_prefix("orphans", b"")
         finally:
-            made.close()
+            catalog.close()
         files.sync(hidden / "data.mdb")
         files.sync(hidden)
         files.rename(hidden, target)
@@ -157,7 +161,7 @@ def _copy(root: Path, opened: Catalog, target: Path, files: FileSystem) -> Owner
 def _check_files(root: Path, catalog: Catalog) -> None:
     """Refuse a folder that lacks what the catalog names: it was copied in part, or while rows came and went."""
     needed = catalog.read(needed_files)
-    wrong = [file for file, size in needed.items() if _size(root / file) != size]
+    wrong = [file for file, record in needed.items() if _size(root / file) != record.bytes]
     if wrong:
         raise FormatError(
             f"{root} lacks {len(wrong)} of the {len(needed)} files that the catalog names, such as {wrong[0]}; "

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +19,10 @@ from msgspec.structs import replace
 
 from windrow import arrow_input
 from windrow.catalog.environment import Tables, catalog_key
-from windrow.catalog.lookups import encode_batch_key, find_stream, refuse_view, resolve_source
+from windrow.catalog.lookups import encode_batch_key, encode_checkpoint_key, find_stream, refuse_view, resolve_source
 from windrow.catalog.records import (
     BatchEntry,
+    CheckpointEntry,
     Layout,
     RejectedEntry,
     SourceEntry,
@@ -31,13 +32,15 @@ from windrow.catalog.records import (
 )
 from windrow.catalog.segment_log import retire_files
 from windrow.definitions import check_label
-from windrow.errors import BatchConflictError, BusyError, UnknownStreamError
+from windrow.errors import BatchConflictError, BusyError, SchemaError, UnknownStreamError
 from windrow.files import disk_errors
+from windrow.gaps import Ledger
 from windrow.indexes.row_model import Int64s, RowModel
 from windrow.indexes.segment_builder import SortedBatch, number_arrivals, sort_into_segments
 from windrow.indexes.segments import Histogram, pack_histogram
 from windrow.layouts import recompute_expiries, with_layout, without_expiry_columns
 from windrow.native import rows as native_rows
+from windrow.native.row_digest import digest_rows
 from windrow.rejection import RejectedRowsWriter, classify_rows
 from windrow.segment_files import (
     CHUNK_BYTES,
@@ -52,9 +55,15 @@ from windrow.segment_files import (
     split_chunks,
 )
 from windrow.slide_hooks import AppendContribution, PrepareAppend, SlideHook
+from windrow.sources import merge_claims, settle_source
 from windrow.store import Store
 
+if TYPE_CHECKING:
+    from windrow.cli.flawed_lines import FlawedLines
+
 _MASK = (1 << 64) - 1
+_MOST_DEAD_TIMES = 1 << 20
+"""Event times of dead rows that are compared with gaps; a bound of memory."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +117,7 @@ class Append:
     ) -> None:
         store.check_writable()
         self.store = store
-        self._hooks = [hook for hook in hooks if hook.tally is not None]
+        self._hooks = [hook for hook in hooks if hook.load_append is not None]
         self.entry, self.state, self._preparers = store.catalog.read(lambda tables: self._read_stream(tables, stream))
         refuse_view(self.entry, "appended to")
         self.definition = self.entry.definition
@@ -117,6 +126,17 @@ class Append:
         self.schema = self.definition.schema
         self.source = resolve_source(self.entry, source)
         self.batch_id = None if batch_id is None else check_label(batch_id, "batch id")
+        self.digests = batch_id is not None
+        """Whether the batch is remembered by its rows; otherwise only by how many there were."""
+        self.checkpoint: tuple[str, int] | None = None
+        """The streaming query whose batch this is, and the batch's number."""
+        self.covers: tuple[int, int] | None = None
+        """The interval that is whole, as the source says, with these rows."""
+        self._dead: Int64s = np.empty(0, np.int64)
+        """Event times of rows that were rejected because they had already expired, ascending."""
+        self._previous: BatchEntry | None = None
+        self.max_rejected: float | None = None
+        """The share of rows that may be rejected; with more, nothing is appended."""
         self.layout: Layout = self.state.layout
         self.tally = _AppendCounts()
         self.rejected = RejectedRowsWriter(store, self.source, self.batch_id)
@@ -132,18 +152,28 @@ class Append:
     def _read_stream(self, tables: Tables, stream: str) -> tuple[StreamEntry, StreamState, list[PrepareAppend]]:
         entry, state = find_stream(tables, stream)
         applying = (hook for hook in self._hooks if hook.applies_to(tables, entry.id))
-        return entry, state, [hook.tally() for hook in applying if hook.tally is not None]
+        return entry, state, [hook.load_append() for hook in applying if hook.load_append is not None]
 
-    def run(self, data: Any, replacing: list[int] | None = None) -> AppendReport:
-        """Take the rows of `data`; `replacing` names rejected entries that this append replays."""
-        previous = self.known_batch()
-        rows = arrow_input.conform_batches(data, self.schema, self.definition.name, self.definition.added)
+    def run(self, data: Any, replacing: list[int] | None = None, flaws: "FlawedLines | None" = None) -> AppendReport:
+        """Take the rows of `data`.
+
+        Args:
+            data: Whatever a user holds rows in.
+            replacing: Rejected entries that this append replays.
+            flaws: Where the reader of `data` puts lines that it cannot read; they are rejected.
+        """
+        previous = self._previous = self.known_batch()
+        judged = (self.definition.time, self.definition.expires or "")
+        rows = arrow_input.conform_batches(data, self.schema, self.definition.name, self.definition.added, judged)
         try:
             with disk_errors(f"appending to stream {self.definition.name!r}"):
                 for chunk in split_chunks(rows, self.schema, CHUNK_BYTES):
                     self._take(chunk, write=previous is None)
+                    self._take_flaws(flaws, write=previous is None)
+                self._take_flaws(flaws, write=previous is None)
                 if previous is not None:
                     return self.duplicate(previous)
+                self._check_share()
                 return self.commit(replacing or [])
         except BaseException:
             self.discard()
@@ -168,8 +198,7 @@ class Append:
 
     def _take(self, chunk: pa.Table, *, write: bool) -> None:
         ts, exp, codes = classify_rows(chunk, self.definition, self.now, self.horizon())
-        keys = self.identity.encoded_keys(chunk) if self.identity.key and self.batch_id is not None else None
-        self.count(ts, exp, keys)
+        self.count(chunk.num_rows, self._digest(chunk, ts, exp))
         if not write:
             return
         if codes.any():
@@ -179,14 +208,38 @@ class Append:
         if chunk.num_rows:
             self.stage(chunk, ts, exp, number_arrivals(chunk.num_rows, 0))
 
-    def count(self, ts: Int64s, exp: Int64s, keys: pa.Array | None) -> None:
+    def _check_share(self) -> None:
+        rejected = sum(self.rejected.reasons.values())
+        if self.max_rejected is not None and rejected > self.max_rejected * self.tally.rows:
+            reasons = "; ".join(f"{number:,} {reason}" for reason, number in sorted(self.rejected.reasons.items())[:3])
+            raise SchemaError(
+                f"stream {self.definition.name!r}: {rejected:,} of {self.tally.rows:,} rows would be rejected "
+                f"({reasons}), more than max_rejected={self.max_rejected:g}; nothing was appended"
+            )
+
+    def _take_flaws(self, flaws: "FlawedLines | None", *, write: bool) -> None:
+        """Reject the lines that could not be read so far."""
+        lines = [] if flaws is None else flaws.take()
+        if lines:
+            self.count(len(lines), self.digest(pa.table({"text": [line.text for line in lines]})))
+            if write:
+                self.rejected.add_lines(lines, self.schema)
+
+    def _digest(self, chunk: pa.Table, ts: Int64s, exp: Int64s) -> int:
+        if self._previous is None or self._previous.whole:
+            return self.digest(chunk)
+        # An entry of an earlier release has the digest of times and first search key only.
+        keys = self.identity.encoded_keys(chunk) if self.identity.key else None
+        return native_rows.digest(ts, ts if self.model.expires is None else exp, keys)
+
+    def digest(self, rows: pa.Table | pa.RecordBatch) -> int:
+        """By what rows are recognised if they are appended again; 0 where nobody will ask."""
+        return digest_rows(rows) if self.digests else 0
+
+    def count(self, rows: int, digest: int) -> None:
         """Count rows that were given, taken or not; a batch with an id is remembered by their digest."""
-        tally = self.tally
-        tally.rows += len(ts)
-        if self.batch_id is not None:
-            # Neither another lifetime nor another search key may make a batch look like another one.
-            ends = ts if self.model.expires is None else exp
-            tally.digest = (tally.digest + native_rows.digest(ts, ends, keys)) & _MASK
+        self.tally.rows += rows
+        self.tally.digest = (self.tally.digest + digest) & _MASK
 
     @property
     def now(self) -> int | None:
@@ -194,12 +247,17 @@ class Append:
         return None if self.state.slide is None else self.model.slot_end(self.state.slide)
 
     def horizon(self) -> int:
-        """The latest event time that is not too far ahead at this moment."""
+        """The latest event time that is not too far ahead now."""
         return self.store.clock() + self.definition.max_ahead
 
     def reject(self, rows: pa.Table, codes: np.ndarray[Any, Any]) -> None:
         """Keep rows that are not taken, with the reason of each."""
         self.rejected.add(rows, codes)
+        if (dead := codes == native_rows.DEAD_ON_ARRIVAL).any():
+            dead_times, _ = self.model.times(rows.filter(pa.array(dead)))
+            self._dead = np.unique(np.concatenate([self._dead, dead_times]))
+            while len(self._dead) > _MOST_DEAD_TIMES:  # a gap between two of what is left is not likely
+                self._dead = self._dead[::2]
 
     def stage(self, chunk: pa.Table, ts: Int64s, exp: Int64s, seq: Int64s) -> None:
         """Write rows that are taken, whose arrival order within the file is `seq`."""
@@ -271,7 +329,8 @@ class Append:
             raise BatchConflictError(
                 f"batch {self.batch_id!r} of source {self.source!r} was appended to stream "
                 f"{self.definition.name!r} before with other rows "
-                f"({previous.rows} then, {self.tally.rows} now); use a new batch id, nothing was changed"
+                f"({previous.rows} then, {self.tally.rows} now); send other rows under a new batch id, nothing was "
+                "changed"
             )
         return self._report(duplicate=True, bytes_written=0)
 
@@ -290,7 +349,7 @@ class Append:
             store.writer.discard([store.root / name for name in published])
             raise
         store.files.reach("append.committing")
-        with store.publishing(published) as tables:
+        with store.write_with_files(published) as tables:
             previous = (
                 tables.get("batches", encode_batch_key(self.entry.id, self.source, self.batch_id))
                 if self.batch_id
@@ -298,6 +357,9 @@ class Append:
             )
             if previous is None:
                 self._record(tables, rejected, replacing)
+            else:
+                for name in published:
+                    tables.delete("checksums", name.encode())
         store.cache_directories(self._directories)
         store.files.reach("append.committed")
         if previous is not None:
@@ -350,17 +412,22 @@ class Append:
             state = replace(state, rejected=state.rejected - old.rows)
             retire_files(tables, [old.file], entry.id)
         tables.put("states", stream, state)
-        self._record_source(tables, stream, now, (0 if rejected is None else rejected.rows) - replayed)
+        self._record_source(tables, entry, state, now, (0 if rejected is None else rejected.rows) - replayed)
         if self.batch_id is not None:
             batch = BatchEntry(
                 source=self.source,
                 batch_id=self.batch_id,
                 digest=tally.digest,
+                whole=self.digests,
                 rows=tally.rows,
                 accepted=tally.accepted,
                 at=now,
             )
             tables.put("batches", encode_batch_key(entry.id, self.source, self.batch_id), batch)
+        if self.checkpoint is not None:
+            query, number = self.checkpoint
+            reached = CheckpointEntry(source=self.source, batch=number, at=now)
+            tables.put("checkpoints", encode_checkpoint_key(entry.id, query), reached)
 
     def _record_file(
         self, tables: Tables, key: bytes, staged: StagedFile, now: int, new_model: RowModel | None
@@ -383,22 +450,25 @@ class Append:
         )
         tables.put("spool", key, entry)
 
-    def _record_source(self, tables: Tables, stream: bytes, now: int, rejected: int) -> None:
-        key = stream + self.source.encode()
+    def _record_source(self, tables: Tables, entry: StreamEntry, state: StreamState, now: int, rejected: int) -> None:
+        key = catalog_key(entry.id) + self.source.encode()
         previous: SourceEntry = tables.get("sources", key) or SourceEntry()
         reached = [t for t in (previous.max_ts, self.tally.max_ts) if t is not None]
-        tables.put(
-            "sources",
-            key,
-            SourceEntry(
-                max_ts=max(reached) if reached else None,
-                heartbeat=previous.heartbeat,
-                failed=None,
-                rows=previous.rows + self.tally.accepted,
-                rejected=previous.rejected + rejected,
-                heard=now,
-            ),
+        record = replace(
+            previous,
+            max_ts=max(reached) if reached else None,
+            failed=None,
+            rows=previous.rows + self.tally.accepted,
+            rejected=previous.rejected + rejected,
+            heard=now,
+            spooled=state.next_spool - 1 if self.tally.files else previous.spooled,
+            covers=merge_claims(previous.covers, () if self.covers is None else (self.covers,)),
         )
+        if len(self._dead):
+            Ledger(tables, entry, state.ordinal, now).keep(self.source, self._dead)
+        if not self.tally.files:
+            record = settle_source(tables, entry, state, self.source, record, now)
+        tables.put("sources", key, record)
 
     def _report(self, *, duplicate: bool, bytes_written: int) -> AppendReport:
         tally = self.tally

@@ -1,5 +1,6 @@
 """The check: verifies every promise of the storage on the files themselves, and changes nothing."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -7,18 +8,21 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from windrow.catalog.environment import Tables
+from windrow.catalog.environment import DATABASES, Tables
 from windrow.catalog.records import FileEntry, RejectedEntry, ResultPart, SpoolEntry, TableEntry
-from windrow.errors import DamageError
+from windrow.errors import DamageError, FormatError
 from windrow.files import compute_digest, find_living_writers, parse_writer_name
 from windrow.indexes.row_model import SEQ
 from windrow.indexes.segment_reader import conform_to_schema
 from windrow.indexes.segments import Segment, pack_histogram
 from windrow.native import directory as native_directory
 from windrow.native import rows as native_rows
-from windrow.orphans import data_files, distrust, marks, named_files
+from windrow.orphans import data_files, find_catalog_gap, marked_files, named_files
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
+
+_ADVICE = re.compile(r"[;,] run 'windrow check'.*$")
+"""What errors of damaged files end with; who checks has done that."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,9 @@ class _FileRecords:
 def check_warehouse(store: Store, progress: Callable[[str], None] | None = None) -> CheckReport:
     """Verify the warehouse as of one commit; writers and readers may go on meanwhile."""
     tell_progress = progress or (lambda _: None)
+    lost = store.catalog.read(_check_catalog)
+    if lost:  # nothing else can be judged by such records
+        return CheckReport(tuple(lost), 0, 0, 0, 0)
     present = set(data_files(store.root))
     alive = find_living_writers(store.root)
     with Snapshot(store) as snapshot:
@@ -81,9 +88,9 @@ def check_warehouse(store: Store, progress: Callable[[str], None] | None = None)
             problems += _check_references(view, all_segments, records)
         for file, record in records.files.items():
             tell_progress(file)
-            problems += _check_file(store, file, record)
+            problems += find_file_problems(store, file, record)
         for other in records.others:
-            problems += _check_file(store, other.file, other)
+            problems += find_file_problems(store, other.file, other)
         in_use = (
             records.reclaimed
             | {s.id for view in views for s in view.segments}
@@ -100,7 +107,9 @@ def check_warehouse(store: Store, progress: Callable[[str], None] | None = None)
         ]
         wrong, orphans = _unnamed(store, unnamed, present) if unnamed else ([], 0)
         problems += wrong
-    return CheckReport(tuple(problems), len(views), segments, len(records.files), rows, orphans)
+    return CheckReport(
+        tuple(_ADVICE.sub("", problem) for problem in problems), len(views), segments, len(records.files), rows, orphans
+    )
 
 
 def _unnamed(store: Store, files: list[str], present: set[str]) -> tuple[list[str], int]:
@@ -109,14 +118,14 @@ def _unnamed(store: Store, files: list[str], present: set[str]) -> tuple[list[st
     They are looked at again while nobody writes, if we may: an ordinary read can miss the commit of a writer that died.
     """
 
-    def look(tables: Tables) -> tuple[set[str], set[str], str | None]:
-        return named_files(tables), set(marks(tables)), distrust(tables, store.root, present)
+    def read_files(tables: Tables) -> tuple[set[str], set[str], str | None]:
+        return named_files(tables), set(marked_files(tables)), find_catalog_gap(tables, store.root, present)
 
     if store.catalog.writable:
         with store.catalog.exclusive() as tables:
-            named, marked, why = look(tables)
+            named, marked, why = read_files(tables)
     else:
-        named, marked, why = store.catalog.read(look)
+        named, marked, why = store.catalog.read(read_files)
     left = [file for file in files if file not in named and (store.root / file).exists()]
     if why is not None and left:
         return [f"{len(left)} files, such as {left[0]}, are named by no record: {why}"], 0
@@ -125,6 +134,20 @@ def _unnamed(store: Store, files: list[str], present: set[str]) -> tuple[list[st
         for file in left
         if file not in marked
     ], len(marked.intersection(left))
+
+
+def _check_catalog(tables: Tables) -> list[str]:
+    """Compare every record of the catalog with its checksum, and their number with LMDB's own."""
+    problems = []
+    for name in DATABASES:
+        try:
+            count = sum(1 for _ in tables.raw_items(name))
+        except FormatError as error:
+            problems.append(str(error))
+            continue
+        if count != tables.count(name):
+            problems.append(f"the catalog's {name} should have {tables.count(name)} records, {count} can be found")
+    return problems
 
 
 def _read_records(tables: Tables) -> _FileRecords:
@@ -147,10 +170,13 @@ def _read_records(tables: Tables) -> _FileRecords:
     )
 
 
-def _check_file(store: Store, file: str, record: FileEntry | RejectedEntry | TableEntry | ResultPart) -> Iterator[str]:
+def find_file_problems(
+    store: Store, file: str, record: FileEntry | RejectedEntry | TableEntry | ResultPart
+) -> Iterator[str]:
+    """What is wrong with a file, by its size, digest and number of rows."""
     path = store.root / file
-    if not path.exists():
-        yield f"file {file} is missing"
+    if not path.is_file():
+        yield f"file {file} is {'not a file' if path.exists() else 'missing'}"
         return
     size = path.stat().st_size
     if size != record.bytes:

@@ -4,6 +4,8 @@ A lifetime belongs to the stream, not to the row: exp = ts + lifetime holds for 
 Expired rows stay gone, so a lengthened lifetime leaves a floor below which the stream keeps nothing.
 """
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 from msgspec.structs import replace
 
@@ -43,9 +45,7 @@ def create_stream(store: Store, definition: StreamDefinition, index: Index | str
 def make_stream_folders(store: Store, name: str) -> None:
     """Make the folders of a new stream, durably."""
     for part in ("segments", "rejected"):
-        (store.stream_folder(name) / part).mkdir(parents=True, exist_ok=True)
-    store.files.sync(store.stream_folder(name))
-    store.files.sync(store.root / "streams")
+        store.files.make_folder(store.stream_folder(name) / part)
 
 
 def choose_first_layout(definition: StreamDefinition, index: Index | str) -> Layout:
@@ -108,7 +108,18 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
         tables.put("reclaim", catalog_key(tables.version, tables.allocate("reclaims")), record)
         for file in files:
             tables.delete("files", file.encode())
-        for table in ("segments", "spool", "slides", "sources", "batches", "rejected", "usage", "synopses"):
+        for table in (
+            "segments",
+            "spool",
+            "slides",
+            "sources",
+            "gaps",
+            "batches",
+            "checkpoints",
+            "rejected",
+            "usage",
+            "synopses",
+        ):
             tables.delete_prefix(table, stream)
         for input_key in [
             input_key for input_key, _ in tables.raw_items("views") if decode_last_int(input_key) == entry.id
@@ -123,8 +134,8 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
 def _refuse_if_viewed(tables: Tables, entry: StreamEntry) -> None:
     """Refuse to drop a stream that views are derived from."""
     views = [
-        tables.get("plans", catalog_key(decode_last_int(at))).name
-        for at, _ in tables.raw_items("views", catalog_key(entry.id))
+        tables.get("plans", catalog_key(decode_last_int(key))).name
+        for key, _ in tables.raw_items("views", catalog_key(entry.id))
     ]
     if views:
         raise InUseError(
@@ -142,31 +153,37 @@ NEVER_SPOKEN_FOR = "never"
 def alter_stream(
     store: Store,
     stream: str,
-    *,
-    add_column: tuple[str, pa.DataType] | pa.Field | None = None,
-    lifetime: times.Duration | None = None,
-    max_lifetime: times.Duration | None = None,
-    slack: times.Duration | None = None,
-    max_skew: times.Duration | None = None,
-    max_ahead: times.Duration | None = None,
-    timeout: float = 60.0,
+    timeout: float,
+    column: tuple[str, pa.DataType] | pa.Field | None,
+    lifetimes: tuple[times.Duration | None, times.Duration | None],
+    limits: Mapping[str, times.Duration | None],
 ) -> None:
-    """Change a stream's definition in one transaction; see `Warehouse.alter_stream`."""
+    """Change a stream's definition in one transaction, with the arguments of `Warehouse.alter_stream`.
+
+    Args:
+        store: Of the warehouse.
+        stream: Its name.
+        timeout: Seconds to wait for a slide.
+        column: To be added.
+        lifetimes: `lifetime` and `max_lifetime`.
+        limits: The others, by name; those that are None stay.
+    """
+    changes_lifetime = lifetimes != (None, None)
     with disk_errors(f"altering stream {stream!r}"), hold_stream_lock(store, stream, timeout):
         contents = store.catalog.read(lambda tables: read_layout_contents(store, tables, stream))
         old = contents.entry.definition
         refuse_view(contents.entry, "altered")
-        if contents.viewed and (add_column is not None or lifetime is not None or max_lifetime is not None):
+        if contents.viewed and (column is not None or changes_lifetime):
             raise DefinitionError(
                 f"views are derived from stream {stream!r}, by the columns and lifetime that it has; drop them first"
             )
-        if contents.summarised and (lifetime is not None or max_lifetime is not None):
+        if contents.summarised and changes_lifetime:
             raise DefinitionError(
                 f"standing queries keep synopses of stream {stream!r}, by the lifetime that it has; drop them first"
             )
-        new = old if add_column is None else _add_column(old, add_column)
-        new = _change_limits(new, slack, max_skew, max_ahead)
-        new = _change_lifetime(new, contents.state, lifetime, max_lifetime)
+        new = old if column is None else _add_column(old, column)
+        new = _change_limits(new, limits)
+        new = _change_lifetime(new, contents.state, *lifetimes)
         recomputed = _recompute_segments(store, contents, new) if new.lasts_otherwise(old) else None
         store.files.reach("alter.committing")
         with store.catalog.write() as tables:
@@ -195,26 +212,20 @@ def _add_column(old: StreamDefinition, column: tuple[str, pa.DataType] | pa.Fiel
         raise DefinitionError(
             f"stream {old.name!r}: column {added.name!r} cannot be added as not null; stored rows have no value for it"
         )
-    check_schema(old.name, schema := old.schema.append(added))
+    schema = check_schema(old.name, old.schema.append(added))
     return replace(old, schema_bytes=schema.serialize().to_pybytes(), added=(*old.added, added.name))
 
 
-def _change_limits(
-    old: StreamDefinition,
-    slack: times.Duration | None,
-    max_skew: times.Duration | None,
-    max_ahead: times.Duration | None,
-) -> StreamDefinition:
+def _change_limits(old: StreamDefinition, limits: Mapping[str, times.Duration | None]) -> StreamDefinition:
     """The definition with other limits; those that are None stay."""
-    new = old
-    if slack is not None:
-        new = replace(new, slack=times.parse_slack(slack, f"stream {old.name!r}: slack"))
-    if max_skew is not None:
-        skew = None if max_skew == NEVER_SPOKEN_FOR else times.parse_slack(max_skew, f"stream {old.name!r}: max_skew")
-        new = replace(new, max_skew=skew)
-    if max_ahead is not None:
-        new = replace(new, max_ahead=times.parse_slack(max_ahead, f"stream {old.name!r}: max_ahead"))
-    return new
+    changed = {name: value for name, value in limits.items() if value is not None}
+    spans = {
+        name: None
+        if name == "max_skew" and value == NEVER_SPOKEN_FOR
+        else times.parse_slack(value, f"stream {old.name!r}: {name}")
+        for name, value in changed.items()
+    }
+    return replace(old, **spans)
 
 
 def _change_lifetime(

@@ -7,23 +7,37 @@ from functools import lru_cache
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from windrow import arguments, times
 from windrow.errors import DefinitionError, InvalidNameError
 from windrow.formats import text
+from windrow.indexes.arrow_arrays import parquet as pq
 from windrow.indexes.partitioners import Index
 from windrow.indexes.row_model import SEQ, RowModel
 from windrow.native import key_encoding as native_keys
+from windrow.value_checks import is_list_view, map_type, without_list_view
 
-RESERVED_COLUMNS = ("_seq", "_reason", "_source", "_batch", "_rejected_at")
+RESERVED_COLUMNS = ("_seq", "_reason", "_source", "_batch", "_rejected_at", "_file", "_line", "_text", "_format")
 INTERNAL_PREFIX = "_windrow_"
 """Prefix of columns that exist only on the way through Spark."""
 FAILURE_POLICIES = ("block", "exclude")
+RESERVED_WORDS = frozenset(
+    """
+    all analyse analyze and anti any array as asc asof asymmetric at authorization binary both by case cast check
+    collate collation column concurrently constraint create cross default deferrable desc describe distinct do else end
+    except false fetch for foreign freeze from full glob group having ilike in initially inner intersect into is isnull
+    join lambda lateral leading left like limit natural not notnull null offset on only or order outer overlaps pivot
+    pivot_longer pivot_wider placing positional primary qualify references returning right select semi show similar some
+    summarize symmetric table tablesample then to trailing true union unique unpack unpivot using variadic verbose when
+    where window with
+    """.split()  # noqa: SIM905
+)
+"""What DuckDB does not take as the name of a relation without quotes."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
 _DEVICE = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)")
 DEFAULT_SOURCE = "default"
 _MOST_DIGITS = 38
+_MOST_LEVELS = 100
 
 
 class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +57,8 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
     max_ahead: int = 3600 * times.SECOND
     origin: int = 0
     on_source_failure: str = "block"
+    liveness: int | None = None
+    """A declared source from which nothing arrived for so long, by the wall clock, has failed."""
     index_auto: bool = False
     inputs: tuple[str, ...] = ()
     """Of a view: the streams it is derived from. Nobody appends to it or slides it."""
@@ -106,7 +122,14 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
 def read_schema(serialized: bytes) -> pa.Schema:
     """The schema that a definition keeps as bytes."""
     # One object per stream: readers keep what they learn about files by the schema's identity.
-    return pa.ipc.read_schema(pa.py_buffer(serialized))
+    schema = pa.ipc.read_schema(pa.py_buffer(serialized))
+    return pa.schema([_as_read(field) for field in schema], schema.metadata)
+
+
+def _as_read(field: pa.Field) -> pa.Field:
+    """A column of an older definition that may have views of lists, or a type that only its metadata names."""
+    plain = field.remove_metadata() if text.EXTENSION in (field.metadata or {}) else field
+    return plain.with_type(map_type(field.type, without_list_view))
 
 
 @lru_cache(maxsize=1024)
@@ -121,8 +144,8 @@ def check_name(name: str, what: str) -> str:
             f"{what} name {name!r} is not allowed; use 1 to 63 letters, digits, '_' or '-', "
             "beginning with a letter or '_'"
         )
-    if name.lower() in ("windrow", "window"):
-        raise InvalidNameError(f"{what} name {name!r} is reserved; choose another")
+    if name.lower() == "windrow" or name.lower() in RESERVED_WORDS:
+        raise InvalidNameError(f"{what} name {name!r} is a reserved word of SQL; choose another")
     return name
 
 
@@ -157,10 +180,11 @@ def make_definition(
     origin: times.Instant | None,
     on_source_failure: str,
     index_auto: bool,
+    liveness: times.Duration | None = None,
 ) -> StreamDefinition:
     """Check a declaration and give the definition, or say what is wrong with it."""
     check_name(name, "stream")
-    check_schema(name, schema)
+    schema = check_schema(name, schema)
     _check_time_column(name, schema, time, "time")
     slide_micros = times.parse_duration(slide, f"stream {name!r}: slide")
     if expires is None:
@@ -192,6 +216,11 @@ def make_definition(
         raise DefinitionError(
             f"stream {name!r}: on_source_failure {on_source_failure!r} is unknown; choose block or exclude"
         )
+    if liveness is not None and (on_source_failure != "exclude" or not sources):
+        raise DefinitionError(
+            f"stream {name!r}: liveness={liveness!r} fails a silent source so that the stream goes on without it; "
+            "it needs sources=… and on_source_failure='exclude'"
+        )
     return StreamDefinition(
         name=name,
         schema_bytes=schema.serialize().to_pybytes(),
@@ -208,30 +237,35 @@ def make_definition(
         origin=0 if origin is None else times.parse_instant(origin, f"stream {name!r}: origin"),
         on_source_failure=on_source_failure,
         index_auto=index_auto,
+        liveness=None if liveness is None else times.parse_duration(liveness, f"stream {name!r}: liveness"),
     )
 
 
-def check_schema(name: str, schema: pa.Schema) -> None:
-    """Refuse a schema that cannot be stored or asked."""
+def check_schema(name: str, schema: pa.Schema) -> pa.Schema:
+    """The schema as it is stored, with lists for views of lists; refuse one that cannot be stored or asked."""
     if not isinstance(schema, pa.Schema):
         raise DefinitionError(f"stream {name!r}: schema must be a pyarrow.Schema, not {type(schema).__name__}")
-    seen: set[str] = set()
+    folded_names: set[str] = set()
+    schema = pa.schema([field.with_type(without_list_view(field.type)) for field in schema], schema.metadata)
     for field in schema:
         folded = field.name.lower()
         if not field.name or folded in RESERVED_COLUMNS or folded.startswith(INTERNAL_PREFIX) or "\x00" in field.name:
             raise DefinitionError(f"stream {name!r}: column name {field.name!r} is reserved or empty; rename it")
-        if folded in seen:
+        if folded in folded_names:
             raise DefinitionError(
                 f"stream {name!r}: column {field.name!r} occurs twice (SQL does not tell capitals apart)"
             )
-        seen.add(folded)
+        folded_names.add(folded)
         check_column(field, f"stream {name!r}")
-    if not seen:
+    if not folded_names:
         raise DefinitionError(f"stream {name!r}: the schema has no columns")
+    return schema
 
 
 def check_column(field: pa.Field, what: str, *, is_sorted: bool = True) -> None:
     """Refuse a column whose type cannot be stored or asked for, or whose zone nobody knows; `what` has it."""
+    if _count_levels(field.type) > _MOST_LEVELS:
+        raise DefinitionError(f"{what}: column {field.name!r} is nested deeper than {_MOST_LEVELS} levels; flatten it")
     zone = find_unknown_zone(field.type)
     if zone is not None:
         raise DefinitionError(
@@ -243,7 +277,19 @@ def check_column(field: pa.Field, what: str, *, is_sorted: bool = True) -> None:
             f"{what}: column {field.name!r} of type {field.type} has more digits than the {_MOST_DIGITS} "
             f"that SQL counts with; make it a decimal of at most {_MOST_DIGITS} digits, or text"
         )
-    if field.metadata == text.BITS or text.contains_type(field.type, text.is_opaque):
+    if text.contains_type(field.type, _has_twins):
+        raise DefinitionError(
+            f"{what}: column {field.name!r} of type {field.type} has a field twice (SQL does not tell capitals apart)"
+        )
+    if text.contains_type(field.type, is_list_view):
+        raise DefinitionError(
+            f"{what}: column {field.name!r} of type {field.type} has views of lists inside; make them plain lists"
+        )
+    if (
+        field.metadata == text.BITS
+        or text.contains_type(field.type, text.is_opaque)
+        or text.EXTENSION in (field.metadata or {})
+    ):
         raise DefinitionError(
             f"{what}: column {field.name!r} of type {text.type_name(field)} would come back as bytes; cast it to text"
         )
@@ -252,10 +298,28 @@ def check_column(field: pa.Field, what: str, *, is_sorted: bool = True) -> None:
         pq.write_table(empty, pa.BufferOutputStream())
         if is_sorted:
             empty.take(pa.array([], pa.int64()))  # which Arrow cannot do with its views
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+    except (pa.ArrowException, OSError) as error:
         raise DefinitionError(
             f"{what}: column {field.name!r} of type {field.type} cannot be stored ({error}); cast it to text, perhaps"
         ) from None
+
+
+def _has_twins(kind: pa.DataType) -> bool:
+    """Whether a struct has two fields of one name."""
+    names = (
+        [kind.field(position).name.lower() for position in range(kind.num_fields)] if pa.types.is_struct(kind) else []
+    )
+    return len(set(names)) < len(names)
+
+
+def _count_levels(kind: pa.DataType) -> int:
+    """How deep a type is nested; counted level by level, since the deepest ones end every recursion."""
+    level, depth = [kind], 0
+    while level and depth <= _MOST_LEVELS:
+        depth += 1
+        nested = (each for each in level if pa.types.is_nested(each))
+        level = [each.field(position).type for each in nested for position in range(each.num_fields)]
+    return depth
 
 
 def _is_too_wide(kind: pa.DataType) -> bool:

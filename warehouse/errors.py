@@ -72,6 +72,10 @@ class WindowError(WindrowError, ValueError):
     """A window that the stream cannot answer."""
 
 
+class GapError(WindrowError, ValueError):
+    """A gap that is not there or cannot be, or a window that is not complete where it has to be."""
+
+
 class SearchKeyError(WindrowError, ValueError):
     """A search key that does not fit the stream's key columns."""
 
@@ -107,6 +111,18 @@ class QueryError(WindrowError, ValueError):
         super().__init__(message)
         self.line = line
         self.column = column
+
+
+class AccessError(WindrowError, PermissionError):
+    """A role may not do what was asked, or there is no such role or token."""
+
+
+class UnpinnedWarning(UserWarning):
+    """A warehouse was opened by a process that cannot keep what it reads from being removed."""
+
+
+class QueryTimeoutError(QueryError, TimeoutError):
+    """A query that took longer than it was given."""
 
 
 class ConfinementError(QueryError):

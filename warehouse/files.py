@@ -10,7 +10,8 @@ import mmap
 import os
 import re
 import shutil
-import threading
+import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -49,6 +50,8 @@ CRASH_POINTS = (
     "table.committed",
 )
 """Named points at which a crash test stops a process; see `FileSystem.reach`."""
+REPAIR_CRASH_POINTS = ("repair.staged", "repair.published", "repair.committing", "repair.committed")
+"""The same, of a repair that saves rows."""
 DELIVERY_CRASH_POINTS = (
     "query.staged",
     "query.published",
@@ -83,8 +86,21 @@ class FileSystem:
         return kinds[max(holders, key=lambda mount: len(mount.parts))] if holders else ""
 
     def sink(self, path: Path) -> Any:
-        """An Arrow output stream to a new file."""
-        return pa.OSFile(str(path), "wb")
+        """An Arrow output stream to a new file, which whoever may read its folder may read, and nobody else."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            os.fchmod(descriptor, file_mode(path.parent))
+            return pa.OSFile(f"/proc/self/fd/{descriptor}", "wb")
+        finally:
+            os.close(descriptor)
+
+    def make_folder(self, folder: Path) -> None:
+        """Make a folder and those above it, durably, with the rights of the folder that the first of them is in."""
+        missing = list(itertools.takewhile(lambda path: not path.is_dir(), (folder, *folder.parents)))
+        for path in reversed(missing):
+            make_folder(path)
+            self.sync(path.parent)
 
     def sync(self, path: Path) -> None:
         """Make a file's or folder's content durable."""
@@ -101,6 +117,20 @@ class FileSystem:
     def unlink(self, path: Path) -> None:
         """Remove a file; it may be gone already."""
         path.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder with the rights of the one that it is in; it may be there already."""
+    try:
+        folder.mkdir(0o700)
+    except FileExistsError:
+        return
+    folder.chmod(stat.S_IMODE(folder.parent.stat().st_mode) & 0o2770 | 0o700)
+
+
+def file_mode(folder: Path) -> int:
+    """The rights of files in a folder: who may list it may read them, and only their owner may change them."""
+    return 0o600 | folder.stat().st_mode & 0o044
 
 
 @contextmanager
@@ -137,53 +167,31 @@ class StagingWriter:
         self._beside = beside
         self.folder = root / "staging" / name
         with disk_errors("opening a writer"):
-            self._held = self._claimed()
+            self._held = _claim_folder(self.folder)
         self._numbers = itertools.count(1)
         self._unsynced: set[Path] = set()
-
-    def _claimed(self) -> LockedFile:
-        """The lock on its folder. Until that is held, whoever cleans up may take the folder for a dead writer's."""
-        while True:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            held = LockedFile.claim(self.folder / _OWNER_FILE)
-            if held is not None:
-                return held
 
     def stage(self, suffix: str = ".parquet") -> Path:
         """The path of a new staged file."""
         return self.folder / f"{self.name}-{next(self._numbers):06d}{suffix}"
 
-    def seal(self, path: Path, digest: str | None = None, *, soon: bool = False) -> tuple[int, str]:
-        """Make a staged file durable; gives its size and digest. The disk works while we hash, if that is not done.
+    def seal(self, path: Path, *, soon: bool = False) -> tuple[int, str]:
+        """Make a staged file durable; gives its size and digest.
 
         With `soon` it is published at once, and made durable then: the disk does that and the folder in one go.
         """
-        if digest is not None:
-            if soon:
-                self._unsynced.add(path)
-            else:
-                self.files.sync(path)
-            return path.stat().st_size, digest
-        failures: list[BaseException] = []
-        syncing = threading.Thread(target=self._sync_into, args=(path, failures))
-        syncing.start()
         digest = compute_digest(path)
-        syncing.join()
-        if failures:
-            raise failures[0]
-        return path.stat().st_size, digest
-
-    def _sync_into(self, path: Path, failures: list[BaseException]) -> None:
-        try:
+        if soon:
+            self._unsynced.add(path)
+        else:
             self.files.sync(path)
-        except OSError as error:
-            failures.append(error)
+        return path.stat().st_size, digest
 
     def publish(self, staged: list[Path], folder: Path, step: str) -> list[str]:
         """Move sealed files into `folder` and make that durable; give their paths relative to the warehouse."""
         self.files.reach(f"{step}.staged")
         if not os.path.isdir(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+            self.files.make_folder(folder)
         try:
             for path in staged:
                 self.files.rename(path, folder / path.name)
@@ -223,6 +231,40 @@ class StagingWriter:
     def close(self) -> None:
         """End the writer; what is left in its folder goes with it."""
         self._held.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _claim_folder(folder: Path) -> LockedFile:
+    """The lock on a folder in staging. Until it is held, whoever cleans up may take the folder for a dead writer's."""
+    while True:
+        make_folder(folder)
+        held = LockedFile.claim(folder / _OWNER_FILE)
+        if held is not None:
+            return held
+
+
+class SpillFolder:
+    """Where DuckDB puts rows that do not fit in memory: a folder in staging, which goes with its process.
+
+    One that may not write there spills into a folder of its own among the machine's temporary ones.
+
+    Args:
+        root: The warehouse.
+        name: Unique for ever.
+    """
+
+    def __init__(self, root: Path, name: str) -> None:
+        self.folder = root / "staging" / name
+        try:
+            self._held: LockedFile | None = _claim_folder(self.folder)
+        except OSError:
+            self._held, self.folder = None, Path(tempfile.mkdtemp(prefix="windrow-"))
+        self.folder.chmod(0o700)
+
+    def close(self) -> None:
+        """Remove it."""
+        if self._held is not None:
+            self._held.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -15,6 +15,10 @@ from windrow.errors import FormatError
 from windrow.files import FileSystem
 
 MARKER = "windrow.json"
+BACKUP_MANIFEST = "backup.json"
+"""What a backup has instead."""
+UNFINISHED = ".unfinished"
+"""Locked by who makes a backup or restores one in its folder; gone when all of it is durable."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +44,13 @@ def read_marker(root: Path) -> Marker | None:
     if not path.exists():
         return None
     try:
-        told = json.loads(path.read_text())
-        marker = Marker(int(told["format"]), told.get("catalog"), told.get("uuid"), told.get("root"))
+        fields = json.loads(path.read_text())
+        marker = Marker(int(fields["format"]), fields.get("catalog"), fields.get("uuid"), fields.get("root"))
     except (ValueError, KeyError, TypeError, AttributeError):
         raise FormatError(
             f'{path} is damaged; restore it from a copy, or write {{"format": {FORMAT}, "catalog": null}} into it'
         ) from None
-    if marker.format != FORMAT:
+    if not 1 <= marker.format <= FORMAT:
         age = "newer" if marker.format > FORMAT else "older"
         raise FormatError(
             f"{root} has warehouse format {marker.format}, {age} than this release's {FORMAT}; "
@@ -59,13 +63,47 @@ def write_marker(root: Path, marker: Marker, files: FileSystem) -> None:
     """Put a marker in the place of the one that is there, durably and all at once."""
     hidden = root / f".{MARKER}.{uuid.uuid4().hex}"
     try:
-        hidden.write_text(json.dumps(asdict(marker)))
+        with files.sink(hidden) as sink:
+            sink.write(json.dumps(asdict(marker)).encode())
         files.sync(hidden)
         files.rename(hidden, root / MARKER)
     except BaseException:
         hidden.unlink(missing_ok=True)
         raise
     files.sync(root)
+
+
+def refuse_backup(root: Path) -> None:
+    """Refuse a folder without a marker that holds a backup, or a part of one: neither is a warehouse."""
+    if (root / BACKUP_MANIFEST).exists():
+        raise FormatError(f"{root} holds a backup; restore it with 'windrow backup restore {root} FOLDER'")
+    if (root / UNFINISHED).exists():
+        raise FormatError(
+            f"{root} holds a part of a backup, or of a warehouse that was being restored; "
+            "run what was interrupted again, or remove the folder"
+        )
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The backup that a warehouse was restored from: what came after it is lost, unless its sources send it again."""
+
+    commit: int
+    taken: int
+    """Wall time at which the backup was begun, in microseconds."""
+    at: int
+    """Wall time at which it was restored."""
+
+
+def read_origin(tables: Tables) -> Origin | None:
+    """What a warehouse was restored from; None if it never was."""
+    raw = tables.raw("meta", b"restored")
+    return None if raw is None else Origin(*json.loads(bytes(raw)))
+
+
+def write_origin(tables: Tables, origin: Origin) -> None:
+    """Remember what a warehouse was restored from."""
+    tables.put_raw("meta", b"restored", json.dumps([origin.commit, origin.taken, origin.at]).encode())
 
 
 @dataclass(frozen=True)
@@ -99,9 +137,9 @@ class Owner:
 
 def read_owner(tables: Tables) -> Owner:
     """Whose catalog this is."""
-    found = [tables.raw("meta", name) for name in (b"uuid", b"root")]
-    known, root = (None if raw is None else os.fsdecode(bytes(raw)) for raw in found)
-    return Owner(known, root)
+    records = [tables.raw("meta", name) for name in (b"uuid", b"root")]
+    owner_id, root = (None if raw is None else os.fsdecode(bytes(raw)) for raw in records)
+    return Owner(owner_id, root)
 
 
 def write_owner(tables: Tables, owner: Owner) -> None:
@@ -137,7 +175,7 @@ def check_owner(root: Path, folder: Path, owner: Owner, marker: Marker | None) -
     )
 
 
-def own(root: Path, opened: Catalog, marker: Marker | None, files: FileSystem) -> None:
+def assign_warehouse_id(root: Path, opened: Catalog, marker: Marker | None, files: FileSystem) -> None:
     """Give marker and catalog the same id where one of them has none.
 
     The catalog is first, in a transaction, so that all who do this at the same time come to the same id.

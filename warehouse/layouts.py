@@ -19,6 +19,9 @@ from windrow.indexes.segment_reader import SegmentFileReader, read_ranges
 from windrow.indexes.segments import Segment, pack_histogram
 from windrow.native import rows as native_rows
 
+STEP_BYTES = 64 << 20
+"""Bytes of stored rows that one step of a relayout moves by default."""
+
 
 def recompute_expiries(segment: Segment, model: RowModel, full: pa.Schema, reader: SegmentFileReader) -> Segment:
     """A segment's record with the expiries that `model` gives its rows; see `without_expiry_columns`.
@@ -75,7 +78,7 @@ def add_layout(
 
 def with_layout(state: StreamState, layout: Layout) -> StreamState:
     """The stream with a layout that it may have forgotten: an append that began before still writes for it."""
-    if any(known.id == layout.id for known in state.layouts):
+    if any(existing.id == layout.id for existing in state.layouts):
         return state
     return replace(state, layouts=(layout, *state.layouts))
 
@@ -99,5 +102,5 @@ def drop_empty_layouts(tables: Tables, stream: int, state: StreamState, segments
     used = segments.layouts() | {state.layout.id}
     for _, entry in tables.items("spool", catalog_key(stream)):
         used |= {segment.layout for segment in entry.segments}
-    kept = tuple(layout for layout in state.layouts if layout.id in used)
-    return replace(state, layouts=kept, relayout=state.relayout if len(kept) > 1 else None)
+    used_layouts = tuple(layout for layout in state.layouts if layout.id in used)
+    return replace(state, layouts=used_layouts, relayout=state.relayout if len(used_layouts) > 1 else None)

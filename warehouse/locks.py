@@ -40,7 +40,7 @@ def locked(
     With `signed` the holder writes its process and host into the file, only for that message: the lock is the flock.
     Several may hold it together if all of them share it.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
         waited = 0.0
         if timeout is None:
@@ -117,23 +117,16 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class LockedFile:
-    """A file that shows that its owner lives: locked before it appears under its name, gone when closed.
+    """An empty file that shows that its owner lives: locked before it appears under its name, gone when closed."""
 
-    Args:
-        path: Its name.
-        content: What it says.
-    """
-
-    def __init__(self, path: Path, content: bytes = b"") -> None:
+    def __init__(self, path: Path) -> None:
         self.path = str(path)
         folder, name = os.path.split(path)  # and not by pathlib: a pin is a good part of a probe
         hidden = os.path.join(folder, f".{name}")
-        self._descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
         self._pid = os.getpid()
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-            if content:
-                os.write(self._descriptor, content)
             os.rename(hidden, path)
             _locked_files.add(self)
         except BaseException:
@@ -147,7 +140,7 @@ class LockedFile:
     def claim(cls, path: Path) -> "LockedFile | None":
         """Hold a file that may be there already; None if somebody else holds it, or removes it or its folder."""
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except FileNotFoundError:
             return None
         try:
@@ -159,10 +152,10 @@ class LockedFile:
         if not ours:
             os.close(descriptor)
             return None
-        made = cls.__new__(cls)
-        made.path, made._descriptor, made._pid = str(path), descriptor, os.getpid()
-        _locked_files.add(made)
-        return made
+        locked_file = cls.__new__(cls)
+        locked_file.path, locked_file._descriptor, locked_file._pid = str(path), descriptor, os.getpid()
+        _locked_files.add(locked_file)
+        return locked_file
 
     def unlock(self) -> bool:
         """Let go of the lock but leave the file, which anybody may now remove; False if it is closed."""

@@ -3,13 +3,18 @@
 import contextlib
 import os
 import random
+import re
+import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from windrow.catalog.environment import Catalog
-from windrow.errors import FormatError, StorageError
+from windrow.catalog.lookups import find_checksums
+from windrow.errors import FormatError, StorageError, UnpinnedWarning
 from windrow.files import FileSystem, disk_errors, remove_dead_staging
-from windrow.identity import Marker, check_owner, own, read_marker, read_owner
+from windrow.format_conversion import convert_warehouse
+from windrow.identity import Marker, assign_warehouse_id, check_owner, read_marker, read_owner, refuse_backup
 from windrow.indexes.column_cache import ColumnCache
 from windrow.indexes.scan import ScanCache
 from windrow.indexes.segment_reader import SegmentFileReader
@@ -18,6 +23,7 @@ from windrow.store import Store, wall_clock
 
 _FOLDERS = ("catalog", "streams", "staging", "tables", "results")
 """What a half-made warehouse may hold: its maker was killed, or is another process that is just now making it."""
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _NETWORK_FILE_SYSTEMS = frozenset(
     (
         "nfs",
@@ -52,20 +58,31 @@ def open_store(
     cache_bytes: int | None = None,
 ) -> Store:
     """Open (or create) the warehouse in `root`."""
+    for place in (root, catalog):
+        if place is not None and _URI.match(str(place)):
+            raise FormatError(f"{place} is a URI; a warehouse is a folder of this machine, so give its path")
     root = root.absolute()
     with disk_errors(f"opening warehouse {root}"):
         marker = read_marker(root)
-        folder = _catalog_folder(root, marker, catalog, create and not read_only)
+        folder = _catalog_folder(root, marker, catalog, create and not read_only, files)
         refuse_network(folder if folder.exists() else root, folder, files)
         begun = marker is not None or bool(data_files(root))
         _check_catalog(root, folder, begun)
         opened = Catalog(folder, create=create and not read_only and not begun, read_only=read_only)
+        if not begun and opened.writable:
+            files.sync(folder)
+            files.sync(folder.parent)
         try:
-            _identify(root, opened, marker, not read_only and opened.writable and os.access(root, os.W_OK), files)
+            may_write = not read_only and opened.writable and os.access(root, os.W_OK)
+            _identify(root, opened, marker, may_write, files)
+            if not read_only:
+                convert_warehouse(root, opened, files)
         except BaseException:
             opened.close()
             raise
-    reader = SegmentFileReader(root)
+    published: dict[str, bytes] = {}
+    kept = {} if cache_bytes is None else {"page_bytes": cache_bytes}
+    reader = SegmentFileReader(root, partial(find_checksums, opened, published), **kept)
     columns = ColumnCache(reader, cache_bytes)
     store = Store(
         root=root,
@@ -78,12 +95,20 @@ def open_store(
         sleep=sleep,
         randomness=randomness or random.SystemRandom(),
         read_only=read_only,
+        published=published,
     )
     try:
+        if not store.can_pin and not os.statvfs(folder).f_flag & os.ST_RDONLY:
+            warnings.warn(
+                f"this process may not write {store.pins.folder}, so rows that it reads may be removed meanwhile; "
+                "make that folder writable for it",
+                UnpinnedWarning,
+                stacklevel=3,
+            )
         if not read_only and opened.writable and os.access(root, os.W_OK):
-            remove_dead_staging(root)
+            store.cleared = remove_dead_staging(root)
             with contextlib.suppress(StorageError):  # a full disk keeps nobody from opening what may free it
-                clear_orphans(store)
+                store.cleared += clear_orphans(store).removed
     except BaseException:
         store.close()
         raise
@@ -106,32 +131,36 @@ def _identify(root: Path, opened: Catalog, marker: Marker | None, may_write: boo
     check_owner(root, opened.folder, owner, marker)
     if marker is None:
         # Last, so that a marker always stands for a whole warehouse, and a catalog that is missing later was lost.
-        own(root, opened, None, files)
+        assign_warehouse_id(root, opened, None, files)
     elif may_write and (marker.uuid is None or owner.uuid is None):
         try:
-            own(root, opened, marker, files)
+            assign_warehouse_id(root, opened, marker, files)
         except FormatError:  # somebody else was first, in another folder
             raise
         except OSError:
             pass  # it was good enough without an id, and the disk may be full
 
 
-def _catalog_folder(root: Path, marker: Marker | None, given: Path | None, create: bool) -> Path:
+def _catalog_folder(root: Path, marker: Marker | None, requested: Path | None, create: bool, files: FileSystem) -> Path:
     if marker is not None:
         folder = marker.folder(root)
-        if given is not None and given.absolute() != folder:
-            raise FormatError(f"the catalog of {root} is in {folder}, not in {given}; leave catalog=… out")
+        if requested is not None and requested.absolute() != folder:
+            raise FormatError(f"the catalog of {root} is in {folder}, not in {requested}; leave catalog=… out")
         return folder
+    refuse_backup(root)
     if not create:
         raise FormatError(f"{root} holds no warehouse; create one with 'windrow init' or check the path")
     if root.exists() and not root.is_dir():
         raise FormatError(f"{root} is a file; a warehouse is a folder")
     if root.is_dir() and any(entry.name not in _FOLDERS and not entry.name.startswith(".") for entry in root.iterdir()):
         raise FormatError(f"{root} is not empty and holds no warehouse; choose a new or empty folder")
-    root.mkdir(parents=True, exist_ok=True)
+    root.mkdir(0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(PermissionError):  # somebody else made the folder, and decides who may read it
+        root.chmod(0o700)
+    files.sync(root.parent)
     for name in _FOLDERS[1:]:
-        (root / name).mkdir(exist_ok=True)
-    return given.absolute() if given is not None else root / "catalog"
+        files.make_folder(root / name)
+    return requested.absolute() if requested is not None else root / "catalog"
 
 
 def _check_catalog(root: Path, folder: Path, begun: bool) -> None:

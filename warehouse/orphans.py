@@ -1,9 +1,10 @@
 """Orphans: data files that no record names and whose writer is dead. They are marked first, and removed an hour later.
 
-A file that is removed by mistake is lost for ever, and one that stays for an hour costs nothing. So a file is judged
+A file that is removed by mistake is lost, and one that stays for an hour costs nothing. So files are marked and removed
 only while nobody writes (see `Catalog.exclusive`), and not at all where the catalog itself seems to have lost a name.
 """
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windrow.catalog.environment import Tables
-from windrow.catalog.records import RejectedEntry, ResultPart, TableEntry
+from windrow.catalog.records import FileEntry, RejectedEntry, ResultPart, TableEntry
 from windrow.errors import FormatError
 from windrow.files import find_living_writers, parse_writer_name
 from windrow.indexes.segments import Segment
@@ -19,7 +20,7 @@ from windrow.indexes.segments import Segment
 if TYPE_CHECKING:
     from windrow.store import Store
 
-PATIENCE = 3600 * 1_000_000
+_REMOVAL_DELAY = 3600 * 1_000_000
 """Microseconds of wall time between the mark of an orphan and its removal."""
 _AT_ONCE = 64
 """Files that one transaction removes; writers wait for it."""
@@ -33,20 +34,27 @@ class Cleared:
     marked: int
     """How many are marked and wait."""
     refused: str = ""
-    """Why none was marked or removed; empty if nothing kept us from it."""
+    """Why none was marked or removed; empty if there was no reason."""
 
 
 def data_files(root: Path) -> list[str]:
     """Every data file in the warehouse's folders, relative to it."""
-    paths = [*(root / "streams").glob("*/*/*.parquet"), *(root / "tables").glob("*/*.parquet")]
-    paths += (root / "results").glob("*/parts/*.parquet")
-    return [str(path.relative_to(root)) for path in paths]
+
+    def inside(folder: str) -> list[str]:
+        try:
+            return [f"{folder}/{name}" for name in os.listdir(f"{root}/{folder}")]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    folders = [kind for stream in inside("streams") for kind in inside(stream)]
+    folders += [*inside("tables"), *(f"{query}/parts" for query in inside("results"))]
+    return [file for folder in folders for file in inside(folder) if file.endswith(".parquet")]
 
 
-def needed_files(tables: Tables) -> dict[str, int]:
-    """Files that answers are read from, with their sizes: all that are named, but for those that commits replaced."""
-    listed = {key.decode(errors="replace"): record.bytes for key, record in tables.items("files")}
-    return listed | {record.file: record.bytes for record in _others(tables)}
+def needed_files(tables: Tables) -> dict[str, FileEntry | RejectedEntry | TableEntry | ResultPart]:
+    """Files that answers are read from, with their records: all that are named, but for those that commits replaced."""
+    listed = {key.decode(errors="replace"): record for key, record in tables.items("files")}
+    return listed | {record.file: record for record in _others(tables)}
 
 
 def named_files(tables: Tables) -> set[str]:
@@ -57,7 +65,7 @@ def named_files(tables: Tables) -> set[str]:
 
 def _listed(tables: Tables) -> set[str]:
     """Files with segments; there may be many, so their records are not decoded."""
-    return {at.decode(errors="replace") for at, _ in tables.raw_items("files")}
+    return {key.decode(errors="replace") for key, _ in tables.raw_items("files")}
 
 
 def _others(tables: Tables) -> Iterator[RejectedEntry | TableEntry | ResultPart]:
@@ -69,14 +77,14 @@ def _others(tables: Tables) -> Iterator[RejectedEntry | TableEntry | ResultPart]
         yield from (part for part in (*state.parts, state.previous) if part is not None)
 
 
-def marks(tables: Tables) -> dict[str, int]:
+def marked_files(tables: Tables) -> dict[str, int]:
     """The files that are marked, and the wall time at which they were."""
     return {key.decode(): since for key, since in tables.items("orphans")}
 
 
 @dataclass(frozen=True)
-class _Found:
-    """What the records of one transaction make of the files on disk."""
+class _OrphanChanges:
+    """Which files are to be marked, unmarked and removed, by the records of one transaction."""
 
     unnamed: list[str]
     """Orphans."""
@@ -89,13 +97,13 @@ class _Found:
     now: int
 
 
-def _judge(tables: Tables, present: set[str], alive: set[str], now: int) -> _Found:
-    named, marked = named_files(tables), marks(tables)
+def _find_orphan_changes(tables: Tables, present: set[str], alive: set[str], now: int) -> _OrphanChanges:
+    named, marked = named_files(tables), marked_files(tables)
     unnamed = sorted(file for file in present - named if parse_writer_name(file.rsplit("/", 1)[1]) not in alive)
-    return _Found(
+    return _OrphanChanges(
         unnamed,
         [file for file in unnamed if marked.get(file, now + 1) > now],
-        [file for file in unnamed if marked.get(file, now) <= now - PATIENCE],
+        [file for file in unnamed if marked.get(file, now) <= now - _REMOVAL_DELAY],
         [file for file in marked if file in named or file not in present],
         now,
     )
@@ -104,47 +112,47 @@ def _judge(tables: Tables, present: set[str], alive: set[str], now: int) -> _Fou
 def clear_orphans(store: "Store") -> Cleared:
     """Mark new orphans, remove those that have been marked for an hour, take back the marks of files that got a name.
 
-    Whether there is anything to do is seen in an ordinary read, so that nobody waits for writers without need.
+    An ordinary read finds out whether there is anything to do, so that nobody waits for writers without need.
     """
     present = set(data_files(store.root))
     alive = find_living_writers(store.root)
     removed = 0
     try:
         while True:
-            judge = partial(_judge, present=present, alive=alive, now=store.clock())
-            found = store.catalog.read(judge)
-            if not (found.new or found.due or found.cleared):
-                return Cleared(removed, len(found.unnamed))
+            find_changes = partial(_find_orphan_changes, present=present, alive=alive, now=store.clock())
+            changes = store.catalog.read(find_changes)
+            if not (changes.new or changes.due or changes.cleared):
+                return Cleared(removed, len(changes.unnamed))
             with store.catalog.exclusive() as tables:
-                found = judge(tables)
-                why = distrust(tables, store.root, present) if found.unnamed else None
-                gone = _apply(store, tables, found) if why is None else set()
-            removed += len(gone)
-            present -= gone
-            if len(gone) < _AT_ONCE:
-                return Cleared(removed, 0 if why else len(found.unnamed) - len(gone), why or "")
+                changes = find_changes(tables)
+                why = find_catalog_gap(tables, store.root, present) if changes.unnamed else None
+                removed_files = _apply(store, tables, changes) if why is None else set()
+            removed += len(removed_files)
+            present -= removed_files
+            if len(removed_files) < _AT_ONCE:
+                return Cleared(removed, 0 if why else len(changes.unnamed) - len(removed_files), why or "")
     except FormatError as error:
         return Cleared(removed, 0, str(error))
 
 
-def _apply(store: "Store", tables: Tables, found: _Found) -> set[str]:
+def _apply(store: "Store", tables: Tables, changes: _OrphanChanges) -> set[str]:
     """Mark, unmark and remove; gives what is removed. A file goes before its mark: one without a file does no harm."""
-    for file in found.new:
-        tables.put("orphans", file.encode(), found.now)
-    for file in found.cleared:
+    for file in changes.new:
+        tables.put("orphans", file.encode(), changes.now)
+    for file in changes.cleared:
         tables.delete("orphans", file.encode())
-    gone: set[str] = set()
-    for file in found.due[:_AT_ONCE]:
+    removed_files: set[str] = set()
+    for file in changes.due[:_AT_ONCE]:
         try:
             store.files.unlink(store.root / file)
         except OSError:
             continue
         tables.delete("orphans", file.encode())
-        gone.add(file)
-    return gone
+        removed_files.add(file)
+    return removed_files
 
 
-def distrust(tables: Tables, root: Path, present: set[str]) -> str | None:
+def find_catalog_gap(tables: Tables, root: Path, present: set[str]) -> str | None:
     """Why the catalog cannot say which files are orphans: it has lost some names, or all. None if it can.
 
     Args:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from windrow.files import make_folder
 from windrow.locks import LockedFile
 
 _MOST_IDLE = 4
@@ -59,7 +60,7 @@ class Pin(LockedFile):
 class PinPool:
     """The pins of one handle. It does not refer to the handle, which an unclosed snapshot would otherwise keep alive.
 
-    Nothing here waits for a lock, because the garbage collector may release a pin at any moment.
+    Nothing here waits for a lock, because the garbage collector may release a pin at any time.
 
     Args:
         folder: Where they lie.
@@ -69,7 +70,7 @@ class PinPool:
         self.folder = folder
         self._idle: deque[Pin] = deque()
         self._closed = False
-        self.seen = 0
+        self.last_read = 0
         """The last commit that a reader of this handle has read."""
         weakref.finalize(self, _close_all, self._idle)
 
@@ -80,7 +81,7 @@ class PinPool:
         here, before anything is read: a process that lists the folder meanwhile may find neither name.
         """
         pin = self._relock_idle()
-        if pin is not None and (self.seen - pin.version <= _MOST_COMMITS_BEHIND or pin.move_to(self.seen)):
+        if pin is not None and (self.last_read - pin.version <= _MOST_COMMITS_BEHIND or pin.move_to(self.last_read)):
             return pin
         if pin is not None:
             pin.close()
@@ -110,7 +111,7 @@ class PinPool:
         try:
             return Pin(self.folder, version, name)
         except FileNotFoundError:  # the first pin of a warehouse
-            self.folder.mkdir(exist_ok=True)
+            make_folder(self.folder)
             return Pin(self.folder, version, name)
 
     def release(self, pin: Pin) -> None:
@@ -123,7 +124,7 @@ class PinPool:
             _close_all(self._idle)
 
     def idle(self) -> frozenset[str]:
-        """The names of pins that protect nothing at this moment; a reader that locks one again has yet to read."""
+        """The names of pins that protect nothing now; a reader that locks one again has yet to read."""
         return frozenset(os.path.basename(pin.path) for pin in self._idle.copy())
 
     def clear(self) -> None:

@@ -7,15 +7,18 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from windrow.background import Steps, background_of
 from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.records import ReclaimEntry, StreamEntry
-from windrow.files import remove_dead_staging
+from windrow.files import disk_errors, remove_dead_staging
 from windrow.locks import remove_unheld
 from windrow.orphans import clear_orphans
 from windrow.store import Store
 
 _MOST_PER_SLIDE = 256
-"""Reclaim records that one slide looks at."""
+"""Reclaim records that one slide looks at. Not measured, as the next: bounds on what others wait for."""
+_MOST_PER_STEP = 16
+"""Reclaim records of one step in the background."""
 _ABANDONED_SECONDS = 3600.0
 """Age from which on a pin that was never renamed into place counts as left by a dead process."""
 _LARGE_BYTES = 64 << 20
@@ -29,7 +32,8 @@ class GcReport:
     files: int
     bytes: int
     orphans: int
-    """Files that no record named and that were marked for long enough, and folders of dead writers; all removed."""
+    """Files that no record named and that were marked for long enough, and folders of dead writers; all removed, now or
+    when this handle was opened."""
     pins: int
     """Living readers that were found."""
     waiting: int
@@ -141,6 +145,22 @@ def _remove_large(store: Store, large: list[tuple[bytes, ReclaimEntry]]) -> None
         store.removals.difference_update(key for key, _ in large)
 
 
+def offer_removal(store: Store) -> None:
+    """Let what readers needed at the last slide, and need no longer, go in the background."""
+    if store.catalog.read(lambda tables: next(iter(tables.raw_items("reclaim")), None)) is not None:
+        background_of(store).add(store, "removal of replaced files", _remove_in_steps(store))
+
+
+def _remove_in_steps(store: Store) -> Steps:
+    settled = True
+    while settled and (ready := find_reclaimable(store, _MOST_PER_STEP)):
+        with disk_errors("removing replaced files"):
+            remove_files(store, ready)
+            with store.catalog.write() as tables:
+                settled = bool(forget_reclaimed(store, tables, ready))
+        yield
+
+
 def _remaining_bytes(store: Store, record: ReclaimEntry) -> int:
     """How much there is to remove still; another process may be at it too."""
     size = 0
@@ -176,6 +196,8 @@ def forget_reclaimed(store: Store, tables: Tables, ready: list[tuple[bytes, Recl
             continue
         for segment in record.segments:
             tables.delete("directories", catalog_key(segment))
+        for file in record.files:
+            tables.delete("checksums", file.encode())
         tables.delete("reclaim", key)
         settled += 1
     return settled
@@ -205,10 +227,11 @@ def collect_garbage(store: Store) -> GcReport:
     forgotten = _forget_batches(store)
     waiting = store.catalog.read(lambda tables: sum(len(record.files) for _, record in tables.items("reclaim")))
     _, pins = find_oldest_pin(store)
+    opened, store.cleared = store.cleared, 0
     return GcReport(
         files=removed,
         bytes=size,
-        orphans=cleared.removed + folders,
+        orphans=cleared.removed + folders + opened,
         pins=pins,
         waiting=waiting,
         batches=forgotten,

@@ -16,19 +16,22 @@ from windrow.files import disk_errors
 from windrow.formats.durations import to_durations
 from windrow.segment_files import StagedWriter, publish_files
 from windrow.store import Store
+from windrow.value_checks import check_values, is_list_view, to_plain_list, without_list_view
 
 
 def put_table(store: Store, name: str, data: Any) -> int:
     """Store (or replace) a table; gives its number of rows. Snapshots taken before go on seeing the old one."""
     store.check_writable()
     check_name(name, "table")
-    reader = _convert_intervals(open_reader(data, f"table {name!r}"), name)
+    reader = _convert_columns(open_reader(data, f"table {name!r}"), name)
     schema: pa.Schema = reader.schema
     _check_schema(name, schema)
     with disk_errors(f"writing table {name!r}"):
         with StagedWriter(store) as file:
             output = file.write_rows(schema)
             for batch in reader:
+                for column, field in zip(batch.columns, schema, strict=True):
+                    check_values(column, field.name, f"table {name!r}")
                 output.add(pa.Table.from_batches([batch], schema), last=False)
             output.add(schema.empty_table())
             staged = file.seal()
@@ -41,7 +44,7 @@ def put_table(store: Store, name: str, data: Any) -> int:
             digest=staged.digest,
             at=store.clock(),
         )
-        with store.publishing([staged.name]) as tables:
+        with store.write_with_files([staged.name]) as tables:
             _check_free(tables, name)
             _check_fits(tables, name, schema)
             _retire_file(tables, name)
@@ -60,20 +63,25 @@ def _check_schema(name: str, schema: pa.Schema) -> None:
         check_column(field, f"table {name!r}", is_sorted=False)
 
 
-def _convert_intervals(reader: pa.RecordBatchReader, name: str) -> pa.RecordBatchReader:
-    """The rows with durations for intervals, which are what SQL makes of a duration and files cannot hold."""
-    positions = [position for position, field in enumerate(reader.schema) if pa.types.is_interval(field.type)]
-    if not positions:
+def _convert_columns(reader: pa.RecordBatchReader, name: str) -> pa.RecordBatchReader:
+    """The rows with durations for intervals, which are what SQL makes of a duration, and lists for views of lists."""
+
+    def stored_type(kind: pa.DataType) -> pa.DataType:
+        return pa.duration("us") if pa.types.is_interval(kind) else without_list_view(kind)
+
+    schema = pa.schema([field.with_type(stored_type(field.type)) for field in reader.schema])
+    if schema.equals(reader.schema):
         return reader
-    kind = pa.duration("us")
-    schema = pa.schema([f.with_type(kind) if position in positions else f for position, f in enumerate(reader.schema)])
+
+    def convert(column: pa.Array, kind: pa.DataType) -> pa.Array:
+        if is_list_view(column.type):
+            return to_plain_list(column)
+        return to_durations(column, kind) if pa.types.is_interval(column.type) else column
 
     def pieces() -> Iterator[pa.RecordBatch]:
         for batch in reader:
             try:
-                columns = [
-                    to_durations(c, kind) if position in positions else c for position, c in enumerate(batch.columns)
-                ]
+                columns = [convert(column, field.type) for column, field in zip(batch.columns, schema, strict=True)]
             except pa.ArrowInvalid as error:
                 raise SchemaError(f"table {name!r}: {error}; nothing was stored") from None
             yield pa.RecordBatch.from_arrays(columns, schema=schema)

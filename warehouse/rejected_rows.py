@@ -1,9 +1,11 @@
 """Rejected rows: kept with their reason, readable, replayable, discardable."""
 
 from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from windrow.append import Append, AppendReport
@@ -11,9 +13,12 @@ from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.lookups import find_stream
 from windrow.catalog.records import RejectedEntry, StreamEntry
 from windrow.catalog.segment_log import retire_files
-from windrow.errors import DamageError
-from windrow.rejection import REJECTION_COLUMNS
+from windrow.indexes.segment_reader import conform_to_schema
+from windrow.rejection import rejected_schema
 from windrow.store import Store
+
+if TYPE_CHECKING:
+    from windrow.cli.flawed_lines import FlawedLines, TextFormat
 
 
 def _read_entries(tables: Tables, stream: str) -> tuple[StreamEntry, dict[int, RejectedEntry]]:
@@ -24,37 +29,64 @@ def _read_entries(tables: Tables, stream: str) -> tuple[StreamEntry, dict[int, R
 def read_rejected(store: Store, stream: str) -> pa.Table:
     """All rejected rows of a stream, oldest first."""
     entry, entries = store.catalog.read(lambda tables: _read_entries(tables, stream))
-    schema = pa.schema([*(field.with_nullable(True) for field in entry.definition.schema), *REJECTION_COLUMNS])
+    schema = rejected_schema(entry.definition.schema)
     return pa.concat_tables([schema.empty_table(), *(_read_file(store, record, schema) for record in entries.values())])
 
 
 def _read_file(store: Store, record: RejectedEntry, schema: pa.Schema) -> pa.Table:
-    from windrow.indexes.segment_reader import conform_to_schema
-
-    try:
-        return conform_to_schema(pq.ParquetFile(store.root / record.file).read(), schema)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise DamageError(
-            f"file of rejected rows {record.file} cannot be read ({error}); run 'windrow check'"
-        ) from None
+    stored = store.reader.open(record.file)[0].schema_arrow
+    return conform_to_schema(pa.Table.from_batches(list(store.reader.read_file(record.file)), stored), schema)
 
 
-def replay_rejected(store: Store, stream: str) -> AppendReport:
-    """Append all rejected rows again, those of each source in one transaction; some may be rejected anew."""
+def replay_rejected(
+    store: Store,
+    stream: str,
+    reading: "Callable[[TextFormat], TextFormat] | None" = None,
+    mend: Callable[[pa.Table], pa.Table] | None = None,
+) -> AppendReport:
+    """Append all rejected rows again, those of each source in one transaction; some may be rejected anew.
+
+    Lines of text files are read again, as they were or as `reading` says; or all rows are as `mend` makes them.
+    """
     store.check_writable()
     entry, entries = store.catalog.read(lambda tables: _read_entries(tables, stream))
-    schema = pa.schema([*(field.with_nullable(True) for field in entry.definition.schema), *REJECTION_COLUMNS])
-    reports = []
+    schema = rejected_schema(entry.definition.schema)
+    names, reports = entry.definition.schema.names, []
     # By source: a row that is taken now is progress of the source that sent it, not of another.
     for source in dict.fromkeys(record.source for record in entries.values()):
         of_source = {number: record for number, record in entries.items() if record.source == source}
         rows = pa.concat_tables([_read_file(store, record, schema) for record in of_source.values()])
-        reports.append(
-            Append(store, stream, source, None).run(
-                rows.select(entry.definition.schema.names), replacing=list(of_source)
-            )
-        )
+        if mend is None:
+            rows, flaws = _read_lines_again(rows, entry.definition.schema, reading)
+        else:
+            rows, flaws = mend(rows), None
+            own = [name for name in rows.schema.names if name in names or name not in schema.names]
+            rows = rows.select(own)
+        reports.append(Append(store, stream, source, None).run(rows, replacing=list(of_source), flaws=flaws))
     return _sum_reports(stream, reports)
+
+
+def _read_lines_again(
+    rows: pa.Table, schema: pa.Schema, reading: "Callable[[TextFormat], TextFormat] | None"
+) -> "tuple[pa.Table, FlawedLines]":
+    """The rows, and those of lines that can be read now; the others are flaws again."""
+    from windrow.cli.flawed_lines import FlawedLine, FlawedLines, TextFormat
+
+    flaws = FlawedLines()
+    if "_format" not in rows.schema.names or schema.get_field_index("_format") >= 0:
+        return rows.select(schema.names), flaws
+    typed = rows.filter(pc.is_null(rows.column("_format"))).select(schema.names)
+    tables = [typed]
+    for written in pc.unique(rows.column("_format").drop_null()).to_pylist():
+        lines = rows.filter(pc.equal(rows.column("_format"), written)).select(["_file", "_line", "_text"]).to_pylist()
+        text = TextFormat.from_json(written)
+        text = text if reading is None else reading(text)
+        found, reasons = text.parse([line["_text"].encode() for line in lines], schema)
+        tables.append(conform_to_schema(found, typed.schema))
+        for position, why in sorted(reasons.items()):
+            line = lines[position]
+            flaws.kept.append(FlawedLine(line["_file"], line["_line"], why, line["_text"], text.to_json()))
+    return pa.concat_tables(tables), flaws
 
 
 def _sum_reports(stream: str, reports: list[AppendReport]) -> AppendReport:

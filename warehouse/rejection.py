@@ -1,5 +1,6 @@
 """Which rows an append does not take and why, and writing them chunk by chunk, so that memory stays bounded."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,21 @@ REJECTION_COLUMNS = (
     pa.field("_rejected_at", pa.timestamp("us", "UTC")),
 )
 """What stands behind the stream's own columns in a file of rejected rows."""
+LINE_COLUMNS = (
+    pa.field("_file", pa.string()),
+    pa.field("_line", pa.int64()),
+    pa.field("_text", pa.string()),
+    pa.field("_format", pa.string()),
+)
+"""And behind those: of a line of a text file that could not be read, where it is, its text, and how it was read."""
+
+
+def rejected_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema of a stream's rejected rows; a stream that has a column of such a name itself keeps no lines there."""
+    fields = [field.with_nullable(True) for field in schema]
+    lines = [field for field in LINE_COLUMNS if field.name not in schema.names]
+    return pa.schema([*fields, *REJECTION_COLUMNS, *lines])
+
 
 EARLIEST_TIME = times.parse_instant("1900-01-01T00:00:00")
 
@@ -70,10 +86,17 @@ class RejectedRowsWriter:
 
     def add(self, rows: pa.Table, codes: Any) -> None:
         """Keep rows with the reason code of each."""
-        reasons = pa.array(list(native_rows.REASONS)).take(pa.array(codes))
-        for found in reasons.value_counts():
-            name = found["values"].as_py()
-            self.reasons[name] = self.reasons.get(name, 0) + found["counts"].as_py()
+        self._add(rows, pa.array(list(native_rows.REASONS)).take(pa.array(codes)))
+
+    def add_lines(self, lines: Sequence[Any], schema: pa.Schema) -> None:
+        """Keep lines of text files (see `windrow.cli.flawed_lines`) that are no rows of a stream with that schema."""
+        nulls = pa.table([pa.nulls(len(lines), field.type) for field in schema], schema.names)
+        self._add(nulls, pa.array([line.reason for line in lines], pa.string()), lines)
+
+    def _add(self, rows: pa.Table, reasons: pa.Array, lines: Sequence[Any] = ()) -> None:
+        for reason_count in reasons.value_counts():
+            name = reason_count["values"].as_py()
+            self.reasons[name] = self.reasons.get(name, 0) + reason_count["counts"].as_py()
         count = rows.num_rows
         values = (
             reasons,
@@ -81,8 +104,14 @@ class RejectedRowsWriter:
             pa.repeat(pa.scalar(self._batch_id, pa.string()), count),
             pa.repeat(pa.scalar(self._store.clock(), REJECTION_COLUMNS[3].type), count),
         )
+        wanted = rejected_schema(rows.schema)
         for field, column in zip(REJECTION_COLUMNS, values, strict=True):
             rows = rows.append_column(field, column)
+        for field in wanted:
+            if field.name not in rows.schema.names:
+                line_values = [getattr(line, field.name[1:]) for line in lines] or [None] * count
+                rows = rows.append_column(field, pa.array(line_values, field.type))
+        rows = rows.cast(wanted)
         if self._output is None:
             self._file = StagedWriter(self._store)
             self._output = self._file.write_rows(rows.schema)

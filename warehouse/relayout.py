@@ -28,14 +28,11 @@ from windrow.indexes.partitioners import Index
 from windrow.indexes.row_model import SEQ
 from windrow.indexes.segment_builder import SegmentDraft, sort_into_segments
 from windrow.indexes.segments import Segment
-from windrow.layouts import add_layout, drop_empty_layouts
+from windrow.layouts import STEP_BYTES, add_layout, drop_empty_layouts
 from windrow.locks import locked
 from windrow.reclaim import find_reclaimable, forget_reclaimed, remove_files
 from windrow.segment_files import CHUNK_BYTES, Placement, StagedFile, StagedWriter, publish_files, record_placed
 from windrow.store import Store
-
-STEP_BYTES = 64 << 20
-"""Bytes that one step moves by default."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,7 @@ def move_step(store: Store, stream: str, budget: int) -> int:
     ready = find_reclaimable(store)
     remove_files(store, ready)
     store.files.reach("relayout.committing")
-    with store.publishing(names) as tables:
+    with store.write_with_files(names) as tables:
         _record(tables, contents, chosen, record_placed(tables, contents.entry.id, staged))
         forget_reclaimed(store, tables, ready)
     store.files.reach("relayout.committed")

@@ -1,7 +1,7 @@
 """The one way in which data files come into the warehouse: stage, write, seal, publish, record.
 
 A file is written in the staging folder of a living writer, made durable, renamed into its place, and named by a commit
-(`Store.commit_files`). Whatever fails before that commit leaves nothing that a reader could see.
+(`Store.write_with_files`). Whatever fails before that commit leaves nothing that a reader could see.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,11 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import numpy as np
 import pyarrow as pa
 
 from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.records import FileEntry, Layout, StreamEntry
 from windrow.indexes.segment_builder import SegmentDraft
+from windrow.indexes.segment_reader import compute_checksums
 from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.indexes.segments import Histogram, Segment, unpack_histogram
 from windrow.slide_hooks import AppendContribution
@@ -22,7 +24,7 @@ from windrow.store import Store
 
 CHUNK_BYTES = 64 << 20
 CHUNK_ROWS = 1 << 20
-"""Rows are sorted and written in chunks of at most this size, which bounds the memory of an append."""
+"""Rows are sorted and written in chunks of at most this size, which bounds the memory of an append (`bench core`)."""
 _ROW_GROUP_BYTES = 1 << 20
 """Aimed size of row groups in files that no layout governs: tables and rejected rows."""
 
@@ -104,12 +106,12 @@ class StagedWriter:
         soon: bool = False,
     ) -> StagedFile:
         """Make the file durable: at once, or with `soon` when it is published, which then must follow at once."""
-        rows, digest = 0, None
+        rows = 0
         if self._output is not None:
             self._output.close()
-            rows, digest = self._output.rows, self._output.digest
+            rows = self._output.rows
         self.sink.close()
-        size, digest = self._store.writer.seal(self.path, digest, soon=soon)
+        size, digest = self._store.writer.seal(self.path, soon=soon)
         self._sealed = True
         drafts = tuple(drafts)
         return StagedFile(self.path, rows, size, digest, drafts, events, bool(drafts), tuple(placements))
@@ -138,6 +140,7 @@ def publish_files(store: Store, staged: Sequence[StagedFile], folder: Path, oper
     names = store.writer.publish([file.path for file in staged], folder, operation)
     for file, name in zip(staged, names, strict=True):
         file.name = name
+        store.published[name] = compute_checksums(store.root / name)
     store.reader.trust(file.name for file in staged if file.written_here)
     return names
 
@@ -201,6 +204,17 @@ def split_chunks(rows: Iterable[pa.RecordBatch], schema: pa.Schema, limit: int) 
                 pending, size, count = [], 0, 0
     if pending:
         yield pa.Table.from_batches(pending, schema)
+
+
+def find_late_slots(events: Iterable[Histogram], slide: int | None) -> tuple[tuple[int, int], ...]:
+    """The slots that rows of spooled files fall in though `slide` had passed them already, as ranges."""
+    if slide is None:
+        return ()
+    slots = np.unique(np.concatenate([np.empty(0, np.int64), *(unpack_histogram(each)[0] for each in events)]))
+    late = slots[slots <= slide]
+    starts = np.flatnonzero(np.diff(late, prepend=late[:1] - 2) > 1)
+    ends = np.append(starts[1:], len(late)) - 1
+    return tuple((int(late[first]), int(late[last])) for first, last in zip(starts, ends, strict=True) if len(late))
 
 
 def count_late_rows(events: Histogram, slide: int | None) -> int:

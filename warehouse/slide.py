@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.lookups import find_stream, refuse_view
-from windrow.catalog.records import SlideEntry, SpoolEntry, StreamEntry, StreamState
+from windrow.catalog.records import SlideEntry, SourceEntry, SpoolEntry, StreamEntry, StreamState
 from windrow.catalog.segment_log import exchange_segments, find_torn_files, load_segments, note_change
 from windrow.definitions import choose_index
 from windrow.errors import ClockError
@@ -29,9 +29,17 @@ from windrow.layouts import add_layout, drop_empty_layouts
 from windrow.locks import locked
 from windrow.reclaim import begin_removal, forget_reclaimed
 from windrow.relayout import move_after_slide
-from windrow.segment_files import Placement, StagedFile, StagedWriter, count_late_rows, publish_files, record_placed
+from windrow.segment_files import (
+    Placement,
+    StagedFile,
+    StagedWriter,
+    count_late_rows,
+    find_late_slots,
+    publish_files,
+    record_placed,
+)
 from windrow.slide_hooks import Contribution, SlideContext, SlideHook, find_removal_limit, prepare_contributions
-from windrow.sources import SourceProgress, behind_error, compute_progress
+from windrow.sources import SourceProgress, behind_error, compute_progress, fail_silent_sources, record_gaps
 from windrow.store import Store
 from windrow.times import format_duration, format_time, to_datetime
 
@@ -84,6 +92,7 @@ class SlideInput:
     entry: StreamEntry
     state: StreamState
     progress: SourceProgress
+    sources: dict[str, SourceEntry]
     spooled: dict[int, SpoolEntry]
     segments: Manifest
     hooks: tuple[SlideHook, ...]
@@ -122,6 +131,8 @@ class Slide:
         """Slide, and report."""
         entry, _ = self.store.catalog.read(lambda tables: find_stream(tables, self.stream))
         refuse_view(entry, "slid")
+        if entry.definition.liveness is not None:
+            fail_silent_sources(self.store, self.stream)
         path = self.store.lock_path(entry.id)
         with disk_errors(f"sliding stream {self.stream!r}"):
             if not os.path.isdir(path.parent):
@@ -189,10 +200,11 @@ class Slide:
         store.files.reach("slide.committing")
         removal = begin_removal(store)
         files = [file for contribution in contributions for file in contribution.files]
-        with store.publishing([*names, *files]) as tables:
+        with store.write_with_files([*names, *files]) as tables:
             for number in inputs.spooled:
                 tables.delete("spool", catalog_key(entry.id, number))
             segments = record_slide(store, tables, entry, inputs.segments, update, record, merged, self.target)
+            record_gaps(tables, entry, state, record, inputs.sources, inputs.spooled.values())
             for contribution in contributions:
                 contribution.commit(tables)
             forget_reclaimed(store, tables, removal.ready)
@@ -209,7 +221,8 @@ class Slide:
         spooled = {decode_last_int(key): record for key, record in tables.items("spool", stream)}
         segments = load_segments(self.store, tables, entry.id, state)
         hooks = tuple(hook for hook in self.hooks if hook.applies_to(tables, entry.id))
-        return SlideInput(entry, state, compute_progress(entry.definition, state, sources), spooled, segments, hooks)
+        progress = compute_progress(entry.definition, state, sources)
+        return SlideInput(entry, state, progress, sources, spooled, segments, hooks)
 
     def _choose_target(self, inputs: SlideInput) -> int | None:
         """The time to slide to: as far as the sources allow, or what the user asked for, if nothing forbids it."""
@@ -286,6 +299,8 @@ def make_slide_entry(
         missing: Sources that it does not wait for.
         spoken_for: Silent sources that max_skew speaks for.
     """
+    spooled = list(events)
+    late = sum(count_late_rows(slots, state.slide) for slots in spooled)
     return SlideEntry(
         slide=update.slide,
         previous=state.slide,
@@ -294,7 +309,7 @@ def make_slide_entry(
         at=store.clock(),
         inserted=update.inserted,
         expired=update.expired,
-        late=sum(count_late_rows(slots, state.slide) for slots in events),
+        late=late,
         touched=len(update.touched),
         rebuilt=0 if merged is None else len(merged.drafts),
         dropped=len(update.dropped),
@@ -302,6 +317,7 @@ def make_slide_entry(
         seconds=seconds,
         missing=missing,
         spoken_for=spoken_for,
+        late_slots=find_late_slots(spooled, state.slide) if late else (),
     )
 
 
@@ -342,6 +358,7 @@ def record_slide(
         ordinal=record.ordinal,
         missing=record.missing,
         spoken_for=record.spoken_for,
+        ledger=True,
         inserted=state.inserted + record.inserted,
         expired=state.expired + record.expired,
         late=state.late + record.late,

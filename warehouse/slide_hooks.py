@@ -35,7 +35,7 @@ class SlideContext:
     """All rows that it takes in, where they were spooled; also rows ahead of the clock, and ones that have died."""
     segments: tuple[Segment, ...]
     """What was in the cells before it."""
-    followers: "tuple[SlideHook, ...]" = ()
+    hooks: "tuple[SlideHook, ...]" = ()
     """All kinds of hooks: a view that slides with this stream has hooks itself."""
     timeout: float = 60.0
     """Seconds that the slide may wait for a lock."""
@@ -77,9 +77,9 @@ class SlideHook:
     """The catalog's database of what depends on a stream, under keys that begin with the stream's number."""
     load: Callable[[], PrepareContribution]
     """Imports the function that prepares the contribution: most slides need none."""
-    needs: "Callable[[Tables, StreamEntry, int], int | None] | None" = None
+    needed_after: "Callable[[Tables, StreamEntry, int], int | None] | None" = None
     """Given a stream and its next clock: rows that expire after the returned time must stay, though they are dead."""
-    tally: Callable[[], PrepareAppend] | None = None
+    load_append: Callable[[], PrepareAppend] | None = None
     """Imports the function that prepares an append's contribution, if there is one."""
 
     def applies_to(self, tables: Tables, stream: int) -> bool:
@@ -92,7 +92,7 @@ def find_removal_limit(
 ) -> tuple[int, int] | None:
     """The slot, and its end, up to which dead rows may be removed by a slide to `slide`; None: all dead rows."""
     model = entry.definition.model
-    answers = [hook.needs(tables, entry, model.slot_end(slide)) for hook in hooks if hook.needs]
+    answers = [hook.needed_after(tables, entry, model.slot_end(slide)) for hook in hooks if hook.needed_after]
     times = [time for time in answers if time is not None]
     slot = model.last_slot(min(times)) if times else slide
     return (slot, model.slot_end(slot)) if slot < slide else None

@@ -4,20 +4,31 @@ A pin is a locked file published before the manifest is read, so nothing that th
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
+from msgspec import structs
 
 from windrow import arguments, times
 from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.lookups import find_stream
-from windrow.catalog.records import RetainedSlideEntry, SourceEntry, StreamEntry, StreamState, TableEntry
+from windrow.catalog.records import (
+    OWNER,
+    RetainedSlideEntry,
+    Role,
+    SourceEntry,
+    StreamEntry,
+    StreamGaps,
+    StreamState,
+    TableEntry,
+)
 from windrow.catalog.segment_log import load_segments
-from windrow.errors import ClosedError, UnknownStreamError, WindowError
+from windrow.errors import ClosedError, SchemaError, UnknownStreamError, WindowError
 from windrow.files import disk_errors
+from windrow.gaps import Gap, read_gaps
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.probe import KeyRange, SortOrders, encode_key_ranges, find_sort_orders, probe_segments
 from windrow.indexes.row_model import RowModel
@@ -26,6 +37,7 @@ from windrow.indexes.selection import Selection, WindowBounds, select_segments
 from windrow.pins import Pin
 from windrow.sources import SourceProgress, compute_progress
 from windrow.store import Store
+from windrow.windows import Coverage, attach, find_start, make_about, make_window, measure
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -45,6 +57,10 @@ class StreamSnapshot:
     state: StreamState
     segments: Manifest
     sources: dict[str, SourceEntry]
+    gaps: tuple[StreamGaps, ...] = ()
+    """What is missing of it; of a view, of its inputs."""
+    calendar: int | None = field(default=None, kw_only=True)
+    """The instant that calendar windows are reckoned from, if it is not the clock: a report is of a unit that ended."""
     model: RowModel = field(init=False, repr=False, compare=False)
     """What the index needs to know of its rows."""
     now: int | None = field(init=False, repr=False, compare=False)
@@ -76,6 +92,11 @@ class StreamSnapshot:
         """The schema of its files."""
         return self.entry.definition.stored_schema
 
+    @property
+    def reckoned(self) -> int | None:
+        """The instant whose calendar unit a calendar window means; None before the first slide."""
+        return self.now if self.calendar is None else self.calendar
+
     def progress(self) -> SourceProgress:
         """How far its sources have come."""
         return compute_progress(self.entry.definition, self.state, self.sources)
@@ -87,21 +108,37 @@ class StreamSnapshot:
 
     def last(self, length: int) -> WindowBounds | None:
         """The bounds of the last `length` microseconds; refuses a window longer than the stream keeps."""
-        kept = self.entry.definition.longest_life
-        if kept is not None and length > kept:
-            raise WindowError(
-                f"stream {self.name!r} keeps rows for {times.format_duration(kept)}; "
-                f"a window of {times.format_duration(length)} would not be complete"
-            )
-        now, floor = self.now, self.entry.definition.floor
-        if now is not None and floor is not None and now - length < floor:
-            raise WindowError(
-                f"stream {self.name!r} keeps rows only from {times.format_time(floor)} on, "
-                "when its lifetime was lengthened; "
-                f"a window of {times.format_duration(length)} would not be complete before "
-                f"{times.format_time(floor + length)}"
-            )
+        now = self.now
+        self.check_kept(length, None if now is None else now - length)
         return None if now is None else self.bounds(after=now - length)
+
+    def coverage(self, bounds: WindowBounds | None) -> Coverage:
+        """Which gaps meet a window; before the first slide nothing is known."""
+        if bounds is None:
+            return Coverage((), 0.0)
+        definition, life = self.entry.definition, self.entry.definition.longest_life
+        oldest = [time for time in (None if life is None else bounds.now - life, definition.floor) if time is not None]
+        after = bounds.after
+        if after is None:
+            after = max(oldest) if oldest else find_start(self.gaps, bounds.upto)
+        if not oldest or after >= max(oldest) or after >= bounds.upto:
+            return measure(self.gaps, after, bounds.upto)
+        kept = "the lifetime was lengthened later" if definition.floor == max(oldest) else "rows live no longer"
+        end = times.to_datetime(min(bounds.upto, max(oldest)))
+        expired = Gap(None, self.name, None, times.to_datetime(after), end, "expired", kept)
+        return measure(self.gaps, after, bounds.upto, expired)
+
+    def check_kept(self, length: int, start: int | None, what: str = "a window of {}") -> None:
+        """Refuse a window that is longer than the stream keeps rows, or begins before those that it has."""
+        longest_life, floor = self.entry.definition.longest_life, self.entry.definition.floor
+        cut = f"{what.format(times.format_duration(length))} would not be complete"
+        if longest_life is not None and length > longest_life:
+            raise WindowError(f"stream {self.name!r} keeps rows for {times.format_duration(longest_life)}; {cut}")
+        if start is not None and floor is not None and start < floor:
+            raise WindowError(
+                f"stream {self.name!r} keeps rows only from {times.format_time(floor)} on, when its lifetime was "
+                f"lengthened; {cut} before {times.format_time(floor + length)}"
+            )
 
     def select(self, bounds: WindowBounds | None) -> Selection:
         """The segments that the window needs."""
@@ -112,12 +149,76 @@ class StreamSnapshot:
         )
 
 
+@dataclass(frozen=True)
+class RestrictedStream(StreamSnapshot):
+    """A stream as a role sees it: fewer columns, and rows of some ages only."""
+
+    role: Role = OWNER
+
+    def coverage(self, bounds: WindowBounds | None) -> Coverage:
+        """As it is; of inputs that the role does not see it learns only when something is missing."""
+        known = super().coverage(bounds)
+        gaps = tuple(
+            gap if self.role.sees(gap.stream) else Gap(None, self.name, None, gap.start, gap.end, gap.kind, "an input")
+            for gap in known.gaps
+        )
+        return Coverage(gaps, known.share)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that the role may use; time and expiry are always among them, since windows are cut by them."""
+        return restrict_schema(self.role, self.name, self.entry.definition.schema, self._always())
+
+    def _always(self) -> set[str]:
+        definition = self.entry.definition
+        return {definition.time} | ({definition.expires} if definition.expires else set())
+
+    def bounds(self, after: int | None = None, upto: int | None = None) -> WindowBounds | None:
+        """A window's bounds, cut to the ages that the role sees."""
+        whole = super().bounds(after, upto)
+        if whole is None:
+            return None
+        last = whole.upto if self.role.newest is None else min(whole.upto, whole.now - self.role.newest)
+        first = whole.after
+        if self.role.oldest is not None:
+            first = max(whole.now - self.role.oldest, first if first is not None else whole.now - self.role.oldest)
+        return WindowBounds(first if first is None else min(first, last), last, whole.now)
+
+    def check_kept(self, length: int, start: int | None, what: str = "a window of {}") -> None:
+        """A window longer than the role sees is refused, not cut in silence."""
+        if self.role.oldest is not None and length > self.role.oldest:
+            raise WindowError(
+                f"role {self.role.name!r} sees the last {times.format_duration(self.role.oldest)} of stream "
+                f"{self.name!r}; {what.format(times.format_duration(length))} would not be complete"
+            )
+        super().check_kept(length, start, what)
+
+
+def restrict_schema(role: Role, name: str, schema: pa.Schema, always: Iterable[str] = ()) -> pa.Schema:
+    """The columns of a relation that a role may use."""
+    columns = role.columns(name)
+    if columns is None:
+        return schema
+    wanted = {column.lower() for column in (*columns, *always)}
+    return pa.schema([field for field in schema if field.name.lower() in wanted], schema.metadata)
+
+
+def restrict_views(role: Role, views: Mapping[str, StreamSnapshot]) -> dict[str, StreamSnapshot]:
+    """The streams that a role sees, as it sees them."""
+    return {
+        name: RestrictedStream(view.entry, view.state, view.segments, view.sources, view.gaps, role=role)
+        for name, view in views.items()
+        if role.sees(name)
+    }
+
+
 def load_stream(store: Store, tables: Tables, name: str) -> StreamSnapshot:
     """One stream, out of an open read transaction."""
     entry, state = find_stream(tables, name)
     stream = catalog_key(entry.id)
     sources = {key[len(stream) :].decode(): record for key, record in tables.items("sources", stream)}
-    return StreamSnapshot(entry, state, load_segments(store, tables, entry.id, state), sources)
+    segments = load_segments(store, tables, entry.id, state)
+    return StreamSnapshot(entry, state, segments, sources, read_gaps(tables, entry))
 
 
 @dataclass(frozen=True)
@@ -136,10 +237,18 @@ class Snapshot:
         store: The warehouse.
         streams: Names, None for all.
         alike: Of all, only those whose names in lower case are among these.
+        role: Who asks: nothing that it may not see is in the snapshot.
     """
 
-    def __init__(self, store: Store, streams: Iterable[str] | None = None, alike: frozenset[str] | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        streams: Iterable[str] | None = None,
+        alike: frozenset[str] | None = None,
+        role: Role = OWNER,
+    ) -> None:
         store.check_process()
+        store.drop_lost_files()
         self.store = store
         wanted = None if streams is None else tuple(streams)
         pin = self._pin(store)
@@ -149,7 +258,11 @@ class Snapshot:
             if pin is not None:
                 store.pins.release(pin)
             raise
-        self.version, self._views, self.tables = loaded.version, loaded.views, loaded.tables
+        self.version, self.role = loaded.version, role
+        self._views, self.tables = loaded.views, loaded.tables
+        if role.is_restricted:
+            self._views = restrict_views(role, loaded.views)
+            self.tables = {name: table for name, table in loaded.tables.items() if role.sees(name)}
         self._release = _make_finalizer(self, pin)
 
     @classmethod
@@ -162,9 +275,9 @@ class Snapshot:
         snapshot.store = store
         pin = cls._pin(store, hold.version)
         snapshot._release = _make_finalizer(snapshot, pin)
-        snapshot.version, snapshot.tables = hold.version, hold.tables
+        snapshot.version, snapshot.tables, snapshot.role = hold.version, hold.tables, OWNER
         snapshot._views = {
-            name: StreamSnapshot(stream.entry, stream.state, Manifest.of(stream.segments), stream.sources)
+            name: StreamSnapshot(stream.entry, stream.state, Manifest.of(stream.segments), stream.sources, stream.gaps)
             for name, stream in hold.streams.items()
         }
         if store.catalog.read(lambda tables: tables.raw("holds", key) is None):
@@ -172,9 +285,25 @@ class Snapshot:
             return None
         return snapshot
 
+    def at(self, moments: Mapping[str, tuple[int | None, int | None]]) -> "Snapshot":
+        """The same commit with other clocks: by stream, the slide that it is seen at and where calendars are reckoned.
+
+        An earlier slide's windows have the rows that are known by now; those that have expired since are missing. It
+        is open as long as this snapshot is.
+        """
+        seen = Snapshot.__new__(Snapshot)
+        seen.store, seen.version, seen.tables, seen.role = self.store, self.version, self.tables, self.role
+        seen._views = dict(self._views)
+        for name, (slide, calendar) in moments.items():
+            view = self.view(name)
+            state = view.state if slide is None else structs.replace(view.state, slide=slide)
+            seen._views[name] = replace(view, state=state, calendar=calendar)
+        seen._release = self._release
+        return seen
+
     @staticmethod
     def _pin(store: Store, version: int | None = None) -> Pin | None:
-        if not store.catalog.writable:
+        if not store.can_pin:
             return None
         with disk_errors("pinning a snapshot"):
             if version is not None:
@@ -208,7 +337,15 @@ class Snapshot:
         schema = select_columns(view, columns)
         bounds = view.bounds() if window is None else view.last(times.parse_duration(window, "window"))
         self.store.count_scan(view.entry.id)
-        return pa.RecordBatchReader.from_batches(schema, self._rows(view, view.select(bounds), schema))
+        described = self._describe(view, bounds, window, schema)
+        return pa.RecordBatchReader.from_batches(described, self._rows(view, view.select(bounds), schema))
+
+    def _describe(
+        self, view: StreamSnapshot, bounds: WindowBounds | None, window: times.Duration | None, schema: pa.Schema
+    ) -> pa.Schema:
+        """The schema of a window's rows, with what is known of the window."""
+        clause = "all live rows" if window is None else f"[WINDOW {_word_duration(window)}]"
+        return attach(schema, make_about([make_window(view, bounds, clause)], "snapshot", 0.0, self.version))
 
     def _rows(self, view: StreamSnapshot, selection: Selection, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         # A generator of a method: it holds the snapshot, and so the pin, until it is used up or thrown away.
@@ -234,7 +371,11 @@ class Snapshot:
         selection = view.select(bounds)
         rows = self.probe_selection(view, selection, ranges, schema)
         self.store.count_probe(view.entry.id, rows.num_rows, definition.key[:1])
-        return rows
+        metadata = self._describe(view, bounds, window, schema).metadata
+        if not rows.num_columns:  # without columns a table loses its number of rows here; batches do not
+            batches = [batch.replace_schema_metadata(metadata) for batch in rows.to_batches()]
+            return pa.Table.from_batches(batches, pa.schema([], metadata))
+        return rows.replace_schema_metadata(metadata)
 
     def probe_selection(
         self, view: StreamSnapshot, selection: Selection, ranges: Sequence[KeyRange], schema: pa.Schema
@@ -261,16 +402,20 @@ class Snapshot:
         params: Sequence[Any] | dict[str, Any] | None = None,
         *,
         timeout: float | times.Duration | None = None,
+        on_gap: str = "tell",
     ) -> "Answer":
         """Ask this snapshot; every answer is of the same slides."""
         from windrow.queries import execution
+        from windrow.queries.answer import check_gap_policy
         from windrow.queries.periodic.result_tables import STATEMENT_CONTEXT
 
         arguments.check_statement(statement, params)
         limit = None if timeout is None else times.parse_seconds(timeout, "timeout")
-        return execution.answer_from_snapshot(
+        check_gap_policy(on_gap)
+        answer = execution.answer_from_snapshot(
             self.store, statement, params, timeout=limit, snapshot=self, context=STATEMENT_CONTEXT
         )
+        return answer.without_gaps() if on_gap == "error" else answer
 
     def duckdb(self, memory: str | None = None, threads: int | None = None) -> "DuckDBPyConnection":
         """A DuckDB connection of your own over this snapshot, for pandas, ibis, SQLAlchemy and notebooks.
@@ -297,12 +442,16 @@ class Snapshot:
         self.close()
 
 
+def _word_duration(window: times.Duration) -> str:
+    return times.format_duration(times.parse_duration(window, "window")).upper()
+
+
 def _load(store: Store, wanted: tuple[str, ...] | None, alike: frozenset[str] | None) -> SnapshotContents:
     """The last commit, of which only what is wanted; from memory if the last snapshot here was of the same."""
     request = wanted, alike
     cached: SnapshotContents | None = store.snapshots.get(request)
 
-    def look(tables: Tables) -> SnapshotContents:
+    def load_contents(tables: Tables) -> SnapshotContents:
         version = tables.version
         if cached is not None and cached.version == version:
             return cached
@@ -312,7 +461,7 @@ def _load(store: Store, wanted: tuple[str, ...] | None, alike: frozenset[str] | 
         views = {name: load_stream(store, tables, name) for name in names}
         return SnapshotContents(version, views, {key.decode(): record for key, record in tables.items("tables")})
 
-    contents = store.catalog.read(look)
+    contents = store.catalog.read(load_contents)
     if contents is not cached:
         current = {
             other_request: cached_contents
@@ -320,7 +469,7 @@ def _load(store: Store, wanted: tuple[str, ...] | None, alike: frozenset[str] | 
             if cached_contents.version == contents.version
         }
         store.snapshots = {**current, request: contents} if len(current) < _MOST_CACHED else {request: contents}
-        store.pins.seen = contents.version
+        store.pins.last_read = contents.version
     return contents
 
 
@@ -343,5 +492,5 @@ def select_columns(view: StreamSnapshot, columns: Sequence[str] | None) -> pa.Sc
     wanted = arguments.check_names(columns, "columns")
     for name in wanted:
         if name not in schema.names:
-            raise WindowError(f"stream {view.name!r} has no column {name!r}; it has {', '.join(schema.names)}")
+            raise SchemaError(f"stream {view.name!r} has no column {name!r}; it has {', '.join(schema.names)}")
     return pa.schema([schema.field(name) for name in wanted])

@@ -3,23 +3,27 @@
 Sources report progress by their rows and by heartbeats, and may be declared failed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from windrow.catalog.environment import catalog_key
+from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.lookups import find_stream, refuse_view, resolve_source
-from windrow.catalog.records import SourceEntry, StreamState
+from windrow.catalog.records import SlideEntry, SourceEntry, SpoolEntry, StreamEntry, StreamState, TraceEntry
 from windrow.definitions import StreamDefinition
-from windrow.errors import ClockError, SourceBehindError, UnknownSourceError
+from windrow.errors import ClockError, GapError, SourceBehindError, UnknownSourceError
+from windrow.gaps import BEFORE_FIRST, Ledger
 from windrow.store import Store
-from windrow.times import format_duration, format_time
+from windrow.times import format_duration, format_time, parse_instant
+
+TRACE_LENGTH = 1000
+"""Heartbeats and failures that are kept, of all streams together."""
 
 
 @dataclass(frozen=True)
 class SourceStatus:
-    """One source at one moment."""
+    """One source as it stands."""
 
     name: str
     progress: int | None
@@ -36,6 +40,14 @@ class SourceStatus:
     def spoken_for(self) -> bool:
         """Whether max_skew speaks for it."""
         return self.effective is not None and self.effective != self.progress
+
+    def state(self, now: int | None) -> str:
+        """How it is doing, seen from the stream's clock."""
+        if self.failed is not None:
+            return "failed"
+        if self.progress is None:
+            return "never seen"
+        return "behind" if now is not None and self.progress < now else "current"
 
 
 @dataclass(frozen=True)
@@ -124,12 +136,13 @@ def _describe_position(source: SourceStatus) -> str:
     return "was never heard" if source.effective is None else f"has reached {format_time(source.effective)}"
 
 
-def heartbeat(store: Store, stream: str, source: str | None, up_to: int) -> None:
-    """Record that nothing at or before `up_to` will follow from the source."""
+def heartbeat(store: Store, stream: str, source: str | None, up_to: int, covers: int | None = None) -> None:
+    """Record that nothing at or before `up_to` will follow from the source, and that all since `covers` has come."""
     store.check_writable()
     now = store.clock()
+    claim = () if covers is None else (check_covers(covers, up_to),)
     with store.catalog.write() as tables:
-        entry, _ = find_stream(tables, stream)
+        entry, state = find_stream(tables, stream)
         refuse_view(entry, "given a heartbeat")
         name = resolve_source(entry, source)
         if up_to > now + entry.definition.max_ahead:
@@ -141,18 +154,224 @@ def heartbeat(store: Store, stream: str, source: str | None, up_to: int) -> None
         key = catalog_key(entry.id) + name.encode()
         old: SourceEntry = tables.get("sources", key) or SourceEntry()
         latest = up_to if old.heartbeat is None else max(old.heartbeat, up_to)
-        tables.put("sources", key, replace(old, heartbeat=latest, failed=None, heard=now))
+        record = replace(old, heartbeat=latest, failed=None, heard=now, covers=merge_claims(old.covers, claim))
+        tables.put("sources", key, settle_source(tables, entry, state, name, record, now))
+        _trace(tables, TraceEntry(stream=entry.id, source=name, event="heartbeat", at=now, up_to=up_to))
 
 
 def fail_source(store: Store, stream: str, source: str, reason: str) -> None:
     """Record that a source has failed."""
     store.check_writable()
     with store.catalog.write() as tables:
-        entry, _ = find_stream(tables, stream)
+        entry, state = find_stream(tables, stream)
         refuse_view(entry, "failed by a source")
         name = resolve_source(entry, source)
-        key = catalog_key(entry.id) + name.encode()
-        old: SourceEntry | None = tables.get("sources", key)
-        if old is None and not entry.definition.sources:
+        known = tables.raw("sources", catalog_key(entry.id) + name.encode()) is not None
+        if not known and not entry.definition.sources:
             raise UnknownSourceError(f"stream {stream!r} never heard of source {source!r}")
-        tables.put("sources", key, replace(old or SourceEntry(), failed=reason or "declared failed"))
+        record_failure(tables, entry, state, name, reason or "declared failed", store.clock())
+
+
+def record_failure(tables: Tables, entry: StreamEntry, state: StreamState, name: str, reason: str, at: int) -> None:
+    """Record that a source has failed, and what the clock has already passed without it."""
+    key = catalog_key(entry.id) + name.encode()
+    failed = replace(tables.get("sources", key) or SourceEntry(), failed=reason)
+    tables.put("sources", key, failed)
+    _trace(tables, TraceEntry(stream=entry.id, source=name, event="failed", at=at, note=reason))
+    if state.slide is not None:
+        now, progress = entry.definition.model.slot_end(state.slide), _own_progress(failed, entry.definition.slack)
+        if progress is None or progress < now:
+            ledger = Ledger(tables, entry, state.ordinal, at)
+            written = [gap.end for gap in ledger.of_failure(name, progress)]
+            if not written or max(written) < now:
+                ledger.add("failed", name, max(written) if written else progress, now, reason)
+
+
+def _trace(tables: Tables, event: TraceEntry) -> None:
+    """Put down an event, and forget the oldest of a thousand."""
+    number = tables.allocate("trace")
+    tables.put("trace", catalog_key(number), event)
+    tables.delete("trace", catalog_key(number - TRACE_LENGTH))
+
+
+def fail_silent_sources(store: Store, stream: str | None = None) -> list[tuple[str, str]]:
+    """Fail declared sources from which nothing arrived for their stream's `liveness`; gives (stream, source)."""
+    at = store.clock()
+    if not store.catalog.read(lambda tables: _find_silent(tables, stream, at)):
+        return []
+    with store.catalog.write() as tables:
+        silent = _find_silent(tables, stream, at)
+        for entry, name in silent:
+            _, state = find_stream(tables, entry.definition.name)
+            reason = f"nothing arrived for {format_duration(entry.definition.liveness or 0)}"
+            record_failure(tables, entry, state, name, reason, at)
+    return [(entry.definition.name, name) for entry, name in silent]
+
+
+def _find_silent(tables: Tables, stream: str | None, at: int) -> list[tuple[StreamEntry, str]]:
+    entries = [entry for _, entry in tables.items("streams")] if stream is None else [find_stream(tables, stream)[0]]
+    silent = []
+    for entry in entries:
+        for name in entry.definition.sources if entry.definition.liveness is not None else ():
+            source = tables.get("sources", catalog_key(entry.id) + name.encode()) or SourceEntry()
+            if source.failed is None and max(source.heard, entry.created) + (entry.definition.liveness or 0) <= at:
+                silent.append((entry, name))
+    return silent
+
+
+def check_covers(start: int, end: int) -> tuple[int, int]:
+    """An interval that a source says is whole."""
+    if start >= end:
+        raise GapError(
+            f"covers from {format_time(start)} to {format_time(end)} is empty; it has to begin before it ends"
+        )
+    return start, end
+
+
+def parse_covers(covers: object) -> tuple[int, int] | None:
+    """`covers` of an append as its user gives it: two times, or one text ``START/END``."""
+    if covers is None:
+        return None
+    bounds = covers.split("/") if isinstance(covers, str) else covers
+    if not isinstance(bounds, tuple | list) or len(bounds) != 2:
+        raise GapError(f"covers={covers!r} is no interval; give (start, end), or 'START/END' as text")
+    return check_covers(parse_instant(bounds[0], "covers"), parse_instant(bounds[1], "covers"))
+
+
+def merge_claims(claims: tuple[tuple[int, int], ...], more: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """Intervals that a source says are whole; those that meet are one."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted((*claims, *more)) if more else claims:
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return tuple(merged)
+
+
+def settle_source(
+    tables: Tables, entry: StreamEntry, state: StreamState, name: str, record: SourceEntry, at: int
+) -> SourceEntry:
+    """Close the gaps of a source that has nothing in the spool; otherwise the slide that takes its rows in does."""
+    if _first_spooled(tables, entry.id) <= record.spooled:
+        return record
+    ledger = Ledger(tables, entry, state.ordinal, at)
+    _close_reached(ledger, name, _own_progress(record, entry.definition.slack))
+    _close_covered(ledger, name, record.covers)
+    return replace(record, covers=())
+
+
+def _first_spooled(tables: Tables, stream: int) -> int:
+    """The number of the oldest spooled file; a great one if there is none."""
+    return next((decode_last_int(key) for key, _ in tables.raw_items("spool", catalog_key(stream))), 1 << 62)
+
+
+def record_gaps(
+    tables: Tables,
+    entry: StreamEntry,
+    before: StreamState,
+    slide: SlideEntry,
+    sources: Mapping[str, SourceEntry],
+    spooled: Iterable[SpoolEntry],
+) -> None:
+    """Open, grow and close gaps with a slide, whose taken files have left the spool already.
+
+    Args:
+        tables: Of the slide's transaction.
+        entry: The stream.
+        before: Its state before the slide.
+        slide: The slide.
+        sources: As they were when the slide looked which files it takes in.
+        spooled: Those files.
+    """
+    definition, now, ledger = entry.definition, slide.now, Ledger(tables, entry, slide.ordinal, slide.at)
+    stream, waiting = catalog_key(entry.id), _first_spooled(tables, entry.id)
+    current = {key[len(stream) :].decode(): record for key, record in tables.items("sources", stream)}
+    # What a source said while the slide was under way counts only if it had sent no rows with it.
+    settled = {
+        name: record if record.spooled < waiting else sources.get(name, SourceEntry())
+        for name, record in current.items()
+    }
+    passed = None if before.slide is None else definition.model.slot_end(before.slide)
+    _record_first_data(ledger, definition, before, spooled)
+    for source in compute_progress(definition, before, settled).sources:
+        _close_reached(ledger, source.name, source.progress)
+        if source.progress is not None and source.progress >= now:
+            continue
+        if source.failed is not None:
+            _grow_gap(ledger, "failed", source, passed, now, source.failed)
+        elif definition.sources or source.spoken_for:
+            cause = "max_skew spoke for it" if source.spoken_for else "the slide was forced past it"
+            _grow_gap(ledger, "behind", source, passed, now, cause)
+    for name, record in settled.items():
+        if record.covers:
+            _close_covered(ledger, name, record.covers)
+            left = () if record is current[name] else tuple(c for c in current[name].covers if c not in record.covers)
+            tables.put("sources", stream + name.encode(), replace(current[name], covers=left))
+    ledger.prune(None if definition.longest_life is None else now - definition.longest_life)
+
+
+def record_restored(tables: Tables, taken: int, at: int) -> None:
+    """What sources sent after a backup was taken is not in the warehouse that is restored from it at `at`."""
+    cause = f"restored from a backup of {format_time(taken)}"
+    for _, entry in list(tables.items("streams")):
+        if entry.definition.inputs:
+            continue
+        _, state = find_stream(tables, entry.definition.name)
+        stream, ledger = catalog_key(entry.id), Ledger(tables, entry, state.ordinal, at)
+        entries = {key[len(stream) :].decode(): record for key, record in tables.items("sources", stream)}
+        progress = compute_progress(entry.definition, state, entries)
+        reached = {source.name: source.progress for source in progress.sources} if entry.definition.sources else {}
+        for source, start in (reached or {"": progress.upto}).items():
+            if start is not None and start < at:
+                ledger.add("restored", source, start, at, cause)
+
+
+def _record_first_data(
+    ledger: Ledger, definition: StreamDefinition, before: StreamState, spooled: Iterable[SpoolEntry]
+) -> None:
+    """A source of which rows come for the first time may have had earlier ones; nobody says."""
+    unheard = [gap for gap in ledger.open.values() if gap.after is None and gap.kind in ("failed", "behind")]
+    if before.slide is not None and not unheard:
+        return
+    least: dict[str, int] = {}
+    for file in spooled:
+        source = file.source if definition.sources else ""
+        earliest = min((segment.min_ts for segment in file.segments), default=None)
+        if earliest is not None:
+            least[source] = min(earliest, least.get(source, earliest))
+    for source, earliest in least.items():
+        replaced = [gap for gap in unheard if gap.source == source]
+        if before.slide is None or replaced:
+            ledger.add(BEFORE_FIRST, source, None, earliest - 1, "nothing earlier has come")
+        for gap in replaced:
+            if gap.end < earliest:
+                ledger.close(gap, f"{source} has sent its first rows")
+            else:
+                ledger.put(replace(gap, start=earliest - 1))
+
+
+def _close_reached(ledger: Ledger, source: str, progress: int | None) -> None:
+    """Close or shorten the gaps of a source that was behind and has come since."""
+    for gap in list(ledger.open.values()) if progress is not None else ():
+        if gap.kind == "behind" and gap.source == source and not gap.kept and progress is not None:
+            if gap.end <= progress:
+                ledger.close(gap, f"{source} has reached {format_time(progress)}")
+            elif gap.after is None or gap.after < progress:
+                ledger.put(ledger.shortened(gap, progress, gap.end))
+
+
+def _close_covered(ledger: Ledger, source: str, claims: Iterable[tuple[int, int]]) -> None:
+    for start, end in claims:
+        ledger.cover(source, start, end, f"{source} covered {format_time(start)} to {format_time(end)}")
+
+
+def _grow_gap(ledger: Ledger, kind: str, source: SourceStatus, before: int | None, now: int, cause: str) -> None:
+    """The slide from `before` to `now` was made without the source; what earlier ones lacked of it is written down."""
+    own = [gap for gap in ledger.open.values() if (gap.kind, gap.source) == (kind, source.name) and not gap.kept]
+    start = max((time for time in (source.progress, before) if time is not None), default=None)
+    last = next((gap for gap in own if gap.end == start == before), None)
+    if last is None:
+        ledger.add(kind, source.name, start, now, cause)
+    else:
+        ledger.put(replace(last, end=now))

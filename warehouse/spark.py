@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from windrow.ingest.append import append
     from windrow.ingest.data_source import register
-    from windrow.ingest.read import read, release, window
+    from windrow.ingest.reader import about, read, release, window
     from windrow.ingest.stream import stop, totals, write_stream
 
 _MODULES = {
+    "about": "windrow.ingest.reader",
     "append": "windrow.ingest.append",
-    "read": "windrow.ingest.read",
+    "read": "windrow.ingest.reader",
     "register": "windrow.ingest.data_source",
-    "release": "windrow.ingest.read",
+    "release": "windrow.ingest.reader",
     "stop": "windrow.ingest.stream",
     "totals": "windrow.ingest.stream",
-    "window": "windrow.ingest.read",
+    "window": "windrow.ingest.reader",
     "write_stream": "windrow.ingest.stream",
 }
 
-__all__ = ["append", "read", "register", "release", "stop", "totals", "window", "write_stream"]
+__all__ = ["about", "append", "read", "register", "release", "stop", "totals", "window", "write_stream"]
 
 
 def load_module(module: str) -> Any:

@@ -1,24 +1,31 @@
-"""The status of the warehouse and its streams at this moment, for people and for machines."""
+"""The present status of the warehouse and its streams, for people and for machines."""
 
+import datetime as dt
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from windrow.background import background_of
 from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.records import SlideEntry
 from windrow.definitions import StreamDefinition
+from windrow.formats.html import HtmlRecord, render_table
 from windrow.indexes.row_model import NEVER
 from windrow.indexes.segment_reader import read_live
 from windrow.indexes.selection import WindowBounds
 from windrow.reclaim import find_oldest_pin
-from windrow.relayout import RelayoutReport, make_relayout_report, read_layout_contents
 from windrow.snapshot import StreamSnapshot, load_stream
-from windrow.sources import SourceStatus
+from windrow.sources import SourceProgress, SourceStatus
 from windrow.store import Store
+from windrow.times import format_time, to_datetime
+
+if TYPE_CHECKING:
+    from windrow.relayout import RelayoutReport
 
 
 @dataclass(frozen=True)
-class StreamStatus:
+class StreamStatus(HtmlRecord):
     """One stream: what it is, where its clock stands, whom it waits for, how large it is."""
 
     name: str
@@ -26,9 +33,11 @@ class StreamStatus:
     index: str
     index_why: str
     slide: int | None
-    now: int | None
+    now: dt.datetime | None
     waiting_for: tuple[str, ...]
     """Sources that hold the clock where it is."""
+    waits_for: str
+    """What has to happen before the clock moves on, in words; a slide, if one would move it now."""
     missing: tuple[str, ...]
     """Sources that the last slide went on without."""
     spoken_for: tuple[str, ...]
@@ -49,7 +58,7 @@ class StreamStatus:
     rejected: int
     last: SlideEntry | None
     layouts: int
-    relayout: RelayoutReport | None
+    relayout: "RelayoutReport | None"
     """Where a change of layout stands, None if none is under way."""
 
 
@@ -67,6 +76,16 @@ class WarehouseStatus:
     reclaimable_files: int
     """Replaced files that are not removed yet."""
     catalog_bytes: int
+    memory_rows: int = 0
+    """Rows that this process keeps in memory for SQL, and the bytes that they take there."""
+    memory_bytes: int = 0
+    background: tuple[str, ...] = ()
+    """What waits to be done in this process while it slides or serves."""
+
+    def _repr_html_(self) -> str:
+        columns = ("name", "now", "live_rows", "spooled_rows", "late", "rejected", "segments", "bytes", "waits_for")
+        rows = ([getattr(stream, column) for column in columns] for stream in self.streams)
+        return render_table(columns, rows, f"{self.path}, commit {self.version}, {self.readers} readers")
 
 
 def stream_status(store: Store, name: str) -> StreamStatus:
@@ -88,6 +107,7 @@ def warehouse_status(store: Store) -> WarehouseStatus:
 
     version, streams, waiting = store.catalog.read(read_status)
     oldest, readers = find_oldest_pin(store)
+    cache = store.shared.find("row cache")
     return WarehouseStatus(
         path=str(store.root),
         version=version,
@@ -96,6 +116,9 @@ def warehouse_status(store: Store) -> WarehouseStatus:
         oldest_reader=oldest,
         reclaimable_files=waiting,
         catalog_bytes=store.catalog.size(),
+        memory_rows=0 if cache is None else cache.rows,
+        memory_bytes=0 if cache is None else cache.bytes,
+        background=background_of(store).waiting(),
     )
 
 
@@ -114,8 +137,9 @@ def _stream_status(store: Store, tables: Tables, view: StreamSnapshot) -> Stream
         index=str(state.layout.index),
         index_why=state.layout.why,
         slide=slide,
-        now=view.now,
+        now=None if view.now is None else to_datetime(view.now),
         waiting_for=progress.waiting_for(),
+        waits_for=_describe_wait(view, progress, ahead + sum(r.rows for r in spooled)),
         missing=state.missing,
         spoken_for=state.spoken_for,
         sources=progress.sources,
@@ -134,10 +158,29 @@ def _stream_status(store: Store, tables: Tables, view: StreamSnapshot) -> Stream
         rejected=state.rejected,
         last=tables.get("slides", stream + catalog_key(state.ordinal)),
         layouts=len(state.layouts),
-        relayout=make_relayout_report(read_layout_contents(store, tables, view.name))
-        if state.relayout is not None
-        else None,
+        relayout=None if state.relayout is None else _report_relayout(store, tables, view.name),
     )
+
+
+def _describe_wait(view: StreamSnapshot, progress: SourceProgress, waiting: int) -> str:
+    """What a stream waits for, in words."""
+    definition, slide = view.entry.definition, view.state.slide
+    if definition.inputs:
+        return f"slides of {', '.join(definition.inputs)}"
+    upto = progress.upto
+    if upto is not None and (slide is None or definition.model.last_slot(upto) > slide):
+        return f"a slide, which may go to {format_time(definition.model.slot_end(definition.model.last_slot(upto)))}"
+    if definition.sources:
+        return ", ".join(f"source {name!r}" for name in progress.waiting_for())
+    if upto is None:
+        return "its first rows"
+    return "newer rows, or a slide that names its time" if waiting else "newer rows"
+
+
+def _report_relayout(store: Store, tables: Tables, name: str) -> "RelayoutReport":
+    from windrow.relayout import make_relayout_report, read_layout_contents
+
+    return make_relayout_report(read_layout_contents(store, tables, name))
 
 
 def count_rows_ahead(store: Store, view: StreamSnapshot) -> int:

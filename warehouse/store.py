@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from windrow.catalog.environment import Catalog, SharedState, Tables, catalog_key
 from windrow.errors import ClosedError, StorageError, WindrowError
@@ -23,13 +23,23 @@ from windrow.indexes.column_cache import ColumnCache
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.scan import ScanCache
 from windrow.indexes.segment_reader import SegmentFileReader
-from windrow.indexes.segment_writer import EncodingChooser
+from windrow.native import parquet_reader
 from windrow.orphans import named_files
 from windrow.pins import PinPool
 from windrow.usage import LEAST_AT_CLOSE, UsageCounters
 
+if TYPE_CHECKING:
+    from windrow.indexes.segment_writer import EncodingChooser
+
 T = TypeVar("T")
 _DIRECTORY_CACHE = 64 << 20
+"""Bytes of directories in memory. Not measured: a bound."""
+
+
+def _make_chooser() -> "EncodingChooser":
+    from windrow.indexes.segment_writer import EncodingChooser
+
+    return EncodingChooser()
 
 
 def wall_clock() -> int:
@@ -51,14 +61,28 @@ class Store:
     sleep: Callable[[float], None] = time.sleep
     randomness: random.Random = field(default_factory=random.SystemRandom)
     read_only: bool = False
+    cleared: int = 0
+    """Leavings of dead processes that were removed when the warehouse was opened, until `gc` has told it."""
+    memory: str | None = None
+    spill: str | None = None
+    """What statements may use of memory and of the disk; see `Warehouse`."""
+    allowed_hosts: frozenset[str] = frozenset()
+    allowed_commands: frozenset[str] = frozenset()
+    """Where periodic queries of this process may send their results; see `Warehouse`."""
+    statements: set[Any] = field(default_factory=set)
+    """Statements of this handle that are running now; each has `interrupt`."""
     manifests: dict[int, tuple[int, Manifest]] = field(default_factory=dict)
     snapshots: dict[Any, Any] = field(default_factory=dict)
     """What snapshots of the last commit share; see `snapshot.SnapshotContents`."""
     usage: UsageCounters = field(default_factory=UsageCounters)
-    encodings: defaultdict[int, EncodingChooser] = field(default_factory=lambda: defaultdict(EncodingChooser))
+    encodings: "defaultdict[int, EncodingChooser]" = field(default_factory=lambda: defaultdict(_make_chooser))
     """By the number of a stream: which columns of its files get a dictionary or compression."""
+    published: dict[str, bytes] = field(default_factory=dict)
+    """Checksums of files that were published and that the next commit will name; see `write_with_files`."""
     removals: set[bytes] = field(default_factory=set)
     """Keys of reclaim records whose files are being removed; see `reclaim`."""
+    closing: list[Callable[[], None]] = field(default_factory=list)
+    """Called when the handle is closed, before anything else is."""
     _writer: StagingWriter | None = None
     _directories: dict[int, bytes] = field(default_factory=dict)
     _directory_bytes: int = 0
@@ -70,6 +94,8 @@ class Store:
 
     def __post_init__(self) -> None:
         self.pins = PinPool(self.catalog.folder / "pins")
+        self.can_pin = self.catalog.writable or os.access(self.pins.folder, os.W_OK)
+        """Whether what a snapshot reads stays while it lives; a group of readers may be given this right alone."""
 
     def unique_name(self) -> str:
         """A name that nobody else has: process, time and chance."""
@@ -117,14 +143,27 @@ class Store:
             return True
 
     @contextmanager
-    def publishing(self, names: Sequence[str]) -> Iterator[Tables]:
+    def write_with_files(self, names: Sequence[str]) -> Iterator[Tables]:
         """A write transaction that names published files; if it fails, they are removed again."""
         try:
             with self.catalog.write() as tables:
+                for name in names:
+                    if name in self.published:
+                        tables.put_raw("checksums", name.encode(), self.published[name])
                 yield tables
         except Exception:
             self._withdraw(names)
             raise
+        finally:
+            for name in names:
+                self.published.pop(name, None)
+
+    def drop_lost_files(self) -> None:
+        """Let go of what is cached of files that became shorter while they were mapped: they are compared again."""
+        if parquet_reader.count_lost_pages() and self.reader.drop_lost():
+            self.columns.retain("", set())
+            self.scan_cache.clear()
+            self.snapshots.clear()
 
     def _withdraw(self, names: Sequence[str]) -> None:
         """Remove published files, but only what no record names: a commit that failed late may have happened.
@@ -171,9 +210,14 @@ class Store:
     def check_writable(self) -> None:
         """Refuse a change on a handle that may not make it."""
         self.check_process()
-        if self.read_only or not self.catalog.writable:
+        if self.read_only:
             raise StorageError(
                 f"warehouse {self.root} is open for reading only; open it without read_only to change it"
+            )
+        if not self.catalog.writable:
+            raise StorageError(
+                f"this process may not write {self.catalog.folder}, so warehouse {self.root} is open for reading only; "
+                "ask its owner for the permission"
             )
 
     def check_process(self) -> None:
@@ -189,8 +233,17 @@ class Store:
         """The lock file that serialises slides of a stream."""
         return self.catalog.folder / "locks" / f"stream-{stream_id}.lock"
 
+    def interrupt(self) -> None:
+        """Cancel the statements that are running; they end with an error."""
+        for statement in list(self.statements):
+            statement.interrupt()
+
     def close(self) -> None:
         """End the writer and the catalog handle."""
+        if os.getpid() == self._pid:
+            self.interrupt()
+            while self.closing:
+                self.closing.pop()()
         self.pins.close()
         if os.getpid() == self._pid:
             for pool in (self._pool, self._slow):

@@ -3,47 +3,58 @@
 Here, too, is the list of slide hooks, each of which is imported when a stream needs it.
 """
 
+import os
 import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow as pa
 
-from windrow import arguments, ddl, times
-from windrow.advisor import Advice, advise, follow_advice
-from windrow.append import Append, AppendReport
+from windrow import arguments, times
 from windrow.catalog.environment import Tables
 from windrow.catalog.lookups import find_stream
 from windrow.catalog.records import StreamEntry
-from windrow.check import CheckReport, check_warehouse
-from windrow.ddl import alter_stream
 from windrow.definitions import make_definition
-from windrow.errors import BusyError
+from windrow.errors import BusyError, DefinitionError, QueryError
 from windrow.files import FileSystem
 from windrow.indexes.partitioners import Index
+from windrow.layouts import STEP_BYTES
 from windrow.open_store import open_store
-from windrow.reclaim import GcReport, collect_garbage
-from windrow.reference_tables import drop_table, put_table
-from windrow.rejected_rows import discard_rejected, read_rejected, replay_rejected
-from windrow.relayout import STEP_BYTES, RelayoutReport, cancel_relayout, move_all, relayout
-from windrow.slide import Slide, SlideReport
 from windrow.slide_hooks import PrepareAppend, PrepareContribution, SlideHook
 from windrow.snapshot import Snapshot, load_stream
-from windrow.sources import fail_source, heartbeat
-from windrow.status import StreamStatus, WarehouseStatus, stream_status, warehouse_status
 from windrow.store import Store
 from windrow.times import format_time
 
 if TYPE_CHECKING:
+    from windrow.advisor import Advice
+    from windrow.append import AppendReport
+    from windrow.backup import BackupReport
+    from windrow.check import CheckReport
+    from windrow.cli.flawed_lines import FlawedLines
+    from windrow.gaps import Gap
     from windrow.queries.answer import Answer, Explanation
     from windrow.queries.periodic.query_plan import QueryPlanGroup
     from windrow.queries.periodic.registry import QueryStatus
     from windrow.queries.periodic.runner import RunReport
     from windrow.queries.views.ddl import View
+    from windrow.reclaim import GcReport
+    from windrow.relayout import RelayoutReport
+    from windrow.repair import RepairReport
+    from windrow.slide import SlideReport
+    from windrow.status import StreamStatus, WarehouseStatus
+
+
+FailurePolicy = Literal["block", "exclude"]
+GapPolicy = Literal["tell", "error"]
+RunGapPolicy = Literal["tell", "error", "wait"]
+Isolation = Literal["snapshot", "latest", "serial"]
+MissedRuns = Literal["latest", "every", "skip"]
+Output = Literal["whole", "inserts", "deletes"]
+Policy = Literal["no-sharing", "aggressive", "conservative", "hybrid", "hybrid+late", "hybrid+late-pending"]
 
 
 class StreamChanges:
@@ -77,17 +88,10 @@ class StreamChanges:
             max_ahead: How far ahead of the wall clock a row may be.
             timeout: Seconds to wait for a slide.
         """
-        alter_stream(
-            self._store,
-            stream,
-            add_column=add_column,
-            lifetime=lifetime,
-            max_lifetime=max_lifetime,
-            slack=slack,
-            max_skew=max_skew,
-            max_ahead=max_ahead,
-            timeout=timeout,
-        )
+        from windrow.ddl import alter_stream
+
+        limits = {"slack": slack, "max_skew": max_skew, "max_ahead": max_ahead}
+        alter_stream(self._store, stream, timeout, add_column, (lifetime, max_lifetime), limits)
 
     def relayout(
         self,
@@ -95,11 +99,11 @@ class StreamChanges:
         index: Index | str | None = None,
         *,
         key: str | Sequence[str] | None = None,
-        move: bool | str = False,
+        move: bool | Literal["steps", "now"] = False,
         budget: int = STEP_BYTES,
         timeout: float = 60.0,
-        progress: Callable[[RelayoutReport], None] | None = None,
-    ) -> RelayoutReport:
+        progress: Callable[["RelayoutReport"], None] | None = None,
+    ) -> "RelayoutReport":
         """Turn a stream to another layout or search key while it is read and written; answers stay exact throughout.
 
         Args:
@@ -112,23 +116,31 @@ class StreamChanges:
             timeout: Seconds to wait for a slide.
             progress: Called after each step of ``"now"``.
         """
+        from windrow.relayout import relayout
+
         return relayout(self._store, stream, index, key, move=move, budget=budget, timeout=timeout, progress=progress)
 
-    def advise(self, stream: str, among: Sequence[Index] | None = None) -> Advice:
+    def advise(self, stream: str, among: Sequence[Index] | None = None) -> "Advice":
         """What layout and search key would serve a stream best, by what was measured of its rows and queries.
 
         Args:
             stream: Its name; it must have taken rows in.
             among: Only these layouts (and the present one); by default all that are worth a look.
         """
+        from windrow.advisor import advise
+
         return advise(self._store, stream, among)
 
-    def relayout_step(self, stream: str, *, budget: int = STEP_BYTES, timeout: float = 60.0) -> RelayoutReport:
+    def relayout_step(self, stream: str, *, budget: int = STEP_BYTES, timeout: float = 60.0) -> "RelayoutReport":
         """Move at most `budget` bytes of stored rows (at least one segment) from older layouts into the current one."""
+        from windrow.relayout import move_all
+
         return move_all(self._store, stream, budget=budget, steps=1, timeout=timeout)
 
-    def cancel_relayout(self, stream: str, *, timeout: float = 60.0) -> RelayoutReport:
+    def cancel_relayout(self, stream: str, *, timeout: float = 60.0) -> "RelayoutReport":
         """Go back to the layout and key before a change that is under way; rows that were moved leave by expiring."""
+        from windrow.relayout import cancel_relayout
+
         return cancel_relayout(self._store, stream, timeout)
 
 
@@ -144,7 +156,7 @@ def _load_synopsis_hook() -> PrepareContribution:
     return prepare_synopses
 
 
-def _load_append_tally() -> PrepareAppend:
+def _load_append_hook() -> PrepareAppend:
     from windrow.queries.synopses.tally import tally_rows
 
     return tally_rows
@@ -165,7 +177,7 @@ def _needed_by_views(tables: Tables, entry: StreamEntry, now: int) -> int | None
 SLIDE_HOOKS: tuple[SlideHook, ...] = (
     SlideHook("views", _load_view_hook, _needed_by_views),  # first: what keeps a slide keeps that of its views too
     SlideHook("keepers", _load_retention_hook),
-    SlideHook("synopses", _load_synopsis_hook, tally=_load_append_tally),
+    SlideHook("synopses", _load_synopsis_hook, load_append=_load_append_hook),
 )
 """What changes with a slide, and what appends do for it."""
 
@@ -175,11 +187,11 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
 
 def wait_for_clock(store: Store, stream: str, up_to: int, timeout: float | None) -> None:
     """Return when the clock has reached `up_to`; say who holds it up if it has not within `timeout` seconds."""
-    waited, pause, seen = 0.0, _FIRST_PAUSE, -1
+    waited, pause, last_seen = 0.0, _FIRST_PAUSE, -1
     while True:
         latest = store.catalog.last_transaction()
-        if latest != seen:
-            seen, pause = latest, _FIRST_PAUSE
+        if latest != last_seen:
+            last_seen, pause = latest, _FIRST_PAUSE
             entry, state = store.catalog.read(lambda tables: find_stream(tables, stream))
             if state.slide is not None and entry.definition.model.slot_end(state.slide) >= up_to:
                 return
@@ -212,6 +224,12 @@ class Warehouse(StreamChanges):
         randomness: For names.
         cache_bytes: How much of the columns that queries read may be kept in memory; by default an eighth of the
             machine's, at most a gigabyte; 0 keeps none.
+        memory: How much memory the statements of this process may use together, such as ``"4GB"``; by default 80 % of
+            the machine's. The first handle of a warehouse in a process decides. See docs/limits.md.
+        spill: How much of what does not fit may be spilled to the disk, such as ``"20GB"``; ``"0GB"`` for nothing.
+        allow_hosts: Hosts that periodic queries may post to (``sink="webhook:URL"``): ``"hooks.example.org"`` for
+            HTTPS, or ``"http://localhost:8080"``; by default none.
+        allow_commands: Absolute paths of programs that they may run (``sink="command:…"``); by default none.
     """
 
     def __init__(
@@ -226,10 +244,21 @@ class Warehouse(StreamChanges):
         files: FileSystem | None = None,
         randomness: random.Random | None = None,
         cache_bytes: int | None = None,
+        memory: str | None = None,
+        spill: str | None = None,
+        allow_hosts: Sequence[str] = (),
+        allow_commands: Sequence[str] = (),
     ) -> None:
+        for name, size in (("memory", memory), ("spill", spill)):
+            arguments.check_size(size, name)
+        allowed: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
+        if allow_hosts or allow_commands:
+            from windrow.queries.periodic.outbound import check_permissions
+
+            allowed = check_permissions(allow_hosts, allow_commands)
         self._store = open_store(
-            Path(path),
-            catalog=None if catalog is None else Path(catalog),
+            arguments.check_path(path),
+            catalog=None if catalog is None else arguments.check_path(catalog),
             read_only=read_only,
             create=create,
             clock=clock,
@@ -238,6 +267,8 @@ class Warehouse(StreamChanges):
             randomness=randomness,
             cache_bytes=cache_bytes,
         )
+        self._store.memory, self._store.spill = memory, spill
+        self._store.allowed_hosts, self._store.allowed_commands = allowed
 
     @property
     def path(self) -> Path:
@@ -247,8 +278,9 @@ class Warehouse(StreamChanges):
     def create_stream(
         self,
         name: str,
-        schema: pa.Schema,
+        schema: pa.Schema | None = None,
         *,
+        like: Any = None,
         time: str,
         key: str | Sequence[str] | None = None,
         slide: times.Duration,
@@ -261,13 +293,16 @@ class Warehouse(StreamChanges):
         max_skew: times.Duration | None = None,
         max_ahead: times.Duration = "1 hour",
         origin: times.Instant | None = None,
-        on_source_failure: str = "block",
+        on_source_failure: FailurePolicy = "block",
+        liveness: times.Duration | None = None,
+        if_not_exists: bool = False,
     ) -> None:
         """Declare a stream.
 
         Args:
             name: Letters, digits, ``_`` and ``-``.
-            schema: Arrow schema of its rows.
+            schema: Arrow schema of its rows; or leave it out, and give
+            like: A frame, table or list of dicts, or the path of a file, that has the columns.
             time: The event-time column, a timestamp.
             key: The search key, one column or several.
             slide: Δ, the update interval.
@@ -281,8 +316,21 @@ class Warehouse(StreamChanges):
             max_ahead: How far ahead of the wall clock a row may be.
             origin: τ₀, where slots are aligned; by default the Unix epoch.
             on_source_failure: ``"block"`` or ``"exclude"`` a source that is declared failed.
+            if_not_exists: Leave a stream of that name as it is.
+            liveness: A declared source from which nothing arrived for so long, by the wall clock, is failed by whoever
+                slides or serves; it revives when something arrives.
         """
+        from windrow import ddl
+
         self._store.check_writable()
+        if if_not_exists and name in self.streams():
+            return
+        if (schema is None) == (like is None):
+            raise DefinitionError(f"stream {name!r}: give either its schema or like=…, which has its columns")
+        if schema is None:
+            from windrow.arrow_input import infer_schema
+
+            schema = infer_schema(like, [column for column in (time, expires) if column], f"stream {name!r}")
         definition = make_definition(
             name,
             schema,
@@ -299,16 +347,19 @@ class Warehouse(StreamChanges):
             origin=origin,
             on_source_failure=on_source_failure,
             index_auto=index == "auto",
+            liveness=liveness,
         )
         ddl.create_stream(self._store, definition, index)
 
     def drop_stream(self, name: str) -> None:
         """Remove a stream and its rows; readers that have pinned it go on reading."""
+        from windrow import ddl
+
         ddl.drop_stream(self._store, name)
 
     def streams(self) -> list[str]:
         """Names of the streams."""
-        return self._store.catalog.read(lambda tables: [at.decode() for at, _ in tables.raw_items("streams")])
+        return self._store.catalog.read(lambda tables: [key.decode() for key, _ in tables.raw_items("streams")])
 
     def create_view(
         self,
@@ -322,6 +373,7 @@ class Warehouse(StreamChanges):
         slide: times.Duration | None = None,
         time: str = "_ts",
         expires: str = "_exp",
+        if_not_exists: bool = False,
     ) -> "View":
         """Declare a derived stream; it is filled at once, and moves in the slides of its inputs from then on.
 
@@ -335,8 +387,12 @@ class Warehouse(StreamChanges):
             slide: Its update interval; by default the longest that meets every slide of its inputs.
             time: What to call the column with the time of a result, the latest of its parts' times.
             expires: What to call the column with its expiry, the earliest of its parts'.
+            if_not_exists: Leave a view of that name as it is.
         """
         from windrow.queries.views import ddl
+
+        if if_not_exists and (existing := [view for view in self.views() if view.name == name]):
+            return existing[0]
 
         return ddl.create_view(
             self._store,
@@ -353,6 +409,8 @@ class Warehouse(StreamChanges):
 
     def drop_view(self, name: str) -> None:
         """Remove a view and its rows; readers that have pinned it go on reading."""
+        from windrow import ddl
+
         ddl.drop_stream(self._store, name, view=True)
 
     def views(self) -> "list[View]":
@@ -361,46 +419,125 @@ class Warehouse(StreamChanges):
 
         return ddl.list_views(self._store)
 
-    def append(self, stream: str, data: Any, *, source: str | None = None, batch_id: str | None = None) -> AppendReport:
+    def append(
+        self,
+        stream: str,
+        data: Any,
+        *,
+        source: str | None = None,
+        batch_id: str | None = None,
+        max_rejected: float | None = None,
+        evolve: Literal["add"] | None = None,
+        flaws: "FlawedLines | None" = None,
+        covers: tuple[times.Instant, times.Instant] | str | None = None,
+    ) -> "AppendReport":
         """Spool rows: durable when this returns, in the window after the next slide.
 
         Args:
             stream: Its name.
-            data: An Arrow table, batches or reader, a pandas or polars frame, or a DuckDB relation.
+            data: An Arrow table, batches or reader, a pandas or polars frame, a DuckDB relation, or a list of dicts.
             source: Which of the stream's sources the rows come from.
-            batch_id: Appending the same (source, batch_id) again changes nothing.
+            batch_id: Appending the same (source, batch_id) again changes nothing, while the id is remembered: twice the
+                stream's lifetime, and at least a week.
+            covers: (start, end), or ``"START/END"``: with these rows the source has sent all that it had after start up
+                to end, which closes gaps there.
+            max_rejected: The share of rows that may be rejected, such as 0.01; with more, nothing is appended.
+            evolve: ``"add"`` takes columns into the stream that it does not have yet; stored rows have null there.
+            flaws: Where the reader of a text file puts lines that it cannot read; they are rejected.
         """
-        return Append(self._store, stream, source, batch_id, SLIDE_HOOKS).run(data)
+        from windrow.append import Append
+        from windrow.sources import parse_covers
 
-    def heartbeat(self, stream: str, *, source: str | None = None, up_to: times.Instant) -> None:
-        """Promise that nothing at or before `up_to` will follow from a source."""
-        heartbeat(self._store, stream, source, times.parse_instant(up_to, "up_to"))
+        if evolve is not None:
+            data = self._add_new_columns(stream, data, evolve)
+        append = Append(self._store, stream, source, batch_id, SLIDE_HOOKS)
+        append.covers = parse_covers(covers)
+        append.max_rejected = arguments.check_share(max_rejected, "max_rejected")
+        return append.run(data, flaws=flaws)
+
+    def _add_new_columns(self, stream: str, data: Any, evolve: str) -> pa.RecordBatchReader:
+        """A reader over `data`, whose columns the stream all has."""
+        from windrow.arrow_input import find_new_columns, open_reader
+
+        if evolve != "add":
+            raise DefinitionError(f"evolve={evolve!r} is unknown; 'add' takes new columns in, None refuses them")
+        reader = open_reader(data, f"stream {stream!r}")
+        for field in find_new_columns(reader.schema, self.stream(stream).definition.schema):
+            self.alter_stream(stream, add_column=field)
+        return reader
+
+    def heartbeat(
+        self, stream: str, *, source: str | None = None, up_to: times.Instant, covers: times.Instant | None = None
+    ) -> None:
+        """Promise that nothing at or before `up_to` will follow from a source.
+
+        With `covers` also that it has sent all that it had from then on, which closes gaps there.
+        """
+        from windrow.sources import heartbeat
+
+        start = None if covers is None else times.parse_instant(covers, "covers")
+        heartbeat(self._store, stream, source, times.parse_instant(up_to, "up_to"), start)
+
+    def gaps(self, stream: str | None = None, *, closed: bool = False) -> "list[Gap]":
+        """What is known to be missing of a stream, or of all: the open gaps, or those that were closed too."""
+        from windrow.gaps import list_gaps
+
+        return list_gaps(self._store, stream, closed=closed)
+
+    def declare_gap(
+        self,
+        stream: str,
+        *,
+        start: times.Instant | None,
+        end: times.Instant,
+        source: str | None = None,
+        cause: str = "declared by an operator",
+    ) -> int:
+        """Say that something is missing after `start` (None: since ever) up to `end`; gives the gap's number."""
+        from windrow.gaps import declare_gap
+
+        first = None if start is None else times.parse_instant(start, "start")
+        return declare_gap(self._store, stream, source, first, times.parse_instant(end, "end"), cause)
+
+    def close_gap(self, id: int, note: str = "") -> None:
+        """Close a gap: what it lacks has come by another way, or will never come and is no loss."""
+        from windrow.gaps import close_gap
+
+        close_gap(self._store, id, note)
 
     def fail_source(self, stream: str, source: str, reason: str = "declared failed") -> None:
         """Declare a source failed; `on_source_failure` says what happens. Its next append or heartbeat revives it."""
+        from windrow.sources import fail_source
+
         fail_source(self._store, stream, source, reason)
 
     def slide(
         self, stream: str, to: times.Instant | None = None, *, force: bool = False, timeout: float = 60.0
-    ) -> SlideReport:
+    ) -> "SlideReport":
         """Move the stream's clock: spooled rows come in, expired rows go, in one transaction.
 
         Args:
             stream: Its name.
-            to: Slide to the last slot end at or before this time; by default as far as the sources allow.
+            to: Slide to the last slot end at or before this time, or before ``"now"``, the wall clock; by default as
+                far as the sources allow.
             force: Slide even if a declared source is behind; answers then say who was missing.
             timeout: Seconds to wait for another slide of the same stream.
         """
-        target = None if to is None else times.parse_instant(to, "to")
-        report = Slide(self._store, stream, target, force, timeout, SLIDE_HOOKS).run()
-        if report.moved:
-            follow_advice(self._store, stream)
+        from windrow.advisor import follow_advice
+        from windrow.background import paying
+        from windrow.slide import Slide
+
+        target = None if to is None else self._store.clock() if to == "now" else times.parse_instant(to, "to")
+        with paying(self._store):
+            report = Slide(self._store, stream, target, force, timeout, SLIDE_HOOKS).run()
+            if report.moved:
+                follow_advice(self._store, stream)
         return report
 
     def now(self, stream: str) -> Any:
         """The stream's clock as a UTC datetime, None before its first slide."""
-        status = stream_status(self._store, stream)
-        return None if status.now is None else times.to_datetime(status.now)
+        entry, state = self._store.catalog.read(lambda tables: find_stream(tables, stream))
+        return None if state.slide is None else times.to_datetime(entry.definition.model.slot_end(state.slide))
 
     def wait_for(self, stream: str, *, up_to: times.Instant, timeout: float | times.Duration | None = None) -> None:
         """Wait until the stream's clock has reached `up_to`, whoever slides it."""
@@ -440,9 +577,11 @@ class Warehouse(StreamChanges):
         statement: str,
         params: Sequence[Any] | dict[str, Any] | None = None,
         *,
-        isolation: str = "snapshot",
+        isolation: Isolation = "snapshot",
         timeout: float | times.Duration | None = None,
         memory_limit: str | None = None,
+        priority: int = 0,
+        on_gap: GapPolicy = "tell",
     ) -> "Answer":
         """Ask in DuckDB's SQL, with window clauses behind the names of streams.
 
@@ -451,14 +590,20 @@ class Warehouse(StreamChanges):
             params: Bound to ``?``, ``$1`` or ``$name``.
             isolation: ``snapshot`` (one whole slide), ``latest`` (the last slide committed when the answer is finished)
                 or ``serial`` (slides wait for the query).
-            timeout: Seconds after which the query is cancelled.
-            memory_limit: Such as ``"500MB"``; what needs more is spilled to disk, or refused.
+            timeout: Seconds after which a `QueryTimeoutError` is raised, at most a second late.
+            memory_limit: Such as ``"500MB"``; what needs more is spilled to disk, or refused. See docs/limits.md.
+            priority: It waits a while between its reads while a query with a higher number runs in this process; below
+                0, also for those that have none.
+            on_gap: ``"tell"``: the answer says what is missing; ``"error"``: a `GapError` if anything is.
         """
         from windrow.queries import isolation as levels
         from windrow.queries.periodic.result_tables import STATEMENT_CONTEXT
 
         arguments.check_statement(statement, params)
+        arguments.check_size(memory_limit, "memory")
         limit = None if timeout is None else times.parse_seconds(timeout, "timeout")
+        if not isinstance(priority, int):
+            raise QueryError(f"priority is {priority!r}; it must be a whole number such as 0 or 5")
         return levels.answer_query(
             self._store,
             statement,
@@ -466,7 +611,9 @@ class Warehouse(StreamChanges):
             isolation=isolation,
             timeout=limit,
             memory_limit=memory_limit,
+            priority=priority,
             context=STATEMENT_CONTEXT,
+            on_gap=on_gap,
         )
 
     def explain(self, statement: str, params: Sequence[Any] | dict[str, Any] | None = None) -> "Explanation":
@@ -484,12 +631,18 @@ class Warehouse(StreamChanges):
         *,
         params: Sequence[Any] | dict[str, Any] | None = None,
         slide: times.Duration | None = None,
+        lag: times.Duration | None = None,
         sink: str | None = None,
         priority: int = 0,
-        missed: str = "latest",
-        output: str = "whole",
+        missed: MissedRuns = "latest",
+        output: Output = "whole",
+        revise: times.Duration | None = None,
         keep: int | times.Duration | None = None,
         timeout: float | times.Duration | None = None,
+        memory_limit: str | None = None,
+        on_gap: RunGapPolicy = "tell",
+        deadline: times.Duration | None = None,
+        if_not_exists: bool = False,
     ) -> "QueryStatus":
         """Register a periodic query, after running it once: it is answered again each time its window has moved on.
 
@@ -498,15 +651,27 @@ class Warehouse(StreamChanges):
             sql: With ``[WINDOW 10 MINUTES SLIDE 2 MINUTES]`` behind the streams that pace it.
             params: Bound to ``?``, ``$1`` or ``$name`` in every run.
             slide: The period of streams whose clause names none.
+            lag: How long after the end of a calendar unit, as in ``[DAY 'Europe/Berlin']``, its run is due.
             sink: Also write each run to a file: ``"parquet"``, ``"csv"``, ``"jsonl"`` or ``"html"``, in the
-                warehouse's ``results/<name>/`` or in a folder of yours, as in ``"csv:/reports"``.
+                warehouse's ``results/<name>/`` or in a folder of yours, as in ``"csv:/reports"``; or send it away:
+                ``"webhook:URL"`` or ``"command:/path and arguments"``, if the host or command is allowed.
             priority: Higher ones are run first.
             missed: Of runs that nobody made in time, make the ``"latest"``, ``"every"`` one, or ``"skip"`` them.
             output: The ``"whole"`` answer, or only the ``"inserts"`` or ``"deletes"`` since the one before.
+            revise: For how long after its end a delivered window is run again, as of that window, when late rows have
+                changed it; its rows must live as long as window and `revise` together.
             keep: How many runs, or for how long, the results table keeps; by default 1000 runs.
             timeout: Seconds after which a run is cancelled; by default 600.
+            memory_limit: Such as ``"500MB"``, for runs that are not answered from synopses.
+            if_not_exists: Leave a query of that name as it is.
+            on_gap: Of a run whose windows are not complete, ``"tell"`` it in ``_complete`` and ``_coverage``, make an
+                ``"error"`` of it, or let it ``"wait"`` until they are.
+            deadline: How long, by the stream's clock, a run waits at most; then it is made, and tells.
         """
         from windrow.queries.periodic import registry
+
+        if if_not_exists and (existing := [query for query in self.queries() if query.name == name]):
+            return existing[0]
 
         return registry.add_query(
             self._store,
@@ -514,12 +679,17 @@ class Warehouse(StreamChanges):
             sql,
             params=params,
             slide=slide,
+            lag=lag,
             sink=sink,
             priority=priority,
             missed=missed,
             output=output,
+            revise=revise,
             keep=keep,
             timeout=timeout,
+            memory_limit=memory_limit,
+            on_gap=on_gap,
+            deadline=deadline,
         )
 
     def promote(
@@ -543,7 +713,7 @@ class Warehouse(StreamChanges):
         registry.drop_query(self._store, name)
 
     def run_due(
-        self, names: Sequence[str] | None = None, *, now: bool = False, policy: str = "hybrid+late-pending"
+        self, names: Sequence[str] | None = None, *, now: bool = False, policy: Policy = "hybrid+late-pending"
     ) -> "list[RunReport]":
         """Run the periodic queries that are due and deliver their results, each run exactly once.
 
@@ -564,51 +734,78 @@ class Warehouse(StreamChanges):
 
         return query_plan.plan_queries(self._store)
 
-    def results(self, name: str, *, slide: int | None = None) -> "Answer":
+    def results(self, name: str, *, slide: int | None = None, revisions: bool = False) -> "Answer":
         """What a periodic query has delivered, oldest run first; also to be had in SQL, under the query's name.
 
         Args:
             name: Of the query.
             slide: Only the run of that slide.
+            revisions: Show all revisions, with their number as ``_revision``, and not only the newest of each slide.
         """
         from windrow.queries.periodic import registry
 
-        return registry.read_results(self._store, name, slide)
+        return registry.read_results(self._store, name, slide, revisions=revisions)
 
     def rejected(self, stream: str) -> pa.Table:
         """The rows that were not taken, with ``_reason, _source, _batch, _rejected_at`` behind their own columns."""
+        from windrow.rejected_rows import read_rejected
+
         return read_rejected(self._store, stream)
 
-    def replay(self, stream: str) -> AppendReport:
-        """Append the rejected rows again; those that are still not acceptable stay rejected."""
-        return replay_rejected(self._store, stream)
+    def replay(self, stream: str, with_: str | None = None) -> "AppendReport":
+        """Append the rejected rows again; those that are still not acceptable stay rejected.
+
+        Args:
+            stream: Its name.
+            with_: SQL over ``rejected`` that mends them, such as ``SELECT * REPLACE (abs(len) AS len) FROM rejected``;
+                rows that it leaves out are thrown away.
+        """
+        from windrow.rejected_rows import replay_rejected
+
+        if with_ is None:
+            return replay_rejected(self._store, stream)
+        from windrow.queries.external_connection import select_from
+
+        return replay_rejected(self._store, stream, mend=lambda rows: select_from("rejected", rows, with_))
 
     def discard_rejected(self, stream: str) -> int:
         """Throw the rejected rows away; gives how many there were."""
+        from windrow.rejected_rows import discard_rejected
+
         return discard_rejected(self._store, stream)
 
     def put_table(self, name: str, data: Any) -> int:
         """Store a small relation to join with, or replace it atomically; gives its number of rows."""
+        from windrow.reference_tables import put_table
+
         return put_table(self._store, name, data)
 
     def drop_table(self, name: str) -> None:
         """Remove a table."""
+        from windrow.reference_tables import drop_table
+
         drop_table(self._store, name)
 
     def tables(self) -> list[str]:
         """Names of the tables."""
-        return self._store.catalog.read(lambda tables: [at.decode() for at, _ in tables.raw_items("tables")])
+        return self._store.catalog.read(lambda tables: [key.decode() for key, _ in tables.raw_items("tables")])
 
-    def stream(self, name: str) -> StreamStatus:
+    def stream(self, name: str) -> "StreamStatus":
         """All that is known of one stream: definition, index and why, clock, sources, sizes."""
+        from windrow.status import stream_status
+
         return stream_status(self._store, name)
 
-    def status(self) -> WarehouseStatus:
+    def status(self) -> "WarehouseStatus":
         """The state of the warehouse: each stream's clock, whom it waits for, sizes, readers."""
+        from windrow.status import warehouse_status
+
         return warehouse_status(self._store)
 
-    def check(self, progress: Callable[[str], None] | None = None) -> CheckReport:
+    def check(self, progress: Callable[[str], None] | None = None) -> "CheckReport":
         """Verify everything: files, checksums, order, directories, cells, synopses; nothing is changed."""
+        from windrow.check import check_warehouse
+
         report = check_warehouse(self._store, progress)
         if not self._store.catalog.read(lambda tables: next(iter(tables.raw_items("synopses")), None) is not None):
             return report
@@ -616,12 +813,55 @@ class Warehouse(StreamChanges):
 
         return replace(report, problems=(*report.problems, *find_problems(self._store)))
 
-    def gc(self) -> GcReport:
+    def repair(self, stream: str, *, give_up: bool = False, timeout: float = 60.0) -> "RepairReport":
+        """Say which files of a stream are damaged or missing; with `give_up`, go on without what cannot be read.
+
+        Readable rows of damaged files are saved, a gap says what is missing, and views of the stream are filled anew.
+        Restore a backup if there is one.
+        """
+        from windrow.queries.views.slide_hook import prepare_refill
+        from windrow.repair import repair
+
+        report = repair(self._store, stream, give_up=give_up, refill=prepare_refill, timeout=timeout)
+        if report.repaired:
+            from windrow.queries.synopses.reconcile import reconcile_all
+
+            queries = self._store.catalog.read(lambda tables: [entry for _, entry in tables.items("queries")])
+            reconcile_all(self._store, [pace for entry in queries for pace in entry.paces])
+        return report
+
+    def gc(self) -> "GcReport":
         """Remove what can go now. Slides do this as they pass; answers never depend on it."""
+        from windrow.reclaim import collect_garbage
+
         return collect_garbage(self._store)
 
+    def interrupt(self) -> None:
+        """Cancel the statements that other threads are running through this handle; each ends with a `QueryError`."""
+        self._store.interrupt()
+
+    def backup(
+        self,
+        path: str | os.PathLike[str],
+        base: str | os.PathLike[str] | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> "BackupReport":
+        """Back up the last commit into a new or empty folder, while others append and slide; see `windrow.backup`.
+
+        Args:
+            path: The folder. One that an interrupted run has left is gone on with.
+            base: An earlier backup, whose files are shared by hard links.
+            progress: Is told how many bytes are done.
+        """
+        from windrow.backup import create_backup
+
+        return create_backup(self._store, path, base, progress)
+
     def close(self) -> None:
-        """Close the handle. Snapshots and readers that are still open keep their files, not their catalog."""
+        """Close the handle; statements that other threads are running are cancelled.
+
+        Snapshots and readers that are still open keep their files, not their catalog.
+        """
         self._store.close()
 
     def __enter__(self) -> Self:

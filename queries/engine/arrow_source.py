@@ -22,7 +22,7 @@ from duckdb._sources import ArrowScanSource, nodes
 from duckdb._sources.to_arrow import to_arrow
 
 from windrow.indexes.bounded_cache import BoundedCache
-from windrow.queries.engine.types import cast_to_schema, check_arrow_type, to_duckdb_schema
+from windrow.queries.engine.types import cast_to_schema, check_arrow_type, output_columns, quote_name, to_duckdb_schema
 
 Predicate = nodes.Node
 Binary, Column, Literal, In, NullTest = nodes.Binary, nodes.Col, nodes.Lit, nodes.In, nodes.Postfix
@@ -169,6 +169,16 @@ def run_streaming(cursor: Any, sql: str, parameters: Any, batch_rows: int) -> tu
     if parameters is not None and not isinstance(parameters, dict):
         parameters = list(parameters)
     result = cursor._submit(sql, parameters, "stream", batch_rows)
+    described = result.description
+    columns = [f"_{position}" for position in range(len(described))]
+    output = output_columns(columns, [column[1] for column in described])
+    if output is not None:
+        del result  # a cursor has one result at a time
+        shown = ", ".join(
+            f"{value} AS {quote_name(column[0])}" for value, column in zip(output, described, strict=True)
+        )
+        inner = f"({sql}\n) AS _({', '.join(columns)})"
+        result = cursor._submit(f"SELECT {shown} FROM {inner}", parameters, "stream", batch_rows)
     types = [check_arrow_type(column[0], column[1]) for column in result.description]
     return result.arrow_reader(), types
 

@@ -6,7 +6,7 @@ the same columns only gets another function that reads its rows. The pool is clo
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -18,13 +18,18 @@ from windrow.queries.engine.types import quote_name
 from windrow.store import Store
 
 _MAX_IDLE = 4
-"""Idle cursors of one warehouse and process."""
+"""Idle cursors of one warehouse and process. Not measured: a bound on memory."""
 
 
 class CursorPool:
-    """The idle cursors of one warehouse in this process."""
+    """The idle cursors of one warehouse in this process.
 
-    def __init__(self) -> None:
+    Args:
+        engine: The warehouse's instance of DuckDB.
+    """
+
+    def __init__(self, engine: instance.WarehouseInstance) -> None:
+        self.engine = engine
         self._process = os.getpid()
         self._guard = threading.Lock()
         self._idle: list[PooledCursor] | None = []
@@ -33,7 +38,11 @@ class CursorPool:
     def take(self) -> "PooledCursor | None":
         """An idle cursor, None if there is none."""
         with self._guard:
-            return self._idle.pop() if self._idle else None
+            while self._idle:
+                if (cursor := self._idle.pop()).generation == self.engine.generation:
+                    return cursor
+                cursor.cursor.close()
+            return None
 
     def put_back(self, cursor: "PooledCursor") -> bool:
         """Keep a cursor for the next statement; False if there are enough, or the warehouse is closed."""
@@ -64,8 +73,19 @@ class PooledCursor:
     def __init__(self, cursor: Any, pool: CursorPool | None = None) -> None:
         self.cursor = cursor
         self._pool = pool
+        self.generation = 0 if pool is None else pool.engine.generation
         self._sources: dict[str, RelationSource] = {}
         self._views: dict[str, str] = {}
+        self._held: list[Callable[[], None]] = []
+
+    @property
+    def shares_instance(self) -> bool:
+        """Whether it is of the warehouse's own instance, whose tables it can read."""
+        return self._pool is not None
+
+    def hold(self, release: Callable[[], None]) -> None:
+        """Call this when the statement is over."""
+        self._held.append(release)
 
     def offer_source(self, name: str, schema: pa.Schema, read: ReadRows, row_count: int | None = None) -> None:
         """Let DuckDB find rows under a name; they are read when a statement needs them."""
@@ -107,6 +127,10 @@ class PooledCursor:
         for source in self._sources.values():
             source.read = None
             source.predicates.clear()
+        while self._held:
+            self._held.pop()()
+        if not reusable and self._pool is not None:
+            self._pool.engine.replace_if_dead(self.cursor, self.generation)
         if not (reusable and self._pool is not None and self._pool.put_back(self)):
             self.cursor.close()
 
@@ -115,5 +139,6 @@ def take_cursor(store: Store, memory_limit: str | None = None) -> PooledCursor:
     """An idle cursor of the warehouse, or a new one; with a memory limit it is new and is not kept."""
     if memory_limit is not None:
         return PooledCursor(instance.open_cursor(store, memory_limit))
-    pool: CursorPool = store.shared.attached("cursor pool", CursorPool)
-    return pool.take() or PooledCursor(instance.open_cursor(store), pool)
+    engine = instance.warehouse_instance(store)
+    pool: CursorPool = store.shared.attached("cursor pool", lambda: CursorPool(engine))
+    return pool.take() or PooledCursor(engine.open_cursor(), pool)

@@ -7,9 +7,7 @@ given, so it has no file system at all: COPY, ATTACH, EXPORT and file functions 
 
 import contextlib
 import json
-import os
 import re
-import tempfile
 import threading
 import uuid
 from pathlib import Path
@@ -17,7 +15,8 @@ from typing import Any
 
 import duckdb
 
-from windrow.errors import QueryError
+from windrow import arguments
+from windrow.files import SpillFolder
 from windrow.queries.engine.fork_safety import keep_in_child
 from windrow.queries.engine.macros import define_macros
 from windrow.queries.engine.types import quote_text
@@ -27,6 +26,11 @@ _ERROR_CLASS = re.compile(r"^[A-Z][A-Za-z ]+ Error: ")
 _ERROR_PLACE = re.compile(r"\n*LINE \d+:.*", re.DOTALL)
 _SETTINGS_ADVICE = re.compile(r"\n+Possible solutions:.*| Use \"SET .*", re.DOTALL)
 """Settings that DuckDB advises to change; they are locked here."""
+_FATAL_ERROR = re.compile(
+    r'(?:previous fatal error.*Original error: "|not marked as fallible.*?Error: |^INTERNAL Error: )(.*?)"?(?:\n|$)',
+    re.DOTALL,
+)
+"""What DuckDB says of an error that ends its instance, in the statement that meets it and in those after it."""
 _SOURCE_ERROR = re.compile(r"^exporting a stream from the object registered as '.*?' failed: (?:\w+Error: )?")
 """How DuckDB introduces an error that a `RelationSource` raised."""
 
@@ -34,18 +38,33 @@ _SOURCE_ERROR = re.compile(r"^exporting a stream from the object registered as '
 class WarehouseInstance:
     """The instance of one warehouse in this process, opened when it is first needed and closed with the warehouse."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, spill: Path, memory: str | None = None, spill_limit: str | None = None) -> None:
+        self._root, self._spill, self._memory, self._spill_limit = root, spill, memory, spill_limit
         self._guard = threading.Lock()
         self._connection: duckdb.DuckDBPyConnection | None = None
+        self.generation = 0
+        """How many instances came before this one: a fatal error inside DuckDB ends an instance for good."""
         keep_in_child(self)
 
     def open_cursor(self) -> duckdb.DuckDBPyConnection:
         """A connection of its own to the instance."""
         with self._guard:
             if self._connection is None:
-                self._connection = open_locked_instance(self._root)
+                self._connection = open_locked_instance(
+                    self._root, self._memory, spill=self._spill, spill_limit=self._spill_limit
+                )
             return self._connection.cursor()
+
+    def replace_if_dead(self, cursor: Any, generation: int) -> None:
+        """After a statement that failed: if its error has ended the instance, the next cursor is of a new one."""
+        try:
+            cursor.execute("SELECT 1")
+        except duckdb.FatalException:
+            with self._guard:
+                if generation == self.generation:
+                    self._connection, self.generation = None, generation + 1
+        except (duckdb.Error, RuntimeError):
+            pass  # it was closed or interrupted
 
     def close(self) -> None:
         """Let go of the instance; it ends with the last of its cursors, which answers may still be reading from."""
@@ -56,26 +75,45 @@ class WarehouseInstance:
 def open_cursor(store: Store, memory_limit: str | None = None) -> Any:
     """A cursor of the warehouse's instance, or of a new one with a limit; close it when the query is done."""
     if memory_limit is not None:
-        try:
-            return open_locked_instance(store.root, memory_limit)
-        except duckdb.ParserException:
-            raise QueryError(f"{memory_limit!r} is not a memory limit; write one such as '500MB' or '2GB'") from None
-    instance: WarehouseInstance = store.shared.attached("duckdb", lambda: WarehouseInstance(store.root))
-    return instance.open_cursor()
+        return open_locked_instance(store.root, memory_limit, spill=spill_folder(store), spill_limit=store.spill)
+    return warehouse_instance(store).open_cursor()
+
+
+def warehouse_instance(store: Store) -> WarehouseInstance:
+    """The instance that statements of this process share."""
+    instance: WarehouseInstance = store.shared.attached(
+        "duckdb", lambda: WarehouseInstance(store.root, spill_folder(store), store.memory, store.spill)
+    )
+    return instance
+
+
+def spill_folder(store: Store) -> Path:
+    """Where the instances of this process put what does not fit in memory; it goes with the last handle."""
+    spill = store.shared.attached("spill", lambda: SpillFolder(store.root, store.unique_name().replace("-", "_")))
+    return spill.folder
 
 
 def open_locked_instance(
-    root: Path, memory_limit: str | None = None, threads: int | None = None
+    root: Path,
+    memory_limit: str | None = None,
+    threads: int | None = None,
+    spill: Path | None = None,
+    spill_limit: str | None = None,
 ) -> duckdb.DuckDBPyConnection:
     """A new in-memory instance that may read files under the warehouse's folders, and whose settings cannot change."""
     settings: dict[str, Any] = {
         "python_enable_replacements": False,
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
-        "temp_directory": str(Path(tempfile.gettempdir()) / f"windrow-{os.getpid()}-{uuid.uuid4().hex[:8]}"),
+        # Not that of another instance, which would take its files; without one, what does not fit in memory fails.
+        "temp_directory": "" if spill is None else str(spill / uuid.uuid4().hex),
     }
     if memory_limit is not None:
         settings["memory_limit"] = memory_limit
+    if spill_limit is not None:
+        settings["max_temp_directory_size"] = spill_limit
+        if not arguments.check_size(spill_limit, "spill"):
+            settings["temp_directory"] = ""  # which DuckDB heeds in every operator
     if threads is not None:
         settings["threads"] = threads
     opened = duckdb.connect(":memory:", config=settings)
@@ -105,13 +143,15 @@ def parse_error(error: BaseException) -> tuple[str, int | None]:
     start = message.find("{")
     if start >= 0:
         with contextlib.suppress(ValueError):
-            details = json.loads(message[start:])
+            details, _ = json.JSONDecoder().raw_decode(message[start:])
             message = str(details.get("exception_message", message))
             position = details.get("position")
             offset = None if position is None else int(position)
+    if fatal := _FATAL_ERROR.search(message):
+        message = f"DuckDB itself failed ({fatal[1]}) and was started anew; ask otherwise, and report it, please"
     for pattern in (_ERROR_CLASS, _SOURCE_ERROR, _ERROR_PLACE, _SETTINGS_ADVICE):
         message = pattern.sub("", message)
-    if message.startswith("failed to allocate"):
+    if message.lower().startswith("failed to allocate"):
         message += "; ask for less, or with a greater memory_limit"
     return message.strip(), offset
 

@@ -9,13 +9,19 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 import duckdb
+import pyarrow as pa
+
+from windrow.errors import QueryTimeoutError
 
 T = TypeVar("T")
+_GRACE_SECONDS = 0.5
+"""How long after its time a call may still come back by itself, before its caller goes on without it."""
 _POLL_SECONDS = 0.1
 """How often a call on a thread of its own looks for signals."""
 
@@ -24,6 +30,86 @@ def interrupt_cursor(cursor: Any) -> None:
     """Ask DuckDB to give up what the cursor is doing."""
     with contextlib.suppress(duckdb.Error):  # it was closed meanwhile
         cursor.interrupt()
+
+
+_late_calls: set[Any] = set()
+
+
+def has_late_calls() -> bool:
+    """Whether this process still does what nobody waits for any more."""
+    return bool(_late_calls)
+
+
+class Deadline:
+    """The time that a statement has. Calls are made on threads, so that the caller can go on without one that is late.
+
+    DuckDB gives up only between two chunks of rows: not within one scalar call, and not while it plans. A call that is
+    left alone ends when it ends; what it holds is let go then, by `when_idle`.
+
+    Args:
+        seconds: From now on.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+        self._late: Future[Any] | None = None
+
+    def call(self, work: Callable[[], T], discard: Callable[[T], None] | None = None) -> T:
+        """Do `work`; if it is late, its result is discarded when it comes."""
+        outcome: Future[T] = Future()
+        threading.Thread(target=_complete, args=[outcome, work], name="windrow-call", daemon=True).start()
+        try:
+            while not outcome.done() and time.monotonic() < self._end + _GRACE_SECONDS:
+                wait([outcome], min(_POLL_SECONDS, max(0.0, self._end + _GRACE_SECONDS - time.monotonic())))
+            if outcome.done():
+                return outcome.result()
+        except KeyboardInterrupt:
+            self._leave(outcome, discard)
+            raise
+        self._leave(outcome, discard)
+        raise self.error()
+
+    def _leave(self, outcome: "Future[T]", discard: Callable[[T], None] | None) -> None:
+        self._late = outcome
+        _late_calls.add(outcome)
+
+        def ended(done: "Future[T]") -> None:
+            _late_calls.discard(done)
+            if discard is not None and done.exception() is None:
+                discard(done.result())
+
+        outcome.add_done_callback(ended)
+
+    def extend(self, seconds: float) -> None:
+        """Give it more time, for what it had to wait for."""
+        self._end += seconds
+
+    def error(self) -> QueryTimeoutError:
+        """What the caller is told."""
+        return QueryTimeoutError(f"the query was cancelled: it took longer than {self.seconds:g} s")
+
+    def when_idle(self, release: Callable[[], None]) -> None:
+        """Let go of what calls use, at once or when the one that was left alone has ended."""
+        if self._late is None or self._late.done():
+            release()
+        else:
+            self._late.add_done_callback(lambda _: release())
+
+    def batches(self, reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
+        """The same rows, each batch read within the time."""
+
+        def read() -> pa.RecordBatch | None:
+            try:
+                return reader.read_next_batch()
+            except StopIteration:
+                return None
+
+        def following() -> Iterator[pa.RecordBatch]:
+            while (batch := self.call(read)) is not None:
+                yield batch
+
+        return pa.RecordBatchReader.from_batches(reader.schema, following())
 
 
 class _Timer(threading.Timer):

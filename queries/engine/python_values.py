@@ -6,15 +6,22 @@ writes them.
 """
 
 import datetime as dt
+import zoneinfo
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from windrow.formats import text as text_format
 from windrow.formats.text import BITS, HUGE
+from windrow.indexes.arrow_arrays import compute as pc
 
 _DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_PYTHON_TIMES = ("0001-01-01", "9999-12-31")
+"""All times from the first to before the second are Python's too."""
+_FEW_ROWS = 64
+"""Below this huge integers are made one by one, without Arrow's functions, whose import takes a process that asks one
+statement longer than the statement (bench cold)."""
 _INFINITY = (1 << 63) - 1
 _OUT_OF_RANGE = (OverflowError, ValueError, KeyError)
 """How Arrow says that Python has no such value; the last is of a map that has a key twice."""
@@ -23,6 +30,8 @@ _OUT_OF_RANGE = (OverflowError, ValueError, KeyError)
 def to_python_values(column: pa.Array, field: pa.Field) -> list[Any]:
     """The values of a column; times in nanoseconds are cut to microseconds, which is what Python has."""
     kind = column.type
+    if (quick := _convert_at_once(column, field)) is not None:
+        return quick
     if field.metadata == HUGE:
         return [None if value is None else int(value) for value in column.to_pylist()]
     if field.metadata == BITS:
@@ -35,6 +44,45 @@ def to_python_values(column: pa.Array, field: pa.Field) -> list[Any]:
         return list(column.to_pylist(maps_as_pydicts="strict"))
     except _OUT_OF_RANGE:
         return [_value(scalar) for scalar in column]
+
+
+def _convert_at_once(column: pa.Array, field: pa.Field) -> list[Any] | None:
+    """The values of a column of numbers, texts, dates or times, or a long one of huge integers, if Python has them all.
+
+    For huge integers, dates and times Arrow makes a scalar for each, which takes many times as long.
+    """
+    is_, kind = pa.types, column.type
+    if field.metadata is None and (
+        is_.is_integer(kind) or is_.is_floating(kind) or is_.is_boolean(kind) or is_.is_string(kind)
+    ):
+        return list(column.to_pylist())
+    if field.metadata == HUGE and len(column) >= _FEW_ROWS:
+        try:
+            return list(column.cast(pa.int64()).to_pylist())
+        except pa.ArrowInvalid:
+            return None
+    if is_.is_date32(kind) or (is_.is_timestamp(kind) and kind.unit == "us" and kind.tz in (None, "UTC")):
+        return _convert_times(column)
+    return None
+
+
+def _convert_times(column: pa.Array) -> list[Any] | None:
+    """Read from Arrow's buffer: to make an array for numpy, Arrow imports pandas."""
+    kind = column.type
+    unit, width = ("D", np.int32) if pa.types.is_date(kind) else ("us", np.int64)
+    first, last = np.array(_PYTHON_TIMES, f"datetime64[{unit}]")
+    counted = np.frombuffer(column.buffers()[1] or b"", width)[column.offset : column.offset + len(column)]
+    values = counted.astype(np.int64, copy=False).view(f"datetime64[{unit}]")
+    if len(values) and not (first <= values.min() and values.max() < last):
+        return None
+    python_values: list[Any] = values.tolist()
+    if not (pa.types.is_date(kind) or kind.tz is None):
+        zone = zoneinfo.ZoneInfo("UTC")
+        python_values = [value.replace(tzinfo=zone) for value in python_values]
+    if column.null_count:
+        missing = column.view(pa.int32() if unit == "D" else pa.int64()).to_pylist()
+        python_values = [None if given is None else value for value, given in zip(python_values, missing, strict=True)]
+    return python_values
 
 
 def _is_plain(column: pa.Array) -> bool:

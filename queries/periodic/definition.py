@@ -6,17 +6,20 @@ The statement itself stays as it was written.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from msgspec import structs
 
 from windrow import times
-from windrow.catalog.records import Pace, QueryEntry
+from windrow.arguments import check_path
+from windrow.catalog.records import CalendarPace, Pace, QueryEntry
 from windrow.errors import DefinitionError, QueryError
+from windrow.queries.periodic.outbound import OUTBOUND, check_target
 from windrow.queries.sql.statement import Reference, Statement, parse
-from windrow.queries.sql.window_spec import RangeWindow
+from windrow.queries.sql.window_spec import CalendarWindow, RangeWindow
 from windrow.snapshot import Snapshot, StreamSnapshot
+from windrow.store import Store
 
 MISSED_POLICIES = ("latest", "every", "skip")
 OUTPUTS = ("whole", "inserts", "deletes")
@@ -27,9 +30,11 @@ TIMEOUT = 600.0
 """Seconds after which a run is cancelled unless its query says otherwise."""
 RUN_COLUMNS = pa.schema([
     ("_slide", pa.int64()), ("_window_start", pa.timestamp("us", "UTC")), ("_window_end", pa.timestamp("us", "UTC")),
-    ("_complete", pa.bool_()), ("_staleness", pa.duration("us")),
+    ("_complete", pa.bool_()), ("_staleness", pa.duration("us")), ("_coverage", pa.float64()),
 ])  # fmt: skip
 """What stands before a query's own columns: which window a row is of."""
+REVISION = pa.field("_revision", pa.int64())
+"""Stored behind them where windows are revised, and shown with all revisions."""
 _MAX_PRIORITY = 1_000_000
 
 Params = Sequence[Any] | dict[str, Any] | None
@@ -50,6 +55,7 @@ class QueryOptions:
 
 
 def check_options(
+    store: Store,
     sink: str | None,
     priority: int,
     missed: str,
@@ -64,23 +70,29 @@ def check_options(
         raise DefinitionError(f"output={output!r} is not an output mode; choose one of {', '.join(OUTPUTS)}")
     if not isinstance(priority, int) or abs(priority) > _MAX_PRIORITY:
         raise DefinitionError(f"priority={priority!r} must be a whole number of at most {_MAX_PRIORITY}")
-    kind, folder = _parse_sink(sink)
+    kind, folder = _parse_sink(store, sink)
     runs, time = _parse_retention(keep)
     return QueryOptions(kind, folder, priority, missed, output, runs, time, _check_timeout(timeout))
 
 
-def _parse_sink(sink: str | None) -> tuple[str, str]:
-    """``csv`` writes beside the results table, ``csv:/some/folder`` where the user says."""
+def _parse_sink(store: Store, sink: str | None) -> tuple[str, str]:
+    """``csv`` writes beside the results table, ``csv:/some/folder`` where the user says, others send it away."""
     if sink is None:
         return "table", ""
     kind, _, folder = str(sink).partition(":")
+    if any("\ud800" <= letter <= "\udfff" for letter in folder):
+        raise DefinitionError(f"sink={sink!r} is not text that can be stored")
+    if kind in OUTBOUND:
+        check_target(store, kind, folder)
+        return kind, folder
     if kind not in SINKS or (kind == "table" and folder):
         raise DefinitionError(
-            f"sink={sink!r} is not a sink; choose one of {', '.join(SINKS)}, and for files a folder: 'csv:/reports'"
+            f"sink={sink!r} is not a sink; choose one of {', '.join(SINKS)}, and for files a folder: 'csv:/reports', "
+            "or send it with 'webhook:URL' or 'command:/path'"
         )
     if not folder:
         return kind, ""
-    path = Path(folder).expanduser().absolute()
+    path = check_path(folder).expanduser().absolute()
     nearest = next(ancestor for ancestor in (path, *path.parents) if ancestor.exists())
     if not nearest.is_dir():
         raise DefinitionError(f"sink={sink!r}: {nearest} is a file; name a folder, which is made if it is not there")
@@ -119,8 +131,25 @@ def find_streams(statement: Statement, snapshot: Snapshot) -> list[tuple[Referen
     ]
 
 
+def find_results(
+    statement: Statement, snapshot: Snapshot, queries: Mapping[str, QueryEntry]
+) -> list[tuple[Reference, QueryEntry]]:
+    """The references to results of other queries, which `queries` has by their names in lower case."""
+    taken = {name.lower() for name in (*snapshot.streams(), *snapshot.tables)}
+    named = [reference for reference in statement.references if not reference.schema]
+    return [
+        (reference, queries[reference.name.lower()])
+        for reference in named
+        if reference.name.lower() in queries and reference.name.lower() not in taken
+    ]
+
+
 def find_paces(
-    statement: Statement, streams: Sequence[tuple[Reference, StreamSnapshot]], period: int | None
+    statement: Statement,
+    streams: Sequence[tuple[Reference, StreamSnapshot]],
+    period: int | None,
+    lag: int | None = None,
+    results: Sequence[tuple[Reference, QueryEntry, StreamSnapshot]] = (),
 ) -> tuple[Pace, ...]:
     """How each stream paces the query.
 
@@ -128,15 +157,26 @@ def find_paces(
         statement: As parsed.
         streams: Its references to streams.
         period: In microseconds, for streams whose clause names none; None: those do not pace it.
+        lag: How long after the end of a calendar unit its run is due.
+        results: Its references to results of other queries, with the streams that number their runs. Those with a
+            SLIDE pace it too; where nothing else does, it is due with the first of them.
 
     Raises:
         QueryError: nothing paces it, a period does not fit its stream, or `period` would be for none.
     """
-    if not streams:
+    if not streams and not results:
         raise QueryError("a periodic query runs when a stream slides, and this one reads no stream; name one in FROM")
+    streams = [*streams, *((r, v) for r, _, v in results if _clause_period(r) is not None or not streams)]
     paces: dict[str, Pace] = {}
     _check_period(statement, streams, period)
+    if lag is not None and not any(isinstance(reference.window, CalendarWindow) for reference, _ in streams):
+        raise QueryError(
+            "lag= is how long after a calendar unit its run is due; this query has no [DAY 'zone'] or the like"
+        )
     for reference, view in streams:
+        if isinstance(reference.window, CalendarWindow) and not any(reference is result for result, *_ in results):
+            paces[view.name] = _calendar_pace(statement, reference, view, lag or 0, paces.get(view.name))
+            continue
         window = reference.window.length if isinstance(reference.window, RangeWindow) else None
         clause_period = _clause_period(reference)
         wanted = clause_period if clause_period is not None else period
@@ -144,18 +184,53 @@ def find_paces(
             continue
         slots = _slots(statement, reference, view, wanted)
         earlier = paces.get(view.name)
-        if earlier is not None and earlier.period != slots:
-            raise _locate_clause(
-                statement, reference, f"stream {view.name!r} has two periods in this query; give it one SLIDE"
-            )
+        if earlier is not None and (earlier.period != slots or earlier.calendar is not None):
+            raise _two_periods(statement, reference, view)
         longest = window if earlier is None or earlier.window is None or window is None else max(earlier.window, window)
         paces[view.name] = Pace(stream=view.name, stream_id=view.entry.id, window=longest, period=slots)
+    if not paces and results:
+        return tuple(structs.replace(pace, window=None) for pace in results[0][1].paces)
     if not paces:
         raise QueryError(
             "a periodic query says how often it is due: write [WINDOW 10 MINUTES SLIDE 2 MINUTES] behind a stream, "
             "or give slide='2 minutes'"
         )
     return tuple(paces.values())
+
+
+def _two_periods(statement: Statement, reference: Reference, view: StreamSnapshot) -> QueryError:
+    message = f"stream {view.name!r} has two periods in this query; give it one SLIDE, or one calendar unit and zone"
+    return _locate_clause(statement, reference, message)
+
+
+def _calendar_pace(
+    statement: Statement, reference: Reference, view: StreamSnapshot, lag: int, earlier: Pace | None
+) -> Pace:
+    """A run for each unit; refuses units of which rows would be gone when their run is due."""
+    window, definition = reference.window, view.entry.definition
+    assert isinstance(window, CalendarWindow)
+    kept, needed = definition.longest_life, window.longest(view.now or 0) + lag + definition.slide
+    if kept is not None and needed > kept:
+        message = (
+            f"stream {view.name!r} keeps rows for {times.format_duration(kept)}, and {window} with its lag and a slide "
+            f"can be {times.format_duration(needed)} ago"
+        )
+        raise _locate_clause(statement, reference, message)
+    first = last = window.previous
+    if earlier is not None:
+        if earlier.calendar is None or (earlier.calendar.unit, earlier.calendar.zone) != (window.unit, window.zone):
+            raise _two_periods(statement, reference, view)
+        first, last = max(first, earlier.calendar.first), min(last, earlier.calendar.last)
+    calendar = CalendarPace(
+        unit=window.unit,
+        zone=window.zone,
+        lag=lag,
+        first=first,
+        last=last,
+        origin=definition.origin,
+        delta=definition.slide,
+    )
+    return Pace(stream=view.name, stream_id=view.entry.id, window=None, period=1, calendar=calendar)
 
 
 def _check_period(
@@ -168,6 +243,8 @@ def _check_period(
         if (clause_period := _clause_period(reference)) is not None
     ]
     if period is None or len(named) < len(streams):
+        if period is not None and all(isinstance(reference.window, CalendarWindow) for reference, _ in streams):
+            raise QueryError(f"slide= is given, and {streams[0][0].window} says how often it is due; leave slide= out")
         return
     for reference, clause_period in named:
         if clause_period != period:
@@ -201,7 +278,7 @@ def _locate_clause(statement: Statement, reference: Reference, message: str) -> 
 
 def read_columns(schema: pa.Schema) -> pa.Schema:
     """The query's own columns, if they can stand in a results table."""
-    taken = {name.lower() for name in RUN_COLUMNS.names}
+    taken = {*RUN_COLUMNS.names, REVISION.name}
     for name in schema.names:
         if name.lower() in taken:
             raise QueryError(
@@ -258,19 +335,43 @@ def read_own_schema(entry: QueryEntry) -> pa.Schema:
 
 def read_result_schema(entry: QueryEntry) -> pa.Schema:
     """The columns of its results table."""
-    return _schemas(entry.schema_bytes)[1]
+    return _schemas(entry.schema_bytes, find_shown_zone(entry))[1]
 
 
 @lru_cache(maxsize=1024)
-def _schemas(packed: bytes) -> tuple[pa.Schema, pa.Schema]:
+def add_revision(schema: pa.Schema) -> pa.Schema:
+    """The columns of results with the number of the revision."""
+    return schema.insert(len(RUN_COLUMNS), REVISION)
+
+
+def read_stored_schema(entry: QueryEntry) -> pa.Schema:
+    """The columns that the rows of its runs are stored with."""
+    return read_result_schema(entry) if entry.revise is None else add_revision(read_result_schema(entry))
+
+
+def find_shown_zone(entry: QueryEntry) -> str:
+    """The zone that the windows of its runs are shown in: that of its calendar windows, or UTC."""
+    return entry.paces[0].calendar.zone if entry.paces and entry.paces[0].calendar is not None else "UTC"
+
+
+@lru_cache(maxsize=1024)
+def _schemas(packed: bytes, zone: str = "UTC") -> tuple[pa.Schema, pa.Schema]:
     """The columns of a query and of its results: the same from run to run."""
-    own = pa.ipc.read_schema(pa.py_buffer(packed))
-    return own, pa.schema([*RUN_COLUMNS, *own])
+    query_columns = pa.ipc.read_schema(pa.py_buffer(packed))
+    in_zone = pa.timestamp("us", zone)
+    run_columns = [field.with_type(in_zone) if pa.types.is_timestamp(field.type) else field for field in RUN_COLUMNS]
+    return query_columns, pa.schema([*run_columns, *query_columns])
 
 
 def format_period(entry: QueryEntry, slides: Mapping[str, int]) -> str:
     """How often it is due, in words; `slides` gives each stream's Δ."""
-    parts = {p.stream: times.format_duration(p.period * slides[p.stream]) for p in entry.paces if p.stream in slides}
+    parts = {
+        p.stream: times.format_duration(p.period * slides[p.stream])
+        if p.calendar is None
+        else f"{p.calendar.unit} in {p.calendar.zone}"
+        for p in entry.paces
+        if p.stream in slides
+    }
     if len(set(parts.values())) == 1:
         return next(iter(parts.values()))
     return ", ".join(f"{name} {text}" for name, text in parts.items())

@@ -6,23 +6,25 @@ Differences between two answers compare rows as SQL's EXCEPT ALL does: nulls are
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from msgspec.structs import replace
 
 from windrow import times
-from windrow.catalog.environment import Tables, catalog_key
+from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.records import QueryEntry, QueryState, ResultPart, RunEntry
 from windrow.catalog.segment_log import retire_files
 from windrow.errors import QueryError, WindrowError
 from windrow.files import disk_errors
 from windrow.queries.engine import instance
 from windrow.queries.periodic import result_store
-from windrow.queries.periodic.definition import RUN_COLUMNS, read_result_schema
-from windrow.queries.periodic.due import SlideNumbers, count_missed_periods
+from windrow.queries.periodic.definition import read_stored_schema
+from windrow.queries.periodic.due import Moments, SlideNumbers, count_missed_periods
 from windrow.queries.periodic.evaluation import RunAnswer
+from windrow.queries.periodic.outbound import OUTBOUND
 from windrow.queries.periodic.retained_slides import release_slide
+from windrow.queries.periodic.revisions import LateRows, note_late_rows
 from windrow.queries.periodic.sinks import latest_file_name, query_folder, run_file_name
 from windrow.store import Store
 
@@ -65,6 +67,8 @@ def compute_delivered_rows(store: Store, output: str, now: pa.Table, before: pa.
 MAX_BACK_OFF = 3600 * times.SECOND
 """The longest wait after a failed run; each failure doubles the wait."""
 _FIRST_BACK_OFF = times.SECOND
+_MAX_WHOLE_BYTES = 1 << 20
+"""Of a whole answer that is kept in the catalog so that the differences of its revisions can be told."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,14 @@ class DueRun:
     complete: bool
     hold: bytes | None = None
     """The hold that keeps its slide, if it is a missed one."""
+    coverage: float = 1.0
+    windows: str = ""
+    moments: Moments = field(default_factory=dict)
+    """Where streams are seen otherwise than the snapshot has them."""
+    revision: int = 0
+    """Of a window that was delivered before: the number of the revision."""
+    known: SlideNumbers = field(default_factory=dict)
+    """Of a revision: up to which slides late rows are in it; of any run, up to which commits revisions of results."""
 
     @property
     def slide(self) -> int:
@@ -119,11 +131,12 @@ def deliver_runs(store: Store, done: Sequence[tuple[DueRun, RunAnswer]]) -> list
             raise
         files = [file for packed_run in packed for file in packed_run.files]
         store.files.reach("query.committing")
-        with store.publishing(files) as tables:
+        with store.write_with_files(files) as tables:
+            late_rows = LateRows(tables)
             committed = [
                 (packed_run, run)
                 for packed_run in packed
-                if (run := _commit_run(tables, store, packed_run)) is not None
+                if (run := _commit_run(tables, store, packed_run, late_rows)) is not None
             ]
             result_store.cancel_removal(
                 tables, _planned_files([(packed_run.due.entry, run) for packed_run, run in committed])
@@ -169,16 +182,19 @@ class _RunColumns:
     """The columns before a query's own; runs that are delivered together have most of them in common."""
 
     def __init__(self) -> None:
-        self._columns: dict[tuple[str, int | bool | None, int], pa.Array] = {}
+        self._columns: dict[tuple[pa.Field, float | None, int], pa.Array] = {}
 
     def put_before(self, rows: pa.Table, due: DueRun, run: RunEntry) -> pa.Table:
         """The rows with the columns of their run before them."""
-        values = (run.slide, *due.window, run.complete, run.staleness)
-        lead = [self._column(field, value, rows.num_rows) for field, value in zip(RUN_COLUMNS, values, strict=True)]
-        return pa.table([*lead, *rows.columns], schema=read_result_schema(due.entry))
+        values: tuple[float | None, ...] = (run.slide, *due.window, run.complete, run.staleness, run.coverage)
+        schema = read_stored_schema(due.entry)
+        if due.entry.revise is not None:
+            values = (*values, run.revision)
+        lead = [self._column(field, value, rows.num_rows) for field, value in zip(schema, values, strict=False)]
+        return pa.table([*lead, *rows.columns], schema=schema)
 
-    def _column(self, field: pa.Field, value: int | bool | None, count: int) -> pa.Array:
-        key = field.name, value, count
+    def _column(self, field: pa.Field, value: float | None, count: int) -> pa.Array:
+        key = field, value, count
         if key not in self._columns:
             self._columns[key] = pa.repeat(pa.scalar(value, field.type), count)
         return self._columns[key]
@@ -197,14 +213,19 @@ def _pack_run(store: Store, run_columns: _RunColumns, due: DueRun, answer: RunAn
         seconds=answer.seconds,
         staleness=staleness,
         complete=due.complete,
+        coverage=due.coverage,
+        windows=due.windows,
         how=answer.how,
+        revision=due.revision,
+        known={} if due.revision else due.known,
     )
     try:
         if answer.rows is None:
             raise answer.error or QueryError("the query gave no answer")
         whole = result_store.conform_answer(entry, answer.rows)
         differs = entry.output != "whole"
-        before = result_store.read_previous_answer(store, entry) if differs else None
+        since = due.slide if due.revision else None
+        before = result_store.read_previous_answer(store, entry, since) if differs else None
         rows = run_columns.put_before(compute_delivered_rows(store, entry.output, whole, before), due, run)
         return _store_rows(store, due, run, rows, whole if differs else None)
     except (WindrowError, pa.ArrowException) as error:
@@ -219,21 +240,35 @@ def _store_rows(store: Store, due: DueRun, run: RunEntry, rows: pa.Table, whole:
     part = whole_part = None
     if raw is not None and len(raw) > result_store.INLINE_BYTES:
         raw, part = None, result_store.stage_part(store, entry, rows, run.slide, run.slide)
-    if whole is not None and whole_bytes is not None and len(whole_bytes) > result_store.INLINE_BYTES:
+    if whole_bytes is not None and entry.revise is not None:
+        if len(whole_bytes) > _MAX_WHOLE_BYTES:
+            raise QueryError(
+                f"an answer of {len(whole_bytes):,} bytes is too large to be kept for differences of its revisions; "
+                "use output='whole', or leave revise= out"
+            )
+    elif whole is not None and whole_bytes is not None and len(whole_bytes) > result_store.INLINE_BYTES:
         whole_bytes, whole_part = None, result_store.stage_part(store, entry, whole, run.slide, run.slide)
     return _PackedRun(due, run, raw, part, whole_bytes, whole_part)
 
 
 def _run_file(due: DueRun) -> str:
-    return "" if due.entry.sink == "table" else run_file_name(due.entry, due.slide, due.window[1])
+    return (
+        ""
+        if due.entry.sink == "table" or due.entry.sink in OUTBOUND
+        else run_file_name(due.entry, due.slide, due.window[1], due.revision)
+    )
 
 
-def _commit_run(tables: Tables, store: Store, packed: _PackedRun) -> RunEntry | None:
+def _commit_run(tables: Tables, store: Store, packed: _PackedRun, late: LateRows) -> RunEntry | None:
     """Record one run, unless its query was dropped or another process has delivered it."""
     due, entry = packed.due, packed.due.entry
     registered: QueryEntry | None = tables.get("queries", entry.name.encode())
     state: QueryState | None = tables.get("paced", catalog_key(entry.id))
-    if registered is None or registered.id != entry.id or state is None or state.reached != due.state.reached:
+    if registered is None or registered.id != entry.id or state is None:
+        return None
+    if due.revision:
+        return _commit_revision(tables, store, packed, state)
+    if state.reached != due.state.reached:
         return None
     key = catalog_key(entry.id, due.slide)
     before: RunEntry | None = tables.get("runs", key)
@@ -253,6 +288,41 @@ def _commit_run(tables: Tables, store: Store, packed: _PackedRun) -> RunEntry | 
     if entry.output != "whole":
         state = _keep_whole_answer(tables, entry, state, packed)
     state = result_store.trim_runs(tables, entry, state, due.window[1], query_folder(entry))
+    state = note_late_rows(tables, late, entry, state, due.slides)
+    tables.put("paced", catalog_key(entry.id), state)
+    return run
+
+
+def _commit_revision(tables: Tables, store: Store, packed: _PackedRun, state: QueryState) -> RunEntry | None:
+    """Record a revision, unless its window has gone or another process has revised it."""
+    due, entry = packed.due, packed.due.entry
+    key = catalog_key(entry.id, due.slide)
+    revised: RunEntry | None = tables.get("runs", key)
+    if revised is None or revised.outcome != "delivered" or revised.revisions != due.revision - 1:
+        return None
+    run = replace(packed.run, version=tables.version)
+    if run.outcome == "failed":
+        tables.put("paced", catalog_key(entry.id), _record_failure(store, state, run))
+        return run
+    tables.put("revisions", key + catalog_key(due.revision), run)
+    tables.put("runs", key, replace(revised, revisions=due.revision, known=due.known))
+    if packed.raw is not None:
+        tables.put_raw("results", result_store.encode_run_key(entry.id, run.slide, run.revision), packed.raw)
+    if entry.output != "whole" and packed.whole is not None:
+        tables.put_raw("results", result_store.encode_whole_key(entry.id, run.slide), packed.whole)
+        if run.slide == state.delivered:
+            tables.put_raw("results", result_store.encode_whole_key(entry.id), packed.whole)
+    state = replace(
+        state,
+        revisions=state.revisions + 1,
+        revised_at=tables.version,
+        unplaced_revisions=(*state.unplaced_revisions, (run.slide, run.revision))
+        if entry.sink != "table"
+        else state.unplaced_revisions,
+        parts=state.parts if packed.part is None else (*state.parts, packed.part),
+        tail_runs=state.tail_runs + (packed.raw is not None),
+        tail_bytes=state.tail_bytes + len(packed.raw or b""),
+    )
     tables.put("paced", catalog_key(entry.id), state)
     return run
 
@@ -273,13 +343,14 @@ def _advance_state(store: Store, state: QueryState, packed: _PackedRun, run: Run
     return replace(
         state,
         reached=due.slides,
+        held={},
         seen=state.seen if due.entry.missed == "every" else {**state.seen, **due.slides},
         delivered=run.slide,
         delivered_at=store.clock(),
         runs=state.runs + 1,
         missed=state.missed + missed_periods,
         waiting=max(0, state.waiting - (due.hold is not None)),
-        unplaced=(*state.unplaced, run.slide) if run.file else state.unplaced,
+        unplaced=(*state.unplaced, run.slide) if due.entry.sink != "table" else state.unplaced,
         failures=0,
         error=None,
         retry_at=None,
@@ -299,4 +370,17 @@ def _keep_whole_answer(tables: Tables, entry: QueryEntry, state: QueryState, pac
         tables.delete("results", result_store.encode_whole_key(entry.id))
     else:
         tables.put_raw("results", result_store.encode_whole_key(entry.id), packed.whole)
+        if entry.revise is not None:
+            tables.put_raw("results", result_store.encode_whole_key(entry.id, packed.run.slide), packed.whole)
+            _forget_wholes(tables, entry, (packed.due.window[1] or 0) - entry.revise)
     return replace(state, previous=packed.whole_part)
+
+
+def _forget_wholes(tables: Tables, entry: QueryEntry, before: int) -> None:
+    """Delete the whole answers of windows that ended too long ago to be revised."""
+    prefix = result_store.encode_whole_key(entry.id)
+    for key in [key for key, _ in tables.raw_items("results", prefix) if len(key) > len(prefix)]:
+        run: RunEntry | None = tables.get("runs", catalog_key(entry.id, decode_last_int(key)))
+        if run is not None and (run.window_end or before) >= before:
+            break
+        tables.delete("results", key)

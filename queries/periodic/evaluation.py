@@ -3,33 +3,45 @@
 Each query is answered exactly once, and a slow or broken query harms no other.
 """
 
+import contextlib
+import math
 import os
+import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
+import duckdb
 import pyarrow as pa
 
 from windrow.catalog.records import QueryEntry
-from windrow.errors import QueryError, WindrowError
+from windrow.errors import QueryError, QueryTimeoutError, WindrowError
 from windrow.queries import execution
+from windrow.queries.engine.cursor_pool import PooledCursor
+from windrow.queries.engine.interrupt import Deadline
 from windrow.queries.periodic import shared_evaluation
 from windrow.queries.periodic.definition import unpack_params
-from windrow.queries.periodic.result_tables import STATEMENT_CONTEXT
+from windrow.queries.periodic.result_tables import PERIODIC_CONTEXT
 from windrow.queries.periodic.scheduler import HYBRID_LATE_PENDING
-from windrow.queries.priorities import BACKGROUND, PROCESS_GATE
+from windrow.queries.periodic.shared_rows import SharedRows
+from windrow.queries.priorities import BACKGROUND, PROCESS_GATE, YIELDING
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 
 _guard = threading.Lock()
-_cursors: set[Any] = set()
-"""Cursors of periodic queries that are running in this process."""
+_running: "set[_RunningStatement]" = set()
+"""Statements of periodic queries that are running in this process."""
 FROM_SNAPSHOT = "snapshot"
 """`RunAnswer.how` of what was computed from the window's rows."""
 _WORKERS = min(4, os.cpu_count() or 1)
+_POLL_SECONDS = 0.1
+"""How often statements are looked at that may take too long."""
+_NICE = 10
+"""Added to the niceness of threads that answer standing queries: they get a tenth of what one-time statements get."""
 
 
 @dataclass(frozen=True)
@@ -49,69 +61,165 @@ def answer_due(
     queries: Sequence[QueryEntry],
     policy: str = HYBRID_LATE_PENDING,
     late: Mapping[str, int] | None = None,
+    given: SharedRows | None = None,
 ) -> Iterator[RunAnswer]:
-    """The answers of due queries, each exactly once, as they are ready; the first ones are the most urgent.
+    """The answers of due queries, each exactly once, as they are ready; all of a higher priority come first.
 
     `policy` says which of them synopses answer together, and in which order (`scheduler.POLICIES`); `late`, by how
-    many slides each is past its deadline.
+    many slides each is past its deadline; `given` are rows that are shared with others, too.
     The snapshot may be of an older slide than the catalog's last one (a run that was missed, or a slide that came
     meanwhile): an answer must be of the snapshot's slide.
     """
-    unanswered = []
-    for answer in shared_evaluation.answer_from_synopses(store, snapshot, queries, policy, late):
-        if isinstance(answer, shared_evaluation.SharedAnswer):
-            yield RunAnswer(answer.query.name, answer.rows, None, answer.seconds, answer.how)
-        else:
-            unanswered.append(answer)
-    if unanswered:
-        yield from answer_from_rows(store, snapshot, unanswered)
+    planned, unplanned = shared_evaluation.plan_queries(store, snapshot, queries)
+    with contextlib.ExitStack() as stack:
+        shared = given or stack.enter_context(contextlib.closing(SharedRows(store, snapshot)))
+        if given is None:
+            shared.plan(unplanned)
+        for priority in sorted({query.priority for query in queries}, reverse=True):
+            from_rows = [query for query in unplanned if query.priority == priority]
+            for answer in planned.answer(priority, policy, late):
+                if isinstance(answer, shared_evaluation.SharedAnswer):
+                    yield RunAnswer(answer.query.name, answer.rows, None, answer.seconds, answer.how)
+                else:
+                    from_rows.append(answer)
+            yield from answer_from_rows(store, snapshot, from_rows, shared)
 
 
-def answer_from_rows(store: Store, snapshot: Snapshot, queries: Sequence[QueryEntry]) -> Iterator[RunAnswer]:
-    """Each statement by itself over the rows of the snapshot, a few at a time."""
-    if len(queries) == 1:
-        yield answer_one(store, snapshot, queries[0])
+def answer_from_rows(
+    store: Store, snapshot: Snapshot, queries: Sequence[QueryEntry], shared: SharedRows | None = None
+) -> Iterator[RunAnswer]:
+    """Each statement over the rows of the snapshot: those that share rows over these, the others by themselves."""
+    if not queries:
         return
-    with ThreadPoolExecutor(_WORKERS, thread_name_prefix="windrow-query") as pool:
-        futures = [pool.submit(answer_one, store, snapshot, query) for query in queries]
+    waiting, work = deque(queries), _RowStatements(store, snapshot, shared)
+    with ThreadPoolExecutor(_WORKERS, thread_name_prefix="windrow-query", initializer=_lower_priority) as pool:
+        answers: queue.SimpleQueue[RunAnswer | None] = queue.SimpleQueue()
+        workers = [pool.submit(work.answer_all, waiting, answers) for _ in range(min(_WORKERS, len(queries)))]
         try:
-            for finished in as_completed(futures):
-                yield finished.result()
+            while any(not worker.done() for worker in workers) or not answers.empty():
+                with contextlib.suppress(queue.Empty):
+                    answer = answers.get(timeout=_POLL_SECONDS)
+                    if answer is not None:
+                        yield answer
+                interrupt_periodic(only_late=True)
+            for worker in workers:
+                worker.result()
         finally:
-            for future in futures:
-                future.cancel()
+            waiting.clear()
 
 
-def answer_one(store: Store, snapshot: Snapshot, query: QueryEntry) -> RunAnswer:
-    """One statement over the rows of the snapshot. One-time queries go first: it waits for those that are running."""
-    PROCESS_GATE.pause(BACKGROUND)
-    started = time.perf_counter()
-    try:
-        rows = _read_rows(store, snapshot, query)
-    except WindrowError as error:
-        return RunAnswer(query.name, None, error, time.perf_counter() - started)
-    except Exception as error:  # noqa: BLE001 - whatever it was, the other queries go on
-        return RunAnswer(
-            query.name, None, QueryError(f"{type(error).__name__}: {error}"), time.perf_counter() - started
-        )
-    return RunAnswer(query.name, rows, None, time.perf_counter() - started)
+def _lower_priority() -> None:
+    """Let the system run other threads before this one: one-time statements go first even while it computes."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
-def _read_rows(store: Store, snapshot: Snapshot, query: QueryEntry) -> pa.Table:
-    params = unpack_params(query.params)
-    prepared = execution.prepare(store, query.sql, params, snapshot, context=STATEMENT_CONTEXT)
-    with _guard:
-        _cursors.add(prepared.cursor)
-    try:
-        return PROCESS_GATE.batches(execution.run(prepared, params, query.timeout), BACKGROUND).read_all()
-    finally:
+@dataclass(frozen=True)
+class _RowStatements:
+    """Statements over the rows of a snapshot."""
+
+    store: Store
+    snapshot: Snapshot
+    shared: SharedRows | None
+
+    def answer_all(self, waiting: "deque[QueryEntry]", answers: "queue.SimpleQueue[RunAnswer | None]") -> None:
+        """Answer what waits, one after the other, together with other workers."""
+        with contextlib.ExitStack() as stack:
+            pooled = None
+            while waiting:
+                with contextlib.suppress(IndexError):  # another worker has taken the last one
+                    query = waiting.popleft()
+                    if pooled is None and self.shared is not None and self.shared.serves(query):
+                        pooled = stack.enter_context(self.shared.cursor())
+                    answers.put(self.answer(query, pooled))
+        answers.put(None)
+
+    def answer(self, query: QueryEntry, pooled: PooledCursor | None) -> RunAnswer:
+        """One statement. One-time queries go first: it waits a while for those that are running."""
+        YIELDING.pause()
+        started = time.perf_counter()
+        try:
+            rows = self._answer_shared(query, pooled)
+            if rows is None:
+                rows = self._answer_alone(query)
+        except WindrowError as error:
+            return RunAnswer(query.name, None, error, time.perf_counter() - started)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the other queries go on
+            return RunAnswer(
+                query.name, None, QueryError(f"{type(error).__name__}: {error}"), time.perf_counter() - started
+            )
+        return RunAnswer(query.name, rows, None, time.perf_counter() - started)
+
+    def _answer_shared(self, query: QueryEntry, pooled: PooledCursor | None) -> pa.Table | None:
+        """The answer out of shared rows; None if it must be found alone, which also tells what is wrong with it."""
+        if self.shared is None or pooled is None or not self.shared.serves(query):
+            return None
+        with _RunningStatement(pooled.cursor, query.timeout) as running:
+            try:
+                return self.shared.answer(pooled, query)
+            except (duckdb.Error, pa.ArrowException, OSError, RuntimeError):
+                running.check()
+                return None
+
+    def _answer_alone(self, query: QueryEntry) -> pa.Table:
+        if query.timeout is None:
+            return self._run(query, None)
+        limit = Deadline(query.timeout)
+        return limit.call(lambda: self._run(query, limit))
+
+    def _run(self, query: QueryEntry, limit: Deadline | None) -> pa.Table:
+        params = unpack_params(query.params)
+        prepared = execution.prepare(self.store, query.sql, params, self.snapshot, query.memory_limit, PERIODIC_CONTEXT)
+        try:
+            with _RunningStatement(prepared.cursor, query.timeout, limit) as running:
+                try:
+                    reader = execution.run(prepared, params)
+                    return PROCESS_GATE.batches(reader, BACKGROUND, running.pause).read_all()
+                except WindrowError:
+                    running.check()
+                    raise
+        finally:
+            prepared.close()
+
+
+class _RunningStatement:
+    """A statement that is running, until it is done or has taken too long; waiting for one-time queries counts not."""
+
+    def __init__(self, cursor: Any, timeout: float | None, limit: Deadline | None = None) -> None:
+        self._cursor, self._timeout, self._limit = cursor, timeout, limit
+        self._deadline = math.inf if timeout is None else time.monotonic() + timeout
+        self._late = False
+
+    def __enter__(self) -> Self:
         with _guard:
-            _cursors.discard(prepared.cursor)
-        prepared.close()
+            _running.add(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with _guard:
+            _running.discard(self)
+
+    def pause(self) -> None:
+        """Let one-time queries go first."""
+        waited = YIELDING.pause()
+        self._deadline += waited
+        if self._limit is not None:
+            self._limit.extend(waited)
+
+    def interrupt(self, *, only_late: bool) -> None:
+        """End it; with `only_late`, if it has taken too long."""
+        self._late = time.monotonic() > self._deadline
+        if self._late or not only_late:
+            self._cursor.interrupt()
+
+    def check(self) -> None:
+        """Say so if it was ended because it took too long."""
+        if self._late:
+            raise QueryTimeoutError(f"the query was cancelled: it took longer than {self._timeout:g} s") from None
 
 
-def interrupt_periodic() -> None:
+def interrupt_periodic(*, only_late: bool = False) -> None:
     """End the statements of periodic queries that are running in this process."""
     with _guard:
-        for cursor in _cursors:
-            cursor.interrupt()
+        for statement in _running:
+            statement.interrupt(only_late=only_late)

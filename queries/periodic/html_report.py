@@ -3,10 +3,7 @@
 Everything that comes from data or from a user's text is escaped; the chart is SVG with text that can be selected.
 """
 
-import datetime as dt
 import html
-from collections.abc import Sequence
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -15,13 +12,14 @@ from windrow import times
 from windrow.catalog.records import QueryEntry, RunEntry
 from windrow.formats.text import encode_json, json_values
 from windrow.queries.answer import narrow_integers
-from windrow.queries.periodic.definition import RUN_COLUMNS, read_own_schema
+from windrow.queries.charts import format_number, is_number, make_chart
+from windrow.queries.periodic.definition import RUN_COLUMNS, find_shown_zone, read_own_schema
+from windrow.queries.sql.calendar_units import find_zone
 
 MAX_ROWS = 500
 """Rows of the table on the page."""
-MAX_BARS = 25
 MAX_POINTS = 200
-_WIDTH, _BAR, _LABEL, _HEIGHT, _PAD = 720, 22, 200, 240, 36
+"""Earlier runs of a chart over the runs."""
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#222;background:#fff}
 h1{font-size:1.5rem}h2{font-size:1.1rem;margin-top:2rem}pre{background:#f4f4f2;padding:.8rem;overflow:auto}
@@ -63,19 +61,23 @@ def _text(value: object) -> str:
 
 
 def _render_header(entry: QueryEntry, run: RunEntry) -> str:
-    start = "the beginning" if run.window_start is None else times.format_time(run.window_start)
+    zone = find_zone(find_shown_zone(entry))
+    bounds = [
+        None if end is None else times.to_datetime(end).astimezone(zone) for end in (run.window_start, run.window_end)
+    ]
+    start, end = ("the beginning" if each is None else each.isoformat().replace("+00:00", "Z") for each in bounds)
     output_text = {"whole": "the whole answer", "inserts": "rows that have come", "deletes": "rows that have gone"}
     late = f", {times.format_duration(run.staleness)} behind the stream" if run.staleness else ""
     warning = "" if run.complete else '<p class="warn">Not every source had reached the end of this window.</p>'
     streams = ", ".join(pace.stream for pace in entry.paces)
     return (
-        f"<p>{_text(streams)} after {_text(start)} up to {_text(times.format_time(run.window_end))} "
+        f"<p>{_text(streams)} after {_text(start)} up to {_text(end)} "
         f"(slide {run.slide}{late}), {run.rows} rows, {output_text[entry.output]}.</p>{warning}"
     )
 
 
 def _render_table(rows: pa.Table) -> str:
-    numeric = [_is_number(field.type) for field in rows.schema]
+    numeric = [is_number(field.type) for field in rows.schema]
     kinds = [' class="n"' if number else "" for number in numeric]
     head = "".join(f"<th{kind}>{_text(name)}</th>" for kind, name in zip(kinds, rows.schema.names, strict=True))
     columns = [_values(rows, name) for name in rows.schema.names]
@@ -98,85 +100,15 @@ def _render_cell(value: Any) -> str:
         return '<span class="null">null</span>'
     if isinstance(value, (list, dict)):
         return _text(encode_json(value).decode())
-    return _text(_number(value) if isinstance(value, float) else value)
-
-
-def _number(value: float) -> str:
-    return f"{value:,.6g}" if abs(value) < 1e15 else f"{value:g}"
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+    return _text(format_number(value) if isinstance(value, float) else value)
 
 
 def _render_chart(entry: QueryEntry, rows: pa.Table, history: pa.Table) -> str:
-    """Bars of the first number by what stands before it; for a single row, a line of that number over the runs."""
-    value = next((field.name for field in rows.schema if _is_number(field.type)), None)
-    if value is None:
-        return ""
+    """The chart of the rows; for a single row, of its numbers over the runs."""
     if rows.num_rows == 1 and entry.output == "whole":
-        past = history.slice(max(0, history.num_rows - MAX_POINTS))
-        ends, numbers = past.column(RUN_COLUMNS.names[2]).to_pylist(), past.column(value).to_pylist()
-        points = [(end, float(n)) for end, n in zip(ends, numbers, strict=True) if end is not None and _finite(n)]
-        return _render_line(value, points)
-    labels = [name for name in rows.schema.names if not _is_number(rows.schema.field(name).type)]
-    first = rows.slice(0, MAX_BARS)
-    bar_labels = _values(first, labels[0]) if labels else list(range(1, first.num_rows + 1))
-    bars = [
-        (str(name), float(number))
-        for name, number in zip(bar_labels, first.column(value).to_pylist(), strict=True)
-        if _finite(number)
-    ]
-    return _render_bars(value, bars)
-
-
-def _finite(value: float | Decimal | None) -> bool:
-    return value is not None and abs(float(value)) < float("inf")
-
-
-def _render_bars(name: str, bars: Sequence[tuple[str, float]]) -> str:
-    if not bars:
-        return ""
-    low, high = min(0.0, *(v for _, v in bars)), max(0.0, *(v for _, v in bars))
-    scale = (_WIDTH - _LABEL - 90) / ((high - low) or 1.0)
-    zero = _LABEL - low * scale
-    height = len(bars) * _BAR + 8
-    parts = [f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{_text(name)}">']
-    for position, (label, value) in enumerate(bars):
-        y = position * _BAR + 4
-        left, width = (zero, value * scale) if value >= 0 else (zero + value * scale, -value * scale)
-        short = label if len(label) <= 28 else label[:27] + "…"
-        parts.append(
-            f'<text x="{_LABEL - 8}" y="{y + 14}" text-anchor="end">{_text(short)}</text>'
-            f'<rect class="bar" x="{left:.1f}" y="{y}" width="{max(width, 0.5):.1f}" height="{_BAR - 5}"/>'
-            f'<text x="{left + width + 6:.1f}" y="{y + 14}">{_text(_number(value))}</text>'
-        )
-    parts.append(f'<line class="axis" x1="{zero:.1f}" x2="{zero:.1f}" y1="0" y2="{height}"/></svg>')
-    return "\n".join(parts)
-
-
-def _render_line(name: str, points: Sequence[tuple[dt.datetime, float]]) -> str:
-    if not points:
-        return ""
-    values = [value for _, value in points]
-    low, high = min(values), max(values)
-    x_step = (_WIDTH - 2 * _PAD) / max(1, len(points) - 1)
-    y_scale = (_HEIGHT - 2 * _PAD) / ((high - low) or 1.0)
-    coordinates = [
-        (_PAD + position * x_step, _HEIGHT - _PAD - (value - low) * y_scale) for position, value in enumerate(values)
-    ]
-    polyline = " ".join(f"{x:.1f},{y:.1f}" for x, y in coordinates)
-    dots = "".join(
-        f'<circle class="bar" cx="{x:.1f}" cy="{y:.1f}" r="2.5">'
-        f"<title>{_text(f'{when.isoformat()}: {value:g}')}</title></circle>"
-        for (x, y), (when, value) in zip(coordinates, points, strict=True)
-    )
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{_text(name)}">\n'
-        f'<text x="{_PAD}" y="16">{_text(name)}: {_text(_number(low))} to {_text(_number(high))}</text>\n'
-        f'<line class="axis" x1="{_PAD}" x2="{_WIDTH - _PAD}" y1="{_HEIGHT - _PAD}" y2="{_HEIGHT - _PAD}"/>\n'
-        f'<polyline class="line" points="{polyline}"/>\n{dots}\n'
-        f'<text x="{_PAD}" y="{_HEIGHT - 12}">{_text(points[0][0].isoformat())}</text>\n'
-        f'<text x="{_WIDTH - _PAD}" y="{_HEIGHT - 12}" text-anchor="end">{_text(points[-1][0].isoformat())}</text>\n'
-        "</svg>"
-    )
+        end = RUN_COLUMNS.names[2]
+        past = history.select([end, *(name for name in rows.schema.names if is_number(rows.schema.field(name).type))])
+        chart = make_chart(narrow_integers(past)) if past.num_columns > 1 else None
+    else:
+        chart = make_chart(rows)
+    return "" if chart is None else chart.svg()

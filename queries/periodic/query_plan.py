@@ -1,18 +1,22 @@
 """How the standing queries would be answered: which are computed together, what they share and why, in words."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from windrow.catalog.environment import catalog_key
 from windrow.catalog.records import QueryEntry
+from windrow.formats.html import HtmlList, HtmlRecord
+from windrow.queries.periodic.chains import order_levels
 from windrow.queries.periodic.evaluation import FROM_SNAPSHOT
 from windrow.queries.synopses import node_store
+from windrow.queries.synopses.reconcile import estimate_bytes
 from windrow.queries.synopses.sharing import analyse_queries, group_queries, share_synopses
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 
 
 @dataclass(frozen=True)
-class QueryPlanGroup:
+class QueryPlanGroup(HtmlRecord):
     """Queries that are answered together."""
 
     queries: tuple[str, ...]
@@ -20,6 +24,8 @@ class QueryPlanGroup:
     """What answers them: the rows of the snapshot, or synopses."""
     why: tuple[str, ...]
     """What they share and by which rule, or why only their rows can answer them."""
+    after: tuple[str, ...] = ()
+    """The queries whose results they read: these are run first."""
 
 
 def plan_queries(store: Store) -> list[QueryPlanGroup]:
@@ -32,7 +38,13 @@ def plan_queries(store: Store) -> list[QueryPlanGroup]:
             for stream in streams
             for group in _make_groups(store, snapshot, stream, [e for e in entries if e.paces[0].stream == stream])
         ]
-    return sorted(groups, key=lambda group: group.by == FROM_SNAPSHOT)
+    reads = {entry.name: tuple(dict.fromkeys(read.query for read in entry.after)) for entry in entries if entry.after}
+    levels = enumerate(order_levels(entries, entries))
+    order = {entry.name: number for number, level in levels for entry in level}
+    chained = [
+        replace(group, after=reads[group.queries[0]]) if group.queries[0] in reads else group for group in groups
+    ]
+    return HtmlList(sorted(chained, key=lambda group: (order[group.queries[0]], group.by == FROM_SNAPSHOT)))
 
 
 def _make_groups(
@@ -40,8 +52,14 @@ def _make_groups(
 ) -> Iterator[QueryPlanGroup]:
     view = snapshot.view(stream)
     queries = analyse_queries(store, snapshot, entries)
-    kept = store.catalog.read(lambda tables: list(node_store.read_entries(tables, view.entry.id)))
-    groups = group_queries(queries, share_synopses(queries, view.schema), kept)
+    synopses, states = store.catalog.read(
+        lambda tables: (
+            list(node_store.read_entries(tables, view.entry.id)),
+            [tables.get("paced", catalog_key(entry.id)) for entry in entries],
+        )
+    )
+    reasons = {entry.name: state.from_rows for entry, state in zip(entries, states, strict=True) if state is not None}
+    groups = group_queries(queries, share_synopses(queries, view.schema), synopses)
     grouped = {query.name for group in groups for query in group.queries}
     for group in groups:
         names = tuple(query.name for query in group.queries)
@@ -49,9 +67,12 @@ def _make_groups(
         noun = "synopsis" if len(group.synopses) == 1 else "synopses"
         sharing = [q.name for o in groups if o is not group and {*o.synopses} & {*group.synopses} for q in o.queries]
         also_shared = (f"SS1: kept once, also for {', '.join(sharing)}",) if sharing else ()
-        yield QueryPlanGroup(
-            names, f"{group.kind} {noun} {numbers}", (*group.rules, *also_shared) or ("it shares with no other query",)
-        )
+        why = (*group.rules, *also_shared) or ("it shares with no other query",)
+        size = sum(estimate_bytes(entry) for entry in synopses if entry.number in group.synopses)
+        stored = sum(segment.bytes for segment in view.segments)
+        room = f"about {size:,.0f} bytes; the window's rows take {stored:,.0f}"
+        yield QueryPlanGroup(names, f"{group.kind} {noun} {numbers}", (*why, room))
     for query in queries:
         if query.name not in grouped:
-            yield QueryPlanGroup((query.name,), FROM_SNAPSHOT, (query.why or "no synopsis is kept for it yet",))
+            reason = query.why or reasons.get(query.name) or "no synopsis is kept for it yet"
+            yield QueryPlanGroup((query.name,), FROM_SNAPSHOT, (reason,))

@@ -2,6 +2,8 @@
 
 import datetime as dt
 from dataclasses import dataclass
+from dataclasses import replace as replaced
+from typing import Any
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -12,14 +14,17 @@ from windrow.catalog.lookups import find_name_clash
 from windrow.catalog.records import QueryEntry, QueryState
 from windrow.catalog.segment_log import retire_files
 from windrow.definitions import check_name
-from windrow.errors import DefinitionError, QueryError, UnknownQueryError
+from windrow.errors import DefinitionError, GapError, QueryError, UnknownQueryError
+from windrow.formats.html import HtmlList, HtmlRecord
 from windrow.queries import execution
-from windrow.queries.answer import Answer
+from windrow.queries.answer import GAP_POLICIES, Answer, check_gap_policy
 from windrow.queries.periodic import result_store
+from windrow.queries.periodic.chains import check_cycle, find_reads
 from windrow.queries.periodic.definition import (
     Params,
     check_options,
     find_paces,
+    find_results,
     find_streams,
     format_period,
     pack_params,
@@ -28,16 +33,18 @@ from windrow.queries.periodic.definition import (
     unpack_params,
 )
 from windrow.queries.periodic.due import SlideNumbers, is_due, read_committed_slides
-from windrow.queries.periodic.result_tables import STATEMENT_CONTEXT
+from windrow.queries.periodic.outbound import describe_sink
+from windrow.queries.periodic.result_tables import PERIODIC_CONTEXT
 from windrow.queries.periodic.retained_slides import release_query, set_retention
+from windrow.queries.periodic.revisions import LateRows, check_room, count_outdated
 from windrow.queries.periodic.sinks import latest_file_name, query_folder
-from windrow.queries.synopses.reconcile import reconcile_all
+from windrow.queries.synopses.reconcile import keeps_always, reconcile_all
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 
 
 @dataclass(frozen=True)
-class QueryStatus:
+class QueryStatus(HtmlRecord):
     """A periodic query and the state of its runs."""
 
     name: str
@@ -71,6 +78,12 @@ class QueryStatus:
     """It failed, and is left alone until then."""
     seconds: float | None
     """How long its last run took."""
+    revise: str | None = None
+    """For how long after its end a window is run again when late rows have changed it."""
+    revisions: int = 0
+    """Delivered so far."""
+    outdated: int = 0
+    """Delivered windows that late rows have changed since, and that were not run again."""
 
 
 def add_query(
@@ -80,52 +93,84 @@ def add_query(
     *,
     params: Params = None,
     slide: times.Duration | None = None,
+    lag: times.Duration | None = None,
     sink: str | None = None,
     priority: int = 0,
     missed: str = "latest",
     output: str = "whole",
+    revise: times.Duration | None = None,
     keep: int | times.Duration | None = None,
     timeout: float | times.Duration | None = None,
+    memory_limit: str | None = None,
+    on_gap: str = "tell",
+    deadline: times.Duration | None = None,
 ) -> QueryStatus:
     """Check a query by running it once, and register it; it is due at the first slide of its next period."""
     store.check_writable()
     check_name(name, "query")
     arguments.check_statement(sql, params)
-    options = check_options(sink, priority, missed, output, keep, timeout)
+    arguments.check_size(memory_limit, "memory")
+    options = check_options(store, sink, priority, missed, output, keep, timeout)
     statement = read_statement(sql)
+    patience = check_waiting(on_gap, deadline, missed)
     if missed == "every" and any(reference.schema for reference in statement.references):
-        raise QueryError("system tables are of the moment, and missed='every' is not; use missed='latest'")
+        raise QueryError("system tables show the present, and missed='every' asks for the past; use missed='latest'")
     with Snapshot(store) as snapshot:
         streams = find_streams(statement, snapshot)
         values = unpack_params(pack_params(params))
+        limits: dict[str, Any] = {"timeout": options.timeout, "memory_limit": memory_limit}
         with execution.answer_from_snapshot(
-            store, sql, values, timeout=options.timeout, snapshot=snapshot, context=STATEMENT_CONTEXT
+            store, sql, values, snapshot=snapshot, context=PERIODIC_CONTEXT, **limits
         ) as answer:
             rows = answer.arrow()
-        paces = find_paces(statement, streams, None if slide is None else times.parse_duration(slide, "slide"))
+        period = None if slide is None else times.parse_duration(slide, "slide")
+        results = find_results(statement, snapshot, store.catalog.read(_queries_by_name))
+        numbering = [(reference, query, snapshot.view(query.paces[0].stream)) for reference, query in results]
+        paces = find_paces(
+            statement, streams, period, None if lag is None else times.parse_slack(lag, "lag"), numbering
+        )
+        after = find_reads(results, {view.name: view.entry.definition.slide for *_, view in numbering})
+        room = None if revise is None else times.parse_duration(revise, "revise")
+        read = [*streams, *((None, view) for *_, view in numbering)]
+        for option, length in (("revise", room), ("deadline", patience)):
+            if length is not None:
+                check_room(read, [pace.stream for pace in paces], length, option)
         entry = QueryEntry(
             id=0,
             name=name,
             sql=sql,
             params=pack_params(params),
             paces=paces,
-            reads=tuple(dict.fromkeys(view.name for _, view in streams)),
+            reads=tuple(
+                dict.fromkeys(
+                    [view.name for _, view in streams] + [pace.stream for _, query in results for pace in query.paces]
+                )
+            ),
             schema_bytes=result_store.to_storable_schema(read_columns(rows.schema)).serialize().to_pybytes(),
-            sink=options.sink,
-            folder=options.folder,
-            priority=options.priority,
-            missed=options.missed,
-            output=options.output,
-            keep_runs=options.keep_runs,
-            keep_time=options.keep_time,
-            timeout=options.timeout,
+            **vars(options),
+            memory_limit=memory_limit,
             created=store.clock(),
             created_slides={},
+            revise=room,
+            after=after,
+            on_gap=on_gap,
+            deadline=patience,
         )
     with store.catalog.write() as tables:
         record_query(tables, entry)
-    reconcile_all(store, entry.paces)
+    if keeps_always():  # else the first round decides, when all that were added together are there
+        reconcile_all(store, entry.paces)
     return query_status(store, name)
+
+
+def check_waiting(on_gap: str, deadline: times.Duration | None, missed: str) -> int | None:
+    """What is to become of runs whose windows are not complete, checked; gives how long they wait."""
+    check_gap_policy(on_gap, (*GAP_POLICIES, "wait"))
+    if (on_gap == "wait") != (deadline is not None):
+        raise GapError("on_gap='wait' goes with deadline=…, how long a run waits at most by the stream's clock")
+    if deadline is not None and missed == "every":
+        raise GapError("on_gap='wait' runs a window later, with what has come by then; use missed='latest'")
+    return None if deadline is None else times.parse_duration(deadline, "deadline")
 
 
 def record_query(tables: Tables, entry: QueryEntry) -> None:
@@ -139,13 +184,20 @@ def record_query(tables: Tables, entry: QueryEntry) -> None:
         stream = tables.get("streams", pace.stream.encode())
         if stream is None or stream.id != pace.stream_id:
             raise QueryError(f"stream {pace.stream!r} was dropped meanwhile; the query was not added")
+    check_cycle(tables, entry)
     number = tables.allocate("queries") + 1
     now = read_committed_slides(tables, entry)
     recorded = replace(entry, id=number, created_slides=now)
     tables.put("queries", entry.name.encode(), recorded)
-    tables.put("paced", catalog_key(number), QueryState(reached=now, seen=now))
+    tables.put(
+        "paced", catalog_key(number), QueryState(reached=now, seen=now, checked=now | LateRows(tables).marks(entry))
+    )
     if recorded.missed != "latest":
         set_retention(tables, recorded, watched=True)
+
+
+def _queries_by_name(tables: Tables) -> dict[str, QueryEntry]:
+    return {entry.name.lower(): entry for _, entry in tables.items("queries")}
 
 
 def find_query(tables: Tables, name: str) -> QueryEntry:
@@ -168,7 +220,8 @@ def drop_query(store: Store, name: str) -> None:
         state: QueryState = tables.get("paced", catalog_key(entry.id))
         files = [part.file for part in (*state.parts, state.previous) if part is not None]
         folder = query_folder(entry)
-        files += [run.file for _, run in tables.items("runs", catalog_key(entry.id)) if run.file.startswith(folder)]
+        runs = [run for name in ("runs", "revisions") for _, run in tables.items(name, catalog_key(entry.id))]
+        files += [run.file for run in runs if run.file.startswith(folder)]
         if entry.sink == "html" and not entry.folder:
             files.append(latest_file_name(entry))
         retire_files(tables, files)
@@ -177,14 +230,16 @@ def drop_query(store: Store, name: str) -> None:
         tables.delete("queries", entry.name.encode())
         tables.delete("paced", catalog_key(entry.id))
         tables.delete_prefix("runs", catalog_key(entry.id))
+        tables.delete_prefix("revisions", catalog_key(entry.id))
         tables.delete_prefix("results", catalog_key(entry.id))
     result_store.query_lock_path(store, entry).unlink(missing_ok=True)
-    reconcile_all(store, entry.paces)
+    if keeps_always() or (state.judged and not state.from_rows):
+        reconcile_all(store, entry.paces)
 
 
 def list_queries(store: Store) -> list[QueryStatus]:
     """All periodic queries, by name."""
-    return store.catalog.read(lambda tables: [_status(tables, entry) for _, entry in tables.items("queries")])
+    return HtmlList(store.catalog.read(lambda tables: [_status(tables, entry) for _, entry in tables.items("queries")]))
 
 
 def query_status(store: Store, name: str) -> QueryStatus:
@@ -202,7 +257,7 @@ def _status(tables: Tables, entry: QueryEntry) -> QueryStatus:
         sql=entry.sql,
         streams=tuple(pace.stream for pace in entry.paces),
         period=format_period(entry, slides),
-        sink=f"{entry.sink}:{entry.folder}" if entry.folder else entry.sink,
+        sink=describe_sink(entry),
         priority=entry.priority,
         missed=entry.missed,
         output=entry.output,
@@ -219,6 +274,9 @@ def _status(tables: Tables, entry: QueryEntry) -> QueryStatus:
         error=state.error,
         retry_at=None if state.retry_at is None else times.to_datetime(state.retry_at),
         seconds=state.seconds,
+        revise=None if entry.revise is None else times.format_duration(entry.revise),
+        revisions=state.revisions,
+        outdated=count_outdated(tables, entry, state),
     )
 
 
@@ -228,12 +286,14 @@ def _is_due_now(entry: QueryEntry, state: QueryState, now: SlideNumbers) -> bool
     return is_due(entry.paces, state.reached, now) and (entry.missed == "latest" or state.seen == now)
 
 
-def read_results(store: Store, name: str, slide: int | None = None) -> Answer:
-    """What a query has delivered and still keeps, in the order of the slides."""
+def read_results(store: Store, name: str, slide: int | None = None, *, revisions: bool = False) -> Answer:
+    """What a query has delivered and still keeps, in the order of the slides: the newest revision of each, or all."""
     entry = store.catalog.read(lambda tables: find_query(tables, name))
     snapshot = Snapshot(store, ())
     all_results = store.catalog.read(lambda tables: result_store.read_stored_results(tables, entry))
-    results = all_results if slide is None else result_store.replace_bounds(all_results, slide)
+    results = replaced(all_results, revisions=revisions)
+    if slide is not None:
+        results = replaced(results, first=slide, last=slide)
     reader = pa.RecordBatchReader.from_batches(results.schema, results.batches(store))
     return Answer(reader, (), "snapshot", snapshot.close, lambda: dt.timedelta(0), f'FROM "{entry.name}"')
 

@@ -15,14 +15,33 @@ from windrow.snapshot import Snapshot
 def find_results(snapshot: Snapshot, names: Collection[str] | None = None) -> dict[str, StoredResults]:
     """The result tables of a snapshot by name; only those whose name in lower case is among `names`, if given."""
 
-    def look(tables: Tables) -> dict[str, StoredResults]:
-        found = [raw_name for raw_name, _ in tables.raw_items("queries")]
-        wanted = [raw_name for raw_name in found if names is None or raw_name.decode().lower() in names]
+    def read_results(tables: Tables) -> dict[str, StoredResults]:
+        raw_names = [raw_name for raw_name, _ in tables.raw_items("queries")]
+        wanted = [raw_name for raw_name in raw_names if names is None or raw_name.decode().lower() in names]
         return {
             name.decode(): read_stored_results(tables, tables.get("queries", name), snapshot.version) for name in wanted
         }
 
-    return snapshot.store.catalog.read(look)
+    return snapshot.store.catalog.read(read_results)
+
+
+def find_delivered_results(snapshot: Snapshot, names: Collection[str] | None = None) -> dict[str, StoredResults]:
+    """The result tables as of the snapshot's slides: with what was delivered for these, though after its commit."""
+
+    def read_results(tables: Tables) -> dict[str, StoredResults]:
+        found = {}
+        for raw_name, _ in list(tables.raw_items("queries")):
+            name = raw_name.decode()
+            if names is None or name.lower() in names:
+                entry = tables.get("queries", raw_name)
+                pacing = [pace.stream for pace in entry.paces[:1] if pace.stream in snapshot.streams()]
+                upto = snapshot.view(pacing[0]).state.slide if pacing else None
+                found[name] = read_stored_results(tables, entry, upto=upto)
+        return found
+
+    return snapshot.store.catalog.read(read_results)
 
 
 STATEMENT_CONTEXT = StatementContext(find_results, update_patterns.describe_pattern)
+PERIODIC_CONTEXT = StatementContext(find_delivered_results, update_patterns.describe_pattern)
+"""Of the runs of periodic queries."""

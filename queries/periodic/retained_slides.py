@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.lookups import find_stream
 from windrow.catalog.records import QueryEntry, QueryState, RetainedSlideEntry, RetainedStream, RunEntry
+from windrow.gaps import read_gaps
 from windrow.queries.periodic.due import is_due, read_committed_slides
 from windrow.queries.periodic.result_store import record_trouble
 from windrow.slide_hooks import Contribution, SlideContext
@@ -99,6 +100,7 @@ def _retained_stream(tables: Tables, name: str) -> RetainedStream:
         state=state,
         segments=tuple(segment for _, segment in tables.items("segments", stream)),
         sources={key[len(stream) :].decode(): record for key, record in tables.items("sources", stream)},
+        gaps=read_gaps(tables, entry),
     )
 
 

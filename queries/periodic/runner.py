@@ -8,21 +8,41 @@ import contextlib
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec import structs
 
 from windrow import times
 from windrow.catalog.environment import Tables, catalog_key
-from windrow.catalog.records import QueryEntry, QueryState, RunEntry
-from windrow.errors import BusyError, StorageError, UnknownQueryError
+from windrow.catalog.records import Pace, QueryEntry, QueryState, RunEntry
+from windrow.errors import BusyError, GapError, StorageError, UnknownQueryError
 from windrow.files import disk_errors
 from windrow.locks import locked
+from windrow.queries import execution
+from windrow.queries.answer import refuse_gaps
 from windrow.queries.periodic import evaluation, result_store, sinks
+from windrow.queries.periodic.chains import find_undelivered, order_levels
 from windrow.queries.periodic.delivery import DueRun, deliver_runs
-from windrow.queries.periodic.due import count_late_slides, is_due, read_committed_slides, read_snapshot_slides
+from windrow.queries.periodic.due import (
+    Moments,
+    count_late_slides,
+    find_moments,
+    find_run_window,
+    is_due,
+    read_committed_slides,
+    read_snapshot_slides,
+)
 from windrow.queries.periodic.evaluation import RunAnswer
+from windrow.queries.periodic.result_tables import PERIODIC_CONTEXT
+from windrow.queries.periodic.revisions import LateRows, is_revisable
 from windrow.queries.periodic.scheduler import HYBRID_LATE_PENDING, check_policy
+from windrow.queries.periodic.shared_rows import SharedRows
+from windrow.queries.sql.statement import parse
+from windrow.queries.synopses.reconcile import reconcile_all
 from windrow.snapshot import Snapshot
 from windrow.store import Store
+from windrow.windows import window_to_json
 
 _Ready = queue.Queue[RunAnswer | BaseException | None]
 _BATCH_SECONDS = 0.02
@@ -31,6 +51,9 @@ _POLL_SECONDS = 0.1
 """Seconds between two checks whether to stop."""
 _MAX_BATCH = 256
 """Runs that one commit delivers at most."""
+_MIN_ROWS = 1000
+"""Rows of a stream below which nothing is gained by a synopsis. Not measured: DuckDB reads so few in well under what a
+statement costs anyway (`_SCAN_ROW` and `_STATEMENT` of the synopses' cost model)."""
 _MAX_ROLLED = 8
 """Results tables that one round tidies."""
 
@@ -54,6 +77,8 @@ class RunReport:
     error: str | None
     file: str | None
     """Where a file sink put it; None if it could not, or if there is none."""
+    revision: int = 0
+    """Which revision of a window that was delivered before; 0 for the run itself."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +88,8 @@ class _RoundState:
     queries: list[tuple[QueryEntry, QueryState]]
     holds: list[tuple[bytes, tuple[int, ...]]]
     due: set[int]
+    revising: set[int]
+    """Queries some of whose delivered windows late rows, or revised results, may have changed."""
 
 
 def run_due(
@@ -73,7 +100,7 @@ def run_due(
     Args:
         store: The warehouse.
         names: Only these queries.
-        now: Run them for the newest slide even if they are not due, or failed a moment ago.
+        now: Run them for the newest slide even if they are not due, or failed just now.
         policy: Which of them are answered together, and in which order: one of `scheduler.POLICIES`.
     """
     store.check_writable()
@@ -125,12 +152,12 @@ class QueryRound:
                 if self._needs_lock(round_state, entry, state) and self._lock(stack, entry)
             }
             due = {number: entry for number, entry in locked_queries.items() if number in round_state.due}
-            yield from self._run_retained(round_state, due)
-            yield from self._run_newest(due)
+            yield from self._run_due_queries(round_state, due)
+            yield from self._run_revisions([e for e in locked_queries.values() if e.id in round_state.revising])
             self._settle(list(locked_queries.values()))
 
     def _read_state(self, tables: Tables) -> _RoundState:
-        queries, due, waiting = [], set(), False
+        queries, due, revising, waiting, late = [], set(), set(), False, LateRows(tables)
         clock = self.store.clock()
         slides: dict[int, int | None] = {}
         for _, entry in tables.items("queries"):
@@ -139,11 +166,18 @@ class QueryRound:
             state: QueryState = tables.get("paced", catalog_key(entry.id))
             queries.append((entry, state))
             ready = self.now or state.retry_at is None or state.retry_at <= clock
-            if ready and (state.waiting or self._is_due(entry, state, read_committed_slides(tables, entry, slides))):
+            if ready and (
+                state.waiting or state.held or self._is_due(entry, state, read_committed_slides(tables, entry, slides))
+            ):
                 due.add(entry.id)
                 waiting = waiting or bool(state.waiting)
+            if ready and entry.revise is not None and late.have_come(entry, state.checked):
+                revising.add(entry.id)
+        chained = [e for e, s in queries if e.after and e.revise is not None and (s.retry_at or 0) <= clock]
+        for level in order_levels(chained, (entry for entry, _ in queries)):
+            revising |= {entry.id for entry in level if any(read.id in revising for read in entry.after)}
         holds = [(key, hold.queries) for key, hold in tables.items("holds")] if waiting else []
-        return _RoundState(queries, holds, due)
+        return _RoundState(queries, holds, due, revising)
 
     def _check_names(self, round_state: _RoundState) -> None:
         names = {entry.name.lower() for entry, _ in round_state.queries}
@@ -152,7 +186,7 @@ class QueryRound:
 
     @staticmethod
     def _needs_lock(round_state: _RoundState, entry: QueryEntry, state: QueryState) -> bool:
-        return entry.id in round_state.due or bool(state.unplaced)
+        return entry.id in round_state.due | round_state.revising or bool(state.unplaced or state.unplaced_revisions)
 
     def _is_due(self, entry: QueryEntry, state: QueryState, slides: dict[str, int]) -> bool:
         if self.now:
@@ -178,6 +212,23 @@ class QueryRound:
                 return False
         return True
 
+    def _run_due_queries(self, round_state: _RoundState, due: dict[int, QueryEntry]) -> Iterator[RunReport]:
+        """Runs of retained slides, and those of the newest slides, all over one snapshot; who is read goes first."""
+        newest = {number: entry for number, entry in due.items() if self.now or entry.missed != "every"}
+        changed: list[Pace] = []
+        with contextlib.ExitStack() as stack:
+            snapshot: Snapshot | None = None
+            for level in order_levels(due.values(), (entry for entry, _ in round_state.queries)):
+                yield from self._run_retained(round_state, {entry.id: entry for entry in level})
+                wanted = [entry for entry in level if entry.id in newest]
+                if wanted and not self.stop.is_set():
+                    snapshot = snapshot or stack.enter_context(Snapshot(self.store))
+                    yield from self._answer(snapshot, wanted, None)
+            if snapshot is not None:
+                changed = self._find_changed_streams(snapshot, list(newest.values()))
+        if changed and not self.stop.is_set():
+            reconcile_all(self.store, changed)
+
     def _run_retained(self, round_state: _RoundState, due: dict[int, QueryEntry]) -> Iterator[RunReport]:
         """The runs of retained slides, oldest first; after a failure the later runs of that query wait."""
         for key, numbers in round_state.holds:
@@ -189,21 +240,86 @@ class QueryRound:
                 with snapshot:
                     yield from self._answer(snapshot, wanted, key)
 
-    def _run_newest(self, due: dict[int, QueryEntry]) -> Iterator[RunReport]:
-        """The runs of the newest slides, all over one snapshot."""
-        wanted = [entry for entry in due.values() if self.now or entry.missed != "every"]
-        if wanted and not self.stop.is_set():
-            with Snapshot(self.store) as snapshot:
-                yield from self._answer(snapshot, wanted, None)
+    def _run_revisions(self, entries: Sequence[QueryEntry]) -> Iterator[RunReport]:
+        """Delivered windows that late rows have changed, run again as of their slides, oldest first."""
+        if not entries or self.stop.is_set():
+            return
+        with Snapshot(self.store) as snapshot:
+            for level in order_levels(entries, entries):
+                yield from self._revise_together(snapshot, self._find_revisions(snapshot, level))
+
+    def _revise_together(self, snapshot: Snapshot, revisions: Sequence[DueRun]) -> Iterator[RunReport]:
+        """Revisions of several slides, over rows that are read once for all of them."""
+        groups = [(snapshot.at(runs[0].moments), runs) for runs in _group_runs(revisions)]
+        with contextlib.closing(SharedRows(self.store, snapshot)) as shared:
+            shared.plan((), *((seen, [run.entry for run in runs]) for seen, runs in groups))
+            for seen, runs in groups:
+                wanted = [run for run in runs if run.entry.id not in self._failed]
+                if wanted and not self.stop.is_set():
+                    yield from self._answer_together(seen, wanted, shared.seen_at(seen))
+
+    def _find_revisions(self, snapshot: Snapshot, entries: Sequence[QueryEntry]) -> list[DueRun]:
+        def find_changed(tables: Tables) -> list[tuple[QueryEntry, QueryState, dict[str, int], list[RunEntry]]]:
+            late, found = LateRows(tables), []
+            for entry in entries:
+                state: QueryState | None = tables.get("paced", catalog_key(entry.id))
+                if state is not None:
+                    changed = list(late.changed_runs(entry, state.checked))
+                    found.append((entry, state, late.marks(entry), changed))
+            return found
+
+        revisions = []
+        for entry, state, marks, runs in self.store.catalog.read(find_changed):
+            slides = read_snapshot_slides(snapshot, entry)
+            known = slides | marks
+            now = snapshot.now(entry.paces[0].stream)
+            for run in runs:
+                if is_revisable(entry, run, now) and run.slides.keys() <= slides.keys():
+                    calendars = find_moments(entry, run.slides)
+                    moments: Moments = {
+                        name: (slide, calendars.get(name, (None, None))[1]) for name, slide in run.slides.items()
+                    }
+                    window = run.window_start, run.window_end
+                    number = run.revisions + 1
+                    due = DueRun(entry, state, run.slides, window, True, moments=moments, revision=number, known=known)
+                    revisions.append(_with_coverage(due, snapshot))
+        return revisions
+
+    def _find_changed_streams(self, snapshot: Snapshot, entries: Sequence[QueryEntry]) -> list[Pace]:
+        """Streams whose synopses are to be decided upon: a query is new, or the rows are now twice or half as many."""
+        states = self.store.catalog.read(
+            lambda tables: [tables.get("paced", catalog_key(entry.id)) for entry in entries]
+        )
+        changed: dict[str, Pace] = {}
+        for entry, state in zip(entries, states, strict=True):
+            pace = entry.paces[0]
+            if state is not None and pace.stream not in changed:
+                rows = snapshot.view(pace.stream).segments.rows
+                if max(rows, state.judged) >= _MIN_ROWS and not rows <= 2 * state.judged <= 4 * rows:
+                    changed[pace.stream] = pace
+        return list(changed.values())
 
     def _answer(self, snapshot: Snapshot, entries: Iterable[QueryEntry], hold: bytes | None) -> Iterator[RunReport]:
         """Answer and deliver over one snapshot, most important first."""
-        due = {run.entry.name: run for run in self._find_runs(snapshot, entries, hold)}
-        ordered = sorted((run.entry for run in due.values()), key=lambda entry: (-entry.priority, entry.id))
-        if not ordered:
-            return
+        for runs in _group_runs(self._find_runs(snapshot, entries, hold)):
+            seen = snapshot.at(runs[0].moments) if runs[0].moments else snapshot
+            yield from self._answer_together(seen, runs)
+
+    def _answer_together(
+        self, snapshot: Snapshot, runs: Sequence[DueRun], shared: SharedRows | None = None
+    ) -> Iterator[RunReport]:
+        refused = [run for run in runs if run.entry.on_gap == "error" and not run.complete]
+        runs = [run for run in runs if run not in refused]
+        failed = [(run, _refuse(snapshot, run)) for run in refused]
+        for entry, entered in deliver_runs(self.store, failed) if failed else ():
+            self._failed.add(entry.id)
+            yield _make_report(self.store, entered, None)
+        due = {run.entry.name: run for run in runs}
+        ordered = sorted((run.entry for run in runs), key=lambda entry: (-entry.priority, entry.id))
         late = {name: count_late_slides(run.entry.paces[0], run.state.reached, run.slides) for name, run in due.items()}
-        for batch in batch_answers(evaluation.answer_due(self.store, snapshot, ordered, self.policy, late), self.stop):
+        for batch in batch_answers(
+            evaluation.answer_due(self.store, snapshot, ordered, self.policy, late, shared), self.stop
+        ):
             stopped = self.stop.is_set()
             done = [(due[answer.query], answer) for answer in batch if not (stopped and answer.error)]
             delivered = deliver_runs(self.store, done)
@@ -217,20 +333,47 @@ class QueryRound:
 
     def _find_runs(self, snapshot: Snapshot, entries: Iterable[QueryEntry], hold: bytes | None) -> Iterator[DueRun]:
         """What is to be run over a snapshot, judged again under the lock: another round may have been quicker."""
-        states = self.store.catalog.read(
-            lambda tables: {entry.id: tables.get("paced", catalog_key(entry.id)) for entry in entries}
-        )
+        at = {entry.id: read_snapshot_slides(snapshot, entry) for entry in entries}
+
+        def read_states(tables: Tables) -> dict[int, tuple[QueryState | None, dict[str, int], str | None]]:
+            late = LateRows(tables)
+            return {
+                entry.id: (
+                    tables.get("paced", catalog_key(entry.id)),
+                    late.marks(entry),
+                    None if self.now else find_undelivered(tables, entry, at[entry.id]),
+                )
+                for entry in entries
+            }
+
+        states = self.store.catalog.read(read_states)
         for entry in entries:
-            state: QueryState | None = states[entry.id]
-            slides = read_snapshot_slides(snapshot, entry)
-            if state is None or (hold is None and not self._is_due(entry, state, slides)):
+            (state, marks, undelivered), slides = states[entry.id], at[entry.id]
+            if state is None or undelivered:
                 continue
+            if hold is None and not state.held and not self._is_due(entry, state, slides):
+                continue
+            slides = state.held or slides
             first = snapshot.view(entry.paces[0].stream)
-            end = first.now
-            length = entry.paces[0].window
-            start = None if length is None or end is None else end - length
-            missing = [name for name in entry.reads if snapshot.view(name).state.missing]
-            yield DueRun(entry, state, slides, (start, end), not missing, hold)
+            assert first.now is not None
+            end = first.model.slot_end(slides[first.name])
+            window = find_run_window(entry.paces[0], slides[first.name], end)
+            moments = find_moments(entry, slides)
+            if state.held:
+                moments = {name: (slide, moments.get(name, (None, None))[1]) for name, slide in slides.items()}
+            due = DueRun(entry, state, slides, window, True, hold, moments=moments, known=marks)
+            due = _with_coverage(due, snapshot)
+            if entry.deadline is None or due.complete or self.now or first.now >= end + entry.deadline:
+                yield due
+            elif not state.held:
+                self._hold(entry, slides)
+
+    def _hold(self, entry: QueryEntry, slides: dict[str, int]) -> None:
+        """Let a run wait until its windows are complete: it will be made as of these slides."""
+        with self.store.catalog.write() as tables:
+            state: QueryState | None = tables.get("paced", catalog_key(entry.id))
+            if state is not None:
+                tables.put("paced", catalog_key(entry.id), structs.replace(state, held=slides))
 
     def _place_files(self, entries: Sequence[QueryEntry]) -> dict[int, str]:
         """Put files in their folders; gives why some could not be, by their queries."""
@@ -243,10 +386,46 @@ class QueryRound:
             lambda tables: [tables.get("paced", catalog_key(entry.id)) for entry in entries]
         )
         registered = [(entry, state) for entry, state in zip(entries, states, strict=True) if state is not None]
-        self._place_files([entry for entry, state in registered if state.unplaced and entry.id not in self._placed])
+        self._place_files(
+            [
+                entry
+                for entry, state in registered
+                if (state.unplaced or state.unplaced_revisions) and entry.id not in self._placed
+            ]
+        )
         full = [entry for entry, state in registered if result_store.is_tail_full(state)]
         with contextlib.suppress(StorageError):  # they stay where they are, and the next round tries again
             result_store.roll_tails(self.store, full[:_MAX_ROLLED])
+
+
+def _group_runs(runs: Iterable[DueRun]) -> list[list[DueRun]]:
+    """Runs that see the streams alike, and are answered together; higher priorities first if there are several."""
+    groups: dict[tuple[int, tuple[object, ...]], list[DueRun]] = {}
+    waiting = list(runs)
+    alike = all(run.moments == waiting[0].moments for run in waiting)
+    for run in waiting:
+        priority = 0 if alike else -run.entry.priority
+        groups.setdefault((priority, tuple(sorted(run.moments.items()))), []).append(run)
+    return [groups[key] for key in sorted(groups, key=lambda key: key[0])]
+
+
+def _refuse(snapshot: Snapshot, due: DueRun) -> RunAnswer:
+    """The answer of a run that is not made because its windows are not complete."""
+    try:
+        refuse_gaps(execution.describe_windows(snapshot, parse(due.entry.sql), PERIODIC_CONTEXT))
+    except GapError as error:
+        return RunAnswer(due.entry.name, None, error)
+    return RunAnswer(due.entry.name, None)
+
+
+def _with_coverage(due: DueRun, snapshot: Snapshot) -> DueRun:
+    """A run with what is known of its windows."""
+    windows = execution.describe_windows(
+        snapshot.at(due.moments) if due.moments else snapshot, parse(due.entry.sql), PERIODIC_CONTEXT
+    )
+    packed = msgspec.json.encode([window_to_json(w) for w in windows]).decode() if due.entry.sink == "parquet" else ""
+    complete, coverage = all(w.complete for w in windows), min((w.coverage for w in windows), default=1.0)
+    return replace(due, complete=complete, coverage=coverage, windows=packed)
 
 
 def batch_answers(answers: Iterator[RunAnswer], stop: threading.Event | None = None) -> Iterator[list[RunAnswer]]:
@@ -319,4 +498,5 @@ def _make_report(store: Store, run: RunEntry, unplaced: str | None) -> RunReport
         how=run.how,
         error=run.error or unplaced,
         file=str(store.root / run.file) if run.file and unplaced is None else None,
+        revision=run.revision,
     )

@@ -11,16 +11,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from windrow.background import background_of
 from windrow.errors import WindrowError
 from windrow.files import disk_errors
 from windrow.locks import describe_holder, try_lock
 from windrow.queries.periodic import evaluation
-from windrow.queries.periodic.metrics import ADDRESS, MetricsServer, ServerCounters
+from windrow.queries.periodic.counters import ServerCounters
 from windrow.queries.periodic.runner import QueryRound, RunReport
 from windrow.queries.periodic.scheduler import HYBRID_LATE_PENDING, check_policy
+from windrow.reclaim import offer_removal
+from windrow.sources import fail_silent_sources
 from windrow.store import Store
 
-PORT = 9464
 _MAX_WAIT_SECONDS = 1.0
 """Seconds after which a round is made though nothing was committed: a failed query's time may have come."""
 
@@ -32,34 +34,33 @@ class PeriodicServer:
 
     Args:
         store: The warehouse.
-        port: Of the metrics and the status; 0 for any that is free, None for none.
         poll: Seconds between two checks of the catalog.
         policy: Which due queries are answered together, and in which order.
         ran: Called with each run.
         say: Called with each sentence about the process itself.
+        before: Called before each look at the catalog.
     """
 
     def __init__(
         self,
         store: Store,
         *,
-        port: int | None = PORT,
         poll: float = 0.2,
         policy: str = HYBRID_LATE_PENDING,
         ran: Callable[[RunReport], None] = lambda _: None,
         say: LogLine = lambda _: None,
+        before: Callable[[], None] = lambda: None,
     ) -> None:
         store.check_writable()
         check_policy(policy)
         self._policy = policy
         self.store = store
         self.counts = ServerCounters(store.clock())
-        self._port = port
         self._poll = poll
         self._ran = ran
         self._say = say
+        self._before = before
         self._stop = threading.Event()
-        self._metrics: MetricsServer | None = None
 
     def stop(self) -> None:
         """End: what is answered is still delivered, statements that are running are ended."""
@@ -77,8 +78,6 @@ class PeriodicServer:
                 self._serve()
             finally:
                 self.counts.leading = False
-                if self._metrics is not None:
-                    self._metrics.close()
         self._say("stopped")
 
     @contextlib.contextmanager
@@ -104,36 +103,28 @@ class PeriodicServer:
     def _serve(self) -> None:
         last_commit, last_round = -1, 0.0
         while not self._stop.is_set():
-            self._listen()
+            self._before()
             commit = self.store.catalog.last_transaction()
             if commit != last_commit or time.monotonic() - last_round >= _MAX_WAIT_SECONDS:
                 last_commit, last_round = commit, time.monotonic()
                 self._round()
-            self._stop.wait(self._poll)
+            if not background_of(self.store).run(self._poll):
+                self._stop.wait(self._poll)
 
     def _round(self) -> None:
         try:
+            for stream, source in fail_silent_sources(self.store):
+                self._say(f"source {source!r} of stream {stream!r} is silent and has failed")
             for report in QueryRound(self.store, stop=self._stop, policy=self._policy).run():
                 self.counts.add(report)
                 self._ran(report)
+            offer_removal(self.store)
         except WindrowError as error:
             # A full disk, a catalog that cannot grow: the round is tried again, and the error is published.
             if str(error) != self.counts.last_error:
                 self._say(f"a round failed: {error}")
             self.counts.errors += 1
-            self.counts.last_error = str(error)
-        self.counts.rounds += 1
-
-    def _listen(self) -> None:
-        """Open the port, if it is not open; the leader before us may still be letting go of it."""
-        if self._port is None or self._metrics is not None:
-            return
-        try:
-            self._metrics = MetricsServer(self.store, self.counts, self._port)
-        except OSError as error:
-            message = f"port {self._port} cannot be used ({error.strerror}); queries run all the same"
-            if message != self.counts.last_error:
-                self._say(message)
-            self.counts.last_error = message
+            self.counts.last_error = self.counts.failing = str(error)
         else:
-            self._say(f"status and metrics on http://{ADDRESS}:{self._metrics.port}")
+            self.counts.failing = None
+        self.counts.rounds += 1

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import duckdb
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from windrow.catalog.records import QueryEntry
 from windrow.queries.periodic.scheduler import HYBRID_LATE_PENDING, ScheduledQuery, SchedulingGroup, order_batches
-from windrow.queries.priorities import BACKGROUND, PROCESS_GATE
+from windrow.queries.priorities import YIELDING
 from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.synopses import array_answers, evaluate, node_store
 from windrow.queries.synopses.array_answers import WindowTotals
@@ -39,23 +40,35 @@ class SharedAnswer:
     how: str
 
 
-def answer_from_synopses(
-    store: Store,
-    snapshot: Snapshot,
-    queries: Sequence[QueryEntry],
-    policy: str = HYBRID_LATE_PENDING,
-    late: Mapping[str, int] | None = None,
-) -> Iterator[SharedAnswer | QueryEntry]:
-    """Answers out of synopses, and the queries that synopses do not answer.
+@dataclass(frozen=True)
+class PlannedQueries:
+    """The due queries that synopses answer."""
 
-    Args:
-        store: The warehouse.
-        snapshot: The state that is queried.
-        queries: Those that are due.
-        policy: Which of them are executed together, and in which order.
-        late: By how many slides each is past its deadline.
-    """
+    store: Store
+    plans: Sequence[tuple[QueryEntry, AnswerPlan]]
+    synopses: Mapping[str, CatalogSynopses]
+
+    def answer(
+        self, priority: int, policy: str = HYBRID_LATE_PENDING, late: Mapping[str, int] | None = None
+    ) -> Iterator[SharedAnswer | QueryEntry]:
+        """Answers of the queries of one priority, and those of them that synopses do not answer after all.
+
+        Args:
+            priority: Of the queries.
+            policy: Which of them are executed together, and in which order.
+            late: By how many slides each is past its deadline.
+        """
+        plans = {query.name: (query, plan) for query, plan in self.plans if query.priority == priority}
+        for names in order_batches(policy, _group_plans(list(plans.values())), dict(late or {})):
+            yield from _answer_group(self.store, [plans[name] for name in names], self.synopses)
+
+
+def plan_queries(
+    store: Store, snapshot: Snapshot, queries: Sequence[QueryEntry]
+) -> tuple[PlannedQueries, list[QueryEntry]]:
+    """Which of some due queries synopses answer, and the others."""
     plans: list[tuple[QueryEntry, AnswerPlan]] = []
+    others: list[QueryEntry] = []
     synopses: dict[str, CatalogSynopses] = {}
     for query in queries:
         try:
@@ -63,10 +76,8 @@ def answer_from_synopses(
                 raise CannotSplitError("it has parameters")
             plans.append((query, evaluate.plan_answer(store, snapshot, query.sql, synopses)))
         except CannotSplitError:
-            yield query
-    by_name = {query.name: (query, plan) for query, plan in plans}
-    for names in order_batches(policy, _group_plans(plans), dict(late or {})):
-        yield from _answer_group(store, [by_name[name] for name in names], synopses)
+            others.append(query)
+    return PlannedQueries(store, plans, synopses), others
 
 
 def _group_plans(plans: Sequence[tuple[QueryEntry, AnswerPlan]]) -> list[SchedulingGroup]:
@@ -86,24 +97,21 @@ def _group_plans(plans: Sequence[tuple[QueryEntry, AnswerPlan]]) -> list[Schedul
 
 def _answer_group(
     store: Store, plans: Sequence[tuple[QueryEntry, AnswerPlan]], synopses: Mapping[str, CatalogSynopses]
-) -> Iterator[SharedAnswer | QueryEntry]:
+) -> list[SharedAnswer | QueryEntry]:
+    """All answers of a group; a generator that is left half-way would hold the lock for good."""
     cache = node_cache_of(store)
     with cache.lock:
         try:
             merged, done = _merge_windows(store, cache, plans, synopses)
         except CannotSplitError:
-            yield from (query for query, _ in plans)
-            return
-        yield from done.values()
+            return [query for query, _ in plans]
         rest = [(query, plan) for query, plan in plans if query.name not in done]
         if len(rest) <= 1:
-            with open_node_cursor(cache) as cursor:
-                yield from (_answer_one(cache, cursor, merged, *query_plan) for query_plan in rest)
-            return
+            return [*done.values(), *(_run_worker(cache, merged, rest) if rest else ())]
         with ThreadPoolExecutor(_WORKERS, thread_name_prefix="windrow-synopses") as pool:
             shares = [rest[number::_WORKERS] for number in range(_WORKERS)]
-            for answers in pool.map(lambda share: _run_worker(cache, merged, share), shares):
-                yield from answers
+            answers = pool.map(lambda share: _run_worker(cache, merged, share), shares)
+            return [*done.values(), *chain.from_iterable(answers)]
 
 
 _MergedWindows = dict[tuple[int, int], dict[int, pa.Table]]
@@ -137,7 +145,7 @@ def _merge_windows(
             cache.arrays.pop(key, None)
             duckdb_plans += [plan for _, _, plan in uses if plan not in duckdb_plans]
     if duckdb_plans:
-        evaluate.load_nodes(store, cache, duckdb_plans)
+        evaluate.load_nodes(store, cache, duckdb_plans, synopses)
     return merged, done
 
 
@@ -208,7 +216,7 @@ def _run_worker(
 def _answer_one(
     cache: NodeCache, cursor: Any, merged: _MergedWindows, query: QueryEntry, plan: AnswerPlan
 ) -> SharedAnswer | QueryEntry:
-    PROCESS_GATE.pause(BACKGROUND)
+    YIELDING.pause()
     started = time.perf_counter()
     try:
         relations = [_merged_relation(cursor, merged, plan, number) for number in range(len(plan.sources))]

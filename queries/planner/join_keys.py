@@ -51,6 +51,10 @@ class _ResolvedColumn:
     name: str
 
 
+_Match = tuple[_FromRelation, str, _ResolvedColumn, list[Node]]
+"""A stream, its column, the column that it must be equal to, and conditions on that column's relation."""
+
+
 class KeySourceFinder:
     """Looks for key sources in one statement.
 
@@ -86,6 +90,15 @@ class KeySourceFinder:
 
     def sources(self) -> Iterator[KeySource]:
         """All key sources that the statement certainly has."""
+        for found in self._matches():
+            yield self._source(*found)
+
+    def pairs(self) -> Iterator[tuple[str, str, str, str]]:
+        """Relation and column that must be equal to a column of one of the tables, and that table and column."""
+        for stream, key, other, _ in self._matches():
+            yield self._streams[stream.relation.lower()][0], key, other.leaf.relation, other.name
+
+    def _matches(self) -> "Iterator[_Match]":
         for visit in parse_tree.walk(self._tree):
             node = visit.node
             if node.get("type") == "SELECT_NODE" and node.get("from_table") and not node.get("sample"):
@@ -97,7 +110,7 @@ class KeySourceFinder:
 
     # -- WHERE stream.key IN (SELECT column FROM table WHERE …)
 
-    def _by_subquery(self, select: Node, leaves: list[_FromRelation]) -> Iterator[KeySource]:
+    def _by_subquery(self, select: Node, leaves: list[_FromRelation]) -> "Iterator[_Match]":
         for condition in _conjuncts(select.get("where_clause")):
             if condition.get("class") != "SUBQUERY" or condition["subquery_type"] != "ANY":
                 continue
@@ -113,11 +126,11 @@ class KeySourceFinder:
             conditions = list(_conjuncts(inner.get("where_clause")))
             if table_column is not None:
                 filters = [term for term in conditions if self._is_filter(term, tables[0], tables)]
-                yield self._source(column.leaf, key, table_column, filters)
+                yield column.leaf, key, table_column, filters
 
     # -- FROM stream JOIN table USING (key) WHERE conditions on the table
 
-    def _by_join(self, select: Node, leaves: list[_FromRelation]) -> Iterator[KeySource]:
+    def _by_join(self, select: Node, leaves: list[_FromRelation]) -> "Iterator[_Match]":
         joins = list(_joins(select["from_table"]))
         if not joins or not all(_is_inner(join) for join in joins):
             return
@@ -130,7 +143,7 @@ class KeySourceFinder:
             key = self._key(one, select["from_table"])
             if key is not None and other.leaf.relation.lower() in self._tables:
                 filters = [condition for condition in conditions if self._is_filter(condition, other.leaf, leaves)]
-                yield self._source(one.leaf, key, other, filters)
+                yield one.leaf, key, other, filters
 
     def _equated(
         self, condition: Node, leaves: list[_FromRelation]

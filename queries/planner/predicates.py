@@ -4,9 +4,8 @@ Dashboards repeat their statements, so the result is cached: it depends on the s
 and the versions of tables, never on a stream's rows.
 """
 
-import itertools
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import duckdb
@@ -14,7 +13,6 @@ import pyarrow as pa
 
 from windrow.catalog.records import TableEntry
 from windrow.indexes.bounded_cache import BoundedCache
-from windrow.indexes.column_cache import SegmentRanges
 from windrow.indexes.probe import DirectoryLoader, LocatedRows, SortOrders, locate_rows
 from windrow.indexes.row_model import SEQ
 from windrow.indexes.segments import Segment
@@ -22,19 +20,17 @@ from windrow.queries.engine import arrow_source
 from windrow.queries.engine.cursor_pool import PooledCursor
 from windrow.queries.planner import point_lookup
 from windrow.queries.planner.join_keys import KeySource, KeySourceFinder
+from windrow.queries.planner.join_ranges import MAX_COLUMNS, JoinedColumns
 from windrow.queries.planner.key_ranges import MAX_KEY_POINTS, KeyPredicate, find_key_predicate
 from windrow.queries.planner.scan_sql import read_table_schema
-from windrow.queries.sql import sequence_column
-from windrow.queries.sql.statement import Reference, Statement, cached_per_template
-from windrow.queries.sql.volatility import has_volatile_constant
+from windrow.queries.sql.analysis import SEQUENCE_TYPE, analyse
+from windrow.queries.sql.statement import Reference, Statement
 from windrow.snapshot import Snapshot, StreamSnapshot
 
 SMALL_TABLE_ROWS = 100_000
-"""Rows of a table that is worth looking into for keys before a stream is read."""
+"""Rows of a table that is looked into for keys before a stream is read. Not measured: bounds the time of planning."""
 _MAX_CACHED = 256
-"""Statements whose predicates are remembered."""
-_MAX_CACHED_ROW_BYTES = 1 << 16
-"""Rows of a repeated point lookup are remembered up to this size."""
+"""Statements whose predicates are remembered. Not measured: a bound on memory."""
 
 
 @dataclass
@@ -44,12 +40,9 @@ class CollectedPredicates:
     by_relation: dict[str, KeyPredicate] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     """Where keys come from that the statement does not name itself, for EXPLAIN."""
-    number: int = field(default_factory=itertools.count().__next__)
-    repeated: bool = False
-    """Whether the statement was asked before."""
+    joined: tuple[JoinedColumns, ...] = ()
+    """Columns of streams that inner and semi joins compare."""
     _located: dict[str, tuple[tuple[Segment, ...], LocatedRows]] = field(default_factory=dict)
-    _picks: dict[str, tuple[LocatedRows, SegmentRanges]] = field(default_factory=dict)
-    _rows: dict[str, tuple[LocatedRows, pa.Schema, pa.Table]] = field(default_factory=dict)
 
     def located(
         self, relation: str, segments: tuple[Segment, ...], directories: DirectoryLoader, sorted_by: SortOrders
@@ -60,23 +53,6 @@ class CollectedPredicates:
             located = locate_rows(segments, self.by_relation[relation].keys or (), directories, sorted_by)
             cached = self._located[relation] = segments, located
         return cached[1]
-
-    def picks(self, relation: str, located: LocatedRows) -> tuple[SegmentRanges, str | None]:
-        """Where they are, by segment, and a name for these keys if the statement is repeated."""
-        cached = self._picks.get(relation)
-        if cached is None or cached[0] is not located:
-            cached = self._picks[relation] = located, located.by_segment()
-        return cached[1], f"picked {self.number} {relation}" if self.repeated else None
-
-    def rows(self, relation: str, located: LocatedRows, schema: pa.Schema, read: Callable[[], pa.Table]) -> pa.Table:
-        """The located rows, all of which are in the window; few rows of a repeated statement are remembered."""
-        cached = self._rows.get(relation)
-        if cached is None or cached[0] is not located or not cached[1].equals(schema):
-            rows = read()
-            if not self.repeated or rows.nbytes > _MAX_CACHED_ROW_BYTES:
-                return rows
-            cached = self._rows[relation] = located, schema, rows
-        return cached[2]
 
 
 def _same_segments(left: tuple[Segment, ...], right: tuple[Segment, ...]) -> bool:
@@ -89,12 +65,6 @@ def _same_segments(left: tuple[Segment, ...], right: tuple[Segment, ...]) -> boo
 
 PredicateCache = BoundedCache[Hashable, CollectedPredicates]
 """The predicates of a warehouse's statements, by all that decides them; dropped with the last handle."""
-
-
-@cached_per_template
-def _find_names(statement: Statement) -> frozenset[str]:
-    """The names in a statement."""
-    return frozenset(token.name.lower() for token in statement.source.tokens if token.is_name)
 
 
 def _collector_schema(view: StreamSnapshot) -> pa.Schema:
@@ -128,22 +98,25 @@ class PredicateCollector:
     ) -> None:
         self.snapshot, self.pooled, self.statement, self.parameters = snapshot, pooled, statement, parameters
         self.streams = streams
+        self._analysis = analyse(statement)
         self._views = {relation: snapshot.view(reference.name) for relation, reference in streams.items()}
 
     def collect(self) -> CollectedPredicates:
         """The predicates; a relation without any is not restricted."""
-        if not self._may_have_predicates():
+        restricted = self._may_have_predicates()
+        if not restricted and len(self.streams) < 2:
             return CollectedPredicates()
-        volatile = has_volatile_constant(self.statement)
+        volatile = self._analysis.is_volatile
         key = None if volatile else self._cache_key()
         cache: PredicateCache = self.snapshot.store.shared.attached("predicates", lambda: PredicateCache(_MAX_CACHED))
         cached = cache.get(key)
         if cached is not None:
-            cached.repeated = True
             return cached
-        collected = None if volatile else self._collect_from_tree()
-        if collected is None:
+        collected = None if volatile or not restricted else self._collect_from_tree()
+        if collected is None and restricted:
             collected = self._collect_from_planner(volatile=volatile)
+        if len(self.streams) > 1 and (collected is not None or not restricted):
+            collected = replace(collected or CollectedPredicates(), joined=self._joined_columns())
         if key is not None and collected is not None:
             cache.put(key, collected)
         return collected or CollectedPredicates()
@@ -151,10 +124,8 @@ class PredicateCollector:
     def _schemas(self) -> dict[str, pa.Schema]:
         """The columns that DuckDB plans with."""
         schemas = {name: _collector_schema(self._view(name)) for name in self.streams}
-        if sequence_column.uses_sequence(self.statement):
-            schemas = {
-                name: schema.append(pa.field(SEQ, sequence_column.SEQUENCE_TYPE)) for name, schema in schemas.items()
-            }
+        if self._analysis.uses_sequence:
+            schemas = {name: schema.append(pa.field(SEQ, SEQUENCE_TYPE)) for name, schema in schemas.items()}
         return schemas
 
     def _collect_from_tree(self) -> CollectedPredicates | None:
@@ -182,13 +153,11 @@ class PredicateCollector:
             return None  # the statement itself will say what is wrong with it, or with its parameters
 
     def _may_have_predicates(self) -> bool:
-        """Whether the statement names a search key or time column at all, so that a predicate on one is possible."""
-        words = _find_names(self.statement)
-        for name in self.streams:
-            definition = self._view(name).entry.definition
-            if any(column.lower() in words for column in (definition.time, *definition.key)):
-                return True
-        return False
+        """Whether a condition names a search key or time column, so that a predicate on one is possible."""
+        return any(
+            self._analysis.may_restrict((definition.time, *definition.key))
+            for definition in [self._view(name).entry.definition for name in self.streams]
+        )
 
     def _cache_key(self) -> Hashable | None:
         """All that decides the predicates; None if it cannot be hashed."""
@@ -237,6 +206,14 @@ class PredicateCollector:
                 values_by_relation.setdefault(source.relation, {})[source.column] = values
                 origins[source.relation] = f" from {source.table}.{source.table_column}"
         return values_by_relation, origins
+
+    def _joined_columns(self) -> tuple[JoinedColumns, ...]:
+        """Columns of two streams of which rows count only where they are equal."""
+        columns = {name: self._view(name).schema.names for name in self.streams}
+        finder = KeySourceFinder(self.statement, self.parameters, columns, list(self.streams), columns)
+        relations = {name.lower(): name for name in self.streams}
+        pairs = dict.fromkeys((r, c, relations[o.lower()], oc) for r, c, o, oc in finder.pairs())
+        return tuple(JoinedColumns(*pair) for pair in list(pairs)[: 2 * MAX_COLUMNS])
 
     def _values(self, source: KeySource) -> pa.Array | None:
         """What a key source gives; None if that is too much, or cannot be computed by itself."""

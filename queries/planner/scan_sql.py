@@ -36,12 +36,14 @@ MissingColumns = Mapping[str, frozenset[str]]
 """Columns that files lack, by file."""
 
 
-def find_missing_columns(view: StreamSnapshot, selection: Selection, reader: SegmentFileReader) -> MissingColumns:
-    """What the files of a selection lack because it was added to the stream after they were written."""
+def find_missing_columns(
+    view: StreamSnapshot, segments: Iterable[Segment], reader: SegmentFileReader
+) -> MissingColumns:
+    """What the files of segments lack because it was added to the stream after they were written."""
     added = frozenset(view.entry.definition.added)
     if not added:
         return {}
-    lacking = {file: added - reader.columns(file) for file in {segment.file for segment in selection.segments}}
+    lacking = {file: added - reader.columns(file) for file in {segment.file for segment in segments}}
     return {file: names for file, names in lacking.items() if names}
 
 
@@ -95,7 +97,7 @@ def ordered_sql(
         columns = _columns(schema, _sequence(schema.field(model.time), base))
         inner += _parts(_files(root, part, torn, absent or {}), columns, _condition(model, schema, selection.bounds))
     if not inner:
-        return empty_sql(schema, numbered=numbered)
+        return empty_sql(schema, *([f"CAST(NULL AS HUGEINT) AS {quote_name(SEQ)}"] if numbered else ()))
     names = ", ".join(quote_name(name) for name in (*schema.names, *([SEQ] if numbered else ())))
     last = "" if newest is None else f" ORDER BY {quote_name(SEQ)} DESC LIMIT {newest}"
     return f"SELECT {names} FROM ({' UNION ALL '.join(inner)}){last}"
@@ -108,9 +110,11 @@ def _sequence(time: pa.Field, base: int) -> str:
     return f"CAST({epoch}({quote_name(time.name)}) AS HUGEINT) * {1 << 63} + {seq} + {base} AS {seq}"
 
 
-def table_sql(root: Path, entry: TableEntry) -> str:
-    """A SELECT that gives the rows of a table."""
-    columns = ", ".join(stored_column_sql(field) for field in read_table_schema(entry))
+def table_sql(root: Path, entry: TableEntry, reader: SegmentFileReader) -> str:
+    """A SELECT that gives the rows of a table, whose file is compared with its checksums first."""
+    schema = read_table_schema(entry)
+    reader.verify_columns([entry.file], schema.names)
+    columns = ", ".join(stored_column_sql(field) for field in schema)
     return f"SELECT {columns} FROM read_parquet({quote_text(str(root / entry.file))})"
 
 
@@ -119,12 +123,45 @@ def read_table_schema(entry: TableEntry) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(entry.schema_bytes))
 
 
-def empty_sql(schema: pa.Schema, *, numbered: bool = False) -> str:
-    """A SELECT with the stream's columns and no rows."""
-    columns = [_null(field) for field in schema]
-    if numbered:
-        columns.append(f"CAST(NULL AS HUGEINT) AS {quote_name(SEQ)}")
-    return f"SELECT {', '.join(columns)} WHERE false"
+def empty_sql(schema: pa.Schema, *more: str) -> str:
+    """A SELECT with the stream's columns, and more, and no rows."""
+    return f"SELECT {', '.join([*map(_null, schema), *more])} WHERE false"
+
+
+@dataclass(frozen=True)
+class SegmentPart:
+    """Rows of a segment, and the number that stands for it."""
+
+    segment: Segment
+    start: int
+    stop: int
+    number: int
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return self.stop - self.start
+
+
+def parts_sql(
+    root: Path, schema: pa.Schema, parts: Sequence[SegmentPart], numbered_as: str, absent: MissingColumns
+) -> str:
+    """A SELECT that gives all rows of parts of segments, living or dead, with their segments' numbers."""
+    by_file: dict[str, list[SegmentPart]] = {}
+    for part in parts:
+        by_file.setdefault(part.segment.file, []).append(part)
+    selects = []
+    for file, parts_in_file in by_file.items():
+        ranges = " OR ".join(f"file_row_number BETWEEN {part.start} AND {part.stop - 1}" for part in parts_in_file)
+        cases = " ".join(f"WHEN file_row_number < {part.stop} THEN {part.number}" for part in _in_order(parts_in_file))
+        columns = _columns(schema, f"CAST(CASE {cases} END AS INTEGER) AS {numbered_as}")(absent.get(file, frozenset()))
+        source = f"read_parquet({quote_text(str(root / file))}, file_row_number = true)"
+        selects.append(f"SELECT {columns} FROM {source} WHERE {ranges}")
+    return " UNION ALL ".join(selects)
+
+
+def _in_order(parts: Iterable[SegmentPart]) -> list[SegmentPart]:
+    return sorted(parts, key=lambda part: part.start)
 
 
 def _columns(schema: pa.Schema, *more: str) -> Callable[[frozenset[str]], str]:

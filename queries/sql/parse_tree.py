@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 
@@ -36,8 +36,7 @@ class Refusal:
     select: bool
 
 
-@dataclass(frozen=True)
-class Visit:
+class Visit(NamedTuple):
     """A node of the tree and the CTE names, in lower case, that hide relations from it."""
 
     node: Node
@@ -67,6 +66,15 @@ def parse_statements(sql: str) -> list[Node] | Refusal:
     message = str(answer["error_message"])
     offset = int(answer["position"]) if answer.get("position") else None
     return Refusal(message, offset, not message.startswith("Only SELECT statements"))
+
+
+def list_functions() -> list[tuple[str, str | None, str | None]]:
+    """Name and stability of DuckDB's functions that are not always the same, and name and text of its macros."""
+    with _connection() as parser:
+        return parser.execute(
+            """SELECT lower(function_name), stability, lower(macro_definition) FROM duckdb_functions()
+            WHERE stability <> 'CONSISTENT' OR function_type = 'macro'"""
+        ).fetchall()
 
 
 def list_statement_kinds(sql: str) -> list[str]:
@@ -100,15 +108,16 @@ def _decode(text: str) -> Any:
 
 
 def walk(tree: Node) -> Iterator[Visit]:
-    """Every object of a tree, outer before inner, with the CTE names in its scope."""
+    """Every object of a tree, outer before inner, with the CTE names in its scope; a constant has no inner ones."""
     pending: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
     while pending:
         value, cte_names = pending.pop()
         if isinstance(value, list):
-            pending.extend((item, cte_names) for item in reversed(value))
-        elif isinstance(value, dict):
+            pending.extend([(item, cte_names) for item in reversed(value) if isinstance(item, dict | list)])
+        else:
             yield Visit(value, cte_names)
-            pending.extend(reversed(_inside(value, cte_names)))
+            if value.get("class") != "CONSTANT":
+                pending.extend(reversed(_inside(value, cte_names)))
 
 
 def _inside(node: Node, cte_names: frozenset[str]) -> list[tuple[Any, frozenset[str]]]:
@@ -119,11 +128,25 @@ def _inside(node: Node, cte_names: frozenset[str]) -> list[tuple[Any, frozenset[
         cte_names |= {entry["key"].lower()}
     recursive = node.get("type") == "RECURSIVE_CTE_NODE"
     for field, value in node.items():
-        if field == "cte_map":
+        if field == "cte_map" or not isinstance(value, dict | list):
             continue
         sees_itself = recursive and field == "right"  # only the recursive branch sees the CTE itself
         inner.append((value, cte_names | {node["cte_name"].lower()} if sees_itself else cte_names))
     return inner
+
+
+def find_sampling(tree: Node) -> dict[str, float | None]:
+    """The share of each relation's rows that TABLESAMPLE and USING SAMPLE leave; None for a fixed number of rows."""
+    shares: dict[str, float | None] = {}
+    for visit in walk(tree):
+        node = visit.node
+        sample, inner = node.get("sample"), node.get("from_table") or node
+        if sample and inner.get("type") == "BASE_TABLE":
+            share = float(sample["sample_size"]["value"]) / 100 if sample["is_percentage"] else None
+            name = inner["qualified_name"]["path"][-1].lower()
+            before = shares.get(name, 1.0)
+            shares[name] = None if share is None or before is None else before * share
+    return shares
 
 
 def find_location(node: Node) -> int | None:

@@ -238,15 +238,7 @@ class StatementSplitter:
     def parts(self) -> SplitStatement:
         """The statement in two."""
         self._refuse()
-        clauses = find_clauses(self.statement)
-        groups = self._groups()
-        keys = [self._key(node) for node in groups]
-        self._refuse_ambiguous(keys)
-        expected = {
-            name: self._replace(self.tree[name], keys) for name in ("select_list", "having", "qualify", "modifiers")
-        }
-        if not self.aggregates and not groups:
-            raise CannotSplitError("it has neither aggregates nor groups")
+        clauses, groups, expected = self._take_apart()
         near, far = self._state_queries(groups, clauses)
         final = self._final(clauses, expected)
         return SplitStatement(
@@ -259,6 +251,19 @@ class StatementSplitter:
             final=final,
             final_parameters=find_parameters(final),
         )
+
+    def _take_apart(self) -> tuple[dict[str, tuple[int, int]], list[Node], dict[str, Any]]:
+        """The clauses, the groups, and what the final query has to parse to; collects the aggregates."""
+        clauses = find_clauses(self.statement)
+        groups = self._groups()
+        keys = [self._key(node) for node in groups]
+        self._refuse_ambiguous(keys)
+        expected = {
+            name: self._replace(self.tree[name], keys) for name in ("select_list", "having", "qualify", "modifiers")
+        }
+        if not self.aggregates and not groups:
+            raise CannotSplitError("it has neither aggregates nor groups")
+        return clauses, groups, expected
 
     # -- what cannot be split --------------------------------------------------------------------------------------
 

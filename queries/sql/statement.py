@@ -238,6 +238,9 @@ _templates: BoundedCache[bytes, tuple[Statement, StatementTemplate]] = BoundedCa
 """By normalized text."""
 
 
+_SHOW_TABLES = re.compile(r"\s*show\s+(all\s+)?tables\s*;?\s*", re.IGNORECASE)
+
+
 @lru_cache(maxsize=_MAX_CACHED)
 def parse(text: str) -> Statement:
     """Read one statement, or say where it is wrong.
@@ -246,6 +249,8 @@ def parse(text: str) -> Statement:
         QueryError: a syntax error, at its place in `text`.
         ConfinementError: not exactly one query.
     """
+    if _SHOW_TABLES.fullmatch(text):
+        text = "SELECT name, kind FROM windrow.relations ORDER BY name"
     normalized = normalize(text)
     cached = None if normalized is None else _templates.get(normalized)
     source = None if cached is None else cached[1].source_of(text)
@@ -410,6 +415,8 @@ def _references(
         if node.get("type") != "BASE_TABLE" or "class" in node:
             continue
         path, alias = node["qualified_name"]["path"], node["alias"]
+        if len(path) == 2 and path[0].lower() == "recurring" and path[1].lower() in visit.cte_names:
+            continue  # all rows that a recursive query USING KEY has found so far
         candidate = windowed.get(path[-1]) if len(path) == 1 else None
         if candidate is not None:
             if len(candidate.path) == 1 and candidate.path[0].lower() in visit.cte_names:

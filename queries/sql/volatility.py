@@ -9,8 +9,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 
-import duckdb
-
 from windrow.queries.sql import parse_tree
 from windrow.queries.sql.statement import Statement, cached_per_template
 
@@ -27,13 +25,10 @@ class _VolatileFunctions:
 
 @lru_cache(maxsize=1)
 def _read_volatile_functions() -> _VolatileFunctions:
-    with duckdb.connect(":memory:") as connection:
-        rows = connection.execute("SELECT lower(function_name), stability FROM duckdb_functions()").fetchall()
-        macros = connection.execute(
-            "SELECT lower(function_name), lower(macro_definition) FROM duckdb_functions() WHERE function_type = 'macro'"
-        ).fetchall()
-    within = {name for name, stability in rows if stability == "CONSISTENT_WITHIN_QUERY"}
-    volatile = {name for name, stability in rows if stability == "VOLATILE"}
+    functions = parse_tree.list_functions()
+    within = {name for name, stability, _ in functions if stability == "CONSISTENT_WITHIN_QUERY"}
+    volatile = {name for name, stability, _ in functions if stability == "VOLATILE"}
+    macros = [(name, definition) for name, _, definition in functions if definition is not None]
     return _VolatileFunctions(
         _add_calling_macros(macros, within | volatile | _BARE_CLOCKS),
         _add_calling_macros(macros, within | _BARE_CLOCKS),

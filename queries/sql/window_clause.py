@@ -4,18 +4,27 @@ Whether a clause is well placed is not decided here: DuckDB's parser confirms ea
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 
 from windrow import times
-from windrow.errors import DefinitionError, QueryError
+from windrow.errors import DefinitionError, QueryError, WindowError
+from windrow.queries.sql.calendar_units import MAX_PREVIOUS, UNIT_LENGTHS, find_zone
 from windrow.queries.sql.tokens import SourceText, Token
-from windrow.queries.sql.window_spec import AllRows, CountWindow, FixedWindow, LandmarkWindow, RangeWindow, WindowSpec
+from windrow.queries.sql.window_spec import (
+    AllRows,
+    CalendarWindow,
+    CountWindow,
+    FixedWindow,
+    LandmarkWindow,
+    RangeWindow,
+    WindowSpec,
+)
 
 SYSTEM_SCHEMA = "windrow"
 CLAUSE_FORMS = (
-    "[WINDOW 10 MINUTES], [WINDOW 10 MINUTES SLIDE 2 MINUTES], [ROWS 100], [SINCE TIMESTAMP '…'] "
-    "or [FROM TIMESTAMP '…' TO TIMESTAMP '…']"
+    "[WINDOW 10 MINUTES], [WINDOW 10 MINUTES SLIDE 2 MINUTES], [ROWS 100], [SINCE TIMESTAMP '…'], "
+    "[FROM TIMESTAMP '…' TO TIMESTAMP '…'] or [DAY 'Europe/Berlin' PREVIOUS 1]"
 )
 _TIMESTAMP_TYPES = ("timestamp", "timestamptz", "datetime", "date")
 _UNITS = "microseconds, milliseconds, seconds, minutes, hours, days or weeks"
@@ -99,6 +108,8 @@ def _opens_clause(tokens: Sequence[Token], position: int) -> bool:
         return True  # reserved words: no expression begins with them
     if second is None:
         return False
+    if first in UNIT_LENGTHS:
+        return second.kind == "string_const"  # a constant of a type that DuckDB does not have
     if first in ("rows", "range"):
         number = second.kind == "numeric_const" and second.text[0] != "."
         return number or (first == "range" and second.word == "interval")
@@ -227,6 +238,9 @@ class _ClauseParser:
             return RangeWindow(length, self._duration() if self._word("slide") else None)
         if kind == "rows":
             return CountWindow(self._count())
+        if kind in UNIT_LENGTHS:
+            unit = self._calendar(kind)
+            return replace(unit, previous=self._previous()) if self._word("previous") else unit
         start = self._instant()
         if kind == "since":
             return LandmarkWindow(start)
@@ -251,6 +265,10 @@ class _ClauseParser:
                 return CountWindow(self._count())
             if word == "since" and isinstance(window, AllRows):
                 return LandmarkWindow(self._instant())
+            if word in UNIT_LENGTHS and isinstance(window, AllRows):
+                return self._calendar(word)
+            if word == "previous" and isinstance(window, CalendarWindow) and not window.previous:
+                return replace(window, previous=self._previous())
             if word == "slide" and isinstance(window, RangeWindow) and window.slide is None:
                 return RangeWindow(window.length, self._duration())
         elif self._is_instant() and isinstance(window, AllRows):
@@ -264,9 +282,23 @@ class _ClauseParser:
             return RangeWindow(self._duration())
         self.position = argument
         raise self._error(
-            "window('stream', …) takes INTERVAL n unit [, slide := INTERVAL n unit], rows := n, since := TIMESTAMP '…' "
-            "or TIMESTAMP '…', TIMESTAMP '…'"
+            "window('stream', …) takes INTERVAL n unit [, slide := INTERVAL n unit], rows := n, since := TIMESTAMP "
+            "'…', TIMESTAMP '…', TIMESTAMP '…' or day := 'Europe/Berlin' [, previous := 1]"
         )
+
+    def _calendar(self, unit: str) -> CalendarWindow:
+        zone = self.string(f"{unit.upper()} is followed by a time zone, as in {unit.upper()} 'Europe/Berlin'")
+        try:
+            find_zone(zone)
+        except WindowError as error:
+            raise self._error(str(error), back=1) from None
+        return CalendarWindow(unit, zone)
+
+    def _previous(self) -> int:
+        number = self._number()
+        if number < 1 or number != int(number) or number > MAX_PREVIOUS:
+            raise self._error(f"PREVIOUS takes a whole number of units, 1 to {MAX_PREVIOUS}, not {number}", back=1)
+        return int(number)
 
     def _between(self, start: int, stop: int) -> FixedWindow:
         if start >= stop:

@@ -6,6 +6,7 @@ All bounds are half-open like the slots they are made of, ``after < ts <= upto``
 from dataclasses import dataclass
 
 from windrow import times
+from windrow.queries.sql import calendar_units
 
 
 @dataclass(frozen=True)
@@ -59,4 +60,25 @@ class FixedWindow:
         return f"[FROM TIMESTAMP '{times.format_time(self.start)}' TO TIMESTAMP '{times.format_time(self.stop)}']"
 
 
-WindowSpec = AllRows | RangeWindow | CountWindow | LandmarkWindow | FixedWindow
+@dataclass(frozen=True)
+class CalendarWindow:
+    """The calendar unit of a zone that holds the clock, or the n-th before it: live rows in it up to the clock."""
+
+    unit: str
+    zone: str
+    previous: int = 0
+
+    def find(self, instant: int) -> tuple[int, int]:
+        """Start and end of the window at an instant."""
+        return calendar_units.find_unit(self.unit, self.zone, instant, self.previous)
+
+    def longest(self, around: int) -> int:
+        """The longest that it and the units after it, up to the one that holds the clock, can be."""
+        return calendar_units.longest_span(self.unit, self.zone, self.previous + 1, around)
+
+    def __str__(self) -> str:
+        before = f" PREVIOUS {self.previous}" if self.previous else ""
+        return f"[{self.unit.upper()} '{self.zone}'{before}]"
+
+
+WindowSpec = AllRows | RangeWindow | CountWindow | LandmarkWindow | FixedWindow | CalendarWindow

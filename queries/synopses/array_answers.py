@@ -37,7 +37,7 @@ class _Frequencies:
     before: Positions
     """How many there are in all parts before each."""
     total: Positions
-    there: npt.NDArray[np.bool_]
+    occurs: npt.NDArray[np.bool_]
 
 
 @dataclass
@@ -182,8 +182,8 @@ class _StatementAnswer:
         frequencies = self.window.frequency(ranking, column)
         chosen = slice(None) if rows is None else rows
         if operation == "distinct":
-            there: Numbers = np.add.reduceat(frequencies.there.astype(np.int64), ranking.starts)
-            return there[chosen], None
+            distinct: Numbers = np.add.reduceat(frequencies.occurs.astype(np.int64), ranking.starts)
+            return distinct[chosen], None
         total, before = frequencies.total[chosen], frequencies.before[chosen]
         if operation == "disc":
             rank = np.maximum(np.ceil(total * fraction).astype(np.int64), 1)

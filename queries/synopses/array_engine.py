@@ -272,7 +272,7 @@ class ArraySynopsis:
             next(
                 first
                 for first in range(position + 1)
-                if self._alike(first, position) and np.array_equal(values[first], column_values)
+                if self._merge_equally(first, position) and np.array_equal(values[first], column_values)
             )
             for position, column_values in enumerate(values)
         ]
@@ -280,7 +280,7 @@ class ArraySynopsis:
         largest = [_greatest_magnitude(column_values) * len(stored.bodies) for column_values in values]
         return _SlotArrays(stored.changed, numbers[order], values, same, largest)
 
-    def _alike(self, one: int, other: int) -> bool:
+    def _merge_equally(self, one: int, other: int) -> bool:
         first, second = self.entry.columns[one], self.entry.columns[other]
         return first.merge == second.merge and (first.type == "DOUBLE") == (second.type == "DOUBLE")
 
@@ -320,7 +320,7 @@ class ArraySynopsis:
         for column in sorted({0, *columns}):
             first = {slot.same[column] for slot in slots}
             sources[column] = first.pop() if len(first) == 1 else column
-            if sources[column] not in sources or not self._alike(sources[column], column):
+            if sources[column] not in sources or not self._merge_equally(sources[column], column):
                 sources[column] = column
         return sources
 

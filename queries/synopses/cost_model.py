@@ -4,20 +4,23 @@ Keeping a synopsis costs the same under every schedule, so a schedule is judged 
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 
 from windrow.queries.synopses.kinds import BASIC, INTERVAL, KINDS, RUNNING
+
+T = TypeVar("T", bound=Hashable)
 
 SCHEDULE_HORIZON = 2520
 """Slides over which a schedule is averaged where its periods do not come together sooner."""
 _SHORT_HORIZON = 360
 """The same while many ways of aligning are tried."""
 _MAX_EXHAUSTIVE = 6
-"""Up to so many sub-groups every way of aligning them is compared."""
+"""Up to so many sub-groups every way of aligning them is compared. These three bound the time of planning."""
 
 
 @dataclass(frozen=True)
@@ -200,3 +203,86 @@ def choose_kind(load: SynopsisLoad) -> tuple[str, str]:
     best = min(costs, key=lambda kind: (costs[kind], KINDS.index(kind)))
     costs_text = ", ".join(f"{kind} {cost:,.0f}" for kind, cost in sorted(costs.items(), key=lambda item: item[1]))
     return best, f"rows per slide: {costs_text}"
+
+
+# -- a synopsis, or the rows ------------------------------------------------------------------------------------------
+
+_SCAN_ROW = 60e-9
+_STATEMENT, _BUILD, _MERGE = 1.2e-3, 1.2e-3, 3e-3
+_ARRAY_BUILD, _ARRAY_ANSWER = 0.2e-3, 0.2e-3
+_KEPT_BYTE = 4e-9
+"""Seconds of processor time as measured on one machine (`bench standing`); only their ratios matter: to read a row
+in a statement; to run a statement over shared rows, to make a node, to merge a window's nodes, each in DuckDB; the same
+by arrays; to write or merge a byte of a node."""
+NODE_BYTES = 800
+"""What a node takes beside its rows."""
+BUDGET = 1.0
+"""Bytes that the synopses of a stream may take, as a multiple of those of its window."""
+_NEW_FACTOR, _OLD_FACTOR = 0.8, 1.5
+"""A new synopsis must cost less than this share of what its users' rows cost; one that is there may cost so much more,
+since whoever changes his mind pays for a pass over the window. A judgement, not a measurement, as is `BUDGET`."""
+
+
+@dataclass(frozen=True)
+class SynopsisCosts:
+    """What a synopsis costs and saves per slide.
+
+    Args:
+        kept: Seconds to keep it and to answer from it.
+        rows: Seconds to answer the same queries from rows that they share.
+        size: Bytes of all its nodes.
+    """
+
+    kept: float
+    rows: float
+    size: float
+
+    def pays(self, *, existing: bool) -> bool:
+        """Whether it is worth keeping."""
+        return self.kept < self.rows * (_OLD_FACTOR if existing else _NEW_FACTOR)
+
+    @property
+    def usefulness(self) -> float:
+        """What it saves for each byte."""
+        return (self.rows - self.kept) / max(1.0, self.size)
+
+    def __str__(self) -> str:
+        return f"{self.kept * 1e3:.1f} ms a slide, from its rows {self.rows * 1e3:.1f} ms"
+
+
+def compare_with_rows(
+    kind: str, load: SynopsisLoad, slot_rows: float, slot_bytes: float, *, built_by_arrays: bool, finished: float = 0.0
+) -> SynopsisCosts:
+    """What a synopsis of a kind costs beside its users' rows.
+
+    Args:
+        kind: Of the synopsis.
+        load: What it is for.
+        slot_rows: Rows of the stream in a slot.
+        slot_bytes: Bytes of a slot's node.
+        built_by_arrays: Whether new rows are aggregated without DuckDB.
+        finished: Statements that DuckDB has to finish in a slide, even where arrays merge the nodes.
+    """
+    by_arrays = kind == BASIC and load.passing < 1.0
+    nodes = {BASIC: 1.0, INTERVAL: 2.0, RUNNING: max(1.0, load.distinct / max(1.0, load.groups))}[kind]
+    building = (_ARRAY_BUILD if built_by_arrays else _BUILD) + slot_rows * _SCAN_ROW * (0.2 if built_by_arrays else 1)
+    keeping = building + (0 if kind == BASIC else _BUILD) + nodes * slot_bytes * _KEPT_BYTE
+    answering = 0.0
+    for window, period in load.uses:
+        merged = execution_cost(kind, (window,)) + 1
+        answering += (_ARRAY_ANSWER if by_arrays else _MERGE + merged * slot_bytes * _KEPT_BYTE) / period
+    if by_arrays and load.uses:  # one pass for all of them
+        longest = max(window / period for window, period in load.uses)
+        answering += longest * slot_bytes * _KEPT_BYTE * load.passing + finished * _STATEMENT
+    rows = sum((_STATEMENT + window * slot_rows * _SCAN_ROW) / period for window, period in load.uses)
+    return SynopsisCosts(keeping + answering, rows, load.slots * nodes * (slot_bytes + NODE_BYTES))
+
+
+def fit_budget(costs: Mapping[T, SynopsisCosts], budget: float) -> set[T]:
+    """Those that fit into so many bytes together, the most useful ones first."""
+    chosen, left = set(), budget
+    for key, cost in sorted(costs.items(), key=lambda item: -item[1].usefulness):
+        if cost.size <= left:
+            chosen.add(key)
+            left -= cost.size
+    return chosen

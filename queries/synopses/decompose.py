@@ -16,7 +16,6 @@ from windrow.queries.sql.split_aggregate import (
     CannotSplitError,
     EngineFunctions,
     StatementSplitter,
-    find_clauses,
     walk_nodes,
     without_locations,
 )
@@ -124,15 +123,7 @@ class _Decomposer(StatementSplitter):
         """All its pieces."""
         self._refuse()
         self._refuse_nested()
-        clauses = find_clauses(self.statement)
-        groups = self._groups()
-        keys = [self._key(node) for node in groups]
-        self._refuse_ambiguous(keys)
-        expected = {
-            name: self._replace(self.tree[name], keys) for name in ("select_list", "having", "qualify", "modifiers")
-        }
-        if not self.aggregates and not groups:
-            raise CannotSplitError("it has neither aggregates nor groups")
+        clauses, groups, expected = self._take_apart()
         for node in [*groups, *self.aggregates, self.tree["where_clause"] or {}]:
             if any(each.get("class") in _UNSUPPORTED_CLASSES for each in walk_nodes(node)):
                 raise CannotSplitError("a condition, group or aggregate has a subquery or a parameter")

@@ -1,6 +1,6 @@
 """Answers from synopses: the nodes of a window are merged and finished, then the final select runs over them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,9 +69,10 @@ def _find_sources(
     for entry in synopses.by_identity.get(need.identity, ()):
         if node_store.covers_need(entry, need):
             why = "the synopsis does not reach back far enough, or is of a later slide than the snapshot"
-            if (source := _make_source(synopses, view, statement, entry, 1)) is not None:
+            if (source := _make_source(synopses, statement, entry, 1)) is not None:
                 return (source,)
-    fitting = [entry for entry in synopses.entries if node_store.covers_need(entry, need)]
+    candidates = synopses.by_groups.get(need.identity[1], ()) if need.terms else ()
+    fitting = [entry for entry in candidates if node_store.covers_need(entry, need)]
     parts = predicate_cover.find_cover(
         need.terms or (),
         {position: entry.terms or () for position, entry in enumerate(fitting)},
@@ -79,17 +80,17 @@ def _find_sources(
         subtractable=all(column.subtractable for column in need.columns),
         read=predicate_cover.literal_reader(view.schema),
     )
-    sources = [_make_source(synopses, view, statement, fitting[position], sign) for position, sign in parts or ()]
+    sources = [_make_source(synopses, statement, fitting[position], sign) for position, sign in parts or ()]
     if not sources or None in sources:
         raise CannotSplitError(why)
     return tuple(source for source in sources if source is not None)
 
 
 def _make_source(
-    synopses: CatalogSynopses, view: StreamSnapshot, statement: SynopsisStatement, entry: SynopsisEntry, sign: int
+    synopses: CatalogSynopses, statement: SynopsisStatement, entry: SynopsisEntry, sign: int
 ) -> SynopsisWindow | None:
     """A synopsis at the window of a question, if it reaches back so far and still is of the snapshot's slide."""
-    nodes = synopses.window(entry, view, statement.slots)
+    nodes = synopses.window(entry, statement.slots)
     return None if nodes is None else SynopsisWindow(entry, sign, nodes)
 
 
@@ -98,21 +99,17 @@ def answer_plan(cache: NodeCache, cursor: Any, plan: AnswerPlan) -> pa.Table:
     return finish_statement(cursor, plan, [_merged_sql(cache, plan, number) for number in range(len(plan.sources))])
 
 
-def load_nodes(store: Store, cache: NodeCache, plans: Sequence[AnswerPlan]) -> None:
+def load_nodes(
+    store: Store, cache: NodeCache, plans: Sequence[AnswerPlan], synopses: Mapping[str, CatalogSynopses]
+) -> None:
     """Bring everything that plans need into memory."""
-    wanted: dict[tuple[int, int], tuple[SynopsisEntry, set[Node]]] = {}
+    wanted: dict[tuple[str, int], tuple[SynopsisEntry, set[Node]]] = {}
     for plan in plans:
         for source in (source for sources in plan.sources for source in sources):
-            _, nodes = wanted.setdefault((source.entry.stream, source.entry.number), (source.entry, set()))
+            _, nodes = wanted.setdefault((plan.view.name, source.entry.number), (source.entry, set()))
             nodes.update(node for node, _ in source.nodes)
-    for (stream, _), (entry, nodes) in wanted.items():
-        view = next(p.view for p in plans if p.view.entry.id == stream)
-        synopses = cache.read_catalog(store, view)
-        cache.drop_missing(stream, synopses.entries)
-        changed = synopses.changed.get(entry.number)
-        if changed is None or any(changed.get(node, 0) > view.state.ordinal for node in nodes):
-            raise CannotSplitError("a slide came meanwhile")
-        if cache.load(store, entry, changed, nodes) is None:
+    for (stream, number), (entry, nodes) in wanted.items():
+        if cache.load(store, entry, synopses[stream].changed[number], nodes) is None:
             raise CannotSplitError("a slide came meanwhile")
 
 

@@ -48,6 +48,11 @@ def prefix_node(slot: int) -> Node:
     return Node(_PREFIX_LEVEL, slot)
 
 
+def levels(kind: str, slots: int) -> range:
+    """The levels that nodes of a synopsis can have, those of slots that wait for the clock among them."""
+    return range(_PREFIX_LEVEL, 1) if kind == RUNNING else range(1 if kind == BASIC else slots.bit_length())
+
+
 def cover_slots(kind: str, slots: int, after: int, upto: int) -> list[tuple[Node, int]]:
     """The nodes that make up the slots (after, upto], each with its sign; youngest first.
 
@@ -92,6 +97,7 @@ def advance_nodes(
     new_values: Mapping[int, T],
     operations: NodeOperations[T],
     *,
+    ahead: Iterable[int] = (),
     rebase: bool = False,
 ) -> dict[Node, T | None]:
     """What a slide changes: nodes with what lies in them now, None where nothing is left.
@@ -105,6 +111,7 @@ def advance_nodes(
         slide: The slide.
         new_values: What came in, by event slot; slots after the slide's wait for the clock.
         operations: On what lies in nodes.
+        ahead: Slots after `previous` in which something is kept already.
         rebase: Count running sums anew from the oldest slot.
     """
     floor = slide - slots
@@ -117,7 +124,7 @@ def advance_nodes(
         change.add(slot_node(slot), [value])
     if kind == INTERVAL:
         for level in range(1, slots.bit_length()):
-            _advance_level(change, level, floor, previous, slide, recent)
+            _advance_level(change, level, floor, previous, slide, recent, ahead)
     return change.changed
 
 
@@ -149,20 +156,47 @@ class _NodeChanges(Generic[T]):
 
 
 def _advance_level(
-    change: _NodeChanges[T], level: int, floor: int, previous: int | None, slide: int, new_values: Mapping[int, T]
+    change: _NodeChanges[T],
+    level: int,
+    floor: int,
+    previous: int | None,
+    slide: int,
+    new_values: Mapping[int, T],
+    ahead: Iterable[int],
 ) -> None:
     """Nodes of a level that are full now are made of their halves; full ones take in what came late."""
     size = 1 << level
-    first = -(-floor // size) * size
-    late: dict[int, list[T]] = {}
+    touched: dict[int, list[T]] = {_left_of(slot, size): [] for slot in _touched_slots(previous, new_values, ahead)}
     for slot, value in new_values.items():
-        late.setdefault((slot - 1) // size * size, []).append(value)
-    for left in range(first, slide - size + 1, size):
+        touched[_left_of(slot, size)].append(value)
+    for left, late in touched.items():
         node = Node(level, left)
+        if left < floor or node.right > slide:
+            continue
         if previous is None or node.right > previous:
             change.build(node, [change.get(Node(level - 1, left)), change.get(Node(level - 1, left + size // 2))])
-        elif left in late:
-            change.add(node, late[left])
+        elif late:
+            change.add(node, late)
+
+
+def _left_of(slot: int, size: int) -> int:
+    """The slot before the aligned run of so many slots that a slot belongs to."""
+    return (slot - 1) // size * size
+
+
+def _touched_slots(previous: int | None, new_slots: Iterable[int], ahead: Iterable[int]) -> set[int]:
+    """A slot of every interval node that a slide changes; all other nodes hold what they held, or nothing."""
+    return {*new_slots, *ahead, *(() if previous is None else (previous,))}
+
+
+def interval_nodes_read(slots: int, previous: int | None, new_slots: Iterable[int], ahead: Iterable[int]) -> set[Node]:
+    """The nodes of an interval synopsis that a slide looks at: a few for each slot that it takes in and each level."""
+    nodes = {slot_node(slot) for slot in new_slots}
+    for slot in _touched_slots(previous, new_slots, ahead):
+        for level in range(1, slots.bit_length()):
+            left, half = _left_of(slot, 1 << level), 1 << (level - 1)
+            nodes |= {Node(level, left), Node(level - 1, left), Node(level - 1, left + half)}
+    return nodes
 
 
 def _advance_running(

@@ -4,7 +4,7 @@ Whoever changes which synopses there are holds the stream's lock, as a slide doe
 that the stream is at.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -36,6 +36,10 @@ LOCK_SECONDS = 60.0
 _NEVER_SLID = -(1 << 60)
 _MAX_SLOTS = 64
 """Rows that came in for more slots than this are grouped by DuckDB, which does it for all of them at once."""
+_MAX_PASSES = 2
+"""Synopses that read the stored window each for itself; for more, its rows are read once."""
+_MEASURED_SLOTS = 8
+"""The newest slots say how large nodes would be. No trial of these three numbers is on record."""
 
 
 PackedNodes = dict[Node, bytes | None]
@@ -116,7 +120,7 @@ def prepare_synopses(store: Store, context: SlideContext) -> Iterator[Contributi
         )
         updates = []
         for entry, state in zip(entries, states, strict=True):
-            update = _advance(open_cursor, entry, context.slide, new_values[entry.number], *state)
+            update = _advance(open_cursor, entry, context.slide, new_values[entry.number], state)
             if entry.number in adopted:
                 update.tally_nodes = adopted[entry.number].tally_nodes
                 update.obsolete_keys += adopted[entry.number].obsolete_keys
@@ -239,6 +243,7 @@ def _rows_sql(
         columns.append(f"{node_store.slot_sql(model, model.expires, units[model.expires])} AS {EXPIRY}")
     needed = dict.fromkeys([*wanted, *units])
     narrow = pa.schema([schema.field(name) for name in needed])
+    store.reader.verify_columns({segment.file for segment in segments}, narrow.names)
     return f"SELECT {', '.join(columns)} FROM ({window_sql(store.root, model, narrow, selection, torn)})"
 
 
@@ -252,28 +257,53 @@ def _find_columns(schema: pa.Schema, entries: Sequence[SynopsisEntry]) -> list[s
     return [name for name in schema.names if name.lower() in text or name.lower().replace('"', '""') in text]
 
 
-SynopsisState = tuple[Mapping[Node, pa.Table], list[bytes]]
-"""Nodes of a synopsis that a slide may have to read, and keys of what it leaves behind."""
-
-
-def _read_state(tables: Tables, entry: SynopsisEntry, slide: int, new_values: Mapping[int, pa.Table]) -> SynopsisState:
+@dataclass(frozen=True)
+class _SynopsisState:
     """What a slide must know of a synopsis."""
+
+    nodes: Mapping[Node, pa.Table]
+    """Those that it may have to read."""
+    obsolete_keys: list[bytes]
+    """Of what it leaves behind."""
+    ahead: tuple[int, ...] = ()
+    """Slots after the slide before in which something is kept already."""
+
+
+def _read_state(tables: Tables, entry: SynopsisEntry, slide: int, new_values: Mapping[int, pa.Table]) -> _SynopsisState:
+    """What a slide must know of a synopsis; read by key, so that it costs what came in and what goes."""
     floor = slide - entry.slots
+    last = _NEVER_SLID if entry.slide is None else entry.slide
+    ahead = tuple(node.right for node, _ in node_store.list_nodes(tables, entry, 0, last))
     if entry.kind == kinds.BASIC:
-        wanted = list(map(kinds.slot_node, new_values))
-        gone = list(
-            takewhile(lambda n: kinds.reaches_behind(n, floor), (n for n, _ in node_store.list_nodes(tables, entry)))
-        )
+        wanted = set(map(kinds.slot_node, new_values))
+    elif entry.kind == kinds.INTERVAL:
+        wanted = kinds.interval_nodes_read(entry.slots, entry.slide, new_values, ahead)
     else:
-        nodes = [node for node, _ in node_store.list_nodes(tables, entry)]
-        reads, rebase = _nodes_to_read(entry, slide, new_values), _must_rebase(entry, slide)
-        wanted = [node for node in nodes if rebase or reads(node)]
-        gone = [node for node in nodes if kinds.reaches_behind(node, floor)]
+        wanted = _running_nodes_read(tables, entry, slide, new_values, ahead)
+    gone = [
+        node
+        for level in kinds.levels(entry.kind, entry.slots)
+        for node, _ in takewhile(
+            lambda item: kinds.reaches_behind(item[0], floor), node_store.list_nodes(tables, entry, level)
+        )
+    ]
     stored = {node: node_store.read_node(tables, entry, node) for node in wanted}
     keys = [key for node in gone for key in node_store.find_node_keys(tables, entry, node)]
     if entry.kind == kinds.BASIC:  # what comes into a node is put down in its place, and tallies that it named go
         keys += [key for node in wanted for key in node_store.find_node_keys(tables, entry, node)[1:]]
-    return {node: node_rows.table() for node, node_rows in stored.items() if node_rows is not None}, keys
+    nodes = {node: node_rows.table() for node, node_rows in stored.items() if node_rows is not None}
+    return _SynopsisState(nodes, keys, ahead)
+
+
+def _running_nodes_read(
+    tables: Tables, entry: SynopsisEntry, slide: int, new_values: Mapping[int, pa.Table], ahead: Iterable[int]
+) -> set[Node]:
+    """The prefixes that a slide looks at: the last one, and all from the oldest late slot on."""
+    if _must_rebase(entry, slide) or entry.slide is None:
+        return {node for node, _ in node_store.list_nodes(tables, entry)}
+    oldest = max(min(new_values, default=slide), slide - entry.slots)
+    prefixes = {entry.slide, slide - entry.slots, *range(oldest, entry.slide + 1)}
+    return {*map(kinds.prefix_node, prefixes), *map(kinds.slot_node, ahead)}
 
 
 def _must_rebase(entry: SynopsisEntry, slide: int) -> bool:
@@ -286,41 +316,17 @@ def _advance(
     entry: SynopsisEntry,
     slide: int,
     new_values: Mapping[int, pa.Table],
-    stored_nodes: Mapping[Node, pa.Table],
-    obsolete: list[bytes],
+    state: _SynopsisState,
 ) -> SynopsisUpdate:
     """A synopsis after a slide, with what came in by slot and what is known of it."""
     rebase = _must_rebase(entry, slide)
     merger = NodeMerger(open_cursor, entry, slide)
+    operations = merger.operations(state.nodes)
     nodes = kinds.advance_nodes(
-        entry.kind, entry.slots, entry.slide, slide, new_values, merger.operations(stored_nodes), rebase=rebase
+        entry.kind, entry.slots, entry.slide, slide, new_values, operations, ahead=state.ahead, rebase=rebase
     )
     advanced = replace(entry, slide=slide, floor=slide - entry.slots, rebased=slide if rebase else entry.rebased)
-    return SynopsisUpdate(advanced, nodes, obsolete)
-
-
-def _nodes_to_read(entry: SynopsisEntry, slide: int, new_values: Mapping[int, pa.Table]) -> Any:
-    """Which nodes a slide may have to read."""
-    slots = set(new_values)
-    previous = _NEVER_SLID if entry.slide is None else entry.slide
-    oldest = min(slots, default=slide + 1)
-
-    def wanted(node: Node) -> bool:
-        if node.level < 0:
-            return node.left == previous or node.left >= oldest or node.left == slide - entry.slots
-        if entry.kind == kinds.RUNNING:
-            return node.right in slots or node.right <= slide
-        # Of an interval synopsis: what came late goes into full nodes, halves make new ones.
-        touched = any(node.left < slot <= node.right for slot in slots)
-        return touched or node.right > previous or _parent_right(node) > previous
-
-    return wanted
-
-
-def _parent_right(node: Node) -> int:
-    """The last slot of the node that this one is a half of."""
-    size = 1 << (node.level + 1)
-    return node.left // size * size + size
+    return SynopsisUpdate(advanced, nodes, state.obsolete_keys)
 
 
 # -- a new synopsis --------------------------------------------------------------------------------------------------
@@ -337,8 +343,8 @@ def stream_lock(store: Store, stream: int, name: str, timeout: float = LOCK_SECO
             yield
 
 
-ChooseKind = Callable[[SynopsisEntry, float, float], SynopsisEntry]
-"""Gives a synopsis its kind, knowing how many groups a slot and the whole window have."""
+ChooseKind = Callable[[SynopsisEntry, "NodeSizes"], SynopsisEntry]
+"""Gives a synopsis its kind, knowing how large its nodes are."""
 
 
 def fill_synopses(
@@ -358,30 +364,69 @@ def fill_synopses(
     if slide is None:
         return [SynopsisUpdate(replace(entry, slide=None, floor=_NEVER_SLID), {}) for entry in wanted]
     with instance.open_cursor(store) as cursor:
-        return [_fill_one(store, cursor, view, slide, entry, choose) for entry in wanted]
+        rows = _offer_rows(store, cursor, view, slide, wanted)
+        return [_fill_one(cursor, rows, slide, entry, choose) for entry in wanted]
 
 
-def _fill_one(
-    store: Store, cursor: Any, view: StreamSnapshot, slide: int, entry: SynopsisEntry, choose: ChooseKind | None
-) -> SynopsisUpdate:
+@dataclass(frozen=True)
+class NodeSizes:
+    """How large the nodes of a synopsis are."""
+
+    groups: float
+    """Rows of a slot's node."""
+    distinct: float
+    """Rows of all slots merged."""
+    bytes: float
+    """Of a slot's node."""
+
+
+def measure_nodes(store: Store, view: StreamSnapshot, entries: Sequence[SynopsisEntry]) -> list[NodeSizes]:
+    """How large the nodes of synopses would be that are not kept."""
+    slide = view.state.slide
+    if slide is None or not entries:
+        return [NodeSizes(1.0, 1.0, 0.0) for _ in entries]
+    recent = [replace(entry, slots=min(entry.slots, _MEASURED_SLOTS)) for entry in entries]
+    with instance.open_cursor(store) as cursor:
+        rows = _offer_rows(store, cursor, view, slide, recent)
+        return [_measure(cursor, entry, fetch_rows(cursor, _build_sql(entry, rows, slide))) for entry in recent]
+
+
+def _measure(cursor: Any, entry: SynopsisEntry, built: pa.Table) -> NodeSizes:
+    slots = len(built.column("slot").unique()) if built.num_rows else 1
+    return NodeSizes(built.num_rows / slots, _count_groups(cursor, entry, built), built.nbytes / slots)
+
+
+def _offer_rows(store: Store, cursor: Any, view: StreamSnapshot, slide: int, entries: Sequence[SynopsisEntry]) -> str:
+    """A relation of the stored rows that any of some synopses takes in; in memory if many read them."""
     model = view.entry.definition.model
-    after = model.slot_end(slide - entry.slots)
-    rows = _rows_sql(
-        store, model, view.schema, view.segments, after, model.slot_end(slide), set(view.state.torn), [entry]
-    )
-    built = fetch_rows(cursor, node_store.build_sql(entry, f"({rows})"))
+    after = model.slot_end(slide - max((entry.slots for entry in entries), default=1))
+    torn = set(view.state.torn)
+    rows = _rows_sql(store, model, view.schema, view.segments, after, model.slot_end(slide), torn, entries)
+    if len(entries) <= _MAX_PASSES:
+        return f"({rows})"
+    cursor.execute(f"CREATE OR REPLACE TEMP TABLE _stored AS {rows}")
+    return "_stored"
+
+
+def _build_sql(entry: SynopsisEntry, rows: str, slide: int) -> str:
+    return node_store.build_sql(entry, f"(SELECT * FROM {rows} WHERE {SLOT} > {slide - entry.slots})")
+
+
+def _fill_one(cursor: Any, rows: str, slide: int, entry: SynopsisEntry, choose: ChooseKind | None) -> SynopsisUpdate:
+    built = fetch_rows(cursor, _build_sql(entry, rows, slide))
     new_values = node_store.split_rows_by_slot(built)
     if choose is not None and built.num_rows:
-        entry = choose(entry, built.num_rows / len(new_values), _count_groups(cursor, entry, built))
+        entry = choose(entry, _measure(cursor, entry, built))
     fresh = replace(entry, slide=None, rebased=slide)
-    return _advance(lambda: cursor, fresh, slide, new_values, {}, [])
+    return _advance(lambda: cursor, fresh, slide, new_values, _SynopsisState({}, []))
 
 
 def rebuild_nodes(
     store: Store, cursor: Any, view: StreamSnapshot, slide: int, entry: SynopsisEntry
 ) -> dict[Node, pa.Table | None]:
     """The nodes of a synopsis as the stored rows say."""
-    return _fill_one(store, cursor, view, slide, replace(entry, slide=None), None).nodes
+    rows = _offer_rows(store, cursor, view, slide, [entry])
+    return _fill_one(cursor, rows, slide, replace(entry, slide=None), None).nodes
 
 
 def _count_groups(cursor: Any, entry: SynopsisEntry, built: pa.Table) -> float:

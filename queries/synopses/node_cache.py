@@ -26,6 +26,10 @@ from windrow.queries.synopses.node_store import StoredNode
 from windrow.snapshot import StreamSnapshot
 from windrow.store import Store
 
+_MIN_REACH = 1024
+"""Slots of a basic synopsis that are looked up at least: most windows are shorter, and one look serves them all.
+Not measured."""
+
 
 @dataclass
 class LoadedSynopsis:
@@ -39,14 +43,23 @@ class LoadedSynopsis:
 
 @dataclass(frozen=True)
 class CatalogSynopses:
-    """The synopses of a stream in the catalog at one instant."""
+    """The synopses of a stream as one round sees them; nodes are looked up once, when they are asked for.
 
+    Args:
+        store: The warehouse.
+        view: The stream as of the snapshot that is asked.
+        entries: Its synopses.
+    """
+
+    store: Store
+    view: StreamSnapshot
     entries: tuple[SynopsisEntry, ...]
-    changed: Mapping[int, dict[Node, int]]
-    """By synopsis: when each of its nodes was last changed."""
-    windows: dict[tuple[int, int], tuple[tuple[Node, int], ...] | None] = field(default_factory=dict)
-    """By synopsis and slots: the nodes of a window, None if they do not hold; filled on demand."""
-    _reaches: dict[int, tuple[tuple[Node, int], ...]] = field(default_factory=dict)
+    changed: dict[int, dict[Node, int]] = field(default_factory=dict)
+    """By synopsis: when each node that was looked up and is not empty was last changed."""
+    _windows: dict[tuple[int, int], tuple[tuple[Node, int], ...] | None] = field(default_factory=dict)
+    """By synopsis and slots: the nodes of a window, None if they do not hold."""
+    _reaches: dict[int, tuple[Node, ...]] = field(default_factory=dict)
+    """By basic synopsis: the nodes that hold, youngest first."""
 
     @cached_property
     def by_identity(self) -> dict[tuple[str, tuple[str, ...]], list[SynopsisEntry]]:
@@ -56,35 +69,62 @@ class CatalogSynopses:
             entries.setdefault((entry.where_key, tuple(sorted(group[1] for group in entry.groups))), []).append(entry)
         return entries
 
-    def window(self, entry: SynopsisEntry, view: StreamSnapshot, slots: int) -> tuple[tuple[Node, int], ...] | None:
+    @cached_property
+    def by_groups(self) -> dict[tuple[str, ...], list[SynopsisEntry]]:
+        """Synopses whose rows are a plain disjunction, by their groups."""
+        entries: dict[tuple[str, ...], list[SynopsisEntry]] = {}
+        for entry in self.entries:
+            if entry.terms:
+                entries.setdefault(tuple(sorted(group[1] for group in entry.groups)), []).append(entry)
+        return entries
+
+    def window(self, entry: SynopsisEntry, slots: int) -> tuple[tuple[Node, int], ...] | None:
         """The nodes of a window of so many slots, if all are as they were at the snapshot's slide."""
         key = entry.number, slots
-        if key not in self.windows:
-            self.windows[key] = self._window(entry, view, slots)
-        return self.windows[key]
+        if key not in self._windows:
+            self._windows[key] = self._window(entry, slots)
+        return self._windows[key]
 
-    def _window(self, entry: SynopsisEntry, view: StreamSnapshot, slots: int) -> tuple[tuple[Node, int], ...] | None:
-        slide = view.state.slide
+    def _window(self, entry: SynopsisEntry, slots: int) -> tuple[tuple[Node, int], ...] | None:
+        slide = self.view.state.slide
         if slide is None or entry.slide is None or entry.slide < slide or slots > entry.slots:
             return None
         if entry.kind == kinds.BASIC:  # every window is the beginning of the longest one
-            if entry.number not in self._reaches:
-                nodes = kinds.cover_slots(entry.kind, entry.slots, slide - entry.slots, slide)
-                self._reaches[entry.number] = tuple(takewhile(lambda node: self._holds(entry, view, node[0]), nodes))
-            reach = self._reaches[entry.number]
-            return reach[:slots] if slots <= len(reach) else None
+            reach = self._reaches.get(entry.number)
+            if reach is None or len(reach) < slots:
+                further = min(entry.slots, max(slots, _MIN_REACH))
+                nodes = [node for node, _ in kinds.cover_slots(entry.kind, entry.slots, slide - further, slide)]
+                reach = self._reaches[entry.number] = self._find_holding(entry, nodes)
+            return tuple((node, 1) for node in reach[:slots]) if slots <= len(reach) else None
         window = tuple(kinds.cover_slots(entry.kind, entry.slots, slide - slots, slide))
-        return window if all(self._holds(entry, view, node) for node, _ in window) else None
+        return window if len(self._find_holding(entry, [node for node, _ in window])) == len(window) else None
 
-    def _holds(self, entry: SynopsisEntry, view: StreamSnapshot, node: Node) -> bool:
-        return node.left >= entry.floor and self.changed[entry.number].get(node, 0) <= view.state.ordinal
+    def _find_holding(self, entry: SynopsisEntry, nodes: Sequence[Node]) -> tuple[Node, ...]:
+        """The first of some nodes that are as they were at the snapshot's slide."""
+
+        def read(tables: Tables) -> Mapping[Node, int] | None:
+            current = tables.get("synopses", node_store.encode_entry_key(entry.stream, entry.number))
+            if current is None or current.slide != entry.slide:
+                return None  # a slide came meanwhile, and nodes may be gone that are still asked for
+            if entry.kind == kinds.BASIC:
+                return dict(node_store.list_nodes(tables, entry, 0, nodes[-1].left))
+            heads = {node: node_store.read_change(tables, entry, node) for node in nodes}
+            return {node: changed for node, changed in heads.items() if changed is not None}
+
+        new_nodes = self.store.catalog.read(read)
+        if new_nodes is None:
+            return ()
+        changed = self.changed.setdefault(entry.number, {})
+        changed.update(new_nodes)
+        last = self.view.state.ordinal
+        return tuple(takewhile(lambda node: node.left >= entry.floor and changed.get(node, 0) <= last, nodes))
 
 
 class NodeCache:
     """The synopses of one warehouse that this process has read."""
 
-    def __init__(self, root: Path) -> None:
-        self.instance: duckdb.DuckDBPyConnection = instance.open_locked_instance(root, threads=1)
+    def __init__(self, root: Path, spill: Path) -> None:
+        self.instance: duckdb.DuckDBPyConnection = instance.open_locked_instance(root, threads=1, spill=spill)
         self.lock = threading.RLock()
         self.loaded: dict[tuple[int, int], LoadedSynopsis] = {}
         self.arrays: dict[tuple[int, int], ArraySynopsis] = {}
@@ -99,14 +139,10 @@ class NodeCache:
 
     def read_catalog(self, store: Store, view: StreamSnapshot) -> CatalogSynopses:
         """The synopses of a stream in the catalog, without their rows."""
-
-        def read(tables: Tables) -> CatalogSynopses:
-            entries = node_store.read_entries(tables, view.entry.id)
-            return CatalogSynopses(
-                tuple(entries), {entry.number: dict(node_store.list_nodes(tables, entry)) for entry in entries}
-            )
-
-        return store.catalog.read(read)
+        entries = store.catalog.read(lambda tables: node_store.read_entries(tables, view.entry.id))
+        with self.lock:
+            self.drop_missing(view.entry.id, entries)
+        return CatalogSynopses(store, view, tuple(entries))
 
     def drop_missing(self, stream: int, entries: Iterable[SynopsisEntry]) -> None:
         """Drop synopses that are no longer in the catalog."""
@@ -188,7 +224,7 @@ def _with_position(rows: pa.Table, node: Node) -> pa.Table:
 
 def node_cache_of(store: Store) -> NodeCache:
     """The node cache of a warehouse in this process, shared by its handles and closed with the last of them."""
-    cache: NodeCache = store.shared.attached("node cache", lambda: NodeCache(store.root))
+    cache: NodeCache = store.shared.attached("node cache", lambda: NodeCache(store.root, instance.spill_folder(store)))
     return cache
 
 

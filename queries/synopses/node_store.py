@@ -89,9 +89,13 @@ def read_entries(tables: Tables, stream: int) -> list[SynopsisEntry]:
     return [record for _, record in tables.items("synopses", catalog_key(stream, "d"))]
 
 
-def list_nodes(tables: Tables, entry: SynopsisEntry) -> Iterator[tuple[Node, int]]:
-    """The nodes of a synopsis and when each was last changed."""
-    for key, raw in tables.raw_items("synopses", catalog_key(entry.stream, "n", entry.number)):
+def list_nodes(
+    tables: Tables, entry: SynopsisEntry, level: int | None = None, left: int | None = None
+) -> Iterator[tuple[Node, int]]:
+    """The nodes of a synopsis and when each was last changed: all, those of a level, or those from `left` on there."""
+    prefix = catalog_key(entry.stream, "n", entry.number, *(() if level is None else (level,)))
+    start = prefix if left is None else prefix + catalog_key(left)
+    for key, raw in tables.raw_items("synopses", prefix, start):
         yield Node(decode_last_int(key[:-8]), decode_last_int(key)), _HEAD.unpack_from(raw)[0]
 
 
@@ -104,9 +108,10 @@ def read_node(tables: Tables, entry: SynopsisEntry, node: Node) -> StoredNode | 
     return StoredNode(_HEAD.unpack_from(raw)[0], tuple(tallies) or (bytes(raw[_HEAD.size :]),))
 
 
-def node_exists(tables: Tables, entry: SynopsisEntry, node: Node) -> bool:
-    """Whether anything lies in a node."""
-    return tables.raw("synopses", encode_node_key(entry.stream, entry.number, node)) is not None
+def read_change(tables: Tables, entry: SynopsisEntry, node: Node) -> int | None:
+    """When a node was last changed, None if it is empty."""
+    raw = tables.raw("synopses", encode_node_key(entry.stream, entry.number, node))
+    return None if raw is None else int(_HEAD.unpack_from(raw)[0])
 
 
 def encode_tally_key(stream: int, number: int, spool: int, slot: int) -> bytes:
@@ -198,9 +203,9 @@ def covers_need(entry: SynopsisEntry, need: SynopsisNeed) -> bool:
 
 def find_group_positions(entry: SynopsisEntry, need: SynopsisNeed) -> list[int] | None:
     """Which of the synopsis's groups each group of a need is; None if they are not the same."""
-    kept = [kept_group[1] for kept_group in entry.groups]
+    stored_keys = [stored_group[1] for stored_group in entry.groups]
     wanted = [group.key for group in need.groups]
-    return [kept.index(key) for key in wanted] if sorted(kept) == sorted(wanted) else None
+    return [stored_keys.index(key) for key in wanted] if sorted(stored_keys) == sorted(wanted) else None
 
 
 def name_columns(entry: SynopsisEntry) -> dict[str, str]:

@@ -6,7 +6,7 @@ be disjoint; that is concluded only where the constants have exactly the column'
 
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -42,16 +42,6 @@ def literal_reader(schema: pa.Schema) -> Callable[[Term], Any]:
     return read
 
 
-def are_disjoint(one: Term, other: Term, read: Callable[[Term], Any]) -> bool:
-    """Whether no row can satisfy both terms."""
-    if one[0] != other[0]:
-        return False
-    first, second = read(one), read(other)
-    if first is None or second is None or isinstance(first, bytes) != isinstance(second, bytes):
-        return False
-    return not any(_intersect(a, b) for a in _intervals(one[1], first) for b in _intervals(other[1], second))
-
-
 _Interval = tuple[tuple[Any, bool] | None, tuple[Any, bool] | None]
 """Lower and upper end, each with whether it belongs to it; None: no end."""
 
@@ -76,8 +66,19 @@ def _intersect(one: _Interval, other: _Interval) -> bool:
 
 
 def are_all_disjoint(terms: Sequence[Term], read: Callable[[Term], Any]) -> bool:
-    """Whether each row satisfies at most one of the terms."""
-    return all(are_disjoint(one, other, read) for one, other in combinations(terms, 2))
+    """Whether each row satisfies at most one of the terms: sorted by where they begin, neighbours must not meet."""
+    if len(terms) < 2:
+        return True
+    values = [read(term) for term in terms]
+    if (
+        len({term[0] for term in terms}) > 1
+        or len({isinstance(value, bytes) for value in values}) > 1
+        or None in values
+    ):
+        return False
+    intervals = [each for term, value in zip(terms, values, strict=True) for each in _intervals(term[1], value)]
+    intervals.sort(key=lambda each: (0,) if each[0] is None else (1, each[0][0], not each[0][1]))
+    return not any(_intersect(one, other) for one, other in pairwise(intervals))
 
 
 def find_cover(

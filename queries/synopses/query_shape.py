@@ -11,6 +11,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from windrow.errors import QueryError
 from windrow.indexes.bounded_cache import BoundedCache
 from windrow.indexes.row_model import RowModel
 from windrow.queries.engine import instance
@@ -18,7 +19,9 @@ from windrow.queries.engine.arrow_source import run_streaming
 from windrow.queries.engine.types import mark_schema, quote_name
 from windrow.queries.planner.scan_sql import empty_sql
 from windrow.queries.sql import split_aggregate, window_spec
-from windrow.queries.sql.parse_tree import Node, parse_statements
+from windrow.queries.sql.analysis import analyse
+from windrow.queries.sql.confinement import confine
+from windrow.queries.sql.parse_tree import Node, parse_statements, walk
 from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.sql.statement import Reference, Statement, parse
 from windrow.queries.synopses.decompose import ROW_ALIAS, DecomposedStatement, decompose_statement
@@ -173,15 +176,69 @@ def _read_integer(node: Node) -> int | None:
 _ShapeResult = tuple[StatementNeeds, tuple[tuple[str, str], ...], ArrayStatement | None]
 _ShapeCache = BoundedCache[tuple[str, str, bytes], _ShapeResult | str]
 """By text, stream and schema: what a statement needs, or why synopses cannot answer it."""
-_MAX_SHAPES = 2048
-"""Statements of a warehouse that are remembered; it may have some hundred periodic queries."""
+_MAX_SHAPES = 4096
+"""Statements of a warehouse that are remembered; it may have some thousand periodic queries."""
+
+
+@dataclass(frozen=True)
+class StandingStatement:
+    """What is remembered of a standing query's text between rounds; its parse tree takes a hundred times as much."""
+
+    text: str
+    sql: str
+    references: tuple[Reference, ...]
+    explain: str
+    plain: bool
+    """Whether it means the same over views of an instance that other statements use too."""
+    names: frozenset[str] | None
+    """Every name in it, in lower case; None if it may read columns that it does not name."""
+
+
+def read_standing_statement(store: Store, sql: str) -> StandingStatement:
+    """A standing query's statement, parsed once."""
+    cache: BoundedCache[str, StandingStatement] = store.shared.attached(
+        "standing statements", lambda: BoundedCache(_MAX_SHAPES)
+    )
+
+    def read() -> StandingStatement:
+        parsed = parse(sql)
+        plain, names = _is_plain(parsed), _find_names(parsed)
+        return StandingStatement(sql, parsed.sql, parsed.references, parsed.explain, plain, names)
+
+    return cache.get_or_make(sql, read)
+
+
+def _is_plain(statement: Statement) -> bool:
+    analysis = analyse(statement)
+    if statement.explain or analysis.uses_sequence or analysis.is_volatile:
+        return False
+    if any(reference.schema for reference in statement.references):
+        return False
+    if any("pivot" in token.word for token in statement.source.tokens):
+        return False
+    try:
+        confine(statement, lambda _: True)
+    except QueryError:
+        return False
+    return True
+
+
+def _find_names(statement: Statement) -> frozenset[str] | None:
+    aliases = {reference.alias.lower() for reference in statement.references}
+    for visit in walk(statement.tree):
+        node = visit.node
+        if node.get("class") == "STAR" or node.get("ref_type") == "NATURAL":
+            return None
+        if node.get("class") == "COLUMN_REF" and node["column_names"][-1].lower() in aliases:
+            return None  # a whole row
+    return frozenset(token.name.lower() for token in statement.source.tokens if token.is_name)
 
 
 @dataclass(frozen=True)
 class SynopsisStatement:
     """A statement that synopses could answer."""
 
-    statement: Statement
+    statement: StandingStatement
     stream: Reference
     shape: StatementNeeds
     slots: int
@@ -198,7 +255,7 @@ def analyse_statement(store: Store, snapshot: Snapshot, sql: str) -> SynopsisSta
     Raises:
         CannotSplitError: why only its rows can answer it.
     """
-    statement = parse(sql)
+    statement = read_standing_statement(store, sql)
     if statement.explain:
         raise CannotSplitError("it asks for a plan")
     streams = {name.lower(): name for name in snapshot.streams()}
@@ -209,7 +266,7 @@ def analyse_statement(store: Store, snapshot: Snapshot, sql: str) -> SynopsisSta
         raise CannotSplitError("it does not read a stream")
     view = snapshot.view(streams[reference.name.lower()])
     slots = window_slots(view, reference.window)
-    shaped, columns, direct = _find_shape(store, statement, reference, view.schema)
+    shaped, columns, direct = _find_shape(store, sql, reference, view.schema)
     return SynopsisStatement(statement, reference, shaped, slots, columns, direct)
 
 
@@ -223,7 +280,7 @@ def window_slots(view: StreamSnapshot, window: window_spec.WindowSpec) -> int:
             raise CannotSplitError("its window is longer than the stream keeps rows")
         return window.length // definition.slide
     if not isinstance(window, window_spec.AllRows):
-        raise CannotSplitError("its window is a count of rows or has a fixed end")
+        raise CannotSplitError("its window is a count of rows, of the calendar, or has a fixed end")
     return _all_live(definition.longest_life, definition.slide, model)
 
 
@@ -235,20 +292,20 @@ def _all_live(longest: int | None, slide: int, model: RowModel) -> int:
     return -(-longest // slide)
 
 
-def _find_shape(store: Store, statement: Statement, stream: Reference, schema: pa.Schema) -> _ShapeResult:
+def _find_shape(store: Store, text: str, stream: Reference, schema: pa.Schema) -> _ShapeResult:
     """What a statement over a stream with a schema needs, which depends on nothing else."""
     shapes: _ShapeCache = store.shared.attached("statement shapes", lambda: _ShapeCache(_MAX_SHAPES))
 
     def compute() -> _ShapeResult | str:
         with instance.open_cursor(store) as cursor:
             try:
-                return _compute_shape(cursor, statement, stream, schema)
+                return _compute_shape(cursor, parse(text), stream, schema)
             except CannotSplitError as error:
                 return str(error)
             except duckdb.Error:
                 return "its pieces do not stand on their own"
 
-    shape = shapes.get_or_make((statement.text, stream.name, schema.serialize().to_pybytes()), compute)
+    shape = shapes.get_or_make((text, stream.name, schema.serialize().to_pybytes()), compute)
     if isinstance(shape, str):
         raise CannotSplitError(shape)
     return shape

@@ -1,39 +1,69 @@
-"""Brings a stream's synopses in line with its standing queries: new synopses are filled, unneeded ones dropped."""
+"""Brings a stream's synopses in line with its standing queries: those that pay are filled, all others dropped."""
 
 import contextlib
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from msgspec.structs import replace
 
 from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.lookups import find_stream
-from windrow.catalog.records import Pace, QueryEntry, SlideEntry, SynopsisEntry
+from windrow.catalog.records import Pace, QueryEntry, QueryState, SlideEntry, SynopsisEntry
 from windrow.errors import BusyError, UnknownStreamError
 from windrow.queries.synopses import maintenance, node_store
 from windrow.queries.synopses.array_engine import would_use_arrays
-from windrow.queries.synopses.cost_model import SynopsisLoad, choose_kind, kind_costs
-from windrow.queries.synopses.sharing import SharedSynopses, WantedSynopsis, analyse_queries, share_synopses
+from windrow.queries.synopses.cost_model import (
+    BUDGET,
+    NODE_BYTES,
+    SynopsisCosts,
+    SynopsisLoad,
+    choose_kind,
+    compare_with_rows,
+    fit_budget,
+    kind_costs,
+)
+from windrow.queries.synopses.kinds import BASIC, INTERVAL, RUNNING
+from windrow.queries.synopses.sharing import (
+    Identity,
+    SharedSynopses,
+    StandingQuery,
+    WantedSynopsis,
+    analyse_queries,
+    collect_needs,
+    share_synopses,
+)
+from windrow.queries.synopses.tally import make_build_plans
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 
+SWITCH = "WINDROW_SYNOPSES"
+"""Variable of the environment: ``always`` keeps a synopsis for every query that one can answer."""
 _RECENT_SLIDES = 32
 """Slides whose late rows say how many to expect."""
 _UNKNOWN_GROUPS = 1000.0
+"""Groups that are expected where none were seen yet: a guess, until the first rows are counted."""
 _ROW_COST_OF_ANSWER = 0.02
 """A judgement, not a measurement: merging a row in a pass was measured at 0.07 to 0.3 of what it costs in DuckDB. It is
 set lower because other kinds also need a DuckDB statement of milliseconds for each answer, which no cost counts yet."""
 _REBUILD_FACTOR = 2.0
-"""A kind stays until another one would cost less than half."""
+"""A kind stays until another one would cost less than half. Not measured: it keeps two kinds from taking turns."""
+
+
+def keeps_always() -> bool:
+    """Whether every query gets a synopsis that one can answer, whatever it costs; for tests and comparisons."""
+    return os.environ.get(SWITCH) == "always"
 
 
 def reconcile_stream(store: Store, stream: str, *, kind: str | None = None) -> list[SynopsisEntry]:
-    """Keep what the stream's standing queries need, and nothing else; gives what is kept now.
+    """Keep what the stream's standing queries need and what pays, and nothing else; gives what is kept now.
 
     Args:
         store: The warehouse.
         stream: Its name.
-        kind: Of every synopsis that allows it, instead of the cheapest.
+        kind: Of every synopsis that allows it, instead of the cheapest; all are kept then.
     """
     try:
         entry, _ = store.catalog.read(lambda tables: find_stream(tables, stream))
@@ -42,18 +72,109 @@ def reconcile_stream(store: Store, stream: str, *, kind: str | None = None) -> l
     with maintenance.stream_lock(store, entry.id, stream), Snapshot(store, [stream]) as snapshot:
         view = snapshot.view(stream)
         entries, queries = store.catalog.read(lambda tables: _read_statistics(tables, view.entry.id))
-        shared, late = share_synopses(analyse_queries(store, snapshot, queries), view.schema), _late_share(store, view)
+        analysed, late = analyse_queries(store, snapshot, queries), _late_share(store, view)
         current = [synopsis for synopsis in entries if synopsis.slide == view.state.slide]
-        kept, missing = _compare_entries(shared, current, kind, late)
-        obsolete = [synopsis for synopsis in entries if synopsis.number not in {k.number for k in kept}]
-        if not missing and not obsolete:
-            return kept
-        first = maintenance.allocate_numbers(store, len(missing)) if missing else 0
-        fresh = [_make_entry(view, wanted, first + position, kind, late) for position, wanted in enumerate(missing)]
-        chosen = None if kind is not None else _KindChooser(missing, late)
-        filled = maintenance.fill_synopses(store, snapshot, stream, fresh, chosen)
-        maintenance.commit_synopses(store, view.state.ordinal, filled, obsolete)
-        return [*kept, *(changed.entry for changed in filled)]
+        reasons = {query.name: query.why for query in analysed if query.statement is None}
+        if kind is None and not keeps_always():
+            reasons |= _Choice(store, view, current, late).find_reasons(analysed)
+        shared = share_synopses([query for query in analysed if query.name not in reasons], view.schema)
+        retained, missing = _compare_entries(shared, current, kind, late)
+        obsolete = [synopsis for synopsis in entries if synopsis.number not in {k.number for k in retained}]
+        if missing or obsolete:
+            first = maintenance.allocate_numbers(store, len(missing)) if missing else 0
+            fresh = [_make_entry(view, wanted, first + position, kind, late) for position, wanted in enumerate(missing)]
+            chosen = None if kind is not None else _KindChooser(missing, late)
+            filled = maintenance.fill_synopses(store, snapshot, stream, fresh, chosen)
+            maintenance.commit_synopses(store, view.state.ordinal, filled, obsolete)
+            retained = [*retained, *(changed.entry for changed in filled)]
+        _record_reasons(store, queries, reasons, view.segments.rows)
+        return retained
+
+
+def _record_reasons(store: Store, queries: Sequence[QueryEntry], reasons: Mapping[str, str], rows: int) -> None:
+    """Put down of each query whether synopses answer it, and with how many rows that was decided."""
+    with store.catalog.write() as tables:
+        for query in queries:
+            state: QueryState | None = tables.get("paced", catalog_key(query.id))
+            why = reasons.get(query.name, "")
+            if state is not None and (state.judged, state.from_rows) != (rows, why):
+                tables.put("paced", catalog_key(query.id), replace(state, judged=rows, from_rows=why))
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Decides which queries of a stream are answered from synopses: where that costs less, within a budget of bytes."""
+
+    store: Store
+    view: StreamSnapshot
+    entries: Sequence[SynopsisEntry]
+    """What is kept."""
+    late: float
+
+    def find_reasons(self, queries: Sequence[StandingQuery]) -> dict[str, str]:
+        """Why queries are answered from their rows, though synopses could; the others are worth one."""
+        wanted = collect_needs(queries)
+        sizes = {identity: self._known_sizes(each) for identity, each in wanted.items()}
+        small = maintenance.NodeSizes(1.0, 1.0, 0.0)
+        costs = {i: self._compare(each, sizes[i] or small, existing=sizes[i] is not None) for i, each in wanted.items()}
+        unknown = [i for i, measured in sizes.items() if measured is None and costs[i].pays(existing=False)]
+        probes = [_make_entry(self.view, wanted[i], 0, None, self.late) for i in unknown]
+        for identity, measured in zip(unknown, maintenance.measure_nodes(self.store, self.view, probes), strict=True):
+            costs[identity] = self._compare(wanted[identity], measured, existing=False)
+        paying = {i: cost for i, cost in costs.items() if cost.pays(existing=sizes[i] is not None)}
+        budget = BUDGET * sum(segment.bytes for segment in self.view.segments)
+        affordable = fit_budget(paying, budget)
+        reasons = {}
+        for query in queries:
+            needs = () if query.statement is None else query.statement.shape.needs
+            for need in needs:
+                if need.identity not in paying:
+                    reasons[query.name] = f"its rows cost less: a synopsis {costs[need.identity]}"
+                elif need.identity not in affordable:
+                    reasons[query.name] = (
+                        f"others save more in the {budget:,.0f} bytes that synopses may take: it would need "
+                        f"{paying[need.identity].size:,.0f}"
+                    )
+        return reasons
+
+    def _known_sizes(self, wanted: WantedSynopsis) -> maintenance.NodeSizes | None:
+        for entry in self._by_identity.get(wanted.identity, ()):
+            if entry.slot_bytes and _keeps_enough(entry, wanted):
+                return maintenance.NodeSizes(entry.slot_groups, entry.all_groups, entry.slot_bytes)
+        return None
+
+    @cached_property
+    def _by_identity(self) -> dict[Identity, list[SynopsisEntry]]:
+        return _index_entries(self.entries)
+
+    @cached_property
+    def _slot_rows(self) -> float:
+        """Rows of a slot, on average over those that are there."""
+        definition, slide = self.view.entry.definition, self.view.state.slide
+        if slide is None or not len(self.view.segments):
+            return 0.0
+        oldest = definition.model.slot_of(min(segment.min_ts for segment in self.view.segments))
+        slots = max(1, slide - oldest + 1)
+        if definition.longest_life is not None:
+            slots = min(slots, max(1, definition.longest_life // definition.slide))
+        return self.view.segments.rows / slots
+
+    def _compare(self, wanted: WantedSynopsis, sizes: maintenance.NodeSizes, *, existing: bool) -> SynopsisCosts:
+        expiring = self.view.entry.definition.model.expires is not None
+        load = _estimate_load(wanted, sizes.groups, sizes.distinct, self.late, expiring=expiring)
+        entry = next((e for e in self._by_identity.get(wanted.identity, ()) if existing), None)
+        kind = choose_kind(load)[0] if entry is None else entry.kind
+        probe = _make_entry(self.view, wanted, 0, None, self.late)
+        (plan,) = make_build_plans([probe], self.view.schema)
+        return compare_with_rows(
+            kind, load, self._slot_rows, sizes.bytes, built_by_arrays=plan is not None, finished=wanted.finished
+        )
+
+
+def estimate_bytes(entry: SynopsisEntry) -> float:
+    """What the nodes of a synopsis take, by their size when it was filled."""
+    nodes = {BASIC: 1.0, INTERVAL: 2.0, RUNNING: max(1.0, entry.all_groups / max(1.0, entry.slot_groups))}[entry.kind]
+    return entry.slots * nodes * (entry.slot_bytes + NODE_BYTES)
 
 
 def reconcile_all(store: Store, paces: Iterable[Pace]) -> None:
@@ -68,24 +189,30 @@ def _read_statistics(tables: Tables, stream: int) -> tuple[list[SynopsisEntry], 
     return node_store.read_entries(tables, stream), queries
 
 
+def _index_entries(entries: Sequence[SynopsisEntry]) -> dict[Identity, list[SynopsisEntry]]:
+    indexed: dict[Identity, list[SynopsisEntry]] = {}
+    for entry in entries:
+        indexed.setdefault((entry.where_key, tuple(sorted(k for _, k, _ in entry.groups))), []).append(entry)
+    return indexed
+
+
 def _compare_entries(
     shared: SharedSynopses, entries: Sequence[SynopsisEntry], kind: str | None, late: float
 ) -> tuple[list[SynopsisEntry], list[WantedSynopsis]]:
     """What can stay, and what is missing. A synopsis that keeps more than is needed stays as it is."""
-    kept, missing = [], []
+    retained, missing, indexed = [], [], _index_entries(entries)
     for wanted in shared.wanted:
-        suitable = next((entry for entry in entries if _serves(entry, wanted, kind, late)), None)
+        candidates = indexed.get(wanted.identity, ())
+        suitable = next((entry for entry in candidates if _serves(entry, wanted, kind, late)), None)
         if suitable is None:
             missing.append(wanted)
         else:
-            kept.append(suitable)
-    return kept, missing
+            retained.append(suitable)
+    return retained, missing
 
 
 def _serves(entry: SynopsisEntry, wanted: WantedSynopsis, kind: str | None, late: float) -> bool:
-    same = entry.where_key == wanted.where_key and wanted.identity[1] == tuple(sorted(k for _, k, _ in entry.groups))
-    enough = entry.slots >= wanted.slots and {c.key for c in wanted.columns} <= {c.key for c in entry.columns}
-    if not same or not enough:
+    if not _keeps_enough(entry, wanted):
         return False
     if kind is not None:
         return entry.kind == _allowed_kind(kind, wanted)
@@ -93,6 +220,10 @@ def _serves(entry: SynopsisEntry, wanted: WantedSynopsis, kind: str | None, late
     costs = kind_costs(_estimate_load(wanted, groups, distinct, late, expiring=entry.expiring))
     # Filling another kind costs a pass over the window, so it must be worth it.
     return entry.kind in costs and costs[entry.kind] <= _REBUILD_FACTOR * min(costs.values())
+
+
+def _keeps_enough(entry: SynopsisEntry, wanted: WantedSynopsis) -> bool:
+    return entry.slots >= wanted.slots and {c.key for c in wanted.columns} <= {c.key for c in entry.columns}
 
 
 def _sizes(entry: SynopsisEntry | None, wanted: WantedSynopsis) -> tuple[float, float]:
@@ -156,13 +287,15 @@ class _KindChooser:
         self.wanted = {synopsis.identity: synopsis for synopsis in wanted}
         self.late = late
 
-    def __call__(self, entry: SynopsisEntry, groups: float, distinct: float) -> SynopsisEntry:
+    def __call__(self, entry: SynopsisEntry, sizes: maintenance.NodeSizes) -> SynopsisEntry:
         """The synopsis with the cheapest kind."""
         identity = entry.where_key, tuple(sorted(k for _, k, _ in entry.groups))
         kind, why = choose_kind(
-            _estimate_load(self.wanted[identity], groups, distinct, self.late, expiring=entry.expiring)
+            _estimate_load(self.wanted[identity], sizes.groups, sizes.distinct, self.late, expiring=entry.expiring)
         )
-        return replace(entry, kind=kind, why=why, slot_groups=groups, all_groups=distinct)
+        return replace(
+            entry, kind=kind, why=why, slot_groups=sizes.groups, all_groups=sizes.distinct, slot_bytes=sizes.bytes
+        )
 
 
 def _late_share(store: Store, view: StreamSnapshot) -> float:

@@ -58,6 +58,8 @@ class WantedSynopsis:
     """Window and period of each use."""
     merges: frozenset[str] = frozenset()
     """How the columns that somebody asked for are merged."""
+    finished: float = 0.0
+    """How many statements DuckDB has to finish in a slide, even where arrays merge the nodes."""
 
     @property
     def identity(self) -> Identity:
@@ -92,6 +94,11 @@ def analyse_queries(store: Store, snapshot: Snapshot, entries: Iterable[QueryEnt
 
 def share_synopses(queries: Sequence[StandingQuery], schema: pa.Schema) -> SharedSynopses:
     """The synopses for a stream's queries: as few as rules SS1 to SS4 allow."""
+    return _without_covered(collect_needs(queries), schema)
+
+
+def collect_needs(queries: Sequence[StandingQuery]) -> dict[Identity, WantedSynopsis]:
+    """What queries need, once for those with the same rows and groups (rules SS1 to SS3)."""
     by_identity: dict[Identity, WantedSynopsis] = {}
     for query in queries:
         if query.statement is None:
@@ -102,7 +109,7 @@ def share_synopses(queries: Sequence[StandingQuery], schema: pa.Schema) -> Share
             by_identity[need.identity] = (
                 _first_need(need, query, use) if wanted is None else _join_wanted(wanted, need, query, use)
             )
-    return _without_covered(by_identity, schema)
+    return by_identity
 
 
 def _first_need(need: SynopsisNeed, query: StandingQuery, use: tuple[int, int]) -> WantedSynopsis:
@@ -117,7 +124,12 @@ def _first_need(need: SynopsisNeed, query: StandingQuery, use: tuple[int, int]) 
         users=(query.name,),
         uses=(use,),
         merges=frozenset(column.merge for column in need.columns),
+        finished=_count_finished(query),
     )
+
+
+def _count_finished(query: StandingQuery) -> float:
+    return 1.0 / query.period if query.statement is None or query.statement.array_form is None else 0.0
 
 
 def _join_wanted(
@@ -130,13 +142,14 @@ def _join_wanted(
         users=tuple(dict.fromkeys((*wanted.users, query.name))),
         uses=(*wanted.uses, use),
         merges=wanted.merges | {column.merge for column in need.columns},
+        finished=wanted.finished + _count_finished(query),
     )
 
 
 def _without_covered(by_identity: dict[Identity, WantedSynopsis], schema: pa.Schema) -> SharedSynopses:
     """Take out what others add up to; they then keep its columns, as far back as it reaches."""
     read = predicate_cover.literal_reader(schema)
-    kept = dict(by_identity)
+    remaining = dict(by_identity)
     covered: dict[Identity, tuple[tuple[Identity, int], ...]] = {}
     # Whoever has most terms is most likely a sum of others; whoever has one can only be a difference.
     for identity, wanted in sorted(by_identity.items(), key=lambda item: -len(item[1].terms or ())):
@@ -145,12 +158,12 @@ def _without_covered(by_identity: dict[Identity, WantedSynopsis], schema: pa.Sch
             continue
         names = [
             other
-            for other, synopsis in kept.items()
+            for other, synopsis in remaining.items()
             if other != identity and other[1] == identity[1] and synopsis.terms
         ]
         cover = predicate_cover.find_cover(
             wanted.terms,
-            {position: kept[other].terms or () for position, other in enumerate(names)},
+            {position: remaining[other].terms or () for position, other in enumerate(names)},
             sorted(wanted.merges),
             subtractable=all(column.subtractable for column in wanted.columns),
             read=read,
@@ -158,18 +171,18 @@ def _without_covered(by_identity: dict[Identity, WantedSynopsis], schema: pa.Sch
         if cover is None:
             continue
         parts = tuple((names[position], sign) for position, sign in cover)
-        del kept[identity]
+        del remaining[identity]
         covered[identity] = parts
         for other, _ in parts:
-            kept[other] = replace(
-                kept[other],
-                columns=choose_columns((*kept[other].columns, *wanted.columns)),
-                slots=max(kept[other].slots, wanted.slots),
-                users=tuple(dict.fromkeys((*kept[other].users, *wanted.users))),
-                uses=(*kept[other].uses, *wanted.uses),
-                merges=kept[other].merges | wanted.merges,
+            remaining[other] = replace(
+                remaining[other],
+                columns=choose_columns((*remaining[other].columns, *wanted.columns)),
+                slots=max(remaining[other].slots, wanted.slots),
+                users=tuple(dict.fromkeys((*remaining[other].users, *wanted.users))),
+                uses=(*remaining[other].uses, *wanted.uses),
+                merges=remaining[other].merges | wanted.merges,
             )
-    return SharedSynopses(tuple(kept.values()), covered)
+    return SharedSynopses(tuple(remaining.values()), covered)
 
 
 # -- groups ----------------------------------------------------------------------------------------------------------
@@ -187,10 +200,10 @@ class QueryGroup:
 
 
 def group_queries(
-    queries: Sequence[StandingQuery], shared: SharedSynopses, kept: Sequence[SynopsisEntry]
+    queries: Sequence[StandingQuery], shared: SharedSynopses, stored: Sequence[SynopsisEntry]
 ) -> list[QueryGroup]:
     """The groups of queries that may be executed together; those that synopses cannot answer are not in any."""
-    numbers = {(e.where_key, tuple(sorted(key for _, key, _ in e.groups))): e for e in kept}
+    numbers = {(e.where_key, tuple(sorted(key for _, key, _ in e.groups))): e for e in stored}
     groups: dict[tuple[object, ...], list[StandingQuery]] = {}
     used: dict[tuple[object, ...], tuple[SynopsisEntry, ...]] = {}
     for query in queries:

@@ -166,7 +166,7 @@ class _Column:
         self._nulls = column.is_null().to_numpy() if column.null_count else None
 
     @cached_property
-    def _there(self) -> Numbers:
+    def _present(self) -> Numbers:
         """What is not null; asked only of whole numbers, for others may be counted too."""
         not_null = self._column.drop_null() if self._column.null_count else self._column
         signed = pa.types.is_signed_integer(not_null.type)
@@ -175,11 +175,11 @@ class _Column:
     @cached_property
     def least(self) -> int:
         """The least value."""
-        return int(self._there.min()) if len(self._there) else 0
+        return int(self._present.min()) if len(self._present) else 0
 
     @cached_property
     def _span(self) -> int:
-        return int(self._there.max()) - self.least + 1 if len(self._there) else 0
+        return int(self._present.max()) - self.least + 1 if len(self._present) else 0
 
     @cached_property
     def bits(self) -> int:
@@ -203,9 +203,9 @@ class _Column:
     def _filled(self, instead: int) -> Numbers:
         """Of each row, with something for nulls; it may be one more than there is room for."""
         if self._nulls is None:
-            return self._there
+            return self._present
         filled = np.full(len(self._nulls), np.array(instead & _ALL_BITS, np.uint64).astype(np.int64))
-        filled[~self._nulls] = self._there
+        filled[~self._nulls] = self._present
         return filled
 
     def decoded(self, keys: Numbers) -> pa.Array:
@@ -235,7 +235,7 @@ def list_columns(plans: Iterable[BuildPlan]) -> set[str]:
 
 
 _MAX_SLOTS = 8
-"""Rows of more slots than this are left to the slide: a tally of few rows saves nothing."""
+"""Rows of more slots than this are left to the slide: a tally of few rows saves nothing. Not measured, as the next."""
 MAX_TALLIES_PER_NODE = 8
 """Tallies that one node may be made of; more are merged into one."""
 
@@ -249,9 +249,9 @@ class FileTallies:
 
     def commit(self, tables: Tables, stream: int, spool: int) -> None:
         """Put them beside a spooled file, for the synopses that are still there."""
-        kept = {entry.number for entry in node_store.read_entries(tables, stream)}
+        existing = {entry.number for entry in node_store.read_entries(tables, stream)}
         for number, slot, body in self.parts:
-            if number in kept:
+            if number in existing:
                 tables.put_raw("synopses", node_store.encode_tally_key(stream, number, spool, slot), body)
 
 
@@ -319,7 +319,7 @@ def adopt_tallies(tables: Tables, context: SlideContext, entry: SynopsisEntry) -
             adopted.obsolete_keys += keys
         elif oldest is not None and model.slot_end(slot - 1) < oldest:
             return None  # some of its rows have died meanwhile
-        elif len(spools) > MAX_TALLIES_PER_NODE or node_store.node_exists(tables, entry, node):
+        elif len(spools) > MAX_TALLIES_PER_NODE or node_store.read_change(tables, entry, node) is not None:
             adopted.merged[slot] = [node_store.decode_rows(bytes(tables.raw("synopses", key))) for key in keys]
             adopted.obsolete_keys += keys
         else:

@@ -3,7 +3,7 @@
 import datetime as dt
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -17,13 +17,15 @@ from windrow.ddl import choose_first_layout, make_stream_folders, record_stream
 from windrow.definitions import StreamDefinition, check_name, make_definition
 from windrow.errors import StreamExistsError, UnknownTableError, ViewError
 from windrow.files import disk_errors
+from windrow.formats.html import HtmlList, HtmlRecord
 from windrow.indexes.partitioners import Index
 from windrow.locks import locked
 from windrow.queries.planner.scan_sql import read_table_schema
+from windrow.queries.sql.statement import parse
 from windrow.queries.views.delta_sql import describe_columns
 from windrow.queries.views.inputs import InputState
 from windrow.queries.views.plan import ViewPlan
-from windrow.queries.views.planner import make_plan
+from windrow.queries.views.planner import expand_views, make_plan
 from windrow.queries.views.slide_hook import LOCK_SECONDS, ViewUpdates, update_view
 from windrow.queries.views.storage import DIED_COLUMN, ViewSlide
 from windrow.queries.views.update_patterns import Pattern
@@ -36,7 +38,7 @@ _MAX_SLOTS = 1_000_000
 
 
 @dataclass(frozen=True)
-class View:
+class View(HtmlRecord):
     """A view as it is reported to users."""
 
     name: str
@@ -73,7 +75,8 @@ def create_view(
     store.check_writable()
     arguments.check_statement(sql)
     with ExitStack() as stack:
-        plan, snapshot = _plan_locked(store, name, sql, retroactive, stack)
+        written = sql
+        sql, plan, snapshot = _plan_locked(store, name, sql, retroactive, stack)
         inputs = {part.name: snapshot.view(part.name).entry for part in plan.streams}
         draft = ViewEntry(
             id=0,
@@ -86,6 +89,8 @@ def create_view(
             recompute=plan.recompute,
             distinct=plan.distinct,
             why=plan.label.why,
+            written="" if sql == written else written,
+            reach=plan.reach,
         )
         _check_options(draft, plan)
         schema = describe_columns(store, name, plan, snapshot.tables)
@@ -99,8 +104,8 @@ def create_view(
 
 def _plan_locked(
     store: Store, name: str, sql: str, retroactive: Sequence[str], stack: ExitStack
-) -> tuple[ViewPlan, Snapshot]:
-    """The plan of a view whose inputs are locked, and a snapshot of them."""
+) -> tuple[str, ViewPlan, Snapshot]:
+    """The statement of a view whose inputs are locked, its plan, and a snapshot of them."""
     check_name(name, "view")
     with Snapshot(store) as first:
         taken = {existing.lower(): existing for existing in (*first.streams(), *first.tables)}
@@ -109,7 +114,7 @@ def _plan_locked(
                 f"{taken[name.lower()]!r} exists already (SQL does not tell capitals apart); "
                 "drop it first or choose another name"
             )
-        parts = _plan_in_snapshot(first, name, sql, retroactive).streams
+        parts = _plan_in_snapshot(first, name, sql, retroactive)[1].streams
         numbers = {first.view(part.name).entry.id: part.name for part in parts}
     for number in sorted(numbers):
         path = store.lock_path(number)
@@ -117,16 +122,29 @@ def _plan_locked(
         operation = f"the slide of stream {numbers[number]!r}"
         stack.enter_context(locked(path, operation, LOCK_SECONDS, store.sleep))
     snapshot = stack.enter_context(Snapshot(store))
-    return _plan_in_snapshot(snapshot, name, sql, retroactive), snapshot
+    return *_plan_in_snapshot(snapshot, name, sql, retroactive), snapshot
 
 
-def _plan_in_snapshot(snapshot: Snapshot, name: str, sql: str, retroactive: Sequence[str]) -> ViewPlan:
+def _plan_in_snapshot(snapshot: Snapshot, name: str, sql: str, retroactive: Sequence[str]) -> tuple[str, ViewPlan]:
     tables = {table: read_table_schema(entry) for table, entry in snapshot.tables.items()}
     for table in retroactive:
         if table not in tables:
             raise UnknownTableError(f"view {name!r}: there is no table {table!r} that could be retroactive")
     streams = {stream: snapshot.view(stream).entry.definition for stream in snapshot.streams()}
-    return make_plan(name, sql, streams, tables, retroactive)
+    views, queries = snapshot.store.catalog.read(
+        lambda tables: (
+            {view.name: view for _, view in tables.items("plans")},
+            {entry.name.lower() for _, entry in tables.items("queries")},
+        )
+    )
+    sql = expand_views(name, sql, views)
+    for reference in parse(sql).references:
+        if not reference.schema and reference.name.lower() in queries:
+            raise ViewError(
+                f"view {name!r}: {reference.name} holds results of a periodic query, which come with its runs and not "
+                "with rows of a stream; a view reads streams and tables, statements and periodic queries read results"
+            )
+    return sql, make_plan(name, sql, streams, tables, retroactive)
 
 
 def _check_options(view: ViewEntry, plan: ViewPlan) -> None:
@@ -245,11 +263,13 @@ def _fill_view(
     entry = StreamEntry(id=0, definition=definition, created=store.clock())
     clocks = [side.now for side in inputs.values()]
     reached = [clock for clock in clocks if clock is not None]
-    updates = ViewUpdates()
+    updates, model, slide = ViewUpdates(), definition.model, 0
     try:
-        if len(reached) == len(clocks):
-            model = definition.model
+        if reached:
             slide = model.last_slot(min(reached))
+            clock = model.slot_end(slide) if len(reached) == len(clocks) else None
+            draft = replace(draft, start=_find_start(snapshot, draft.inputs, clock))
+        if len(reached) == len(clocks) and draft.start is None:
             view_slide = ViewSlide(store, entry, StreamState(layouts=(layout,)), slide, model.slot_end(slide), ())
             records = {name: ViewInput() for name in draft.inputs}
             view_state = InputState(entry, None, 0, ())
@@ -270,7 +290,7 @@ def _fill_view(
         updates.discard()
         raise
     store.files.reach("view.written")
-    with store.publishing(updates.files) as tables:
+    with store.write_with_files(updates.files) as tables:
         for table in draft.tables:
             find_table(tables, table)
         recorded = record_stream(tables, definition, layout, store.clock())
@@ -283,13 +303,22 @@ def _fill_view(
     store.files.reach("view.created")
 
 
+def _find_start(snapshot: Snapshot, inputs: Iterable[str], clock: int | None) -> int | None:
+    """When the clock of a new view can begin, None for at once.
+
+    An input that is ahead of the view's clock has let rows expire that the view would have: it begins where the most
+    advanced of them is. Without a `clock` an input has none yet, and may begin anywhere.
+    """
+    expiring = [view.now for view in map(snapshot.view, inputs) if view.now is not None and view.state.expired]
+    return max((now for now in expiring if clock is None or now > clock), default=None)
+
+
 def list_views(store: Store) -> list[View]:
     """All views, by name."""
 
     def read(tables: Tables) -> list[View]:
-        return sorted(
-            (_describe_view(tables, record) for _, record in tables.items("plans")), key=lambda view: view.name
-        )
+        views = (_describe_view(tables, record) for _, record in tables.items("plans"))
+        return HtmlList(sorted(views, key=lambda view: view.name))
 
     return store.catalog.read(read)
 
@@ -310,7 +339,7 @@ def _describe_view(tables: Tables, record: ViewEntry) -> View:
     )
     return View(
         name=record.name,
-        sql=record.sql,
+        sql=record.written or record.sql,
         inputs=tuple(record.inputs),
         tables=record.tables,
         retroactive=record.retroactive,

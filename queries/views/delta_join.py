@@ -229,7 +229,7 @@ class RowCombinations:
 
 _BEGINS, _ENDS = "begins", "ends"
 _MAX_HELD_ROWS = 1 << 20
-"""Rows of a stream that are joined together: the columns of more might not fit into memory."""
+"""Rows of a stream that are joined together: the columns of more might not fit into memory. Both are not measured."""
 _MAX_BATCH_BYTES = 64 << 20
 """Combinations of so many bytes go on to the next stream before others are searched."""
 _RowFilter = tuple[bool, bool, int, bool]
@@ -272,6 +272,8 @@ class NativeJoin:
         self.equal = find_equal_columns(update.plan.branches[0])
         self.distinct: dict[int, dict[str, float]] = {}
         """As in `SqlUpdate`; two streams have only one order, so nothing is counted for them."""
+        self.pending: int | None = None
+        """No duplicates are eliminated here."""
         self._groups: dict[tuple[int, str], dict[_RowFilter, list[Segment]]] = {}
 
     def compute_results(self) -> Iterator[pa.RecordBatch]:
@@ -381,13 +383,13 @@ class NativeJoin:
             return None
         counts = begins <= interval.now
         if mixed or ahead:
-            known = np.ones(len(begins), bool)
+            is_known = np.ones(len(begins), bool)
             if mixed:
                 arrived = (part_rows.take(SEQ, positions).to_numpy() + base) >> SEQ_BITS
-                known &= arrived <= self.update.positions[part.name].ordinal
+                is_known &= arrived <= self.update.positions[part.name].ordinal
             if ahead and interval.before is not None:
-                known &= begins <= interval.before
-            counts &= known if which == KNOWN else ~known
+                is_known &= begins <= interval.before
+            counts &= is_known if which == KNOWN else ~is_known
         return counts
 
     @staticmethod

@@ -35,7 +35,9 @@ from windrow.queries.views.inputs import (
 )
 from windrow.queries.views.join_order import InputRate
 from windrow.queries.views.partner_filter import (
+    MANY_PARTNER_ROWS,
     MAX_LOOKUP_KEYS,
+    MAX_REPEATS,
     Mask,
     encode_partner_ranges,
     make_mask,
@@ -46,12 +48,7 @@ from windrow.queries.views.plan import JoinLink, PlanBranch, PlanPart, Prune, Vi
 from windrow.store import Store
 
 BATCH_ROWS = 100_000
-_REPEATS = 8
-"""New rows repeat a value hardly more often than this: with more rows than that for each value that may be looked up,
-the values need not be counted."""
-_MANY_SEGMENTS = 4
-"""A partner with so many times more rows than those it meets is filtered before it is joined."""
-_RESULTS = "_v results"
+_RESULTS, _LONGER = "_v results", "_v longer"
 _UNSUPPORTED_TYPES = {"UHUGEINT", "BIT", "BIGNUM"}
 """Types that would change when they are read back from a file."""
 
@@ -69,6 +66,7 @@ class UpdateInputs:
         tables: The tables, by name.
         rates: What is known of the streams, by part; for the order of joins.
         previous: The view itself as it was before, where duplicates are eliminated.
+        pending: See `ViewInput.pending`.
     """
 
     name: str
@@ -79,6 +77,7 @@ class UpdateInputs:
     tables: Mapping[str, TableEntry]
     rates: Mapping[int, InputRate] = field(default_factory=dict)
     previous: InputState | None = None
+    pending: int | None = None
 
 
 @contextlib.contextmanager
@@ -103,7 +102,7 @@ def describe_columns(store: Store, name: str, plan: ViewPlan, tables: Mapping[st
             for part in plan.parts:
                 _register_empty(store, pooled, binder, plan, part, tables)
             reader, types = arrow_source.run_streaming(
-                pooled.cursor, f"SELECT * FROM ({plan.sql}) LIMIT 0", None, BATCH_ROWS
+                pooled.cursor, f"SELECT * FROM ({plan.sql}\n) LIMIT 0", None, BATCH_ROWS
             )
             schema = reader.schema
             reader.read_all()
@@ -124,7 +123,7 @@ def _register_empty(
     tables: Mapping[str, TableEntry],
 ) -> None:
     if part.definition is None:
-        pooled.create_view(part.relation, table_sql(store.root, tables[part.name]))
+        pooled.create_view(part.relation, table_sql(store.root, tables[part.name], store.reader))
     else:
         binder.register_part(part, part.definition, (), None if plan.recompute else plan.time_columns(part))
 
@@ -145,6 +144,8 @@ class SqlUpdate:
         self.binder = RelationBinder(store, self.pooled, update.interval)
         self.distinct: dict[int, dict[str, float]] = {}
         """How many values the joined columns of new rows have, by part; filled where the order of joins matters."""
+        self.pending = update.pending
+        """As it is after the update."""
         self._temporary: list[str] = []
         self._reduced_relations: set[str] = set()
         """Relations that have fewer rows than their segments."""
@@ -193,15 +194,20 @@ class SqlUpdate:
                 self.binder.register_part(
                     part, state.definition, self.binder.find_groups(part, state, InputPosition(0, None), ALL), None
                 )
-        yield from self._run(f"SELECT * FROM ({self.plan.sql})")
+        yield from self._run(f"SELECT * FROM ({self.plan.sql}\n)")
 
     def _register_table(self, part: PlanPart) -> None:
-        self.pooled.create_view(part.relation, table_sql(self.store.root, self.update.tables[part.name]))
+        self.pooled.create_view(
+            part.relation, table_sql(self.store.root, self.update.tables[part.name], self.store.reader)
+        )
 
     # -- from new rows -------------------------------------------------------------------------------------------------
 
-    def _prepare_terms(self) -> Iterator[str]:
-        """For each input with new rows, the query for their results; its relations are registered when it is given."""
+    def _prepare_terms(self, *, whole: bool = False) -> Iterator[str]:
+        """For each input with new rows, the query for their results; its relations are registered when it is given.
+
+        With `whole`, all rows count as new.
+        """
         plan, interval = self.plan, self.update.interval
         alive = f"{quote_name(plan.begins)} < {quote_name(plan.ends)} AND {quote_name(plan.ends)} > {interval.floor}"
         for branch in plan.branches:
@@ -211,17 +217,17 @@ class SqlUpdate:
             for part in branch.parts:
                 if part.definition is None:
                     self._register_table(part)
-            for seed in branch.streams:
-                if self._register_term(branch, seed):
-                    yield f"SELECT * FROM ({plan.sql}) WHERE {alive}"
+            for seed in branch.streams[:1] if whole else branch.streams:
+                if self._register_term(branch, seed, whole=whole):
+                    yield f"SELECT * FROM ({plan.sql}\n) WHERE {alive}"
 
-    def _register_term(self, branch: PlanBranch, seed: PlanPart) -> bool:
+    def _register_term(self, branch: PlanBranch, seed: PlanPart, *, whole: bool = False) -> bool:
         """Register the new rows of one input and the rows that they can join; False if there are none."""
         numbers = [part.number for part in branch.streams]
         groups: dict[int, list[SegmentGroup]] = {}
         for part in branch.streams:
             before = numbers.index(part.number) < numbers.index(seed.number)
-            which = NEW if part is seed else ALL if before else KNOWN
+            which = ALL if before or whole else NEW if part is seed else KNOWN
             state = self.update.inputs[part.name]
             groups[part.number] = self.binder.find_groups(part, state, self.update.positions[part.name], which)
             if not groups[part.number]:
@@ -320,7 +326,7 @@ class SqlUpdate:
                 break
             chosen.append(key_link)
         max_keys = max_lookup_keys(segments)
-        if not chosen or row_counts.get(chosen[0].right, 0) > _REPEATS * max_keys:
+        if not chosen or row_counts.get(chosen[0].right, 0) > MAX_REPEATS * max_keys:
             return None
         ranges = self._find_ranges(part, chosen, parts, min(max_keys, MAX_LOOKUP_KEYS)) if max_keys else None
         return None if ranges is None else prune_by_directory(self.store, part, ranges)
@@ -338,7 +344,7 @@ class SqlUpdate:
         definition = part.definition
         assert definition is not None
         rows = sum(segment.rows for segment in segments)
-        link = next((link for link in links if row_counts.get(link.right, rows) * _MANY_SEGMENTS < rows), None)
+        link = next((link for link in links if row_counts.get(link.right, rows) * MANY_PARTNER_ROWS < rows), None)
         if link is None:
             return None
         kind, other = definition.schema.field(link.left_column).type, parts[link.right]
@@ -372,10 +378,16 @@ class SqlUpdate:
         """One row for each value and stretch of time: what extends the life of a value begins where the last one ends.
 
         A value that comes again before its row has ended needs a second row only from then on. That row is stored ahead
-        of the clock, and no query sees it before its time: at each instant a value has exactly one live row.
+        of the clock, and no query sees it before its time: at each instant a value has exactly one live row. It is not
+        stored before half of what is left of the value's life has a row, so that a value that comes in every slot has a
+        few rows and not one for each slot. What was put off is found again in the inputs, all of them at once, before
+        the first value would end that lives on.
         """
-        results, plan = _RESULTS, self.plan
-        for number, sql in enumerate(self._prepare_terms()):
+        interval, results, plan = self.update.interval, _RESULTS, self.plan
+        step, horizon = self._find_spans()
+        whole = self.update.pending is not None and self.update.pending <= interval.now + step
+        self.pending = None if whole else self.update.pending
+        for number, sql in enumerate(self._prepare_terms(whole=whole)):
             if number == 0:
                 self._store_temporary(results, sql)
             else:
@@ -388,12 +400,25 @@ class SqlUpdate:
         names = ", ".join(quote_name(name) for name in columns)
         newest = f"SELECT max(row({ends}, {begins})) AS life, {names} FROM {quote_name(results)} GROUP BY {names}"
         same = " AND ".join(f"n.{quote_name(name)} IS NOT DISTINCT FROM k.{quote_name(name)}" for name in columns)
-        yield from self._run(
-            f"SELECT greatest(n.life[2], coalesce(k.upto, n.life[2])) AS {begins}, n.life[1] AS {ends}, "
-            f"{', '.join(f'n.{quote_name(name)}' for name in columns)} "
+        self._store_temporary(
+            _LONGER,
+            f"SELECT k.upto AS upto, greatest(n.life[2], coalesce(k.upto, n.life[2])) AS {begins}, "
+            f"n.life[1] AS {ends}, {', '.join(f'n.{quote_name(name)}' for name in columns)} "
             f"FROM ({newest}) n LEFT JOIN ({self._stored_values_sql(columns)}) k ON {same} "
-            f"WHERE k.upto IS NULL OR n.life[1] > k.upto"
+            f"WHERE k.upto IS NULL OR n.life[1] > k.upto",
         )
+        soon = f"greatest(({ends} - {interval.now}) // 2, {step + horizon // 8})"
+        due = f"coalesce(upto - {interval.now} <= {soon}, true)"
+        (put_off,) = self._fetch_row(f"SELECT min(upto) FROM {quote_name(_LONGER)} WHERE NOT {due}")
+        self.pending = min((time for time in (self.pending, put_off) if time is not None), default=None)
+        yield from self._run(f"SELECT {begins}, {ends}, {names} FROM {quote_name(_LONGER)} WHERE {due}")
+
+    def _find_spans(self) -> tuple[int, int]:
+        """The view's slide, and how long its rows may live."""
+        if self.update.previous is None:
+            return 0, 0
+        definition = self.update.previous.definition
+        return definition.slide, definition.longest_life or 0
 
     def _stored_values_sql(self, columns: Sequence[str]) -> str:
         """Until when the view has a row of each value."""

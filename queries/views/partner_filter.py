@@ -21,6 +21,8 @@ from windrow.native import rows as native_rows
 from windrow.queries.views.plan import PlanPart, Prune
 from windrow.store import Store
 
+# How a large partner is read: by its directories, filtered, or whole. They matter to `bench views`, but
+# no trial of the single numbers is on record; the first two bound memory.
 _MAX_TABLE_RANGE = 1 << 24
 """Integers in a range no longer than this are looked up in a table of flags."""
 _ROWS = 1 << 19
@@ -31,6 +33,11 @@ _ROWS_PER_LOOKUP = 12
 """A lookup of one value in one directory costs as much as joining so many rows by hash."""
 _MAX_LOOKUP_SHARE = 0.2
 """If directories find more than this share of the rows, the whole window is read."""
+MAX_REPEATS = 8
+"""New rows repeat a value hardly more often than this: with more rows than that for each value that may be looked up,
+the values need not be counted."""
+MANY_PARTNER_ROWS = 4
+"""A partner with so many times more rows than those it meets is filtered before it is joined."""
 
 Mask = Callable[[pa.Array], Int64s]
 """Gives the positions of values that pass."""

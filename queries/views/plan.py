@@ -114,6 +114,18 @@ class ViewPlan:
         return self.label.pattern is Pattern.STRICT
 
     @property
+    def reach(self) -> dict[str, int | None]:
+        """Of inputs whose rows can make results later than themselves: how much later; None: at any time."""
+        whole = self.recompute or self.distinct
+        branches = [self.streams] if whole else [branch.streams for branch in self.branches if len(branch.streams) > 1]
+        lives = {(part.name, part.life) for streams in branches for part in streams}
+        names = {name for name, _ in lives}
+        return {
+            name: None if (name, None) in lives else max(life or 0 for other, life in lives if other == name)
+            for name in sorted(names)
+        }
+
+    @property
     def streams(self) -> tuple[PlanPart, ...]:
         """The parts that are streams."""
         return tuple(part for part in self.parts if part.definition is not None)

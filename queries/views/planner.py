@@ -12,16 +12,18 @@ from typing import Any
 import pyarrow as pa
 
 from windrow import times
+from windrow.catalog.records import ViewEntry
 from windrow.definitions import StreamDefinition
 from windrow.errors import ViewError
 from windrow.queries.engine.types import quote_name
-from windrow.queries.sql import parse_tree, sequence_column, volatility
+from windrow.queries.sql import parse_tree, volatility
+from windrow.queries.sql.analysis import analyse
 from windrow.queries.sql.confinement import confine
 from windrow.queries.sql.parse_tree import Node
 from windrow.queries.sql.split_aggregate import find_free_prefix, without_locations
 from windrow.queries.sql.statement import Statement, parse
 from windrow.queries.sql.window_clause import SYSTEM_SCHEMA
-from windrow.queries.sql.window_spec import AllRows, RangeWindow
+from windrow.queries.sql.window_spec import AllRows, CalendarWindow, RangeWindow
 from windrow.queries.views import update_patterns
 from windrow.queries.views.plan import JoinLink, PlanBranch, PlanPart, ViewPlan, list_base_tables, list_selects
 from windrow.queries.views.update_patterns import Label, Pattern
@@ -173,6 +175,38 @@ def make_plan(
     return ViewPlan(statement, label, parts, branches, distinct, text, prefix, taken)
 
 
+def expand_views(name: str, sql: str, views: Mapping[str, ViewEntry]) -> str:
+    """The statement with recomputed views as WITH queries, from their own statements.
+
+    A recomputed view has rows for the instants at which it was computed; a view above it has other instants too.
+
+    Args:
+        name: Of the view, for messages.
+        sql: Its statement.
+        views: All views, by name.
+    """
+    statement, queries = parse(sql), {}
+    recomputed = {view.name.lower(): view for view in views.values() if view.recompute}
+    for reference in statement.references:
+        view = None if reference.schema else recomputed.get(reference.name.lower())
+        if view is None:
+            continue
+        if not isinstance(reference.window, AllRows):
+            raise ViewError(
+                f"view {name!r}: {view.name} is computed anew at each slide and has no windows; leave it out"
+            )
+        text = view.sql.rstrip().rstrip(";")
+        queries[view.name] = f"{quote_name(view.name)} AS ({text}\n)"
+    if not queries:
+        return sql
+    tokens = statement.source.tokens
+    words = [token.word for token in tokens[:2]]
+    count = 0 if words[0] != "with" else 2 if words[1] == "recursive" else 1
+    stop = tokens[count - 1].stop if count else 0
+    before, after = (part.decode() for part in (statement.source.data[:stop], statement.source.data[stop:]))
+    return f"{before or 'WITH'} {', '.join(queries.values())}{',' if count else ''} {after}"
+
+
 def _check_statement(
     name: str, statement: Statement, streams: Mapping[str, StreamDefinition], folded: Mapping[str, str]
 ) -> None:
@@ -181,6 +215,11 @@ def _check_statement(
     nodes = [visit.node for visit in parse_tree.walk(statement.tree)]
     if any(node.get("class") == "PARAMETER" for node in nodes):
         raise ViewError(f"view {name!r}: a view takes no parameters; write the values into its statement")
+    if parse_tree.add_pivot_lists(statement.source) != statement.source.data.decode():
+        raise ViewError(
+            f"view {name!r}: the columns of a view stay as they are, so name the pivot's values, "
+            "as in PIVOT … ON column IN ('a', 'b')"
+        )
     if any(node.get("sample") is not None for node in nodes):
         raise ViewError(f"view {name!r}: a sample is another one each time; a view must depend on its rows alone")
     volatile = next(filter(None, map(volatility.find_volatile_call, nodes)), None)
@@ -188,7 +227,7 @@ def _check_statement(
         raise ViewError(
             f"view {name!r}: {volatile} gives something else each time; a view must depend on its rows alone"
         )
-    if sequence_column.uses_sequence(statement):
+    if analyse(statement).uses_sequence:
         raise ViewError(f"view {name!r}: _seq is not kept in views; leave it and the macros that need it out")
     for reference in statement.references:
         definition = streams.get(folded[reference.name.lower()])
@@ -196,6 +235,8 @@ def _check_statement(
         if definition is None:
             if not isinstance(window, AllRows):
                 raise ViewError(f"view {name!r}: {reference.name} is a table, which has no windows")
+        elif isinstance(window, CalendarWindow):
+            raise ViewError(f"view {name!r}: a view moves with its inputs, and {window} does not; ask it of the view")
         elif isinstance(window, RangeWindow):
             _check_range(name, definition, window)
 
@@ -251,7 +292,10 @@ def _union_selects(name: str, node: Node) -> Iterator[Node]:
         if visit.node.get("class") == "STAR" and visit.node["columns"]:
             raise ViewError(f"view {name!r}: name the columns instead of COLUMNS(…)")
         if visit.node.get("type") == "SUBQUERY":
-            raise ViewError(f"view {name!r}: make the inner query a view of its own, and name that here")
+            raise ViewError(
+                f"view {name!r}: make the inner query a view of its own, and name that here; "
+                "where it reads only tables, write SEMI JOIN or ANTI JOIN instead of IN or EXISTS"
+            )
     if any(modifier["type"] == "ORDER_MODIFIER" for modifier in node["modifiers"]):
         raise ViewError(f"view {name!r}: rows of a view have no order; put ORDER BY into the queries that ask it")
     yield node

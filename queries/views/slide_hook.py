@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.records import StreamEntry, TableEntry, ViewEntry, ViewInput
 from windrow.definitions import StreamDefinition
+from windrow.errors import DamageError
 from windrow.indexes.bounded_cache import BoundedCache
 from windrow.locks import locked
 from windrow.queries.planner.scan_sql import read_table_schema
@@ -32,7 +33,7 @@ from windrow.store import Store
 
 LOCK_SECONDS = 60.0
 _STATISTICS_DECAY = 0.9
-"""The weight that statistics from before an update keep after it."""
+"""The weight that statistics from before an update keep after it: half after seven. Not measured."""
 _MAX_PLANS = 256
 """Plans of views that a warehouse keeps in memory; making one again costs some milliseconds."""
 _PlanCache = BoundedCache[int, tuple[object, ViewPlan]]
@@ -53,6 +54,8 @@ class ViewUpdates:
 
     moved: list[tuple[ViewSlide, list[InputUpdate]]] = field(default_factory=list)
     contributions: list[Contribution] = field(default_factory=list)
+    anew: bool = False
+    """They do not move but are filled anew; synopses of them go, and whoever asked for it has those filled again."""
 
     @property
     def files(self) -> Sequence[str]:
@@ -64,6 +67,8 @@ class ViewUpdates:
         """Record all views, each after its inputs."""
         for moved, input_updates in self.moved:
             moved.commit(tables, [update.number for update in input_updates])
+            if self.anew:
+                tables.delete_prefix("synopses", catalog_key(moved.entry.id))
             for update in input_updates:
                 tables.put("views", catalog_key(update.number, moved.entry.id), update.record)
         for other in self.contributions:
@@ -134,14 +139,7 @@ def _prepare(store: Store, context: SlideContext, stack: ExitStack, updates: Vie
     views = _lock_views(store, context, stack)
     if not views:
         return
-    names = {view.name for view in views} | {name for view in views for name in view.inputs}
-    snapshot = stack.enter_context(Snapshot(store, sorted(names)))
-    inputs = {}
-    for name in names:
-        view = snapshot.view(name)
-        inputs[name] = InputState(view.entry, view.state.slide, view.state.ordinal, view.segments)
-    stream = context.entry.definition.name
-    inputs[stream] = InputState(context.entry, context.slide, context.ordinal, (*context.segments, *context.arrived))
+    snapshot, inputs = _read_inputs(store, views, context, stack)
     numbers = itertools.count(-1, -1)
     for view_entry in views:
         view_slide = _prepare_view(store, view_entry, inputs, snapshot, context, numbers, updates)
@@ -159,14 +157,67 @@ def _prepare(store: Store, context: SlideContext, stack: ExitStack, updates: Vie
                 view_slide.ordinal,
                 placed,
                 view_slide.segments,
-                context.followers,
+                context.hooks,
             )
             updates.contributions += stack.enter_context(prepare_contributions(store, hooks, view_context))
 
 
+def _read_inputs(
+    store: Store, views: Sequence[ViewEntry], context: SlideContext, stack: ExitStack
+) -> tuple[Snapshot, dict[str, InputState]]:
+    """What the views read, and the views themselves: the context's stream as it will be, all others as they are."""
+    names = {view.name for view in views} | {name for view in views for name in view.inputs}
+    snapshot = stack.enter_context(Snapshot(store, sorted(names)))
+    inputs = {}
+    for name in names:
+        view = snapshot.view(name)
+        inputs[name] = InputState(view.entry, view.state.slide, view.state.ordinal, view.segments)
+    stream = context.entry.definition.name
+    inputs[stream] = InputState(context.entry, context.slide, context.ordinal, (*context.segments, *context.arrived))
+    return snapshot, inputs
+
+
+@contextmanager
+def prepare_refill(store: Store, context: SlideContext) -> Iterator[Contribution | None]:
+    """Fill all views that depend on a stream anew, where their clocks stand: it has lost rows that they may know.
+
+    Args:
+        store: The warehouse.
+        context: The stream as it stands, with the segments that it will have.
+    """
+    with ExitStack() as stack:
+        updates, numbers = ViewUpdates(anew=True), itertools.count(-1, -1)
+        try:
+            views = _lock_views(store, context, stack)
+            snapshot, inputs = _read_inputs(store, views, context, stack)
+            for view in views:
+                current = snapshot.view(view.name)
+                if current.state.slide is None or current.now is None:
+                    continue
+                unfilled = replace(current.state, slide=None)
+                filled = ViewSlide(store, current.entry, unfilled, current.state.slide, current.now, ())
+                nothing = InputState(current.entry, None, current.state.ordinal, ())
+                plan = find_plan(store, view, {name: inputs[name].definition for name in view.inputs}, snapshot)
+                records = {name: ViewInput() for name in view.inputs}
+                try:
+                    update_view(
+                        store, view, plan, filled, nothing, inputs, records, snapshot.tables, numbers, None, updates
+                    )
+                except DamageError:  # another input is damaged too, and its repair will fill the view
+                    updates.moved.pop()[0].discard()
+                    continue
+                inputs[view.name] = filled.side()
+                filled.segments = current.segments
+                filled.update.dropped += current.segments
+        except BaseException:
+            updates.discard()
+            raise
+        yield updates if updates.moved else None
+
+
 def _beside_views(context: SlideContext, number: int, tables: Tables) -> list[SlideHook]:
     """The other hooks of a view's slide: its synopses, and the periodic queries that it paces."""
-    return [f for f in context.followers if f.table != "views" and f.applies_to(tables, number)]
+    return [f for f in context.hooks if f.table != "views" and f.applies_to(tables, number)]
 
 
 def _read_views(number: int, tables: Tables) -> tuple[ViewEntry | None, list[int]]:
@@ -220,12 +271,14 @@ def _prepare_view(
     slide = model.last_slot(min(reached))
     if current.state.slide is not None and slide <= current.state.slide:
         return None
+    if current.state.slide is None and view.start is not None and model.slot_end(slide) < view.start:
+        return None
     records: dict[str, ViewInput] = store.catalog.read(
         lambda tables: {name: tables.get("views", catalog_key(number, view.id)) for name, number in view.inputs.items()}
     )
     view_slide = ViewSlide(store, current.entry, current.state, slide, model.slot_end(slide), current.segments)
     view_state = InputState(current.entry, current.state.slide, current.state.ordinal, current.segments)
-    hooks = [f for f in context.followers if f.needs]
+    hooks = [f for f in context.hooks if f.needed_after]
     needed = store.catalog.read(lambda tables: find_removal_limit(tables, hooks, current.entry, slide))
     plan = find_plan(store, view, {name: inputs[name].definition for name in view.inputs}, snapshot)
     update_view(store, view, plan, view_slide, view_state, inputs, records, snapshot.tables, numbers, needed, updates)
@@ -262,6 +315,7 @@ def update_view(
         tables,
         {number: rate for number, rate in rates.items() if rate is not None},
         view_state,
+        min((record.pending for record in records.values() if record.pending is not None), default=None),
     )
     update = (
         NativeJoin(store, update_inputs)
@@ -273,10 +327,9 @@ def update_view(
     view_slide.write(
         to_stream_rows(update.compute_results(), view, view_slide.entry.definition, interval), numbers, needed
     )
-    input_updates += [
-        InputUpdate(number, _update_statistics(records[name], inputs[name], interval, plan, name, update.distinct))
-        for name, number in view.inputs.items()
-    ]
+    for name, number in view.inputs.items():
+        record = _update_statistics(records[name], inputs[name], interval, plan, name, update.distinct)
+        input_updates.append(InputUpdate(number, replace(record, pending=update.pending)))
 
 
 def _rate(plan: ViewPlan, number: int, record: ViewInput) -> InputRate | None:

@@ -45,21 +45,21 @@ def to_stream_rows(
     for batch in results:
         if not batch.num_rows:
             continue
-        columns = {name: batch.column(at) for at, name in enumerate(batch.schema.names)}
+        columns = {name: batch.column(position) for position, name in enumerate(batch.schema.names)}
         if view.recompute:
             begins = np.full(batch.num_rows, interval.now, np.int64)
             ends = begins
         else:
-            begins, ends = (batch.column(at).to_numpy(zero_copy_only=False) for at in (0, 1))
-        own = {definition.time: pa.array(begins)}
+            begins, ends = (batch.column(position).to_numpy(zero_copy_only=False) for position in (0, 1))
+        bounds = {definition.time: pa.array(begins)}
         if definition.expires is not None:
             over = ends <= interval.now
             shown = np.where(over, interval.now + definition.slide, ends) if view.restore else ends
-            own[definition.expires] = pa.array(shown)
+            bounds[definition.expires] = pa.array(shown)
             if view.restore:
-                own[DIED_COLUMN] = pa.array(ends, mask=~over)
+                bounds[DIED_COLUMN] = pa.array(ends, mask=~over)
         arrays = [
-            _with_times(own[field.name], field.type) if field.name in times else columns[field.name].cast(field.type)
+            _with_times(bounds[field.name], field.type) if field.name in times else columns[field.name].cast(field.type)
             for field in schema
         ]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)

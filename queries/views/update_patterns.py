@@ -104,7 +104,10 @@ def describe_pattern(statement: Statement, snapshot: Snapshot) -> str:
         reference = references.get(node["qualified_name"]["path"][-1].lower())
         if reference is None or reference.name.lower() not in streams:
             return STATIC_LABEL
-        return label_stream(snapshot.view(streams[reference.name.lower()]).entry.definition, reference.window)
+        definition = snapshot.view(streams[reference.name.lower()]).entry.definition
+        if definition.pattern == str(Pattern.STRICT):
+            return Label(Pattern.STRICT, f"view {definition.name} is computed anew at each slide")
+        return label_stream(definition, reference.window)
 
     try:
         label = label_query(statement.tree, leaf)

@@ -13,9 +13,9 @@ from bench.workload import SlidingRows
 
 @pytest.fixture
 def small(monkeypatch, tmp_path):
-    monkeypatch.setattr(core, "SMALL", SlidingRows(360, slots=6, row_bytes=100))
+    monkeypatch.setattr(core, "SMALL", SlidingRows(180, slots=3, row_bytes=100))
     monkeypatch.setattr(core, "STEPS", 2)
-    monkeypatch.setattr(core, "LONG", SlidingRows(720, slots=12, row_bytes=100))
+    monkeypatch.setattr(core, "LONG", SlidingRows(360, slots=6, row_bytes=100))
     monkeypatch.setattr(
         memory, "settings", lambda *, quick: {"window 1": Settings(100, 4), "batch 1": Settings(100, 4)}
     )
@@ -23,7 +23,7 @@ def small(monkeypatch, tmp_path):
     page.write_text("<!-- bench core: begin -->\n<!-- bench core: end -->\n")
     monkeypatch.setattr(report, "PAGE", page)
     monkeypatch.setattr(report.insert, "__defaults__", (page,))
-    monkeypatch.setattr(core, "UNIQUE", {True: SlidingRows(360, slots=6, keys=1 << 40, row_bytes=100)})
+    monkeypatch.setattr(core, "UNIQUE", {True: SlidingRows(180, slots=3, keys=1 << 40, row_bytes=100)})
     return page
 
 
@@ -47,13 +47,13 @@ def test_a_run_writes_samples_figures_and_the_page(small, tmp_path):
 def test_all_runs_every_bench_and_counts_what_was_missed(monkeypatch, tmp_path):
     ran = []
 
-    def run(name, *, results, **_):
-        ran.append((name, results))
+    def run(name, seeds, *, results, **_):
+        ran.append((name, seeds, results))
         return 2 if name in ("core", "sql") else 0
 
     monkeypatch.setattr(cli, "_run", run)
-    done = CliRunner().invoke(bench, ["all", "--results", str(tmp_path)])
-    assert ran == [(name, tmp_path / name) for name in cli.BENCHES]
+    done = CliRunner().invoke(bench, ["all", "--seeds", "17,4", "--results", str(tmp_path)])
+    assert ran == [(name, [17, 4], tmp_path / name) for name in cli.BENCHES]
     assert done.exit_code == 1
     assert "4 aims were not reached" in done.output
 

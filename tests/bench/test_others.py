@@ -8,8 +8,8 @@ from bench import growth, index, peers
 from bench.growth_child import Point, measure
 from bench.results import Results
 from bench.runner import silent
-from bench.statements import STATEMENTS, LayoutFigures
 from bench.systems.ours import Windrow
+from bench.thesis_statements import STATEMENTS, LayoutFigures
 from bench.workload import SlidingRows
 
 

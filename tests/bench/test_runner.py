@@ -10,12 +10,12 @@ from bench.systems.ours import Windrow, WindrowNoRebuild, WindrowRebuild
 from bench.systems.sqlite_table import SqliteTable
 from bench.workload import SlidingRows
 
-TINY = SlidingRows(360, slots=6, row_bytes=100)
+TINY = SlidingRows(180, slots=3, row_bytes=100)
 ALL = (Windrow, WindrowNoRebuild, WindrowRebuild, DuckTable, SqliteTable, SortedParquet, RawBytes)
 
 
 def test_all_systems_agree_at_every_step(tmp_path):
-    case = Case("tiny", contestants(ALL, TINY), steps=8)
+    case = Case("tiny", contestants(ALL, TINY), steps=3)
     outcome = run(case, tmp_path)
     counted = {(c.name, m): 0 for c in case.contestants for m in ("update", "probe", "scan")}
     for sample in outcome.samples:
@@ -23,7 +23,7 @@ def test_all_systems_agree_at_every_step(tmp_path):
             counted[sample.contestant, sample.measure] += 1
         assert sample.wall > 0
     floors = {"floor-sorted", "floor-raw"}
-    assert counted == {(name, m): 0 if name in floors and m != "update" else 8 for name, m in counted}
+    assert counted == {(name, m): 0 if name in floors and m != "update" else 3 for name, m in counted}
     assert all(notes["space"] > 0 for notes in outcome.notes.values())
     assert list(tmp_path.iterdir()) == []
 

@@ -5,7 +5,9 @@ from hypothesis import strategies as st
 
 from windrow.indexes.bounded_cache import BoundedCache
 
-STEPS = st.lists(st.tuples(st.sampled_from(["get", "put", "pop"]), st.integers(0, 5), st.integers(0, 7)), max_size=60)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["get", "put", "pop", "resize"]), st.integers(0, 5), st.integers(0, 7)), max_size=60
+)
 
 
 @given(STEPS, st.integers(1, 12))
@@ -15,6 +17,13 @@ def test_it_holds_what_a_plain_list_of_recent_use_holds(steps, limit):
     recent: list[tuple[int, int]] = []
     gone = []
     for step, key, value in steps:
+        if step == "resize":
+            limit = value
+            cache.resize(limit)
+            while recent and sum(size for _, size in recent) > limit:
+                gone.append(recent.pop(0))
+            assert cache.items() == recent
+            continue
         old = next((entry for entry in recent if entry[0] == key), None)
         if step == "get":
             assert cache.get(key) == (None if old is None else old[1])

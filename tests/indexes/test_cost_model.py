@@ -10,10 +10,9 @@ import windrow
 from sample_streams import BASE, DELTA, US, when
 from windrow import Index
 from windrow.indexes.cost_model import (
-    CostConstants,
     Workload,
-    compare_layouts,
-    estimate_layout,
+    compare_in_steps,
+    finish,
     propose_layouts,
     simulate_slides,
 )
@@ -85,7 +84,7 @@ def test_the_play_has_as_many_segments_as_the_stream_that_it_stands_for(index, p
 def test_more_queries_ask_for_fewer_segments_and_more_updates_for_less_rewriting():
     def best(probes, scans):
         mix = Workload(rows=5000, row_bytes=200, lives=UNIFORM, probes=probes, scans=scans)
-        return compare_layouts(mix, 16, propose_layouts(mix, 16))[0]
+        return finish(compare_in_steps(mix, 16, propose_layouts(mix, 16)))[0]
 
     idle, busy = best(0, 0), best(10_000, 1000)
     assert idle.written <= busy.written
@@ -95,14 +94,14 @@ def test_more_queries_ask_for_fewer_segments_and_more_updates_for_less_rewriting
 
 def test_a_total_is_the_update_and_the_questions_before_the_next():
     mix = Workload(rows=1000, row_bytes=100, lives=UNIFORM, probes=7, scans=3)
-    found = estimate_layout(mix, 16, Index("round-robin", 2, 2), CostConstants())
+    (found,) = finish(compare_in_steps(mix, 16, [Index("round-robin", 2, 2)]))
     assert found.total == pytest.approx(found.update + 7 * found.probe + 3 * found.scan)
 
 
 def test_rows_that_never_expire_and_long_lifetimes_are_played_too():
     forever = Workload(rows=100, row_bytes=100, lives=None)
-    assert [each.index.name for each in compare_layouts(forever, None, propose_layouts(forever, None))] == [
+    assert [each.index.name for each in finish(compare_in_steps(forever, None, propose_layouts(forever, None)))] == [
         "append-only"
     ] * 2
     long = Workload(rows=100, row_bytes=100, lives={5000: 1.0})
-    assert all(each.total > 0 for each in compare_layouts(long, 5000, propose_layouts(long, 5000)))
+    assert all(each.total > 0 for each in finish(compare_in_steps(long, 5000, propose_layouts(long, 5000))))

@@ -97,7 +97,7 @@ def test_no_ranges_are_no_rows(tmp_path: Path) -> None:
 
 
 SCHEMAS = {
-    "by our own writer": pa.schema([("n", pa.int64()), ("s", pa.string())]),
+    "flat columns": pa.schema([("n", pa.int64()), ("s", pa.string())]),
     "by pyarrow": pa.schema([("n", pa.int64()), ("s", pa.string()), ("l", pa.list_(pa.int64()))]),
 }
 
@@ -105,7 +105,8 @@ SCHEMAS = {
 def table_of(schema: pa.Schema, rows: int, width: int) -> pa.Table:
     """Rows that gain nothing from dictionary or compression."""
     chance = random.Random(width)
-    texts = [None if n % 7 == 0 else chance.randbytes(width).hex() for n in range(rows)]
+    letters = "".join(map(chr, range(33, 127)))
+    texts = [None if n % 7 == 0 else "".join(chance.choices(letters, k=2 * width)) for n in range(rows)]
     columns = {"n": [chance.getrandbits(62) for _ in range(rows)], "s": texts}
     return pa.table({**columns, "l": [[n, n] for n in range(rows)]}).select(schema.names).cast(schema)
 
@@ -131,9 +132,36 @@ def test_ranges_of_written_files_are_the_rows_that_pyarrow_reads(how: str, width
     assert read_spans(spans, schema, schema, reader).to_pylist() == expected.to_pylist()
 
 
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+@pytest.mark.parametrize("limit", [0, 40_000, 1 << 20])
+def test_few_rows_of_compressed_pages_are_right_whatever_is_kept_of_them(
+    codec: str, limit: int, tmp_path: Path
+) -> None:
+    """Pages that were unpacked for single rows are kept within a limit; a scan leaves them alone."""
+    count, chance = 4000, np.random.default_rng(8)
+    table = pa.table(
+        {
+            "n": pa.array(chance.integers(0, 50, count), mask=chance.random(count) < 0.1),
+            "s": pa.array([f"text {n % 700} of many {n}" for n in range(count)], mask=chance.random(count) < 0.1),
+        }
+    )
+    settings = {"compression": codec, "use_dictionary": ["n"], "column_encoding": {"s": "DELTA_LENGTH_BYTE_ARRAY"}}
+    for name in "ab":
+        with pq.ParquetWriter(tmp_path / name, table.schema, max_rows_per_page=500, **settings) as writer:
+            writer.write_table(table)
+    reader = SegmentFileReader(tmp_path, page_bytes=limit)
+    assert read_spans(Spans.of({"a": [(0, count)]}), table.schema, table.schema, reader).equals(table)
+    assert reader._pages.used == 0
+    for start in chance.integers(0, count - 3, 60).tolist():
+        found = read_spans(Spans.of({name: [(start, start + 3)] for name in "ab"}), table.schema, table.schema, reader)
+        assert found.to_pylist() == 2 * table.slice(start, 3).to_pylist()
+        assert reader._pages.used <= limit
+    assert (reader._pages.used > 0) == (limit > 0)
+
+
 def test_text_that_is_not_copied_outlives_its_file(tmp_path: Path) -> None:
     """A whole page is handed out where it lies; removing the file, as reclaiming does, must not change it."""
-    schema = SCHEMAS["by our own writer"]
+    schema = SCHEMAS["flat columns"]
     table = table_of(schema, 500, 200)
     with pa.OSFile(str(tmp_path / "a"), "wb") as sink:
         writer = SegmentFileWriter(sink, schema, 1 << 20)
@@ -150,7 +178,7 @@ def test_text_that_is_not_copied_outlives_its_file(tmp_path: Path) -> None:
 
 
 def test_a_flipped_bit_in_a_file_is_told_with_its_name(tmp_path: Path) -> None:
-    schema = SCHEMAS["by our own writer"]
+    schema = SCHEMAS["flat columns"]
     with pa.OSFile(str(tmp_path / "a"), "wb") as sink:
         writer = SegmentFileWriter(sink, schema, 1 << 20)
         writer.add(table_of(schema, 500, 40))
@@ -158,7 +186,7 @@ def test_a_flipped_bit_in_a_file_is_told_with_its_name(tmp_path: Path) -> None:
     raw = bytearray((tmp_path / "a").read_bytes())
     raw[len(raw) // 2] ^= 4
     (tmp_path / "a").write_bytes(raw)
-    with pytest.raises(DamageError, match="segment file a is damaged"):
+    with pytest.raises(DamageError, match="file a is damaged"):
         read_spans(Spans.of({"a": [(0, 500)]}), schema, schema, SegmentFileReader(tmp_path))
 
 

@@ -1,5 +1,6 @@
 """What the child processes of the ingest tests share: a small Spark of their own, and tasks that fail and dawdle."""
 
+import os
 import random
 import sys
 import time
@@ -32,6 +33,7 @@ def session(master: str, **settings: str) -> Any:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.memory", "512m")
         .config("spark.executor.memory", "512m")
+        .config("spark.executor.extraJavaOptions", os.environ.get("SPARK_SUBMIT_OPTS", ""))
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
     )
@@ -54,7 +56,7 @@ def shaky(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     if context.partitionId() == 1 and context.attemptNumber() == 0:
         raise RuntimeError("this task fails when it is tried first")
     if context.partitionId() == 2 and context.attemptNumber() == 0:
-        time.sleep(15)
+        time.sleep(5)
 
 
 def unlucky(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,6 +1,6 @@
 """Appends on a small cluster whose tasks fail and dawdle, in a process of its own.
 
-Run as: cluster_process.py <warehouse> <catalog> <master>
+Run as: cluster_process.py <warehouse> <catalog> <master> <streams, separated by commas>
 """
 
 import datetime as dt
@@ -15,7 +15,7 @@ from child_spark import session, shaky
 ROWS, PARTS = 4000, 4
 
 
-def main(warehouse: str, catalog: str, master: str) -> None:
+def main(warehouse: str, catalog: str, master: str, streams: str) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     warnings.simplefilter("ignore")
     import windrow
@@ -34,11 +34,13 @@ def main(warehouse: str, catalog: str, master: str) -> None:
     frame = spark.range(0, ROWS, 1, PARTS).selectExpr(*base.split(", "))
     rows = frame.mapInArrow(shaky, frame.schema)
     windrow.spark.register(spark)
-    windrow.spark.append(rows, wh, "native", batch_id="b")
-    windrow.spark.append(rows.selectExpr("*", "cast(k % 60000 as int) u"), wh, "workers", batch_id="b")
-    rows.write.format("windrow").options(path=warehouse, stream="source", batch_id="b").mode("append").save()
     answers = {}
-    for stream in ("native", "workers", "source"):
+    for stream in streams.split(","):
+        if stream == "source":
+            rows.write.format("windrow").options(path=warehouse, stream=stream, batch_id="b").mode("append").save()
+        else:
+            given = rows if stream == "native" else rows.selectExpr("*", "cast(k % 60000 as int) u")
+            windrow.spark.append(given, wh, stream, batch_id="b")
         wh.slide(stream, now)
         with windrow.spark.window(spark, wh, stream) as df:
             by_spark = [tuple(row) for row in df.selectExpr("count(*)", "count(distinct k)", "sum(k)").collect()]

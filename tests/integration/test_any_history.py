@@ -330,7 +330,8 @@ class History(AlterationRules, RuleBasedStateMachine):
         if not hasattr(self, "truth"):
             return
         status = self.handles[1].stream(STREAM)
-        found = (status.now, status.inserted, status.expired, status.late, status.rejected, status.spooled_rows)
+        now = None if status.now is None else windrow.times.parse_instant(status.now)
+        found = (now, status.inserted, status.expired, status.late, status.rejected, status.spooled_rows)
         truth = self.truth
         assert found == (truth.now, truth.inserted, truth.expired, truth.late, len(truth.rejects), len(truth.spool))
 

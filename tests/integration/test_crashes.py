@@ -10,7 +10,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -82,16 +82,29 @@ def test_the_scenario_reaches_every_named_step(reached: dict[str, int]) -> None:
     assert set(reached) == set(OWN_STEPS)
 
 
-@pytest.mark.parametrize("step", OWN_STEPS)
-def test_a_process_killed_at_a_named_step_leaves_the_state_before_or_after(
-    step: str, fresh: Path, reached: dict[str, int], tmp_path: Path
-) -> None:
-    for nth in range(1, reached[step] + 1):
+def kill_at_passes(step: str, passes: Iterable[int], fresh: Path, tmp_path: Path) -> None:
+    for nth in passes:
         path, progress = shutil.copytree(fresh, tmp_path / f"wh{nth}"), tmp_path / f"progress{nth}"
         child = start_child(child_processes.run_until_step, str(path), SHAPE, OPERATIONS, str(progress), step, nth)
         assert join_child(child) == -signal.SIGKILL
         assert_recovers(path, progress)
         shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("step", OWN_STEPS)
+def test_a_process_killed_at_a_named_step_leaves_the_state_before_or_after(
+    step: str, fresh: Path, reached: dict[str, int], tmp_path: Path
+) -> None:
+    """At the first pass and at the one in the middle; the sweep over all is a soak."""
+    kill_at_passes(step, sorted({1, reached[step] // 2 + 1}), fresh, tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("step", OWN_STEPS)
+def test_a_process_killed_at_any_pass_of_a_step_leaves_the_state_before_or_after(
+    step: str, fresh: Path, reached: dict[str, int], tmp_path: Path
+) -> None:
+    kill_at_passes(step, range(1, reached[step] + 1), fresh, tmp_path)
 
 
 def kills(fresh: Path, tmp_path: Path, seed: int, count: int, how: str) -> Iterator[tuple[Path, Path, BaseProcess]]:
@@ -113,7 +126,7 @@ def kills(fresh: Path, tmp_path: Path, seed: int, count: int, how: str) -> Itera
 def test_a_process_killed_at_a_random_moment_leaves_the_state_before_or_after(
     how: str, fresh: Path, tmp_path: Path
 ) -> None:
-    for path, progress, child in kills(fresh, tmp_path, 7, 8, how):
+    for path, progress, child in kills(fresh, tmp_path, 7, 4, how):
         join_child(child)
         assert_recovers(path, progress)
 

@@ -27,8 +27,6 @@ from kills import CASES, Case, State
 from system_calls import Call, Server
 
 SEED = int(os.environ.get("SEED", "20261118"))
-FEW = 1
-"""Kills at random calls, besides those that are always made."""
 
 pytestmark = pytest.mark.skipif(
     system_calls.compiler() is None, reason="there is no C compiler to build the preloaded library with"
@@ -125,8 +123,9 @@ def _attempt(stage: Stage, kill: Kill) -> tuple[list[str], list[Call]]:
     """What was wrong, and the calls that the killed process had made."""
     case, path, log = CASES[kill.case], stage.restore(kill.case), stage.folder / "log"
     wrong: list[str] = []
-    with case.open(path) as wh:
-        observer = Observer(case, wh)
+    passed = [0]
+    with case.open(path, later=lambda: passed[0]) as wh:
+        observer = Observer(case, wh, passed)
         outcome = stage.server.call("operate", kill.case, str(path), str(log), kill.nth, kill.before, kill.in_turn)
         made = system_calls.read_log(log)
         if not outcome.killed and outcome.status:
@@ -150,8 +149,10 @@ def _told(outcome: system_calls.Outcome) -> list[str]:
 class Observer:
     """The other process: it had the warehouse open before, and a snapshot, and goes on with both."""
 
-    def __init__(self, case: Case, wh: windrow.Warehouse) -> None:
+    def __init__(self, case: Case, wh: windrow.Warehouse, passed: list[int]) -> None:
         self.case, self.wh = case, wh
+        self.passed = passed
+        """Microseconds that its clock is ahead of the others'."""
         self.wrong: list[str] = []
         self.seen: State = case.before()
         self._pin = wh.snapshot()
@@ -174,9 +175,11 @@ class Observer:
             self.wrong.append(f"{when}: a snapshot that was taken before shows something else")
 
     def clean_up(self) -> None:
-        """Remove what can go, as this process sees it."""
+        """Remove what can go, as this process sees it, at once and when what it marked is older than an hour."""
         try:
-            self.wh.gc()
+            for _ in range(3):
+                self.wh.gc()
+                self.passed[0] += 2 * kills.HOUR
         except (windrow.WindrowError, OSError) as error:
             self.wrong.append(f"cleaning up: {type(error).__name__}: {error}")
 
@@ -214,18 +217,15 @@ def assert_survives(stage: Stage, made: list[Kill]) -> None:
 
 
 def chosen(name: str, calls: list[Call], seed: int) -> list[Kill]:
-    """Each write of LMDB's meta page and the call before, each rename into place, the last call, and a few others."""
-    assert any(call.is_meta for call in calls), "every one of these operations commits"
-    numbers = {len(calls)}
-    for number, call in enumerate(calls, 1):
-        if call.is_meta:
-            numbers |= {number - 1, number}
-        elif call.is_publishing:
-            numbers.add(number)
-    numbers &= set(range(1, len(calls) + 1))
+    """A write of LMDB's meta page and the call before it, a rename into place, and any other call; all drawn."""
     choice = random.Random(f"{seed} {name}")
-    others = sorted(set(range(1, len(calls) + 1)) - numbers)
-    numbers |= set(choice.sample(others, min(FEW, len(others))))
+    metas = [number for number, call in enumerate(calls, 1) if call.is_meta]
+    assert metas, "every one of these operations commits"
+    commit = choice.choice(metas)
+    numbers = {max(1, commit - 1), commit}
+    renames = [number for number, call in enumerate(calls, 1) if call.is_publishing]
+    others = sorted(set(range(1, len(calls) + 1)) - {*metas, *renames})
+    numbers |= {choice.choice(kind) for kind in (renames, others) if kind}
     return [Kill(name, number) for number in sorted(numbers)]
 
 

@@ -2,6 +2,7 @@
 
 import shutil
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,20 @@ def test_the_scenario_is_worth_being_killed_in(reached: dict[str, int]) -> None:
 def test_a_slide_killed_at_a_step_moves_all_views_or_none(
     step: str, fresh: Path, reached: dict[str, int], tmp_path: Path
 ) -> None:
-    for nth in sorted({reached[step] // 3, reached[step]}):
+    """Early for one half of the steps, at the last pass for the other; the sweep over all passes is a soak."""
+    kill_at_passes(step, [reached[step] // 3 if STEPS.index(step) % 2 else reached[step]], fresh, tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("step", STEPS)
+def test_a_slide_killed_at_any_pass_of_a_step_moves_all_views_or_none(
+    step: str, fresh: Path, reached: dict[str, int], tmp_path: Path
+) -> None:
+    kill_at_passes(step, range(1, reached[step] + 1), fresh, tmp_path)
+
+
+def kill_at_passes(step: str, passes: Iterable[int], fresh: Path, tmp_path: Path) -> None:
+    for nth in passes:
         path, progress = shutil.copytree(fresh, tmp_path / f"wh{nth}"), tmp_path / f"progress{nth}"
         child = start_child(child_processes.run_views_until_step, str(path), OPERATIONS, str(progress), step, nth)
         assert join_child(child) == -signal.SIGKILL

@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arrow_values import VALUE_MAKERS, Maker
+from windrow.indexes import segment_writer
 from windrow.native import parquet_reader
 
 DECLINED = [
@@ -61,6 +62,15 @@ def by_pyarrow(file: bytes, starts: list[int], stops: list[int]) -> pa.Table:
     return pa.concat_tables([table.slice(a, b - a) for a, b in zip(starts, stops, strict=True)] or [table.slice(0, 0)])
 
 
+def packed(table: pa.Table) -> dict:
+    """Settings for every column in the encoding that segment files use for values that do not repeat."""
+    columns = pq.ParquetFile(io.BytesIO(written(table))).schema
+    kinds = {columns.column(at).path: columns.column(at).physical_type for at in range(len(columns))}
+    kinds = {name: kind for name, kind in kinds.items() if not pa.types.is_dictionary(table.schema.field(name).type)}
+    encodings = {name: segment_writer._PACKED[kind] for name, kind in kinds.items() if kind in segment_writer._PACKED}
+    return {"use_dictionary": False, "column_encoding": encodings or None}
+
+
 def some_ranges(rows: int, r: random.Random) -> tuple[list[int], list[int]]:
     edges = [sorted((r.randint(0, rows), r.randint(0, rows))) for _ in range(r.randrange(6))]
     edges += [[a, min(rows, a + r.randrange(4))] for a in (r.randint(0, rows) for _ in range(r.randrange(9)))]
@@ -95,7 +105,8 @@ def test_any_rows_of_any_file_equal_what_pyarrow_reads(options, rows, nulls, nul
     for _ in range(r.randint(1, 3)):
         columns = [column(k, VALUE_MAKERS[k], rows, nulls if nullable or k == pa.null() else 0, r) for k in kinds]
         fields = [pa.field(f"c{i}", k, nullable or k == pa.null()) for i, k in enumerate(kinds)]
-        file = written(pa.table(columns, schema=pa.schema(fields)), **options)
+        table = pa.table(columns, schema=pa.schema(fields))
+        file = written(table, **(options | (packed(table) if r.random() < 0.5 else {})))
         schema = schema or pq.ParquetFile(io.BytesIO(file)).schema_arrow
         layout = parquet_reader.open_file_layout(file, schema)
         assert layout.declined == {}
@@ -114,11 +125,12 @@ def test_any_rows_of_any_file_equal_what_pyarrow_reads(options, rows, nulls, nul
 
 @pytest.mark.parametrize("kind", VALUE_MAKERS, ids=str)
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
-@pytest.mark.parametrize("use_dictionary", [True, False])
-def test_every_readable_type_is_read(kind, version, use_dictionary):
+@pytest.mark.parametrize("way", ["dictionary", "plain", "packed"])
+def test_every_readable_type_is_read(kind, version, way):
     r = random.Random(1)
     table = pa.table({"c": column(kind, VALUE_MAKERS[kind], 500, 0.2, r)})
-    file = written(table, data_page_version=version, use_dictionary=use_dictionary, row_group_size=90)
+    settings = packed(table) if way == "packed" else {"use_dictionary": way == "dictionary"}
+    file = written(table, data_page_version=version, row_group_size=90, **settings)
     schema = pq.ParquetFile(io.BytesIO(file)).schema_arrow
     layout = parquet_reader.open_file_layout(file, schema)
     starts, stops = [0, 85, 499, 20, 130], [1, 300, 500, 20, 140]
@@ -175,7 +187,21 @@ def test_a_column_stored_as_something_else_is_declined_not_reinterpreted(stored,
     assert "c" in parquet_reader.open_file_layout(file, pa.schema([("c", wanted)])).declined
 
 
-def test_int96_delta_and_byte_stream_split_are_declined():
+@pytest.mark.parametrize("bits", [0, 1, 7, 8, 31, 33, 57, 63, 64])
+@pytest.mark.parametrize("kind", [pa.int64(), pa.int32()], ids=str)
+def test_differences_of_any_width_are_read(kind, bits):
+    r = random.Random(bits)
+    least = -(1 << kind.bit_width - 1)
+    values = [least + r.getrandbits(min(bits, kind.bit_width)) for _ in range(700)]
+    table = pa.table({"c": pa.array(values, kind)})
+    file = written(table, use_dictionary=False, column_encoding={"c": "DELTA_BINARY_PACKED"}, data_page_size=1000)
+    layout = parquet_reader.open_file_layout(file, table.schema)
+    assert parquet_reader.read_ranges([(file, layout, [0, 3], [700, 690])], ["c"], table.schema)["c"].to_pylist() == (
+        values + values[3:690]
+    )
+
+
+def test_int96_and_texts_as_differences_are_declined():
     moments = pa.table({"c": pa.array([1, 2], pa.timestamp("ns"))})
     assert (
         "c"
@@ -183,9 +209,6 @@ def test_int96_delta_and_byte_stream_split_are_declined():
             written(moments, use_deprecated_int96_timestamps=True), moments.schema
         ).declined
     )
-    numbers = pa.table({"c": pa.array([1.0, 2.0])})
-    split = written(numbers, use_dictionary=False, use_byte_stream_split=True)
-    assert "c" in parquet_reader.open_file_layout(split, numbers.schema).declined
     words = pa.table({"c": ["a", "b"]})
     delta = written(words, use_dictionary=False, column_encoding={"c": "DELTA_BYTE_ARRAY"})
     assert "c" in parquet_reader.open_file_layout(delta, words.schema).declined
@@ -333,7 +356,7 @@ def damageable(r: random.Random) -> tuple[bytes, pa.Schema]:
         table,
         compression=r.choice(["none", "none", "snappy", "lz4", "zstd"]),
         data_page_version=r.choice(["1.0", "2.0"]),
-        use_dictionary=r.random() < 0.5,
+        **(packed(table) if r.random() < 0.4 else {"use_dictionary": r.random() < 0.5}),
         row_group_size=r.choice([70, 200]),
         write_batch_size=16,
         data_page_size=r.choice([100, 10_000]),

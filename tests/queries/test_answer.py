@@ -13,11 +13,11 @@ import weakref
 from collections.abc import Iterator
 from decimal import Decimal
 
-import duckdb
 import pyarrow as pa
 import pytest
 
 import packet_warehouse
+import plain_duckdb
 import windrow
 from packet_warehouse import LIVE_MINUTES, NOON, ROWS_PER_MINUTE
 from windrow import ClosedError, QueryError
@@ -144,7 +144,7 @@ class Test_values:
         ],
     )
     def test_forms_of_their_own_are_those_of_duckdb(self, wh, listed):
-        with duckdb.connect() as plain:
+        with plain_duckdb.connect() as plain:
             expected = plain.execute(f"SELECT {listed}").fetchall()
         given = wh.sql(f"SELECT {listed}").fetchall()
         assert given == expected
@@ -177,7 +177,7 @@ class Test_values:
         with pytest.raises(QueryError, match=f"column 'x' is of type {kind}, .*cast it"):
             wh.sql(f"SELECT max({value}) AS x FROM packets", isolation=isolation)
         (row,) = wh.sql(f"SELECT max({value})::VARCHAR AS x FROM packets", isolation=isolation).fetchall()
-        with duckdb.connect() as plain:
+        with plain_duckdb.connect() as plain:
             assert plain.execute(f"SELECT ({value})::VARCHAR").fetchall() == [row]
 
     def test_a_pivot_is_looked_at_too(self, wh):
@@ -364,10 +364,10 @@ class Test_cancelling:
                 pass
 
     def test_a_timer_does_not_outlive_its_answer(self, wh):
-        wh.sql("SELECT 1", timeout=0.05).fetchall()
-        wh.sql("SELECT * FROM packets", timeout=0.05).close()
-        time.sleep(0.1)
-        assert wh.sql("SELECT 1").fetchall() == [(1,)]
+        wh.sql("SELECT 1", timeout=600).fetchall()
+        wh.sql("SELECT * FROM packets", timeout=600).close()
+        timers = [thread for thread in threading.enumerate() if isinstance(thread, interrupt._Timer)]
+        assert all(timer.finished.is_set() for timer in timers)
 
     @pytest.mark.parametrize("turn", range(2))
     def test_control_c_ends_it(self, wh, turn):
@@ -401,8 +401,8 @@ class Test_cancelling:
         heard = []
         before = signal.signal(signal.SIGINT, lambda *_: heard.append(time.monotonic()))
         try:
-            threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
-            rows = wh.sql("SELECT count(*) FROM range(300000) a(i), range(5000) b(j) WHERE (i + j) % 7 = 0").fetchall()
+            threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT]).start()
+            rows = wh.sql("SELECT count(*) FROM range(300000) a(i), range(800) b(j) WHERE (i + j) % 7 = 0").fetchall()
             finished = time.monotonic()
         finally:
             signal.signal(signal.SIGINT, before)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import plain_duckdb
 import windrow
 
 NOON = dt.datetime(2025, 1, 1, 12, tzinfo=dt.UTC)
@@ -58,7 +59,7 @@ def truth(rows: pa.Table, minutes: int, sql: str) -> list[Any]:
     now = int(NOON.timestamp()) * 1_000_000 + minutes * MINUTE
     ts, exp = rows["ts"].cast(pa.int64()).to_numpy(), rows["exp"].cast(pa.int64()).to_numpy()
     live = rows.filter(pa.array((ts <= now) & (exp > now)))
-    with duckdb.connect() as plain:
+    with plain_duckdb.connect() as plain:
         plain.register("calls", live)
         plain.register("hosts", pa.table({"src": [1, 2, 3], "name": ["ant", "bee", "cat"]}))
         return plain.execute(sql).fetchall()
@@ -188,3 +189,39 @@ def test_it_reaches_no_file(filled: tuple[windrow.Warehouse, pa.Table], statemen
         with pytest.raises(duckdb.Error):
             connection.execute(statement.format(wh=wh.path)).fetchall()
         assert sorted(wh.path.rglob("*")) == before
+
+
+MANY = ("first", "Second", "third-one")
+
+
+def test_relations_that_no_text_names_are_found_too(path: Path) -> None:
+    """Relations are registered when a statement may need them, whatever way it comes to their names."""
+    schema = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int64())])
+    with windrow.open(path) as wh:
+        for number, name in enumerate(MANY):
+            wh.create_stream(name, schema, time="ts", slide="1 minute", lifetime="10 minutes")
+            wh.append(name, pa.table([[NOON] * (number + 1), list(range(number + 1))], schema=schema))
+            wh.slide(name, to=NOON)
+        wh.put_table("hosts", pa.table({"n": [0, 1, 2, 3]}))
+        with wh.snapshot() as snapshot, snapshot.duckdb() as connection:
+            assert connection.execute("SELECT count(*) FROM second").fetchall() == [(2,)]
+            assert connection.execute('SELECT count(*) FROM hosts JOIN "third-one" USING (n)').fetchall() == [(3,)]
+            inner = connection.cursor()
+            connection.execute("CREATE VIEW joined AS SELECT n FROM first UNION ALL SELECT n FROM second")
+            assert inner.execute("SELECT count(*) FROM joined").fetchall() == [(3,)]
+            inner = connection.cursor()
+            assert inner.execute("FROM query('SELECT count(*) FROM ' || 'fir' || 'st')").fetchall() == [(1,)]
+            assert inner.execute("SELECT count(*) FROM query_table(?)", ["hosts"]).fetchall() == [(4,)]
+            names = {name for (name,) in connection.cursor().execute("SHOW TABLES").fetchall()}
+            assert names == {*MANY, "hosts", "joined"}
+            assert connection.cursor().table("second").query("s", "SELECT count(*) FROM s, first").fetchall() == [(2,)]
+            several = "CREATE TEMP TABLE kept AS FROM first; SELECT count(*) FROM kept, second"
+            assert connection.cursor().execute(several).fetchall() == [(2,)]
+            with pytest.raises(duckdb.CatalogException, match="nothing"):
+                connection.cursor().execute("SELECT * FROM nothing")
+            tool = connection.cursor()  # SQLAlchemy asks within transactions that it rolls back
+            for roll_back in (tool.rollback, lambda: tool.execute("ROLLBACK")):
+                tool.begin()
+                assert tool.execute("SELECT count(*) FROM second").fetchall() == [(2,)]
+                roll_back()
+                assert tool.execute("SELECT count(*) FROM second").fetchall() == [(2,)]

@@ -1,16 +1,14 @@
 """Memory: large answers are streamed, a limit holds for one query alone, and whatever ends a query frees all of it."""
 
 import gc
-import os
 import subprocess
 import sys
-import tempfile
 import threading
-from pathlib import Path
 
 import pytest
 
 import packet_warehouse
+import windrow
 from windrow import QueryError
 
 LARGE = "SELECT a.*, repeat(note, 4) AS more, r.i FROM packets a, range(900) r(i)"
@@ -39,9 +37,9 @@ def wh():
         yield made
 
 
-def spilling() -> set[str]:
-    """Folders that this process's queries spill to."""
-    return {each.name for each in Path(tempfile.gettempdir()).glob(f"windrow-{os.getpid()}-*")}
+def spilling(wh: windrow.Warehouse) -> set[str]:
+    """Folders that queries spill to."""
+    return {each.name for each in (wh.path / "staging").glob("*/*") if each.is_dir()}
 
 
 @pytest.mark.parametrize("level", ["snapshot", "serial"])
@@ -55,22 +53,22 @@ def test_a_large_answer_is_read_without_ever_being_whole_in_memory(wh, level):
 
 def test_what_does_not_fit_is_spilled_and_the_folder_goes(wh):
     text = "SELECT i, hash(i) AS h FROM range(3000000) r(i) ORDER BY h"
-    before = spilling()
+    before = spilling(wh)
     answer = wh.sql(text, memory_limit="60MB")
-    assert spilling() > before
+    assert spilling(wh) > before
     assert sum(batch.num_rows for batch in answer.batches()) == 3_000_000
-    assert spilling() == before
+    assert spilling(wh) == before
 
 
 @pytest.mark.parametrize("level", ["snapshot", "latest", "serial"])
 def test_a_limit_holds_at_every_level_and_a_refused_query_leaves_nothing(wh, level):
-    threads, before = threading.active_count(), spilling()
+    threads, before = threading.active_count(), spilling(wh)
     text = "SELECT list(note || i) FROM packets, range(20000) r(i)"
     with pytest.raises(QueryError, match="memory"):
         wh.sql(text, memory_limit="60MB", isolation=level).fetchall()
     gc.collect()
     assert wh.status().readers == 0
-    assert spilling() == before
+    assert spilling(wh) == before
     assert threading.active_count() <= threads + 1  # the thread that listens for Ctrl-C stays
     assert wh.sql("SELECT count(*) FROM packets").fetchall() == [
         (packet_warehouse.LIVE_MINUTES * packet_warehouse.ROWS_PER_MINUTE,)
@@ -78,8 +76,8 @@ def test_a_limit_holds_at_every_level_and_a_refused_query_leaves_nothing(wh, lev
 
 
 def test_an_answer_with_a_limit_that_is_thrown_away_frees_its_engine(wh):
-    before = spilling()
+    before = spilling(wh)
     answer = wh.sql("SELECT i FROM range(3000000) r(i) ORDER BY hash(i)", memory_limit="60MB")
     answer.close()
-    assert spilling() == before
+    assert spilling(wh) == before
     assert wh.status().readers == 0

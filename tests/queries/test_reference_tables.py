@@ -29,6 +29,23 @@ def test_joined_by_name(wh):
     assert wh.sql('SELECT count(*) FROM "HOSTS" h, Hosts').fetchall() == [(9,)]
 
 
+def test_the_file_of_a_replaced_table_stays_while_a_reader_has_pinned_its_version(wh):
+    files = lambda: {file.name for file in (wh.path / "tables" / "versions").iterdir()}  # noqa: E731
+    wh.put_table("versions", pa.table({"v": [1]}))
+    with windrow.open(wh.path) as other, wh.snapshot() as before:
+        (first,) = files()
+        for version in (2, 3, 4):
+            other.put_table("versions", pa.table({"v": [version]}))
+            other.gc()
+            assert first in files()
+            assert before.sql("SELECT v FROM versions").fetchall() == [(1,)]
+            with before.duckdb() as connection:
+                assert connection.execute("SELECT v FROM versions").fetchall() == [(1,)]
+    wh.gc()
+    assert len(files()) == 1
+    assert first not in files()
+
+
 def test_replaced_atomically_and_versioned_with_the_snapshot(wh):
     with wh.snapshot() as before:
         wh.put_table("hosts", pa.table({"src": [4], "name": ["dog"], "since": [1]}))

@@ -3,6 +3,7 @@
 import datetime as dt
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 
 import packet_warehouse
@@ -34,9 +35,8 @@ def test_streams_agree_with_status(wh):
     columns = "stream, slide, now, live_rows, stored_rows, segments, bytes, inserted, expired"
     rows = wh.sql(f"SELECT {columns} FROM windrow.streams ORDER BY stream").fetchall()
     for row, status in zip(rows, wh.status().streams, strict=True):
-        now = None if status.now is None else windrow.times.to_datetime(status.now)
         assert row == (
-            status.name, status.slide, now, status.live_rows, status.stored_rows, status.segments, status.bytes,
+            status.name, status.slide, status.now, status.live_rows, status.stored_rows, status.segments, status.bytes,
             status.inserted, status.expired,
         )  # fmt: skip
 
@@ -82,3 +82,19 @@ def test_a_snapshot_shows_its_own_slides():
         asked = "SELECT max(ordinal), (SELECT max(now) FROM windrow.streams) FROM windrow.slides"
         assert snapshot.sql(asked).fetchall() == [(MINUTES, NOON + dt.timedelta(minutes=MINUTES))]
         assert wh.sql(asked).fetchall() == [(MINUTES + 1, NOON + dt.timedelta(minutes=MINUTES + 1))]
+
+
+def test_show_tables_lists_all_that_can_be_asked(tmp_path):
+    schema = pa.schema([("ts", pa.timestamp("us", "UTC")), ("k", pa.int64())])
+    with windrow.open(tmp_path / "w") as wh:
+        wh.create_stream("s", schema, time="ts", slide="1 minute")
+        wh.put_table("hosts", pa.table({"k": [1]}))
+        wh.create_view("v", "SELECT k FROM s")
+        wh.add_query("q", "SELECT count(*) AS n FROM s [WINDOW 1 MINUTE SLIDE 1 MINUTE]")
+        truth = [("hosts", "table"), ("q", "results"), ("s", "stream"), ("v", "view")]
+        for text in ("SHOW TABLES", " show all tables ;", "SELECT * FROM windrow.relations ORDER BY name"):
+            assert wh.sql(text).fetchall() == truth
+        for name in ("s", "hosts", "v"):
+            assert "k" in [row[0] for row in wh.sql(f"DESCRIBE {name}").fetchall()]
+        with wh.snapshot() as snapshot:
+            assert {row[0] for row in snapshot.duckdb().execute("SHOW TABLES").fetchall()} >= {"s", "hosts", "v"}

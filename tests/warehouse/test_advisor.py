@@ -6,6 +6,7 @@ import pytest
 import windrow
 from sample_streams import BASE, DELTA, US, when
 from windrow import Index
+from windrow.background import background_of
 from windrow.usage import COMMIT_EVERY, LEAST_AT_CLOSE
 
 SCHEMA = pa.schema([("ts", US), ("exp", US), ("k", pa.int64()), ("host", pa.string())])
@@ -115,27 +116,34 @@ def test_there_is_no_advice_before_there_are_rows(wh):
         wh.advise("s")
 
 
+def finish_background(wh):
+    assert not background_of(wh._store).run(60.0)
+    assert wh.status().background == ()
+
+
 def test_a_stream_that_chooses_for_itself_follows_clear_advice_and_no_other(wh, monkeypatch):
     from windrow import advisor as module
 
     better = Index("wave-insertion", 4)
-    real = module.advise
+    real = module.advise_in_steps
 
     def chosen(store, stream, among=None):
-        found = real(store, stream, [better])
+        found = yield from real(store, stream, [better])
         estimates = {each.index: each for each in found.alternatives}
         cheap = estimates[better]
         vars(found)["best"] = type(cheap)(**{**vars(cheap), "total": found.current.total * share})
         return found
 
-    monkeypatch.setattr(module, "advise", chosen)
+    monkeypatch.setattr(module, "advise_in_steps", chosen)
     monkeypatch.setattr(module, "FIRST_REVIEW", 8)
     monkeypatch.setattr(module, "REVIEW_INTERVAL", 16)
     share = 0.9
     slide(wh, *range(1, 9))
+    finish_background(wh)
     assert wh.stream("s").relayout is None, "a little better is not worth a change"
     share = 0.5
     slide(wh, *range(9, 17))
+    finish_background(wh)
     status = wh.stream("s")
     assert status.index == "wave-insertion 4x1 adaptive"
     assert status.definition.index_auto, "it goes on choosing"

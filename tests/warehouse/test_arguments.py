@@ -46,6 +46,23 @@ def wh(path):
         (lambda wh: wh.scan("s", columns=5), "columns=5 must be a name or a list of names"),
         (lambda wh: wh.run_due(5), "names=5 must be a name or a list of names"),
         (lambda wh: wh.run_due("nope"), "there is no periodic query 'nope'"),
+        (
+            lambda wh: wh.put_table(
+                "t", pa.table({"v": pa.array([None], pa.struct([("a", SCHEMA[2].type), ("A", SCHEMA[2].type)]))})
+            ),
+            "has a field twice (SQL does not tell capitals apart)",
+        ),
+        (lambda wh: windrow.open("a\0b"), r"the path 'a\x00b' holds a NUL character"),
+        (lambda wh: wh.backup("/a\0b"), "holds a NUL character"),
+        (lambda wh: windrow.restore("/a\0b", "/c"), "holds a NUL character"),
+        (lambda wh: wh.add_query("q", WATCHED, params=["a"], sink="csv:/a\0b"), "holds a NUL character"),
+        (
+            lambda wh: (
+                wh.add_query("counted", WATCHED, params=["a"]),
+                wh.create_view("v", "SELECT n FROM Counted"),
+            ),
+            "Counted holds results of a periodic query",
+        ),
         (lambda wh: wh.drop_view("nope"), "there is no view 'nope'; none was created yet"),
         (
             lambda wh: wh.create_stream("z", SCHEMA, time="ts", key=5, slide="1 minute"),

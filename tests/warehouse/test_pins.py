@@ -77,7 +77,7 @@ def test_a_pin_stays_behind_its_readers_by_a_few_commits_only(pins: PinPool, uni
         named = int(name.split("-")[0])
         assert pin.version == named
         assert seen - 10 < named <= seen
-        pins.seen = seen
+        pins.last_read = seen
         pins.release(pin)
 
 

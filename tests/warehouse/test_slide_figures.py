@@ -118,14 +118,14 @@ def test_sliding_sixty_slots_at_once_is_one_update(path: Path) -> None:
 @pytest.mark.parametrize("shape_name", ["fixed", "per-row-rich", "never", "keyless"])
 def test_all_layouts_and_maintenances_give_the_same_answers(path: Path, shape_name: str) -> None:
     shape = SHAPES[shape_name]
-    operations = [op for op in recorded_history.operations(shape, seed=12, rounds=8) if op[0] != "table"]
+    operations = [op for op in recorded_history.operations(shape, seed=12) if op[0] != "table"]
     truths = recorded_history.expected_states(shape, operations)
     for layout, index in LAYOUTS.items():
         with recorded_history.open_warehouse(path / layout) as wh:
             shape.create(wh, S, index)
             for operation, truth in zip(operations, truths[1:], strict=True):
                 recorded_history.perform(wh, shape, operation)
-                for window in (None, DELTA, DELTA + 1, DELTA // 2):
+                for window in (None, DELTA, DELTA + 1, DELTA // 2) if operation[0] == "slide" else (None,):
                     length = None if window is None else f"{window} us"
                     assert_rows(wh.scan(S, window=length).read_all(), truth.live(window), f"{layout} {window}")
             recorded_history.assert_sound(wh)

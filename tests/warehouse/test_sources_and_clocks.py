@@ -69,7 +69,7 @@ def make(wh: windrow.Warehouse) -> Callable[..., None]:
 def now(wh: windrow.Warehouse) -> float | None:
     """The clock in slots."""
     at = wh.stream("s").now
-    return None if at is None else (at - BASE) / DELTA
+    return None if at is None else (windrow.times.parse_instant(at) - BASE) / DELTA
 
 
 def test_before_the_first_slide_there_is_no_clock_and_nothing_is_late_or_dead(wh, make) -> None:
@@ -317,7 +317,18 @@ def test_rejected_rows_are_kept_with_reason_source_batch_and_time_and_are_no_pro
     assert report.rejected == {"the row had already expired on arrival": 1, "the event time is null": 1}
     assert (report.accepted, report.late) == (1, 0)
     found = wh.rejected("s")
-    assert found.schema.names == ["ts", "n", "_reason", "_source", "_batch", "_rejected_at"]
+    assert found.schema.names == [
+        "ts",
+        "n",
+        "_reason",
+        "_source",
+        "_batch",
+        "_rejected_at",
+        "_file",
+        "_line",
+        "_text",
+        "_format",
+    ]
     assert found.column("n").to_pylist() == [0, 1]
     assert set(found.column("_source").to_pylist()) == {"b"}
     assert set(found.column("_batch").to_pylist()) == {"x"}

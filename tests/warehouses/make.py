@@ -14,6 +14,7 @@ import datetime as dt
 import hashlib
 import json
 import math
+import re
 import shutil
 import sys
 import tarfile
@@ -313,6 +314,20 @@ QUERIES = (
     "long_total",
     "long_count",
 )
+
+
+def _without_coverage(text: str) -> str:
+    """A file of results as releases without `_coverage` wrote it: the sixth column, before which there are no texts."""
+    if not text.startswith('"_slide"'):
+        return re.sub(r'"_coverage":[^,}]*,', "", text)
+    if '"_coverage"' not in text.partition("\n")[0]:
+        return text
+    fields = [line.split(",", 6) for line in text.split("\n")]
+    return "\n".join(",".join(line[:5] + line[6:]) for line in fields)
+
+
+_RUN_FIGURES = "(_staleness, _coverage)" if hasattr(windrow, "GapError") else "(_staleness)"
+"""Of a run, what another release tells otherwise, or not at all."""
 STATEMENTS = (
     *(f'SELECT * FROM "{name}"' for name in STREAMS),
     *(f"SELECT * EXCLUDE (_staleness) FROM {name} QUALIFY dense_rank() OVER (ORDER BY _slide DESC) <= 5" for name in QUERIES if "large" not in name),
@@ -389,15 +404,15 @@ def answers(wh: windrow.Warehouse) -> dict[str, Any]:
         if path.suffix in (".csv", ".jsonl", ".html") and path.is_file()
     )
     texts = {
-        name: (wh.path / "results" / name.split("-")[0] / name).read_text()
+        name: _without_coverage((wh.path / "results" / name.split("-")[0] / name).read_text())
         for name in files
         if name.endswith(("csv", "jsonl"))
     }
     return {
-        "sql": {text: rows(wh.sql(text).arrow()) for text in STATEMENTS},
+        "sql": {text: rows(wh.sql(text.replace("(_staleness)", _RUN_FIGURES)).arrow()) for text in STATEMENTS},
         "scan": {name: digest(rows(wh.scan(name).read_all())) for name in STREAMS},
         "probe": [rows(wh.probe(name, tuple(key) if isinstance(key, list) else key)) for name, key in PROBES],
-        "rejected": rows(wh.rejected("packets").drop_columns(["_rejected_at"])),
+        "rejected": rows(wh.rejected("packets").select([*wh.stream("packets").definition.schema.names, "_reason", "_source", "_batch"])),
         "results": {name: wh.results(name).arrow().num_rows for name in QUERIES},
         "files": files,
         "texts": texts,

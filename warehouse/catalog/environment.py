@@ -18,14 +18,18 @@ from typing import Any, TypeVar
 
 import lmdb
 import msgspec
+import xxhash
 
 from windrow.catalog import records
+from windrow.catalog.lmdb_pages import check_length
 from windrow.errors import BusyError, ClosedError, FormatError, StorageError
-from windrow.files import disk_errors
+from windrow.files import disk_errors, file_mode, make_folder
 from windrow.indexes.segments import Segment
 from windrow.locks import locked
 
-FORMAT = 1
+FORMAT = 2
+"""Of new warehouses. In one of format 1, which can be read and is converted by `format_conversion`, records have no
+checksum and files none in the catalog."""
 ENGINE = "lmdb 0.9"
 MAP_SIZE = 1 << 40
 MAX_READERS = 1024
@@ -54,12 +58,22 @@ DATABASES = (
     "views",
     "plans",
     "orphans",
+    "roles",
+    "tokens",
+    "checksums",
+    "checkpoints",
+    "gaps",
+    "trace",
+    "revisions",
 )
-_LATER = frozenset(("orphans",))
-"""Databases that a catalog of format 1 may lack, until somebody who may write opens it."""
+_LATER = frozenset(("orphans", "roles", "tokens", "checksums", "checkpoints", "gaps", "trace", "revisions"))
+"""Databases that an older catalog may lack, until somebody who may write opens it."""
 
 T = TypeVar("T")
 _U64 = struct.Struct(">Q")
+_SEEDS = {name: xxhash.xxh3_64_intdigest(name.encode()) for name in DATABASES}
+_UNSEALED = frozenset((b"format", b"engine"))
+"""Records of `meta` without a checksum: every release reads them before it knows what else it can read."""
 _RECORD_TYPES: dict[str, Any] = {
     "streams": records.StreamEntry,
     "states": records.StreamState,
@@ -75,12 +89,18 @@ _RECORD_TYPES: dict[str, Any] = {
     "usage": records.UsageEntry,
     "queries": records.QueryEntry,
     "runs": records.RunEntry,
+    "revisions": records.RunEntry,
     "synopses": records.SynopsisEntry,
     "paced": records.QueryState,
     "holds": records.RetainedSlideEntry,
     "views": records.ViewInput,
     "plans": records.ViewEntry,
     "orphans": int,
+    "checkpoints": records.CheckpointEntry,
+    "gaps": records.GapEntry,
+    "trace": records.TraceEntry,
+    "roles": records.Role,
+    "tokens": records.Token,
 }
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODERS = {name: msgspec.msgpack.Decoder(kind) for name, kind in _RECORD_TYPES.items()}
@@ -106,6 +126,23 @@ def decode_last_int(raw: bytes) -> int:
     return number - (1 << 63)
 
 
+def seal_record(table: str, key: bytes, value: bytes | memoryview) -> bytes:
+    """A record's bytes with their checksum, which also covers the key and the name of the database."""
+    seed = xxhash.xxh3_64_intdigest(key, _SEEDS[table])
+    return b"".join((value, xxhash.xxh3_64_digest(value, seed)))
+
+
+def unseal_record(table: str, key: bytes, sealed: Any) -> Any:
+    """The bytes of a record, compared with their checksum."""
+    value = sealed[:-8]
+    if sealed[-8:] != xxhash.xxh3_64_digest(value, xxhash.xxh3_64_intdigest(key, _SEEDS[table])):
+        raise FormatError(
+            f"a record of the catalog's {table} is damaged: it does not have the checksum with which it was written; "
+            "restore the catalog from a copy"
+        )
+    return value
+
+
 class SharedState:
     """What all handles of one warehouse in this process share beside its environment; closed with the last of them."""
 
@@ -120,6 +157,10 @@ class SharedState:
                 self._values[name] = make()
             value: T = self._values[name]
             return value
+
+    def find(self, name: str) -> Any:
+        """The shared value of a name, None if nobody asked for it yet."""
+        return self._values.get(name)
 
     def close(self) -> None:
         """Close what was attached, the newest first."""
@@ -138,9 +179,18 @@ class _SharedEnvironment:
     def __init__(self, env: lmdb.Environment, handles: dict[str, Any]) -> None:
         self.env = env
         self.databases = handles
+        self.is_sealed = False
+        """Whether its records are known to have checksums; another process may be converting it."""
         self.users = 0
         self.thread_lock = threading.Lock()
         self.state = SharedState()
+
+    def tables(self, txn: lmdb.Transaction) -> "Tables":
+        """The databases inside a transaction."""
+        if not self.is_sealed:
+            raw = txn.get(b"format", db=self.databases["meta"])
+            self.is_sealed = raw is not None and _U64.unpack(raw)[0] >= 2
+        return Tables(txn, self.databases, is_sealed=self.is_sealed)
 
     def add_later_databases(self, *, create: bool) -> None:
         """Open the databases that an older catalog may lack, and make them if asked to."""
@@ -198,18 +248,25 @@ os.register_at_fork(after_in_child=_after_fork)
 class Tables:
     """The named databases inside one transaction."""
 
-    def __init__(self, txn: lmdb.Transaction, databases: dict[str, Any]) -> None:
+    def __init__(self, txn: lmdb.Transaction, databases: dict[str, Any], *, is_sealed: bool = True) -> None:
         self._txn = txn
         self._databases = databases
+        self.is_sealed = is_sealed
 
     def get(self, table: str, key: bytes) -> Any:
         """The record at a key, or None."""
-        raw = self._txn.get(key, db=self._databases[table])
+        raw = self.raw(table, key)
         return None if raw is None else self.decode(table, raw)
 
     def raw(self, table: str, key: bytes) -> Any:
         """The bytes at a key (valid only inside the transaction), or None."""
-        return self._txn.get(key, db=self._databases[table])
+        if table in _LATER and table not in self._databases:
+            return None
+        raw = self._txn.get(key, db=self._databases[table])
+        return raw if raw is None or not self._is_sealed(table, key) else unseal_record(table, key, raw)
+
+    def _is_sealed(self, table: str, key: bytes) -> bool:
+        return self.is_sealed and not (table == "meta" and key in _UNSEALED)
 
     def decode(self, table: str, raw: Any) -> Any:
         """The record that `raw` bytes of a table hold."""
@@ -223,11 +280,12 @@ class Tables:
 
     def put(self, table: str, key: bytes, record: Any) -> None:
         """Store a record."""
-        self._txn.put(key, _ENCODER.encode(record), db=self._databases[table])
+        self.put_raw(table, key, _ENCODER.encode(record))
 
     def put_raw(self, table: str, key: bytes, value: bytes | memoryview) -> None:
         """Store bytes."""
-        self._txn.put(key, value, db=self._databases[table])
+        stored = seal_record(table, key, value) if self._is_sealed(table, key) else value
+        self._txn.put(key, stored, db=self._databases[table])
 
     def delete(self, table: str, key: bytes) -> None:
         """Remove a key."""
@@ -238,32 +296,38 @@ class Tables:
         for key, raw in self.raw_items(table, prefix):
             yield key, self.decode(table, raw)
 
-    def raw_items(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, Any]]:
-        """Bytes whose key begins with `prefix`, in key order."""
+    def raw_items(self, table: str, prefix: bytes = b"", start: bytes = b"") -> Iterator[tuple[bytes, Any]]:
+        """Bytes whose key begins with `prefix`, in key order; those before the key `start` are left out."""
         if table in _LATER and table not in self._databases:
             return
         with self._txn.cursor(db=self._databases[table]) as cursor:
-            if not cursor.set_range(prefix):
+            if not cursor.set_range(start or prefix):
                 return
             for key, raw in cursor.iternext():
                 plain = bytes(key)
                 if not plain.startswith(prefix):
                     return
-                yield plain, raw
+                yield plain, unseal_record(table, plain, raw) if self._is_sealed(table, plain) else raw
 
     def delete_prefix(self, table: str, prefix: bytes) -> None:
         """Remove every key that begins with `prefix`."""
         for key in [key for key, _ in self.raw_items(table, prefix)]:
             self.delete(table, key)
 
+    def count(self, table: str) -> int:
+        """How many records a database has by LMDB's own count."""
+        if table in _LATER and table not in self._databases:
+            return 0
+        return int(self._txn.stat(self._databases[table])["entries"])
+
     def number(self, name: str) -> int:
         """A counter or number of the `meta` table, 0 if unset."""
-        raw = self._txn.get(name.encode(), db=self._databases["meta"])
+        raw = self.raw("meta", name.encode())
         return 0 if raw is None else int(_U64.unpack(raw)[0])
 
     def set_number(self, name: str, value: int) -> None:
         """Set a number of the `meta` table."""
-        self._txn.put(name.encode(), _U64.pack(value), db=self._databases["meta"])
+        self.put_raw("meta", name.encode(), _U64.pack(value))
 
     def allocate(self, name: str, count: int = 1) -> int:
         """Reserve `count` numbers of a counter; gives the first."""
@@ -292,13 +356,15 @@ class Catalog:
         self._closed = False
         with disk_errors("opening the catalog"):
             if create:
-                folder.mkdir(parents=True, exist_ok=True)
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(folder)
             elif not (folder / "data.mdb").exists():
                 raise FormatError(
                     f"{folder} holds no catalog; create a warehouse with 'windrow init' or check the path"
                 )
             elif not (folder / "data.mdb").stat().st_size:
                 raise _emptied(folder)
+            check_length(folder / "data.mdb")
             self.writable = os.access(folder, os.W_OK)
             status = folder.stat()
         self._identity = (status.st_dev, status.st_ino)
@@ -310,6 +376,7 @@ class Catalog:
                     shared = _open_environment(folder, self.writable, create)
                 _environments.open[self._identity] = shared
             if self.writable and not read_only:
+                make_folder(folder / "locks")
                 with self._opening():
                     shared.add_later_databases(create=True)
             shared.users += 1
@@ -329,14 +396,17 @@ class Catalog:
 
     def _check_format(self, create: bool) -> None:
         stored = self.read(
-            lambda tables: (tables.number("format"), bytes(tables.raw("meta", b"engine") or b"").decode())
+            lambda tables: (
+                tables.number("format"),
+                bytes(tables.raw("meta", b"engine") or b"").decode(errors="replace"),
+            )
         )
-        if stored == (FORMAT, ENGINE):
+        if stored in ((FORMAT, ENGINE), (1, ENGINE)):
             return
         if stored == (0, ""):
             if not create or not self.writable:
                 raise _emptied(self.folder)
-            with self.write() as tables:
+            with self.exclusive() as tables:
                 if not tables.number("format"):
                     tables.set_number("format", FORMAT)
                     tables.put_raw("meta", b"engine", ENGINE.encode())
@@ -347,6 +417,22 @@ class Catalog:
             f"release's {FORMAT} ({ENGINE}); "
             "open it with the release that wrote it"
         )
+
+    @property
+    def format(self) -> int:
+        """The format that its records have now."""
+        return self.read(lambda tables: tables.number("format"))
+
+    def other_processes(self) -> set[int]:
+        """Living processes, other than this one, that have read this catalog and not closed it since."""
+        env = self._live().env
+        env.reader_check()
+        pids = {
+            int(line.split()[0])
+            for line in env.readers().splitlines()
+            if line.split()[:1] and line.split()[0].isdigit()
+        }
+        return pids - {os.getpid()}
 
     def _live(self) -> _SharedEnvironment:
         if self._pid != os.getpid():
@@ -368,7 +454,7 @@ class Catalog:
             try:
                 with shared.env.begin(buffers=True) as txn:
                     began = txn.id()
-                    result = fetch(Tables(txn, shared.databases))
+                    result = fetch(shared.tables(txn))
             except lmdb.ReadersFullError:
                 self._readers_full(shared, attempt)
                 continue
@@ -421,7 +507,7 @@ class Catalog:
         ):
             try:
                 with shared.env.begin(write=True, buffers=False) as txn:
-                    yield Tables(txn, shared.databases)
+                    yield shared.tables(txn)
             except (lmdb.MapFullError, lmdb.DiskError) as error:
                 raise StorageError(
                     f"the catalog in {self.folder} cannot grow ({error}); free some disk space, nothing was changed"
@@ -457,7 +543,7 @@ class Catalog:
             _environments.release(self._identity, self._shared)
 
     def __del__(self, abandoned: deque[Any] = _environments.abandoned) -> None:
-        # This may run in any thread and at any moment, so the next handle that is opened does the rest.
+        # This may run in any thread and at any time, so the next handle that is opened does the rest.
         if not self._closed and hasattr(self, "_shared"):
             abandoned.append((self._pid, self._identity, self._shared))
 
@@ -469,12 +555,12 @@ def _allow_reopening() -> Iterator[None]:
     if identity is None or not _environments.leaked:
         yield
         return
-    known = identity.env_keys
+    env_keys = identity.env_keys
     identity.env_keys = lambda *_: ()
     try:
         yield
     finally:
-        identity.env_keys = known
+        identity.env_keys = env_keys
 
 
 def _open_environment(folder: Path, writable: bool, create: bool) -> _SharedEnvironment:
@@ -490,6 +576,7 @@ def _open_environment(folder: Path, writable: bool, create: bool) -> _SharedEnvi
                 readahead=False,
                 meminit=False,
                 create=writable,
+                mode=file_mode(folder),
             )
     except lmdb.VersionMismatchError as error:
         raise FormatError(

@@ -1,11 +1,13 @@
 """Finds streams and sources in the catalog by the names that users give, or says which there are."""
 
+from collections.abc import Mapping
+
 import xxhash
 
-from windrow.catalog.environment import Tables, catalog_key
+from windrow.catalog.environment import Catalog, Tables, catalog_key
 from windrow.catalog.records import StreamEntry, StreamState
 from windrow.definitions import DEFAULT_SOURCE, check_label
-from windrow.errors import UnknownSourceError, UnknownStreamError, ViewError
+from windrow.errors import FormatError, UnknownSourceError, UnknownStreamError, ViewError
 
 
 def find_stream(tables: Tables, name: str) -> tuple[StreamEntry, StreamState]:
@@ -16,7 +18,10 @@ def find_stream(tables: Tables, name: str) -> tuple[StreamEntry, StreamState]:
         raise UnknownStreamError(
             f"there is no stream {name!r}; {'the streams are ' + ', '.join(names) if names else 'none was created yet'}"
         )
-    return entry, tables.get("states", catalog_key(entry.id))
+    state = tables.get("states", catalog_key(entry.id))
+    if state is None:
+        raise FormatError(f"the catalog has lost the state of stream {name!r}; restore it from a copy")
+    return entry, state
 
 
 def refuse_view(entry: StreamEntry, action: str) -> None:
@@ -48,6 +53,29 @@ def resolve_source(entry: StreamEntry, source: str | None) -> str:
 def encode_batch_key(stream_id: int, source: str, batch_id: str) -> bytes:
     """Where a batch is remembered."""
     return catalog_key(stream_id) + xxhash.xxh3_128_digest(f"{len(source)}:{source}{batch_id}".encode())
+
+
+def encode_checkpoint_key(stream_id: int, query: str) -> bytes:
+    """Where it is remembered how far a streaming query has come."""
+    return catalog_key(stream_id) + xxhash.xxh3_128_digest(query.encode())
+
+
+def find_checksums(catalog: Catalog, published: Mapping[str, bytes], file: str) -> bytes | None:
+    """What a file is compared with when it is opened: None if it is not on record, nothing before there were checksums.
+
+    Args:
+        catalog: Of the warehouse.
+        published: Of files that this process is about to commit.
+        file: Its path relative to the warehouse.
+    """
+    if file in published:
+        return published[file]
+
+    def read_checksums(tables: Tables) -> bytes | None:
+        raw = tables.raw("checksums", file.encode())
+        return bytes(raw) if raw is not None else None if tables.is_sealed else b""
+
+    return catalog.read(read_checksums)
 
 
 def find_name_clash(tables: Tables, name: str, but: str = "") -> str | None:

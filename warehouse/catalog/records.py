@@ -3,6 +3,7 @@
 import msgspec
 
 from windrow.definitions import StreamDefinition
+from windrow.errors import AccessError
 from windrow.indexes.partitioners import Index, Partitioner
 from windrow.indexes.segments import Histogram, Segment
 
@@ -72,6 +73,8 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     """Sources that had not reached the last slide (it was forced, or they were excluded)."""
     spoken_for: tuple[str, ...] = ()
     """Silent sources that max_skew spoke for at the last slide."""
+    ledger: bool = False
+    """Whether the last slide has put down its gaps; earlier releases only named the missing sources."""
     inserted: int = 0
     expired: int = 0
     late: int = 0
@@ -138,6 +141,64 @@ class SourceEntry(msgspec.Struct, frozen=True, kw_only=True):
     rejected: int = 0
     heard: int = 0
     """Wall time of its last append or heartbeat."""
+    spooled: int = -1
+    """The number of the last spooled file with rows of it."""
+    covers: tuple[tuple[int, int], ...] = ()
+    """Intervals that it says are whole, for the slide that takes in what it had sent by then."""
+
+
+class GapEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An interval (start, end] of event time about which less is known than that everything has come."""
+
+    id: int
+    source: str
+    """Empty: the whole stream."""
+    start: int | None
+    """None: since ever."""
+    end: int
+    kind: str
+    cause: str
+    opened: int
+    reached: int | None = None
+    """How far inside it the source has come since; only what follows is still open."""
+    closed: int | None = None
+    """When, None while it is open."""
+    closed_by: str = ""
+    changed: int = 0
+    """The ordinal of the slide from which on it is as it is."""
+    kept: bool = False
+    """Rows of it were rejected as dead, so that the source's progress does not close it."""
+    rows: int = 0
+    """Rows that were lost."""
+    files: tuple[str, ...] = ()
+
+    @property
+    def after(self) -> int | None:
+        """Where the open part begins."""
+        return self.start if self.reached is None else self.reached
+
+
+class TraceEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """What a source said without rows, or what was said of it."""
+
+    stream: int
+    source: str
+    event: str
+    """heartbeat or failed."""
+    at: int
+    up_to: int | None = None
+    note: str = ""
+
+
+class StreamGaps(msgspec.Struct, frozen=True, kw_only=True):
+    """The open gaps of a stream, as a reader of it, or of a view of it, has them."""
+
+    stream: str
+    sources: tuple[str, ...]
+    """Those that are declared; empty: the stream counts as one source."""
+    gaps: tuple[GapEntry, ...]
+    reach: int | None = 0
+    """Of an input of a view: how much earlier than the view's window its rows may matter; None: all of them may."""
 
 
 class BatchEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,6 +209,17 @@ class BatchEntry(msgspec.Struct, frozen=True, kw_only=True):
     digest: int
     rows: int
     accepted: int
+    at: int
+    whole: bool = False
+    """Whether the digest is of all values; in entries of earlier releases it is of times and search key."""
+
+
+class CheckpointEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a streaming query, known by the id in its checkpoint, has come; its batches are never sent again."""
+
+    source: str
+    batch: int
+    """The number of its last batch."""
     at: int
 
 
@@ -182,6 +254,8 @@ class SlideEntry(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     missing: tuple[str, ...] = ()
     spoken_for: tuple[str, ...] = ()
+    late_slots: tuple[tuple[int, int], ...] = ()
+    """Ranges of event slots that its late rows fall in, by which windows that they change are found."""
 
 
 class UsageEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,6 +303,8 @@ class ViewInput(msgspec.Struct, frozen=True, kw_only=True):
     """Microseconds in which they did, fading alike."""
     distinct: dict[str, float] = {}
     """Of columns that are joined on: how many values a window has, by column."""
+    pending: int | None = None
+    """Of a view with DISTINCT: from this time on a value may live longer than its stored rows say; None: none does."""
 
 
 class ViewEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,6 +325,12 @@ class ViewEntry(msgspec.Struct, frozen=True, kw_only=True):
     distinct: bool = False
     why: str = ""
     """Why it has its update pattern."""
+    written: str = ""
+    """As the user wrote it, if `sql` has the statements of recomputed views in place of their names."""
+    start: int | None = None
+    """The earliest time that its clock can have: before, an input that was ahead had let rows expire already."""
+    reach: dict[str, int | None] = {}
+    """Of inputs whose rows can make results later than themselves: how much later; None: at any time."""
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,6 +342,32 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """The window's length in microseconds, where the clause gives one; of several, the longest."""
     period: int
     """How many slots the window moves between two runs."""
+    calendar: "CalendarPace | None" = None
+    """If it moves with the calendar, not by slots."""
+
+
+class CalendarPace(msgspec.Struct, frozen=True, kw_only=True):
+    """A run for each calendar unit, when the stream's clock has passed its end by `lag`."""
+
+    unit: str
+    zone: str
+    lag: int
+    first: int
+    """How many units before the one that has ended the query's windows begin,"""
+    last: int
+    """and how many before it they end."""
+    origin: int
+    delta: int
+    """Of the stream's slots."""
+
+
+class ResultRead(msgspec.Struct, frozen=True, kw_only=True):
+    """That a periodic query reads the results of another."""
+
+    query: str
+    id: int
+    reach: int | None
+    """How long before the reader's window end a result can have ended that it reads; None: any time."""
 
 
 class QueryEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -286,9 +394,18 @@ class QueryEntry(msgspec.Struct, frozen=True, kw_only=True):
     keep_runs: int | None = None
     keep_time: int | None = None
     timeout: float | None = None
+    memory_limit: str | None = None
     created: int
     created_slides: dict[str, int]
     """The slide of each pacing stream that had one at registration."""
+    revise: int | None = None
+    """For how long after its end a delivered window is run again when late rows have changed it."""
+    after: tuple[ResultRead, ...] = ()
+    """The queries whose results it reads: it is run when these have been, for the same slides."""
+    on_gap: str = "tell"
+    """What becomes of a run whose windows are not complete: tell, error or wait."""
+    deadline: int | None = None
+    """How long, by the stream's clock, a run waits for what is missing."""
 
 
 class ResultPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -336,6 +453,27 @@ class QueryState(msgspec.Struct, frozen=True, kw_only=True):
     """Runs on record that were not delivered."""
     previous: ResultPart | None = None
     """The last whole answer, where only differences are delivered and it is too large for the catalog."""
+    judged: int = 0
+    """How many rows its stream had when it was last decided whether synopses answer it; 0: it was not yet."""
+    from_rows: str = ""
+    """Why its rows answer it; empty if synopses do."""
+    checked: dict[str, int] = {}
+    """Late rows that slides of its streams up to these took in are accounted for, and under ``@query`` the commits up
+    to which revisions of results are that it reads."""
+    revised_at: int = 0
+    """The commit of its last revision."""
+    revisions: int = 0
+    """Delivered so far."""
+    outdated: int = 0
+    """Delivered windows that late rows have changed since, without a revision."""
+    unplaced_revisions: tuple[tuple[int, int], ...] = ()
+    """Slides and numbers of revisions whose file is not yet in its folder."""
+    place_failures: int = 0
+    """How many times in a row a run could not be sent to its webhook or command."""
+    place_at: int | None = None
+    """Not before this wall time is it tried again."""
+    held: dict[str, int] = {}
+    """The slides of a run that waits until its windows are complete."""
 
 
 class RunEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -357,12 +495,24 @@ class RunEntry(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     staleness: int = 0
     complete: bool = True
+    coverage: float = 1.0
+    windows: str = ""
+    """JSON of its windows with their gaps, for file sinks that carry it."""
     how: str = ""
     """What answered: the snapshot, or a synopsis."""
     error: str | None = None
     attempts: int = 1
     file: str = ""
     """Where a file sink puts it."""
+    revision: int = 0
+    """0 for the run itself; its revisions are counted from 1."""
+    revisions: int = 0
+    """Of the run itself: how many revisions of its window were delivered."""
+    known: dict[str, int] = {}
+    """Of the run itself: up to which slides late rows are in its newest revision, and under ``@query`` up to which
+    commit revisions of results; what is not there is as of the run."""
+    outdated: bool = False
+    """Whether late rows have changed its window, and it was not revised."""
 
 
 class RetainedStream(msgspec.Struct, frozen=True, kw_only=True):
@@ -372,6 +522,7 @@ class RetainedStream(msgspec.Struct, frozen=True, kw_only=True):
     state: StreamState
     segments: tuple[Segment, ...]
     sources: dict[str, SourceEntry]
+    gaps: tuple[StreamGaps, ...] = ()
 
 
 class RetainedSlideEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -440,5 +591,73 @@ class SynopsisEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of a node, on average, when it was filled; 0 if there were none."""
     all_groups: float = 0.0
     """Rows of all nodes together, merged."""
+    slot_bytes: float = 0.0
+    """Bytes of a node, on average, when it was filled."""
     why: str = ""
     """Why it has its kind."""
+
+
+RIGHTS = ("read", "append", "operate")
+
+
+class Role(msgspec.Struct, frozen=True, kw_only=True):
+    """What the bearers of a token may do."""
+
+    name: str
+    rights: tuple[str, ...]
+    """Of `RIGHTS`: ask, append rows and heartbeats, change everything else."""
+    grants: dict[str, tuple[str, ...] | None] | None = None
+    """Streams, views, tables and results by name, each with its columns or None for all of them; None: everything."""
+    newest: int | None = None
+    """Rows are seen only when they are this old, in microseconds before the stream's clock."""
+    oldest: int | None = None
+    """Rows older than this are not seen."""
+    rows: int | None = None
+    """Rows that an answer may have."""
+    seconds: float | None = None
+    """How long a statement may run."""
+    memory: str | None = None
+    """How much memory a statement may take."""
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether some relations, columns or rows are hidden from it."""
+        return self.grants is not None or self.newest is not None or self.oldest is not None
+
+    @property
+    def sees_counts(self) -> bool:
+        """Whether counts of stored rows may be shown: not if rows of some ages are hidden."""
+        return (self.newest is None and self.oldest is None) or "operate" in self.rights
+
+    def sees(self, name: str) -> bool:
+        """Whether a relation may be used at all; names are compared as SQL does."""
+        return self.grants is None or name.lower() in self._folded()
+
+    def columns(self, name: str) -> tuple[str, ...] | None:
+        """The columns of a relation that may be used, None for all."""
+        return None if self.grants is None else self._folded()[name.lower()]
+
+    def check(self, right: str, name: str | None = None) -> None:
+        """Refuse what the role may not do; a relation that it does not see is not named as existing."""
+        if right not in self.rights:
+            raise AccessError(f"role {self.name!r} may not {right}; it may {', '.join(self.rights) or 'do nothing'}")
+        if name is not None and not self.sees(name):
+            raise AccessError(f"role {self.name!r} knows no {name!r}; it may use {', '.join(self.grants or ())}")
+
+    def _folded(self) -> dict[str, tuple[str, ...] | None]:
+        return {name.lower(): columns for name, columns in (self.grants or {}).items()}
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True):
+    """A token as the catalog knows it; its secret is not stored."""
+
+    id: str
+    role: str
+    digest: bytes
+    created: int
+    expires: int | None = None
+    note: str = ""
+
+
+OWNER = Role(name="owner", rights=RIGHTS)
+"""Whoever can open the folder can do everything."""

@@ -18,7 +18,8 @@ from windrow.store import Store
 _CHANGES_KEPT = 8
 """Commits whose changes a stream's state lists; a process that is further behind reads all records."""
 _MOST_SEGMENTS_NOTED = 256
-"""A commit that changes more segments than this is not listed: the state is rewritten with every append."""
+"""A commit that changes more segments than this is not listed: the state is rewritten with every append.
+Not measured: both bound the bytes of a state."""
 
 
 def load_segments(store: Store, tables: Tables, stream: int, state: StreamState) -> Manifest:
@@ -28,10 +29,10 @@ def load_segments(store: Store, tables: Tables, stream: int, state: StreamState)
         return cached[1]
     if cached is not None and cached[0] > state.manifest:
         return _read_all(tables, stream, ())  # of an older commit than is known: records may have been other ones then
-    known = cached[1] if cached is not None and cached[0] >= state.rewritten else None
-    segments = None if cached is None or known is None else _apply_changes(tables, stream, state, cached[0], known)
+    earlier = cached[1] if cached is not None and cached[0] >= state.rewritten else None
+    segments = None if cached is None or earlier is None else _apply_changes(tables, stream, state, cached[0], earlier)
     if segments is None:
-        segments = _read_all(tables, stream, known or ())
+        segments = _read_all(tables, stream, earlier or ())
     if cached is None:
         forget_dropped(store, tables)
     else:
@@ -51,7 +52,7 @@ def forget_dropped(store: Store, tables: Tables) -> None:
         store.encodings.pop(stream, None)
 
 
-def _apply_changes(tables: Tables, stream: int, state: StreamState, version: int, known: Manifest) -> Manifest | None:
+def _apply_changes(tables: Tables, stream: int, state: StreamState, version: int, earlier: Manifest) -> Manifest | None:
     """The manifest of commit `version`, changed as later commits changed it; None if not all of them are known."""
     cached, added = version, dict[int, None]()
     removed: set[int] = set()
@@ -67,11 +68,11 @@ def _apply_changes(tables: Tables, stream: int, state: StreamState, version: int
         tables.get("segments", catalog_key(stream, number)) for number in added if number not in removed
     ]
     segments = [segment for segment in records if segment is not None]
-    return known.replace(removed, segments) if len(segments) == len(records) else None
+    return earlier.replace(removed, segments) if len(segments) == len(records) else None
 
 
-def _read_all(tables: Tables, stream: int, known: tuple[Segment, ...]) -> Manifest:
-    by_number = {segment.id: segment for segment in known}
+def _read_all(tables: Tables, stream: int, cached: tuple[Segment, ...]) -> Manifest:
+    by_number = {segment.id: segment for segment in cached}
     return Manifest(
         by_number.get(decode_last_int(key)) or tables.decode("segments", raw)
         for key, raw in tables.raw_items("segments", catalog_key(stream))
@@ -125,17 +126,17 @@ def note_change(state: StreamState, version: int, added: Sequence[Segment], remo
 
 
 def find_torn_files(
-    known: Iterable[str], rewritten: Iterable[Segment], placed: Sequence[Segment], left: Manifest
+    torn_before: Iterable[str], rewritten: Iterable[Segment], placed: Sequence[Segment], left: Manifest
 ) -> tuple[str, ...]:
     """Files whose rows may be read only by the ranges of their segments.
 
     Args:
-        known: Those that were torn before.
+        torn_before: Those that were torn before.
         rewritten: Segments whose rows now lie elsewhere.
         placed: Segments that came in.
         left: All that there are afterwards.
     """
-    torn = set(known) | {segment.file for segment in rewritten}
+    torn = set(torn_before) | {segment.file for segment in rewritten}
     covered: Counter[str] = Counter()
     for segment in placed:
         covered[segment.file] += segment.rows

@@ -1,5 +1,11 @@
 """The command line, with the names of the Python interface. Each command is listed here and imported on use."""
 
+import atexit
+import contextlib
+import os
+import sys
+from typing import Any
+
 import click
 
 from windrow import __version__
@@ -19,12 +25,16 @@ COMMANDS = {
     "explain": "windrow.cli.sql:explain",
     "table": "windrow.cli.tables:table",
     "query": "windrow.cli.queries:query",
-    "serve": "windrow.cli.queries:serve",
+    "serve": "windrow.cli.service:serve",
+    "role": "windrow.cli.service:role",
+    "token": "windrow.cli.service:token",
     "view": "windrow.cli.views:view",
     "advise": "windrow.cli.admin:advise",
     "status": "windrow.cli.admin:status",
     "check": "windrow.cli.admin:check",
+    "repair": "windrow.cli.gaps:repair",
     "gc": "windrow.cli.admin:gc",
+    "backup": "windrow.cli.backups:backup",
     "demo": "windrow.cli.admin:demo",
     "bench": "windrow.cli.admin:bench",
 }
@@ -47,5 +57,14 @@ def windrow(warehouse: str | None) -> None:
 
 
 def main() -> None:
-    """The `windrow` program."""
-    windrow(prog_name="windrow")
+    """The `windrow` program; it ends at once, since what an error still holds would be reported as leaked by DuckDB."""
+    code: Any = 1
+    try:
+        windrow(prog_name="windrow")
+    except SystemExit as end:
+        code = end.code
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code if isinstance(code, int) else 0 if code is None else 1)

@@ -36,11 +36,11 @@ _SHOWN_LAYOUTS = 8
 @command
 def init(session: Session, path: str | None, catalog: str | None) -> None:
     """Make an empty warehouse in a new or empty folder, by default the current one."""
-    folder = Path(path or session.folder or ".").absolute()
-    existed = (folder / MARKER_FILE).exists()
+    given = Path(path or session.folder or ".")
+    folder, existed = given.absolute(), (given / MARKER_FILE).exists()
     from windrow.warehouse import Warehouse
 
-    with Warehouse(folder, catalog=catalog):
+    with Warehouse(given, catalog=catalog):
         pass
     if session.json:
         terminal.write_json({"path": str(folder), "created": not existed})
@@ -104,7 +104,7 @@ def show_status(warehouse: "WarehouseStatus") -> None:
             f"{stream.rejected:,}",
             f"{stream.segments:,}",
             terminal.size(stream.bytes),
-            terminal.format_waiting(stream.waiting_for),
+            stream.waits_for,
         )
         for stream in warehouse.streams
     ]
@@ -125,6 +125,8 @@ def show_status(warehouse: "WarehouseStatus") -> None:
             terminal.say(f"{stream.name} changes its layout: {describe_remaining(stream.relayout)}")
         if stream.missing:
             terminal.say(f"{stream.name} went on without {terminal.names(stream.missing)}")
+    if warehouse.background:
+        terminal.say(f"waiting in the background: {terminal.names(warehouse.background)}")
     streams, readers = terminal.count(len(warehouse.streams), "stream"), terminal.count(warehouse.readers, "reader")
     terminal.say(
         f"{warehouse.path}: {streams}, {readers}, catalog {terminal.size(warehouse.catalog_bytes)}, "

@@ -10,11 +10,13 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from windrow.arguments import find_first_failing
 from windrow.errors import DefinitionError, SchemaError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Convert = Callable[["pa.Array", "pa.DataType"], "pa.Array"]
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _NON_FINITE_LINE = re.compile(rb'^.*"(?:NaN|-?Infinity)".*$', re.MULTILINE)
 _HEXADECIMAL = "\\x"
@@ -188,31 +190,31 @@ def _unquote_value(value: Any, kind: "pa.DataType") -> Any:
     return value
 
 
-def convert_checked(column: "pa.Array", field: "pa.Field", before: int) -> "pa.Array":
-    """Convert a column; an error names the first value that does not fit. `before` rows of the file came earlier."""
+def convert_checked(column: "pa.Array", field: "pa.Field", before: int, convert: "Convert | None" = None) -> "pa.Array":
+    """Convert a column; an error names the first value that does not fit.
+
+    Args:
+        column: In its intermediate type.
+        field: What it is to become.
+        before: Rows of the file that came earlier.
+        convert: How; by default as `convert_column` does.
+    """
     import pyarrow as pa
+
+    convert = convert or convert_column
 
     def fails(start: int, end: int) -> bool:
         try:
-            convert_column(column.slice(start, end - start), field.type)
+            convert(column.slice(start, end - start), field.type)
         except pa.ArrowException:
             return True
         return False
 
     try:
-        return convert_column(column, field.type)
+        return convert(column, field.type)
     except pa.ArrowException:
         position = find_first_failing(len(column), fails)
         raise build_value_error(before + position + 1, field, column[position].as_py()) from None
-
-
-def find_first_failing(count: int, fails: Callable[[int, int], bool]) -> int:
-    """Find the first of `count` items that fails, by halving; at least one of them does."""
-    low, high = 0, count
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fails(low, middle) else (middle, high)
-    return low
 
 
 def build_value_error(row: int, field: "pa.Field", value: Any) -> SchemaError:

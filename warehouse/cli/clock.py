@@ -7,17 +7,20 @@ import click
 from windrow.cli import terminal
 from windrow.cli.session import Failure, Session, command, to_shell_message
 from windrow.errors import ClockError, SourceBehindError
-from windrow.times import format_time, parse_instant
+from windrow.times import format_time, parse_instant, to_datetime
 
 if TYPE_CHECKING:
     from windrow.slide import SlideReport
+    from windrow.warehouse import Warehouse
 
 
 @click.command()
 @click.argument("stream", required=False)
 @click.option("--all", "every", is_flag=True, help="Slide every stream.")
 @click.option(
-    "--to", metavar="TIME", help="To the last slot end at or before TIME; by default as far as the sources allow."
+    "--to",
+    metavar="TIME",
+    help="To the last slot end at or before TIME, or now; by default as far as the sources allow.",
 )
 @click.option(
     "--force", is_flag=True, help="Slide even if a declared source is behind; answers then say who was missing."
@@ -33,7 +36,8 @@ def slide(session: Session, stream: str | None, every: bool, to: str | None, for
     reports: list[SlideReport] = []
     refused: list[str] = []
     with session.open() as wh:
-        for name in wh.streams() if stream is None else [stream]:
+        views = {view.name for view in wh.views()}  # they follow their inputs
+        for name in [name for name in wh.streams() if name not in views] if stream is None else [stream]:
             try:
                 reports.append(wh.slide(name, to, force=force, timeout=timeout))
             except (SourceBehindError, ClockError) as error:
@@ -47,6 +51,20 @@ def slide(session: Session, stream: str | None, every: bool, to: str | None, for
         show_slides(reports)
     if refused:
         raise Failure("\nwindrow: ".join(refused))
+
+
+def slide_over(wh: "Warehouse", stream: str) -> "SlideReport":
+    """Slide a stream over all rows that it has; one that has named sources, as far as these allow."""
+    status = wh.stream(stream)
+    definition, model = status.definition, status.definition.model
+    newest = max((source.progress for source in status.sources if source.progress is not None), default=None)
+    if definition.sources or newest is None:
+        return wh.slide(stream)
+    end = model.slot_end(model.slot_of(newest + definition.slack))
+    try:
+        return wh.slide(stream, to_datetime(end))
+    except ClockError:  # the slot of the newest rows ends too far ahead
+        return wh.slide(stream)
 
 
 def slide_to_json(report: "SlideReport") -> dict[str, Any]:
@@ -94,19 +112,24 @@ def format_slide(report: "SlideReport") -> tuple[str, ...]:
 @click.argument("stream")
 @click.option("--source", metavar="NAME", help="Who speaks; may be left out if the stream has one source.")
 @click.option("--up-to", metavar="TIME", help="Nothing at or before TIME will follow.")
+@click.option("--covers", metavar="TIME", help="With --up-to: all since TIME has come, which closes gaps there.")
 @click.option(
     "--failed", metavar="WHY", help="Declare the source failed instead; its next append or heartbeat revives it."
 )
 @command
-def heartbeat(session: Session, stream: str, source: str | None, up_to: str | None, failed: str | None) -> None:
+def heartbeat(
+    session: Session, stream: str, source: str | None, up_to: str | None, covers: str | None, failed: str | None
+) -> None:
     """Say that a source has nothing more up to a time, or that it has failed."""
     if (up_to is None) == (failed is None):
         raise click.UsageError("give either --up-to TIME or --failed WHY")
+    if covers is not None and up_to is None:
+        raise click.UsageError("--covers goes with --up-to")
     if failed is not None and source is None:
         raise click.UsageError("--failed needs --source NAME")
     with session.open() as wh:
         if up_to is not None:
-            wh.heartbeat(stream, source=source, up_to=up_to)
+            wh.heartbeat(stream, source=source, up_to=up_to, covers=covers)
         else:
             wh.fail_source(stream, str(source), str(failed))
         status = wh.stream(stream)

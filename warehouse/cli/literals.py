@@ -207,12 +207,14 @@ def parse_value(text: str, kind: "pa.DataType", column: str) -> Any:
     import pyarrow as pa
 
     from windrow.cli.cells import convert_column, find_intermediate_type
+    from windrow.indexes.arrow_arrays import from_values
 
     if text == NULL:
         return None
     plain = kind.value_type if pa.types.is_dictionary(kind) else kind
     try:
-        value = convert_column(pa.array([text], pa.string()).cast(find_intermediate_type(plain, json=False)), plain)[0]
+        cells = from_values([text], pa.string()).cast(find_intermediate_type(plain, json=False))
+        value = convert_column(cells, plain)[0]
         return value if pa.types.is_timestamp(plain) else value.as_py()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, ValueError):
         raise SearchKeyError(f"search key column {column!r} is of type {kind}, which {text!r} is not") from None

@@ -1,4 +1,4 @@
-"""Commands for periodic queries: add, list, plan, results, run, drop, and `windrow serve`, which runs them as due."""
+"""Commands for periodic queries: add, list, plan, results, run, drop."""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windrow.cli import terminal
-from windrow.cli.session import Failure, Session, command
+from windrow.cli.session import Failure, Group, Session, command, if_not_exists_option, sending
 from windrow.cli.sql import OutputFormat, explain_query_errors, params_option, parse_params, write_answer
 from windrow.cli.streams import show_dropped
 
@@ -18,7 +18,7 @@ MISSED_POLICIES = ("latest", "every", "skip")
 OUTPUT_KINDS = ("whole", "inserts", "deletes")
 
 
-@click.group()
+@click.group(cls=Group)
 def query() -> None:
     """Register periodic queries, run them, and read what they delivered."""
 
@@ -28,7 +28,12 @@ def query() -> None:
 @click.argument("statement")
 @params_option
 @click.option("--slide", metavar="DURATION", help="The period of streams whose clause names none.")
-@click.option("--sink", metavar="KIND[:FOLDER]", help="Also write each run to a file: parquet, csv, jsonl or html.")
+@click.option("--lag", metavar="DURATION", help="How long after a calendar unit, as in [DAY 'UTC'], its run is due.")
+@click.option(
+    "--sink",
+    metavar="KIND[:TARGET]",
+    help="Also write or send each run: parquet, csv, jsonl, html, webhook:URL, command:PATH.",
+)
 @click.option("--priority", type=int, default=0, show_default=True, help="Higher ones are run first.")
 @click.option(
     "--missed",
@@ -40,10 +45,23 @@ def query() -> None:
 @click.option(
     "--output", type=click.Choice(OUTPUT_KINDS), default="whole", show_default=True, help="The answer, or its changes."
 )
+@click.option("--revise", metavar="DURATION", help="How long late rows make a delivered window run again.")
+@click.option("--on-gap", metavar="POLICY", default="tell", show_default=True, help="tell, error or wait.")
+@click.option("--deadline", metavar="DURATION", help="How long a run waits for what is missing, with --on-gap wait.")
 @click.option("--keep", metavar="RUNS|DURATION", help="What the results table keeps.  [default: 1000 runs]")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Cancel a run after this.  [default: 600]")
+@if_not_exists_option
 @command
-def add(session: Session, name: str, statement: str, params: tuple[str, ...], keep: str | None, **options: Any) -> None:
+@sending
+def add(
+    session: Session,
+    name: str,
+    statement: str,
+    params: tuple[str, ...],
+    keep: str | None,
+    allowed: dict[str, Any],
+    **options: Any,
+) -> None:
     """Register a query, after running it once.
 
     STATEMENT is SQL with [WINDOW 10 MINUTES SLIDE 2 MINUTES] behind the streams that pace it; - reads it from
@@ -51,7 +69,7 @@ def add(session: Session, name: str, statement: str, params: tuple[str, ...], ke
     """
     text = sys.stdin.read() if statement == "-" else statement
     retention = int(keep) if keep is not None and keep.isdigit() else keep
-    with explain_query_errors(), session.open() as wh:
+    with explain_query_errors(), session.open(**allowed) as wh:
         added = wh.add_query(name, text, params=parse_params(params), keep=retention, **options)
     if session.json:
         terminal.write_json(_query_to_json(added))
@@ -99,21 +117,23 @@ def _describe_state(query: "QueryStatus") -> str:
         return f"{terminal.count(query.failures, 'failure')}: {query.error}" if query.failures else query.error
     if query.waiting:
         return f"{terminal.count(query.waiting, 'run')} to make"
+    if query.outdated:
+        return f"{terminal.count(query.outdated, 'outdated window')}"
     return "due" if query.due else "up to date"
 
 
 @query.command("plan")
 @command
 def plan(session: Session) -> None:
-    """Show which queries are answered together, what they share and why."""
+    """Show which queries are answered together, what they share and why, in the order in which they run."""
     with session.open(read_only=True) as wh:
         groups = wh.query_plan()
     if session.json:
         terminal.write_json([terminal.to_record(group) for group in groups])
         return
-    columns = ("group", "queries", "answered by", "why")
+    columns = ("group", "queries", "after", "answered by", "why")
     rows = [
-        (number, terminal.names(group.queries), group.by, "; ".join(group.why))
+        (number, terminal.names(group.queries), terminal.names(group.after), group.by, "; ".join(group.why))
         for number, group in enumerate(groups, 1)
     ]
     terminal.print_table(columns, rows, right=("group",))
@@ -123,6 +143,7 @@ def plan(session: Session) -> None:
 @click.argument("name")
 @click.option("--slide", type=int, metavar="N", help="Only the run of that slide.")
 @click.option("--last", is_flag=True, help="Only the last run.")
+@click.option("--revisions", is_flag=True, help="All revisions of each window, not only the newest.")
 @click.option(
     "--limit", type=click.IntRange(min=0), metavar="N", help="Show at most N rows; a table shows 20 by default."
 )
@@ -134,6 +155,7 @@ def results(
     name: str,
     slide: int | None,
     last: bool,
+    revisions: bool,
     limit: int | None,
     as_csv: bool,
     output: str | None,
@@ -146,11 +168,11 @@ def results(
     with session.open(read_only=True) as wh:
         if last:
             slide = next((query.slide for query in wh.queries() if query.name.lower() == name.lower()), None)
-        with wh.results(name, slide=slide) as answer:
+        with wh.results(name, slide=slide, revisions=revisions) as answer:
             write_answer(answer, OutputFormat(session.json, as_csv, output, limit))
 
 
-_policy_option = click.option(
+policy_option = click.option(
     "--policy",
     metavar="NAME",
     default="hybrid+late-pending",
@@ -163,11 +185,12 @@ _policy_option = click.option(
 @query.command("run")
 @click.argument("names", nargs=-1, metavar="[NAME]…")
 @click.option("--now", is_flag=True, help="Run them for the newest slide even if they are not due.")
-@_policy_option
+@policy_option
 @command
-def run(session: Session, names: tuple[str, ...], now: bool, policy: str) -> None:
+@sending
+def run(session: Session, names: tuple[str, ...], now: bool, policy: Any, allowed: dict[str, Any]) -> None:
     """Run what is due and deliver it; all queries, or those that are named."""
-    with session.open() as wh:
+    with session.open(**allowed) as wh:
         reports = wh.run_due(names or None, now=now, policy=policy)
     if session.json:
         terminal.write_json([terminal.to_record(report) for report in reports])
@@ -189,7 +212,7 @@ def run(session: Session, names: tuple[str, ...], now: bool, policy: str) -> Non
 def _format_run(report: "RunReport") -> tuple[Any, ...]:
     return (
         report.query,
-        report.slide,
+        f"{report.slide} r{report.revision}" if report.revision else report.slide,
         report.outcome,
         f"{report.rows:,}",
         terminal.format_seconds(report.seconds),
@@ -207,51 +230,3 @@ def drop(session: Session, name: str) -> None:
     with session.open() as wh:
         wh.drop_query(name)
     show_dropped(session, "query", name)
-
-
-@click.command(short_help="Run periodic queries as their streams slide.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=9464, show_default=True, help="For metrics and status; 0: any."
-)
-@click.option("--no-http", is_flag=True, help="Open no port.")
-@click.option(
-    "--poll", type=click.FloatRange(0.01, 60), default=0.2, show_default=True, help="Seconds between two looks."
-)
-@_policy_option
-@command
-def serve(session: Session, port: int, no_http: bool, poll: float, policy: str) -> None:
-    """Watch for slides, run what is due, write results; until it is told to stop.
-
-    One line is written for each run. Metrics for Prometheus are on http://127.0.0.1:PORT/metrics, a JSON status on
-    /status. A second process on the same warehouse waits and takes over.
-    """
-    import json
-    import signal
-
-    from windrow.queries.periodic.server import PeriodicServer
-
-    def say(text: str) -> None:
-        if session.json:
-            click.echo(json.dumps({"said": text}))
-        else:
-            click.echo(text)
-        sys.stdout.flush()
-
-    def ran(report: "RunReport") -> None:
-        click.echo(json.dumps(terminal.to_record(report)) if session.json else format_log_line(report))
-        sys.stdout.flush()
-
-    with session.open() as wh:
-        server = PeriodicServer(wh._store, port=None if no_http else port, poll=poll, policy=policy, ran=ran, say=say)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: server.stop())
-        server.run()
-
-
-def format_log_line(report: "RunReport") -> str:
-    """Format one run for the log."""
-    took = f"{terminal.count(report.rows, 'row')} in {terminal.format_seconds(report.seconds)} by {report.how}"
-    late = f", {report.staleness:g} s behind" if report.staleness else ""
-    part = "" if report.complete else ", incomplete"
-    end = f": {report.error}" if report.error else f" -> {report.file}" if report.file else ""
-    return terminal.escape_controls(f"{report.outcome} {report.query} slide {report.slide}, {took}{late}{part}{end}")

@@ -5,6 +5,8 @@ and an error names file, row, column and value.
 """
 
 import contextlib
+import csv
+import glob
 import itertools
 import json
 import os
@@ -16,13 +18,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from windrow.arguments import find_first_failing
 from windrow.cli.cells import (
     build_value_error,
     convert_checked,
-    find_first_failing,
     find_intermediate_type,
     unquote_numbers,
 )
+from windrow.cli.flawed_lines import FlawedLines, TextFormat, find_json_type, read_good_lines
+from windrow.cli.time_formats import ISO_TIMES, TimeFormat
 from windrow.errors import SchemaError, StorageError, WindrowError
 
 if TYPE_CHECKING:
@@ -72,7 +76,7 @@ def read_array_blocks(plain: "pa.NativeFile") -> Iterator[bytes]:
         yield "\n".join(json.dumps(row, ensure_ascii=False) for row in some).encode()
 
 
-def parse_blocks(blocks: Iterator[bytes], schema: "pa.Schema") -> "pa.RecordBatchReader":
+def parse_blocks(blocks: Iterator[bytes], schema: "pa.Schema", times: TimeFormat = ISO_TIMES) -> "pa.RecordBatchReader":
     """Parse blocks of JSON lines; dictionaries come plain."""
     import pyarrow as pa
 
@@ -86,9 +90,9 @@ def parse_blocks(blocks: Iterator[bytes], schema: "pa.Schema") -> "pa.RecordBatc
             lines = unquote_numbers(text, schema)
             if not lines.strip():
                 continue
-            block = _JsonBlock(lines, schema, row_count)
+            block = _JsonBlock(lines, schema, row_count, times)
             for batch in block.read():
-                columns = [convert_checked(batch.column(f.name), f, row_count) for f in plain_schema]
+                columns = [convert_checked(batch.column(f.name), f, row_count, times.convert) for f in plain_schema]
                 yield pa.RecordBatch.from_arrays(columns, names=plain_schema.names)
                 row_count += batch.num_rows
 
@@ -102,6 +106,7 @@ class _JsonBlock:
     lines: bytes
     schema: "pa.Schema"
     before: int
+    times: TimeFormat = ISO_TIMES
 
     def read(self) -> "list[pa.RecordBatch]":
         """Parse the lines into the intermediate types of the schema's columns."""
@@ -136,7 +141,7 @@ class _JsonBlock:
             name = re.escape(json.dumps(field.name, ensure_ascii=False).encode())
             if re.search(rb"(?<!\\)" + name + rb"\s*:\s*-?\d", self.lines):
                 return pa.int64()
-        return find_intermediate_type(field.type, json=True)
+        return find_json_type(field.type, self.times)
 
     def _explain(self, message: str, intermediate: "pa.Schema") -> SchemaError:
         """Explain Arrow's error with the row and, where it is about a value, the column and the value."""
@@ -197,6 +202,11 @@ class ReadOptions:
     delimiter: str | None = None
     header: bool = True
     nulls: tuple[str, ...] = ()
+    skip: int = 0
+    """Lines before the first, or before the header."""
+    times: TimeFormat = ISO_TIMES
+    flaws: FlawedLines | None = None
+    """Where bad lines of text files go; None: the first one is an error."""
 
 
 def find_format(path: str, chosen: str | None) -> str:
@@ -234,12 +244,24 @@ def read_files(
     """
     import pyarrow as pa
 
+    options.times.check()
+    paths = [found for path in paths for found in expand_pattern(path)]
     for path in paths:
         find_format(path, options.format)
         _check_exists(path)
     return pa.RecordBatchReader.from_batches(
         schema, _read_rows(paths, schema, stream, options, report_progress, optional)
     )
+
+
+def expand_pattern(path: str) -> list[str]:
+    """The files that a pattern such as logs/*.csv names, in order; a path that is none stands for itself."""
+    if path == STDIN or os.path.exists(path) or not glob.has_magic(path):
+        return [path]
+    found = sorted(glob.glob(path, recursive=True))
+    if not found:
+        raise StorageError(f"no file is called like {path}; nothing was appended")
+    return found
 
 
 def _check_exists(path: str) -> None:
@@ -257,14 +279,19 @@ def _read_rows(
     report_progress: Callable[[int], None],
     optional: Sequence[str],
 ) -> "Iterator[pa.RecordBatch]":
+    import pyarrow as pa
+
     from windrow.arrow_input import conform_batches
 
+    judged = [field.name for field in schema if pa.types.is_timestamp(field.type)]  # by who appends them
     bytes_done = 0
     for path in paths:
         name = "standard input" if path == STDIN else path
         with _name_file_in_errors(name), _open_input(path) as source:
-            reader = _READERS[find_format(path, options.format)](source, schema, options)
-            for batch in conform_batches(reader, schema, stream, optional):
+            kind = find_format(path, options.format)
+            read = _READERS[kind] if options.flaws is None or kind not in _TEXT_READERS else _TEXT_READERS[kind]
+            reader = read(source, schema, options)
+            for batch in conform_batches(reader, schema, stream, optional, judged):
                 report_progress(bytes_done + source.position())
                 yield batch
             bytes_done += source.size
@@ -357,7 +384,7 @@ def _read_csv(source: _InputFile, schema: "pa.Schema", options: ReadOptions) -> 
         except pa.ArrowInvalid as error:
             raise _find_csv_error(source, schema, options, error) from None
 
-    return _convert_columns(pa.RecordBatchReader.from_batches(reader.schema, batches()), schema)
+    return _convert_columns(pa.RecordBatchReader.from_batches(reader.schema, batches()), schema, options.times)
 
 
 def _open_csv(
@@ -368,7 +395,10 @@ def _open_csv(
     return pcsv.open_csv(
         source.plain(),
         read_options=pcsv.ReadOptions(
-            block_size=_BLOCK_BYTES, column_names=None if options.header else schema.names, use_threads=True
+            block_size=_BLOCK_BYTES,
+            column_names=None if options.header else schema.names,
+            use_threads=True,
+            skip_rows=options.skip,
         ),
         parse_options=_csv_parse_options(source.path, options),
         convert_options=pcsv.ConvertOptions(
@@ -394,7 +424,7 @@ def _find_csv_error(source: _InputFile, schema: "pa.Schema", options: ReadOption
     if name in schema.names:
         for batch in reader:
             try:
-                convert_checked(batch.column(position), schema.field(name), row_count)
+                convert_checked(batch.column(position), schema.field(name), row_count, options.times.convert)
             except SchemaError as value_error:
                 return value_error
             row_count += batch.num_rows
@@ -404,14 +434,78 @@ def _find_csv_error(source: _InputFile, schema: "pa.Schema", options: ReadOption
 def _csv_parse_options(path: str, options: ReadOptions) -> Any:
     import pyarrow.csv as pcsv
 
+    return pcsv.ParseOptions(delimiter=_find_delimiter(path, options), newlines_in_values=True)
+
+
+def _find_delimiter(path: str, options: ReadOptions) -> str:
     tabs = re.search(r"\.tsv(\.\w+)?$", path.lower()) is not None
-    delimiter = (options.delimiter or ("\t" if tabs else ",")).replace("\\t", "\t")
-    return pcsv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    return (options.delimiter or ("\t" if tabs else ",")).replace("\\t", "\t")
 
 
-def _read_json(source: _InputFile, schema: "pa.Schema", options: ReadOptions) -> "pa.RecordBatchReader":  # noqa: ARG001
-    array = read_first_byte(source.plain()) == b"["
-    return parse_blocks((read_array_blocks if array else read_line_blocks)(source.plain()), schema)
+def _read_json(source: _InputFile, schema: "pa.Schema", options: ReadOptions) -> "pa.RecordBatchReader":
+    return parse_blocks(_open_json_blocks(source, options), schema, options.times)
+
+
+def _open_json_blocks(source: _InputFile, options: ReadOptions) -> Iterator[bytes]:
+    if read_first_byte(source.plain()) == b"[":
+        return read_array_blocks(source.plain())
+    return _skip_lines(read_line_blocks(source.plain()), options.skip)
+
+
+def _skip_lines(blocks: Iterator[bytes], count: int) -> Iterator[bytes]:
+    for block in blocks:
+        rest = block
+        while count and rest:
+            rest, count = rest.partition(b"\n")[2], count - 1
+        yield rest
+
+
+def _read_good_json(source: _InputFile, schema: "pa.Schema", options: ReadOptions) -> "pa.RecordBatchReader":
+    text = TextFormat("json", times=options.times)
+    return _collect_flaws(_open_json_blocks(source, options), text, schema, source, options.skip + 1, options)
+
+
+def _read_good_csv(source: _InputFile, schema: "pa.Schema", options: ReadOptions) -> "pa.RecordBatchReader":
+
+    delimiter = _find_delimiter(source.path, options)
+    blocks = _skip_lines(read_line_blocks(source.plain()), options.skip)
+    names = list(schema.names)
+    if options.header:
+        first = next(blocks).removeprefix(b"\xef\xbb\xbf")
+        header, _, rest = first.partition(b"\n")
+        names = next(csv.reader([header.decode().strip()], delimiter=delimiter), [])
+        blocks = itertools.chain([rest], blocks)
+    text = TextFormat("csv", tuple(names), delimiter, options.nulls, options.times)
+    return _collect_flaws(blocks, text, schema, source, options.skip + 1 + options.header, options)
+
+
+def _collect_flaws(
+    blocks: Iterator[bytes],
+    text: TextFormat,
+    schema: "pa.Schema",
+    source: _InputFile,
+    first_line: int,
+    options: ReadOptions,
+) -> "pa.RecordBatchReader":
+    """A reader of the rows that can be read; the other lines go to the options' flaws."""
+    import pyarrow as pa
+
+    assert options.flaws is not None
+    file = "standard input" if source.path == STDIN else source.path
+    tables = read_good_lines(blocks, text, schema, file, first_line, options.flaws)
+    first = next(tables, None)
+    if first is None:
+        return schema.empty_table().to_reader()
+    if text.format == "csv":  # columns that are missing, or are not in the stream
+        extra = [name for name in text.columns if name not in schema.names]
+        first = first if not extra else first.append_column(extra[0], pa.nulls(first.num_rows))
+    found = first.schema
+
+    def batches() -> "Iterator[pa.RecordBatch]":
+        for table in itertools.chain([first], tables):
+            yield from table.cast(found).to_batches() if table.schema != found else table.to_batches()
+
+    return pa.RecordBatchReader.from_batches(found, batches())
 
 
 def _read_parquet(source: _InputFile, schema: "pa.Schema", options: ReadOptions) -> "pa.RecordBatchReader":  # noqa: ARG001
@@ -463,7 +557,7 @@ def _read_arrow(source: _InputFile, schema: "pa.Schema", options: ReadOptions) -
     return pa.RecordBatchReader.from_batches(reader.schema, batches)
 
 
-def _convert_columns(reader: "pa.RecordBatchReader", schema: "pa.Schema") -> "pa.RecordBatchReader":
+def _convert_columns(reader: "pa.RecordBatchReader", schema: "pa.Schema", times: TimeFormat) -> "pa.RecordBatchReader":
     """Convert columns to the stream's types; unknown columns stay, so that a later check can name them."""
     import pyarrow as pa
 
@@ -479,7 +573,7 @@ def _convert_columns(reader: "pa.RecordBatchReader", schema: "pa.Schema") -> "pa
         row_count = 0
         for batch in reader:
             columns = [
-                convert_checked(batch.column(position), field, row_count)
+                convert_checked(batch.column(position), field, row_count, times.convert)
                 for position, field in enumerate(converted_schema)
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=converted_schema)
@@ -489,9 +583,11 @@ def _convert_columns(reader: "pa.RecordBatchReader", schema: "pa.Schema") -> "pa
 
 
 _READERS = {"csv": _read_csv, "json": _read_json, "parquet": _read_parquet, "arrow": _read_arrow}
+_TEXT_READERS = {"csv": _read_good_csv, "json": _read_good_json}
+"""Readers that go on after bad lines."""
 
 
-def infer_schema(path: str, options: ReadOptions, times: Sequence[str]) -> "pa.Schema":
+def infer_file_schema(path: str, options: ReadOptions, times: Sequence[str]) -> "pa.Schema":
     """Read or infer the schema of a file; text columns named in `times` are timestamps."""
     import pyarrow as pa
 

@@ -6,19 +6,26 @@ Rows are written in one way for all of them: as a table, CSV, JSON lines or a fi
 import csv
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from windrow.cli import terminal
+from windrow.cli.clock import show_slides, slide_over, slide_to_json
+from windrow.cli.flawed_lines import FlawedLine, FlawedLines, TextFormat
 from windrow.cli.readers import FORMATS, ReadOptions, count_bytes, read_files
 from windrow.cli.session import Session, command
+from windrow.cli.time_formats import TimeFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from windrow.append import AppendReport
     from windrow.snapshot import Snapshot, StreamSnapshot
+    from windrow.warehouse import Warehouse
 
+_TRIAL_ROWS, _TRIAL_LINES = 5, 10
 Option = Callable[[Callable[..., None]], Callable[..., None]]
 
 
@@ -37,12 +44,25 @@ def add_output_options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
+def add_time_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options for how times are written in text files."""
+    options: list[Option] = [
+        click.option("--time-format", metavar="PATTERN", help="How times are written, such as '%d/%b/%Y:%H:%M:%S %z'."),
+        click.option("--epoch", type=click.Choice(("s", "ms", "us", "ns")), help="Times are numbers since 1970."),
+        click.option("--timezone", metavar="ZONE", help="Of times that name none, such as Europe/Berlin."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
 @click.command()
 @click.argument("stream")
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 @click.option("--format", type=click.Choice(FORMATS), help="What the files are; by default their suffix tells.")
 @click.option("--source", metavar="NAME", help="Which of the stream's sources the rows come from.")
 @click.option("--batch-id", metavar="ID", help="Appending the same source and ID again changes nothing.")
+@click.option("--covers", metavar="START/END", help="The source has sent all that it had there, which closes gaps.")
 @click.option(
     "--delimiter", metavar="CHAR", help="What separates CSV columns; by default a comma, in .tsv files a tab."
 )
@@ -54,58 +74,158 @@ def add_output_options(function: Callable[..., None]) -> Callable[..., None]:
     multiple=True,
     help="CSV cells that stand for null, besides empty ones; '' also takes quoted empty cells.",
 )
+@click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Leave the first N lines out.")
+@add_time_options
+@click.option(
+    "--on-error",
+    type=click.Choice(("stop", "reject")),
+    default="stop",
+    show_default=True,
+    help="What becomes of lines that cannot be read: nothing is appended, or they join the rejected rows.",
+)
+@click.option(
+    "--max-rejected", type=click.FloatRange(0, 1), metavar="SHARE", help="Append nothing if more are rejected."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be appended and rejected, and change nothing.")
+@click.option("--slide", is_flag=True, help="Then slide the stream over these rows, or as far as its sources allow.")
 @command
 def append(
     session: Session,
     stream: str,
     files: tuple[str, ...],
-    format: str | None,
     source: str | None,
     batch_id: str | None,
-    delimiter: str | None,
-    no_header: bool,
-    nulls: tuple[str, ...],
+    covers: str | None,
+    on_error: str,
+    max_rejected: float | None,
+    dry_run: bool,
+    slide: bool,
+    **reading: Any,
 ) -> None:
     """Append CSV, Parquet, JSON or Arrow files to a stream.
 
     All files of one command are one batch: all of it is in, or nothing. A FILE of - is standard input. The rows are
     durable when the command ends, and in the window after the next slide.
     """
-    if delimiter is not None and len(delimiter.replace("\\t", "\t")) != 1:
-        raise click.UsageError(f"--delimiter is one character, not {delimiter!r}")
-    options = ReadOptions(format, delimiter, not no_header, nulls)
-    with session.open() as wh:
+    options = _make_read_options(**reading)
+    flaws = FlawedLines() if on_error == "reject" or dry_run else None
+    options = replace(options, flaws=flaws)
+    with session.open(read_only=dry_run) as wh:
         definition = wh.stream(stream).definition
         with terminal.progress_bar(f"append {stream}", count_bytes(files), in_bytes=True) as report_progress:
             rows = read_files(files, definition.schema, stream, options, report_progress, definition.added)
-            report = wh.append(stream, rows, source=source, batch_id=batch_id)
+            if dry_run:
+                _show_trial(session, wh, stream, rows, options)
+                return
+            report = wh.append(
+                stream, rows, source=source, batch_id=batch_id, max_rejected=max_rejected, flaws=flaws, covers=covers
+            )
+        slid = slide_over(wh, stream) if slide else None
     if session.json:
-        terminal.write_json(terminal.to_record(report))
+        terminal.write_json(terminal.to_record(report) | ({} if slid is None else {"slide": slide_to_json(slid)}))
         return
     if report.duplicate:
         terminal.say(
             f"{stream}: batch {batch_id!r} of source {report.source!r} was appended before; nothing was changed"
         )
+    else:
+        show_appended(report)
+    if slid is not None:
+        show_slides([slid])
+
+
+def _make_read_options(
+    format: str | None,
+    delimiter: str | None,
+    no_header: bool,
+    nulls: tuple[str, ...],
+    skip: int,
+    time_format: str | None,
+    epoch: str | None,
+    timezone: str | None,
+) -> ReadOptions:
+    if delimiter is not None and len(delimiter.replace("\\t", "\t")) != 1:
+        raise click.UsageError(f"--delimiter is one character, not {delimiter!r}")
+    return ReadOptions(format, delimiter, not no_header, nulls, skip, TimeFormat(time_format, epoch, timezone))
+
+
+def _show_trial(
+    session: Session, wh: "Warehouse", stream: str, rows: "pa.RecordBatchReader", options: ReadOptions
+) -> None:
+    """Show the first rows and what an append would reject; nothing is written."""
+    import pyarrow as pa
+
+    from windrow.catalog.lookups import find_stream
+    from windrow.cli import writers
+    from windrow.native.rows import REASONS
+    from windrow.rejection import classify_rows
+
+    store, flaws = wh._store, options.flaws or FlawedLines()
+    entry, state = store.catalog.read(lambda tables: find_stream(tables, stream))
+    definition = entry.definition
+    now = None if state.slide is None else definition.model.slot_end(state.slide)
+    first = definition.schema.empty_table()
+    reasons: Counter[str] = Counter()
+    lines: list[FlawedLine] = []
+    total = 0
+
+    def take_flaws() -> None:
+        taken = flaws.take()
+        reasons.update(line.reason for line in taken)
+        lines.extend(taken[: max(0, _TRIAL_LINES - len(lines))])
+
+    for batch in rows:
+        table = pa.Table.from_batches([batch])
+        codes = classify_rows(table, definition, now, store.clock() + definition.max_ahead)[2]
+        reasons.update(REASONS[code] for code in codes[codes != 0].tolist())
+        total += table.num_rows - int((codes != 0).sum())
+        first = pa.concat_tables([first, table.slice(0, max(0, _TRIAL_ROWS - first.num_rows))])
+        take_flaws()
+    take_flaws()
+    if session.json:
+        types = {field.name: str(field.type) for field in definition.schema}
+        found = {
+            "columns": types,
+            "accepted": total,
+            "rejected": dict(reasons),
+            "lines": [asdict(each) for each in lines],
+        }
+        terminal.write_json({"stream": stream, **found})
         return
+    terminal.say(f"columns: {', '.join(f'{field.name} {field.type}' for field in definition.schema)}")
+    writers.show_rows(first.to_reader())
+    terminal.say(f"{stream}: {terminal.count(total, 'row')} would be appended")
+    for reason, number in sorted(reasons.items()):
+        terminal.say(f"{stream}: {terminal.count(number, 'row')} would be rejected: {reason}")
+    for line in lines:
+        terminal.say(terminal.escape_controls(f"{line.file}, line {line.line:,}: {line.reason}: {line.text[:200]}"))
+
+
+def show_appended(report: "AppendReport") -> None:
+    """Print what an append took in and what it rejected."""
     late = f", {report.late:,} of them late" if report.late else ""
     took = f"{terminal.size(report.bytes_written)} in {terminal.format_seconds(report.seconds)}"
-    terminal.say(f"{stream}: {terminal.count(report.accepted, 'row')} appended{late} ({took})")
+    terminal.say(f"{report.stream}: {terminal.count(report.accepted, 'row')} appended{late} ({took})")
     for reason, number in sorted(report.rejected.items()):
-        terminal.say(f"{stream}: {terminal.count(number, 'row')} rejected: {reason}")
+        terminal.say(f"{report.stream}: {terminal.count(number, 'row')} rejected: {reason}")
+
+
+about_option = click.option("--about", is_flag=True, help="Also say, as JSON on standard error, what is known of it.")
 
 
 @click.command()
 @click.argument("stream")
-@click.option("--key", "given", metavar="KEY", multiple=True, help="A search key; may be given several times.")
+@click.option("--key", "key_texts", metavar="KEY", multiple=True, help="A search key; may be given several times.")
 @click.option("--keys", "listed", metavar="K1,K2,…", multiple=True, help="Several search keys of one column.")
 @click.option("--between", nargs=2, metavar="LOW HIGH", help="A range of search keys, both ends included.")
 @click.option("--window", metavar="DURATION", help="Only the last DURATION; by default all live rows.")
 @add_output_options
+@about_option
 @command
 def probe(
     session: Session,
     stream: str,
-    given: tuple[str, ...],
+    key_texts: tuple[str, ...],
     listed: tuple[str, ...],
     between: tuple[str, str] | None,
     window: str | None,
@@ -113,17 +233,18 @@ def probe(
     limit: int | None,
     as_csv: bool,
     output: str | None,
+    about: bool,
 ) -> None:
     r"""Read the rows of a key, several keys or a range.
 
     A key is written as its column's values are; \N is null. The values of a key of several columns are separated by
     commas, as in --key ant,80; fewer values find all keys that begin with them.
     """
-    if bool(given or listed) == bool(between):
+    if bool(key_texts or listed) == bool(between):
         raise click.UsageError("give either --key (or --keys) or --between")
     with session.open(read_only=True) as wh, wh.snapshot([stream]) as snapshot:
         view = snapshot.view(stream)
-        keys = [_parse_key(text, view) for text in given] + [
+        keys = [_parse_key(text, view) for text in key_texts] + [
             _parse_key(text, view) for text in _split_keys(listed, view)
         ]
         search: dict[str, Any] = (
@@ -131,12 +252,15 @@ def probe(
         )
         rows = snapshot.probe(stream, **search, window=window, columns=_parse_columns(columns))
         _write_rows(session, view, rows.to_reader, rows.num_rows, window, limit, as_csv, output)
+        if about:
+            terminal.write_about(read_about(rows.schema))
 
 
 @click.command(short_help="Read a window.")
 @click.argument("stream")
 @click.option("--window", metavar="DURATION", help="Only the last DURATION; by default all live rows.")
 @add_output_options
+@about_option
 @command
 def scan(
     session: Session,
@@ -146,15 +270,27 @@ def scan(
     limit: int | None,
     as_csv: bool,
     output: str | None,
+    about: bool,
 ) -> None:
     """Read a window: all live rows, or the last ten minutes, in no particular order."""
     with session.open(read_only=True) as wh, wh.snapshot([stream]) as snapshot:
         view = snapshot.view(stream)
         names = _parse_columns(columns)
         # An error in the window or the columns is raised here, before rows are counted.
-        snapshot.scan(stream, window, names)
+        described = snapshot.scan(stream, window, names).schema
         total = _count_rows(snapshot, view, window) if not (session.json or as_csv) else 0
         _write_rows(session, view, lambda: snapshot.scan(stream, window, names), total, window, limit, as_csv, output)
+        if about:
+            terminal.write_about(read_about(described))
+
+
+def read_about(schema: "pa.Schema") -> Any:
+    """What is known of rows, by the metadata of their schema."""
+    import msgspec
+
+    from windrow.windows import METADATA_KEY
+
+    return msgspec.json.decode(schema.metadata[METADATA_KEY])
 
 
 def _count_rows(snapshot: "Snapshot", view: "StreamSnapshot", window: str | None) -> int:
@@ -232,15 +368,20 @@ def _write_rows(
 
 def window_to_json(view: "StreamSnapshot", window: str | None) -> dict[str, Any]:
     """Describe the window of an answer for JSON."""
-    from windrow.times import format_time
+    from windrow.times import format_time, parse_duration
+    from windrow.windows import gap_to_json
 
     now = view.now
+    known = view.coverage(view.bounds() if window is None else view.last(parse_duration(window, "window")))
     return {
         "stream": view.name,
         "slide": view.state.slide,
         "now": None if now is None else format_time(now),
         "window": window,
         "missing": list(view.state.missing),
+        "complete": now is not None and not known.gaps,
+        "coverage": known.share,
+        "gaps": [gap_to_json(gap) for gap in known.gaps],
     }
 
 
@@ -250,6 +391,8 @@ def describe_window(view: "StreamSnapshot", window: str | None) -> str:
     if facts["now"] is None:
         return f"{view.name}, which has not slid yet"
     missing = f", without {terminal.names(facts['missing'])}" if facts["missing"] else ""
+    if facts["coverage"] < 1 and any(gap["kind"] != "before first data" for gap in facts["gaps"]):
+        missing += f", {facts['coverage']:.1%} covered"
     return f"{view.name} at {facts['now']} (slide {facts['slide']}){f', the last {window}' if window else ''}{missing}"
 
 
@@ -320,11 +463,32 @@ def _write_rejected(
 
 @click.command(short_help="Append the rejected rows again.")
 @click.argument("name")
+@add_time_options
+@click.option("--null", "nulls", metavar="TEXT", multiple=True, help="More cells of CSV lines that stand for null.")
 @command
-def replay(session: Session, name: str) -> None:
-    """Append the rejected rows again; those that are still not acceptable stay rejected."""
+def replay(
+    session: Session,
+    name: str,
+    time_format: str | None,
+    epoch: str | None,
+    timezone: str | None,
+    nulls: tuple[str, ...],
+) -> None:
+    """Append the rejected rows again; those that are still not acceptable stay rejected.
+
+    Lines of text files are read again as they were, or as the options say.
+    """
+    from windrow.rejected_rows import replay_rejected
+
+    times = TimeFormat(time_format, epoch, timezone)
+    times.check()
+
+    def read_otherwise(text: TextFormat) -> TextFormat:
+        changed = {key: value for key, value in asdict(times).items() if value is not None}
+        return replace(text, nulls=(*text.nulls, *nulls), times=replace(text.times, **changed))
+
     with session.open() as wh:
-        report = wh.replay(name)
+        report = replay_rejected(wh._store, name, read_otherwise)
     if session.json:
         terminal.write_json(terminal.to_record(report))
         return

@@ -35,7 +35,17 @@ class Failure(click.ClickException):
         click.echo(f"windrow: {self.message}", file=file or sys.stderr)
 
 
-class LazyGroup(click.Group):
+class Group(click.Group):
+    """A group whose help shows the whole first sentence of each command, where click would cut it."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.get_short_help_str(200)) for name, each in commands if each is not None])
+
+
+class LazyGroup(Group):
     """A group whose commands are imported when they are asked for.
 
     Args:
@@ -113,12 +123,37 @@ class Session:
             "or make one with 'windrow init'"
         )
 
-    def open(self, *, read_only: bool = False) -> "Warehouse":
-        """Open the warehouse, which must exist."""
+    def check_exists(self) -> None:
+        """Refuse a folder that holds no warehouse, before anything is started for it."""
+        if not (self.path / MARKER_FILE).exists():
+            raise FormatError(f"{self.path} holds no warehouse; create one with 'windrow init' or check the path")
+
+    def open(self, *, read_only: bool = False, **options: Any) -> "Warehouse":
+        """Open the warehouse, which must exist; `options` are those of `windrow.open`."""
         path = self.path
         from windrow.warehouse import Warehouse
 
-        return Warehouse(path, create=False, read_only=read_only)
+        return Warehouse(path, create=False, read_only=read_only, **options)
+
+
+def sending(function: Callable[..., None]) -> Callable[..., None]:
+    """The options of commands whose process may send results away; they come as one argument, `allowed`."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **options: Any) -> None:
+        allowed = {name: options.pop(name) for name in ("allow_hosts", "allow_commands")}
+        function(*args, allowed=allowed, **options)
+
+    hosts = click.option(
+        "--allow-host", "allow_hosts", multiple=True, metavar="HOST", help="A host that queries may post results to."
+    )
+    commands = click.option(
+        "--allow-command", "allow_commands", multiple=True, metavar="PATH", help="A program that queries may run."
+    )
+    return hosts(commands(run))
+
+
+if_not_exists_option = click.option("--if-not-exists", is_flag=True, help="Leave one of that name as it is.")
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:

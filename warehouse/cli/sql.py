@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from windrow import arguments
 from windrow.cli import terminal
 from windrow.cli.session import Failure, Session, command
+from windrow.cli.worker_process import RunStatement, Worker, can_fork
 from windrow.errors import QueryError, StorageError, WindrowError
 
 if TYPE_CHECKING:
     from windrow.queries.answer import Answer, Explanation
-    from windrow.warehouse import Warehouse
+    from windrow.warehouse import Isolation, Warehouse
 
 ISOLATION_LEVELS = ("snapshot", "latest", "serial")
 _PARAM_WORDS = {"null": None, "true": True, "false": False}
@@ -35,6 +37,7 @@ class OutputFormat:
     csv: bool = False
     output: str | None = None
     limit: int | None = None
+    about: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class SqlOptions:
     """How statements are run."""
 
     params: list[Any] | dict[str, Any] | None = None
-    isolation: str = "snapshot"
+    isolation: "Isolation" = "snapshot"
     timeout: float | None = None
     memory_limit: str | None = None
 
@@ -77,6 +80,7 @@ def params_option(function: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option("--csv", "as_csv", is_flag=True, help="Write CSV.")
 @click.option("--output", metavar="FILE", help="Write to a .parquet, .arrow, .csv or .jsonl file.")
+@click.option("--about", is_flag=True, help="Also say, as JSON on standard error, what is known of the answer.")
 @command
 def sql(
     session: Session,
@@ -86,6 +90,7 @@ def sql(
     limit: int | None,
     as_csv: bool,
     output: str | None,
+    about: bool,
     **run_options: Any,
 ) -> None:
     """Ask in SQL, with windows behind the names of streams.
@@ -97,13 +102,41 @@ def sql(
         raise click.UsageError("give either a statement or --file")
     if sum((session.json, as_csv, output is not None)) > 1:
         raise click.UsageError("choose one of --json, --csv and --output")
-    output_format = OutputFormat(session.json, as_csv, output, limit)
+    output_format = OutputFormat(session.json, as_csv, output, limit, about)
     options = SqlOptions(parse_params(params), **run_options)
-    with explain_query_errors(), session.open(read_only=options.isolation != "serial") as wh:
+    with explain_query_errors(), contextlib.ExitStack() as stack:
         if statement is None and file is None and sys.stdin.isatty():
-            run_prompt(wh, options, output_format)
+            run = _start_runner(session, options, output_format, stack, None)
+            run_prompt(stack.enter_context(session.open(read_only=True)), run)
             return
-        _run_statements(wh, statement if statement is not None else _read_text(file or _STDIN), options, output_format)
+        statements = _split(statement if statement is not None else _read_text(file or _STDIN))
+        # Nothing that a single statement reads is worth keeping.
+        run = _start_runner(session, options, output_format, stack, 0 if len(statements) == 1 else None)
+        _run_statements(run, statements, output_format)
+
+
+def _start_runner(
+    session: Session,
+    options: SqlOptions,
+    output_format: OutputFormat,
+    stack: contextlib.ExitStack,
+    cache_bytes: int | None,
+) -> RunStatement:
+    """What runs statements: a worker process, or this one where the output is captured."""
+
+    def start() -> RunStatement:
+        wh = stack.enter_context(session.open(read_only=options.isolation != "serial", cache_bytes=cache_bytes))
+        if memory is not None:
+            wh.sql("SELECT count(*) FROM range(9)").fetchall()  # so that what DuckDB itself needs is there already
+        return lambda statement: run_statement(wh, statement, options, output_format)
+
+    memory = arguments.check_size(options.memory_limit, "memory")
+    if not can_fork():
+        return start()
+    session.check_exists()
+    worker = Worker(start, options.timeout, memory)
+    stack.callback(worker.close)
+    return worker.run
 
 
 @click.command("explain")
@@ -120,10 +153,7 @@ def explain(session: Session, statement: str, params: tuple[str, ...]) -> None:
     show_explanation(explanation)
 
 
-def _run_statements(wh: "Warehouse", text: str, options: SqlOptions, output_format: OutputFormat) -> None:
-    from windrow.queries.sql.tokens import split_statements
-
-    statements = split_statements(text)
+def _run_statements(run: RunStatement, statements: list[str], output_format: OutputFormat) -> None:
     if not statements:
         raise QueryError("there is no statement to run")
     if len(statements) > 1 and output_format.output is not None:
@@ -131,7 +161,17 @@ def _run_statements(wh: "Warehouse", text: str, options: SqlOptions, output_form
     for number, statement in enumerate(statements):
         if number and not (output_format.json or output_format.csv):
             terminal.say("")
-        run_statement(wh, statement, options, output_format)
+        run(statement)
+
+
+def _split(text: str) -> list[str]:
+    """The statements of a text. Of most texts that is seen without DuckDB, which only the worker then has to import."""
+    only = text.strip().rstrip(";")
+    if ";" not in only and "--" not in only and "/*" not in only:
+        return [only] if only else []
+    from windrow.queries.sql.tokens import split_statements
+
+    return split_statements(text)
 
 
 def run_statement(wh: "Warehouse", statement: str, options: SqlOptions, output_format: OutputFormat) -> None:
@@ -145,6 +185,8 @@ def run_statement(wh: "Warehouse", statement: str, options: SqlOptions, output_f
     )
     with answer:
         write_answer(answer, output_format)
+        if output_format.about:
+            terminal.write_about(answer.about())
 
 
 def write_answer(answer: "Answer", output_format: OutputFormat) -> None:
@@ -196,7 +238,8 @@ def _describe_windows(answer: "Answer") -> str:
     """Describe the windows of an answer in words."""
     from windrow.queries.answer import describe_windows
 
-    words = f" of {describe_windows(answer.windows)}" if answer.windows else ""
+    described = describe_windows(answer.windows)
+    words = f" of {described}" if described else ""
     seconds = answer.staleness.total_seconds()
     return f"{words}, {seconds:g} s behind" if seconds else words
 
@@ -296,8 +339,8 @@ _KEYWORDS = [
 ReadLine = Callable[[str], str]
 
 
-def run_prompt(wh: "Warehouse", options: SqlOptions, output_format: OutputFormat, read_line: ReadLine = input) -> None:
-    """Run the prompt until the input ends."""
+def run_prompt(wh: "Warehouse", run: RunStatement, read_line: ReadLine = input) -> None:
+    """Run the prompt until the input ends; `wh` is for its own commands and for completion."""
     with _line_editing(wh):
         terminal.say(WELCOME)
         for text in _read_statements(read_line):
@@ -306,7 +349,7 @@ def run_prompt(wh: "Warehouse", options: SqlOptions, output_format: OutputFormat
                     if _run_prompt_command(wh, text) is False:
                         return
                 else:
-                    run_statement(wh, text, options, output_format)
+                    run(text)
             except WindrowError as error:
                 terminal.note(str(error))
             except KeyboardInterrupt:

@@ -12,8 +12,8 @@ import click
 
 from windrow.cli import terminal
 from windrow.cli.literals import parse_column
-from windrow.cli.readers import FORMATS, ReadOptions, infer_schema
-from windrow.cli.session import Failure, LazyGroup, Session, command
+from windrow.cli.readers import FORMATS, ReadOptions, infer_file_schema
+from windrow.cli.session import Failure, LazyGroup, Session, command, if_not_exists_option
 from windrow.errors import DefinitionError
 from windrow.times import format_duration
 from windrow.times import format_time as show_time
@@ -38,6 +38,7 @@ stream = LazyGroup(
         "relayout": "windrow.cli.streams:relayout",
         "rejected": "windrow.cli.rows:rejected",
         "replay": "windrow.cli.rows:replay",
+        "gaps": "windrow.cli.gaps:gaps",
     },
 )
 
@@ -71,6 +72,8 @@ stream = LazyGroup(
 )
 @click.option("--origin", metavar="TIME", help="Where slots are aligned; by default the Unix epoch.")
 @click.option("--on-source-failure", metavar="POLICY", default="block", show_default=True, help="block or exclude.")
+@if_not_exists_option
+@click.option("--liveness", metavar="DURATION", help="A source that is silent for so long has failed.")
 @command
 def create(
     session: Session,
@@ -109,7 +112,9 @@ def _explain_index(status: "StreamStatus") -> str:
 def _build_schema(columns: Sequence[str], like: str | None, format: str | None, times: Sequence[str]) -> "pa.Schema":
     import pyarrow as pa
 
-    fields = {} if like is None else {field.name: field for field in infer_schema(like, ReadOptions(format), times)}
+    fields = (
+        {} if like is None else {field.name: field for field in infer_file_schema(like, ReadOptions(format), times)}
+    )
     for text in columns:
         field = parse_column(text)
         if like is None and field.name in fields:
@@ -226,7 +231,7 @@ def _describe_column(field: "pa.Field") -> str:
 
 def _describe_clock(status: "StreamStatus") -> str:
     clock = "not slid yet" if status.now is None else f"{show_time(status.now)}, slide {status.slide}"
-    waits = f"; waits for {terminal.format_waiting(status.waiting_for)}" if status.waiting_for else ""
+    waits = f"; waits for {status.waits_for}" if status.waits_for else ""
     missing = f"; without {terminal.names(status.missing)}" if status.missing else ""
     return clock + waits + missing
 
@@ -238,6 +243,8 @@ def _describe_limits(status: "StreamStatus") -> str:
         limits.append(f"slack {format_duration(definition.slack)}")
     if definition.max_skew is not None:
         limits.append(f"max_skew {format_duration(definition.max_skew)}")
+    if definition.liveness is not None:
+        limits.append(f"liveness {format_duration(definition.liveness)}")
     if definition.origin:
         limits.append(f"origin {show_time(definition.origin)}")
     if definition.sources:
@@ -279,7 +286,7 @@ def stream_to_json(status: "StreamStatus") -> dict[str, Any]:
         "origin": show_time(definition.origin),
         "on_source_failure": definition.on_source_failure,
     }
-    durations = ("slide", "lifetime", "max_lifetime", "slack", "max_skew", "max_ahead")
+    durations = ("slide", "lifetime", "max_lifetime", "slack", "max_skew", "max_ahead", "liveness")
     declared |= terminal.to_record({name: getattr(definition, name) for name in durations}, durations=durations)
     index_name, grid, maintenance = status.index.split()
     rows, columns = grid.split("x")
@@ -310,6 +317,7 @@ def stream_state_to_json(status: "StreamStatus") -> dict[str, Any]:
         "slide": status.slide,
         "now": None if status.now is None else show_time(status.now),
         "waiting_for": list(status.waiting_for),
+        "waits_for": status.waits_for,
         "missing": list(status.missing),
         "spoken_for": list(status.spoken_for),
         "sources": sources,

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import click
 
 from windrow.cli import terminal
-from windrow.cli.readers import FORMATS, ReadOptions, count_bytes, infer_schema, read_files
-from windrow.cli.session import Session, command
+from windrow.cli.readers import FORMATS, ReadOptions, count_bytes, infer_file_schema, read_files
+from windrow.cli.session import Group, Session, command
 from windrow.cli.streams import show_dropped
 from windrow.errors import SchemaError
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from windrow.warehouse import Warehouse
 
 
-@click.group()
+@click.group(cls=Group)
 def table() -> None:
     """Put, list and drop tables to join streams with."""
 
@@ -32,7 +32,7 @@ def put(session: Session, name: str, files: tuple[str, ...], format: str | None,
     """
     options = ReadOptions(format, delimiter)
     with session.open() as wh:
-        schema = infer_schema(files[0], options, ())
+        schema = infer_file_schema(files[0], options, ())
         try:
             with terminal.progress_bar(f"put {name}", count_bytes(files), in_bytes=True) as report_progress:
                 rows = wh.put_table(name, read_files(files, schema, name, options, report_progress))

@@ -7,21 +7,16 @@ import contextlib
 import datetime as dt
 import json
 import os
+import shutil
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from windrow.times import format_duration, format_time
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-_UNLIMITED_WIDTH = 4000
-"""Width without a terminal, so that no cell is cut."""
 
 ProgressCallback = Callable[[int], None]
 
@@ -41,49 +36,97 @@ def write_json(document: Any) -> None:
     click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
 
-def open_console() -> "Console":
-    """Open Rich's console on stdout, as wide as the terminal, or as its content if there is none."""
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else _UNLIMITED_WIDTH
-    return Console(file=sys.stdout, width=width, highlight=False, soft_wrap=False)
-
-
-def make_table(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = (), title: str = ""
-) -> "Table":
-    """Make a table; the columns named in `right` are aligned to the right."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        title=title or None,
-        title_justify="left",
-        pad_edge=False,
-        header_style="bold",
-    )
-    for name in columns:
-        table.add_column(Text(escape_controls(name)), justify="right" if name in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(format_cell(value)) for value in row))
-    return table
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> None:
+    """Print a table; the columns named in `right`, which are numbers, are aligned to the right and never broken."""
+    lines = [[escape_controls(name) for name in columns], *([format_cell(value) for value in row] for row in rows)]
+    widths = [max(map(_measure, cells)) for cells in zip(*lines, strict=True)]
+    on_terminal = sys.stdout.isatty()
+    if on_terminal or os.environ.get("COLUMNS"):
+        room = shutil.get_terminal_size().columns - 3 * (len(widths) - 1)
+        fitting = _fit_widths(widths, [name not in right for name in columns], room)
+        if fitting is None:
+            _print_records(lines)
+            return
+        widths = fitting
+    sides = [name in right for name in columns]
+    head = _lay_out(lines[0], widths, sides)
+    say("\n".join(click.style(line, bold=True) for line in head) if on_terminal else "\n".join(head))
+    say("─" * (sum(widths) + 3 * (len(widths) - 1)))
+    for start in range(1, len(lines), _LINES_AT_ONCE):
+        some = lines[start : start + _LINES_AT_ONCE]
+        say("\n".join(line for cells in some for line in _lay_out(cells, widths, sides)))
 
 
-def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = (), title: str = ""
-) -> None:
-    """Print a table."""
-    rich_table, console = make_table(columns, rows, right=right, title=title), open_console()
-    if console.is_terminal:
-        console.print(rich_table)
-        return
-    with console.capture() as captured:
-        console.print(rich_table)
-    for line in captured.get().splitlines():
-        say(line.rstrip())
+_LINES_AT_ONCE = 1000
+_LEAST_WIDTH = 8
+"""Of a column whose cells are folded; where even that is too wide, rows are printed one under the other."""
+
+
+def _fit_widths(widths: Sequence[int], foldable: Sequence[bool], room: int) -> list[int] | None:
+    """Widths that fit into the room, None if there are none: wide columns of text are folded, numbers stay whole."""
+    fixed = sum(width for width, may in zip(widths, foldable, strict=True) if not may)
+    texts = sorted(width for width, may in zip(widths, foldable, strict=True) if may)
+    most, left = max(texts, default=0), room - fixed
+    for position, width in enumerate(texts):
+        share = left // (len(texts) - position)
+        if width > share:
+            most = share
+            break
+        left -= width
+    if sum(texts) + fixed <= room:
+        return list(widths)
+    if not texts or (most < _LEAST_WIDTH and most < max(texts)) or left < 0:
+        return None
+    return [min(width, most) if may else width for width, may in zip(widths, foldable, strict=True)]
+
+
+def _lay_out(cells: Sequence[str], widths: Sequence[int], sides: Sequence[bool]) -> list[str]:
+    """One row as lines of text; cells that are too wide go on below."""
+    parts = [_fold(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    lines = []
+    for number in range(max(map(len, parts), default=0)):
+        pieces = [part[number] if number < len(part) else "" for part in parts]
+        padded = [
+            " " * (width - _measure(piece)) + piece if right else piece + " " * (width - _measure(piece))
+            for piece, width, right in zip(pieces, widths, sides, strict=True)
+        ]
+        lines.append("   ".join(padded).rstrip())
+    return lines
+
+
+def _fold(cell: str, width: int) -> list[str]:
+    if _measure(cell) <= width:
+        return [cell]
+    if cell.isascii():
+        return [cell[start : start + width] for start in range(0, len(cell), width)]
+    pieces, taken = [""], 0
+    for character in cell:
+        size = _measure(character)
+        if taken + size > width:
+            pieces.append("")
+            taken = 0
+        pieces[-1] += character
+        taken += size
+    return pieces
+
+
+def _print_records(lines: Sequence[Sequence[str]]) -> None:
+    """Print rows that are too wide for a table one under the other, a line for each column."""
+    width = max(map(_measure, lines[0]))
+    for number, cells in enumerate(lines[1:], 1):
+        pairs = zip(lines[0], cells, strict=True)
+        say(
+            "\n".join(
+                [f"─ row {number:,}", *(f"{name}{' ' * (width - _measure(name))}  {cell}" for name, cell in pairs)]
+            )
+        )
+
+
+def _measure(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def print_pairs(rows: Iterable[tuple[str, Any]]) -> None:
@@ -145,7 +188,7 @@ def format_waiting(sources: Sequence[str]) -> str:
     """Format the sources that a stream waits for; a stream without named sources waits for rows."""
     from windrow.definitions import DEFAULT_SOURCE
 
-    return "newer rows" if tuple(sources) == (DEFAULT_SOURCE,) else names(sources)
+    return "newer rows, or a slide --to a time" if tuple(sources) == (DEFAULT_SOURCE,) else names(sources)
 
 
 def to_record(record: Any, instants: Sequence[str] = (), durations: Sequence[str] = ()) -> dict[str, Any]:
@@ -156,6 +199,13 @@ def to_record(record: Any, instants: Sequence[str] = (), durations: Sequence[str
     for name in durations:
         plain[name] = None if plain[name] is None else format_duration(plain[name]) if plain[name] else "0 seconds"
     return plain
+
+
+def write_about(about: Any) -> None:
+    """What is known of an answer, as a line of JSON beside its rows."""
+    import msgspec
+
+    print(msgspec.json.encode(about).decode(), file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windrow.cli import terminal
-from windrow.cli.session import LazyGroup, Session, command
+from windrow.cli.session import LazyGroup, Session, command, if_not_exists_option
 from windrow.cli.streams import confirm_drop, parse_index, show_dropped
 from windrow.errors import ViewError
 from windrow.times import format_time as show_time
@@ -30,12 +30,15 @@ view = LazyGroup(
 @click.argument("statement")
 @click.option("--key", metavar="COLUMN", multiple=True, help="The search key; several times for several columns.")
 @click.option("--restore", is_flag=True, help="Also show results that lived and died between two slides, once.")
+@click.option("--time", metavar="NAME", default="_ts", show_default=True, help="Name the column of results' times.")
+@click.option("--expires", metavar="NAME", default="_exp", show_default=True, help="Name the column of their expiries.")
 @click.option("--slide", metavar="DURATION", help="How often it moves; by default whenever its inputs' clocks let it.")
 @click.option("--retroactive", metavar="TABLE", multiple=True, help="A table whose changes reach back; several times.")
 @click.option(
     "--index", metavar="LAYOUT", default="auto", show_default=True, help="A layout such as 'round-robin 4 4'."
 )
 @click.option("--maintenance", metavar="KIND", help="rebuild, norebuild or adaptive; goes with --index.")
+@if_not_exists_option
 @command
 def create(
     session: Session,

@@ -89,46 +89,51 @@ def write_file(reader: "pa.RecordBatchReader", path: str, report_progress: Progr
     """Write rows to a file whose suffix tells the format; return how many."""
     target = Path(path)
     suffix = target.suffix.lower().lstrip(".")
-    if suffix not in _WRITERS:
+    codec = _CODECS.get(suffix)
+    suffix = suffix if codec is None else target.with_suffix("").suffix.lower().lstrip(".")
+    if suffix not in _WRITERS or (codec is not None and suffix not in ("csv", "json", "jsonl")):
         raise WindowError(f"{path} has no suffix that tells its format; use one of .{', .'.join(_WRITERS)}")
     if target.is_dir() or not target.absolute().parent.is_dir():
         raise StorageError(f"{path} cannot be written: {'it is' if target.is_dir() else 'there is no'} such folder")
     hidden = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        row_count = _WRITERS[suffix](reader, hidden, report_progress)
+        row_count = _WRITERS[suffix](reader, hidden, report_progress, codec)
         hidden.replace(target)
     finally:
         hidden.unlink(missing_ok=True)
     return row_count
 
 
-def _write_parquet(reader: "pa.RecordBatchReader", path: Path, report_progress: ProgressCallback) -> int:
-    """Write a Parquet file; values that have no type in Parquet are written as text."""
+def convert_for_parquet(reader: "pa.RecordBatchReader") -> "pa.RecordBatchReader":
+    """Make of values that have no type in Parquet text."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     from windrow.formats.text import is_opaque
 
     def is_unsupported(kind: pa.DataType) -> bool:
         return bool(pa.types.is_interval(kind) or pa.types.is_union(kind) or is_opaque(kind))
 
-    return _write_batches(
-        _convert_to_text(reader, is_unsupported), report_progress, lambda schema: pq.ParquetWriter(path, schema)
-    )
+    return _convert_to_text(reader, is_unsupported)
 
 
-def _write_arrow(reader: "pa.RecordBatchReader", path: Path, report_progress: ProgressCallback) -> int:
-    """Write an IPC file, with dictionary columns plain because a dictionary may not change within such a file."""
-    import pyarrow as pa
-
+def convert_for_arrow(reader: "pa.RecordBatchReader") -> "pa.RecordBatchReader":
+    """Make dictionaries plain, since they may not change within an IPC file, and DuckDB's own types text."""
     from windrow.formats.text import is_opaque
 
+    return _decode_dictionaries(_convert_to_text(reader, is_opaque))
+
+
+def _write_parquet(reader: "pa.RecordBatchReader", path: Path, report_progress: ProgressCallback, _: str | None) -> int:
+    import pyarrow.parquet as pq
+
+    return _write_batches(convert_for_parquet(reader), report_progress, lambda schema: pq.ParquetWriter(path, schema))
+
+
+def _write_arrow(reader: "pa.RecordBatchReader", path: Path, report_progress: ProgressCallback, _: str | None) -> int:
+    import pyarrow as pa
+
     with pa.OSFile(str(path), "wb") as sink:
-        return _write_batches(
-            _decode_dictionaries(_convert_to_text(reader, is_opaque)),
-            report_progress,
-            lambda schema: pa.ipc.new_file(sink, schema),
-        )
+        return _write_batches(convert_for_arrow(reader), report_progress, lambda schema: pa.ipc.new_file(sink, schema))
 
 
 def _write_batches(
@@ -157,7 +162,8 @@ def _convert_to_text(
         [
             pa.field(name, pa.string()) if in_text else field.with_name(name)
             for name, field, in_text in zip(distinct_names(fields.names), fields, as_text, strict=True)
-        ]
+        ],
+        fields.metadata,
     )
 
     def pieces() -> "Iterator[pa.RecordBatch]":
@@ -179,7 +185,8 @@ def _decode_dictionaries(reader: "pa.RecordBatchReader") -> "pa.RecordBatchReade
         [
             field.with_type(field.type.value_type) if decode else field
             for field, decode in zip(reader.schema, has_dictionary, strict=True)
-        ]
+        ],
+        reader.schema.metadata,
     )
 
     def pieces() -> "Iterator[pa.RecordBatch]":
@@ -193,21 +200,31 @@ def _decode_dictionaries(reader: "pa.RecordBatchReader") -> "pa.RecordBatchReade
     return pa.RecordBatchReader.from_batches(schema, pieces())
 
 
-def _write_csv(reader: "pa.RecordBatchReader", path: Path, report_progress: ProgressCallback) -> int:
+def _write_csv(reader: "pa.RecordBatchReader", path: Path, report_progress: ProgressCallback, codec: str | None) -> int:
     from windrow.formats.text import write_csv
 
-    with path.open("wb") as sink:
+    with _open_sink(path, codec) as sink:
         return write_csv(reader, reader.schema, sink.write, report_progress)
 
 
-def _write_json(reader: "pa.RecordBatchReader", path: Path, report_progress: ProgressCallback) -> int:
+def _write_json(
+    reader: "pa.RecordBatchReader", path: Path, report_progress: ProgressCallback, codec: str | None
+) -> int:
     from windrow.formats.text import write_json_lines
 
-    with path.open("wb") as sink:
+    with _open_sink(path, codec) as sink:
         return write_json_lines(reader, sink.write, report_progress)
 
 
-_WRITERS: dict[str, Callable[["pa.RecordBatchReader", Path, ProgressCallback], int]] = {
+def _open_sink(path: Path, codec: str | None) -> Any:
+    import pyarrow as pa
+
+    return path.open("wb") if codec is None else pa.CompressedOutputStream(str(path), codec)
+
+
+_CODECS = {"gz": "gzip", "zst": "zstd", "bz2": "bz2"}
+"""What a file of text may be packed with, by its last suffix."""
+_WRITERS: dict[str, Callable[["pa.RecordBatchReader", Path, ProgressCallback, str | None], int]] = {
     "parquet": _write_parquet,
     "arrow": _write_arrow,
     "csv": _write_csv,

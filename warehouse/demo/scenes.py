@@ -223,7 +223,7 @@ def play_asking(demo: DemoState) -> Facts:
     )
     scanned = demo.wh.scan("packets", window="10 minutes", columns=["src", "len"]).read_all()
     top = _find_top_sources(scanned)
-    generated = _generated_packets(demo, demo.wh.stream("packets").now or 0, 10)
+    generated = _generated_packets(demo, parse_instant(demo.wh.now("packets")), 10)
     expected = _find_top_sources(generated)
     demo.print_table(
         ("src", "packets", "bytes"), [(s, f"{n:,}", f"{b:,}") for s, n, b in top], right=("src", "packets", "bytes")
@@ -376,7 +376,7 @@ def play_periodic(demo: DemoState) -> Facts:
 
 def _append_minutes(demo: DemoState) -> list[int]:
     """Append packets of both probes minute by minute; return the ends of the minutes."""
-    now = demo.wh.stream("packets").now or START
+    now = parse_instant(demo.wh.now("packets") or to_datetime(START))
     first = (now - START) // (MINUTE) + 1
     ends = []
     for minute in range(first, first + MINUTES):
@@ -495,7 +495,7 @@ def _count_packets(packets: pa.Table) -> tuple[int, int]:
 
 def _count_by_host(demo: DemoState) -> dict[str, tuple[int, int]]:
     """Count the packets and bytes of each host in the last ten minutes of all that was generated."""
-    packets = _generated_packets(demo, demo.wh.stream("packets").now or 0, 10)
+    packets = _generated_packets(demo, parse_instant(demo.wh.now("packets")), 10)
     source = packets.column("src").to_numpy()
     hosts = {name: packets.filter(pa.array(source == number)) for number, name in enumerate(HOSTS, 1)}
     return {name: _count_packets(rows) for name, rows in hosts.items() if rows.num_rows}

@@ -5,22 +5,24 @@ they are printable and \x with hexadecimal digits if not, nested values are JSON
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
 from windrow.formats.durations import format_durations
 from windrow.formats.timestamps import format_iso
+from windrow.indexes.arrow_arrays import compute as pc
 
 MARK = b"windrow.type"
 HUGE = {MARK: b"HUGEINT"}
 """Marks a column of integers that DuckDB computes with 128 bits, such as a sum; Arrow carries them as decimals."""
 BITS = {MARK: b"BIT"}
 """Marks a column of bit strings, which Arrow carries as bytes."""
+EXTENSION = b"ARROW:extension:name"
+"""Names a column's type in its metadata where Arrow does not know it, such as DuckDB's VARIANT and GEOMETRY."""
 _JSON_ROWS = 8192
 
 WriteBytes = Callable[[bytes], Any]
@@ -53,6 +55,8 @@ def type_name(field: pa.Field) -> str:
     """A column's type as Arrow calls it, but for those that only DuckDB has."""
     if is_opaque(field.type):
         return str(field.type.type_name).upper()
+    if field.metadata and EXTENSION in field.metadata:
+        return str(field.metadata[EXTENSION].decode())
     return "BIT" if field.metadata == BITS else str(field.type)
 
 
@@ -140,10 +144,10 @@ def json_values(column: pa.Array, field: pa.Field | None = None) -> list[Any]:
 
 def _numbers(column: pa.Array) -> list[Any]:
     """Floating numbers; JSON has no others than finite ones, so the rest is text."""
-    found = list((column.cast(pa.float32()) if pa.types.is_float16(column.type) else column).to_pylist())
+    numbers = list((column.cast(pa.float32()) if pa.types.is_float16(column.type) else column).to_pylist())
     if pc.all(pc.is_finite(column)).as_py() is not False:
-        return found
-    return [value if value is None or math.isfinite(value) else _unbounded(value) for value in found]
+        return numbers
+    return [value if value is None or math.isfinite(value) else _unbounded(value) for value in numbers]
 
 
 def _unbounded(value: float) -> str:
@@ -154,22 +158,22 @@ def _nested(column: Any) -> list[Any]:
     kind = column.type
     if pa.types.is_union(kind):
         return _union(column)
-    there = column.is_valid().to_pylist()
+    mask = column.is_valid().to_pylist()
     if pa.types.is_struct(kind):
-        names = distinct_names([kind.field(at).name for at in range(kind.num_fields)])
-        parts = [json_values(column.field(at)) for at in range(kind.num_fields)]
+        names = distinct_names([kind.field(position).name for position in range(kind.num_fields)])
+        parts = [json_values(column.field(position)) for position in range(kind.num_fields)]
         rows = zip(*parts, strict=True) if parts else [()] * len(column)
-        return [dict(zip(names, row, strict=True)) if valid else None for row, valid in zip(rows, there, strict=True)]
+        return [dict(zip(names, row, strict=True)) if valid else None for row, valid in zip(rows, mask, strict=True)]
     if pa.types.is_fixed_size_list(kind):
         size = kind.list_size
         inner = json_values(column.values.slice(column.offset * size, len(column) * size))
-        return [inner[at * size : (at + 1) * size] if valid else None for at, valid in enumerate(there)]
+        return [inner[row * size : (row + 1) * size] if valid else None for row, valid in enumerate(mask)]
     if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
         return _nested(column.cast(pa.large_list(kind.value_field)))
     offsets = column.offsets.to_pylist()
     first = offsets[0] if offsets else 0
     inner = _items(column, first, (offsets[-1] if offsets else 0) - first)
-    return [inner[offsets[at] - first : offsets[at + 1] - first] if valid else None for at, valid in enumerate(there)]
+    return [inner[offsets[row] - first : offsets[row + 1] - first] if valid else None for row, valid in enumerate(mask)]
 
 
 def _items(column: Any, start: int, length: int) -> list[Any]:
@@ -181,9 +185,9 @@ def _items(column: Any, start: int, length: int) -> list[Any]:
 
 def _union(column: Any) -> list[Any]:
     kind = column.type
-    parts = {code: json_values(column.field(at)) for at, code in enumerate(kind.type_codes)}
+    parts = {code: json_values(column.field(position)) for position, code in enumerate(kind.type_codes)}
     places = column.offsets.to_pylist() if kind.mode == "dense" else range(len(column))
-    return [parts[code][at] for code, at in zip(column.type_codes.to_pylist(), places, strict=True)]
+    return [parts[code][position] for code, position in zip(column.type_codes.to_pylist(), places, strict=True)]
 
 
 def encode_json(value: Any) -> bytes:
@@ -193,14 +197,14 @@ def encode_json(value: Any) -> bytes:
 
 def distinct_names(names: Sequence[str]) -> list[str]:
     """Names of which none occurs twice, made so as DuckDB does: a, a_1."""
-    given, distinct = set(names), list[str]()
-    seen: set[str] = set()
+    originals, distinct = set(names), list[str]()
+    taken: set[str] = set()
     for name in names:
         candidate, number = name, 0
-        while candidate in seen or (number and candidate in given):
+        while candidate in taken or (number and candidate in originals):
             number += 1
             candidate = f"{name}_{number}"
-        seen.add(candidate)
+        taken.add(candidate)
         distinct.append(candidate)
     return distinct
 
@@ -209,15 +213,26 @@ def write_csv(
     rows: Iterable[pa.RecordBatch], schema: pa.Schema, write: WriteBytes, moved: ReportRows = lambda _: None
 ) -> int:
     """Write rows as CSV with a header; gives how many."""
-    done = 0
+    return _write(encode_csv(rows, schema), write, moved)
+
+
+def encode_csv(rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[tuple[bytes, int]]:
+    """Rows as CSV with a header: pieces of text, each with its number of rows."""
     names = distinct_names(schema.names)
     header = pa.schema([(name, pa.string()) for name in names])
-    write(_csv(header.empty_table(), pcsv.WriteOptions()))
+    # Not `empty_table`: an array made of a Python list makes pyarrow import pandas, if it is there.
+    yield _csv(pa.Table.from_batches([], header), pcsv.WriteOptions()), 0
     bare = pcsv.WriteOptions(include_header=False)
     for batch in rows:
         columns = [_csv_column(column, field) for column, field in zip(batch.columns, batch.schema, strict=True)]
-        write(_csv(pa.RecordBatch.from_arrays(columns, names=names), bare))
-        done += batch.num_rows
+        yield _csv(pa.RecordBatch.from_arrays(columns, names=names), bare), batch.num_rows
+
+
+def _write(pieces: Iterable[tuple[bytes, int]], write: WriteBytes, moved: ReportRows) -> int:
+    done = 0
+    for text, rows in pieces:
+        write(text)
+        done += rows
         moved(done)
     return done
 
@@ -239,14 +254,15 @@ def _csv_column(column: pa.Array, field: pa.Field) -> pa.Array:
 
 def write_json_lines(rows: Iterable[pa.RecordBatch], write: WriteBytes, moved: ReportRows = lambda _: None) -> int:
     """Write rows as JSON, one object a line; gives how many."""
-    done = 0
+    return _write(encode_json_lines(rows), write, moved)
+
+
+def encode_json_lines(rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, int]]:
+    """Rows as JSON, one object a line: pieces of text, each with its number of rows."""
     for batch in rows:
         names = distinct_names(batch.schema.names)
         for start in range(0, batch.num_rows, _JSON_ROWS):
             piece = batch.slice(start, _JSON_ROWS)
             columns = [json_values(column, field) for column, field in zip(piece.columns, piece.schema, strict=True)]
             lines = [encode_json(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
-            write(b"\n".join(lines) + b"\n")
-            done += piece.num_rows
-        moved(done)
-    return done
+            yield b"\n".join(lines) + b"\n", piece.num_rows

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from windrow.indexes.arrow_arrays import compute as pc
+from windrow.indexes.arrow_arrays import from_values
 
 _SECONDS = (-62_167_219_200, 253_402_300_799)
 """The first second of the year 0 and the last of 9999, since 1970."""
@@ -67,11 +69,11 @@ def _format_unusual(column: pa.Array, zone: str) -> pa.Array:
     counts = np.asarray(pc.fill_null(_to_counts(column).cast(pa.int64()), 0))
     texts = [_format_year(text, zone) for text in np.datetime_as_string(counts.astype(f"datetime64[{unit}]")).tolist()]
     endless = _infinity_count(column.type)
-    found = [
+    formatted = [
         "infinity" if count == endless else "-infinity" if count == -endless else text
         for count, text in zip(counts.tolist(), texts, strict=True)
     ]
-    return pa.array(found, pa.string(), mask=np.asarray(column.is_null()))
+    return pa.array(formatted, pa.string(), mask=np.asarray(column.is_null()))
 
 
 def _format_year(text: str, zone: str) -> str:
@@ -85,7 +87,10 @@ def _format_year(text: str, zone: str) -> str:
 
 
 def _with_zone(text: pa.Array, zone: str) -> pa.Array:
-    return pc.binary_join_element_wise(text, zone, "") if zone else text
+    if not zone:
+        return text
+    ends = from_values([zone, ""], pa.string())
+    return pc.binary_join_element_wise(text, ends[0], ends[1])
 
 
 def _format_times_of_day(column: pa.Array) -> pa.Array:
@@ -111,12 +116,12 @@ def parse_iso(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return parse_iso(column, pa.date32()).cast(kind)
     odd = pc.fill_null(pc.match_substring_regex(column, _ODD), False)
     usual = pc.if_else(odd, None, column)
-    made = usual.cast(kind) if pa.types.is_date(kind) else _parse_usual(usual, kind)
+    parsed = usual.cast(kind) if pa.types.is_date(kind) else _parse_usual(usual, kind)
     if not pc.any(odd).as_py():
-        return made
+        return parsed
     counts = [_parse_unusual(text, kind) for text in column.filter(odd).to_pylist()]
     whole = pa.int32() if pa.types.is_date(kind) else pa.int64()
-    return pc.replace_with_mask(made.cast(whole), odd, pa.array(counts, whole)).cast(kind)
+    return pc.replace_with_mask(parsed.cast(whole), odd, pa.array(counts, whole)).cast(kind)
 
 
 def _parse_usual(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 import child_processes
+import periodic_histories
 import recorded_history
 import scratch_folders
 from child_processes import PER_SLOT
-from faulty_disks import PROCESSES, CountingDisk, join_child, start_child
+from faulty_disks import PROCESSES, join_child, start_child
 from sample_streams import BASE, DELTA
 from windrow.files import DELIVERY_CRASH_POINTS
 
-SLOTS = 9
+SLOTS = 7
 FIRST = BASE // DELTA
 """The slide at BASE."""
 
@@ -72,37 +73,43 @@ def _read(path: Path) -> list[tuple[int, int]]:
 
 @pytest.fixture(scope="module")
 def reached():
-    """How often each step is reached when nothing goes wrong."""
-    with scratch_folders.scratch_folder() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("windrow.queries.periodic.result_store.INLINE_BYTES", 1800)
-        patch.setattr("windrow.queries.periodic.result_store.TAIL_RUNS", 2)
-        files = CountingDisk()
-        child_processes.create_periodic(str(folder / "w"))
-        with recorded_history.open_warehouse(folder / "w", files=files) as wh:
-            for slot in range(1, SLOTS + 1):
-                child_processes.slide_and_run(wh, slot)
-        assert_delivered(folder / "w")
-        return files.steps
+    return periodic_histories.count_delivery_steps(
+        child_processes.create_periodic, child_processes.slide_and_run, SLOTS, assert_delivered
+    )
 
 
 def test_every_step_of_a_delivery_is_reached(reached):
     assert set(DELIVERY_CRASH_POINTS) <= set(reached)
 
 
-@pytest.mark.parametrize("step", [*DELIVERY_CRASH_POINTS, "slide.committing", "slide.committed"])
-def test_a_process_killed_at_a_named_step_delivers_each_run_once(step, reached, tmp_path):
-    times = reached[step]
-    for nth in sorted({1, times // 2 + 1, times}):
-        with scratch_folders.scratch_folder() as folder:
-            path, progress = folder / "w", folder / "progress"
-            child_processes.create_periodic(str(path))
-            child = start_child(child_processes.run_periodic_until_step, str(path), str(progress), step, nth, SLOTS)
-            # Runs that are ready together are committed together: the last time may not come.
-            assert join_child(child) in ((-signal.SIGKILL,) if nth == 1 else (-signal.SIGKILL, 0))
-            with recorded_history.open_warehouse(path) as wh:
-                for slot in range(len(progress.read_bytes()) + 1, SLOTS + 1):
-                    child_processes.slide_and_run(wh, slot)
-            assert_delivered(path)
+STEPS = (*DELIVERY_CRASH_POINTS, "slide.committing", "slide.committed")
+
+
+def kill_and_go_on(step: str, nth: int) -> None:
+    """A process ends at the nth pass of a step; the next one goes on from there."""
+    with scratch_folders.scratch_folder() as folder:
+        path, progress = folder / "w", folder / "progress"
+        child_processes.create_periodic(str(path))
+        child = start_child(child_processes.run_periodic_until_step, str(path), str(progress), step, nth, SLOTS)
+        # Runs that are ready together are committed together: the last time may not come.
+        assert join_child(child) in ((-signal.SIGKILL,) if nth == 1 else (-signal.SIGKILL, 0))
+        with recorded_history.open_warehouse(path) as wh:
+            for slot in range(len(progress.read_bytes()) + 1, SLOTS + 1):
+                child_processes.slide_and_run(wh, slot)
+        assert_delivered(path)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_process_killed_at_a_named_step_delivers_each_run_once(step, reached):
+    """At the first pass of every other step, and at the one in the middle, when there are results, of the rest."""
+    kill_and_go_on(step, 1 if STEPS.index(step) % 2 else reached[step] // 2 + 1)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("step", STEPS)
+def test_a_process_killed_at_any_pass_of_a_step_delivers_each_run_once(step, reached):
+    for nth in range(1, reached[step] + 1):
+        kill_and_go_on(step, nth)
 
 
 def test_two_processes_that_make_rounds_at_once_deliver_each_run_once(tmp_path):

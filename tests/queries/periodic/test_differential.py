@@ -12,7 +12,7 @@ import periodic_histories
 import scratch_folders
 
 
-@hypothesis.settings(max_examples=12 if hypothesis.settings.default.max_examples < 100 else 300)
+@hypothesis.settings(max_examples=6 if hypothesis.settings.default.max_examples < 100 else 300)
 @hypothesis.given(seed=st.integers(0, 1 << 30))
 def test_every_result_equals_plain_duckdb_at_its_slide(seed):
     with scratch_folders.scratch_folder() as path:

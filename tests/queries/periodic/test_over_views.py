@@ -21,18 +21,18 @@ def wh():
 def test_a_view_paces_a_query(wh, missed):
     sql = "SELECT name, count(*) AS n, sum(len) AS bytes FROM known {} GROUP BY name ORDER BY name"
     wh.add_query("q", sql.format("[WINDOW 2 MINUTES SLIDE 1 MINUTE]"), missed=missed)
-    wh.add_query("both", "SELECT (SELECT count(*) FROM known [WINDOW 1 MINUTE SLIDE 1 MINUTE]) AS k, "
+    wh.add_query("combined", "SELECT (SELECT count(*) FROM known [WINDOW 1 MINUTE SLIDE 1 MINUTE]) AS k, "
                  "(SELECT count(*) FROM packets [WINDOW 1 MINUTE SLIDE 1 MINUTE]) AS p", missed=missed)  # fmt: skip
     expected = []
     for number in range(21, 25):
         packet_warehouse.append_and_slide(wh, number)
         expected.append(wh.sql(sql.format("[WINDOW 2 MINUTES]")).fetchall())
-        assert sorted(run.query for run in wh.run_due()) == ["both", "q"]
+        assert sorted(run.query for run in wh.run_due()) == ["combined", "q"]
     rows = wh.results("q").fetchall()
     slides = sorted({row[0] for row in rows})
-    assert [[row[5:] for row in rows if row[0] == slide] for slide in slides] == expected
+    assert [[row[6:] for row in rows if row[0] == slide] for slide in slides] == expected
     assert all(len(answer) == 3 and answer[0][1] == 20 for answer in expected)
-    assert [row[5:] for row in wh.results("both").fetchall()] == [(30, 600)] * 4
+    assert [row[6:] for row in wh.results("combined").fetchall()] == [(30, 600)] * 4
 
 
 def test_a_view_that_queries_read_is_not_dropped(wh):

@@ -207,7 +207,16 @@ def test_results_say_which_window_they_are_of(path):
         packet_warehouse.append_and_slide(wh, 22)
         (run,) = wh.run_due()
         rows = wh.results("top").arrow()
-        assert rows.schema.names == ["_slide", "_window_start", "_window_end", "_complete", "_staleness", "src", "n"]
+        assert rows.schema.names == [
+            "_slide",
+            "_window_start",
+            "_window_end",
+            "_complete",
+            "_staleness",
+            "_coverage",
+            "src",
+            "n",
+        ]
         first = rows.slice(0, 1).to_pylist()[0]
         assert (first["_slide"], first["_complete"], first["_staleness"]) == (run.slide, True, dt.timedelta(0))
         end = NOON + dt.timedelta(minutes=22)

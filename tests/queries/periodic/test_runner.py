@@ -13,6 +13,7 @@ from windrow.catalog.records import Pace
 from windrow.queries.periodic import evaluation, runner
 from windrow.queries.periodic.due import count_late_slides, count_missed_periods, is_due
 from windrow.queries.periodic.scheduler import POLICIES
+from windrow.queries.synopses.node_cache import node_cache_of
 
 COUNT = "SELECT count(*) AS n FROM packets [WINDOW {window} MINUTES SLIDE {period} MINUTES]"
 
@@ -173,7 +174,7 @@ def test_now_runs_what_is_not_due(wh):
 
 
 def test_a_query_over_two_streams_waits_for_the_slower_one(wh):
-    wh.add_query("both", "WITH p AS (SELECT count(*) AS n FROM packets [WINDOW 1 MINUTE SLIDE 1 MINUTE]), "
+    wh.add_query("combined", "WITH p AS (SELECT count(*) AS n FROM packets [WINDOW 1 MINUTE SLIDE 1 MINUTE]), "
                  "q AS (SELECT count(*) AS m FROM quiet [WINDOW 2 MINUTES SLIDE 2 MINUTES]) SELECT n, m FROM p, q")  # fmt: skip
     for number in (21, 22, 23):
         packet_warehouse.append_and_slide(wh, number)
@@ -184,7 +185,7 @@ def test_a_query_over_two_streams_waits_for_the_slower_one(wh):
     packet_warehouse.append_and_slide(wh, 24)
     wh.slide("quiet", to=NOON + dt.timedelta(minutes=22))
     assert [run.slide for run in wh.run_due()] == [slot(24)]
-    assert [row[-2:] for row in wh.results("both").fetchall()] == [(600, 600), (600, 600)]
+    assert [row[-2:] for row in wh.results("combined").fetchall()] == [(600, 600), (600, 600)]
 
 
 def test_a_failing_query_is_left_alone_for_longer_and_longer_and_harms_no_other(wh, clock):
@@ -223,11 +224,16 @@ def test_a_query_that_fails_for_one_slide_waits_with_its_later_ones(wh, clock):
     assert wh.queries()[0].waiting == 2
 
 
-def test_a_slow_query_is_cancelled_and_the_others_are_delivered_meanwhile(wh):
+@pytest.mark.parametrize("shared", [False, True], ids=["its own rows", "shared rows"])
+def test_a_slow_query_is_cancelled_and_the_others_are_delivered_meanwhile(wh, monkeypatch, shared):
+    read = "quiet a, quiet b, quiet d, quiet" if shared else "quiet a, packets b, packets"
+    # A sum that there is: of one below all of them DuckDB knows without reading a row that there is none.
     wide = (
-        "SELECT count(*) AS n FROM quiet a, packets b, packets [WINDOW 16 MINUTES SLIDE 1 MINUTE] c "
-        "WHERE a.len + b.len + c.len < -1"
+        f"SELECT count(*) AS n FROM {read} [WINDOW 16 MINUTES SLIDE 1 MINUTE] c "
+        f"WHERE a.len + b.len + c.len{' + d.len' if shared else ''} = 7"
     )
+    if shared:
+        monkeypatch.setattr(evaluation._RowStatements, "_answer_alone", None)
     wh.add_query("quick", COUNT.format(window=1, period=1), priority=-1)
     entry = wh.add_query("slow", wide, timeout=0.2)
     assert entry.timeout == 0.2
@@ -289,6 +295,23 @@ def test_a_query_that_was_dropped_while_it_ran_delivers_nothing(wh, monkeypatch)
     assert [run.query for run in wh.run_due()] == ["other"]
     assert wh.results("q").arrow().num_rows == 0
     assert wh.check().ok
+
+
+def test_answers_that_are_left_half_way_in_a_thread_that_ends_hold_no_lock(wh):
+    for number in range(1, 4):
+        window = f"[WINDOW {number} MINUTES SLIDE 1 MINUTE]"
+        wh.add_query(f"q{number}", f"SELECT src, count(*) AS n FROM packets {window} GROUP BY src")
+    packet_warehouse.append_and_slide(wh, 21)
+    entries = wh._store.catalog.read(lambda tables: [entry for _, entry in tables.items("queries")])
+    with wh.snapshot() as snapshot:
+        answers, first = evaluation.answer_due(wh._store, snapshot, entries), []
+        thread = threading.Thread(target=lambda: first.append(next(answers)))
+        thread.start()
+        thread.join()
+        assert "synopsis" in first[0].how
+        assert node_cache_of(wh._store).lock.acquire(blocking=False), "nobody computes"
+        node_cache_of(wh._store).lock.release()
+        assert len(list(answers)) == 2
 
 
 def test_an_answer_whose_columns_have_changed_is_refused(wh):

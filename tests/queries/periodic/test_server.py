@@ -1,9 +1,12 @@
 """`windrow serve`: it runs what other processes' slides make due, one leads, the next takes over, and it stops when told to."""
 
+import contextlib
+import datetime as dt
 import json
 import os
 import queue
 import signal
+import socket
 import subprocess
 import threading
 import urllib.error
@@ -12,14 +15,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+import pyarrow as pa
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 import child_processes
 import recorded_history
 import scratch_folders
+import windrow
 from child_processes import PER_SLOT
 from sample_streams import BASE, DELTA
-from windrow.queries.periodic import evaluation, metrics
+from windrow.queries.periodic import evaluation
 from windrow.queries.periodic.server import PeriodicServer
 
 PATIENCE = 60
@@ -112,11 +119,24 @@ def test_it_runs_what_other_processes_make_due_and_shows_itself(windrow_command,
         assert [row[-2:] for row in wh.results("newest", slide=FIRST + 4).fetchall()] == [(3, PER_SLOT), (4, PER_SLOT)]
         code, text = fetch(port, "/metrics")
         assert code == 200
-        counted = {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in text.splitlines() if line[0] != "#"}
-        assert counted['windrow_runs_total{query="come",outcome="delivered"}'] == "4"
-        assert counted["windrow_leader"] == "1"
-        assert counted['windrow_query_slide{query="newest"}'] == str(FIRST + 4)
-        assert counted['windrow_stream_slide{stream="s"}'] == str(FIRST + 4)
+        families = {family.name: family for family in text_string_to_metric_families(text)}
+
+        def value(name: str, **labels: str) -> float:
+            family = families[name.removesuffix("_total")]
+            return next(s.value for s in family.samples if s.name == name and s.labels == labels)
+
+        assert value("windrow_runs_total", query="come", outcome="delivered") == 4
+        assert value("windrow_leader") == 1
+        assert value("windrow_query_slide", query="newest") == FIRST + 4
+        assert value("windrow_stream_slide", stream="s") == FIRST + 4
+        status = wh.stream("s")
+        assert value("windrow_stream_live_rows", stream="s") == status.live_rows == 4 * PER_SLOT
+        assert value("windrow_stream_bytes", stream="s") == status.bytes
+        for name in ("spooled_rows", "late_rows_total", "rejected_rows_total"):
+            assert value(f"windrow_stream_{name}", stream="s") == 0
+        assert value("windrow_stream_lag_seconds", stream="s") > 0
+        assert value("windrow_disk_free_bytes") > 0
+        assert value("windrow_oldest_pin_commits") >= 0
         code, text = fetch(port, "/status?x")
         told = json.loads(text)
         assert (code, told["leading"], told["errors"]) == (200, True, 0)
@@ -134,7 +154,7 @@ def test_a_second_one_waits_and_takes_over_when_the_leader_is_killed(windrow_com
     with serving(windrow_command, path, "--port", "0") as first, recorded_history.open_warehouse(path) as wh:
         first.said("serving")
         with serving(windrow_command, path, "--port", "0") as second:
-            assert f"process {first.child.pid}" in second.said("waiting to take over")
+            second.said("is serving; waiting to take over")
             child_processes.slide_numbered(wh, 1)
             first.ran("come", 1)
             first.child.kill()
@@ -159,17 +179,20 @@ def test_a_waiting_one_stops_too(windrow_command, path):
         assert leader.stop() == (0, "")
 
 
-def test_a_port_in_use_stops_nobody(path):
-    said: list[str] = []
-    with recorded_history.open_warehouse(path) as wh:
-        counts = metrics.ServerCounters(0)
-        taken = metrics.MetricsServer(wh._store, counts, 0)
-        child_processes.slide_numbered(wh, 1)
-        server = PeriodicServer(wh._store, port=taken.port, poll=0.01, say=said.append, ran=lambda _: server.stop())
-        server.run()
-        taken.close()
-        assert sum("cannot be used" in line for line in said) == 1
-        assert wh.results("come").arrow().num_rows == 1
+def test_a_port_in_use_stops_nobody(windrow_command, path):
+    """Queries run meanwhile; when the port is free, the process that waited for it answers."""
+    with recorded_history.open_warehouse(path) as wh, contextlib.closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with serving(windrow_command, path, "--port", str(port)) as served:
+            assert "cannot be listened on" in served.said(str(port))
+            child_processes.slide_numbered(wh, 1)
+            served.ran("come", 1)
+            taken.close()
+            served.said("answering on")
+            assert fetch(port, "/healthz") == (200, "ok\n")
+            assert served.stop() == (0, "")
         assert wh.queries()[0].error is None
 
 
@@ -183,19 +206,17 @@ def test_stopping_ends_a_long_statement_and_leaves_its_run_due(path, monkeypatch
             wh.drop_query(name)
         sql = f"SELECT count(*) AS n FROM s [WINDOW {DELTA} MICROSECONDS SLIDE {DELTA} MICROSECONDS]"
         wh.add_query("long", sql)
-        real = evaluation._read_rows
+        real = evaluation._RowStatements._run
 
-        def slow(store, snapshot, entry):
+        def slow(self, query, limit):
             started.set()
             long = "SELECT count(*) AS n FROM range(10000000) a, range(10000000) b WHERE a.range + b.range = 7"
-            return real(
-                store, snapshot, type(entry)(**{f: getattr(entry, f) for f in entry.__struct_fields__} | {"sql": long})
-            )
+            return real(self, msgspec.structs.replace(query, sql=long), limit)
 
         monkeypatch.setattr(evaluation, "answer_due", lambda *what: evaluation.answer_from_rows(*what[:3]))
-        monkeypatch.setattr(evaluation, "_read_rows", slow)
+        monkeypatch.setattr(evaluation._RowStatements, "_run", slow)
         child_processes.slide_numbered(wh, 2)
-        server = PeriodicServer(wh._store, port=None, poll=0.01)
+        server = PeriodicServer(wh._store, poll=0.01)
         thread = threading.Thread(target=server.run)
         thread.start()
         assert started.wait(PATIENCE)
@@ -204,10 +225,16 @@ def test_stopping_ends_a_long_statement_and_leaves_its_run_due(path, monkeypatch
         assert not thread.is_alive()
         (long,) = wh.queries()
         assert (long.runs, long.failures, long.error, long.due) == (0, 0, None, True)
-        monkeypatch.setattr(evaluation, "_read_rows", real)
+        monkeypatch.setattr(evaluation._RowStatements, "_run", real)
         assert [run.outcome for run in wh.run_due()] == ["delivered"]
 
 
-def test_labels_cannot_break_out_of_a_metric():
-    lines = list(metrics._metric("x", "gauge", "what", [({"query": 'a"b\\c\nd'}, 1.5)]))
-    assert lines[-1] == 'windrow_x{query="a\\"b\\\\c\\nd"} 1.5'
+def test_it_slides_by_the_wall_clock_on_request(windrow_command, tmp_path):
+    schema = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int64())])
+    with windrow.open(tmp_path / "w") as wh:
+        wh.create_stream("ticks", schema, time="ts", slide="100 milliseconds")
+        wh.append("ticks", [{"ts": dt.datetime.now(dt.UTC) - dt.timedelta(seconds=5), "n": 1}])
+        with serving(windrow_command, tmp_path / "w", "--no-http", "--slide", "ticks", "--lag", "1 second") as served:
+            assert served.until(lambda line: line.get("inserted") == 1)["stream"] == "ticks"
+            assert wh.sql("SELECT n FROM ticks").fetchall() == [(1,)]
+            assert served.stop()[0] == 0

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import packet_warehouse
+import row_caches
 import windrow
 from packet_warehouse import LIVE_MINUTES, MINUTES, NOON, ROWS_PER_MINUTE
 from windrow.queries.answer import Explanation
@@ -22,8 +23,11 @@ LAST = NOON + dt.timedelta(minutes=MINUTES)
 
 @pytest.fixture(scope="module", params=["from files", "from memory"])
 def wh(request: pytest.FixtureRequest) -> Iterator[windrow.Warehouse]:
-    """Once with the columns that queries read kept in memory, once without."""
+    """Once with all rows in memory, once with none."""
     with packet_warehouse.open_packet_warehouse(cache_bytes=0 if request.param == "from files" else None) as made:
+        made.sql("SELECT * FROM packets").arrow()
+        row_caches.settle(made)
+        assert row_caches.path_of(made, "SELECT * FROM packets") == ("scan" if "files" in request.param else "memory")
         yield made
 
 

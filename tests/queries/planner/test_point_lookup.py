@@ -15,7 +15,7 @@ import scratch_folders
 import windrow
 from windrow.indexes.probe import KeyRange
 from windrow.queries.engine import arrow_source, cursor_pool
-from windrow.queries.planner import planner
+from windrow.queries.planner import reads
 from windrow.queries.planner.predicates import PredicateCollector
 from windrow.queries.sql.statement import parse
 
@@ -223,10 +223,8 @@ class Test_an_answer_of_few_rows:
 def test_rows_beside_the_key_do_not_count(wh, monkeypatch):
     """Directories find blocks of rows; DuckDB takes the wanted ones out of them, also at a window's edge."""
     read: list[int] = []
-    real = planner.read_candidates
-    monkeypatch.setattr(
-        planner, "read_candidates", lambda *given: (rows := real(*given), read.append(rows.num_rows))[0]
-    )
+    real = reads.read_candidates
+    monkeypatch.setattr(reads, "read_candidates", lambda *given: (rows := real(*given), read.append(rows.num_rows))[0])
     wanted = wh.sql("SELECT count(*), min(src), max(src) FROM many [WINDOW 90 SECONDS] WHERE src + 0 = 31").fetchall()
     assert (
         wh.sql("SELECT count(*), min(src), max(src) FROM many [WINDOW 90 SECONDS] WHERE src = 31").fetchall() == wanted

@@ -1,4 +1,4 @@
-"""The edge of a small window, picked here or by DuckDB: every answer is that of plain Python, slide after slide."""
+"""The edge of a window, in files and in memory: every answer is that of plain Python, slide after slide."""
 
 import datetime as dt
 import random
@@ -8,10 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import row_caches
 import windrow
 from sample_streams import BASE, DELTA, US, when
-from windrow.queries.engine import cursor_pool
-from windrow.queries.planner import planner
 
 S = "s"
 SLOT = dt.timedelta(microseconds=DELTA)
@@ -19,12 +18,12 @@ TZ = pa.timestamp("us", "UTC")
 NANOS = pa.timestamp("ns")
 
 
-def opened(path: Path, at: pa.DataType, index: windrow.Index | None = None) -> windrow.Warehouse:
-    wh = windrow.open(path, clock=lambda: BASE + 1000 * DELTA)
+def opened(path: Path, at: pa.DataType, cache_bytes: int | None) -> windrow.Warehouse:
+    wh = windrow.open(path, clock=lambda: BASE + 1000 * DELTA, cache_bytes=cache_bytes)
     columns = [("ts", at), ("exp", at), ("k", pa.int64()), ("text", pa.string()), ("raw", pa.large_binary())]
     wh.create_stream(
         S, pa.schema(columns), time="ts", expires="exp", key="k", slide=SLOT, max_lifetime=4 * SLOT,
-        index=index or windrow.Index("round-robin", 2, 2),
+        index=windrow.Index("round-robin", 2, 2),
     )  # fmt: skip
     return wh
 
@@ -49,14 +48,13 @@ def taken(wh: windrow.Warehouse, rows: list[dict[str, Any]], at: pa.DataType, no
     wh.slide(S, to=when(now))
 
 
-@pytest.mark.parametrize("few", [0, 100_000])
+@pytest.mark.parametrize("cache_bytes", [0, None], ids=["files", "memory"])
 @pytest.mark.parametrize("at", [US, TZ, NANOS], ids=str)
 def test_answers_of_a_window_with_an_edge_are_those_of_a_loop(
-    path: Path, few: int, at: pa.DataType, monkeypatch: pytest.MonkeyPatch
+    path: Path, cache_bytes: int | None, at: pa.DataType
 ) -> None:
-    monkeypatch.setattr(planner, "EDGE_ROWS", few)
     choice, rows = random.Random(7), list[dict[str, Any]]()
-    with opened(path, at) as wh:
+    with opened(path, at, cache_bytes) as wh:
         for turn in range(1, 9):
             now = BASE + turn * DELTA
             fresh = batch(choice, now, 60)
@@ -75,23 +73,4 @@ def test_answers_of_a_window_with_an_edge_are_those_of_a_loop(
                           for own in [[k for k in all_of if k != 3]] if own]  # fmt: skip
                 assert sorted(grouped, key=str) == sorted(wanted, key=str)
                 assert wh.sql(f"SELECT count(*) FROM {window}").fetchall() == [(len(live),)]
-
-
-def test_no_view_is_made_anew_at_a_slide(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
-    real = cursor_pool.PooledCursor.create_view
-
-    def noted(pooled: cursor_pool.PooledCursor, name: str, sql: str) -> None:
-        if pooled._views.get(name.lower()) != sql:
-            made.append(sql)
-        real(pooled, name, sql)
-
-    monkeypatch.setattr(cursor_pool.PooledCursor, "create_view", noted)
-    choice = random.Random(3)
-    with opened(path, US) as wh:
-        for turn in range(1, 12):
-            now = BASE + turn * DELTA
-            taken(wh, batch(choice, now, 50), US, now)
-            wh.sql(f"SELECT max(text) FROM {S}").fetchall()
-    assert not any("WHERE" in sql for sql in made)
-    assert len(made) <= 2
+            row_caches.settle(wh)

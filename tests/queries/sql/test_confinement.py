@@ -68,7 +68,7 @@ class Test_the_statement_is_checked:
             ("SELECT * FROM nowhere", "there is no stream, table or view 'nowhere'"),
             ("SELECT * FROM 'x.csv'", "'x.csv' is not a stream or table, and a query cannot read files"),
             ("SELECT * FROM main.packets", "outside the warehouse; name streams, tables and views without a schema"),
-            ("SHOW TABLES", "FROM windrow.streams"),
+            ("SHOW DATABASES", "FROM windrow.streams"),
             ("WITH x AS (DELETE FROM packets RETURNING *) FROM x", "DELETE cannot be used in a query"),
             ("COPY packets TO 'x'", "only queries can be asked here, not COPY"),
         ],

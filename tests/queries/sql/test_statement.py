@@ -3,6 +3,7 @@
 import duckdb
 import pytest
 
+import plain_duckdb
 from windrow.errors import ConfinementError, QueryError
 from windrow.queries.sql import parse_tree, tokens
 from windrow.queries.sql.statement import parse
@@ -60,7 +61,7 @@ class Test_streams_without_a_clause:
     def test_are_told_from_common_table_expressions(self, text, found):
         """Checked against DuckDB: with no relation of these names it can bind the statement iff none was found."""
         assert names(text) == found
-        with duckdb.connect(":memory:", config={"python_enable_replacements": False}) as connection:
+        with plain_duckdb.connect() as connection:
             if found:
                 with pytest.raises(duckdb.Error):
                     connection.execute(text)

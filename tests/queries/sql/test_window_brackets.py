@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import plain_duckdb
 from windrow.errors import QueryError
 from windrow.queries.sql import tokens
 from windrow.queries.sql.statement import parse
@@ -76,7 +77,7 @@ def test_sql_without_windows_reaches_duckdb_as_written(a, b, gap):
 
 
 def run(sql: str) -> object:
-    with duckdb.connect(":memory:", config={"python_enable_replacements": False}) as connection:
+    with plain_duckdb.connect() as connection:
         try:
             return connection.execute(sql).fetchall()
         except duckdb.Error as error:  # a random index may lead nowhere, but it must lead to the same nowhere

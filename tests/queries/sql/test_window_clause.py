@@ -2,10 +2,10 @@
 
 import datetime as dt
 
-import duckdb
 import pyarrow as pa
 import pytest
 
+import plain_duckdb
 from windrow.errors import QueryError
 from windrow.queries.sql.statement import Statement, parse
 from windrow.queries.sql.window_spec import AllRows, CountWindow, FixedWindow, LandmarkWindow, RangeWindow
@@ -22,7 +22,7 @@ def windows(text: str) -> list[object]:
 def ask(text: str, params: object = None) -> list[tuple[object, ...]]:
     """Run a statement over relations of two rows whose column `w` says which stream and window they stand for."""
     statement = parse(text)
-    with duckdb.connect(":memory:", config={"python_enable_replacements": False}) as connection:
+    with plain_duckdb.connect() as connection:
         for reference in statement.references:
             label = f"{reference.name} {reference.window}"
             rows = pa.table({"src": [1, 2], "len": [10, 20], "l": [[1, 2], [3, 4]], "w": [label, label]})

@@ -80,7 +80,7 @@ def check(world: QueriedStream) -> None:
 
 @pytest.mark.parametrize("huge", [False, True])
 @pytest.mark.parametrize("lifetimes", ["fixed", "per row"])
-@settings(max_examples=max(6, settings().max_examples // 6))
+@settings(max_examples=max(3, settings().max_examples // 6))
 @given(st.integers(0, 1 << 30))
 def test_every_common_form_equals_plain_duckdb(lifetimes: str, huge: bool, seed: int) -> None:
     """Late rows, rows ahead of the clock, jumps, added and dropped queries, several windows in one pass."""

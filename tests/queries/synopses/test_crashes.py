@@ -2,7 +2,9 @@
 
 import shutil
 import signal
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,8 +44,16 @@ def kept(wh: windrow.Warehouse) -> int:
     return len(wh._store.catalog.read(lambda tables: list(tables.raw_items("synopses"))))
 
 
-@pytest.mark.parametrize("step", ["slide.planned", "slide.committing", "slide.committed"])
-@pytest.mark.parametrize("nth", [1, 3, 6])
+def kills(steps: Sequence[str], nths: Sequence[int]) -> list[Any]:
+    """Each step at one of its passes, in turn; all passes in a soak."""
+    return [
+        pytest.param(step, nth, marks=() if nth == nths[at % len(nths)] else pytest.mark.soak)
+        for at, step in enumerate(steps)
+        for nth in nths
+    ]
+
+
+@pytest.mark.parametrize(("step", "nth"), kills(["slide.planned", "slide.committing", "slide.committed"], [1, 3, 6]))
 def test_synopses_are_whole_after_a_kill(step: str, nth: int, fresh: Path, tmp_path: Path) -> None:
     path, progress = shutil.copytree(fresh, tmp_path / "wh"), tmp_path / "progress"
     child = start_child(child_processes.run_until_step, str(path), SHAPE, OPERATIONS, str(progress), step, nth)
@@ -53,7 +63,7 @@ def test_synopses_are_whole_after_a_kill(step: str, nth: int, fresh: Path, tmp_p
         for operation in OPERATIONS[len(progress.read_bytes()) :]:
             if operation != ("replay",):
                 recorded_history.perform(wh, SHAPES[SHAPE], operation)
-            assert wh.check().problems == ()
+        assert wh.check().problems == ()
         assert kept(wh) > len(QUERIES)
 
 
@@ -117,8 +127,10 @@ def test_appends_of_the_scenario_are_tallied(tallied: Path, tmp_path: Path) -> N
         assert spooled_tallies(wh) == 1
 
 
-@pytest.mark.parametrize("step", ["append.committing", "append.committed", "slide.committing", "slide.committed"])
-@pytest.mark.parametrize("nth", [1, 3, 5])
+@pytest.mark.parametrize(
+    ("step", "nth"),
+    kills(["append.committing", "append.committed", "slide.committing", "slide.committed"], [1, 3, 5]),
+)
 def test_tallies_are_there_with_their_rows_or_not_at_all(step: str, nth: int, tallied: Path, tmp_path: Path) -> None:
     """A batch that the killed process had committed is appended again, and counts once."""
     path, progress = shutil.copytree(tallied, tmp_path / "wh"), tmp_path / "progress"
@@ -128,7 +140,7 @@ def test_tallies_are_there_with_their_rows_or_not_at_all(step: str, nth: int, ta
         assert wh.check().problems == ()
         for operation in FIXED_OPERATIONS[len(progress.read_bytes()) :]:
             recorded_history.perform(wh, SHAPES[FIXED], operation)
-            assert wh.check().problems == ()
+        assert wh.check().problems == ()
         window = TALLIED.replace(" SLIDE 10 SECONDS", "")
         with Snapshot(wh._store) as snapshot:
             found = from_synopses(wh._store, snapshot, window)

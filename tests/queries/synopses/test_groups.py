@@ -4,10 +4,10 @@ import datetime as dt
 from collections import Counter
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 
+import plain_duckdb
 import scratch_folders
 import windrow
 from packet_warehouse import NOON
@@ -44,9 +44,13 @@ def rows(minute: int) -> list[dict[str, Any]]:
 @pytest.fixture
 def wh():
     with scratch_folders.scratch_folder() as path, windrow.open(path / "w") as made:
-        made.create_stream("s", SCHEMA, time="ts", key="i", slide="1 minute", lifetime="16 minutes")
-        move(made, 1, 1)
+        create(made)
         yield made
+
+
+def create(wh: windrow.Warehouse) -> None:
+    wh.create_stream("s", SCHEMA, time="ts", key="i", slide="1 minute", lifetime="16 minutes")
+    move(wh, 1, 1)
 
 
 def move(wh: windrow.Warehouse, first: int, last: int) -> list[dict[str, Any]]:
@@ -59,7 +63,7 @@ def move(wh: windrow.Warehouse, first: int, last: int) -> list[dict[str, Any]]:
 
 
 def plain(sql: str, live: list[dict[str, Any]]) -> Counter[str]:
-    with duckdb.connect() as connection:
+    with plain_duckdb.connect() as connection:
         connection.register("s", pa.Table.from_pylist(live, SCHEMA))
         return told(connection.execute(sql).fetchall())
 
@@ -68,25 +72,43 @@ def told(found: list[tuple[Any, ...]]) -> Counter[str]:
     return Counter(repr(row).replace("-0.0", "0.0").replace("-nan", "nan") for row in found)
 
 
-@pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
-def test_a_synopsis_makes_the_groups_of_plain_sql(wh, group):
-    alone = f"SELECT n, total FROM (SELECT {group} AS g, count(*) AS n, sum(i) AS total FROM s @ GROUP BY g)"
-    simple = f"SELECT {group} AS g, count(*) AS n, max(i) AS m FROM s @ GROUP BY g"
-    for name, text in (("alone", alone), ("simple", simple)):
-        wh.add_query(name, text.replace("@", WINDOW))
-    wh.add_query("other", f"SELECT i % 2 AS odd, count(*) AS n FROM s {WINDOW} GROUP BY 1")
-    live = move(wh, 2, 5)
-    ran = {run.query: run for run in wh.run_due()}
-    assert {run.outcome for run in ran.values()} == {"delivered"}, ran
-    assert ran["other"].how != "snapshot", "what is tested here are synopses"
-    counted = f"SELECT n, m FROM ({simple.replace('@', '')})"
-    assert told([row[-2:] for row in wh.results("simple").fetchall()]) == plain(counted, live)
-    assert told([row[-2:] for row in wh.results("alone").fetchall()]) == plain(alone.replace("@", ""), live)
+ALONE = "SELECT n, total FROM (SELECT {} AS g, count(*) AS n, sum(i) AS total FROM s @ GROUP BY g)"
+SIMPLE = "SELECT {} AS g, count(*) AS n, max(i) AS m FROM s @ GROUP BY g"
+
+
+@pytest.fixture(scope="module")
+def grouped():
+    """A warehouse with two queries for each type of a group, all of them run once; its runs, and its live rows."""
+    with scratch_folders.scratch_folder() as path, windrow.open(path / "w") as made:
+        create(made)
+        for at, group in enumerate(GROUPS.values()):
+            for kind, text in (("alone", ALONE), ("simple", SIMPLE)):
+                made.add_query(f"{kind}{at}", text.format(group).replace("@", WINDOW))
+        made.add_query("other", f"SELECT i % 2 AS odd, count(*) AS n FROM s {WINDOW} GROUP BY 1")
+        live = move(made, 2, 5)
+        yield made, {run.query: run for run in made.run_due()}, live
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_synopsis_makes_the_groups_of_plain_sql(grouped, name):
+    (wh, ran, live), group, at = grouped, GROUPS[name], [*GROUPS].index(name)
+    assert {ran[query].outcome for query in (f"alone{at}", f"simple{at}")} == {"delivered"}, ran
+    simple = SIMPLE.format(group)
+    counted = plain(f"SELECT n, m FROM ({simple.replace('@', '')})", live)
+    assert told([row[-2:] for row in wh.results(f"simple{at}").fetchall()]) == counted
+    alone = plain(ALONE.format(group).replace("@", ""), live)
+    assert told([row[-2:] for row in wh.results(f"alone{at}").fetchall()]) == alone
     for level in ("snapshot", "latest"):
         again = wh.sql(f"SELECT n, m FROM ({simple.replace('@', WINDOW)})", isolation=level).fetchall()
-        assert told(again) == plain(counted, live)
+        assert told(again) == counted
         once = wh.sql(simple.replace("@", "[WINDOW 4 MINUTES]"), isolation=level).fetchall()
-        assert told([row[1:] for row in once]) == plain(counted, live)
+        assert told([row[1:] for row in once]) == counted
+
+
+def test_groups_of_every_type_harm_no_other_query(grouped):
+    wh, ran, _ = grouped
+    assert {run.outcome for run in ran.values()} == {"delivered"}, ran
+    assert ran["other"].how != "snapshot", "what is tested here are synopses"
     assert wh.check().ok
 
 

@@ -6,12 +6,14 @@ from collections import Counter
 import pytest
 
 from windrow.queries.synopses.kinds import (
+    INTERVAL,
     KINDS,
     RUNNING,
     Node,
     NodeOperations,
     advance_nodes,
     cover_slots,
+    interval_nodes_read,
     reaches_behind,
 )
 
@@ -24,14 +26,24 @@ class Plain:
         self.nodes: dict[Node, Counter[str]] = {}
         self.truth: dict[int, Counter[str]] = {}
         self.slide: int | None = None
+        self.read: set[Node] = set()
         self.rebased = -(10**9)
 
     def move(self, slide: int, came: dict[int, Counter[str]]) -> None:
         for slot, counts in came.items():
             self.truth[slot] = self.truth.get(slot, Counter()) + counts
         rebase = self.kind == RUNNING and slide - self.rebased >= self.slots
-        work = NodeOperations(self.nodes.get, lambda parts: sum(parts, Counter()), lambda a, b: (a - b) or None)
-        changed = advance_nodes(self.kind, self.slots, self.slide, slide, came, work, rebase=rebase)
+        ahead = [
+            node.right
+            for node in self.nodes
+            if node.level == 0 and node.right > (slide if self.slide is None else self.slide)
+        ]
+        known = self.nodes
+        if self.kind == INTERVAL:  # a slide sees no other nodes than those that it says it reads
+            self.read = interval_nodes_read(self.slots, self.slide, came, ahead)
+            known = {node: value for node, value in self.nodes.items() if node in self.read}
+        work = NodeOperations(known.get, lambda parts: sum(parts, Counter()), lambda a, b: (a - b) or None)
+        changed = advance_nodes(self.kind, self.slots, self.slide, slide, came, work, ahead=ahead, rebase=rebase)
         self.nodes |= {node: value for node, value in changed.items() if value is not None}
         for node in [n for n in self.nodes if reaches_behind(n, slide - self.slots) or changed.get(n, True) is None]:
             del self.nodes[node]
@@ -77,3 +89,12 @@ def test_sizes_are_those_of_the_design(slots: int) -> None:
     assert most["basic"] == slots
     assert most["interval"] <= 2 * slots - 1
     assert most["running"] <= slots + 1
+
+
+@pytest.mark.parametrize("slots", [3600, 30 * 86400])
+def test_what_a_slide_reads_follows_the_slots_it_takes_in(slots: int) -> None:
+    """Every node of the window was visited at each slide: 472 ms for ten rows where a week has slots of a second."""
+    plain = Plain(INTERVAL, slots)
+    for slide in range(1, 200):
+        plain.move(slide, {slide: Counter("a")})
+        assert len(plain.read) <= 2 * 3 * slots.bit_length() + 1

@@ -96,9 +96,18 @@ def assert_as_rebuilt(world: QueriedStream) -> None:
             assert list(synopsis_check.find_differences(store, snapshot, STREAM, entry)) == []
 
 
-@pytest.mark.parametrize("kind", kinds.KINDS)
-@pytest.mark.parametrize("flavour", ["fixed", "per row", "for ever", "nanoseconds"])
-@settings(max_examples=max(4, settings().max_examples // 6))
+FLAVOURS = ("fixed", "per row", "for ever", "nanoseconds")
+
+
+@pytest.mark.parametrize(
+    ("kind", "flavour"),
+    [
+        pytest.param(kind, flavour, marks=pytest.mark.soak if (i + j) % 2 else ())
+        for i, kind in enumerate(kinds.KINDS)
+        for j, flavour in enumerate(FLAVOURS)
+    ],
+)
+@settings(max_examples=max(3, settings().max_examples // 6))
 @given(st.integers(0, 1 << 30), st.sampled_from(sorted(AGGREGATES)))
 def test_answers_equal_plain_duckdb(kind: str, flavour: str, seed: int, aggregates: str) -> None:
     """Late rows, rows ahead of the clock, quiet slides, jumps, reopening, added and dropped queries."""

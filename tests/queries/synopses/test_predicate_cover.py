@@ -82,7 +82,7 @@ def test_what_is_called_disjoint_shares_no_row() -> None:
     claimed = 0
     for one in ATOMS:
         for other in ATOMS:
-            if predicate_cover.are_disjoint(one, other, READ):
+            if predicate_cover.are_all_disjoint([one, other], READ):
                 claimed += 1
                 assert not hits[one] & hits[other], (one, other)
     assert claimed > 100
@@ -98,5 +98,5 @@ def test_what_is_called_disjoint_shares_no_row() -> None:
 )
 def test_what_may_be_the_same_is_not_called_disjoint(one: predicate_cover.Term, other: predicate_cover.Term) -> None:
     if one[1] == "=":
-        assert not predicate_cover.are_disjoint(one, other, READ)
-    assert not predicate_cover.are_disjoint(one, one, READ)
+        assert not predicate_cover.are_all_disjoint([one, other], READ)
+    assert not predicate_cover.are_all_disjoint([one, one], READ)

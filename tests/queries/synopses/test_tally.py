@@ -130,7 +130,7 @@ def begun(world: QueriedStream, made: list[dict[str, object]]) -> Append:
     return job
 
 
-@settings(max_examples=max(12, settings().max_examples // 2))
+@settings(max_examples=max(6, settings().max_examples // 3))
 @given(
     st.integers(0, 1 << 30), st.sampled_from([1, 2, tally.MAX_TALLIES_PER_NODE]), st.sampled_from([kinds.BASIC, None])
 )

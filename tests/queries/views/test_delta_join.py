@@ -92,14 +92,15 @@ def opened(folder: Any) -> windrow.Warehouse:
     return OPEN[-1]
 
 
-def world(folder: Any, sql: str, options: dict[str, Any], count: int = 60, **view: Any) -> Any:
+def world(folder: Any, sql: str | None, options: dict[str, Any], count: int = 60, **view: Any) -> Any:
     wh = opened(folder)
     for name in "abc":
         wh.create_stream(name, SCHEMA, time="ts", slide="1 minute", **options)
     wh.put_table("t", pa.table({"k": [1, 2]}))
     for slot in range(1, 4):
         step(wh, slot, count)
-    wh.create_view("v", sql, **view)
+    if sql is not None:
+        wh.create_view("v", sql, **view)
     return wh
 
 
@@ -109,45 +110,66 @@ def step(wh: Any, slot: int, count: int = 60) -> None:
         wh.slide(name, to=NOON + dt.timedelta(minutes=slot))
 
 
-def told(wh: Any) -> list[Any]:
-    return sorted(map(repr, wh.sql("SELECT * FROM v").fetchall()))
+def told(wh: Any, view: str = "v") -> list[Any]:
+    return sorted(map(repr, wh.sql(f"SELECT * FROM {view}").fetchall()))
 
 
 FIXED = {"lifetime": "5 minutes", "key": "k"}
 VARIABLE = {"expires": "exp", "max_lifetime": "5 minutes"}
 
 
-LIVES = [(FIXED, False), (FIXED, True), (VARIABLE, False), (VARIABLE, True), ({}, False)]
-CASES = [(name, life) for name in PLAIN for life in LIVES] + [(name, LIVES[at]) for name in MANY for at in (0, 3)]
+LIVES = {
+    "fixed": (FIXED, False),
+    "fixed, restored": (FIXED, True),
+    "variable": (VARIABLE, False),
+    "variable, restored": (VARIABLE, True),
+    "for ever": ({}, False),
+}
+SHORT = ("fixed", "variable, restored", "for ever")
+# Three windows have many results: their rows are fewer, and so are their keys.
+CASES = [(PLAIN, 60, life) for life in LIVES] + [(MANY, 9, life) for life in ("fixed", "variable, restored")]
 
 
-@pytest.mark.parametrize(("name", "life"), CASES)
+@pytest.mark.parametrize(
+    ("statements", "count", "life"),
+    [
+        pytest.param(*case, id=f"{len(case[0])} views, {case[2]}", marks=() if case[2] in SHORT else pytest.mark.soak)
+        for case in CASES
+    ],
+)
 def test_matched_rows_are_those_that_duckdb_joins(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, name: str, life: tuple[dict[str, Any], bool]
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, statements: dict[str, str], count: int, life: str
 ) -> None:
+    """All statements are views of one warehouse, and of another one in which DuckDB computes them."""
     used: list[bool] = []
-    # Three windows have many results: their rows are fewer, and so are their keys.
-    sql, count = (PLAIN[name], 60) if name in PLAIN else (MANY[name], 9)
-    options, restore = life
+    options, restore = LIVES[life]
 
     def noted(*given: Any) -> bool:
         used.append(delta_join.can_join_natively(*given))
         return used[-1]
 
-    monkeypatch.setattr(slide_hook, "can_join_natively", noted)
-    ours = world(tmp_path / "ours", sql, options, count, restore=restore)
-    monkeypatch.setattr(slide_hook, "can_join_natively", lambda *_: False)
-    theirs = world(tmp_path / "theirs", sql, options, count, restore=restore)
-    assert told(ours) == told(theirs)
-    seen = 0
-    for slot in range(4, 10 if name in PLAIN else 8):
+    def both(do: Any) -> tuple[Any, Any]:
         monkeypatch.setattr(slide_hook, "can_join_natively", noted)
-        step(ours, slot, count)
+        ours = do("ours")
         monkeypatch.setattr(slide_hook, "can_join_natively", lambda *_: False)
-        step(theirs, slot, count)
-        assert told(ours) == told(theirs)
-        seen += len(told(ours))
-    assert seen
+        return ours, do("theirs")
+
+    def create(name: str) -> Any:
+        wh = world(tmp_path / name, None, options, count)
+        for number, sql in enumerate(statements.values()):
+            wh.create_view(f"v{number}", sql, restore=restore)
+        return wh
+
+    ours, theirs = both(create)
+    seen = dict.fromkeys(statements, 0)
+    for slot in range(3, 8):
+        if slot > 3:
+            both(lambda name, slot=slot: step(ours if name == "ours" else theirs, slot, count))
+        for number, name in enumerate(statements):
+            found = told(ours, f"v{number}")
+            assert found == told(theirs, f"v{number}"), f"{name}, slot {slot}"
+            seen[name] += len(found)
+    assert all(seen.values()), seen
     assert used
     assert all(used)
     assert not ours.check().problems

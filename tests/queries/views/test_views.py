@@ -146,16 +146,16 @@ def test_a_result_between_two_slides_is_lost_without_restore_and_shown_once_with
     sql = "SELECT a.x AS ax, b.x AS bx FROM a [WINDOW 1 MINUTE] JOIN b USING (k)"
     slide(wh, "ab", 0)
     wh.create_view("plain", sql)
-    wh.create_view("all", sql, restore=True)
+    wh.create_view("every", sql, restore=True)
     append_rows(wh, "a", (0.2, 1, 10))
     append_rows(wh, "b", (0.9, 1, 20))
     slide(wh, "ab", 2)
     assert fetch_sorted(wh, "SELECT ax, bx FROM plain") == []
-    assert fetch_sorted(wh, 'SELECT ax, bx, _ts, _died FROM "all"') == [
+    assert fetch_sorted(wh, "SELECT ax, bx, _ts, _died FROM every") == [
         (10, 20, time(START + 0.9 * MINUTE), time(START + 1.2 * MINUTE))
     ]
     slide(wh, "ab", 3)
-    assert fetch_sorted(wh, 'SELECT ax, bx FROM "all"') == []
+    assert fetch_sorted(wh, "SELECT ax, bx FROM every") == []
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ def test_nothing_is_held_of_streams_that_were_dropped(path: Path) -> None:
             assert len(stores[0].encodings) == 1
             assert all(file in old for store in stores for file in store.reader._maps)
             wh.drop_stream(S)
-            assert (stores[0].manifests, stores[0].encodings, stores[0].reader._maps) == ({}, {}, {})
+            assert (stores[0].manifests, stores[0].encodings, list(stores[0].reader._maps)) == ({}, {}, [])
 
 
 def test_snapshots_of_one_commit_share_what_was_read_and_those_of_the_next_do_not(path: Path) -> None:

@@ -127,3 +127,46 @@ class Test_rejected_rows:
         assert output == "packets: 0 of 2 rejected rows appended, 2 still rejected\n"
         assert rejected.json("stream", "rejected", "packets", "--discard") == {"stream": "packets", "discarded": 2}
         assert rejected("stream", "rejected", "packets").stdout == "packets: 0 rejected rows\n"
+
+
+class Test_what_is_missing:
+    def test_gaps_are_shown_and_closed(self, packets):
+        with windrow.open(packets.path) as wh:
+            number = wh.declare_gap("packets", start=at(60), end=at(90), cause="cable cut")
+        assert "cable cut" in packets("stream", "gaps", "packets").output
+        (first, gap) = packets.json("stream", "gaps", "packets")
+        assert (first["kind"], gap["id"], gap["start"]) == ("before first data", number, "2025-01-01T12:01:00Z")
+        packets("stream", "gaps", "--close", number, "--note", "mended")
+        assert "operator: mended" in packets("stream", "gaps", "packets", "--all").output
+        assert "there is no gap 99" in packets("stream", "gaps", "--close", 99, code=1).output
+
+    def test_rows_come_with_what_is_known_of_them(self, packets):
+        for command in (("scan", "packets"), ("probe", "packets", "--key", 1), ("sql", "SELECT src FROM packets")):
+            shown = packets(*command, "--about", "--json", "--limit", 1)
+            about = json.loads(shown.stderr.strip().splitlines()[-1])
+            assert about["windows"][0]["stream"] == "packets" and about["windows"][0]["gaps"], command
+            assert len(lines(shown.stdout)) == 1, command
+
+    def test_a_damaged_stream_is_repaired_when_it_is_asked_for(self, packets):
+        assert "no file is damaged" in packets("repair", "packets").output
+        next(packets.path.glob("streams/packets/segments/*.parquet")).unlink()
+        assert "180 rows cannot be read" in packets("repair", "packets", code=1).output
+        assert packets.json("repair", "packets", "--give-up")["rows_lost"] == 180
+        assert packets.json("stream", "gaps", "packets")[-1]["kind"] == "damaged"
+
+    def test_an_append_covers_what_was_missing(self, packets, tmp_path):
+        with windrow.open(packets.path) as wh:
+            wh.declare_gap("packets", start=at(60), end=at(120))
+        pq.write_table(table(70), tmp_path / "late.parquet")
+        command = ("append", "packets", tmp_path / "late.parquet", "--slide", "--covers")
+        assert "is no interval" in packets.error(*command, at(60).isoformat())
+        packets(*command, f"{at(60).isoformat()}/{at(120).isoformat()}")
+        packets("slide", "packets", "--to", at(240).isoformat())
+        (gap,) = packets.json("stream", "gaps", "packets", "--all")[1:]
+        assert (gap["kind"], gap["closed"] is None) == ("declared", False)
+
+    def test_a_heartbeat_covers_what_was_missing(self, packets):
+        packets("heartbeat", "packets", "--up-to", at(180).isoformat(), "--covers", at(-6000).isoformat())
+        (gap,) = packets.json("stream", "gaps", "packets")
+        assert gap["end"] == "2025-01-01T10:20:00Z"
+        packets("heartbeat", "packets", "--source", "x", "--failed", "y", "--covers", at(0).isoformat(), code=2)

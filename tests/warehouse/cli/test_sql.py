@@ -203,7 +203,7 @@ class Test_the_prompt:
             return line
 
         with windrow.open(path, read_only=True) as wh:
-            cli_prompt.run_prompt(wh, SqlOptions(), form, read_line)
+            cli_prompt.run_prompt(wh, lambda text: cli_prompt.run_statement(wh, text, SqlOptions(), form), read_line)
         return capsys.readouterr(), asked
 
     def test_statements_over_several_lines(self, path, capsys):

@@ -145,6 +145,7 @@ class Test_declaring:
             "slack": "5 seconds",
             "max_skew": "30 seconds",
             "max_ahead": "5 minutes",
+            "liveness": None,
             "inputs": [],
             "update_pattern": "weak",
         }

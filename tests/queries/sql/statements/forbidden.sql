@@ -124,8 +124,6 @@ SELECT * FROM python_map_function()
 SELECT * FROM arrow_scan(1, 2, 3)
 SELECT * FROM pandas_scan(1)
 SELECT * FROM seq_scan('packets')
-SHOW TABLES
-SHOW ALL TABLES
 SHOW DATABASES
 SHOW memory_limit
 SHOW packets

@@ -1,0 +1,289 @@
+"""`bench serve`: what the network costs, as ratios to the same statements in this process; everything on loopback."""
+
+import contextlib
+import http.client
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import windrow
+from bench import machine, report
+from bench.results import Results, verdicts
+from bench.runner import WrongAnswerError
+from bench.statistics import Aim
+from windrow.access import create_token, put_role
+
+MINUTE = 60_000_000
+BEGIN = 1_767_225_600_000_000
+SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("k", pa.int64()), ("v", pa.float64())])
+STATEMENTS = {
+    "a key": ("SELECT k, v FROM s WHERE k = ?", [12_345]),
+    "a minute counted": ("SELECT count(*) AS n, avg(v) AS v FROM s [WINDOW 1 MINUTE]", None),
+    "no stream": ("SELECT 1 AS n", None),
+}
+WHOLE = "SELECT ts, k, v FROM s [WINDOW 10 MINUTES]"
+THREADS, CLIENTS = 8, 32
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is done: rows of ten minutes, seconds of each rate, slides, event streams, seconds of the last part."""
+
+    rows: int
+    seconds: float
+    slides: int
+    streams: int
+    lasting: float
+
+
+QUICK = Size(5_000_000, 4.0, 60, 1000, 60.0)
+FULL = Size(5_000_000, 10.0, 300, 1000, 3600.0)
+
+
+def work(*, quick: bool) -> int:  # noqa: ARG001
+    """How many times `advance` will be called."""
+    return 5
+
+
+def _rows(minute: int, number: int) -> pa.Table:
+    ts = BEGIN + minute * MINUTE + 1 + np.arange(number) * (MINUTE // (number + 1))
+    keys = np.arange(number) + minute * number
+    return pa.table([pa.array(ts, SCHEMA.field("ts").type), keys, np.random.default_rng(minute).random(number)], SCHEMA)
+
+
+def _slide(wh: windrow.Warehouse, minute: int, number: int) -> float:
+    """Append a minute and slide; gives the seconds of the slide."""
+    wh.append("s", _rows(minute, number))
+    began = time.perf_counter()
+    wh.slide("s", to=f"2026-01-01T{(minute + 1) // 60:02}:{(minute + 1) % 60:02}:00Z")
+    return time.perf_counter() - began
+
+
+@contextlib.contextmanager
+def _server(path: Path) -> Iterator[tuple[int, str, int]]:
+    """A server; gives its port, the address of Flight SQL, and its process group."""
+    command = Path(sys.executable).with_name("windrow")
+    child = subprocess.Popen(
+        [command, "-w", path, "serve", "--port", "0", "--flight-port", "0"],
+        stdout=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert child.stdout is not None
+        flight = ""
+        for line in child.stdout:
+            if "Flight SQL on" in line:
+                flight = line.split()[-1]
+            elif "answering on" in line:
+                yield int(line.rpartition(":")[2]), flight, child.pid
+                return
+        raise WrongAnswerError("the server ended before it answered")
+    finally:
+        child.terminate()
+        try:
+            child.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+
+
+Ask = Callable[[], Any]
+
+
+def _client(port: int, token: str, statement: str, params: Any) -> Ask:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    body = json.dumps({"statement": statement, "params": params})
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+
+    def ask() -> bytes:
+        connection.request("POST", "/sql", body, headers)
+        answer = connection.getresponse()
+        content = answer.read()
+        if answer.status != 200:
+            raise WrongAnswerError(content.decode())
+        return content
+
+    return ask
+
+
+def _rate(connect: Callable[[], Ask], seconds: float) -> float:
+    """Statements per second from `THREADS` threads."""
+    counts, end = [0] * THREADS, time.monotonic() + seconds
+
+    def run(number: int) -> None:
+        ask = connect()
+        while time.monotonic() < end:
+            ask()
+            counts[number] += 1
+
+    threads = [threading.Thread(target=run, args=[number]) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(counts) / seconds
+
+
+def _keep_asking(connect: Callable[[str, Any], Ask], stop: Callable[[], bool]) -> list[threading.Thread]:
+    """`CLIENTS` threads that ask the statements by turns."""
+
+    def run(number: int) -> None:
+        asks = [connect(*statement) for statement in STATEMENTS.values()]
+        while not stop():
+            asks[number % len(asks)]()
+            number += 1
+
+    threads = [threading.Thread(target=run, args=[number], daemon=True) for number in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def _remote_clients(port: int, token: str, ended: Any) -> None:
+    """In a process of its own."""
+    for thread in _keep_asking(lambda *statement: _client(port, token, *statement), ended.is_set):
+        thread.join()
+
+
+def bench(
+    *, quick: bool, results: Results, scratch: Path | None, advance: Callable[[str], None], size: Size | None = None
+) -> tuple[str, list[Aim]]:
+    """Run everything; gives the report (Markdown) and what was wanted."""
+    chosen = size or (QUICK if quick else FULL)
+    with TemporaryDirectory(dir=scratch) as folder:
+        path = Path(folder) / "warehouse"
+        with windrow.open(path) as wh:
+            wh.create_stream("s", SCHEMA, time="ts", key="k", slide="1 minute", lifetime="10 minutes")
+            for minute in range(10):
+                _slide(wh, minute, chosen.rows // 10)
+            put_role(wh._store, "bench", ["read", "append", "operate"])
+            token = create_token(wh._store, "bench")[1]
+            with _server(path) as (port, flight, group):
+                lines, aims = _measure(chosen, wh, port, flight, group, token, advance)
+    host = machine.describe(scratch or Path.cwd())
+    results.write("serve", {"machine": host, "figures": lines, "wanted": verdicts(aims)})
+    text = report.table(["", "in this process", "over the network", "ratio"], lines)
+    return "\n\n".join([machine.summarise(host), "### What was wanted", report.aims_table(aims), text]), aims
+
+
+def _measure(
+    size: Size, wh: windrow.Warehouse, port: int, flight: str, group: int, token: str, advance: Callable[[str], None]
+) -> tuple[list[list[str]], list[Aim]]:
+    lines: list[list[str]] = []
+    aims: list[Aim] = []
+    advance("small statements")
+    for name, (statement, params) in STATEMENTS.items():
+        for seconds in (1.0, size.seconds):  # the first warms up
+            inside = _rate(lambda s=statement, p=params: lambda: wh.sql(s, p).arrow(), seconds)  # type: ignore[misc]
+            outside = _rate(lambda s=statement, p=params: _client(port, token, s, p), seconds)  # type: ignore[misc]
+        lines.append([f"{name}: statements/s", f"{inside:.0f}", f"{outside:.0f}", f"{outside / inside:.2f}"])
+        aims.append(Aim(f"{name}: in-process rate / HTTP rate, {THREADS} threads", inside / outside, 2.0))
+    advance("all rows")
+    times: dict[str, list[float]] = {"inside": [], "outside": []}
+    with windrow.connect(flight, token) as remote:
+        for _ in range(5):
+            for key, ask in (("inside", wh.sql), ("outside", remote.sql)):
+                began = time.perf_counter()
+                if ask(WHOLE).arrow().num_rows != size.rows:  # type: ignore[operator]
+                    raise WrongAnswerError("rows are missing")
+                times[key].append(time.perf_counter() - began)
+    inside, outside = (float(np.median(times[key][1:])) for key in ("inside", "outside"))
+    lines.append([f"{size.rows:,} rows: s", f"{inside:.3f}", f"{outside:.3f}", f"{outside / inside:.2f}"])
+    aims.append(Aim(f"{size.rows:,} rows over Flight SQL / .arrow()", outside / inside, 2.0))
+    advance("slides beside 32 clients")
+    lines.append(_measure_slides(size, wh, port, token, aims))
+    advance("idle event streams")
+    lines.append(_measure_events(size, wh, port, token, aims))
+    advance("memory")
+    lines.append(_measure_memory(size, port, group, token, aims))
+    return lines, aims
+
+
+def _measure_slides(size: Size, wh: windrow.Warehouse, port: int, token: str, aims: list[Aim]) -> list[str]:
+    minute, number = 10, 2_000
+    taken: dict[str, list[float]] = {"inside": [], "outside": []}
+    for key, seconds in taken.items():
+        if key == "inside":
+            ended: Any = threading.Event()
+            threads = _keep_asking(lambda *statement: lambda: wh.sql(*statement).arrow(), ended.is_set)
+        else:
+            context = multiprocessing.get_context("spawn")
+            ended = context.Event()
+            threads = [context.Process(target=_remote_clients, args=(port, token, ended), daemon=True)]  # type: ignore[list-item]
+            threads[0].start()
+        time.sleep(2.0)
+        for _ in range(size.slides):
+            seconds.append(_slide(wh, minute, number))
+            minute += 1
+        ended.set()
+        for thread in threads:
+            thread.join(60)
+    inside, outside = (float(np.percentile(taken[key], 99)) * 1e3 for key in ("inside", "outside"))
+    aims.append(Aim(f"p99 of a slide beside {CLIENTS} clients / beside the same in-process", outside / inside, 2.0))
+    return [
+        f"slide beside {CLIENTS} clients: p99 ms", f"{inside:.1f}", f"{outside:.1f}", f"{outside / inside:.2f}"
+    ]  # fmt: skip
+
+
+def _measure_events(size: Size, wh: windrow.Warehouse, port: int, token: str, aims: list[Aim]) -> list[str]:
+    """Open the streams, see that statements go on, slide once, and see that everybody hears of it."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+    statement = STATEMENTS["no stream"]
+    alone = _rate(lambda: _client(port, token, *statement), size.seconds)
+    streams = []
+    for _ in range(size.streams):
+        connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+        connection.sendall(f"GET /events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+        streams.append(connection)
+    for connection in streams:
+        if b": windrow" not in connection.recv(4096) and b": windrow" not in connection.recv(4096):
+            raise WrongAnswerError("an event stream did not begin")
+    beside = _rate(lambda: _client(port, token, *statement), size.seconds)
+    wh.slide("s", to="2026-01-01T12:00:00Z", force=True)
+    told = 0
+    for connection in streams:
+        received = b""
+        while b"event: slide" not in received:
+            received += connection.recv(4096)
+        told += 1
+        connection.close()
+    aims.append(Aim(f"rate of statements without / beside {size.streams:,} idle event streams", alone / beside, 1.5))
+    return [f"{told:,} event streams: statements/s without, beside", f"{alone:.0f}", f"{beside:.0f}",
+            f"{beside / alone:.2f}"]  # fmt: skip
+
+
+def _used_bytes(group: int) -> int:
+    """Memory of all processes of a group, pages that they share counted once each in parts."""
+    total = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, StopIteration, ValueError):
+            if os.getpgid(int(process.name)) == group:
+                text = (process / "smaps_rollup").read_text().splitlines()
+                total += next(int(line.split()[1]) << 10 for line in text if line.startswith("Pss_Anon:"))
+    return total
+
+
+def _measure_memory(size: Size, port: int, group: int, token: str, aims: list[Aim]) -> list[str]:
+    """Statements for a while: what the server's processes hold after a third of the time, and at its end."""
+    _rate(lambda: _client(port, token, *STATEMENTS["a key"]), size.lasting / 3)
+    early = _used_bytes(group)
+    _rate(lambda: _client(port, token, *STATEMENTS["a key"]), size.lasting * 2 / 3)
+    late = _used_bytes(group)
+    aims.append(Aim(f"memory after {size.lasting:g} s / after a third of it", late / early, 1.1))
+    return [f"memory after {size.lasting / 3:g} and {size.lasting:g} s: MB", f"{early / 1e6:.0f}", f"{late / 1e6:.0f}",
+            f"{late / early:.2f}"]  # fmt: skip

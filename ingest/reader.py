@@ -1,0 +1,295 @@
+"""A window as a DataFrame: Spark itself reads the pruned segments, with filters only on files that need them.
+
+The files are pinned from when the manifest is read until `release`, or until the Spark session ends.
+"""
+
+import json
+import threading
+import time
+import weakref
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from windrow import times
+from windrow.errors import ClosedError
+from windrow.indexes.segments import Segment
+from windrow.indexes.selection import Selection, WindowBounds
+from windrow.ingest.expressions import EXP, TS, to_micros
+from windrow.ingest.schemas import build_read_schema
+from windrow.ingest.session import WarehouseOrPath, open_warehouse, to_read_pattern
+from windrow.ingest.sort_key import quote_name
+from windrow.snapshot import Snapshot, StreamSnapshot, select_columns
+from windrow.store import Store
+from windrow.warehouse import Warehouse
+from windrow.windows import METADATA_KEY
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.column import Column
+
+_POLL_SECONDS = 1.0
+"""How often ended Spark sessions are looked for."""
+_MAX_SEPARATE_SCANS = 8
+"""Up to so many partly used files get a scan each; more share one scan with a condition on the file name.
+Not measured: bounds the size of Spark's plan."""
+
+
+@dataclass
+class _PinnedRead:
+    """The snapshot that keeps the files of one DataFrame from being reclaimed."""
+
+    snapshot: Snapshot
+    warehouse: Warehouse | None
+    spark: Any
+    about: dict[str, Any]
+    """Which window its rows are of."""
+
+    def close(self) -> None:
+        self.snapshot.close()
+        if self.warehouse is not None:
+            self.warehouse.close()
+
+
+_pinned_reads: dict[int, _PinnedRead] = {}
+_guard = threading.Lock()
+_read_numbers: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
+
+
+def read(
+    spark: "SparkSession",
+    warehouse: WarehouseOrPath,
+    stream: str,
+    window: times.Duration | None = None,
+    columns: Sequence[str] | None = None,
+    where: "Column | str | None" = None,
+) -> "DataFrame":
+    """The rows of a window (by default all live rows) as a DataFrame, consistent with one slide.
+
+    Args:
+        spark: The session.
+        warehouse: An open warehouse, or its path.
+        stream: Its name.
+        window: The length of the window.
+        columns: Only these.
+        where: A condition, in SQL or as a Column, that rows must meet; Spark reads only what it must.
+    """
+    opened = None if isinstance(warehouse, Warehouse) else open_warehouse(warehouse)
+    store = (warehouse if isinstance(warehouse, Warehouse) else opened)._store  # type: ignore[union-attr]
+    try:
+        snapshot = Snapshot(store, [stream])
+        try:
+            frame = _build_frame(spark, store, snapshot.view(stream), window, columns, where)
+            described = json.loads(snapshot.scan(stream, window, columns).schema.metadata[METADATA_KEY])
+        except BaseException:
+            snapshot.close()
+            raise
+    except BaseException:
+        if opened is not None:
+            opened.close()
+        raise
+    with _guard:
+        number = max(_pinned_reads, default=0) + 1
+        _pinned_reads[number] = _PinnedRead(snapshot, opened, spark, described)
+        _read_numbers[frame] = number
+        if len(_pinned_reads) == 1:
+            threading.Thread(target=_release_ended_sessions, name="windrow-pins", daemon=True).start()
+    return frame
+
+
+def release(df: "DataFrame") -> None:
+    """Let go of the files of a DataFrame that `read` gave; what is made of it must not be computed any more."""
+    with _guard:
+        pin = _pinned_reads.pop(_read_numbers.pop(df, -1), None)
+    if pin is None:
+        raise ClosedError(
+            "this DataFrame pins nothing: it was released before, or did not come from windrow.spark.read"
+        )
+    pin.close()
+
+
+def about(df: "DataFrame") -> dict[str, Any]:
+    """Which window a DataFrame that `read` gave is of, and what is missing of it: windows, coverage, gaps, commit."""
+    with _guard:
+        pin = _pinned_reads.get(_read_numbers.get(df, -1))
+    if pin is None:
+        raise ClosedError("this DataFrame was released, or did not come from windrow.spark.read")
+    return pin.about
+
+
+@contextmanager
+def window(
+    spark: "SparkSession",
+    warehouse: WarehouseOrPath,
+    stream: str,
+    window: times.Duration | None = None,
+    columns: Sequence[str] | None = None,
+    where: "Column | str | None" = None,
+) -> "Iterator[DataFrame]":
+    """`read` for the time of a ``with`` block."""
+    frame = read(spark, warehouse, stream, window, columns, where)
+    try:
+        yield frame
+    finally:
+        release(frame)
+
+
+def _release_ended_sessions() -> None:
+    """Release the pins of sessions that have ended, until there is none left."""
+    while True:
+        time.sleep(_POLL_SECONDS)
+        with _guard:
+            ended_numbers = [number for number, pin in _pinned_reads.items() if _has_ended(pin.spark)]
+            released = [_pinned_reads.pop(number) for number in ended_numbers]
+            last = not _pinned_reads
+        for pin in released:
+            pin.close()
+        if last:
+            return
+
+
+def _has_ended(spark: Any) -> bool:
+    context = getattr(spark, "_sc", None)
+    return context is not None and context._jsc is None
+
+
+def _build_frame(
+    spark: "SparkSession",
+    store: Store,
+    view: StreamSnapshot,
+    window: times.Duration | None,
+    columns: Sequence[str] | None,
+    where: "Column | str | None",
+) -> "DataFrame":
+    bounds = view.bounds() if window is None else view.last(times.parse_duration(window, "window"))
+    names = select_columns(view, columns).names
+    definition = view.entry.definition
+    needed = [name for name in (definition.time, definition.expires) if name is not None and name not in names]
+    unfiltered, filtered, ranged = _classify_files(store, view, view.select(bounds))
+    build_read_schema(definition, names)
+    schema = build_read_schema(
+        definition, [*(names if where is None else view.schema.names), *(needed if where is None else [])]
+    )
+    files = {segment.file for segment in view.select(bounds).segments}
+    store.reader.verify_columns(files, schema.names)  # Spark compares nothing with its checksum
+    scanner = _SegmentScanner(spark, schema, view, bounds)
+    parts = scanner.scan(unfiltered, filtered, ranged)
+    frame = reduce(lambda one, other: one.union(other), parts) if parts else spark.createDataFrame([], schema)
+    if where is not None:
+        frame = frame.where(where)
+    return frame.select(*(quote_name(name) for name in names))
+
+
+def _classify_files(
+    store: Store, view: StreamSnapshot, selection: Selection
+) -> tuple[list[Path], list[Path], dict[Path, tuple[list[Segment], bool]]]:
+    """Divide files into those read unfiltered, those filtered by time and expiry, and those read in row ranges.
+
+    A file needs row ranges if a merge has replaced one of its segments, or if it ends in rejected rows.
+    """
+    named_rows: dict[str, int] = defaultdict(int)
+    for segment in view.segments:
+        named_rows[segment.file] += segment.rows
+    whole = {segment.id for segment in selection.whole}
+    chosen: dict[str, list[Segment]] = defaultdict(list)
+    for segment in selection.segments:
+        chosen[segment.file].append(segment)
+    unfiltered, filtered, ranged = [], [], {}
+    for file, segments in chosen.items():
+        path = store.root / file
+        rows = store.reader.open(file)[0].metadata.num_rows
+        all_whole = all(segment.id in whole for segment in segments)
+        if named_rows[file] != rows:
+            ranged[path] = (segments, not all_whole)
+        elif all_whole and sum(segment.rows for segment in segments) == rows:
+            unfiltered.append(path)
+        else:
+            filtered.append(path)
+    return unfiltered, filtered, ranged
+
+
+class _SegmentScanner:
+    """Scans of segment files with one schema.
+
+    Args:
+        spark: The session.
+        schema: The columns that are read.
+        view: The stream.
+        bounds: The window.
+    """
+
+    def __init__(self, spark: Any, schema: Any, view: StreamSnapshot, bounds: WindowBounds | None) -> None:
+        self._spark = spark
+        self._schema = schema
+        self._view = view
+        self._bounds = bounds
+
+    def scan(
+        self, unfiltered: list[Path], filtered: list[Path], ranged: dict[Path, tuple[list[Segment], bool]]
+    ) -> "list[DataFrame]":
+        """Scan each kind of files that there is."""
+        parts = []
+        if unfiltered:
+            parts.append(self._scan(unfiltered))
+        if filtered:
+            parts.append(self._filter_live(self._scan(filtered)))
+        if len(ranged) <= _MAX_SEPARATE_SCANS:
+            parts += [self._scan_ranges([path], {path: segments}) for path, segments in ranged.items()]
+        else:
+            parts.append(self._scan_ranges(list(ranged), ranged))
+        return parts
+
+    def _scan(self, paths: list[Path]) -> "DataFrame":
+        frame: DataFrame = self._spark.read.schema(self._schema).parquet(*(to_read_pattern(path) for path in paths))
+        return frame
+
+    def _filter_live(self, frame: "DataFrame") -> "DataFrame":
+        """Filter the rows that are in the window."""
+        assert self._bounds is not None
+        definition, bounds, names = self._view.entry.definition, self._bounds, self._schema.names
+        with_times = frame.withColumn(TS, to_micros(frame, definition.time))
+        conditions = [F.col(TS) <= bounds.upto]
+        if bounds.after is not None:
+            conditions.append(F.col(TS) > bounds.after)
+        if definition.expires is not None:
+            with_times = with_times.withColumn(EXP, to_micros(frame, definition.expires))
+            conditions.append(F.col(EXP) > bounds.now)
+        elif (oldest := definition.model.find_expiry_cutoff(bounds.now)) is not None:
+            conditions.append(F.col(TS) > oldest)
+        return with_times.where(reduce(lambda one, other: one & other, conditions)).select(
+            *(quote_name(name) for name in names)
+        )
+
+    def _scan_ranges(self, paths: list[Path], segments_of: dict[Path, tuple[list[Segment], bool]]) -> "DataFrame":
+        """Scan row ranges of files, by Spark's own row numbers."""
+        conditions = []
+        for path in paths:
+            segments, _ = segments_of[path]
+            ranges = [F.col("_metadata.row_index").between(s.start, s.stop - 1) for s in join_row_ranges(segments)]
+            condition = reduce(lambda one, other: one | other, ranges)
+            conditions.append(condition if len(paths) == 1 else (F.col("_metadata.file_name") == path.name) & condition)
+        frame = self._scan(paths).where(reduce(lambda one, other: one | other, conditions))
+        return self._filter_live(frame) if any(edge for _, edge in segments_of.values()) else frame
+
+
+@dataclass(frozen=True)
+class _RowRange:
+    start: int
+    stop: int
+
+
+def join_row_ranges(segments: Sequence[Segment]) -> list[_RowRange]:
+    """Find the row ranges of segments of one file, adjacent ones joined."""
+    joined: list[_RowRange] = []
+    for segment in sorted(segments, key=lambda s: s.start):
+        if joined and joined[-1].stop == segment.start:
+            joined[-1] = _RowRange(joined[-1].start, segment.stop)
+        else:
+            joined.append(_RowRange(segment.start, segment.stop))
+    return joined

@@ -1,0 +1,423 @@
+"""The row cache: rows of segments that statements asked for, kept in compressed tables of the statements' own DuckDB.
+
+Segments never change, so a table is only added to: a column says which segment a row is of, and what a snapshot sees,
+what has left a window and what the planner leaves out are plain predicates on it. When a third of a table's rows is of
+segments that are gone, or columns are wanted that it lacks, another takes its place; it is dropped whole when its last
+reader is done. A thread fills it after the answer that was read from files, and ends when there is nothing to do.
+"""
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from windrow.errors import WindrowError
+from windrow.indexes.column_cache import ColumnCache
+from windrow.indexes.manifest import Manifest
+from windrow.indexes.segments import Segment
+from windrow.indexes.selection import Selection
+from windrow.queries.engine import instance
+from windrow.queries.engine.fork_safety import keep_in_child
+from windrow.queries.engine.instance import WarehouseInstance
+from windrow.queries.engine.types import quote_name
+from windrow.queries.planner.scan_sql import SegmentPart, edge_condition, empty_sql, find_missing_columns, parts_sql
+from windrow.snapshot import StreamSnapshot
+from windrow.store import Store
+
+_DATABASE = "windrow_rows"
+_SEGMENT = " segment"
+"""The column that says which segment a row is of; the space keeps it apart from what users name their columns."""
+_STEP_BYTES = 64 << 20
+"""About so much is added at a time, because rows are compressed by a checkpoint only; less if the budget is small. Not
+measured: it bounds the peak of memory."""
+_VALUE_BYTES = 16
+"""About what a value takes before it is compressed, beside the bytes of its text."""
+_DEAD_SHARE = 3
+"""A table is replaced when one row in so many is of a segment that is gone. Not measured: bounds the dead rows."""
+_REST_SECONDS = 0.02
+"""Filling waits so long for more columns to be asked for, and for a process that wants one answer only to end."""
+
+Place = tuple[str, int]
+"""A file and the first row of a segment in it: files are named once for all, segments' numbers are not."""
+
+
+def _place(segment: Segment) -> Place:
+    return segment.file, segment.start
+
+
+@dataclass(eq=False)
+class CachedTable:
+    """Rows of one stream."""
+
+    name: str
+    columns: dict[str, pa.Field]
+    numbers: dict[Place, int] = field(default_factory=dict)
+    """The number that the rows of a segment have in the table."""
+    next: int = 0
+    """The number of the next segment; also what was added in part only has one of its own."""
+    rows: int = 0
+    bytes: int = 0
+    readers: int = 0
+    used: int = 0
+    """When it was last read, counted in reads of all tables."""
+
+    @property
+    def sql_name(self) -> str:
+        """As statements name it."""
+        return f"{_DATABASE}.main.{self.name}"
+
+    def has(self, fields: Iterable[pa.Field]) -> bool:
+        """Whether it has these columns."""
+        return all(field.name in self.columns and self.columns[field.name].equals(field) for field in fields)
+
+
+@dataclass(frozen=True)
+class CachedRows:
+    """The part of a window that is in memory, and what is left to be read from files; release it when it is read."""
+
+    cache: "RowCache"
+    table: CachedTable
+    sql: str
+    missing: Selection
+
+    def release(self) -> None:
+        """The statement is over."""
+        self.cache.release(self.table)
+
+
+@dataclass
+class _Demand:
+    """What statements wanted of a stream."""
+
+    view: StreamSnapshot
+    store: Store
+    fields: dict[str, pa.Field]
+    segments: dict[Place, Segment]
+
+    @property
+    def bytes(self) -> int:
+        """About what it would take."""
+        return sum(segment.bytes for segment in self.segments.values()) * len(self.fields)
+
+
+class RowCache:
+    """The tables of one warehouse in this process, shared by all its handles.
+
+    Args:
+        engine: Whose statements read them.
+        columns: With whose columns they share the budget.
+    """
+
+    def __init__(self, engine: WarehouseInstance, columns: ColumnCache) -> None:
+        self._engine, self._columns = engine, columns
+        self._generation = engine.generation
+        self._guard = threading.RLock()
+        self._tables: dict[int, CachedTable] = {}
+        self._retired: list[CachedTable] = []
+        self._wanted: dict[int, _Demand] = {}
+        self._refused: dict[int, int] = {}
+        """By stream: the size of what did not fit."""
+        self._thread: threading.Thread | None = None
+        self._cursor: Any = None
+        self._closed = threading.Event()
+        self._names = itertools.count(1)
+        self._reads = itertools.count(1)
+        keep_in_child(self)
+
+    # -- for statements
+
+    def read(self, view: StreamSnapshot, fields: Sequence[pa.Field], selection: Selection) -> CachedRows | None:
+        """The rows of a selection as far as they are in memory; None if nothing of it is."""
+        with self._guard:
+            self._forget_old_engine()
+            table = self._tables.get(view.entry.id)
+            if table is None or not table.has(fields):
+                return None
+            numbers = [table.numbers.get(_place(segment)) for segment in selection.segments]
+            if all(number is None for number in numbers):
+                return None
+            table.readers += 1
+            table.used = next(self._reads)
+        is_cached = [number is not None for number in numbers]
+        split = len(selection.whole)
+        held = _filter(selection, is_cached, split)
+        missing = _filter(selection, [not each for each in is_cached], split)
+        names = ", ".join(quote_name(field.name) for field in fields)
+        # Also where all segments are wanted: more may be added before the statement runs.
+        where = f"({' OR '.join(_ranges(sorted(number for number in numbers if number is not None)))})"
+        if held.edge:
+            where += f" AND {edge_condition(view, held)}"
+        return CachedRows(self, table, f"SELECT {names} FROM {table.sql_name} WHERE {where}", missing)
+
+    def release(self, table: CachedTable) -> None:
+        """A statement that read the table is over."""
+        with self._guard:
+            table.readers -= 1
+            if table in self._retired and not table.readers:
+                self._start()
+
+    def want(self, store: Store, view: StreamSnapshot, fields: Sequence[pa.Field], segments: Iterable[Segment]) -> None:
+        """Keep these rows from now on, if there is room; returns at once."""
+        with self._guard:
+            demand = _Demand(view, store, {f.name: f for f in fields}, {_place(s): s for s in segments})
+            refused = self._refused.get(view.entry.id)
+            if self._closed.is_set():
+                return
+            if refused is not None and demand.bytes > refused // 2 and 2 * self.bytes > self._columns.budget:
+                return  # it did not fit, and nothing has changed
+            earlier = self._wanted.get(view.entry.id)
+            if earlier is not None:
+                demand.fields = earlier.fields | demand.fields
+                demand.segments = earlier.segments | demand.segments
+            self._wanted[view.entry.id] = demand
+            self._start()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that the tables take."""
+        with self._guard:
+            return sum(table.bytes for table in (*self._tables.values(), *self._retired))
+
+    @property
+    def rows(self) -> int:
+        """Rows in the tables."""
+        with self._guard:
+            return sum(table.rows for table in self._tables.values())
+
+    def wait(self) -> None:
+        """Until all that was wanted is there, or does not fit."""
+        while (thread := self._thread) is not None:
+            thread.join()
+
+    def close(self) -> None:
+        """End the filling; the tables go with the engine."""
+        self._closed.set()
+        with self._guard:
+            thread, cursor = self._thread, self._cursor
+        while thread is not None and thread.is_alive():
+            with contextlib.suppress(duckdb.Error, RuntimeError):
+                if cursor is not None:
+                    cursor.interrupt()
+            thread.join(0.05)
+        if cursor is not None:
+            cursor.close()
+
+    # -- filling
+
+    def _start(self) -> None:
+        """Have the thread run; the caller has the guard. It may be a daemon, which would end in the midst of a call."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="windrow-rows", daemon=False)
+            self._thread.start()
+
+    def _work(self) -> None:
+        self._closed.wait(_REST_SECONDS)
+        while True:
+            with self._guard:
+                idle = [table for table in self._retired if not table.readers]
+                self._retired = [table for table in self._retired if table.readers]
+                demand = self._wanted.pop(next(iter(self._wanted))) if self._wanted else None
+                over = self._closed.is_set() or not threading.main_thread().is_alive()
+                if over or not (idle or demand):
+                    self._thread = None
+                    return
+            try:
+                for table in idle:
+                    self._run(f"DROP TABLE IF EXISTS {table.sql_name}")
+                    self._columns.reserve(-table.bytes)
+                if demand is not None:
+                    self._fill(demand)
+            except (duckdb.Error, WindrowError, OSError, RuntimeError):
+                pass  # a file went, the engine was replaced, or all is being closed: what is there stays right
+
+    def _run(self, sql: str) -> Any:
+        if self._cursor is None:
+            self._cursor = self._engine.open_cursor()
+            self._cursor.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {_DATABASE} (COMPRESS)")
+        return self._cursor.execute(sql).fetchall()
+
+    def _forget_old_engine(self) -> None:
+        if self._engine.generation != self._generation:
+            self._generation, self._cursor = self._engine.generation, None
+            self._tables.clear()
+            self._retired.clear()
+
+    def _fill(self, demand: _Demand) -> None:
+        stream, view = demand.view.entry.id, demand.view
+        with self._guard:
+            self._forget_old_engine()
+            old = self._tables.get(stream)
+        live = {_place(segment): segment for segment in view.segments}
+        held = {} if old is None else {place: live[place] for place in old.numbers if place in live}
+        dead = 0 if old is None else old.rows - sum(segment.rows for segment in held.values())
+        wanted = {place: segment for place, segment in demand.segments.items() if place in live}
+        if old is None or not old.has(demand.fields.values()):
+            fields = demand.fields if old is None else old.columns | demand.fields
+            table, reused = self._create(view, fields), dict[Place, Segment]()
+            wanted = held | wanted
+        elif dead * _DEAD_SHARE > old.rows:
+            table, reused = self._create(view, old.columns), held
+        else:
+            table, reused = old, dict[Place, Segment]()
+        if old is None:
+            with self._guard:
+                self._tables[stream] = table
+        replaced = old is not None and table is not old
+        try:
+            fits = self._copy(old, table, reused) and self._add(demand, table, wanted)
+        except BaseException:
+            if replaced:
+                self._retire(table)
+            raise
+        with self._guard:
+            if fits:
+                self._tables[stream] = table
+                self._refused.pop(stream, None)
+            else:
+                self._refused[stream] = demand.bytes
+        if fits and replaced and old is not None:
+            self._retire(old)
+        elif not fits and (replaced or self.bytes > self._columns.budget):
+            self._retire(table)
+
+    def _create(self, view: StreamSnapshot, fields: dict[str, pa.Field]) -> CachedTable:
+        ordered = {name: fields[name] for name in view.entry.definition.schema.names if name in fields}
+        table = CachedTable(f"t{next(self._names)}", ordered, used=next(self._reads))
+        empty = empty_sql(pa.schema(list(ordered.values())), f"0::INTEGER AS {quote_name(_SEGMENT)}")
+        self._run(f"CREATE TABLE {table.sql_name} AS {empty}")
+        return table
+
+    def _copy(self, old: CachedTable | None, table: CachedTable, reused: dict[Place, Segment]) -> bool:
+        """Take rows over from another table, with the numbers that they have there."""
+        if old is None or not reused:
+            return True
+        table.next = old.next
+        by_number = {old.numbers[place]: segment for place, segment in reused.items()}
+        for numbers in _batch(sorted(by_number), lambda number: self._estimate(by_number[number], table), self._step):
+            condition = " OR ".join(_ranges(numbers))
+            places = {place: old.numbers[place] for place in reused if old.numbers[place] in set(numbers)}
+            rows = sum(by_number[number].rows for number in numbers)
+            if not self._insert(table, f"SELECT * FROM {old.sql_name} WHERE {condition}", places, rows):
+                return False
+        return True
+
+    def _add(self, demand: _Demand, table: CachedTable, wanted: dict[Place, Segment]) -> bool:
+        """Read segments from their files, those of one file together."""
+        segments = [segment for place, segment in wanted.items() if place not in table.numbers]
+        first, table.next = table.next, table.next + len(segments)
+        parts = [part for number, segment in enumerate(segments, first) for part in self._cut(segment, table, number)]
+        schema = pa.schema(list(table.columns.values()))
+        demand.store.reader.verify_columns({segment.file for segment in segments}, schema.names)
+        absent = find_missing_columns(demand.view, segments, demand.store.reader)
+        for batch in _batch(parts, lambda part: self._estimate(part.segment, table, part.rows), self._step):
+            sql = parts_sql(demand.store.root, schema, batch, quote_name(_SEGMENT), absent)
+            done = {_place(part.segment): part.number for part in batch if part.stop == part.segment.stop}
+            if not self._insert(table, sql, done, sum(part.rows for part in batch)):
+                return False
+        return True
+
+    @property
+    def _step(self) -> int:
+        return min(_STEP_BYTES, self._columns.budget // 4)
+
+    def _estimate(self, segment: Segment, table: CachedTable, rows: int | None = None) -> int:
+        """Bytes of rows that are not compressed."""
+        each = _VALUE_BYTES * (len(table.columns) + 1) + 2 * segment.bytes // max(1, segment.rows)
+        return each * (segment.rows if rows is None else rows)
+
+    def _cut(self, segment: Segment, table: CachedTable, number: int) -> Iterator[SegmentPart]:
+        """A segment in parts that are added at a time."""
+        most = max(1, segment.rows * self._step // max(1, self._estimate(segment, table)))
+        for start in range(segment.start, segment.stop, most):
+            yield SegmentPart(segment, start, min(start + most, segment.stop), number)
+
+    def _insert(self, table: CachedTable, sql: str, places: dict[Place, int], rows: int) -> bool:
+        """Add rows and compress them; False if there is no room."""
+        if self._closed.is_set() or not self._make_room(table, self._step):
+            return False
+        before = self._measure()
+        self._run(f"INSERT INTO {table.sql_name} {sql}")
+        self._run(f"CHECKPOINT {_DATABASE}")
+        grown = self._measure() - before
+        with self._guard:
+            table.bytes += grown
+            table.rows += rows
+            table.numbers |= places
+        self._columns.reserve(grown)
+        return self._make_room(table, 0)
+
+    def _measure(self) -> int:
+        rows = self._run("SELECT memory_usage_bytes FROM duckdb_memory() WHERE tag = 'IN_MEMORY_TABLE'")
+        return int(rows[0][0]) if rows else 0
+
+    def _make_room(self, table: CachedTable, size: int) -> bool:
+        """Drop tables of other streams, those first that were not read for longest, until so many bytes are free."""
+        while self.bytes + size > self._columns.budget:
+            with self._guard:
+                others = [
+                    (other.used, stream)
+                    for stream, other in self._tables.items()
+                    if other.used < table.used and other.name != table.name
+                ]
+                if not others:
+                    return False
+                retired = self._tables.pop(min(others)[1])
+            self._retire(retired)
+        return True
+
+    def _retire(self, table: CachedTable) -> None:
+        """Let nobody read a table any more, and drop it, now or when its last reader is done."""
+        with self._guard:
+            for stream in [stream for stream, other in self._tables.items() if other is table]:
+                del self._tables[stream]
+            if table.readers:
+                self._retired.append(table)
+                return
+        self._run(f"DROP TABLE IF EXISTS {table.sql_name}")
+        self._columns.reserve(-table.bytes)
+
+
+def row_cache(store: Store) -> RowCache | None:
+    """The row cache of a warehouse; None if nothing is to be kept in memory."""
+    if not store.columns.budget:
+        return None
+    engine = instance.warehouse_instance(store)
+    cache: RowCache = store.shared.attached("row cache", lambda: RowCache(engine, store.columns))
+    return cache
+
+
+def _filter(selection: Selection, keep: Sequence[bool], split: int) -> Selection:
+    if all(keep):
+        return selection
+    whole = tuple(itertools.compress(selection.whole, keep[:split]))
+    edge = tuple(itertools.compress(selection.edge, keep[split:]))
+    return Selection(selection.bounds, Manifest(whole), Manifest(edge))
+
+
+def _ranges(numbers: Sequence[int]) -> list[str]:
+    """Sorted numbers as conditions on the segment's number, one for each run."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return [f"{quote_name(_SEGMENT)} BETWEEN {first} AND {last}" for first, last in runs]
+
+
+def _batch(items: Sequence[Any], size: Any, most: int) -> Iterator[list[Any]]:
+    """Items together, up to a size."""
+    batch, total = list[Any](), 0
+    for item in items:
+        if batch and total + size(item) > most:
+            yield batch
+            batch, total = [], 0
+        batch.append(item)
+        total += size(item)
+    if batch:
+        yield batch

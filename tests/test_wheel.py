@@ -1,0 +1,42 @@
+"""The wheel installs without a compiler and works."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = """
+import datetime, sys
+import pyarrow as pa
+import windrow
+noon = datetime.datetime(2025, 1, 1, 12, tzinfo=datetime.UTC)
+schema = pa.schema([("ts", pa.timestamp("us", "UTC")), ("src", pa.int64())])
+with windrow.open(sys.argv[1]) as wh:
+    wh.create_stream("packets", schema, time="ts", key="src", slide="1 minute", lifetime="1 hour")
+    wh.append("packets", pa.table({"ts": [noon, noon], "src": [1, 2]}, schema=schema))
+    wh.slide("packets", to=noon)
+    print(windrow.__file__, wh.sql("SELECT sum(src) FROM packets").fetchall(), wh.check().ok)
+"""
+
+
+def test_the_wheel_installs_without_a_compiler_and_works(tmp_path: Path) -> None:
+    wheels = list((ROOT / "dist").glob("windrow-*.whl"))
+    if not wheels:
+        pytest.skip("no wheel was built in this checkout (`make wheel` builds one, and CI tests it)")
+    environment = {"PATH": "/nowhere", "HOME": str(tmp_path)}
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(tmp_path / "site")]
+    subprocess.run([*install, str(wheels[0])], env=environment, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "warehouse")],
+        env=environment | {"PYTHONPATH": str(tmp_path / "site")},
+        cwd=os.path.sep,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    place, answer = done.stdout.split(maxsplit=1)
+    assert Path(place).is_relative_to(tmp_path)
+    assert answer.strip() == "[(3,)] True"

@@ -1,0 +1,121 @@
+"""Arrow Flight SQL with the real ADBC driver and with windrow's own client, against the library's answers."""
+
+import pytest
+from adbc_driver_flightsql import dbapi
+
+import windrow
+from served_warehouse import HEADER, ROWS, rows
+
+STATEMENTS = (
+    "SELECT count(*) AS n, max(k) AS top FROM seen",
+    "SELECT k, ts, secret FROM seen [WINDOW 2 MINUTES] ORDER BY k",
+    "SELECT s.k, n.name FROM seen s JOIN names n ON s.k = n.k ORDER BY 1",
+    "SELECT [1, 2] AS l, {'a': 1} AS s, 'ö' AS t, NULL AS n",
+)
+
+
+@pytest.fixture
+def connection(shared):
+    with dbapi.connect(shared.flight, db_kwargs={HEADER: f"Bearer {shared.tokens['operator']}"}, autocommit=True) as c:
+        yield c
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_the_driver_gives_what_the_library_gives(shared, connection, statement):
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        assert cursor.fetch_arrow_table().to_pylist() == shared.wh.sql(statement).arrow().to_pylist()
+
+
+def test_the_driver_binds_parameters_and_reads_frames(shared, connection):
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT k FROM seen WHERE k BETWEEN ? AND ? ORDER BY k", (3, 5))
+        assert [row[0] for row in cursor.fetchall()] == [3, 4, 5]
+        cursor.execute("SELECT k FROM seen WHERE k < 2 ORDER BY k")
+        assert cursor.fetch_df()["k"].tolist() == [0, 1]
+        cursor.execute("SELECT k FROM seen WHERE k < 2 ORDER BY k")
+        assert cursor.fetch_polars()["k"].to_list() == [0, 1]
+
+
+def test_the_driver_lists_relations_and_columns(shared, connection):
+    assert connection.adbc_get_info()["vendor_name"] == "windrow"
+    (catalog,) = connection.adbc_get_objects(depth="columns").read_all().to_pylist()
+    schemas = {schema["db_schema_name"]: schema["db_schema_tables"] for schema in catalog["catalog_db_schemas"]}
+    tables = {t["table_name"]: [c["column_name"] for c in t["table_columns"]] for t in schemas["main"]}
+    assert tables["seen"] == ["ts", "k", "secret"]
+    assert {"names", "hidden", "counted"} <= tables.keys()
+    with dbapi.connect(shared.flight, db_kwargs={HEADER: f"Bearer {shared.tokens['analyst']}"}, autocommit=True) as c:
+        (catalog,) = c.adbc_get_objects(depth="columns").read_all().to_pylist()
+        assert "hidden" not in str(catalog)
+        assert "secret" not in str(catalog)
+
+
+def test_the_driver_appends_exactly_once_by_batch_id(served):
+    name = "adbc.flight.sql.rpc.call_header.x-windrow-batch-id"
+    token = {HEADER: f"Bearer {served.tokens['operator']}"}
+    for expected in (4, 0):
+        with (
+            dbapi.connect(served.flight, db_kwargs=token, autocommit=True) as connection,
+            connection.cursor(adbc_stmt_kwargs={name: "first"}) as cursor,
+        ):
+            assert cursor.adbc_ingest("seen", rows(ROWS, 4), mode="append") == expected
+    served.wh.slide("seen", to="2026-01-01T00:11:00Z")
+    assert served.wh.sql("SELECT count(*) FROM seen WHERE k >= 600").fetchall() == [(4,)]
+
+
+@pytest.mark.parametrize(
+    ("role", "statement", "words"),
+    [
+        ("analyst", "SELECT secret FROM seen", "secret"),
+        ("analyst", "SELECT * FROM hidden", "no stream, table or view"),
+        ("producer", "SELECT 1", "may not read"),
+        ("operator", "COPY seen TO '/tmp/x'", "(?i)copy|read"),
+        ("operator", "SELEC", "syntax error"),
+    ],
+)
+def test_errors_come_in_the_servers_words(shared, role, statement, words):
+    token = {HEADER: f"Bearer {shared.tokens[role]}"}
+    with (
+        dbapi.connect(shared.flight, db_kwargs=token, autocommit=True) as c,
+        c.cursor() as cursor,
+        pytest.raises(dbapi.Error, match=words),
+    ):
+        cursor.execute(statement)
+    with shared.connect(role) as wh, pytest.raises(windrow.WindrowError, match=words):
+        wh.sql(statement).arrow()
+
+
+def test_our_client_has_the_words_of_the_library(served):
+    with served.connect("operator") as remote:
+        wh = served.wh
+        answer = remote.sql("SELECT k FROM seen [WINDOW 1 MINUTE] WHERE k > ? ORDER BY k", [590])
+        expected = wh.sql("SELECT k FROM seen [WINDOW 1 MINUTE] WHERE k > ? ORDER BY k", [590])
+        assert answer.windows == expected.windows
+        assert answer.fetchall() == expected.fetchall()
+        assert remote.streams() == wh.streams()
+        assert remote.now("seen") == wh.now("seen")
+        assert remote.tables() == wh.tables()
+        for options in ({"key": 5}, {"keys": [1, 2, 9999]}, {"between": (3, 6)}, {"key": 599, "window": "1 minute"}):
+            found = remote.probe("seen", **options).sort_by("k")
+            assert found.to_pylist() == wh.probe("seen", **options).sort_by("k").to_pylist()
+        assert (
+            remote.scan("seen", "2 minutes", ["k"]).read_all().num_rows
+            == wh.scan("seen", "2 minutes").read_all().num_rows
+        )
+        assert remote.results("counted").fetchall()[0][-1] == 299
+        assert [remote.append("seen", rows(ROWS + 80, 2), batch_id="x") for _ in range(2)] == [2, 0]
+        remote.heartbeat("seen", up_to="2026-01-01T00:12:00Z")
+        assert "seen" in remote.explain("SELECT * FROM seen")
+
+
+def test_a_server_that_is_not_there_is_named(shared):
+    with (
+        windrow.connect("grpc+tcp://127.0.0.1:1", token="x") as remote,
+        pytest.raises(windrow.BusyError, match="reached"),
+    ):
+        remote.streams()
+    with (
+        windrow.connect(shared.flight, token="windrow_0_x") as remote,
+        pytest.raises(windrow.AccessError, match="valid"),
+    ):
+        remote.streams()

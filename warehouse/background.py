@@ -1,0 +1,104 @@
+"""Work that nobody waits for, such as advice: done in small steps, within a budget, by those who cause it.
+
+There is no thread for it. A slide pays for some steps with a share of its own processor time, `windrow serve` does
+steps while nothing is due, and a handle that is closed does what it left for a short time more. What is not done
+then is lost, so only work that comes again by itself belongs here.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from windrow.errors import WindrowError
+from windrow.store import Store
+
+Steps = Generator[None, None, Any]
+"""Work that pauses after each small step."""
+_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.5, 0.001, 0.02
+"""Processor time that a slide adds for this work: a share of its own, within limits."""
+_CLOSING_SECONDS = 0.5
+"""Processor time that a handle spends on what it has left when it is closed."""
+_MOST_TASKS = 64
+"""Tasks that may wait; more are not taken, and come again when they are due next."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Some work of a handle, begun or not."""
+
+    store: Store
+    name: str
+    steps: Steps
+
+
+class Background:
+    """The work that waits in this process for one warehouse, oldest first; handles share it."""
+
+    def __init__(self) -> None:
+        self._tasks: deque[Task] = deque()
+        self._guard = threading.Lock()
+
+    def add(self, store: Store, name: str, steps: Steps) -> bool:
+        """Take on some work; False if work of that name waits already, or too much does."""
+        with self._guard:
+            if len(self._tasks) >= _MOST_TASKS or any(task.name == name for task in self._tasks):
+                return False
+            if all(task.store is not store for task in self._tasks):
+                store.closing.append(partial(self.leave, store))
+            self._tasks.append(Task(store, name, steps))
+            return True
+
+    def waiting(self) -> tuple[str, ...]:
+        """The names of tasks that are not done."""
+        with self._guard:
+            return tuple(task.name for task in self._tasks)
+
+    def run(self, seconds: float, store: Store | None = None) -> bool:
+        """Do steps for so much processor time, at least one (of one handle's tasks); False if nothing was left to do.
+
+        A task that fails is given up: nobody waits for it, and it comes again.
+        """
+        end = time.thread_time() + seconds
+        while (task := self._take(store)) is not None:
+            try:
+                for _ in task.steps:
+                    if time.thread_time() >= end:
+                        with self._guard:
+                            self._tasks.appendleft(task)
+                        return True
+            except WindrowError:
+                continue
+        return False
+
+    def _take(self, store: Store | None) -> Task | None:
+        """A task that nobody else is at."""
+        with self._guard:
+            task = next((task for task in self._tasks if store in (None, task.store)), None)
+            if task is not None:
+                self._tasks.remove(task)
+            return task
+
+    def leave(self, store: Store) -> None:
+        """Do what a handle that is closed has left, as far as a short time suffices, and drop the rest."""
+        self.run(_CLOSING_SECONDS, store)
+        with self._guard:
+            self._tasks = deque(task for task in self._tasks if task.store is not store)
+
+
+def background_of(store: Store) -> Background:
+    """The background work of a warehouse in this process."""
+    return store.shared.attached("background", Background)
+
+
+@contextmanager
+def paying(store: Store) -> Iterator[None]:
+    """Do steps of background work after the block, in proportion to the processor time that the block took."""
+    started = time.thread_time()
+    yield
+    seconds = _SHARE * (time.thread_time() - started)
+    background_of(store).run(min(_MOST_SECONDS, max(_LEAST_SECONDS, seconds)))

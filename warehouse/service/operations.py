@@ -1,0 +1,250 @@
+"""What can be asked over HTTP: one table, out of which the routes and the OpenAPI document are made."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+
+from windrow.catalog.records import Role
+from windrow.service import openapi, requests
+from windrow.service.metrics import render_metrics, render_status
+from windrow.service.responses import HEADERS, error_response
+from windrow.service.role_session import RoleSession
+from windrow.service.statement_worker import Request as WorkerRequest
+
+if TYPE_CHECKING:
+    from windrow.service.http_api import Service
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request: who asks, and for what, checked."""
+
+    session: RoleSession
+    path: Mapping[str, str]
+    query: Any = None
+    body: Any = None
+    media: str = ""
+    """Of the rows that were sent, or the one in which rows are wanted."""
+    rows: str = ""
+    """The file with the rows that were sent."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a worker is asked for a request."""
+
+    method: str
+    """Of `RoleSession`."""
+    arguments: dict[str, Any]
+    text: str
+    """For the audit."""
+    timeout: float | None = None
+    name: str = ""
+    """Of the value in the answer; empty: the value is the answer."""
+
+    def request(self, role: Role, media: str | None = None, *, escape: bool = False) -> WorkerRequest:
+        """The request for a worker."""
+        return WorkerRequest(self.method, role, self.arguments, media, escape, role.memory)
+
+
+EVENTS = "/events"
+Handler = Callable[["Service", Call], Any]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation, as it is routed and as it is documented."""
+
+    method: str
+    path: str
+    summary: str
+    right: str
+    """What a role must be allowed; empty: nothing."""
+    handler: Handler
+    query: type[msgspec.Struct] | None = None
+    body: type[msgspec.Struct] | None = None
+    takes_rows: bool = False
+    gives_rows: bool = False
+    asks: bool = False
+    """Whether a worker does it; the handler then gives what it is asked."""
+    status: int = 200
+
+
+def _sql(service: "Service", call: Call) -> Ask:  # noqa: ARG001
+    body: requests.SqlRequest = call.body
+    arguments = {"statement": body.statement, "params": body.params, "isolation_level": body.isolation}
+    return Ask("sql", arguments | {"on_gap": body.on_gap}, body.statement, body.timeout)
+
+
+def _explain(service: "Service", call: Call) -> Ask:  # noqa: ARG001
+    body: requests.ExplainRequest = call.body
+    arguments = {"statement": body.statement, "params": body.params}
+    return Ask("explain", arguments, f"EXPLAIN {body.statement}", name="explain")
+
+
+def _streams(service: "Service", call: Call) -> Any:  # noqa: ARG001
+    return {"streams": [call.session.stream(name) for name in call.session.streams()]}
+
+
+def _stream(service: "Service", call: Call) -> Any:  # noqa: ARG001
+    return call.session.stream(call.path["name"])
+
+
+def _append(service: "Service", call: Call) -> Ask:  # noqa: ARG001
+    stream = call.path["name"]
+    call.session.role.check("append", stream)
+    arguments = {"stream": stream, "path": call.rows, "media": call.media, **msgspec.structs.asdict(call.query)}
+    return Ask("append_file", arguments, f"append to {stream}")
+
+
+def _put_table(service: "Service", call: Call) -> Ask:  # noqa: ARG001
+    name = call.path["name"]
+    return Ask("put_table", {"name": name, "path": call.rows, "media": call.media}, f"put table {name}")
+
+
+def _heartbeat(service: "Service", call: Call) -> Any:  # noqa: ARG001
+    call.session.heartbeat(call.path["name"], call.body.source, call.body.up_to, call.body.covers)
+    return {"stream": call.path["name"], "source": call.body.source, "up_to": call.body.up_to}
+
+
+def _slide(service: "Service", call: Call) -> Any:  # noqa: ARG001
+    name = call.path["name"]
+    return asdict(call.session.operate(name).slide(name, to=call.body.to, force=call.body.force))
+
+
+def _queries(service: "Service", call: Call) -> Any:  # noqa: ARG001
+    return {"queries": call.session.queries()}
+
+
+def _add_query(service: "Service", call: Call) -> Ask:  # noqa: ARG001
+    return Ask("add_query", msgspec.structs.asdict(call.body), f"add query {call.body.name}: {call.body.sql}")
+
+
+def _drop_query(service: "Service", call: Call) -> Any:  # noqa: ARG001
+    call.session.operate(call.path["name"]).drop_query(call.path["name"])
+    return {"dropped": call.path["name"]}
+
+
+def _run_query(service: "Service", call: Call) -> Any:  # noqa: ARG001
+    name = call.path["name"]
+    return {"runs": [asdict(run) for run in call.session.operate(name).run_due([name], now=True)]}
+
+
+def _results(service: "Service", call: Call) -> Ask:  # noqa: ARG001
+    name = call.path["name"]
+    arguments = {"name": name, "slide": call.query.slide, "revisions": call.query.revisions}
+    return Ask("results", arguments, f"results of {name}")
+
+
+def _views(service: "Service", call: Call) -> Any:  # noqa: ARG001
+    return {"views": call.session.views()}
+
+
+def _create_view(service: "Service", call: Call) -> Ask:  # noqa: ARG001
+    return Ask("create_view", msgspec.structs.asdict(call.body), f"create view {call.body.name}: {call.body.sql}")
+
+
+def _drop_view(service: "Service", call: Call) -> Any:  # noqa: ARG001
+    call.session.operate(call.path["name"]).drop_view(call.path["name"])
+    return {"dropped": call.path["name"]}
+
+
+def _tables(service: "Service", call: Call) -> Any:  # noqa: ARG001
+    return {"tables": call.session.tables()}
+
+
+def _drop_table(service: "Service", call: Call) -> Any:  # noqa: ARG001
+    call.session.operate(call.path["name"]).drop_table(call.path["name"])
+    return {"dropped": call.path["name"]}
+
+
+def _status(service: "Service", call: Call) -> Any:
+    return render_status(service.store, service.counts, call.session.role)
+
+
+def _metrics(service: "Service", call: Call) -> Any:
+    return Response(
+        render_metrics(service.store, service.counts, call.session.role, (service.pool.running, service.pool.waiting)),
+        media_type="text/plain; version=0.0.4; charset=utf-8",
+        headers=HEADERS,
+    )
+
+
+def _health(service: "Service", call: Call) -> Any:  # noqa: ARG001
+    failing = service.counts.failing
+    if failing:
+        return PlainTextResponse("rounds fail; /status says why\n", 503, headers=HEADERS)
+    return PlainTextResponse("ok\n" if service.counts.leading else "ok (standby)\n", headers=HEADERS)
+
+
+async def stream_events(service: "Service", session: RoleSession, request: Request) -> Response:
+    """Slides, runs and failures as they happen, as server-sent events."""
+    if service.events.listeners >= service.limits.event_streams:
+        return error_response(503, f"{service.limits.event_streams} event streams are open already")
+
+    async def stream() -> AsyncIterator[bytes]:
+        with service.events.listening(session.role) as queue:
+            yield b": windrow\n\n"
+            while not await request.is_disconnected():
+                try:
+                    event = await asyncio.wait_for(queue.get(), 15)
+                except TimeoutError:
+                    yield b": still there\n\n"
+                else:
+                    yield b"event: " + event["event"].encode() + b"\ndata: " + json.dumps(event).encode() + b"\n\n"
+
+    return StreamingResponse(stream(), media_type="text/event-stream", headers=HEADERS)
+
+
+def _openapi(service: "Service", call: Call) -> Any:  # noqa: ARG001
+    return openapi.describe(OPERATIONS)
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        "POST", "/sql", "Ask", "read", _sql, requests.AnswerOptions, requests.SqlRequest, gives_rows=True, asks=True
+    ),
+    Operation("POST", "/explain", "Plan a statement", "read", _explain, body=requests.ExplainRequest, asks=True),
+    Operation("GET", "/streams", "Streams and views", "read", _streams),
+    Operation("GET", "/streams/{name}", "One stream", "read", _stream),
+    Operation(
+        "POST", "/streams/{name}/append", "Append rows", "append", _append, requests.AppendOptions, takes_rows=True,
+        asks=True,
+    ),
+    Operation(
+        "POST", "/streams/{name}/heartbeat", "A source has come so far", "append", _heartbeat,
+        body=requests.HeartbeatRequest,
+    ),
+    Operation("POST", "/streams/{name}/slide", "Move the clock", "operate", _slide, body=requests.SlideRequest),
+    Operation("GET", "/queries", "Periodic queries", "read", _queries),
+    Operation(
+        "POST", "/queries", "Add a query", "operate", _add_query, body=requests.QueryRequest, asks=True, status=201
+    ),
+    Operation("DELETE", "/queries/{name}", "Drop a periodic query", "operate", _drop_query),
+    Operation("POST", "/queries/{name}/run", "Run a periodic query now", "operate", _run_query),
+    Operation(
+        "GET", "/queries/{name}/results", "What it has delivered", "read", _results, requests.ResultOptions,
+        gives_rows=True, asks=True,
+    ),
+    Operation("GET", "/views", "Views", "read", _views),
+    Operation(
+        "POST", "/views", "Create a view", "operate", _create_view, body=requests.ViewRequest, asks=True, status=201
+    ),
+    Operation("DELETE", "/views/{name}", "Drop a view", "operate", _drop_view),
+    Operation("GET", "/tables", "Tables", "read", _tables),
+    Operation("PUT", "/tables/{name}", "Put a table", "operate", _put_table, takes_rows=True, asks=True),
+    Operation("DELETE", "/tables/{name}", "Drop a table", "operate", _drop_table),
+    Operation("GET", "/status", "How the warehouse is doing", "read", _status),
+    Operation("GET", "/metrics", "Metrics for Prometheus", "read", _metrics),
+    Operation("GET", EVENTS, "What happens, as it happens", "read", stream_events),  # type: ignore[arg-type]
+    Operation("GET", "/healthz", "Whether it works", "", _health),
+    Operation("GET", "/readyz", "Whether it works", "", _health),
+    Operation("GET", "/openapi.json", "This document", "any", _openapi),
+)  # fmt: skip
+"""Everything that can be asked over HTTP."""
