@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from windrow.files import FileSystem
     from windrow.gaps import Gap
     from windrow.indexes.partitioners import Index
+    from windrow.publication import Publication
     from windrow.queries.answer import Answer, Explanation
     from windrow.queries.periodic.registry import QueryStatus
     from windrow.queries.periodic.runner import RunReport
@@ -75,6 +76,7 @@ else:
         "GcReport": "windrow.reclaim",
         "Index": "windrow.indexes.partitioners",
         "QueryStatus": "windrow.queries.periodic.registry",
+        "Publication": "windrow.publication",
         "RelayoutReport": "windrow.relayout",
         "RepairReport": "windrow.repair",
         "RemoteWarehouse": "windrow.service.client",
@@ -185,6 +187,7 @@ __all__ = [
     "InUseError",
     "Index",
     "InvalidNameError",
+    "Publication",
     "QueryError",
     "QueryStatus",
     "QueryTimeoutError",

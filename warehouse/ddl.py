@@ -119,6 +119,8 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
             "rejected",
             "usage",
             "synopses",
+            "publications",
+            "published",
         ):
             tables.delete_prefix(table, stream)
         for input_key in [
@@ -129,6 +131,11 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
         tables.delete("states", stream)
         tables.delete("streams", name.encode())
         forget_dropped(store, tables)
+    with disk_errors(f"removing the published log of stream {name!r}"):
+        if (store.stream_folder(name) / "_delta_log").is_dir():
+            from windrow.publication import remove_log  # only here: few streams are published
+
+            remove_log(store, entry.id, name)
 
 
 def _refuse_if_viewed(tables: Tables, entry: StreamEntry) -> None:

@@ -46,7 +46,7 @@ def data_files(root: Path) -> list[str]:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    folders = [kind for stream in inside("streams") for kind in inside(stream)]
+    folders = [kind for stream in inside("streams") for kind in inside(stream) if not kind.endswith("_log")]
     folders += [*inside("tables"), *(f"{query}/parts" for query in inside("results"))]
     return [file for folder in folders for file in inside(folder) if file.endswith(".parquet")]
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from windrow.background import Steps, background_of
-from windrow.catalog.environment import Tables, catalog_key
+from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.records import ReclaimEntry, StreamEntry
 from windrow.files import disk_errors, remove_dead_staging
 from windrow.locks import remove_unheld
@@ -72,14 +72,31 @@ def _abandoned(path: str) -> bool:
 
 def find_reclaimable(store: Store, limit: int = _MOST_PER_SLIDE) -> list[tuple[bytes, ReclaimEntry]]:
     """Replaced things that no pin protects: `remove_files` removes their files, `forget_reclaimed` their records."""
-    pending, oldest_held = store.catalog.read(
-        lambda tables: (_take_first(tables.items("reclaim"), limit), find_oldest_hold(tables))
-    )
+
+    def read(tables: Tables) -> tuple[list[tuple[bytes, ReclaimEntry]], int | None]:
+        published = find_oldest_published(tables)
+        free = (
+            (key, record)
+            for key, record in tables.items("reclaim")
+            if record.stream not in published or _version_in_key(key) <= published[record.stream]
+        )
+        return _take_first(free, limit), find_oldest_hold(tables)
+
+    pending, oldest_held = store.catalog.read(read)
     if not pending:
         return []
     oldest, _ = find_oldest_pin(store)
     limits = [version for version in (oldest, oldest_held) if version is not None]
     return [(key, record) for key, record in pending if not limits or _version_in_key(key) <= min(limits)]
+
+
+def find_oldest_published(tables: Tables) -> dict[int, int]:
+    """By stream, the oldest commit whose files a reader of its publication may still read."""
+    return {
+        decode_last_int(key): min(held.commit for held in record.held)
+        for key, record in tables.items("publications")
+        if record.held
+    }
 
 
 def find_oldest_hold(tables: Tables) -> int | None:

@@ -78,6 +78,8 @@ class SlideReport:
     """Bytes that this slide moved from older layouts into the current one."""
     relayout_problem: str | None = None
     """Why it could not; the slide itself is committed all the same."""
+    publish_problem: str | None = None
+    """Why a published window could not be written; the next slide tries again."""
 
 
 _REPORTED = tuple(set(SlideEntry.__struct_fields__) & set(SlideReport.__dataclass_fields__) - {"now", "seconds"})
@@ -139,7 +141,18 @@ class Slide:
                 path.parent.mkdir(exist_ok=True)
             with locked(path, f"the slide of stream {self.stream!r}", self.timeout, self.store.sleep):
                 report = self._slide(time.perf_counter())
-                return replaced(report, **vars(move_after_slide(self.store, self.stream))) if report.moved else report
+                if report.moved:
+                    report = replaced(report, **vars(move_after_slide(self.store, self.stream)))
+        return self._publish(report)
+
+    def _publish(self, report: SlideReport) -> SlideReport:
+        """Publish what has moved, the views of this stream included; here, where no other slide waits for it."""
+        if not self.store.catalog.read(lambda tables: next(iter(tables.raw_items("publications")), None)):
+            return report
+        from windrow.publication import publish_due  # only here: few streams are published
+
+        problem = publish_due(self.store)
+        return replaced(report, publish_problem=problem) if problem else report
 
     def _slide(self, started: float) -> SlideReport:
         store = self.store

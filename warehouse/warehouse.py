@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from windrow.check import CheckReport
     from windrow.cli.flawed_lines import FlawedLines
     from windrow.gaps import Gap
+    from windrow.publication import Publication
     from windrow.queries.answer import Answer, Explanation
     from windrow.queries.periodic.query_plan import QueryPlanGroup
     from windrow.queries.periodic.registry import QueryStatus
@@ -142,6 +143,40 @@ class StreamChanges:
         from windrow.relayout import cancel_relayout
 
         return cancel_relayout(self._store, stream, timeout)
+
+    def publish(
+        self,
+        stream: str,
+        format: Literal["delta"] = "delta",
+        *,
+        every: times.Duration = "1 minute",
+        hold: times.Duration = "10 minutes",
+    ) -> "Publication":
+        """Publish the live rows of a stream or view as a Delta table beside its segments; no row is copied.
+
+        Slides write the next version. Called again, it changes the intervals and publishes at once.
+
+        Args:
+            stream: Its name.
+            format: What is written.
+            every: At most one version in this time, by the wall clock.
+            hold: How long a reader of a version that was replaced finds its files.
+        """
+        from windrow.publication import publish
+
+        return publish(self._store, stream, format, every, hold)
+
+    def unpublish(self, stream: str) -> None:
+        """End the publication of a stream; the table's log is removed, the rows stay."""
+        from windrow.publication import unpublish
+
+        unpublish(self._store, stream)
+
+    def publications(self) -> "list[Publication]":
+        """The streams that are published, and where."""
+        from windrow.publication import list_publications
+
+        return list_publications(self._store)
 
 
 def _load_retention_hook() -> PrepareContribution:

@@ -65,8 +65,10 @@ DATABASES = (
     "gaps",
     "trace",
     "revisions",
+    "publications",
+    "published",
 )
-_LATER = frozenset(("orphans", "roles", "tokens", "checksums", "checkpoints", "gaps", "trace", "revisions"))
+_LATER = frozenset(DATABASES[DATABASES.index("orphans") :])
 """Databases that an older catalog may lack, until somebody who may write opens it."""
 
 T = TypeVar("T")
@@ -99,6 +101,8 @@ _RECORD_TYPES: dict[str, Any] = {
     "checkpoints": records.CheckpointEntry,
     "gaps": records.GapEntry,
     "trace": records.TraceEntry,
+    "publications": records.PublicationEntry,
+    "published": records.PublishedFile,
     "roles": records.Role,
     "tokens": records.Token,
 }

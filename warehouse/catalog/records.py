@@ -290,6 +290,50 @@ class ReclaimEntry(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...] = ()
 
 
+class HeldVersion(msgspec.Struct, frozen=True, array_like=True):
+    """A version of a published table that readers may read."""
+
+    commit: int
+    """Whose files it names."""
+    version: int
+    replaced: int = 0
+    """When the next version came, in microseconds; 0 for the newest."""
+
+
+class PublicationEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """How a stream is published to other engines, and how far."""
+
+    format: str
+    table: str
+    """The table's id."""
+    every: int
+    """At most one version in so many microseconds."""
+    hold: int
+    """How long the files of a version stay after the next one came."""
+    version: int = -1
+    schema: str = ""
+    at: int = 0
+    """When the window was last looked at."""
+    slide: int | None = None
+    manifest: int = 0
+    held: tuple[HeldVersion, ...] = ()
+    pending: str = ""
+    """The name under which the last version was written before this record was."""
+
+
+class PublishedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of the last published version."""
+
+    fingerprint: int
+    """Of its segments and of how many of their rows are dead."""
+    size: int
+    rows: int
+    dead: int
+    """Rows that are not in the window."""
+    vector: str = ""
+    """Which ones, as an inline deletion vector."""
+
+
 class ViewInput(msgspec.Struct, frozen=True, kw_only=True):
     """One stream that a view is derived from, and what was learned of it for the order of joins."""
 

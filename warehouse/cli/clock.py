@@ -82,6 +82,8 @@ def show_slides(reports: "list[SlideReport]") -> None:
             terminal.say(f"{report.stream}: went on without {terminal.names(report.missing)}")
         if report.relayout_problem:
             terminal.say(f"{report.stream}: no rows were moved to the new layout: {report.relayout_problem}")
+        if report.publish_problem:
+            terminal.say(report.publish_problem)
         if report.spoken_for:
             terminal.say(f"{report.stream}: max_skew spoke for {terminal.names(report.spoken_for)}")
     for report in reports:

@@ -1,4 +1,4 @@
-"""Commands for streams: create, list, show, drop, alter, relayout.
+"""Commands for streams: create, list, show, drop, alter, relayout, publish.
 
 What they print for people and as JSON is also used by `windrow status`, the views and the demo.
 """
@@ -36,6 +36,7 @@ stream = LazyGroup(
         "drop": "windrow.cli.streams:drop",
         "alter": "windrow.cli.streams:alter",
         "relayout": "windrow.cli.streams:relayout",
+        "publish": "windrow.cli.streams:publish",
         "rejected": "windrow.cli.rows:rejected",
         "replay": "windrow.cli.rows:replay",
         "gaps": "windrow.cli.gaps:gaps",
@@ -353,6 +354,33 @@ def show_dropped(session: Session, kind: str, name: str) -> None:
         terminal.write_json({kind: name, "dropped": True})
     else:
         terminal.say(f"dropped {kind} {name}")
+
+
+@click.command(short_help="Publish a stream's window as a Delta table.")
+@click.argument("name")
+@click.option("--every", metavar="DURATION", default="1 minute", show_default=True, help="At most one version in it.")
+@click.option("--hold", metavar="DURATION", default="10 minutes", show_default=True, help="Keep replaced versions.")
+@click.option("--stop", is_flag=True, help="End the publication; the table's log is removed.")
+@command
+def publish(session: Session, name: str, every: str, hold: str, stop: bool) -> None:
+    """Publish the live rows of a stream or view as a Delta table beside its segments, for other engines.
+
+    Slides write the next version; no row is copied.
+    """
+    with session.open() as wh:
+        if stop:
+            wh.unpublish(name)
+            published = None
+        else:
+            published = wh.publish(name, every=every, hold=hold)
+    if session.json:
+        terminal.write_json(
+            {"stream": name, "published": False} if published is None else terminal.to_record(published)
+        )
+    elif published is None:
+        terminal.say(f"{name} is not published any more")
+    else:
+        terminal.say(f"{name} is published as version {published.version} of the Delta table {published.path}")
 
 
 MEGABYTE = 1 << 20

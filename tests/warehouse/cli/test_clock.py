@@ -41,6 +41,7 @@ class Test_the_clock:
             "waiting_for": [],
             "relayout_bytes": 0,
             "relayout_problem": None,
+            "publish_problem": None,
         }
         later = waiting.json("slide", "packets", "--to", at(17 * 60).isoformat())
         assert (later["expired"], later["previous"]) == (60, 28928883)

@@ -1,0 +1,246 @@
+"""Published windows: another engine reads exactly the live rows of one slide, at every version, whatever happened."""
+
+import datetime as dt
+import json
+import random
+import shutil
+import signal
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import published_warehouse
+import windrow
+from faulty_disks import join_child, start_child
+from windrow.files import PUBLICATION_CRASH_POINTS
+
+deltalake = pytest.importorskip("deltalake", reason="deltalake, which reads the tables here, is not installed")
+
+NOON = dt.datetime(2025, 1, 1, 12, tzinfo=dt.UTC)
+SCHEMA = pa.schema(
+    [
+        ("ts", pa.timestamp("us", "UTC")),
+        ("k", pa.int64()),
+        ("name", pa.string()),
+        ("price", pa.decimal128(9, 2)),
+        ("exp", pa.timestamp("us", "UTC")),
+    ]
+)
+MINUTE = dt.timedelta(minutes=1)
+
+
+class Clock:
+    """A wall clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = NOON
+
+    def __call__(self) -> int:
+        return int(self.now.timestamp() * 1_000_000)
+
+
+def make_rows(noise: random.Random, minute: int, count: int) -> list[dict[str, object]]:
+    """Rows of about one minute, some late, some ahead of the clock, each with a lifetime of its own."""
+    rows = []
+    for _ in range(count):
+        ts = NOON + dt.timedelta(minutes=minute, seconds=noise.uniform(-150, 70))
+        life = dt.timedelta(seconds=noise.uniform(1, 600))
+        price = None if noise.random() < 0.1 else Decimal(noise.randrange(10**6)) / 100
+        rows.append(
+            {
+                "ts": ts.replace(microsecond=ts.microsecond // 10 * 10),
+                "k": noise.randrange(40),
+                "name": noise.choice(["ä", "b", "", None]),
+                "price": price,
+                "exp": ts.replace(microsecond=ts.microsecond // 10 * 10) + life,
+            }
+        )
+    return rows
+
+
+def read_table(path: Path, version: int | None = None) -> list[tuple[object, ...]]:
+    """All rows of a Delta table, as another engine reads them."""
+    builder = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(path, version=version))
+    return sort_rows(pa.table(builder.execute("SELECT ts, k, name, price, exp FROM t").read_all()).to_pylist())
+
+
+def sort_rows(rows: list[dict[str, object]]) -> list[tuple[object, ...]]:
+    """Rows in an order that does not depend on who gave them."""
+    return sorted((tuple(row[name] for name in SCHEMA.names) for row in rows), key=repr)
+
+
+def live(rows: list[dict[str, object]], now: dt.datetime) -> list[tuple[object, ...]]:
+    """The rows of the window by its definition."""
+    return sort_rows([row for row in rows if row["ts"] <= now < row["exp"]])
+
+
+@pytest.mark.parametrize(("seed", "maintenance"), [(1, "adaptive"), (2, "rebuild"), (3, "norebuild")])
+def test_every_version_is_one_slides_window(tmp_path, seed, maintenance):
+    """Slides, late rows, a relayout and checkpoints; older versions stay readable as long as they are held."""
+    print("seed", seed)
+    noise, clock, accepted = random.Random(seed), Clock(), []
+    with windrow.open(tmp_path / "w", clock=clock) as wh:
+        index = windrow.Index("round-robin", 2, 3, maintenance=maintenance)
+        wh.create_stream(
+            "s", SCHEMA, time="ts", key="k", slide="1 minute", expires="exp", max_lifetime="1 hour", index=index
+        )
+        published = wh.publish("s", every="1 second", hold="4 minutes")
+        assert (published.version, read_table(published.path)) == (0, [])
+        states = {}
+        for minute in range(1, 25):
+            rows = make_rows(noise, minute, noise.randrange(60))
+            dead_before = wh.now("s") or NOON - MINUTE
+            accepted += [row for row in rows if row["exp"] > dead_before]
+            wh.append("s", pa.Table.from_pylist(rows, SCHEMA))
+            clock.now = NOON + minute * MINUTE + dt.timedelta(seconds=1)
+            if minute == 12:
+                wh.relayout("s", windrow.Index("round-robin", 3, 2), move="now")
+            assert wh.slide("s", to=NOON + minute * MINUTE).publish_problem is None
+            (published,) = wh.publications()
+            assert published.now == wh.now("s")
+            states[published.version] = (clock.now, live(accepted, published.now))
+            for version, (seen, expected) in states.items():
+                if clock.now - seen <= 4 * MINUTE and (version == published.version or minute % 4 == 0):
+                    assert read_table(published.path, version) == expected, version
+            wh.gc()
+        assert wh.check().ok
+        names = {path.name for path in (published.path / "_delta_log").iterdir()}
+        assert f"{20:020d}.checkpoint.parquet" in names and f"{0:020d}.json" not in names
+        wh.unpublish("s")
+        assert wh.publications() == [] and not (published.path / "_delta_log").exists()
+        assert sort_rows(wh.scan("s").read_all().to_pylist()) == live(accepted, published.now)
+
+
+def test_nothing_is_copied_and_unchanged_files_are_not_named_again(tmp_path):
+    clock = Clock()
+    with windrow.open(tmp_path / "w", clock=clock) as wh:
+        wh.create_stream("s", SCHEMA, time="ts", key="k", slide="1 minute", lifetime="10 minutes")
+        wh.publish("s", every="1 second")
+        for minute in range(1, 4):
+            row = {"ts": NOON + minute * MINUTE, "k": minute, "name": "n", "price": None, "exp": None}
+            wh.append("s", pa.Table.from_pylist([row], SCHEMA))
+            clock.now += MINUTE
+            wh.slide("s", to=NOON + minute * MINUTE)
+        log = tmp_path / "w/streams/s/_delta_log"
+        actions = [json.loads(line) for line in (log / f"{3:020d}.json").read_text().splitlines()]
+        assert sorted(name for action in actions for name in action) == ["add", "commitInfo"]
+        assert (tmp_path / "w/streams/s" / actions[1]["add"]["path"]).is_file()
+
+
+def test_at_most_one_version_in_an_interval(tmp_path):
+    clock = Clock()
+    with windrow.open(tmp_path / "w", clock=clock) as wh:
+        wh.create_stream("s", SCHEMA, time="ts", key="k", slide="1 minute", lifetime="10 minutes")
+        wh.publish("s", every="5 minutes")
+        versions = []
+        for minute in range(1, 12):
+            clock.now = NOON + minute * MINUTE
+            row = {"ts": NOON + minute * MINUTE, "k": minute, "name": "n", "price": None, "exp": None}
+            wh.append("s", pa.Table.from_pylist([row], SCHEMA))
+            wh.slide("s", to=NOON + minute * MINUTE)
+            versions.append(wh.publications()[0].version)
+        assert versions == [0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2]
+
+
+def make_plain_rows(count: int) -> pa.Table:
+    """Rows of the first seconds after noon."""
+    row = {"name": "n", "price": None, "exp": None}
+    return pa.Table.from_pylist([{"ts": NOON + dt.timedelta(seconds=n), "k": n, **row} for n in range(count)], SCHEMA)
+
+
+def ask(path: Path, statement: str) -> list[dict[str, object]]:
+    """What another engine answers over the table `t`."""
+    builder = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(path))
+    return pa.table(builder.execute(statement).read_all()).to_pylist()
+
+
+def test_a_view_is_published_when_its_stream_slides(tmp_path):
+    clock = Clock()
+    with windrow.open(tmp_path / "w", clock=clock) as wh:
+        wh.create_stream("s", SCHEMA, time="ts", key="k", slide="1 minute", lifetime="10 minutes")
+        wh.create_view("odd", "SELECT ts AS at, k FROM s WHERE k % 2 = 1")
+        published = wh.publish("odd", every="1 second")
+        wh.append("s", make_plain_rows(9))
+        clock.now += MINUTE
+        wh.slide("s", to=NOON + MINUTE)
+        assert ask(published.path, "SELECT k FROM t ORDER BY k") == [{"k": k} for k in (1, 3, 5, 7)]
+
+
+def test_a_column_that_is_added_is_null_in_older_files(tmp_path):
+    clock = Clock()
+    with windrow.open(tmp_path / "w", clock=clock) as wh:
+        wh.create_stream("s", SCHEMA, time="ts", key="k", slide="1 minute", lifetime="10 minutes")
+        published = wh.publish("s", every="1 second")
+        wh.append("s", make_plain_rows(9))
+        wh.slide("s", to=NOON + MINUTE)
+        wh.alter_stream("s", add_column=("extra", pa.int32()))
+        wh.append("s", make_plain_rows(1).append_column("extra", pa.array([7], pa.int32())))
+        clock.now += 2 * MINUTE
+        wh.slide("s", to=NOON + 2 * MINUTE)
+        counts = ask(published.path, "SELECT extra, count(*) AS n FROM t GROUP BY extra ORDER BY extra")
+        assert counts == [{"extra": 7, "n": 1}, {"extra": None, "n": 9}]
+
+
+@pytest.mark.parametrize("step", PUBLICATION_CRASH_POINTS)
+def test_a_kill_leaves_the_version_before_or_the_next(tmp_path, step):
+    """One process is killed at the named step; the next slide goes on, each version exactly once."""
+    path = tmp_path / "w"
+    published_warehouse.make_published(str(path))
+    child = start_child(published_warehouse.slide_published_until_step, str(path), step)
+    assert join_child(child) == -signal.SIGKILL
+    with published_warehouse.open_published(str(path)) as wh:
+        rows, now = wh.scan("s").read_all().to_pylist(), wh.now("s")
+        wh.publish("s", every="1 second")
+        (published,) = wh.publications()
+        assert published.now == now
+        assert read_table(published.path) == sort_rows(rows)
+        log = published.path / "_delta_log"
+        versions = sorted(int(file.stem) for file in log.glob("*.json"))
+        assert versions == list(range(versions[0], published.version + 1))
+        assert wh.check().ok
+
+
+def test_a_lost_log_is_begun_anew(tmp_path):
+    path = tmp_path / "w"
+    published_warehouse.make_published(str(path))
+    shutil.rmtree(path / "streams/s/_delta_log")
+    with published_warehouse.open_published(str(path)) as wh:
+        published = wh.publish("s")
+        assert published.version == 0
+        assert read_table(published.path) == sort_rows(wh.scan("s").read_all().to_pylist())
+        wh.drop_stream("s")
+        assert not (path / "streams/s/_delta_log").exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        (pa.field("t", pa.time64("us")), "no type for time64"),
+        (pa.field("n", pa.uint8()), "no type for uint8"),
+        (pa.field("a b", pa.int64()), "allows no space"),
+    ],
+)
+def test_what_delta_has_not_is_refused(tmp_path, field, words):
+    with windrow.open(tmp_path / "w") as wh:
+        wh.create_stream("s", SCHEMA.append(field), time="ts", key="k", slide="1 minute", lifetime="1 hour")
+        with pytest.raises(windrow.DefinitionError, match=words):
+            wh.publish("s")
+        with pytest.raises(windrow.DefinitionError, match="not one of delta"):
+            wh.publish("s", "iceberg")
+        with pytest.raises(windrow.DefinitionError, match="is not published"):
+            wh.unpublish("s")
+        assert wh.publications() == []
+
+
+def test_somebody_elses_version_is_not_overwritten(tmp_path):
+    path = tmp_path / "w"
+    published_warehouse.make_published(str(path))
+    with published_warehouse.open_published(str(path)) as wh:
+        (published,) = wh.publications()
+        foreign = published.path / "_delta_log" / f"{published.version + 1:020d}.json"
+        foreign.write_text("{}")
+        report = published_warehouse.slide_published(wh)
+        assert report.moved and "written by somebody else" in report.publish_problem
+        assert foreign.read_text() == "{}"
