@@ -64,7 +64,6 @@ def publish(store: Store, stream: str, form: str, every: times.Duration, hold: t
     store.check_writable()
     if form not in FORMATS:
         raise DefinitionError(f"format {form!r} is not one of {', '.join(FORMATS)}")
-    _require_bitmaps()
     intervals = times.parse_duration(every, "every"), times.parse_duration(hold, "hold")
     entry, _ = store.catalog.read(lambda tables: find_stream(tables, stream))
     delta.to_delta_schema(entry.definition.schema)
@@ -160,13 +159,6 @@ def _find_due(now: int) -> Any:
 def _find(tables: Tables, stream: int) -> PublicationEntry | None:
     record: PublicationEntry | None = tables.get("publications", catalog_key(stream))
     return record
-
-
-def _require_bitmaps() -> None:
-    try:
-        import pyroaring  # noqa: F401
-    except ModuleNotFoundError:
-        raise DefinitionError("publishing needs pyroaring; install it with: pip install 'windrow[delta]'") from None
 
 
 @contextmanager
@@ -312,25 +304,32 @@ def _make_window_file(parts: tuple[Segment, ...], whole: frozenset[int], view: S
 def _describe_file(store: Store, view: StreamSnapshot, file: _WindowFile) -> PublishedFile:
     """Which rows of a file are not in the window, and what else the log says of it."""
     live = np.zeros(file.rows, bool)
+    edge = [segment for segment in file.segments if segment.id not in file.whole]
     for segment in file.segments:
-        live[segment.start : segment.stop] = segment.id in file.whole or _find_live_rows(store, view, segment)
-    dead = np.flatnonzero(~live)
+        live[segment.start : segment.stop] = True
+    if edge:
+        position, inside = 0, _find_live_rows(store, view, edge)
+        for segment in edge:
+            live[segment.start : segment.stop] = inside[position : position + segment.rows]
+            position += segment.rows
+    dead = len(live) - int(np.count_nonzero(live))
     name = file.segments[0].file
     return PublishedFile(
         fingerprint=file.fingerprint,
         size=store.reader.path(name).stat().st_size,
         rows=file.rows,
-        dead=len(dead),
-        vector=delta.encode_deletion_vector(dead) if len(dead) else "",
+        dead=dead,
+        vector=delta.encode_deletion_vector(~live) if dead else "",
     )
 
 
-def _find_live_rows(store: Store, view: StreamSnapshot, segment: Segment) -> Any:
+def _find_live_rows(store: Store, view: StreamSnapshot, segments: list[Segment]) -> Any:
+    """Of the rows of some segments, one after the other, which are in the window."""
     bounds, full, definition = view.bounds(), view.stored_schema, view.entry.definition
     assert bounds is not None
     needed = [name for name in (definition.time, definition.expires) if name is not None]
     schema = pa.schema([full.field(name) for name in needed])
-    return bounds.mask(read_spans(Spans.of_segments([segment]), schema, full, store.reader), view.model)
+    return bounds.mask(read_spans(Spans.of_segments(segments), schema, full, store.reader), view.model)
 
 
 def _make_actions(

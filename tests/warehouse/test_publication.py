@@ -183,6 +183,29 @@ def test_a_column_that_is_added_is_null_in_older_files(tmp_path):
         assert counts == [{"extra": 7, "n": 1}, {"extra": None, "n": 9}]
 
 
+def test_vectors_of_many_rows(tmp_path):
+    """A file of more than two blocks of a bitmap, with few, many and no dead rows in them."""
+    count, clock = 150_000, Clock()
+    with windrow.open(tmp_path / "w", clock=clock) as wh:
+        wh.create_stream("s", SCHEMA, time="ts", key="k", slide="1 minute", expires="exp", max_lifetime="1 hour")
+        published = wh.publish("s", every="1 second")
+        lives = [n % 3 + 1 if n < 66_000 else 1 if n % 5_000 == 0 else 9 for n in range(count)]
+        columns = {
+            "ts": pa.array([NOON] * count, SCHEMA.field("ts").type),
+            "k": pa.array(range(count)),
+            "name": pa.nulls(count, pa.string()),
+            "price": pa.nulls(count, pa.decimal128(9, 2)),
+            "exp": pa.array([NOON + life * MINUTE for life in lives], SCHEMA.field("exp").type),
+        }
+        wh.append("s", pa.table(columns, SCHEMA))
+        for minute in range(4):
+            clock.now += MINUTE
+            wh.slide("s", to=NOON + minute * MINUTE)
+            keys = [key for key, life in enumerate(lives) if life > minute]
+            (seen,) = ask(published.path, "SELECT count(*) AS n, sum(k) AS total, min(k) AS low, max(k) AS high FROM t")
+            assert seen == {"n": len(keys), "total": sum(keys), "low": min(keys), "high": max(keys)}
+
+
 @pytest.mark.parametrize("step", PUBLICATION_CRASH_POINTS)
 def test_a_kill_leaves_the_version_before_or_the_next(tmp_path, step):
     """One process is killed at the named step; the next slide goes on, each version exactly once."""

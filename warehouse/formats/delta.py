@@ -1,6 +1,5 @@
 """The log of a Delta table: schemas, deletion vectors, file actions and checkpoints, as its protocol has them."""
 
-import base64
 import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,9 +14,9 @@ from windrow.errors import DefinitionError
 
 _MAGIC = 1681511377
 """Begins a serialised deletion vector."""
-_PYTHON_BASE85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
-_Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-_TO_Z85 = bytes.maketrans(_PYTHON_BASE85, _Z85)
+_ROARING = 12346
+"""Begins a bitmap without runs."""
+_Z85 = np.frombuffer(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#", np.uint8)
 _REFUSED_IN_NAMES = frozenset(" ,;{}()\n\t=")
 _SIMPLE_TYPES: tuple[tuple[Any, str], ...] = (
     (pa.types.is_boolean, "boolean"),
@@ -102,15 +101,29 @@ def make_metadata(table: str, name: str, schema: str, created: int) -> dict[str,
     }
 
 
-def encode_deletion_vector(rows: npt.NDArray[np.int64]) -> str:
-    """Numbers of rows that are not in the table, as an inline vector."""
-    from pyroaring import BitMap  # of an extra
-
+def encode_deletion_vector(deleted: npt.NDArray[np.bool_]) -> str:
+    """Which rows of a file are not in the table, as an inline vector: its size and its text."""
     # A vector is of 64-bit numbers: how many blocks of 2^32 rows there are, then each with its number. Files have one.
-    bitmap = BitMap(rows.astype(np.uint32))
-    bitmap.run_optimize()
-    raw = struct.pack("<iqi", _MAGIC, 1, 0) + bitmap.serialize()
-    return f"{len(raw)}:{base64.b85encode(raw, pad=True).translate(_TO_Z85).decode()}"
+    raw = struct.pack("<iqi", _MAGIC, 1, 0) + _serialize_bitmap(deleted)
+    words = np.frombuffer(raw + bytes(-len(raw) % 4), ">u4").astype(np.uint32)
+    digits = words[:, np.newaxis] // 85 ** np.arange(4, -1, -1, dtype=np.uint32) % 85
+    return f"{len(raw)}:{_Z85[digits].tobytes().decode()}"
+
+
+def _serialize_bitmap(members: npt.NDArray[np.bool_]) -> bytes:
+    """A Roaring bitmap in its portable format: a container for each 2^16 numbers, an array or, above 4,096, bits."""
+    heads, bodies = [], []
+    for key, start in enumerate(range(0, len(members), 1 << 16)):
+        chunk = members[start : start + (1 << 16)]
+        count = int(np.count_nonzero(chunk))
+        if count:
+            heads.append((key, count - 1))
+            bits = np.packbits(chunk, bitorder="little").tobytes().ljust(8192, b"\0") if count > 4096 else b""
+            bodies.append(bits or np.flatnonzero(chunk).astype("<u2").tobytes())
+    offsets = np.cumsum([8 + 8 * len(heads), *map(len, bodies[:-1])]).astype("<u4")
+    return b"".join(
+        [struct.pack("<II", _ROARING, len(heads)), np.array(heads, "<u2").tobytes(), offsets.tobytes(), *bodies]
+    )
 
 
 def make_file_action(path: str, size: int, rows: int, vector: str, dead: int, at: int) -> dict[str, Any]:
