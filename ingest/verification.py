@@ -25,6 +25,7 @@ from windrow.indexes.segments import pack_histogram
 from windrow.ingest.sort_key import SAMPLE_ROWS, update_profile
 from windrow.native import rows as native_rows
 from windrow.rejection import classify_rows
+from windrow.row_checks import apply_checks, find_columns
 from windrow.segment_files import StagedFile
 from windrow.value_checks import check_values, is_checked
 
@@ -82,10 +83,11 @@ def _inspect_file(append: Append, path: Path, sealing: Future[tuple[int, str]], 
         append.store.writer.discard([path])
         return None
     model = append.model
-    key_and_time = {model.time, model.expires, *model.key}
+    key_and_time = {model.time, model.expires, *model.key, *find_columns(append.definition.checks, append.schema)}
     names = [name for name in append.schema.names if name in key_and_time]
     table = conform_to_schema(file.read(names), pa.schema([append.schema.field(name) for name in names]))
     ts, exp, codes = classify_rows(table, append.definition, append.now, horizon)
+    codes = apply_checks(table, append.definition, codes)
     latest = (ts if model.expires is None else exp)[codes == 0].max(initial=_NO_TIME)
     sample = pa.Table.from_batches([next(file.iter_batches(SAMPLE_ROWS))])
     update_profile(append, table, None if latest == _NO_TIME else int(latest), sample)

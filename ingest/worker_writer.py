@@ -25,6 +25,7 @@ from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.ingest.expressions import TimeLimits
 from windrow.ingest.schemas import find_intermediate_type
 from windrow.rejection import classify_rows
+from windrow.row_checks import apply_checks
 from windrow.segment_files import CHUNK_BYTES, split_chunks
 
 
@@ -85,6 +86,7 @@ class WorkerPlan:
     def _write(self, chunk: pa.Table) -> str:
         """Write one file: accepted rows in storage order, then rejected rows, without `_seq`."""
         ts, exp, codes = classify_rows(chunk, self.definition, self.limits.now, self.limits.horizon)
+        codes = apply_checks(chunk, self.definition, codes)
         accepted = codes == 0
         accepted_rows = chunk if accepted.all() else chunk.filter(pa.array(accepted))
         name = f"{uuid.uuid4().hex}.parquet"

@@ -21,11 +21,15 @@ from windrow.catalog.records import (
     SlideEntry,
     TraceEntry,
 )
+from windrow.formats import text
 from windrow.indexes.arrow_arrays import from_values
 from windrow.indexes.row_model import NEVER
 from windrow.indexes.segments import Segment
+from windrow.rejected_rows import read_rejected_file
+from windrow.rejection import rejected_schema
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.status import count_rows_ahead
+from windrow.store import Store
 
 _HIDDEN = frozenset(("statement", "sink", "streams", "stream", "file", "error"))
 """Of a query whose results are granted, what would tell of relations that are not."""
@@ -53,6 +57,8 @@ class CatalogRecords:
     runs: dict[str, list[RunEntry]]
     gaps: dict[str, list[GapEntry]]
     trace: list[TraceEntry]
+    store: Store
+    """For rows that lie in files: those that were rejected."""
 
 
 def read_records(snapshot: Snapshot, names: Collection[str]) -> CatalogRecords:
@@ -61,7 +67,7 @@ def read_records(snapshot: Snapshot, names: Collection[str]) -> CatalogRecords:
 
     def read_catalog(tables: Tables) -> CatalogRecords:
         def of(database: str) -> dict[str, list[Any]]:
-            wanted = views if database in names else ()
+            wanted = views if {database, f"{database}_rows"} & {*names} else ()
             return {v.name: [record for _, record in tables.items(database, catalog_key(v.entry.id))] for v in wanted}
 
         entries = tables.items("queries") if {*QUERY_TABLES, "relations"} & {*names} else ()
@@ -74,8 +80,9 @@ def read_records(snapshot: Snapshot, names: Collection[str]) -> CatalogRecords:
         }
         trace = [event for _, event in tables.items("trace")] if "trace" in names else []
         return CatalogRecords(
-            tables.version, of("slides"), of("batches"), of("rejected"), ahead, queries, runs, of("gaps"), trace
-        )
+            tables.version, of("slides"), of("batches"), of("rejected"), ahead, queries, runs, of("gaps"), trace,
+            snapshot.store,
+        )  # fmt: skip
 
     ahead = {view.name: count_rows_ahead(snapshot.store, view) for view in views} if "streams" in names else {}
     return snapshot.store.catalog.read(read_catalog)
@@ -205,6 +212,23 @@ def _rejected(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValu
             yield common | {"reason": reason, "rows": count}
 
 
+def _rejected_rows(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]:
+    """The rows themselves: a stream's own columns as one JSON object, since each stream has others."""
+    schema = rejected_schema(view.schema)
+    for record in records.rejected[view.name]:
+        for batch in read_rejected_file(records.store, record, schema).to_batches():
+            own = [text.json_values(batch.column(field.name), field) for field in view.schema]
+            shown = [batch.column(name).to_pylist() if name in batch.schema.names else None for name in _SHOWN]
+            for position in range(batch.num_rows):
+                values = {field.name: column[position] for field, column in zip(view.schema, own, strict=True)}
+                texts = [None if column is None else column[position] for column in shown]
+                yield {
+                    "stream": view.name, "source": record.source, "batch_id": record.batch_id, "at": record.at,
+                    **dict(zip(("reason", "file", "line", "text"), texts, strict=True)),
+                    "row": text.encode_json(values).decode(),
+                }  # fmt: skip
+
+
 def _queries(entry: QueryEntry, state: QueryState, records: CatalogRecords) -> Iterator[RowValues]:  # noqa: ARG001
     yield {
         "query": entry.name,
@@ -263,6 +287,11 @@ _SEGMENTS = pa.schema([
 ])  # fmt: skip
 _CELLS = pa.schema([("stream", _TEXT), *_columns(_INT, "layout row column segments rows dead_rows bytes")])
 _REJECTED = pa.schema([*_columns(_TEXT, "stream source batch_id reason"), ("rows", _INT), ("at", _STAMP)])
+_REJECTED_ROWS = pa.schema([
+    *_columns(_TEXT, "stream source batch_id reason"), ("at", _STAMP), ("file", _TEXT), ("line", _INT),
+    *_columns(_TEXT, "text row"),
+])  # fmt: skip
+_SHOWN = ("_reason", "_file", "_line", "_text")
 _QUERIES = pa.schema([
     *_columns(_TEXT, "query statement sink missed output"), ("streams", _TEXTS), ("priority", _INT),
     ("created", _STAMP), ("slide", _INT), ("delivered_at", _STAMP),
@@ -284,6 +313,7 @@ STREAM_TABLES: dict[str, tuple[pa.Schema, Callable[[StreamSnapshot, CatalogRecor
     "segments": (_SEGMENTS, _segments),
     "cells": (_CELLS, _cells),
     "rejected": (_REJECTED, _rejected),
+    "rejected_rows": (_REJECTED_ROWS, _rejected_rows),
     "relations": (pa.schema(_columns(_TEXT, "name kind")), _relations),
     "gaps": (_GAPS, _gaps),
     "trace": (_TRACE, _trace),
@@ -294,7 +324,7 @@ QUERY_TABLES: dict[str, tuple[pa.Schema, Callable[[QueryEntry, QueryState, Catal
 }
 TABLE_NAMES = {*STREAM_TABLES, *QUERY_TABLES}
 """Names, without the schema ``windrow``: those that speak of streams, and those that speak of periodic queries."""
-_FOR_OPERATORS = frozenset(("segments", "cells", "batches", "rejected"))
+_FOR_OPERATORS = frozenset(("segments", "cells", "batches", "rejected", "rejected_rows"))
 """They tell of rows and values that a role may not be allowed to see."""
 
 

@@ -42,6 +42,7 @@ from windrow.layouts import recompute_expiries, with_layout, without_expiry_colu
 from windrow.native import rows as native_rows
 from windrow.native.row_digest import digest_rows
 from windrow.rejection import RejectedRowsWriter, classify_rows
+from windrow.row_checks import apply_checks
 from windrow.segment_files import (
     CHUNK_BYTES,
     CHUNK_ROWS,
@@ -139,7 +140,7 @@ class Append:
         """The share of rows that may be rejected; with more, nothing is appended."""
         self.layout: Layout = self.state.layout
         self.tally = _AppendCounts()
-        self.rejected = RejectedRowsWriter(store, self.source, self.batch_id)
+        self.rejected = RejectedRowsWriter(store, self.source, self.batch_id, self.definition.checks)
         self._writing: list[tuple[Future[StagedFile], int]] = []
         self._staged: list[Path] = []
         self._contributing: list[
@@ -198,9 +199,11 @@ class Append:
 
     def _take(self, chunk: pa.Table, *, write: bool) -> None:
         ts, exp, codes = classify_rows(chunk, self.definition, self.now, self.horizon())
+        before = self.tally.rows
         self.count(chunk.num_rows, self._digest(chunk, ts, exp))
         if not write:
             return
+        codes = apply_checks(chunk, self.definition, codes, before)
         if codes.any():
             accepted = codes == 0
             self.reject(chunk.filter(pa.array(~accepted)), codes[~accepted])

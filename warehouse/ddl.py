@@ -29,6 +29,7 @@ from windrow.layouts import (
 )
 from windrow.locks import locked
 from windrow.relayout import LayoutContents, hold_stream_lock, read_layout_contents
+from windrow.row_checks import Checks
 from windrow.store import Store
 
 
@@ -164,6 +165,7 @@ def alter_stream(
     column: tuple[str, pa.DataType] | pa.Field | None,
     lifetimes: tuple[times.Duration | None, times.Duration | None],
     limits: Mapping[str, times.Duration | None],
+    checks: Checks | None = None,
 ) -> None:
     """Change a stream's definition in one transaction, with the arguments of `Warehouse.alter_stream`.
 
@@ -174,6 +176,7 @@ def alter_stream(
         column: To be added.
         lifetimes: `lifetime` and `max_lifetime`.
         limits: The others, by name; those that are None stay.
+        checks: In place of those that it has.
     """
     changes_lifetime = lifetimes != (None, None)
     with disk_errors(f"altering stream {stream!r}"), hold_stream_lock(store, stream, timeout):
@@ -189,7 +192,7 @@ def alter_stream(
                 f"standing queries keep synopses of stream {stream!r}, by the lifetime that it has; drop them first"
             )
         new = old if column is None else _add_column(old, column)
-        new = _change_limits(new, limits)
+        new = _change_limits(new if checks is None else replace(new, checks=checks), limits)
         new = _change_lifetime(new, contents.state, *lifetimes)
         recomputed = _recompute_segments(store, contents, new) if new.lasts_otherwise(old) else None
         store.files.reach("alter.committing")
@@ -228,7 +231,7 @@ def _change_limits(old: StreamDefinition, limits: Mapping[str, times.Duration | 
     changed = {name: value for name, value in limits.items() if value is not None}
     spans = {
         name: None
-        if name == "max_skew" and value == NEVER_SPOKEN_FOR
+        if (name, value) in (("max_skew", NEVER_SPOKEN_FOR), ("rejected_retention", FOREVER))
         else times.parse_slack(value, f"stream {old.name!r}: {name}")
         for name, value in changed.items()
     }

@@ -68,6 +68,10 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """Rows at or before this event time are gone for good; see `RowModel`."""
     added: tuple[str, ...] = ()
     """Columns that were added later: older files lack them, and so may rows that are appended."""
+    checks: tuple[tuple[str, str], ...] = ()
+    """SQL predicates over a row, each with what happens to rows that fail it; see `windrow.row_checks`."""
+    rejected_retention: int | None = None
+    """How long, by the wall clock, rejected rows are kept; None: until somebody discards them."""
     first_key: tuple[str, ...] | None = None
     """The search key that the stream began with, if it was changed: batches are told apart by it."""
 
@@ -181,6 +185,7 @@ def make_definition(
     on_source_failure: str,
     index_auto: bool,
     liveness: times.Duration | None = None,
+    rejected_retention: times.Duration | None = None,
 ) -> StreamDefinition:
     """Check a declaration and give the definition, or say what is wrong with it."""
     check_name(name, "stream")
@@ -238,6 +243,9 @@ def make_definition(
         on_source_failure=on_source_failure,
         index_auto=index_auto,
         liveness=None if liveness is None else times.parse_duration(liveness, f"stream {name!r}: liveness"),
+        rejected_retention=None
+        if rejected_retention is None
+        else times.parse_duration(rejected_retention, f"stream {name!r}: rejected_retention"),
     )
 
 

@@ -7,9 +7,12 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from windrow.background import Steps, background_of
 from windrow.catalog.environment import Tables, catalog_key, decode_last_int
-from windrow.catalog.records import ReclaimEntry, StreamEntry
+from windrow.catalog.records import ReclaimEntry, StreamEntry, StreamState
+from windrow.catalog.segment_log import retire_files
 from windrow.files import disk_errors, remove_dead_staging
 from windrow.locks import remove_unheld
 from windrow.orphans import clear_orphans
@@ -40,6 +43,8 @@ class GcReport:
     """Replaced files that a living reader may still need."""
     batches: int
     """Batch ids that were forgotten, being older than the stream's lifetime."""
+    rejected: int = 0
+    """Rejected rows that were kept for as long as their stream says."""
     marked: int = 0
     """Files that no record names and that go when they have been marked for an hour."""
     refused: str = ""
@@ -224,7 +229,7 @@ def collect_garbage(store: Store) -> GcReport:
     """Remove all that can go: replaced files, dead writers' leavings, forgotten batch ids."""
     store.check_writable()
     store.pins.clear()
-    removed, size = 0, 0
+    removed, size, rejected = 0, 0, _forget_rejected(store)
     while True:
         before = _reclaimable_sizes(store)
         ready = find_reclaimable(store)
@@ -252,6 +257,7 @@ def collect_garbage(store: Store) -> GcReport:
         pins=pins,
         waiting=waiting,
         batches=forgotten,
+        rejected=rejected,
         marked=cleared.marked,
         refused=cleared.refused,
     )
@@ -283,6 +289,37 @@ def _forget_batches(store: Store) -> int:
             for key in forgotten:
                 tables.delete("batches", key)
     return len(forgotten)
+
+
+def _forget_rejected(store: Store) -> int:
+    """Forget rejected rows that are kept no longer."""
+    now, rows = store.clock(), 0
+    streams = store.catalog.read(lambda tables: [entry for _, entry in tables.items("streams")])
+    if all(entry.definition.rejected_retention is None for entry in streams):
+        return 0
+    with store.catalog.write() as tables:
+        for _, entry in list(tables.items("streams")):
+            state = tables.get("states", catalog_key(entry.id))
+            kept = forget_old_rejected(tables, entry, state, now)
+            if kept is not state:
+                tables.put("states", catalog_key(entry.id), kept)
+                rows += state.rejected - kept.rejected
+    return rows
+
+
+def forget_old_rejected(tables: Tables, entry: StreamEntry, state: StreamState, now: int) -> StreamState:
+    """The state of a stream without rejected rows that it keeps no longer; their files go when nobody reads them."""
+    retention = entry.definition.rejected_retention
+    if retention is None or not state.rejected:
+        return state
+    old = [
+        (key, record) for key, record in tables.items("rejected", catalog_key(entry.id)) if record.at < now - retention
+    ]
+    for key, _ in old:
+        tables.delete("rejected", key)
+    retire_files(tables, [record.file for _, record in old], entry.id)
+    rows = sum(record.rows for _, record in old)
+    return replace(state, rejected=state.rejected - rows) if old else state
 
 
 def batch_retention(entry: StreamEntry) -> int | None:

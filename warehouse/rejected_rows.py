@@ -30,10 +30,13 @@ def read_rejected(store: Store, stream: str) -> pa.Table:
     """All rejected rows of a stream, oldest first."""
     entry, entries = store.catalog.read(lambda tables: _read_entries(tables, stream))
     schema = rejected_schema(entry.definition.schema)
-    return pa.concat_tables([schema.empty_table(), *(_read_file(store, record, schema) for record in entries.values())])
+    return pa.concat_tables(
+        [schema.empty_table(), *(read_rejected_file(store, record, schema) for record in entries.values())]
+    )
 
 
-def _read_file(store: Store, record: RejectedEntry, schema: pa.Schema) -> pa.Table:
+def read_rejected_file(store: Store, record: RejectedEntry, schema: pa.Schema) -> pa.Table:
+    """The rows of one file of rejected rows."""
     stored = store.reader.open(record.file)[0].schema_arrow
     return conform_to_schema(pa.Table.from_batches(list(store.reader.read_file(record.file)), stored), schema)
 
@@ -55,7 +58,7 @@ def replay_rejected(
     # By source: a row that is taken now is progress of the source that sent it, not of another.
     for source in dict.fromkeys(record.source for record in entries.values()):
         of_source = {number: record for number, record in entries.items() if record.source == source}
-        rows = pa.concat_tables([_read_file(store, record, schema) for record in of_source.values()])
+        rows = pa.concat_tables([read_rejected_file(store, record, schema) for record in of_source.values()])
         if mend is None:
             rows, flaws = _read_lines_again(rows, entry.definition.schema, reading)
         else:

@@ -12,6 +12,7 @@ from windrow.definitions import StreamDefinition
 from windrow.indexes.row_model import Int64s
 from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.native import rows as native_rows
+from windrow.row_checks import Checks, describe_reasons
 from windrow.segment_files import StagedFile, StagedWriter
 from windrow.store import Store
 
@@ -74,19 +75,21 @@ class RejectedRowsWriter:
         store: The warehouse.
         source: Where the rows came from.
         batch_id: Of the append.
+        checks: Of the stream.
     """
 
-    def __init__(self, store: Store, source: str, batch_id: str | None) -> None:
+    def __init__(self, store: Store, source: str, batch_id: str | None, checks: Checks = ()) -> None:
         self._store = store
         self._source = source
         self._batch_id = batch_id
+        self._names = pa.array(describe_reasons(checks))
         self._file: StagedWriter | None = None
         self._output: SegmentFileWriter | None = None
         self.reasons: dict[str, int] = {}
 
     def add(self, rows: pa.Table, codes: Any) -> None:
         """Keep rows with the reason code of each."""
-        self._add(rows, pa.array(list(native_rows.REASONS)).take(pa.array(codes)))
+        self._add(rows, self._names.take(pa.array(codes)))
 
     def add_lines(self, lines: Sequence[Any], schema: pa.Schema) -> None:
         """Keep lines of text files (see `windrow.cli.flawed_lines`) that are no rows of a stream with that schema."""

@@ -27,7 +27,7 @@ from windrow.indexes.segments import Histogram
 from windrow.indexes.update_plan import UpdatePlan, plan_update
 from windrow.layouts import add_layout, drop_empty_layouts
 from windrow.locks import locked
-from windrow.reclaim import begin_removal, forget_reclaimed
+from windrow.reclaim import begin_removal, forget_old_rejected, forget_reclaimed
 from windrow.relayout import move_after_slide
 from windrow.segment_files import (
     Placement,
@@ -220,6 +220,9 @@ class Slide:
             record_gaps(tables, entry, state, record, inputs.sources, inputs.spooled.values())
             for contribution in contributions:
                 contribution.commit(tables)
+            if definition.rejected_retention is not None:
+                slid = tables.get("states", catalog_key(entry.id))
+                tables.put("states", catalog_key(entry.id), forget_old_rejected(tables, entry, slid, store.clock()))
             forget_reclaimed(store, tables, removal.ready)
             version = tables.version
         store.manifests[entry.id] = version, segments

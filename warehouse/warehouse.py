@@ -6,13 +6,14 @@ Here, too, is the list of slide hooks, each of which is imported when a stream n
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow as pa
+from msgspec.structs import replace as with_fields
 
 from windrow import arguments, times
 from windrow.catalog.environment import Tables
@@ -45,11 +46,13 @@ if TYPE_CHECKING:
     from windrow.reclaim import GcReport
     from windrow.relayout import RelayoutReport
     from windrow.repair import RepairReport
+    from windrow.row_checks import Checks
     from windrow.slide import SlideReport
     from windrow.status import StreamStatus, WarehouseStatus
 
 
 FailurePolicy = Literal["block", "exclude"]
+CheckOutcome = Literal["reject", "refuse"]
 GapPolicy = Literal["tell", "error"]
 RunGapPolicy = Literal["tell", "error", "wait"]
 Isolation = Literal["snapshot", "latest", "serial"]
@@ -73,6 +76,8 @@ class StreamChanges:
         slack: times.Duration | None = None,
         max_skew: times.Duration | None = None,
         max_ahead: times.Duration | None = None,
+        checks: Mapping[str, CheckOutcome] | None = None,
+        rejected_retention: times.Duration | None = None,
         timeout: float = 60.0,
     ) -> None:
         """Change a stream while it is in use; what is not given stays as it is. One transaction.
@@ -87,12 +92,20 @@ class StreamChanges:
             slack: How far out of order the rows of a source may be.
             max_skew: How far a silent source may fall behind before it is spoken for; ``"never"`` to wait for it.
             max_ahead: How far ahead of the wall clock a row may be.
+            checks: In place of the checks that it has, for rows to come; ``{}`` takes them away.
+            rejected_retention: How long rejected rows are kept; ``"forever"`` until somebody discards them.
             timeout: Seconds to wait for a slide.
         """
         from windrow.ddl import alter_stream
 
-        limits = {"slack": slack, "max_skew": max_skew, "max_ahead": max_ahead}
-        alter_stream(self._store, stream, timeout, add_column, (lifetime, max_lifetime), limits)
+        predicates = None
+        if checks is not None:
+            entry, _ = self._store.catalog.read(lambda tables: find_stream(tables, stream))
+            predicates = _check_predicates(stream, entry.definition.schema, checks)
+        limits = {
+            "slack": slack, "max_skew": max_skew, "max_ahead": max_ahead, "rejected_retention": rejected_retention
+        }  # fmt: skip
+        alter_stream(self._store, stream, timeout, add_column, (lifetime, max_lifetime), limits, predicates)
 
     def relayout(
         self,
@@ -177,6 +190,12 @@ class StreamChanges:
         from windrow.publication import list_publications
 
         return list_publications(self._store)
+
+
+def _check_predicates(stream: str, schema: pa.Schema, checks: Mapping[str, str]) -> "Checks":
+    from windrow.queries.sql.row_predicate import check_predicates
+
+    return check_predicates(stream, schema, checks)
 
 
 def _load_retention_hook() -> PrepareContribution:
@@ -330,6 +349,8 @@ class Warehouse(StreamChanges):
         origin: times.Instant | None = None,
         on_source_failure: FailurePolicy = "block",
         liveness: times.Duration | None = None,
+        checks: Mapping[str, CheckOutcome] | None = None,
+        rejected_retention: times.Duration | None = None,
         if_not_exists: bool = False,
     ) -> None:
         """Declare a stream.
@@ -354,6 +375,10 @@ class Warehouse(StreamChanges):
             if_not_exists: Leave a stream of that name as it is.
             liveness: A declared source from which nothing arrived for so long, by the wall clock, is failed by whoever
                 slides or serves; it revives when something arrives.
+            checks: SQL predicates over a row, such as ``{"amount >= 0": "reject", "price IS NOT NULL": "refuse"}``: a
+                row that fails one is rejected, or refuses the whole append. As in SQL, null passes.
+            rejected_retention: How long, by the wall clock, rejected rows are kept; by default until somebody discards
+                them.
         """
         from windrow import ddl
 
@@ -367,23 +392,13 @@ class Warehouse(StreamChanges):
 
             schema = infer_schema(like, [column for column in (time, expires) if column], f"stream {name!r}")
         definition = make_definition(
-            name,
-            schema,
-            time=time,
-            key=key,
-            slide=slide,
-            lifetime=lifetime,
-            expires=expires,
-            max_lifetime=max_lifetime,
-            sources=sources,
-            slack=slack,
-            max_skew=max_skew,
-            max_ahead=max_ahead,
-            origin=origin,
-            on_source_failure=on_source_failure,
-            index_auto=index == "auto",
-            liveness=liveness,
-        )
+            name, schema, time=time, key=key, slide=slide, lifetime=lifetime, expires=expires,
+            max_lifetime=max_lifetime, sources=sources, slack=slack, max_skew=max_skew, max_ahead=max_ahead,
+            origin=origin, on_source_failure=on_source_failure, index_auto=index == "auto", liveness=liveness,
+            rejected_retention=rejected_retention,
+        )  # fmt: skip
+        if checks:
+            definition = with_fields(definition, checks=_check_predicates(name, definition.schema, checks))
         ddl.create_stream(self._store, definition, index)
 
     def drop_stream(self, name: str) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from windrow.fork_safety import keep_in_child
 from windrow.queries.engine import arrow_source, instance
 from windrow.queries.engine.arrow_source import ReadRows, RelationSource
-from windrow.queries.engine.fork_safety import keep_in_child
 from windrow.queries.engine.types import quote_name
 from windrow.store import Store
 

@@ -17,7 +17,7 @@ import duckdb
 
 from windrow import arguments
 from windrow.files import SpillFolder
-from windrow.queries.engine.fork_safety import keep_in_child
+from windrow.fork_safety import keep_in_child
 from windrow.queries.engine.macros import define_macros
 from windrow.queries.engine.types import quote_text
 from windrow.store import Store

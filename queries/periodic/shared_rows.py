@@ -19,11 +19,11 @@ import duckdb
 import pyarrow as pa
 
 from windrow.catalog.records import QueryEntry
+from windrow.fork_safety import keep_in_child
 from windrow.indexes.selection import Selection, WindowBounds
 from windrow.queries.engine import instance
 from windrow.queries.engine.arrow_source import run_streaming
 from windrow.queries.engine.cursor_pool import PooledCursor
-from windrow.queries.engine.fork_safety import keep_in_child
 from windrow.queries.engine.types import cast_to_marked, mark_schema, quote_name
 from windrow.queries.periodic.definition import unpack_params
 from windrow.queries.planner.planner import find_bounds

@@ -17,12 +17,12 @@ import duckdb
 import pyarrow as pa
 
 from windrow.errors import WindrowError
+from windrow.fork_safety import keep_in_child
 from windrow.indexes.column_cache import ColumnCache
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection
 from windrow.queries.engine import instance
-from windrow.queries.engine.fork_safety import keep_in_child
 from windrow.queries.engine.instance import WarehouseInstance
 from windrow.queries.engine.types import quote_name
 from windrow.queries.planner.scan_sql import SegmentPart, edge_condition, empty_sql, find_missing_columns, parts_sql

@@ -55,7 +55,7 @@ def confine(statement: Statement, exists: Exists) -> None:
         QueryError: it names a relation that does not exist.
     """
     for visit in parse_tree.walk(statement.tree):
-        problem = _problem(visit.node)
+        problem = find_problem(visit.node)
         if problem is not None:
             raise statement.error(parse_tree.find_location(visit.node), problem, ConfinementError)
     for reference in statement.references:
@@ -63,7 +63,8 @@ def confine(statement: Statement, exists: Exists) -> None:
             raise _unknown_relation_error(statement, reference)
 
 
-def _problem(node: parse_tree.Node) -> str | None:
+def find_problem(node: parse_tree.Node) -> str | None:
+    """Why this very node may be in no statement, without what lies below it; None if it may."""
     kind, role = node.get("type"), node.get("class")
     if role is not None:
         if role not in EXPRESSION_CLASSES:

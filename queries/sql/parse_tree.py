@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import duckdb
 
-from windrow.queries.engine.fork_safety import forget_after_fork
+from windrow.fork_safety import forget_after_fork
 from windrow.queries.sql.tokens import SourceText, Token, tokenize
 
 Node = dict[str, Any]

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from windrow.catalog.environment import Tables
 from windrow.catalog.records import SynopsisEntry
+from windrow.fork_safety import keep_in_child
 from windrow.queries.engine import instance
-from windrow.queries.engine.fork_safety import keep_in_child
 from windrow.queries.synopses import kinds, node_store
 from windrow.queries.synopses.array_engine import ArraySynopsis, GroupNumbering
 from windrow.queries.synopses.kinds import Node

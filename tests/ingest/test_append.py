@@ -435,3 +435,52 @@ def test_a_column_may_have_any_name(spark, path, kind):
         wh.slide("s", to=start + dt.timedelta(minutes=1))
         answer = wh.scan("s").read_all().sort_by("k")
     assert answer.select(["k", *names]).to_pylist() == [dict(zip(["k", *names], row[1:], strict=True)) for row in rows]
+
+
+CHECKS = {
+    "amount >= 0 AND (k IS NOT NULL OR amount > 1)": "reject",  # both engines understand it
+    "lower(name) NOT LIKE 'x%' AND len(name) < 9": "reject",  # only DuckDB does
+}
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64()], ids=["jvm", "workers"])
+def test_checks_hold_for_rows_from_spark_as_for_others(pair_of_checked, spark, kind):
+    """By the JVM's own writer and by Python workers, which write the types that Spark has not."""
+    chance = random.Random(3)
+    count = 400
+    rows = pa.table(
+        {
+            "ts": pa.array([NOW - minutes(chance.random() * 9) for _ in range(count)], UTC),
+            "k": pa.array([chance.choice([None, 1, 2]) for _ in range(count)], pa.int64()),
+            "amount": pa.array([chance.choice([None, -0.5, 0.5, 1.5, math.nan]) for _ in range(count)]),
+            "name": pa.array([chance.choice([None, "a", "Xa", "longer than nine"]) for _ in range(count)]),
+        }
+    )
+    plain, through = pair_of_checked(kind)
+    report = plain.append("s", rows)
+    frame = spark.createDataFrame(rows.to_pylist(), "ts timestamp, k bigint, amount double, name string")
+    got = windrow.spark.append(frame, through, "s")
+    assert got.rejected == report.rejected
+    assert len(got.rejected) == 2
+    for wh in (plain, through):
+        wh.slide("s", to=NOW)
+    ask = "SELECT ts, k, amount, name FROM s ORDER BY ALL"
+    assert str(through.sql(ask).fetchall()) == str(plain.sql(ask).fetchall())
+    plain.alter_stream("s", checks={"amount <> 1.5": "refuse"})
+    through.alter_stream("s", checks={"amount <> 1.5": "refuse"})
+    with pytest.raises(windrow.WindrowError, match=r"fails the check amount <> 1\.5"):
+        windrow.spark.append(frame, through, "s")
+
+
+@pytest.fixture
+def pair_of_checked(make):
+    """Makes two warehouses with the same checked stream."""
+
+    def create(kind):
+        schema = pa.schema([("ts", UTC), ("k", kind), ("amount", pa.float64()), ("name", pa.string())])
+        made = [make(name) for name in ("plain", "through")]
+        for wh in made:
+            wh.create_stream("s", schema, time="ts", key="k", slide="1 minute", lifetime="10 minutes", checks=CHECKS)
+        return made
+
+    return create

@@ -180,6 +180,7 @@ def gc(session: Session) -> None:
     terminal.say(
         f"removed {removed} ({terminal.size(report.bytes)}) and {orphans}, "
         f"forgot {terminal.count(report.batches, 'batch id')}"
+        + (f" and {terminal.count(report.rejected, 'rejected row')}" if report.rejected else "")
     )
     if report.waiting:
         readers = terminal.count(report.pins, "living reader")

@@ -157,14 +157,15 @@ def _show_trial(
 
     from windrow.catalog.lookups import find_stream
     from windrow.cli import writers
-    from windrow.native.rows import REASONS
     from windrow.rejection import classify_rows
+    from windrow.row_checks import apply_checks, describe_reasons
 
     store, flaws = wh._store, options.flaws or FlawedLines()
     entry, state = store.catalog.read(lambda tables: find_stream(tables, stream))
     definition = entry.definition
     now = None if state.slide is None else definition.model.slot_end(state.slide)
     first = definition.schema.empty_table()
+    names = describe_reasons(definition.checks)
     reasons: Counter[str] = Counter()
     lines: list[FlawedLine] = []
     total = 0
@@ -177,7 +178,8 @@ def _show_trial(
     for batch in rows:
         table = pa.Table.from_batches([batch])
         codes = classify_rows(table, definition, now, store.clock() + definition.max_ahead)[2]
-        reasons.update(REASONS[code] for code in codes[codes != 0].tolist())
+        codes = apply_checks(table, definition, codes, total)
+        reasons.update(names[code] for code in codes[codes != 0].tolist())
         total += table.num_rows - int((codes != 0).sum())
         first = pa.concat_tables([first, table.slice(0, max(0, _TRIAL_ROWS - first.num_rows))])
         take_flaws()

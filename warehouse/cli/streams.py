@@ -5,8 +5,8 @@ What they print for people and as JSON is also used by `windrow status`, the vie
 
 import re
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -44,6 +44,25 @@ stream = LazyGroup(
 )
 
 
+def check_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say which rows a stream does not take, and how long it keeps them."""
+    for option in (
+        click.option("--rejected-retention", metavar="DURATION", help="How long rejected rows are kept; or forever."),
+        click.option("--refuse", metavar="PREDICATE", multiple=True, help="A row that fails it refuses its append."),
+        click.option(
+            "--check", "reject", metavar="PREDICATE", multiple=True,
+            help="SQL such as 'amount >= 0'; a row that fails it is rejected. Several times.",
+        ),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def _collect_checks(reject: Sequence[str], refuse: Sequence[str]) -> dict[str, Literal["reject", "refuse"]] | None:
+    checks: dict[str, Literal["reject", "refuse"]] = dict.fromkeys(reject, "reject")
+    return checks | dict.fromkeys(refuse, "refuse") or None
+
+
 @click.command()
 @click.argument("name")
 @click.option(
@@ -75,6 +94,7 @@ stream = LazyGroup(
 @click.option("--on-source-failure", metavar="POLICY", default="block", show_default=True, help="block or exclude.")
 @if_not_exists_option
 @click.option("--liveness", metavar="DURATION", help="A source that is silent for so long has failed.")
+@check_options
 @command
 def create(
     session: Session,
@@ -88,6 +108,8 @@ def create(
     maintenance: str | None,
     sources: tuple[str, ...],
     expires: str | None,
+    reject: tuple[str, ...],
+    refuse: tuple[str, ...],
     **options: Any,
 ) -> None:
     """Declare a stream."""
@@ -97,8 +119,9 @@ def create(
     layout = parse_index(index, maintenance)
     with session.open() as wh:
         wh.create_stream(
-            name, schema, time=time, key=key or None, index=layout, sources=sources or None, expires=expires, **options
-        )
+            name, schema, time=time, key=key or None, index=layout, sources=sources or None, expires=expires,
+            checks=_collect_checks(reject, refuse), **options,
+        )  # fmt: skip
         status = wh.stream(name)
     if session.json:
         terminal.write_json(stream_to_json(status))
@@ -214,6 +237,7 @@ def show(session: Session, name: str) -> None:
             ),
         ),
         ("limits", _describe_limits(status)),
+        *(("check", f"{predicate}, else {outcome}") for predicate, outcome in definition.checks),
     ]
     if status.relayout is not None:
         facts.insert(9, ("relayout", describe_remaining(status.relayout)))
@@ -246,6 +270,8 @@ def _describe_limits(status: "StreamStatus") -> str:
         limits.append(f"max_skew {format_duration(definition.max_skew)}")
     if definition.liveness is not None:
         limits.append(f"liveness {format_duration(definition.liveness)}")
+    if definition.rejected_retention is not None:
+        limits.append(f"rejected_retention {format_duration(definition.rejected_retention)}")
     if definition.origin:
         limits.append(f"origin {show_time(definition.origin)}")
     if definition.sources:
@@ -286,8 +312,18 @@ def stream_to_json(status: "StreamStatus") -> dict[str, Any]:
         "sources": list(definition.sources),
         "origin": show_time(definition.origin),
         "on_source_failure": definition.on_source_failure,
+        "checks": dict(definition.checks),
     }
-    durations = ("slide", "lifetime", "max_lifetime", "slack", "max_skew", "max_ahead", "liveness")
+    durations = (
+        "slide",
+        "lifetime",
+        "max_lifetime",
+        "slack",
+        "max_skew",
+        "max_ahead",
+        "liveness",
+        "rejected_retention",
+    )
     declared |= terminal.to_record({name: getattr(definition, name) for name in durations}, durations=durations)
     index_name, grid, maintenance = status.index.split()
     rows, columns = grid.split("x")
@@ -490,10 +526,22 @@ def describe_remaining(report: "RelayoutReport") -> str:
 @click.option("--max-skew", metavar="DURATION", help="How far a silent source may fall behind; or never.")
 @click.option("--max-ahead", metavar="DURATION", help="How far ahead of the wall clock a row may be.")
 @click.option("--timeout", metavar="SECONDS", type=float, default=60.0, show_default=True, help="Wait for a slide.")
+@click.option("--no-checks", is_flag=True, help="Take its checks away.")
+@check_options
 @command
-def alter(session: Session, name: str, add_column: str | None, timeout: float, **options: str | None) -> None:
-    """Change a stream while it is in use; what is not named stays as it is."""
-    if add_column is None and all(value is None for value in options.values()):
+def alter(
+    session: Session,
+    name: str,
+    add_column: str | None,
+    timeout: float,
+    no_checks: bool,
+    reject: tuple[str, ...],
+    refuse: tuple[str, ...],
+    **options: str | None,
+) -> None:
+    """Change a stream while it is in use; what is not named stays as it is. Checks are replaced by those given."""
+    checks = {} if no_checks else _collect_checks(reject, refuse)
+    if add_column is None and checks is None and all(value is None for value in options.values()):
         raise click.UsageError("say what to change: --add-column, --lifetime, --max-lifetime, --slack, --max-skew …")
     column = None if add_column is None else parse_column(add_column)
     if column is not None and not column.nullable:
@@ -501,11 +549,12 @@ def alter(session: Session, name: str, add_column: str | None, timeout: float, *
             f"stream {name!r}: column {column.name!r} cannot be added as not null; stored rows have no value for it"
         )
     with session.open() as wh:
-        wh.alter_stream(name, add_column=column, timeout=timeout, **options)
+        wh.alter_stream(name, add_column=column, checks=checks, timeout=timeout, **options)
         status = wh.stream(name)
     if session.json:
         terminal.write_json(stream_to_json(status))
     else:
         changes = [] if column is None else [f"column {column.name} {column.type}"]
+        changes += [] if checks is None else [terminal.count(len(checks), "check")]
         changes += [f"{option.replace('_', ' ')} {value}" for option, value in options.items() if value is not None]
         terminal.say(f"altered stream {name}: {', '.join(changes)}; {terminal.count(status.live_rows, 'live row')}")
