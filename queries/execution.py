@@ -33,7 +33,14 @@ from windrow.queries.sql import calendar_units, parse_tree
 from windrow.queries.sql.analysis import analyse
 from windrow.queries.sql.confinement import confine
 from windrow.queries.sql.statement import Reference, Statement, cached_per_template, parse
-from windrow.queries.sql.window_spec import AllRows, CalendarWindow, FixedWindow, LandmarkWindow, RangeWindow
+from windrow.queries.sql.window_spec import (
+    AllRows,
+    CalendarWindow,
+    FixedWindow,
+    LandmarkWindow,
+    OffsetWindow,
+    RangeWindow,
+)
 from windrow.queries.statement_context import NO_CONTEXT, ResultTable, StatementContext
 from windrow.snapshot import Snapshot, StreamSnapshot, restrict_schema
 from windrow.store import Store
@@ -288,6 +295,8 @@ def _find_result_bounds(statement: Statement, reference: Reference, clock: int |
         return None
     if isinstance(window, RangeWindow):
         return clock - window.length, clock
+    if isinstance(window, OffsetWindow):
+        return clock - window.reach, clock - window.offset
     if isinstance(window, CalendarWindow):
         return window.find(clock)
     if isinstance(window, LandmarkWindow):

@@ -342,11 +342,9 @@ def _split_prepared(prepared: PreparedStatement) -> tuple[Reference, split_aggre
     if len(prepared.relations) != 1 or prepared.statement.explain:
         raise CannotSplitError("it does not read exactly one stream")
     stream = prepared.relations[0].reference
-    if (
-        isinstance(stream.window, window_spec.CountWindow | window_spec.CalendarWindow)
-        or prepared.snapshot.now(stream.name) is None
-    ):
-        raise CannotSplitError("its window is a count or of the calendar, or the stream has no clock yet")
+    cuttable = window_spec.AllRows | window_spec.RangeWindow | window_spec.LandmarkWindow | window_spec.FixedWindow
+    if not isinstance(stream.window, cuttable) or prepared.snapshot.now(stream.name) is None:
+        raise CannotSplitError("its window is not made of slots, or the stream has no clock yet")
     if sum(reference.relation == stream.relation for reference in prepared.statement.references) != 1:
         raise CannotSplitError("it reads the stream more than once")
     relations: dict[str, tuple[str, ...]] = {}

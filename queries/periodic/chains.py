@@ -9,7 +9,7 @@ from windrow.catalog.records import QueryEntry, QueryState, ResultRead
 from windrow.errors import DefinitionError, WindowError
 from windrow.queries.periodic.due import is_due, read_committed_slides
 from windrow.queries.sql.statement import Reference
-from windrow.queries.sql.window_spec import CalendarWindow, RangeWindow
+from windrow.queries.sql.window_spec import CalendarWindow, OffsetWindow, RangeWindow
 
 
 def find_reads(references: Sequence[tuple[Reference, QueryEntry]], deltas: Mapping[str, int]) -> tuple[ResultRead, ...]:
@@ -27,8 +27,8 @@ def find_reads(references: Sequence[tuple[Reference, QueryEntry]], deltas: Mappi
             calendar = CalendarWindow(pace.calendar.unit, pace.calendar.zone)
             period = calendar.longest(query.created)
         reach = None
-        if isinstance(window, RangeWindow | CalendarWindow):
-            reach = window.length if isinstance(window, RangeWindow) else window.longest(query.created)
+        if isinstance(window, RangeWindow | OffsetWindow | CalendarWindow):
+            reach = window.longest(query.created) if isinstance(window, CalendarWindow) else window.reach
             kept = query.keep_time if query.keep_runs is None else query.keep_runs * period
             if kept is not None and reach > kept:
                 raise WindowError(

@@ -17,7 +17,7 @@ from windrow.catalog.records import CalendarPace, Pace, QueryEntry
 from windrow.errors import DefinitionError, QueryError
 from windrow.queries.periodic.outbound import OUTBOUND, check_target
 from windrow.queries.sql.statement import Reference, Statement, parse
-from windrow.queries.sql.window_spec import CalendarWindow, RangeWindow
+from windrow.queries.sql.window_spec import CalendarWindow, OffsetWindow, RangeWindow
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 
@@ -177,7 +177,8 @@ def find_paces(
         if isinstance(reference.window, CalendarWindow) and not any(reference is result for result, *_ in results):
             paces[view.name] = _calendar_pace(statement, reference, view, lag or 0, paces.get(view.name))
             continue
-        window = reference.window.length if isinstance(reference.window, RangeWindow) else None
+        window = reference.window.reach if isinstance(reference.window, RangeWindow | OffsetWindow) else None
+        offset = reference.window.offset if isinstance(reference.window, OffsetWindow) else 0
         clause_period = _clause_period(reference)
         wanted = clause_period if clause_period is not None else period
         if wanted is None:
@@ -187,7 +188,8 @@ def find_paces(
         if earlier is not None and (earlier.period != slots or earlier.calendar is not None):
             raise _two_periods(statement, reference, view)
         longest = window if earlier is None or earlier.window is None or window is None else max(earlier.window, window)
-        paces[view.name] = Pace(stream=view.name, stream_id=view.entry.id, window=longest, period=slots)
+        ended = offset if earlier is None else min(earlier.offset, offset)
+        paces[view.name] = Pace(stream=view.name, stream_id=view.entry.id, window=longest, period=slots, offset=ended)
     if not paces and results:
         return tuple(structs.replace(pace, window=None) for pace in results[0][1].paces)
     if not paces:
@@ -255,7 +257,7 @@ def _check_period(
 
 def _clause_period(reference: Reference) -> int | None:
     """The period that a clause names."""
-    return reference.window.slide if isinstance(reference.window, RangeWindow) else None
+    return reference.window.slide if isinstance(reference.window, RangeWindow | OffsetWindow) else None
 
 
 def _slots(statement: Statement, reference: Reference, view: StreamSnapshot, period: int) -> int:

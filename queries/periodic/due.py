@@ -68,7 +68,7 @@ def find_run_window(pace: Pace, slide: int, now: int) -> tuple[int | None, int]:
     """The bounds of a stream's window in a run at a slide that ends at `now`."""
     calendar = pace.calendar
     if calendar is None:
-        return None if pace.window is None else now - pace.window, now
+        return None if pace.window is None else now - pace.window, now - pace.offset
     ended = find_ended_unit(calendar, slide)
     start, _ = find_unit(calendar.unit, calendar.zone, ended, calendar.first)
     return start, find_unit(calendar.unit, calendar.zone, ended, calendar.last)[1]

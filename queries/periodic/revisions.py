@@ -25,7 +25,7 @@ from windrow.errors import QueryError
 from windrow.indexes.row_model import RowModel
 from windrow.queries.periodic.due import find_run_window
 from windrow.queries.sql.statement import Reference
-from windrow.queries.sql.window_spec import CalendarWindow, RangeWindow
+from windrow.queries.sql.window_spec import CalendarWindow, OffsetWindow, RangeWindow
 from windrow.snapshot import StreamSnapshot
 
 
@@ -207,9 +207,9 @@ def check_room(
         life = definition.lifetime
         if life is None or reference is None:
             continue
-        if not isinstance(window, RangeWindow | CalendarWindow):
+        if not isinstance(window, RangeWindow | OffsetWindow | CalendarWindow):
             raise QueryError(f"{option}= needs a window of a fixed length over stream {view.name!r}, not {window}")
-        length = window.length if isinstance(window, RangeWindow) else window.longest(view.now or 0)
+        length = window.longest(view.now or 0) if isinstance(window, CalendarWindow) else window.reach
         if length + room > life:
             raise QueryError(
                 f"stream {view.name!r} keeps rows for {times.format_duration(life)}, too short for a window of "

@@ -5,10 +5,12 @@ data; `reads` makes it readable for DuckDB.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from windrow.errors import WindowError
+import pyarrow as pa
+
+from windrow.errors import WindowError, WindrowError
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.probe import KeyRange, LocatedRows
 from windrow.indexes.segments import Segment
@@ -116,8 +118,10 @@ def _select(
     """What the conditions on a stream itself allow, the segments that may hold such rows, and the rows in them."""
     view, relation, window = snapshot.view(reference.name), reference.relation, reference.window
     predicate = collected.by_relation.get(relation, _UNRESTRICTED)
-    if isinstance(window, window_spec.CountWindow):
-        predicate = _UNRESTRICTED  # the newest rows must be counted before any are left out
+    if isinstance(window, window_spec.OrderedWindow):
+        # The newest rows must be found before any are left out, but for rows of other keys.
+        by_key = {*view.entry.definition.key} <= {*resolve_keys(view.name, view.schema, window).keys}
+        predicate = replace(predicate, after=None, upto=None) if by_key else _UNRESTRICTED
     selection, located = _prune_by_time(view.select(find_bounds(view, window)), predicate), None
     if predicate.keys is not None and selection.segments:
         located = collected.located(relation, selection.segments, snapshot.directories, view.sorted_by)
@@ -139,7 +143,7 @@ def _prune_by_joins(
     said = {}
     for pair in collected.joined:
         predicate, selection, located = selected[pair.relation]
-        if located is not None or isinstance(streams[pair.relation].window, window_spec.CountWindow):
+        if located is not None or isinstance(streams[pair.relation].window, window_spec.OrderedWindow):
             continue
         view, other = snapshot.view(streams[pair.relation].name), snapshot.view(streams[pair.other].name)
         others = selected[pair.other][1].segments
@@ -163,13 +167,13 @@ def _plan_relation(
 ) -> RelationPlan:
     """How the selected segments of a stream are read."""
     view, relation, window = snapshot.view(reference.name), reference.relation, reference.window
-    newest = window.count if isinstance(window, window_spec.CountWindow) else None
+    ordered = resolve_keys(view.name, view.schema, window) if isinstance(window, window_spec.OrderedWindow) else None
     analysis = analyse(statement)
     numbered = analysis.uses_sequence
     definition = view.entry.definition
-    if located is None or newest is not None or numbered or not _is_probe(located, view) or not selection.segments:
+    if located is None or ordered is not None or numbered or not _is_probe(located, view) or not selection.segments:
         located, names = None, analysis.columns_read(view.schema.names)
-        read = plan_window(snapshot, pooled, view, selection, names, newest=newest, numbered=numbered)
+        read = plan_window(snapshot, pooled, view, selection, names, window=ordered, numbered=numbered)
         path, why = read.path, read.why
         compared = [name for name in view.schema.names if name not in (definition.time, definition.expires)]
         snapshot.store.count_scan(view.entry.id, analysis.columns_compared(compared))
@@ -215,10 +219,25 @@ def _describe_ranges(ranges: Sequence[KeyRange] | None) -> str:
     return " and ".join(words) or "none"
 
 
+def resolve_keys(
+    stream: str, schema: pa.Schema, window: window_spec.OrderedWindow, error: type[WindrowError] = WindowError
+) -> window_spec.OrderedWindow:
+    """The window with the columns of PARTITION BY as the stream spells them."""
+    names = {name.lower(): name for name in schema.names}
+    for key in window.keys:
+        if key.lower() not in names:
+            raise error(f"stream {stream!r} has no column {key!r} to partition by; it has {', '.join(schema.names)}")
+    return replace(window, keys=tuple(names[key.lower()] for key in window.keys))
+
+
 def find_bounds(view: StreamSnapshot, window: window_spec.WindowSpec) -> WindowBounds | None:
     """The bounds of a window at the stream's clock; None before its first slide."""
     if isinstance(window, window_spec.RangeWindow):
         return view.last(window.length)
+    if isinstance(window, window_spec.OffsetWindow):
+        start = None if view.now is None else view.now - window.reach
+        view.check_kept(window.reach, start, f"{window}, which begins {{}} before the clock,")
+        return None if view.now is None else view.bounds(after=start, upto=view.now - window.offset)
     if isinstance(window, window_spec.LandmarkWindow):
         return view.bounds(after=window.start)
     if isinstance(window, window_spec.FixedWindow):

@@ -19,6 +19,7 @@ from windrow.indexes.selection import Selection
 from windrow.queries.engine.cursor_pool import PooledCursor
 from windrow.queries.planner.row_cache import CachedRows, row_cache
 from windrow.queries.planner.scan_sql import find_missing_columns, ordered_sql, window_sql
+from windrow.queries.sql.window_spec import OrderedWindow
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 
@@ -53,7 +54,7 @@ def plan_window(
     names: Collection[str],
     torn: Collection[str] = (),
     *,
-    newest: int | None = None,
+    window: OrderedWindow | None = None,
     numbered: bool = False,
 ) -> WindowRead:
     """How the rows of a selection are read: from memory as far as they are there, the others from files.
@@ -65,12 +66,12 @@ def plan_window(
         selection: Segments and bounds.
         names: Columns that may be needed.
         torn: Files of which only the segments' own rows may be read, beside those that are known as such.
-        newest: Only so many rows, those that come last.
+        window: Only the rows of this window, which goes by their order.
         numbered: With the hidden sequence.
     """
     store, torn = snapshot.store, {*view.state.torn, *torn}
-    if not selection.segments or newest is not None or numbered:
-        files = _files_sql(store, view, selection, view.schema, names, torn, newest=newest, numbered=numbered)
+    if not selection.segments or window is not None or numbered:
+        files = _files_sql(store, view, selection, view.schema, names, torn, window=window, numbered=numbered)
         path = "scan" if selection.segments else "empty"
         return WindowRead(path, "rows in order" if selection.segments else "no segment can hold such rows", files)
     needed_columns = {*names, view.model.time, view.model.expires}
@@ -107,21 +108,21 @@ def _files_sql(
     names: Collection[str],
     torn: Collection[str],
     *,
-    newest: int | None = None,
+    window: OrderedWindow | None = None,
     numbered: bool = False,
 ) -> str:
     """A window out of files, after what will be read of them was compared with its checksums, which DuckDB does not."""
-    model, columns, ordered = view.model, set(names), newest is not None or numbered
+    model, columns, ordered = view.model, set(names), window is not None or numbered
     # Rows of a file that are in none of the segments are dead, and filtered by their times (see `scan_sql`).
     if ordered or selection.edge or find_partial_files(selection.segments):
         columns |= {model.time, model.expires or model.time}
     if ordered:
-        columns.add(SEQ)
+        columns |= {SEQ, *(() if window is None else window.keys)}
     store.reader.verify_columns({segment.file for segment in selection.segments}, columns)
     absent = find_missing_columns(view, selection.segments, store.reader)
     if not ordered:
         return window_sql(store.root, model, schema, selection, torn, absent)
-    return ordered_sql(store.root, model, schema, selection, torn, newest=newest, numbered=numbered, absent=absent)
+    return ordered_sql(store.root, model, schema, selection, torn, window=window, numbered=numbered, absent=absent)
 
 
 def find_partial_files(segments: Iterable[Segment]) -> set[str]:

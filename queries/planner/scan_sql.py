@@ -15,6 +15,7 @@ from windrow.indexes.segment_reader import SegmentFileReader
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection, WindowBounds
 from windrow.queries.engine.types import duckdb_type, quote_name, quote_text, stored_column_sql
+from windrow.queries.sql.window_spec import CountWindow, OrderedWindow
 from windrow.snapshot import StreamSnapshot
 
 
@@ -32,6 +33,8 @@ class _FileScan:
     """Columns that were added after it was written."""
 
 
+_PAUSED = "_windrow_paused"
+"""Of a row after which none came for as long as ends a session; no column of a stream begins like that."""
 MissingColumns = Mapping[str, frozenset[str]]
 """Columns that files lack, by file."""
 
@@ -68,7 +71,7 @@ def ordered_sql(
     selection: Selection,
     torn: Collection[str] = (),
     *,
-    newest: int | None = None,
+    window: OrderedWindow | None = None,
     numbered: bool = False,
     absent: MissingColumns | None = None,
 ) -> str:
@@ -80,12 +83,13 @@ def ordered_sql(
         schema: Its columns.
         selection: What to read.
         torn: Files of which only the segments' own rows may be read.
-        newest: Only so many rows, those that come last.
+        window: Only the rows of this window; its keys are columns of the schema.
         numbered: Give the order as a further column.
         absent: Columns that files lack.
     """
     by_base: dict[int, list[Segment]] = {}
-    for segment in selection.segments if newest is None else _newest_first(selection, newest):
+    few = isinstance(window, CountWindow) and not window.keys and _newest_first(selection, window.count)
+    for segment in few or selection.segments:
         by_base.setdefault(segment.seq_base, []).append(segment)
     inner: list[str] = []
     for base, segments in by_base.items():
@@ -98,9 +102,33 @@ def ordered_sql(
         inner += _parts(_files(root, part, torn, absent or {}), columns, _condition(model, schema, selection.bounds))
     if not inner:
         return empty_sql(schema, *([f"CAST(NULL AS HUGEINT) AS {quote_name(SEQ)}"] if numbered else ()))
-    names = ", ".join(quote_name(name) for name in (*schema.names, *([SEQ] if numbered else ())))
-    last = "" if newest is None else f" ORDER BY {quote_name(SEQ)} DESC LIMIT {newest}"
-    return f"SELECT {names} FROM ({' UNION ALL '.join(inner)}){last}"
+    names, rows = (*schema.names, *([SEQ] if numbered else ())), " UNION ALL ".join(inner)
+    if window is not None:
+        return ordered_window_sql(rows, names, schema.field(model.time), window)
+    return f"SELECT {', '.join(map(quote_name, names))} FROM ({rows})"
+
+
+def ordered_window_sql(rows: str, names: Sequence[str], time: pa.Field, window: OrderedWindow) -> str:
+    """A SELECT that gives the rows of a window that goes by their order.
+
+    Args:
+        rows: A SELECT of all rows, with their arrival.
+        names: The columns that are wanted.
+        time: The column that rows are ordered by first.
+        window: Its keys are among the columns.
+    """
+    columns, at = ", ".join(map(quote_name, names)), quote_name(time.name)
+    order = f"ORDER BY {at} DESC, {quote_name(SEQ)} DESC"
+    if isinstance(window, CountWindow) and not window.keys:
+        return f"SELECT {columns} FROM ({rows}) {order} LIMIT {window.count}"
+    over = (f"PARTITION BY {', '.join(map(quote_name, window.keys))} " if window.keys else "") + order
+    if isinstance(window, CountWindow):
+        return f"SELECT {columns} FROM ({rows}) QUALIFY row_number() OVER ({over}) <= {window.count}"
+    epoch, pause = ("epoch_ns", window.pause * 1000) if time.type.unit == "ns" else ("epoch_us", window.pause)
+    # A pause belongs to the row before it; the newest session is what comes after the last row that has one.
+    paused = f"coalesce(lag({epoch}({at})) OVER ({over}) - {epoch}({at}) >= {pause}, false) AS {_PAUSED}"
+    broken = f"bool_or({_PAUSED}) OVER ({over} ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"
+    return f"SELECT {columns} FROM (SELECT *, {paused} FROM ({rows})) QUALIFY NOT {broken}"
 
 
 def _sequence(time: pa.Field, base: int) -> str:

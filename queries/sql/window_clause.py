@@ -17,13 +17,17 @@ from windrow.queries.sql.window_spec import (
     CountWindow,
     FixedWindow,
     LandmarkWindow,
+    OffsetWindow,
+    OrderedWindow,
     RangeWindow,
+    SessionWindow,
     WindowSpec,
 )
 
 SYSTEM_SCHEMA = "windrow"
 CLAUSE_FORMS = (
-    "[WINDOW 10 MINUTES], [WINDOW 10 MINUTES SLIDE 2 MINUTES], [ROWS 100], [SINCE TIMESTAMP '…'], "
+    "[WINDOW 10 MINUTES], [WINDOW 10 MINUTES SLIDE 2 MINUTES], [WINDOW 1 HOUR OFFSET 1 DAY], [ROWS 100], "
+    "[ROWS 10 PARTITION BY column], [SESSION 5 MINUTES PARTITION BY column], [SINCE TIMESTAMP '…'], "
     "[FROM TIMESTAMP '…' TO TIMESTAMP '…'] or [DAY 'Europe/Berlin' PREVIOUS 1]"
 )
 _TIMESTAMP_TYPES = ("timestamp", "timestamptz", "datetime", "date")
@@ -86,7 +90,7 @@ def explain_misread_clause(source: SourceText, offset: int) -> QueryError | None
         if token.text == "[" and token.start <= offset and position + 1 < len(source.tokens):
             inner = source.tokens[position + 1]
             near = offset <= (source.tokens[position + 2].start if position + 2 < len(source.tokens) else inner.stop)
-            if near and inner.word in ("rows", "range", "since", "last", "slide", "now", "unbounded"):
+            if near and inner.word in ("rows", "range", "session", "since", "last", "slide", "now", "unbounded"):
                 return source.error(token.start, f"this is not a window clause; write {CLAUSE_FORMS}")
     return None
 
@@ -113,6 +117,8 @@ def _opens_clause(tokens: Sequence[Token], position: int) -> bool:
     if first in ("rows", "range"):
         number = second.kind == "numeric_const" and second.text[0] != "."
         return number or (first == "range" and second.word == "interval")
+    if first == "session":
+        return second.kind == "numeric_const" or second.word == "interval"
     return first == "since" and second.word in _TIMESTAMP_TYPES and position + 3 < len(tokens)
 
 
@@ -235,9 +241,13 @@ class _ClauseParser:
         kind = self._take("").word
         if kind in ("window", "range"):
             length = self._duration()
-            return RangeWindow(length, self._duration() if self._word("slide") else None)
+            offset = self._duration() if self._word("offset") else None
+            slide = self._duration() if self._word("slide") else None
+            return RangeWindow(length, slide) if offset is None else OffsetWindow(length, offset, slide)
         if kind == "rows":
-            return CountWindow(self._count())
+            return self._partition(CountWindow(self._count()))
+        if kind == "session":
+            return self._partition(SessionWindow(self._duration()))
         if kind in UNIT_LENGTHS:
             unit = self._calendar(kind)
             return replace(unit, previous=self._previous()) if self._word("previous") else unit
@@ -261,16 +271,9 @@ class _ClauseParser:
         if following is not None and following.text in (":=", "=>"):
             word = self._take("").word
             self.position += 1
-            if word == "rows" and isinstance(window, AllRows):
-                return CountWindow(self._count())
-            if word == "since" and isinstance(window, AllRows):
-                return LandmarkWindow(self._instant())
-            if word in UNIT_LENGTHS and isinstance(window, AllRows):
-                return self._calendar(word)
-            if word == "previous" and isinstance(window, CalendarWindow) and not window.previous:
-                return replace(window, previous=self._previous())
-            if word == "slide" and isinstance(window, RangeWindow) and window.slide is None:
-                return RangeWindow(window.length, self._duration())
+            named = self._kind(word) if isinstance(window, AllRows) else self._detail(word, window)
+            if named is not None:
+                return named
         elif self._is_instant() and isinstance(window, AllRows):
             start = self._instant()
             both = (
@@ -282,9 +285,61 @@ class _ClauseParser:
             return RangeWindow(self._duration())
         self.position = argument
         raise self._error(
-            "window('stream', …) takes INTERVAL n unit [, slide := INTERVAL n unit], rows := n, since := TIMESTAMP "
-            "'…', TIMESTAMP '…', TIMESTAMP '…' or day := 'Europe/Berlin' [, previous := 1]"
+            "window('stream', …) takes INTERVAL n unit [, offset := INTERVAL n unit] [, slide := INTERVAL n unit], "
+            "rows := n [, partition_by := 'column'], session := INTERVAL n unit [, partition_by := 'column'], since := "
+            "TIMESTAMP '…', TIMESTAMP '…', TIMESTAMP '…' or day := 'Europe/Berlin' [, previous := 1]"
         )
+
+    def _kind(self, word: str) -> WindowSpec | None:
+        """The kind of window that a named argument of the function form begins; None if it begins none."""
+        if word == "rows":
+            return CountWindow(self._count())
+        if word == "session":
+            return SessionWindow(self._duration())
+        if word == "since":
+            return LandmarkWindow(self._instant())
+        return self._calendar(word) if word in UNIT_LENGTHS else None
+
+    def _detail(self, word: str, window: WindowSpec) -> WindowSpec | None:
+        """The window with what a further argument says of it; None if it has nothing of that name to say."""
+        if word == "previous" and isinstance(window, CalendarWindow) and not window.previous:
+            return replace(window, previous=self._previous())
+        if word == "slide" and isinstance(window, RangeWindow | OffsetWindow) and window.slide is None:
+            return replace(window, slide=self._duration())
+        if word == "offset" and isinstance(window, RangeWindow):
+            return OffsetWindow(window.length, self._duration(), window.slide)
+        if word == "partition_by" and isinstance(window, OrderedWindow) and not window.keys:
+            return replace(window, keys=self._quoted_columns())
+        return None
+
+    def _partition(self, window: OrderedWindow) -> OrderedWindow:
+        """The window of each key, if the clause goes on with PARTITION BY."""
+        if not self._word("partition"):
+            return window
+        if not self._word("by"):
+            raise self._error("PARTITION goes on with BY and a column")
+        columns = [self._column()]
+        while self._symbol(","):
+            columns.append(self._column())
+        return replace(window, keys=tuple(columns))
+
+    def _column(self) -> str:
+        message = "the name of a column is expected here, as in PARTITION BY host"
+        token = self._take(message)
+        if not token.is_name:
+            raise self._error(message, back=1)
+        return token.name
+
+    def _quoted_columns(self) -> tuple[str, ...]:
+        """One column in quotes, or several in a list."""
+        message = "partition_by takes columns in quotes: 'host' or ['host', 'port']"
+        if not self._symbol("["):
+            return (self.string(message),)
+        columns = [self.string(message)]
+        while self._symbol(","):
+            columns.append(self.string(message))
+        self.expect("]", message)
+        return tuple(columns)
 
     def _calendar(self, unit: str) -> CalendarWindow:
         zone = self.string(f"{unit.upper()} is followed by a time zone, as in {unit.upper()} 'Europe/Berlin'")

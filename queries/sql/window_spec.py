@@ -24,19 +24,59 @@ class RangeWindow:
     length: int
     slide: int | None = None
 
+    @property
+    def reach(self) -> int:
+        """How long before the clock it begins."""
+        return self.length
+
     def __str__(self) -> str:
         moved = "" if self.slide is None else f" SLIDE {times.format_duration(self.slide).upper()}"
         return f"[WINDOW {times.format_duration(self.length).upper()}{moved}]"
 
 
 @dataclass(frozen=True)
-class CountWindow:
-    """The `count` newest live rows by (time, arrival)."""
+class OffsetWindow:
+    """A window that ended `offset` microseconds ago: live rows with ``now - offset - length < ts <= now - offset``."""
 
-    count: int
+    length: int
+    offset: int
+    slide: int | None = None
+
+    @property
+    def reach(self) -> int:
+        """How long before the clock it begins."""
+        return self.length + self.offset
 
     def __str__(self) -> str:
-        return f"[ROWS {self.count}]"
+        moved = "" if self.slide is None else f" SLIDE {times.format_duration(self.slide).upper()}"
+        length, offset = (times.format_duration(each).upper() for each in (self.length, self.offset))
+        return f"[WINDOW {length} OFFSET {offset}{moved}]"
+
+
+@dataclass(frozen=True)
+class CountWindow:
+    """The `count` newest live rows by (time, arrival), of each combination of values of `keys` if there are any."""
+
+    count: int
+    keys: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"[ROWS {self.count}{_format_keys(self.keys)}]"
+
+
+@dataclass(frozen=True)
+class SessionWindow:
+    """The newest session: going back from the newest live row (of each key) until none came for `pause` or longer."""
+
+    pause: int
+    keys: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"[SESSION {times.format_duration(self.pause).upper()}{_format_keys(self.keys)}]"
+
+
+def _format_keys(keys: tuple[str, ...]) -> str:
+    return f" PARTITION BY {', '.join(keys)}" if keys else ""
 
 
 @dataclass(frozen=True)
@@ -81,4 +121,6 @@ class CalendarWindow:
         return f"[{self.unit.upper()} '{self.zone}'{before}]"
 
 
-WindowSpec = AllRows | RangeWindow | CountWindow | LandmarkWindow | FixedWindow | CalendarWindow
+OrderedWindow = CountWindow | SessionWindow
+"""Windows in which a row's place depends on the rows after it, so that none may be left out before they are cut."""
+WindowSpec = AllRows | RangeWindow | OffsetWindow | OrderedWindow | LandmarkWindow | FixedWindow | CalendarWindow

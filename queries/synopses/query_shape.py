@@ -280,7 +280,7 @@ def window_slots(view: StreamSnapshot, window: window_spec.WindowSpec) -> int:
             raise CannotSplitError("its window is longer than the stream keeps rows")
         return window.length // definition.slide
     if not isinstance(window, window_spec.AllRows):
-        raise CannotSplitError("its window is a count of rows, of the calendar, or has a fixed end")
+        raise CannotSplitError("its window goes by the order of rows or by the calendar, or does not end at the clock")
     return _all_live(definition.longest_life, definition.slide, model)
 
 

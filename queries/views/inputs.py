@@ -17,8 +17,9 @@ from windrow.indexes.row_model import NEVER, SEQ, RowModel
 from windrow.indexes.segments import SEQ_BITS, Segment
 from windrow.queries.engine.cursor_pool import PooledCursor
 from windrow.queries.engine.types import quote_name
-from windrow.queries.planner.scan_sql import empty_sql
-from windrow.queries.sql.window_spec import CountWindow, FixedWindow, LandmarkWindow
+from windrow.queries.planner.planner import resolve_keys
+from windrow.queries.planner.scan_sql import empty_sql, ordered_window_sql
+from windrow.queries.sql.window_spec import FixedWindow, LandmarkWindow, OffsetWindow, OrderedWindow
 from windrow.queries.views.partner_filter import Mask, filter_rows
 from windrow.queries.views.plan import PlanPart, Prune
 from windrow.store import Store
@@ -104,10 +105,20 @@ def may_matter(part: PlanPart, segment: Segment, interval: UpdateInterval) -> bo
     floor, window = interval.floor, part.window
     if segment.max_exp <= floor or segment.min_ts > interval.now:
         return False
-    bounds = part.reference.window
-    if isinstance(bounds, LandmarkWindow | FixedWindow) and segment.max_ts <= bounds.start:
+    after, upto = _find_limits(part, interval)
+    if (after is not None and segment.max_ts <= after) or (upto is not None and segment.min_ts > upto):
         return False
     return window is None or segment.max_ts + window > floor
+
+
+def _find_limits(part: PlanPart, interval: UpdateInterval) -> tuple[int | None, int | None]:
+    """The times after which, and up to which, rows are in a part's window, apart from those of all rows."""
+    window = part.reference.window
+    if isinstance(window, OffsetWindow):
+        return interval.now - window.reach, interval.now - window.offset
+    if isinstance(window, LandmarkWindow):
+        return window.start, None
+    return (window.start, window.stop) if isinstance(window, FixedWindow) else (None, None)
 
 
 def find_row_filter(
@@ -148,7 +159,7 @@ class RelationBinder:
     def find_groups(self, part: PlanPart, state: InputState, position: InputPosition, which: str) -> list[SegmentGroup]:
         """The segments that hold such rows, and which of their rows those are."""
         before = self.interval.before
-        ordered = isinstance(part.reference.window, CountWindow)
+        ordered = isinstance(part.reference.window, OrderedWindow)
         kinds: dict[tuple[str, int], list[Segment]] = {}
         for segment in state.segments:
             if not may_matter(part, segment, self.interval):
@@ -165,12 +176,13 @@ class RelationBinder:
         """The condition that rows of a segment must meet to count now; empty if all do."""
         definition = part.definition
         assert definition is not None
-        window, floor, bounds = part.window, self.interval.floor, part.reference.window
+        window, floor = part.window, self.interval.floor
+        after, upto = _find_limits(part, self.interval)
         if (
             segment.max_ts <= self.interval.now
             and segment.min_exp > floor
             and (window is None or segment.min_ts + window > floor)
-            and not isinstance(bounds, LandmarkWindow | FixedWindow)
+            and after is None
         ):
             return ""
         model, schema = definition.model, definition.schema
@@ -179,10 +191,10 @@ class RelationBinder:
             terms.append(f"{begins} <= {self.interval.now}")
         if segment.min_exp <= floor or (window is not None and segment.min_ts + window <= floor):
             terms.append(f"{ends_sql(model, schema, window)} > {floor}")
-        if isinstance(bounds, LandmarkWindow | FixedWindow) and segment.min_ts <= bounds.start:
-            terms.append(f"{begins} > {bounds.start}")
-        if isinstance(bounds, FixedWindow) and segment.max_ts > bounds.stop:
-            terms.append(f"{begins} <= {bounds.stop}")
+        if after is not None and segment.min_ts <= after:
+            terms.append(f"{begins} > {after}")
+        if upto is not None and segment.max_ts > upto:
+            terms.append(f"{begins} <= {upto}")
         return " AND ".join(terms)
 
     def _arrival_condition(
@@ -227,7 +239,8 @@ class RelationBinder:
             ends = ends_sql(model, schema, part.window)
             extra = f", {begins} AS {quote_name(hidden[0])}, {ends} AS {quote_name(hidden[1])}"
         columns = ", ".join(quote_name(name) for name in schema.names)
-        newest = part.reference.window.count if isinstance(part.reference.window, CountWindow) else 0
+        window = part.reference.window
+        ordered = resolve_keys(part.name, schema, window) if isinstance(window, OrderedWindow) else None
         selects, rows = [], 0
         for number, group in enumerate(groups):
             segments, ranges = (prune(group.segments) if prune is not None else None) or (group.segments, None)
@@ -236,15 +249,14 @@ class RelationBinder:
             relation = f"{part.relation} {number}"
             rows += self.columns(relation, definition, segments, ranges, value_filter)
             where = f" WHERE {group.condition}" if group.condition else ""
-            arrival = f", {quote_name(SEQ)} + {group.base} AS {quote_name(SEQ)}" if newest else ""
+            arrival = f", {quote_name(SEQ)} + {group.base} AS {quote_name(SEQ)}" if ordered else ""
             selects.append(f"SELECT {columns}{extra}{arrival} FROM {quote_name(relation)}{where}")
         if not selects:
             self._pooled.create_view(part.relation, f"SELECT {columns}{extra} FROM ({empty_sql(schema)})")
             return 0
         sql = " UNION ALL ".join(selects)
-        if newest:
-            last = f"ORDER BY {quote_name(definition.time)} DESC, {quote_name(SEQ)} DESC LIMIT {newest}"
-            sql = f"SELECT {columns} FROM ({sql}) {last}"
+        if ordered is not None:
+            sql = ordered_window_sql(sql, schema.names, schema.field(definition.time), ordered)
         self._pooled.create_view(part.relation, sql)
         return rows
 

@@ -9,7 +9,7 @@ from windrow.indexes.column_cache import SegmentRanges
 from windrow.indexes.segments import Segment
 from windrow.queries.sql.parse_tree import Node
 from windrow.queries.sql.statement import Reference, Statement
-from windrow.queries.sql.window_spec import RangeWindow
+from windrow.queries.sql.window_spec import OffsetWindow, RangeWindow
 from windrow.queries.views.update_patterns import Label, Pattern
 
 Prune = Callable[[Sequence[Segment]], tuple[Sequence[Segment], SegmentRanges] | None]
@@ -50,7 +50,9 @@ class PlanPart:
     def life(self) -> int | None:
         """The longest time for which a row of it counts; None: for ever."""
         lifetime = None if self.definition is None else self.definition.longest_life
-        lives = [life for life in (lifetime, self.window) if life is not None]
+        window = self.reference.window
+        reach = window.reach if isinstance(window, RangeWindow | OffsetWindow) else None
+        lives = [life for life in (lifetime, reach) if life is not None]
         return min(lives) if lives else None
 
 

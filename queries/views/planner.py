@@ -16,14 +16,15 @@ from windrow.catalog.records import ViewEntry
 from windrow.definitions import StreamDefinition
 from windrow.errors import ViewError
 from windrow.queries.engine.types import quote_name
+from windrow.queries.planner.planner import resolve_keys
 from windrow.queries.sql import parse_tree, volatility
 from windrow.queries.sql.analysis import analyse
 from windrow.queries.sql.confinement import confine
 from windrow.queries.sql.parse_tree import Node
 from windrow.queries.sql.split_aggregate import find_free_prefix, without_locations
-from windrow.queries.sql.statement import Statement, parse
+from windrow.queries.sql.statement import Reference, Statement, parse
 from windrow.queries.sql.window_clause import SYSTEM_SCHEMA
-from windrow.queries.sql.window_spec import AllRows, CalendarWindow, RangeWindow
+from windrow.queries.sql.window_spec import AllRows, CalendarWindow, OffsetWindow, OrderedWindow, RangeWindow
 from windrow.queries.views import update_patterns
 from windrow.queries.views.plan import JoinLink, PlanBranch, PlanPart, ViewPlan, list_base_tables, list_selects
 from windrow.queries.views.update_patterns import Label, Pattern
@@ -230,25 +231,30 @@ def _check_statement(
     if analyse(statement).uses_sequence:
         raise ViewError(f"view {name!r}: _seq is not kept in views; leave it and the macros that need it out")
     for reference in statement.references:
-        definition = streams.get(folded[reference.name.lower()])
-        window = reference.window
-        if definition is None:
-            if not isinstance(window, AllRows):
-                raise ViewError(f"view {name!r}: {reference.name} is a table, which has no windows")
-        elif isinstance(window, CalendarWindow):
-            raise ViewError(f"view {name!r}: a view moves with its inputs, and {window} does not; ask it of the view")
-        elif isinstance(window, RangeWindow):
-            _check_range(name, definition, window)
+        _check_window(name, reference, streams.get(folded[reference.name.lower()]))
 
 
-def _check_range(name: str, definition: StreamDefinition, window: RangeWindow) -> None:
+def _check_window(name: str, reference: Reference, definition: StreamDefinition | None) -> None:
+    window = reference.window
+    if definition is None:
+        if not isinstance(window, AllRows):
+            raise ViewError(f"view {name!r}: {reference.name} is a table, which has no windows")
+    elif isinstance(window, CalendarWindow):
+        raise ViewError(f"view {name!r}: a view moves with its inputs, and {window} does not; ask it of the view")
+    elif isinstance(window, RangeWindow | OffsetWindow):
+        _check_range(name, definition, window)
+    elif isinstance(window, OrderedWindow):
+        resolve_keys(definition.name, definition.schema, window, ViewError)
+
+
+def _check_range(name: str, definition: StreamDefinition, window: RangeWindow | OffsetWindow) -> None:
     lifetime = definition.longest_life
     if window.slide is not None:
         raise ViewError(f"view {name!r}: a view moves with its inputs; leave SLIDE out of {window}")
-    if lifetime is not None and window.length > lifetime:
+    if lifetime is not None and window.reach > lifetime:
         raise ViewError(
             f"view {name!r}: stream {definition.name!r} keeps rows for {times.format_duration(lifetime)}; "
-            f"a window of {times.format_duration(window.length)} would not be complete"
+            f"a window that begins {times.format_duration(window.reach)} before the clock would not be complete"
         )
 
 

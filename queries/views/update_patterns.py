@@ -15,7 +15,7 @@ import duckdb
 from windrow.definitions import StreamDefinition
 from windrow.queries.sql.parse_tree import Node
 from windrow.queries.sql.statement import Statement
-from windrow.queries.sql.window_spec import CountWindow, RangeWindow, WindowSpec
+from windrow.queries.sql.window_spec import CountWindow, OffsetWindow, RangeWindow, SessionWindow, WindowSpec
 from windrow.snapshot import Snapshot
 
 
@@ -71,6 +71,10 @@ def label_stream(definition: StreamDefinition, window: WindowSpec) -> Label:
     name = definition.name
     if isinstance(window, CountWindow):
         return Label(Pattern.STRICT, f"a count window over {name}: newer rows push the oldest out")
+    if isinstance(window, SessionWindow):
+        return Label(Pattern.STRICT, f"a session window over {name}: newer rows begin another session")
+    if isinstance(window, OffsetWindow):
+        return Label(Pattern.STRICT, f"a window over {name} that ended before the clock: old rows come into it")
     length = window.length if isinstance(window, RangeWindow) else None
     lifetime = definition.longest_life
     if definition.expires is not None:

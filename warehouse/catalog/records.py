@@ -383,11 +383,13 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     stream: str
     stream_id: int
     window: int | None
-    """The window's length in microseconds, where the clause gives one; of several, the longest."""
+    """How many microseconds before the clock its window begins, where the clause says so; of several, the first."""
     period: int
     """How many slots the window moves between two runs."""
     calendar: "CalendarPace | None" = None
     """If it moves with the calendar, not by slots."""
+    offset: int = 0
+    """How many microseconds before the clock its window ends; of several, the last."""
 
 
 class CalendarPace(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,15 @@ import pytest
 import plain_duckdb
 from windrow.errors import QueryError
 from windrow.queries.sql.statement import Statement, parse
-from windrow.queries.sql.window_spec import AllRows, CountWindow, FixedWindow, LandmarkWindow, RangeWindow
+from windrow.queries.sql.window_spec import (
+    AllRows,
+    CountWindow,
+    FixedWindow,
+    LandmarkWindow,
+    OffsetWindow,
+    RangeWindow,
+    SessionWindow,
+)
 
 SECOND = 1_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86400 * SECOND
@@ -62,6 +70,12 @@ def unchanged_outside(statement: Statement) -> bool:
         ("[RANGE 6 SECONDS SLIDE 6 SECONDS]", RangeWindow(6 * SECOND, 6 * SECOND)),
         ("[ROWS 100]", CountWindow(100)),
         ("[rows 1]", CountWindow(1)),
+        ("[ROWS 3 PARTITION BY src]", CountWindow(3, ("src",))),
+        ('[rows 3 partition /* ] */ by src, "a ]b"]', CountWindow(3, ("src", "a ]b"))),
+        ("[SESSION 5 MINUTES]", SessionWindow(5 * MINUTE)),
+        ("[session INTERVAL '90 seconds' PARTITION BY src, len]", SessionWindow(90 * SECOND, ("src", "len"))),
+        ("[WINDOW 1 HOUR OFFSET 1 DAY]", OffsetWindow(60 * MINUTE, DAY)),
+        ("[WINDOW 1 HOUR OFFSET 1 DAY SLIDE 1 MINUTE]", OffsetWindow(60 * MINUTE, DAY, MINUTE)),
         ("[SINCE TIMESTAMP '2026-01-01']", LandmarkWindow(NEW_YEAR)),
         ("[SINCE TIMESTAMP '2026-01-01 00:00:00.000001']", LandmarkWindow(NEW_YEAR + 1)),
         ("[SINCE TIMESTAMPTZ '2026-01-01 02:00:00+02']", LandmarkWindow(NEW_YEAR)),
@@ -87,6 +101,14 @@ def test_a_clause_means(clause, window):
         (", INTERVAL 10 MINUTE, slide := INTERVAL 2 MINUTE", RangeWindow(10 * MINUTE, 2 * MINUTE)),
         (", INTERVAL 10 MINUTE, slide => INTERVAL '2' MINUTE", RangeWindow(10 * MINUTE, 2 * MINUTE)),
         (", rows := 100", CountWindow(100)),
+        (", rows := 3, partition_by := 'src'", CountWindow(3, ("src",))),
+        (", rows := 3, partition_by := ['src', 'it''s']", CountWindow(3, ("src", "it's"))),
+        (", session := INTERVAL 5 MINUTE, partition_by => 'src'", SessionWindow(5 * MINUTE, ("src",))),
+        (", INTERVAL 1 HOUR, offset := INTERVAL 1 DAY", OffsetWindow(60 * MINUTE, DAY)),
+        (
+            ", INTERVAL 1 HOUR, slide := INTERVAL 1 MINUTE, offset := INTERVAL 1 DAY",
+            OffsetWindow(60 * MINUTE, DAY, MINUTE),
+        ),
         (", since := TIMESTAMP '2026-01-01'", LandmarkWindow(NEW_YEAR)),
         (", since := CAST('2026-01-01' AS TIMESTAMP)", LandmarkWindow(NEW_YEAR)),
         (", TIMESTAMP '2026-01-01', TIMESTAMP '2026-01-02'", FixedWindow(NEW_YEAR, NEW_YEAR + DAY)),
