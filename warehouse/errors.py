@@ -3,9 +3,30 @@
 Each message is one sentence: what, which value, what to do.
 """
 
+import errno
+from typing import ClassVar
+
+_TEMPORARY_ERRORS = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ENFILE, errno.EMFILE, errno.ENOMEM)
+)
+
 
 class WindrowError(Exception):
     """Base of all errors that Windrow raises on purpose."""
+
+    _temporary: ClassVar[bool] = False
+
+    @property
+    def temporary(self) -> bool:
+        """Whether the same call may succeed later, although nobody changes what was asked or the data."""
+        return self._temporary
+
+
+def is_temporary(error: BaseException) -> bool:
+    """Whether it makes sense to try again later: of our own errors, and of the operating system's."""
+    if isinstance(error, WindrowError):
+        return error.temporary
+    return isinstance(error, OSError) and error.errno in _TEMPORARY_ERRORS
 
 
 class DefinitionError(WindrowError, ValueError):
@@ -59,6 +80,8 @@ class BatchConflictError(WindrowError, ValueError):
 class SourceBehindError(WindrowError):
     """A slide that a declared source has not reached yet."""
 
+    _temporary = True
+
 
 class ClockError(WindrowError, ValueError):
     """A time further ahead of the wall clock than the stream allows, or no time at all."""
@@ -66,6 +89,8 @@ class ClockError(WindrowError, ValueError):
 
 class BusyError(WindrowError, TimeoutError):
     """Somebody else holds what was asked for, and did not let go in time."""
+
+    _temporary = True
 
 
 class WindowError(WindrowError, ValueError):
@@ -82,6 +107,14 @@ class SearchKeyError(WindrowError, ValueError):
 
 class StorageError(WindrowError, OSError):
     """The disk said no: full, read-only, damaged or of the wrong kind."""
+
+    @property
+    def temporary(self) -> bool:
+        """A full disk is, a read-only or damaged one is not."""
+        return self.errno in _TEMPORARY_ERRORS
+
+    def __str__(self) -> str:
+        return str(self.strerror or super().__str__())
 
 
 class FormatError(StorageError):
@@ -123,6 +156,8 @@ class UnpinnedWarning(UserWarning):
 
 class QueryTimeoutError(QueryError, TimeoutError):
     """A query that took longer than it was given."""
+
+    _temporary = True
 
 
 class ConfinementError(QueryError):

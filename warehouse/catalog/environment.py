@@ -7,6 +7,7 @@ overtaken twice while they read.
 
 import contextlib
 import ctypes
+import errno
 import os
 import struct
 import threading
@@ -514,7 +515,8 @@ class Catalog:
                     yield shared.tables(txn)
             except (lmdb.MapFullError, lmdb.DiskError) as error:
                 raise StorageError(
-                    f"the catalog in {self.folder} cannot grow ({error}); free some disk space, nothing was changed"
+                    errno.ENOSPC,
+                    f"the catalog in {self.folder} cannot grow ({error}); free some disk space, nothing was changed",
                 ) from error
             except lmdb.Error as error:
                 raise _disk_error(error, self.folder) from error
@@ -623,6 +625,7 @@ def _disk_error(error: lmdb.Error, folder: Path) -> StorageError:
     text = str(error)
     if "No space left" in text:
         return StorageError(
-            f"the catalog in {folder} cannot grow: the disk is full; free some space, nothing was changed"
+            errno.ENOSPC,
+            f"the catalog in {folder} cannot grow: the disk is full; free some space, nothing was changed",
         )
     return StorageError(f"the catalog in {folder} could not be used ({text}); nothing was changed")

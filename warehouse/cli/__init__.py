@@ -19,6 +19,7 @@ COMMANDS = {
     "ingest": "windrow.cli.ingest:ingest",
     "heartbeat": "windrow.cli.clock:heartbeat",
     "slide": "windrow.cli.clock:slide",
+    "wait": "windrow.cli.clock:wait",
     "probe": "windrow.cli.rows:probe",
     "scan": "windrow.cli.rows:scan",
     "sql": "windrow.cli.sql:sql",

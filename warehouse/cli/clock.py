@@ -34,7 +34,7 @@ def slide(session: Session, stream: str | None, every: bool, to: str | None, for
     if (stream is None) != every:
         raise click.UsageError("name a stream, or give --all")
     reports: list[SlideReport] = []
-    refused: list[str] = []
+    refused: list[SourceBehindError | ClockError] = []
     with session.open() as wh:
         views = {view.name for view in wh.views()}  # they follow their inputs
         for name in [name for name in wh.streams() if name not in views] if stream is None else [stream]:
@@ -43,14 +43,35 @@ def slide(session: Session, stream: str | None, every: bool, to: str | None, for
             except (SourceBehindError, ClockError) as error:
                 if not every:
                     raise
-                refused.append(to_shell_message(str(error)))
+                refused.append(error)
     if session.json:
         documents = [slide_to_json(report) for report in reports]
         terminal.write_json(documents if every else documents[0])
     else:
         show_slides(reports)
     if refused:
-        raise Failure("\nwindrow: ".join(refused))
+        messages = [to_shell_message(str(error)) for error in refused]
+        # One that will not pass by itself decides: trying again would never end well.
+        raise Failure.of(
+            min(refused, key=lambda error: error.temporary),
+            ("; " if session.json else "\nwindrow: ").join(messages),
+        )
+
+
+@click.command()
+@click.argument("stream")
+@click.option("--up-to", metavar="TIME", required=True, help="Until the clock is at TIME or later.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Give up after so long; by default never.")
+@command
+def wait(session: Session, stream: str, up_to: str, timeout: float | None) -> None:
+    """Wait until a stream's clock has reached a time, whoever slides it."""
+    with session.open(read_only=True) as wh:
+        wh.wait_for(stream, up_to=up_to, timeout=timeout)
+        now = wh.now(stream)
+    if session.json:
+        terminal.write_json({"stream": stream, "now": terminal.format_cell(now)})
+    else:
+        terminal.say(f"{stream} has reached {format_time(now)}")
 
 
 def slide_over(wh: "Warehouse", stream: str) -> "SlideReport":

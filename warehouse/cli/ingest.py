@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windrow.cli import terminal
-from windrow.cli.session import Failure, Session, command
+from windrow.cli.session import Failure, Session, check_rejected, command, fail_rejected_option
 
 if TYPE_CHECKING:
     from windrow.ingest.session import Totals
@@ -59,6 +59,7 @@ _OPTIONS: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
     click.option(
         "--max-spool-bytes", type=click.IntRange(min=0), metavar="N", help="Wait while more than this is spooled."
     ),
+    fail_rejected_option,
     click.option("--master", metavar="URL", help="Spark's master; by default what spark-submit says, or local[*]."),
     click.option("--packages", metavar="COORDINATES", help="Maven packages for Spark, as for Kafka."),
     click.option("--conf", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of Spark."),
@@ -83,6 +84,7 @@ def ingest(
     packages: str | None,
     settings: tuple[str, ...],
     options: tuple[str, ...],
+    fail_rejected: int | None,
     **job_options: Any,
 ) -> None:
     """Ingest rows with Spark: files, Kafka, sockets, whatever Spark can read.
@@ -107,6 +109,7 @@ def ingest(
         show_summary(session, wh, stream, counted, time.monotonic() - started)
     if counted.failure:
         raise Failure(f"stream {stream!r}: the ingest failed: {counted.failure}")
+    check_rejected(stream, counted.rejected, fail_rejected)
 
 
 def _check_options(options: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windrow.cli import terminal
-from windrow.cli.session import Failure, Group, Session, command, if_not_exists_option, sending
+from windrow.cli.session import EXIT_TEMPORARY, Failure, Group, Session, command, if_not_exists_option, sending
 from windrow.cli.sql import OutputFormat, explain_query_errors, params_option, parse_params, write_answer
 from windrow.cli.streams import show_dropped
 
@@ -206,7 +206,8 @@ def run(session: Session, names: tuple[str, ...], now: bool, policy: Any, allowe
         raise Failure(f"{terminal.names(failed)} failed; 'windrow query list' says why and when it is tried again")
     unplaced = [report.query for report in reports if report.outcome == "unplaced"]
     if unplaced:
-        raise Failure(f"{terminal.names(unplaced)}: results are kept, but their files could not be written yet")
+        message = f"{terminal.names(unplaced)}: results are kept, but their files could not be written yet"
+        raise Failure(message, exit_code=EXIT_TEMPORARY)
 
 
 def _format_run(report: "RunReport") -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from windrow.cli import terminal
 from windrow.cli.clock import show_slides, slide_over, slide_to_json
 from windrow.cli.flawed_lines import FlawedLine, FlawedLines, TextFormat
 from windrow.cli.readers import FORMATS, ReadOptions, count_bytes, read_files
-from windrow.cli.session import Session, command
+from windrow.cli.session import Session, check_rejected, command, fail_rejected_option
 from windrow.cli.time_formats import TimeFormat
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ def add_time_options(function: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--max-rejected", type=click.FloatRange(0, 1), metavar="SHARE", help="Append nothing if more are rejected."
 )
+@fail_rejected_option
 @click.option("--dry-run", is_flag=True, help="Show what would be appended and rejected, and change nothing.")
 @click.option("--slide", is_flag=True, help="Then slide the stream over these rows, or as far as its sources allow.")
 @command
@@ -98,6 +99,7 @@ def append(
     covers: str | None,
     on_error: str,
     max_rejected: float | None,
+    fail_rejected: int | None,
     dry_run: bool,
     slide: bool,
     **reading: Any,
@@ -123,15 +125,15 @@ def append(
         slid = slide_over(wh, stream) if slide else None
     if session.json:
         terminal.write_json(terminal.to_record(report) | ({} if slid is None else {"slide": slide_to_json(slid)}))
-        return
-    if report.duplicate:
+    elif report.duplicate:
         terminal.say(
             f"{stream}: batch {batch_id!r} of source {report.source!r} was appended before; nothing was changed"
         )
     else:
         show_appended(report)
-    if slid is not None:
+    if slid is not None and not session.json:
         show_slides([slid])
+    check_rejected(stream, report.rejected, fail_rejected)
 
 
 def _make_read_options(

@@ -7,6 +7,8 @@ import contextlib
 import errno
 import functools
 import importlib
+import itertools
+import json
 import os
 import re
 import sys
@@ -17,22 +19,47 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from windrow.errors import FormatError, WindrowError
+from windrow.errors import FormatError, QueryError, WindrowError, is_temporary
 
 if TYPE_CHECKING:
     from windrow.warehouse import Warehouse
 
 MARKER_FILE = "windrow.json"
 ENVIRONMENT_VARIABLE = "WINDROW_WAREHOUSE"
-EXIT_INTERRUPTED, EXIT_PIPE_CLOSED = 130, 141
+EXIT_REJECTED, EXIT_TEMPORARY, EXIT_INTERRUPTED, EXIT_PIPE_CLOSED = 3, 75, 130, 141
 
 
 class Failure(click.ClickException):
-    """An error of the user or of the data: one line on stderr, exit code 1."""
+    """What a command ends with if it fails: a message on stderr, and an exit code that says whether to try again.
+
+    Args:
+        message: What is wrong.
+        kind: The class of the error, for programs.
+        exit_code: 1 for a mistake of the user or in the data, `EXIT_TEMPORARY` for what may pass by itself.
+        details: What else a program may want to know, such as the line of a mistake.
+    """
+
+    def __init__(self, message: str, kind: str = "Failure", exit_code: int = 1, **details: Any) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.exit_code = exit_code
+        self.details = details
+        self.as_json = False
+
+    @classmethod
+    def of(cls, error: Exception, message: str) -> "Failure":
+        """The failure that an error means."""
+        place = {key: getattr(error, key) for key in ("line", "column") if isinstance(error, QueryError)}
+        return cls(message, type(error).__name__, EXIT_TEMPORARY if is_temporary(error) else 1, **place)
 
     def show(self, file: Any = None) -> None:
-        """Print the message."""
-        click.echo(f"windrow: {self.message}", file=file or sys.stderr)
+        """Print the message, or a JSON document of one line."""
+        if not self.as_json:
+            click.echo(f"windrow: {self.message}", file=file or sys.stderr)
+            return
+        facts = {"type": self.kind, "message": self.message, "retry": self.exit_code == EXIT_TEMPORARY}
+        document = {"error": {**facts, "exit_code": self.exit_code, **self.details}}
+        click.echo(json.dumps(document, ensure_ascii=False), file=file or sys.stderr)
 
 
 class Group(click.Group):
@@ -75,20 +102,34 @@ class TopGroup(LazyGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; errors of ours and of the system become a `Failure`."""
+        as_json = "--json" in itertools.takewhile(lambda argument: argument != "--", _remaining_arguments(ctx))
         try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-        except (KeyboardInterrupt, click.Abort):
-            raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
-        except WindrowError as error:
-            raise Failure(to_shell_message(str(error))) from error
-        except OSError as error:
-            if error.errno == errno.EPIPE:
-                _discard_output()
-                raise click.exceptions.Exit(EXIT_PIPE_CLOSED) from None
-            where = f"{error.filename}: " if error.filename else ""
-            raise Failure(f"{where}{error.strerror or error}") from error
+            try:
+                result = super().invoke(ctx)
+                sys.stdout.flush()
+            except (KeyboardInterrupt, click.Abort):
+                raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
+            except click.UsageError as error:
+                if not as_json:
+                    raise
+                raise Failure(error.format_message(), "UsageError", error.exit_code) from error
+            except WindrowError as error:
+                raise Failure.of(error, to_shell_message(str(error))) from error
+            except OSError as error:
+                if error.errno == errno.EPIPE:
+                    _discard_output()
+                    raise click.exceptions.Exit(EXIT_PIPE_CLOSED) from None
+                where = f"{error.filename}: " if error.filename else ""
+                raise Failure.of(error, f"{where}{error.strerror or error}") from error
+        except Failure as failure:
+            failure.as_json = as_json
+            raise
         return result
+
+
+def _remaining_arguments(ctx: click.Context) -> list[str]:
+    """What click has not parsed yet of the command line."""
+    return [*ctx._protected_args, *ctx.args]
 
 
 def to_shell_message(message: str) -> str:
@@ -151,6 +192,27 @@ def sending(function: Callable[..., None]) -> Callable[..., None]:
         "--allow-command", "allow_commands", multiple=True, metavar="PATH", help="A program that queries may run."
     )
     return hosts(commands(run))
+
+
+fail_rejected_option = click.option(
+    "--fail-rejected",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help=f"End with exit code {EXIT_REJECTED} if more than N rows were rejected; the others are in.",
+)
+
+
+def check_rejected(stream: str, rejected: Mapping[str, int], limit: int | None) -> None:
+    """Fail if more rows of an ended append were rejected than the user tolerates."""
+    count = sum(rejected.values())
+    if limit is not None and count > limit:
+        raise Failure(
+            f"stream {stream!r}: {count:,} rows were rejected, more than {limit:,}; the other rows are in, "
+            f"'windrow stream rejected {stream}' shows these",
+            "RejectedRows",
+            EXIT_REJECTED,
+            rejected=dict(rejected),
+        )
 
 
 if_not_exists_option = click.option("--if-not-exists", is_flag=True, help="Leave one of that name as it is.")

@@ -289,7 +289,7 @@ def explain_query_errors() -> Iterator[None]:
     try:
         yield
     except QueryError as error:
-        raise Failure(str(error)) from error
+        raise Failure.of(error, str(error)) from error
 
 
 def show_explanation(explanation: "Explanation") -> None:

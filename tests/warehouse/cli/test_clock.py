@@ -96,9 +96,9 @@ class Test_the_clock:
 
     def test_all_streams_slide_and_one_that_refuses_holds_nobody_up(self, sources):
         sources("stream", "create", "other", *PACKETS)
-        result = sources("slide", "--all", "--to", at(120).isoformat(), "--json", code=1)
+        result = sources("slide", "--all", "--to", at(120).isoformat(), "--json", code=75)
         assert [(r["stream"], r["now"]) for r in json.loads(result.stdout)] == [("other", "2025-01-01T12:02:00Z")]
-        assert result.stderr.startswith("windrow: stream 'packets' cannot slide")
+        assert "stream 'packets' cannot slide" in json.loads(result.stderr)["error"]["message"]
         assert [r["stream"] for r in sources.json("slide", "--all")] == ["other", "packets"]
 
 

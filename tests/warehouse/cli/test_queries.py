@@ -48,7 +48,7 @@ def test_a_file_that_cannot_be_written_is_told_by_table_and_exit_code(run, path,
     run("query", "add", "top", TOP, "-p", "2", "--sink", f"csv:{tmp_path}/reports")
     (tmp_path / "reports").write_text("in the way")
     advance(path, 2)
-    assert run("query", "run", code=1) == "windrow: top: results are kept, but their files could not be written yet\n"
+    assert run("query", "run", code=75) == "windrow: top: results are kept, but their files could not be written yet\n"
     (tmp_path / "reports").unlink()
     assert run("query", "run") == "nothing is due\n"
     assert len(list((tmp_path / "reports").iterdir())) == 1

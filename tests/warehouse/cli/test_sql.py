@@ -134,7 +134,7 @@ class Test_mistakes:
 
     def test_a_timeout(self, run):
         heavy = "SELECT sum(a.i * b.i) FROM range(1000000) a(i), range(1000000) b(i)"
-        assert "longer than 0.2 s" in run("sql", heavy, "--timeout", 0.2, code=1)
+        assert "longer than 0.2 s" in run("sql", heavy, "--timeout", 0.2, code=75)
 
 
 class Test_explaining:
