@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windrow.errors import FormatError, WindrowError
+from windrow.program import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from windrow.warehouse import Warehouse
 
 MARKER_FILE = "windrow.json"
 ENVIRONMENT_VARIABLE = "WINDROW_WAREHOUSE"
-EXIT_INTERRUPTED, EXIT_PIPE_CLOSED = 130, 141
+EXIT_PIPE_CLOSED = 141
 
 
 class Failure(click.ClickException):
