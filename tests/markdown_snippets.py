@@ -30,7 +30,7 @@ from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import IO, Any
 
-from windrow import cli
+from windrow import program
 
 RUN = {"python", "console", "bash", "sql"}
 SHOWN = {"", "text", "json", "toml", "ini", "yaml", "makefile", "cython", "dockerfile", "mermaid", "html", "csv"}
@@ -190,7 +190,7 @@ def run_command(arguments: list[str], folder: str, environment: dict[str, str], 
     for number in (1, 2):
         os.dup2(descriptor, number)
     sys.argv = ["windrow", *arguments]
-    cli.main()
+    program.main()
 
 
 def compare(block: Block, shown: str, got: str, command: str = "the block") -> None:

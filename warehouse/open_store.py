@@ -5,6 +5,7 @@ import os
 import random
 import re
 import warnings
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -82,7 +83,8 @@ def open_store(
             raise
     published: dict[str, bytes] = {}
     kept = {} if cache_bytes is None else {"page_bytes": cache_bytes}
-    reader = SegmentFileReader(root, partial(find_checksums, opened, published), **kept)
+    # What handles share holds on to the columns, so their reader must not keep a handle that was never closed.
+    reader = SegmentFileReader(root, partial(find_checksums, weakref.proxy(opened), published), **kept)
     columns = ColumnCache(reader, cache_bytes)
     store = Store(
         root=root,

@@ -1,11 +1,5 @@
 """The command line, with the names of the Python interface. Each command is listed here and imported on use."""
 
-import atexit
-import contextlib
-import os
-import sys
-from typing import Any
-
 import click
 
 from windrow import __version__
@@ -55,17 +49,3 @@ def windrow(warehouse: str | None) -> None:
 
     Rows are appended to streams, stay exactly as long as they live, and leave when the stream slides.
     """
-
-
-def main() -> None:
-    """The `windrow` program; it ends at once, since what an error still holds would be reported as leaked by DuckDB."""
-    code: Any = 1
-    try:
-        windrow(prog_name="windrow")
-    except SystemExit as end:
-        code = end.code
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code if isinstance(code, int) else 0 if code is None else 1)

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import re
+import select
 import shutil
 import sys
 import tempfile
@@ -41,6 +42,8 @@ _SUFFIXES = {
 _COMPRESSIONS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4"}
 _BLOCK_BYTES = 4 << 20
 """How much text is parsed at a time."""
+_SIGNAL_SECONDS = 0.2
+"""How often a wait for a silent pipe looks for signals."""
 _ARRAY_ROWS = 8192
 """How many objects of a JSON array are parsed at a time."""
 _TYPE_CHANGE = re.compile(r"Column\(/([^/]*)[^)]*\) changed from \w+ to \w+ in row (\d+)")
@@ -349,12 +352,12 @@ def _open_input(path: str) -> Iterator[_InputFile]:
     import pyarrow as pa
 
     if path == STDIN:
-        raw = _copy_to_file(sys.stdin.buffer)
+        raw = _copy_to_file(_InterruptiblePipe(sys.stdin.buffer))
     elif os.path.isfile(path):
         raw = pa.OSFile(path)
     else:
         with open(path, "rb") as pipe:
-            raw = _copy_to_file(pipe)
+            raw = _copy_to_file(_InterruptiblePipe(pipe))
     with raw:
         yield _InputFile(path, raw, _COMPRESSIONS.get(path.lower().rsplit(".", 1)[-1]), raw.size())
 
@@ -367,6 +370,20 @@ def _copy_to_file(pipe: Any) -> "pa.NativeFile":
         shutil.copyfileobj(pipe, copy, 1 << 20)
         copy.flush()
         return pa.OSFile(copy.name)
+
+
+@dataclass(frozen=True)
+class _InterruptiblePipe:
+    """A pipe that is read only when it has something: Ctrl-C right before a read that waits is noticed after it."""
+
+    pipe: Any
+
+    def read(self, size: int) -> bytes:
+        """Read what is there, at least a byte before the end; Python looks for signals between two waits."""
+        with contextlib.suppress(OSError, ValueError):  # no file of the system, or one that cannot be waited for
+            while not select.select([self.pipe.fileno()], [], [], _SIGNAL_SECONDS)[0]:
+                pass
+        return bytes(self.pipe.read1(size))
 
 
 def _read_csv(source: _InputFile, schema: "pa.Schema", options: ReadOptions) -> "pa.RecordBatchReader":

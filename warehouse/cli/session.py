@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windrow.errors import FormatError, QueryError, WindrowError, is_temporary
+from windrow.program import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from windrow.warehouse import Warehouse
 
 MARKER_FILE = "windrow.json"
 ENVIRONMENT_VARIABLE = "WINDROW_WAREHOUSE"
-EXIT_REJECTED, EXIT_TEMPORARY, EXIT_INTERRUPTED, EXIT_PIPE_CLOSED = 3, 75, 130, 141
+EXIT_REJECTED, EXIT_TEMPORARY, EXIT_PIPE_CLOSED = 3, 75, 141
 
 
 class Failure(click.ClickException):
@@ -42,7 +43,7 @@ class Failure(click.ClickException):
     def __init__(self, message: str, kind: str = "Failure", exit_code: int = 1, **details: Any) -> None:
         super().__init__(message)
         self.kind = kind
-        self.exit_code = exit_code
+        self.exit_code = exit_code  # type: ignore[misc]  # click declares it for the class
         self.details = details
         self.as_json = False
 

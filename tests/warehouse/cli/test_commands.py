@@ -168,14 +168,57 @@ class Test_as_a_program:
             process.stdin.flush()
             wait_until_it_reads(process.pid)
             process.send_signal(signal.SIGINT)
-            assert (process.wait(30), process.stdout.read(), process.stderr.read()) == (130, b"", b"")
+            assert (process.wait(120), process.stdout.read(), process.stderr.read()) == (130, b"", b"")
         assert waiting("check").stdout.startswith("no problems")
         assert waiting.json("status")["streams"][0]["spooled_rows"] == 0
+
+    @pytest.mark.parametrize("module", ["click", "windrow.cli.rows", "pyarrow", "windrow.warehouse", "_duckdb"])
+    def test_control_c_while_a_module_is_imported_ends_it_quietly(self, waiting, module):
+        """Native modules turn an interrupt during their import into other errors, abort or swallow it."""
+        script = f"""if True:
+            import os, signal, sys
+            from windrow.program import main
+
+            class Interrupting:
+                def find_spec(self, name, *_):
+                    if name == {module!r}:
+                        os.kill(os.getpid(), signal.SIGINT)
+
+            sys.meta_path.insert(0, Interrupting())
+            sys.argv = ["windrow", "-w", {str(waiting.path)!r}, "append", "packets", "-", "--format", "json"]
+            main()
+        """
+        done = subprocess.run(
+            [sys.executable, "-c", script], stdin=subprocess.PIPE, capture_output=True, timeout=120, check=False
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+    def test_control_c_in_a_finalizer_ends_it_quietly(self):
+        """Python only reports an exception that a finalizer raises; the command would go on."""
+        script = """if True:
+            import signal, sys
+            from windrow import program
+            from windrow.cli import session
+
+            class Dying:
+                def __del__(self):
+                    signal.raise_signal(signal.SIGINT)
+
+            def drop_and_go_on(self, ctx):
+                Dying()
+                print("it went on")
+
+            session.LazyGroup.invoke = drop_and_go_on
+            sys.argv = ["windrow", "check"]
+            program.main()
+        """
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=120, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
 def wait_until_it_reads(pid: int) -> None:
     """Until the process has opened the warehouse and its copy of standard input."""
-    for _ in range(600):
+    for _ in range(2400):
         names = []
         for entry in os.scandir(f"/proc/{pid}/fd"):
             try:
