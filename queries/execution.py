@@ -158,6 +158,9 @@ def prepare(
     context: StatementContext = NO_CONTEXT,
 ) -> PreparedStatement:
     """Parse and confine a statement, pin what it reads and make that readable on a new cursor."""
+    if memory_limit is None:
+        store.check_process()
+        instance.warehouse_instance(store).open()
     statement = parse(text_)
     pinned, records = (snapshot, None) if snapshot is not None else _pin(store, statement, context.role)
     pooled: PooledCursor | None = None
