@@ -9,7 +9,7 @@ from collections.abc import Collection
 from functools import lru_cache
 from typing import NamedTuple
 
-import duckdb
+from duckdb import __version__ as duckdb_version
 
 from windrow.queries.sql import parse_tree
 from windrow.queries.sql.statement import Statement, cached_per_template
@@ -43,7 +43,7 @@ _KNOWN_OTHERS = frozenset({
 
 @lru_cache(maxsize=1)
 def _volatile_functions() -> VolatileFunctions:
-    if duckdb.__version__ == _KNOWN_VERSION:
+    if duckdb_version == _KNOWN_VERSION:
         return VolatileFunctions(_KNOWN_CLOCKS | _KNOWN_OTHERS, _KNOWN_CLOCKS)
     return list_volatile_functions()
 
