@@ -6,9 +6,7 @@ An answer is read once, batch by batch; the pin goes when the last row is read, 
 import atexit
 import contextlib
 import datetime as dt
-import html
 import sys
-import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +18,6 @@ import pyarrow as pa
 
 from windrow import times
 from windrow.errors import ClosedError, GapError, QueryError
-from windrow.formats.html import render_table
 from windrow.formats.text import HUGE, contains_type, type_name
 from windrow.gaps import BEFORE_FIRST
 from windrow.queries.engine import python_values
@@ -46,6 +43,8 @@ def _close_all() -> None:
     for answer in list(_open):
         answer.close()
     if (trace := getattr(sys, "last_traceback", None)) is not None:
+        import traceback
+
         traceback.clear_frames(trace)
 
 
@@ -231,6 +230,8 @@ class Answer:
         return pa.Table.from_batches(taken, self.schema).slice(0, count)
 
     def _repr_html_(self) -> str:
+        from windrow.formats.html import render_table
+
         first = narrow_integers(self.peek(SHOWN_ROWS + 1))
         columns = zip(first.columns, first.schema, strict=True)
         shown = [python_values.to_python_values(column.combine_chunks(), field) for column, field in columns]
@@ -321,6 +322,8 @@ class Explanation:
         return "\n".join([*lines, *pattern, self.plan.rstrip()])
 
     def _repr_html_(self) -> str:
+        import html
+
         return f"<pre>{html.escape(str(self))}</pre>"
 
 

@@ -7,9 +7,10 @@ import contextlib
 import datetime as dt
 import re
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
@@ -20,7 +21,6 @@ from windrow.catalog.records import Role
 from windrow.errors import DamageError, QueryError, QueryTimeoutError, UnknownStreamError, WindrowError
 from windrow.formats.text import HUGE
 from windrow.native.parquet_reader import count_lost_pages
-from windrow.queries import system_tables
 from windrow.queries.answer import Answer, Explanation
 from windrow.queries.engine import arrow_source, cursor_pool, instance, interrupt
 from windrow.queries.engine.cursor_pool import PooledCursor
@@ -45,6 +45,10 @@ from windrow.queries.statement_context import NO_CONTEXT, ResultTable, Statement
 from windrow.snapshot import Snapshot, StreamSnapshot, restrict_schema
 from windrow.store import Store
 from windrow.windows import Window, make_window
+
+if TYPE_CHECKING:
+    from windrow.queries.incremental import StepHook
+    from windrow.queries.system_tables import CatalogRecords
 
 BATCH_ROWS = 100_000
 """Rows that DuckDB gives at once."""
@@ -106,6 +110,45 @@ class PreparedStatement:
             self.snapshot.close()
 
 
+@dataclass(frozen=True)
+class QueryRequest:
+    """One query with its limits and its priority."""
+
+    store: Store
+    text: str
+    params: Params
+    deadline: float | None
+    timeout: float | None
+    priority: int
+    between: "StepHook"
+    memory_limit: str | None = None
+    context: StatementContext = NO_CONTEXT
+    limit: interrupt.Deadline | None = None
+
+    def prepare(self) -> PreparedStatement:
+        """The statement, ready to run on the streams' last slides."""
+        return prepare(self.store, self.text, self.params, memory_limit=self.memory_limit, context=self.context)
+
+    def seconds_left(self) -> float | None:
+        """Seconds until the deadline, None without one."""
+        if self.deadline is None:
+            return None
+        left = self.deadline - time.monotonic()
+        if left <= 0 and self.limit is not None:
+            raise self.limit.error()
+        return left
+
+    def named(self) -> dict[str, Any]:
+        """The parameters by name; those without one are numbered from 1."""
+        if isinstance(self.params, dict):
+            return dict(self.params)
+        return {str(number): value for number, value in enumerate(self.params or (), 1)}
+
+
+def do_nothing() -> None:
+    """What an answer lets go of that holds nothing."""
+
+
 def answer_from_snapshot(
     store: Store,
     statement: str,
@@ -165,6 +208,9 @@ def prepare(
     context: StatementContext = NO_CONTEXT,
 ) -> PreparedStatement:
     """Parse and confine a statement, pin what it reads and make that readable on a new cursor."""
+    if memory_limit is None:
+        store.check_process()
+        instance.warehouse_instance(store).open()
     statement = parse(text_)
     pinned, records = (snapshot, None) if snapshot is not None else _pin(store, statement, context.role)
     pooled: PooledCursor | None = None
@@ -193,11 +239,13 @@ def prepare(
     )
 
 
-def _pin(store: Store, statement: Statement, role: Role) -> tuple[Snapshot, system_tables.CatalogRecords | None]:
+def _pin(store: Store, statement: Statement, role: Role) -> "tuple[Snapshot, CatalogRecords | None]":
     """A new snapshot of what the statement names, and what system tables show beside it, of the same commit."""
     references = statement.references
     if not any(reference.schema for reference in references):
         return Snapshot(store, alike=frozenset([reference.name.lower() for reference in references]), role=role), None
+    from windrow.queries import system_tables
+
     shown = {reference.name.lower() for reference in references if reference.schema}
     alike = None if shown & system_tables.STREAM_TABLES.keys() else frozenset([r.name.lower() for r in references])
     for _ in range(_SNAPSHOT_ATTEMPTS):
@@ -214,7 +262,7 @@ def _pin(store: Store, statement: Statement, role: Role) -> tuple[Snapshot, syst
 def _offer_tables(
     statement: Statement,
     snapshot: Snapshot,
-    records: system_tables.CatalogRecords | None,
+    records: "CatalogRecords | None",
     pooled: PooledCursor,
     context: StatementContext,
 ) -> tuple[list[Reference], list[Window]]:
@@ -227,6 +275,8 @@ def _offer_tables(
 
     def exists(reference: Reference) -> bool:
         if reference.schema:
+            from windrow.queries import system_tables
+
             return reference.schema.lower() == "windrow" and system_tables.shows(snapshot.role, reference.name.lower())
         return any(reference.name.lower() in names for names in (streams, tables, results))
 
@@ -240,6 +290,8 @@ def _offer_tables(
         if reference.schema or folded in tables:
             _refuse_window(statement, reference)
         if reference.schema:
+            from windrow.queries import system_tables
+
             records = records or system_tables.read_records(snapshot, system_tables.TABLE_NAMES)
             pooled.offer_table(reference.relation, system_tables.build_table(snapshot, records, folded))
         elif folded in streams:

@@ -35,7 +35,6 @@ from windrow.indexes.row_model import RowModel
 from windrow.indexes.scan import scan_segments
 from windrow.indexes.selection import Selection, WindowBounds, select_segments
 from windrow.pins import Pin
-from windrow.sources import SourceProgress, compute_progress
 from windrow.store import Store
 from windrow.windows import Coverage, attach, find_start, make_about, make_window, measure
 
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
     from windrow.queries.answer import Answer
+    from windrow.sources import SourceProgress
 
 
 _MOST_CACHED = 16
@@ -97,8 +97,10 @@ class StreamSnapshot:
         """The instant whose calendar unit a calendar window means; None before the first slide."""
         return self.now if self.calendar is None else self.calendar
 
-    def progress(self) -> SourceProgress:
+    def progress(self) -> "SourceProgress":
         """How far its sources have come."""
+        from windrow.sources import compute_progress
+
         return compute_progress(self.entry.definition, self.state, self.sources)
 
     def bounds(self, after: int | None = None, upto: int | None = None) -> WindowBounds | None:

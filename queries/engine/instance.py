@@ -7,9 +7,11 @@ given, so it has no file system at all: COPY, ATTACH, EXPORT and file functions 
 
 import contextlib
 import json
+import os
 import re
 import threading
 import uuid
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +37,16 @@ _SOURCE_ERROR = re.compile(r"^exporting a stream from the object registered as '
 """How DuckDB introduces an error that a `RelationSource` raised."""
 
 
+_opened: "weakref.WeakSet[WarehouseInstance]" = weakref.WeakSet()
+"""Those that are open, for `borrow_cursor`."""
+
+
 class WarehouseInstance:
     """The instance of one warehouse in this process, opened when it is first needed and closed with the warehouse."""
 
     def __init__(self, root: Path, spill: Path, memory: str | None = None, spill_limit: str | None = None) -> None:
         self._root, self._spill, self._memory, self._spill_limit = root, spill, memory, spill_limit
-        self._guard = threading.Lock()
+        self._guard, self._process = threading.Lock(), os.getpid()
         self._connection: duckdb.DuckDBPyConnection | None = None
         self.generation = 0
         """How many instances came before this one: a fatal error inside DuckDB ends an instance for good."""
@@ -49,11 +55,30 @@ class WarehouseInstance:
     def open_cursor(self) -> duckdb.DuckDBPyConnection:
         """A connection of its own to the instance."""
         with self._guard:
-            if self._connection is None:
-                self._connection = open_locked_instance(
-                    self._root, self._memory, spill=self._spill, spill_limit=self._spill_limit
-                )
-            return self._connection.cursor()
+            return self._open().cursor()
+
+    def open(self) -> None:
+        """Open it now; statements are then parsed by it, and not by another instance that takes as long to open."""
+        if self._connection is None:
+            with self._guard:
+                self._open()
+
+    def _open(self) -> duckdb.DuckDBPyConnection:
+        if self._connection is None:
+            self._connection = open_locked_instance(
+                self._root, self._memory, spill=self._spill, spill_limit=self._spill_limit
+            )
+            _opened.add(self)
+        return self._connection
+
+    def lend_cursor(self) -> duckdb.DuckDBPyConnection | None:
+        """A cursor if the instance is open in this process; None if it is not, or is being opened."""
+        if self._process != os.getpid() or not self._guard.acquire(blocking=False):
+            return None
+        try:
+            return None if self._connection is None else self._connection.cursor()
+        finally:
+            self._guard.release()
 
     def replace_if_dead(self, cursor: Any, generation: int) -> None:
         """After a statement that failed: if its error has ended the instance, the next cursor is of a new one."""
@@ -70,6 +95,11 @@ class WarehouseInstance:
         """Let go of the instance; it ends with the last of its cursors, which answers may still be reading from."""
         with self._guard:
             self._connection = None  # its `close` would also close all its cursors
+
+
+def borrow_cursor() -> duckdb.DuckDBPyConnection | None:
+    """A cursor of any open instance, for work that is of no warehouse, such as parsing; close it at once."""
+    return next(filter(None, (opened.lend_cursor() for opened in list(_opened))), None)
 
 
 def open_cursor(store: Store, memory_limit: str | None = None) -> Any:

@@ -4,18 +4,22 @@ A statement sees what was delivered up to the commit of its snapshot.
 """
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from windrow.catalog.environment import Tables
-from windrow.queries.periodic.result_store import StoredResults, read_stored_results
 from windrow.queries.statement_context import StatementContext
-from windrow.queries.views import update_patterns
 from windrow.snapshot import Snapshot
 
+if TYPE_CHECKING:
+    from windrow.queries.periodic.result_store import StoredResults
+    from windrow.queries.sql.statement import Statement
 
-def find_results(snapshot: Snapshot, names: Collection[str] | None = None) -> dict[str, StoredResults]:
+
+def find_results(snapshot: Snapshot, names: Collection[str] | None = None) -> "dict[str, StoredResults]":
     """The result tables of a snapshot by name; only those whose name in lower case is among `names`, if given."""
+    from windrow.queries.periodic.result_store import read_stored_results
 
-    def read_results(tables: Tables) -> dict[str, StoredResults]:
+    def read_results(tables: Tables) -> "dict[str, StoredResults]":
         raw_names = [raw_name for raw_name, _ in tables.raw_items("queries")]
         wanted = [raw_name for raw_name in raw_names if names is None or raw_name.decode().lower() in names]
         return {
@@ -25,10 +29,11 @@ def find_results(snapshot: Snapshot, names: Collection[str] | None = None) -> di
     return snapshot.store.catalog.read(read_results)
 
 
-def find_delivered_results(snapshot: Snapshot, names: Collection[str] | None = None) -> dict[str, StoredResults]:
+def find_delivered_results(snapshot: Snapshot, names: Collection[str] | None = None) -> "dict[str, StoredResults]":
     """The result tables as of the snapshot's slides: with what was delivered for these, though after its commit."""
+    from windrow.queries.periodic.result_store import read_stored_results
 
-    def read_results(tables: Tables) -> dict[str, StoredResults]:
+    def read_results(tables: Tables) -> "dict[str, StoredResults]":
         found = {}
         for raw_name, _ in list(tables.raw_items("queries")):
             name = raw_name.decode()
@@ -42,6 +47,12 @@ def find_delivered_results(snapshot: Snapshot, names: Collection[str] | None = N
     return snapshot.store.catalog.read(read_results)
 
 
-STATEMENT_CONTEXT = StatementContext(find_results, update_patterns.describe_pattern)
-PERIODIC_CONTEXT = StatementContext(find_delivered_results, update_patterns.describe_pattern)
+def _describe_pattern(statement: "Statement", snapshot: Snapshot) -> str:
+    from windrow.queries.views.update_patterns import describe_pattern
+
+    return describe_pattern(statement, snapshot)
+
+
+STATEMENT_CONTEXT = StatementContext(find_results, _describe_pattern)
+PERIODIC_CONTEXT = StatementContext(find_delivered_results, _describe_pattern)
 """Of the runs of periodic queries."""

@@ -16,7 +16,6 @@ from windrow.indexes.probe import KeyRange, LocatedRows
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection, WindowBounds
 from windrow.queries.engine.cursor_pool import PooledCursor
-from windrow.queries.planner import join_ranges
 from windrow.queries.planner.key_ranges import KeyPredicate
 from windrow.queries.planner.predicates import CollectedPredicates, PredicateCollector
 from windrow.queries.planner.reads import WindowRead, plan_window
@@ -147,7 +146,9 @@ def _prune_by_joins(
             continue
         view, other = snapshot.view(streams[pair.relation].name), snapshot.view(streams[pair.other].name)
         others = selected[pair.other][1].segments
-        kept = join_ranges.prune(snapshot, selection.segments, view, pair.column, others, other, pair.other_column)
+        from windrow.queries.planner.join_ranges import prune
+
+        kept = prune(snapshot, selection.segments, view, pair.column, others, other, pair.other_column)
         if kept is not None and len(kept) < len(selection.segments):
             selected[pair.relation] = predicate, _keep_segments(selection, kept), None
             said[pair.relation] = f"; segments that {streams[pair.other].name}.{pair.other_column} can match"

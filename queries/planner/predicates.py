@@ -6,7 +6,7 @@ and the versions of tables, never on a stream's rows.
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
@@ -19,13 +19,15 @@ from windrow.indexes.segments import Segment
 from windrow.queries.engine import arrow_source
 from windrow.queries.engine.cursor_pool import PooledCursor
 from windrow.queries.planner import point_lookup
-from windrow.queries.planner.join_keys import KeySource, KeySourceFinder
-from windrow.queries.planner.join_ranges import MAX_COLUMNS, JoinedColumns
 from windrow.queries.planner.key_ranges import MAX_KEY_POINTS, KeyPredicate, find_key_predicate
 from windrow.queries.planner.scan_sql import read_table_schema
 from windrow.queries.sql.analysis import SEQUENCE_TYPE, analyse
 from windrow.queries.sql.statement import Reference, Statement
 from windrow.snapshot import Snapshot, StreamSnapshot
+
+if TYPE_CHECKING:
+    from windrow.queries.planner.join_keys import KeySource
+    from windrow.queries.planner.join_ranges import JoinedColumns
 
 SMALL_TABLE_ROWS = 100_000
 """Rows of a table that is looked into for keys before a stream is read. Not measured: bounds the time of planning."""
@@ -40,7 +42,7 @@ class CollectedPredicates:
     by_relation: dict[str, KeyPredicate] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     """Where keys come from that the statement does not name itself, for EXPLAIN."""
-    joined: tuple[JoinedColumns, ...] = ()
+    joined: "tuple[JoinedColumns, ...]" = ()
     """Columns of streams that inner and semi joins compare."""
     _located: dict[str, tuple[tuple[Segment, ...], LocatedRows]] = field(default_factory=dict)
 
@@ -197,6 +199,8 @@ class PredicateCollector:
         origins: dict[str, str] = {}
         if not tables or not any(keys.values()) or self._reads_results():
             return values_by_relation, origins
+        from windrow.queries.planner.join_keys import KeySourceFinder
+
         columns: dict[str, Sequence[str]] = {name: self._view(name).schema.names for name in self.streams}
         columns |= {name: read_table_schema(self._table(reference)).names for name, reference in tables.items()}
         small = [name for name, reference in tables.items() if self._table(reference).rows <= SMALL_TABLE_ROWS]
@@ -207,15 +211,18 @@ class PredicateCollector:
                 origins[source.relation] = f" from {source.table}.{source.table_column}"
         return values_by_relation, origins
 
-    def _joined_columns(self) -> tuple[JoinedColumns, ...]:
+    def _joined_columns(self) -> "tuple[JoinedColumns, ...]":
         """Columns of two streams of which rows count only where they are equal."""
+        from windrow.queries.planner.join_keys import KeySourceFinder
+        from windrow.queries.planner.join_ranges import MAX_COLUMNS, JoinedColumns
+
         columns = {name: self._view(name).schema.names for name in self.streams}
         finder = KeySourceFinder(self.statement, self.parameters, columns, list(self.streams), columns)
         relations = {name.lower(): name for name in self.streams}
         pairs = dict.fromkeys((r, c, relations[o.lower()], oc) for r, c, o, oc in finder.pairs())
         return tuple(JoinedColumns(*pair) for pair in list(pairs)[: 2 * MAX_COLUMNS])
 
-    def _values(self, source: KeySource) -> pa.Array | None:
+    def _values(self, source: "KeySource") -> pa.Array | None:
         """What a key source gives; None if that is too much, or cannot be computed by itself."""
         sql, cursor = f"{source.sql} LIMIT {MAX_KEY_POINTS + 1}", self.pooled.cursor
         values = cursor.sql(sql, params=source.parameters or None).to_arrow_table().column(0).combine_chunks()

@@ -6,6 +6,7 @@ since it runs that as several statements. To be checked, ``ON a, b IN (SELECT â€
 expression, so the tree holds all that DuckDB will run.
 """
 
+import contextlib
 import json
 import sys
 import threading
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import duckdb
 
 from windrow.fork_safety import forget_after_fork
+from windrow.queries.engine import instance
 from windrow.queries.sql.tokens import SourceText, Token, tokenize
 
 Node = dict[str, Any]
@@ -44,7 +46,10 @@ class Visit(NamedTuple):
 
 
 def _connection() -> duckdb.DuckDBPyConnection:
-    """A cursor of the process's parser."""
+    """A cursor to parse on: of an open warehouse's instance, or else of an instance that does nothing but parse."""
+    with contextlib.suppress(duckdb.Error):  # a fatal error has ended that instance
+        if (cursor := instance.borrow_cursor()) is not None:
+            return cursor
     with _lock:
         if not _parsers:
             settings: dict[str, Any] = {"threads": 1, "python_enable_replacements": False}

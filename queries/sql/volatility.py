@@ -6,8 +6,10 @@ reads the clock. ``user`` is not volatile: there is no login here, so it is alwa
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
+
+from duckdb import __version__ as duckdb_version
 
 from windrow.queries.sql import parse_tree
 from windrow.queries.sql.statement import Statement, cached_per_template
@@ -16,20 +18,43 @@ _BARE_CLOCKS = frozenset({"current_date", "current_time", "current_timestamp", "
 """Names that read the clock even without parentheses, where no column has that name."""
 
 
-@dataclass(frozen=True)
-class _VolatileFunctions:
+class VolatileFunctions(NamedTuple):
+    """Names in lower case, macros among them."""
+
     names: frozenset[str]
     clocks: frozenset[str]
     """Those of them that have one value within a transaction; DuckDB's planner may replace them by a constant."""
 
 
+_KNOWN_VERSION = "2.0.0"
+_KNOWN_CLOCKS = frozenset({
+    "ago", "current_catalog", "current_database", "current_date", "current_schema", "current_schemas",
+    "current_setting", "current_time", "current_timestamp", "get_current_time", "get_current_timestamp",
+    "getvariable", "in_search_path", "localtime", "localtimestamp", "now", "pg_conf_load_time",
+    "pg_postmaster_start_time", "today", "transaction_timestamp", "txid_current",
+})  # fmt: skip
+_KNOWN_OTHERS = frozenset({
+    "assert_true", "current_connection_id", "current_query", "current_query_id", "current_transaction_id", "currval",
+    "error", "gen_random_uuid", "json_group_object", "nextval", "pg_sleep", "random", "setseed", "setval", "sleep_ms",
+    "stats", "uuid", "uuidv4", "uuidv7", "vector_type", "write_log",
+})  # fmt: skip
+"""What DuckDB of that version lists: to ask it takes as long as the first statement of a process (`bench cold`)."""
+
+
 @lru_cache(maxsize=1)
-def _read_volatile_functions() -> _VolatileFunctions:
+def _volatile_functions() -> VolatileFunctions:
+    if duckdb_version == _KNOWN_VERSION:
+        return VolatileFunctions(_KNOWN_CLOCKS | _KNOWN_OTHERS, _KNOWN_CLOCKS)
+    return list_volatile_functions()
+
+
+def list_volatile_functions() -> VolatileFunctions:
+    """As DuckDB itself lists them."""
     functions = parse_tree.list_functions()
     within = {name for name, stability, _ in functions if stability == "CONSISTENT_WITHIN_QUERY"}
     volatile = {name for name, stability, _ in functions if stability == "VOLATILE"}
     macros = [(name, definition) for name, _, definition in functions if definition is not None]
-    return _VolatileFunctions(
+    return VolatileFunctions(
         _add_calling_macros(macros, within | volatile | _BARE_CLOCKS),
         _add_calling_macros(macros, within | _BARE_CLOCKS),
     )
@@ -51,7 +76,7 @@ def find_volatile_call(node: parse_tree.Node) -> str | None:
         return path[0] if len(path) == 1 and path[0] in _BARE_CLOCKS else None
     name = str(node.get("function_name") or "").lower()
     until_today = name == "age" and len(node.get("arguments", ())) == 1
-    return f"{name}()" if until_today or name in _read_volatile_functions().names else None
+    return f"{name}()" if until_today or name in _volatile_functions().names else None
 
 
 @cached_per_template
@@ -61,6 +86,6 @@ def has_volatile_constant(statement: Statement) -> bool:
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         name = token.name.lower() if token.is_name else ""
         calls = following is not None and following.text == "("
-        if name in _BARE_CLOCKS or (calls and (name == "age" or name in _read_volatile_functions().clocks)):
+        if name in _BARE_CLOCKS or (calls and (name == "age" or name in _volatile_functions().clocks)):
             return True
     return False

@@ -26,7 +26,7 @@ from isolation_histories import KINDS, NOT_SPLIT, STREAM, History, assert_same, 
 from sample_streams import BASE, DELTA, LAYOUTS, when
 from windrow.catalog.records import OWNER, Role
 from windrow.errors import BusyError, QueryError
-from windrow.queries import incremental, isolation
+from windrow.queries import incremental, isolation, latest
 from windrow.queries.priorities import BACKGROUND, PROCESS_GATE, PriorityGate
 from windrow.queries.statement_context import StatementContext
 
@@ -43,14 +43,14 @@ def small_reads(monkeypatch):
 def cut(monkeypatch) -> list[str]:
     """The statements that were computed slot by slot."""
     done: list[str] = []
-    real = isolation._slot_by_slot
+    real = latest._slot_by_slot
 
     def spy(asked: Any, *rest: Any) -> Any:
         answer = real(asked, *rest)
         done.append(asked.text)
         return answer
 
-    monkeypatch.setattr(isolation, "_slot_by_slot", spy)
+    monkeypatch.setattr(latest, "_slot_by_slot", spy)
     return done
 
 
@@ -166,7 +166,7 @@ def test_what_slides_overtake_too_often_says_how_stale_it_is(path):
             history.move(rows=5)
 
     answer = ask(history, f"SELECT n FROM {STREAM}", None, between)
-    assert runs == isolation.MAX_RERUNS + 1
+    assert runs == latest.MAX_RERUNS + 1
     assert answer.windows[0].slide == history.truth.slide_number - 1
     assert answer.staleness == dt.timedelta(microseconds=DELTA)
 

@@ -5,7 +5,7 @@ import pytest
 
 import windrow
 from sample_streams import BASE, DELTA, when
-from windrow.queries import incremental, isolation
+from windrow.queries import incremental, latest
 
 CUT = {
     "plain": "SELECT count(*), sum(len) FROM p",
@@ -101,10 +101,10 @@ def ask(wh, monkeypatch, text: str, params=None):
     """The answers at `latest` and `snapshot`, and whether the first was computed slot by slot."""
     monkeypatch.setattr(incremental, "READ_BYTES", 1)
     cut = []
-    real = isolation._slot_by_slot
-    monkeypatch.setattr(isolation, "_slot_by_slot", lambda *a: (answer := real(*a), cut.append(answer))[0])
-    latest = wh.sql(text, params, isolation="latest")
-    return latest.arrow(), wh.sql(text, params).arrow(), bool(cut)
+    real = latest._slot_by_slot
+    monkeypatch.setattr(latest, "_slot_by_slot", lambda *a: (answer := real(*a), cut.append(answer))[0])
+    at_latest = wh.sql(text, params, isolation="latest")
+    return at_latest.arrow(), wh.sql(text, params).arrow(), bool(cut)
 
 
 @pytest.mark.parametrize("name", CUT)

@@ -12,7 +12,7 @@ import windrow
 from windrow.queries.planner import predicates
 from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.sql.statement import parse
-from windrow.queries.sql.volatility import has_volatile_constant
+from windrow.queries.sql.volatility import _volatile_functions, has_volatile_constant, list_volatile_functions
 from windrow.queries.synopses.query_shape import analyse_statement
 from windrow.snapshot import Snapshot
 
@@ -92,3 +92,7 @@ def test_columns_and_texts_with_such_names_are_theirs_to_keep(wh):
     wh.add_query("q", by_user)
     assert ["synopsis" in group.by for group in wh.query_plan()] == [True]
     assert wh.sql(by_user).fetchall() == [("ann", wh.sql("SELECT count(*) FROM s").fetchone()[0])]
+
+
+def test_the_volatile_functions_that_are_known_are_those_that_duckdb_lists():
+    assert _volatile_functions() == list_volatile_functions()
