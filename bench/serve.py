@@ -26,6 +26,7 @@ from bench import machine, report
 from bench.results import Results, verdicts
 from bench.runner import WrongAnswerError
 from bench.statistics import Aim
+from bench.worker import checkout_on_path
 from windrow.access import create_token, put_role
 
 MINUTE = 60_000_000
@@ -153,9 +154,11 @@ def _keep_asking(connect: Callable[[str, Any], Ask], stop: Callable[[], bool]) -
     return threads
 
 
-def _remote_clients(port: int, token: str, ended: Any) -> None:
+def _remote_clients(port: int, token: str, began: Any, ended: Any) -> None:
     """In a process of its own."""
-    for thread in _keep_asking(lambda *statement: _client(port, token, *statement), ended.is_set):
+    threads = _keep_asking(lambda *statement: _client(port, token, *statement), ended.is_set)
+    began.set()
+    for thread in threads:
         thread.join()
 
 
@@ -222,9 +225,12 @@ def _measure_slides(size: Size, wh: windrow.Warehouse, port: int, token: str, ai
             threads = _keep_asking(lambda *statement: lambda: wh.sql(*statement).arrow(), ended.is_set)
         else:
             context = multiprocessing.get_context("spawn")
-            ended = context.Event()
-            threads = [context.Process(target=_remote_clients, args=(port, token, ended), daemon=True)]  # type: ignore[list-item]
-            threads[0].start()
+            ended, began = context.Event(), context.Event()
+            threads = [context.Process(target=_remote_clients, args=(port, token, began, ended), daemon=True)]  # type: ignore[list-item]
+            with checkout_on_path():
+                threads[0].start()
+            if not began.wait(120):
+                raise WrongAnswerError("the clients did not begin")
         time.sleep(2.0)
         for _ in range(size.slides):
             seconds.append(_slide(wh, minute, number))

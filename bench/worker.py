@@ -35,7 +35,7 @@ class Worker:
         self.name = store.name
         self._pipe, other = context.Pipe()
         self._process = context.Process(target=_serve, args=(other, store, folder, definitions), daemon=True)
-        with _checkout_on_path():
+        with checkout_on_path():
             context.set_forkserver_preload(["bench.worker", "windrow.warehouse"])
             forkserver.ensure_running()
             self._process.start()
@@ -75,7 +75,7 @@ class Worker:
 
 
 @contextmanager
-def _checkout_on_path() -> Iterator[None]:
+def checkout_on_path() -> Iterator[None]:
     """`bench` is no installed package: the server and its children find it by the path that they are started with.
 
     A server that another part of the program has started knows only its own path, so a child is given ours too.

@@ -343,7 +343,13 @@ def _window_of_results(statement: Statement, reference: Reference, clock: int | 
 def _find_result_bounds(statement: Statement, reference: Reference, clock: int | None) -> tuple[int, int] | None:
     """Between which ends of windows results are read; None: all of them."""
     window = reference.window
-    if isinstance(window, AllRows) or clock is None:
+    if isinstance(window, AllRows):
+        return None
+    if isinstance(window, FixedWindow):
+        return window.start, window.stop
+    if not isinstance(window, RangeWindow | CalendarWindow | LandmarkWindow):
+        raise _locate(statement, reference, f"{reference.name} is a table of results, whose windows go by _window_end")
+    if clock is None:
         return None
     if isinstance(window, RangeWindow):
         return clock - window.length, clock
@@ -351,11 +357,7 @@ def _find_result_bounds(statement: Statement, reference: Reference, clock: int |
         return clock - window.reach, clock - window.offset
     if isinstance(window, CalendarWindow):
         return window.find(clock)
-    if isinstance(window, LandmarkWindow):
-        return window.start, clock
-    if isinstance(window, FixedWindow):
-        return window.start, window.stop
-    raise _locate(statement, reference, f"{reference.name} is a table of results, whose windows go by _window_end")
+    return window.start, clock
 
 
 def _refuse_window(statement: Statement, reference: Reference) -> None:

@@ -541,3 +541,56 @@ def send_until_step(path: str, address: str, step: str) -> None:
 
     with windrow.open(path, allow_hosts=[address], files=KillAtStep(step, 1)) as wh:
         wh.run_due()
+
+
+RESULT_VIEWS = {
+    "busy": "SELECT _window_end, n FROM each WHERE n > 1",
+    "recent": "SELECT sum(n)::BIGINT AS total, count(*) AS runs FROM each [WINDOW 3 MINUTES]",
+    "joined": "SELECT e._window_end AS upto, e.n, p.n AS pair FROM each e JOIN pairs p ON e._window_end = p._window_end",
+}
+"""Views of the results of two queries, one of which runs every second minute."""
+RESULT_STEPS = 7
+
+
+def open_result_views(path: str, files: Any = None, missed: str = "latest") -> Any:
+    """A warehouse with views of results, made if it is not there."""
+    import pyarrow as pa
+
+    wh = recorded_history.open_warehouse(Path(path), files=files)
+    if "a" not in wh.streams():
+        schema = pa.schema([("ts", pa.timestamp("us", "UTC")), ("k", pa.int64())])
+        wh.create_stream("a", schema, time="ts", slide="1 minute", lifetime="1 hour", max_ahead="2000 days")
+        wh.slide("a", to="2026-01-01T00:00:00Z")
+        select = "SELECT count(*) AS n FROM a [WINDOW {0} MINUTES SLIDE {0} MINUTES]"
+        wh.add_query("each", select.format(1), revise="10 minutes", missed=missed, keep=1000)
+        wh.add_query("pairs", select.format(2), revise="10 minutes", missed=missed, keep=1000)
+        for name, sql in RESULT_VIEWS.items():
+            wh.create_view(name, sql)
+    return wh
+
+
+def append_minutes(wh: Any, *minutes: int, to: int) -> None:
+    """Append a row in each of these minutes, and slide to the end of one."""
+    import pyarrow as pa
+
+    from windrow.times import parse_instant
+
+    begin = parse_instant("2026-01-01T00:00:00Z")
+    ts = pa.array([begin + minute * 60_000_000 - 1 for minute in minutes], pa.timestamp("us", "UTC"))
+    wh.append("a", pa.table({"ts": ts, "k": range(len(minutes))}))
+    wh.slide("a", to=f"2026-01-01T00:{to:02}:00Z")
+
+
+def perform_result_step(wh: Any, number: int) -> None:
+    """One step of a history of results: a minute with some rows, in the sixth also late ones, and a round."""
+    late = (2, 3) if number == 5 else ()
+    append_minutes(wh, *[number + 1] * (number % 3), *late, to=number + 1)
+    wh.run_due()
+
+
+def move_result_views_until_step(path: str, progress: str, step: str, nth: int) -> None:
+    """Perform the history of results, and kill this process at the nth pass of a step."""
+    with Path(progress).open("ab", buffering=0) as log, open_result_views(path, KillAtStep(step, nth)) as wh:
+        for number in range(RESULT_STEPS):
+            perform_result_step(wh, number)
+            log.write(b".")

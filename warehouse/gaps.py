@@ -174,6 +174,8 @@ def read_gaps(tables: Tables, entry: StreamEntry) -> tuple[StreamGaps, ...]:
         gaps = tuple(_read(tables, entry.id, closed=False))
         return (StreamGaps(stream=entry.definition.name, sources=entry.definition.sources, gaps=gaps),)
     plan: ViewEntry = tables.get("plans", catalog_key(entry.id))
+    if plan.results:
+        return (_read_gaps_of_runs(tables, entry, plan),)
     found: dict[str, StreamGaps] = {}
     for name, number in plan.inputs.items():
         source, state = find_stream(tables, name)
@@ -188,6 +190,17 @@ def read_gaps(tables: Tables, entry: StreamEntry) -> tuple[StreamGaps, ...]:
             if other is None or (other.reach is not None and (total is None or other.reach < total)):
                 found[part.stream] = replace(part, gaps=gaps, reach=total)
     return tuple(found.values())
+
+
+def _read_gaps_of_runs(tables: Tables, entry: StreamEntry, plan: ViewEntry) -> StreamGaps:
+    """What a view of results does not know: what the runs did not know that it was computed from."""
+    slide = tables.get("states", catalog_key(entry.id)).slide
+    gaps: tuple[GapEntry, ...] = ()
+    if slide is not None and not plan.complete:
+        end = entry.definition.model.slot_end(slide)
+        cause = f"runs of {', '.join(plan.results)} had incomplete windows"
+        gaps = (GapEntry(id=0, source="", start=None, end=end, kind="runs", cause=cause, opened=entry.created),)
+    return StreamGaps(stream=entry.definition.name, sources=(), gaps=gaps, share=plan.coverage)
 
 
 def _as_of(open_gaps: Iterable[GapEntry], closed: Iterable[GapEntry], ordinal: int) -> tuple[GapEntry, ...]:

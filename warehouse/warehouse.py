@@ -427,6 +427,8 @@ class Warehouse(StreamChanges):
     ) -> "View":
         """Declare a derived stream; it is filled at once, and moves in the slides of its inputs from then on.
 
+        One that reads results of periodic queries moves when their runs have been delivered.
+
         Args:
             name: Letters, digits, ``_`` and ``-``.
             sql: Such as ``SELECT a.k, a.x, b.y FROM a [WINDOW 10 MINUTES] JOIN b [WINDOW 5 MINUTES] ON a.k = b.k``.
@@ -439,12 +441,13 @@ class Warehouse(StreamChanges):
             expires: What to call the column with its expiry, the earliest of its parts'.
             if_not_exists: Leave a view of that name as it is.
         """
+        from windrow.queries.periodic import result_views
         from windrow.queries.views import ddl
 
         if if_not_exists and (existing := [view for view in self.views() if view.name == name]):
             return existing[0]
-
-        return ddl.create_view(
+        reads_results = result_views.reads_results(self._store, name, sql)
+        return (result_views.create_view if reads_results else ddl.create_view)(
             self._store,
             name,
             sql,

@@ -71,7 +71,7 @@ def measure(parts: Sequence[StreamGaps], after: int, upto: int, expired: Gap | N
     """
     gone = EVER if expired is None else times.parse_instant(expired.end)
     met: list[Gap] = [] if expired is None else [expired]
-    known = length = 0
+    known, length = 0.0, 0
     for part in parts:
         start = min(after, find_start([part], upto)) if part.reach is None else after - part.reach
         meeting = [
@@ -79,6 +79,9 @@ def measure(parts: Sequence[StreamGaps], after: int, upto: int, expired: Gap | N
         ]
         met += [to_gap(part.stream, gap) for gap in meeting]
         span = max(0, upto - start)
+        if part.share is not None:
+            length, known = length + 1, known + part.share
+            continue
         for source in part.sources or ("",):
             of_source = [gap for gap in meeting if not part.sources or gap.source in ("", source)]
             lost = [(max(start, EVER if gap.after is None else gap.after), min(upto, gap.end)) for gap in of_source]

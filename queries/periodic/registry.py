@@ -14,7 +14,7 @@ from windrow.catalog.lookups import find_name_clash
 from windrow.catalog.records import QueryEntry, QueryState
 from windrow.catalog.segment_log import retire_files
 from windrow.definitions import check_name
-from windrow.errors import DefinitionError, GapError, QueryError, UnknownQueryError
+from windrow.errors import DefinitionError, GapError, InUseError, QueryError, UnknownQueryError
 from windrow.formats.html import HtmlList, HtmlRecord
 from windrow.queries import execution
 from windrow.queries.answer import GAP_POLICIES, Answer, check_gap_policy
@@ -217,6 +217,9 @@ def drop_query(store: Store, name: str) -> None:
     store.check_writable()
     with store.catalog.write() as tables:
         entry = find_query(tables, name)
+        views = [view.name for _, view in tables.items("plans") if entry.id in view.results.values()]
+        if views:
+            raise InUseError(f"results of query {name!r} are read by views ({', '.join(views)}); drop them first")
         state: QueryState = tables.get("paced", catalog_key(entry.id))
         files = [part.file for part in (*state.parts, state.previous) if part is not None]
         folder = query_folder(entry)

@@ -69,6 +69,11 @@ def decode_result_rows(raw: bytes) -> pa.Table:
     return pa.ipc.open_stream(pa.py_buffer(raw)).read_all()
 
 
+def is_changed_by_files(field: pa.Field) -> bool:
+    """Whether values of a column of an answer would be others when they are read back from a file."""
+    return field.type == UNSIGNED or field.metadata == BITS or contains_type(field.type, is_opaque)
+
+
 def to_storable_schema(schema: pa.Schema) -> pa.Schema:
     """The columns as a results table keeps them; refuses what Parquet has no place for."""
     storable = pa.schema(
@@ -76,7 +81,7 @@ def to_storable_schema(schema: pa.Schema) -> pa.Schema:
     )
     for field in storable:
         try:
-            if field.type == UNSIGNED or field.metadata == BITS or contains_type(field.type, is_opaque):
+            if is_changed_by_files(field):
                 raise NotImplementedError("DuckDB would read it as something else")
             pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
         except (pa.ArrowException, NotImplementedError):

@@ -35,6 +35,7 @@ from windrow.queries.periodic.due import (
 )
 from windrow.queries.periodic.evaluation import RunAnswer
 from windrow.queries.periodic.result_tables import PERIODIC_CONTEXT
+from windrow.queries.periodic.result_views import move_result_views
 from windrow.queries.periodic.revisions import LateRows, is_revisable
 from windrow.queries.periodic.scheduler import HYBRID_LATE_PENDING, check_policy
 from windrow.queries.periodic.shared_rows import SharedRows
@@ -155,6 +156,7 @@ class QueryRound:
             yield from self._run_due_queries(round_state, due)
             yield from self._run_revisions([e for e in locked_queries.values() if e.id in round_state.revising])
             self._settle(list(locked_queries.values()))
+        move_result_views(self.store)
 
     def _read_state(self, tables: Tables) -> _RoundState:
         queries, due, revising, waiting, late = [], set(), set(), False, LateRows(tables)

@@ -21,7 +21,6 @@ from windrow.formats.html import HtmlList, HtmlRecord
 from windrow.indexes.partitioners import Index
 from windrow.locks import locked
 from windrow.queries.planner.scan_sql import read_table_schema
-from windrow.queries.sql.statement import parse
 from windrow.queries.views.delta_sql import describe_columns
 from windrow.queries.views.inputs import InputState
 from windrow.queries.views.plan import ViewPlan
@@ -56,6 +55,8 @@ class View(HtmlRecord):
     """Its clock: the least of its inputs' clocks."""
     waiting_for: tuple[str, ...]
     """The inputs that hold its clock where it is."""
+    error: str = ""
+    """Of a view of results: why it could not be computed again, and stays where it is."""
 
 
 def create_view(
@@ -94,7 +95,14 @@ def create_view(
         )
         _check_options(draft, plan)
         schema = describe_columns(store, name, plan, snapshot.tables)
-        definition = _make_definition(draft, plan, schema, key, slide, time, expires, index_auto=index == "auto")
+        definitions = [part.definition for part in plan.streams if part.definition is not None]
+        step, origin = choose_slots(definitions, [part.life for part in plan.streams], name, slide)
+        lifetime, longest = _find_lifetime(draft, plan, step)
+        columns = list(schema)[0 if plan.recompute else 2 :]
+        definition = make_view_definition(
+            draft, columns, definitions, step, origin, lifetime, longest, plan.label.pattern, key, time, expires,
+            index_auto=index == "auto",
+        )  # fmt: skip
         layout = choose_first_layout(definition, index)
         with disk_errors(f"creating view {name!r}"):
             make_stream_folders(store, name)
@@ -106,14 +114,8 @@ def _plan_locked(
     store: Store, name: str, sql: str, retroactive: Sequence[str], stack: ExitStack
 ) -> tuple[str, ViewPlan, Snapshot]:
     """The statement of a view whose inputs are locked, its plan, and a snapshot of them."""
-    check_name(name, "view")
     with Snapshot(store) as first:
-        taken = {existing.lower(): existing for existing in (*first.streams(), *first.tables)}
-        if name.lower() in taken:
-            raise StreamExistsError(
-                f"{taken[name.lower()]!r} exists already (SQL does not tell capitals apart); "
-                "drop it first or choose another name"
-            )
+        check_free_name(first, name)
         parts = _plan_in_snapshot(first, name, sql, retroactive)[1].streams
         numbers = {first.view(part.name).entry.id: part.name for part in parts}
     for number in sorted(numbers):
@@ -131,20 +133,25 @@ def _plan_in_snapshot(snapshot: Snapshot, name: str, sql: str, retroactive: Sequ
         if table not in tables:
             raise UnknownTableError(f"view {name!r}: there is no table {table!r} that could be retroactive")
     streams = {stream: snapshot.view(stream).entry.definition for stream in snapshot.streams()}
-    views, queries = snapshot.store.catalog.read(
-        lambda tables: (
-            {view.name: view for _, view in tables.items("plans")},
-            {entry.name.lower() for _, entry in tables.items("queries")},
-        )
-    )
-    sql = expand_views(name, sql, views)
-    for reference in parse(sql).references:
-        if not reference.schema and reference.name.lower() in queries:
-            raise ViewError(
-                f"view {name!r}: {reference.name} holds results of a periodic query, which come with its runs and not "
-                "with rows of a stream; a view reads streams and tables, statements and periodic queries read results"
-            )
+    sql = expand_statement(snapshot.store, name, sql)
     return sql, make_plan(name, sql, streams, tables, retroactive)
+
+
+def expand_statement(store: Store, name: str, sql: str) -> str:
+    """A view's statement with recomputed views that it reads in the place of their names."""
+    views = store.catalog.read(lambda tables: {view.name: view for _, view in tables.items("plans")})
+    return expand_views(name, sql, views)
+
+
+def check_free_name(snapshot: Snapshot, name: str) -> None:
+    """Refuse a name that no view can have, or that a stream or table has already."""
+    check_name(name, "view")
+    taken = {existing.lower(): existing for existing in (*snapshot.streams(), *snapshot.tables)}
+    if name.lower() in taken:
+        raise StreamExistsError(
+            f"{taken[name.lower()]!r} exists already (SQL does not tell capitals apart); "
+            "drop it first or choose another name"
+        )
 
 
 def _check_options(view: ViewEntry, plan: ViewPlan) -> None:
@@ -163,9 +170,10 @@ def _check_options(view: ViewEntry, plan: ViewPlan) -> None:
         )
 
 
-def _choose_slots(plan: ViewPlan, name: str, slide: times.Duration | None) -> tuple[int, int]:
+def choose_slots(
+    definitions: Sequence[StreamDefinition], lives: Sequence[int | None], name: str, slide: times.Duration | None
+) -> tuple[int, int]:
     """A view's slide and origin: the longest slots whose ends meet every slot end of its inputs."""
-    definitions = [part.definition for part in plan.streams if part.definition is not None]
     origin = definitions[0].origin
     if slide is not None:
         return times.parse_duration(slide, f"view {name!r}: slide"), origin
@@ -173,8 +181,8 @@ def _choose_slots(plan: ViewPlan, name: str, slide: times.Duration | None) -> tu
         *(definition.slide for definition in definitions),
         *(abs(definition.origin - origin) for definition in definitions),
     )
-    lives = [part.life for part in plan.streams if part.life is not None]
-    if lives and max(lives) // step > _MAX_SLOTS:
+    longest = max((life for life in lives if life is not None), default=0)
+    if longest // step > _MAX_SLOTS:
         slides = ", ".join(f"{definition.name} {times.format_duration(definition.slide)}" for definition in definitions)
         raise ViewError(
             f"view {name!r}: the slides of its inputs ({slides}) meet only every {times.format_duration(step)}; "
@@ -205,21 +213,38 @@ def _find_lifetime(view: ViewEntry, plan: ViewPlan, step: int) -> tuple[int | No
     return None, max(step, max(bounded)) + (step if view.restore else 0)  # noqa: PLW3301 - of many
 
 
-def _make_definition(
+def make_view_definition(
     view: ViewEntry,
-    plan: ViewPlan,
-    results: pa.Schema,
+    columns: Sequence[pa.Field],
+    definitions: Sequence[StreamDefinition],
+    step: int,
+    origin: int,
+    lifetime: int | None,
+    longest: int | None,
+    pattern: Pattern,
     search_key: str | Sequence[str] | None,
-    slide: times.Duration | None,
     time: str,
     expires: str,
     *,
     index_auto: bool,
 ) -> StreamDefinition:
-    """The stream that a view is."""
-    step, origin = _choose_slots(plan, view.name, slide)
-    lifetime, longest = _find_lifetime(view, plan, step)
-    zones = [part.definition.schema.field(part.definition.time).type.tz for part in plan.streams if part.definition]
+    """The stream that a view is.
+
+    Args:
+        view: As it was declared.
+        columns: Of its results.
+        definitions: Of the streams that it follows.
+        step: The length of its slots.
+        origin: Where they are counted from.
+        lifetime: Of all rows, if they have one.
+        longest: The longest that a row can have, if each has its own.
+        pattern: How rows leave it.
+        search_key: Among its columns.
+        time: The name of the column with the time of a result.
+        expires: The name of the column with its expiry.
+        index_auto: Whether its index is chosen by update pattern.
+    """
+    zones = [definition.schema.field(definition.time).type.tz for definition in definitions]
     stamp = pa.timestamp("us", next((zone for zone in zones if zone is not None), None))
     names = [
         time,
@@ -227,7 +252,7 @@ def _make_definition(
         *([DIED_COLUMN] if longest is not None and view.restore else []),
     ]
     dropped = {name.lower() for name in (*names, expires)}
-    columns = [field for field in list(results)[0 if plan.recompute else 2 :] if field.name.lower() not in dropped]
+    columns = [field for field in columns if field.name.lower() not in dropped]
     if not columns:
         raise ViewError(f"view {view.name!r} has no columns besides its times; select at least one")
     schema = pa.schema([*(pa.field(field.name, field.type) for field in columns), *(pa.field(n, stamp) for n in names)])
@@ -248,8 +273,9 @@ def _make_definition(
         on_source_failure="block",
         index_auto=index_auto,
     )
-    pattern = max(plan.label.pattern, Pattern.WEAK) if longest is not None else plan.label.pattern
-    return replace(definition, origin=origin, inputs=tuple(view.inputs), pattern=str(Pattern(pattern)))
+    pattern = max(pattern, Pattern.WEAK) if longest is not None else pattern
+    inputs = (*view.inputs, *view.results)
+    return replace(definition, origin=origin, inputs=inputs, pattern=str(Pattern(pattern)))
 
 
 def _fill_view(
@@ -340,7 +366,7 @@ def _describe_view(tables: Tables, record: ViewEntry) -> View:
     return View(
         name=record.name,
         sql=record.written or record.sql,
-        inputs=tuple(record.inputs),
+        inputs=(*record.inputs, *record.results),
         tables=record.tables,
         retroactive=record.retroactive,
         pattern=entry.definition.update_pattern,
@@ -350,5 +376,6 @@ def _describe_view(tables: Tables, record: ViewEntry) -> View:
         index=str(state.layout.index),
         slide=state.slide,
         now=None if state.slide is None else model.slot_end(state.slide),
-        waiting_for=silent or behind,
+        waiting_for=silent or behind or (tuple(record.results) if state.slide is None else ()),
+        error=record.error,
     )

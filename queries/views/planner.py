@@ -157,7 +157,8 @@ def make_plan(
                 f"view {name!r}: windrow.{reference.name} is of the catalog; a view reads streams and tables"
             )
     confine(statement, lambda reference: not reference.schema and reference.name.lower() in folded)
-    _check_statement(name, statement, streams, folded)
+    check_statement(name, statement)
+    _check_windows(name, statement, streams, folded)
     parts = tuple(_find_parts(statement, streams, tables, folded))
     if not any(part.definition for part in parts):
         raise ViewError(f"view {name!r} reads no stream; ask the table itself, or store the answer with put_table")
@@ -208,9 +209,8 @@ def expand_views(name: str, sql: str, views: Mapping[str, ViewEntry]) -> str:
     return f"{before or 'WITH'} {', '.join(queries.values())}{',' if count else ''} {after}"
 
 
-def _check_statement(
-    name: str, statement: Statement, streams: Mapping[str, StreamDefinition], folded: Mapping[str, str]
-) -> None:
+def check_statement(name: str, statement: Statement) -> None:
+    """Refuse what depends on more than the rows that it reads, or has no place in a view."""
     if statement.explain:
         raise ViewError(f"view {name!r}: a view is a query, without EXPLAIN")
     nodes = [visit.node for visit in parse_tree.walk(statement.tree)]
@@ -230,6 +230,11 @@ def _check_statement(
         )
     if analyse(statement).uses_sequence:
         raise ViewError(f"view {name!r}: _seq is not kept in views; leave it and the macros that need it out")
+
+
+def _check_windows(
+    name: str, statement: Statement, streams: Mapping[str, StreamDefinition], folded: Mapping[str, str]
+) -> None:
     for reference in statement.references:
         _check_window(name, reference, streams.get(folded[reference.name.lower()]))
 

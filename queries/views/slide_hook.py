@@ -148,17 +148,7 @@ def _prepare(store: Store, context: SlideContext, stack: ExitStack, updates: Vie
         inputs[view_entry.name] = view_slide.side()
         hooks = store.catalog.read(partial(_beside_views, context, view_entry.id))
         if hooks:
-            placed = tuple(view_slide.update.placed)
-            view_context = SlideContext(
-                view_slide.entry,
-                view_slide.state,
-                view_slide.slide,
-                view_slide.now,
-                view_slide.ordinal,
-                placed,
-                view_slide.segments,
-                context.hooks,
-            )
+            view_context = view_slide.context(context.hooks)
             updates.contributions += stack.enter_context(prepare_contributions(store, hooks, view_context))
 
 

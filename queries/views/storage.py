@@ -30,6 +30,7 @@ from windrow.segment_files import (
     split_chunks,
 )
 from windrow.slide import make_slide_entry, record_slide, write_merges
+from windrow.slide_hooks import SlideContext, SlideHook
 from windrow.store import Store
 
 DIED_COLUMN = "_died"
@@ -108,6 +109,11 @@ class ViewSlide:
     def side(self) -> InputState:
         """The view as views of it see it after this slide."""
         return InputState(self.entry, self.slide, self.ordinal, (*self.segments, *self.update.placed))
+
+    def context(self, hooks: tuple[SlideHook, ...] = ()) -> SlideContext:
+        """The slide as hooks see it."""
+        placed = tuple(self.update.placed)
+        return SlideContext(self.entry, self.state, self.slide, self.now, self.ordinal, placed, self.segments, hooks)
 
     def write(self, rows: Iterable[pa.RecordBatch], numbers: Iterator[int], needed: tuple[int, int] | None) -> None:
         """Write the rows, plan the slide and write its merges; nothing is named yet.

@@ -199,6 +199,8 @@ class StreamGaps(msgspec.Struct, frozen=True, kw_only=True):
     gaps: tuple[GapEntry, ...]
     reach: int | None = 0
     """Of an input of a view: how much earlier than the view's window its rows may matter; None: all of them may."""
+    share: float | None = None
+    """Of a view of results: how much of their windows the runs knew."""
 
 
 class BatchEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -375,6 +377,16 @@ class ViewEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The earliest time that its clock can have: before, an input that was ahead had let rows expire already."""
     reach: dict[str, int | None] = {}
     """Of inputs whose rows can make results later than themselves: how much later; None: at any time."""
+    results: dict[str, int] = {}
+    """Numbers of the periodic queries whose results it reads, by name; it then reads no streams."""
+    seen: int = 0
+    """Of a view of results: the commit whose results it was computed from."""
+    coverage: float = 1.0
+    """Of a view of results: the least that their runs knew of their windows."""
+    complete: bool = True
+    """Of a view of results: whether all their windows were complete."""
+    error: str = ""
+    """Of a view of results: why it could not be computed again; it stays where it is."""
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from windrow.errors import AccessError, BusyError, QueryError, WindrowError
 from windrow.gaps import Gap
 from windrow.queries.answer import Answer, check_gap_policy
 from windrow.service import flight_messages
-from windrow.service.flight_sql import CALL
+from windrow.service.flight_sql import CALL, COUNTED_END
 from windrow.sources import parse_covers
 from windrow.windows import Window
 
@@ -201,7 +201,10 @@ class RemoteWarehouse:
         claim = parse_covers(covers)
         interval = None if claim is None else "/".join(map(times.format_time, claim))
         rows = arrow_input.open_reader(data, f"rows for {stream!r}")
-        headers = [(b"x-windrow-batch-id", batch_id), (b"x-windrow-source", source), (b"x-windrow-covers", interval)]
+        headers = [
+            (b"x-windrow-batch-id", batch_id), (b"x-windrow-source", source), (b"x-windrow-covers", interval),
+            (b"x-windrow-end", COUNTED_END),
+        ]  # fmt: skip
         options = self._options(*[(name, value.encode()) for name, value in headers if value is not None])
         command = flight_messages.pack(
             "CommandStatementIngest",
@@ -210,9 +213,18 @@ class RemoteWarehouse:
         )
         with _translated():
             writer, replies = self._client.do_put(flight.FlightDescriptor.for_command(command), rows.schema, options)
-            with writer:
+            count = 0
+            try:
                 for batch in rows:
                     writer.write_batch(batch)
+                    count += batch.num_rows
+            except BaseException as error:
+                with contextlib.suppress(*() if isinstance(error, pa.ArrowException) else (pa.ArrowException,)):
+                    writer.close()  # raises what the server says, if it has refused the upload
+                raise
+            with writer:
+                # Else a client that dies half-way would look to the server like one that has sent everything.
+                writer.write_metadata(str(count).encode())
                 writer.done_writing()
                 reply = replies.read()
         result = flight_messages.CLASSES["DoPutUpdateResult"]()

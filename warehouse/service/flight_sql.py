@@ -39,7 +39,10 @@ _FAIL, _CREATE, _REPLACE = 1, 1, 3
 _CANCELLED, _NOT_CANCELLABLE = 1, 3
 _GONE_CHECKS, _GONE_SECONDS = 4, 0.005
 _UPLOAD_HEADER = "x-windrow-"
-_UPLOAD_OPTIONS = ("batch_id", "covers", "source")
+_UPLOAD_OPTIONS = ("batch_id", "covers", "source", "end")
+COUNTED_END = "counted"
+"""The option ``end`` of an upload whose last message is metadata with the number of its rows: without it, or with
+another number, nothing is appended."""
 _PARAMETER = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/|(\?\d*)|\$(\d+)", re.DOTALL)
 
 
@@ -395,21 +398,38 @@ def _ingest(
     if unknown:
         raise errors.QueryError(f"an ingest has no option {min(unknown)!r}; it has {', '.join(_UPLOAD_OPTIONS)}")
 
-    def received() -> Iterator[pa.RecordBatch]:
-        size = 0
-        for chunk in reader:
-            size += chunk.data.nbytes
-            if size > most_bytes:
-                raise errors.SchemaError(f"the upload is longer than {most_bytes:,} bytes; send less at once")
-            yield chunk.data
-        # A client that dies ends its upload like one that is ready; that it is gone may be known a little later.
-        for _ in range(_GONE_CHECKS):
-            if is_gone():
-                raise errors.QueryError("the client went away before its upload was complete; nothing was appended")
-            time.sleep(_GONE_SECONDS)
+    end = all_options.pop("end", None)
+    if end not in (None, COUNTED_END):
+        raise errors.QueryError(f"the option end of an ingest is {COUNTED_END!r} or left out, not {end!r}")
 
-    rows = pa.RecordBatchReader.from_batches(reader.schema, received())
+    batches = _receive_batches(reader, most_bytes, is_gone, counted=end is not None)
+    rows = pa.RecordBatchReader.from_batches(reader.schema, batches)
     return session.append(message.table, rows, **all_options).accepted
+
+
+def _receive_batches(
+    reader: Any, most_bytes: int, is_gone: Callable[[], bool], *, counted: bool
+) -> Iterator[pa.RecordBatch]:
+    """The batches of an upload; raises at its end if it is not whole."""
+    size, rows, announced = 0, 0, None
+    for chunk in reader:
+        if chunk.app_metadata is not None:
+            announced = chunk.app_metadata.to_pybytes()
+        if chunk.data is None:
+            continue
+        size, rows = size + chunk.data.nbytes, rows + chunk.data.num_rows
+        if size > most_bytes:
+            raise errors.SchemaError(f"the upload is longer than {most_bytes:,} bytes; send less at once")
+        yield chunk.data
+    if counted:
+        if announced != str(rows).encode():
+            raise errors.QueryError("the upload ended before all its rows had come; nothing was appended")
+        return
+    # A client that dies ends its upload like one that is ready; that it is gone may be known a little later.
+    for _ in range(_GONE_CHECKS):
+        if is_gone():
+            raise errors.QueryError("the client went away before its upload was complete; nothing was appended")
+        time.sleep(_GONE_SECONDS)
 
 
 def _count_parameters(query: str) -> int:

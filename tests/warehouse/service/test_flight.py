@@ -1,10 +1,13 @@
 """Arrow Flight SQL with the real ADBC driver and with windrow's own client, against the library's answers."""
 
+import pyarrow as pa
 import pytest
 from adbc_driver_flightsql import dbapi
+from pyarrow import flight
 
 import windrow
 from served_warehouse import HEADER, ROWS, rows
+from windrow.service import flight_messages
 
 STATEMENTS = (
     "SELECT count(*) AS n, max(k) AS top FROM seen",
@@ -119,3 +122,39 @@ def test_a_server_that_is_not_there_is_named(shared):
         pytest.raises(windrow.AccessError, match="valid"),
     ):
         remote.streams()
+
+
+@pytest.mark.parametrize(("announced", "taken"), [(None, 0), (b"7", 0), (b"x", 0), (b"8", 8)])
+def test_an_upload_with_a_counted_end_is_appended_only_as_a_whole(served, announced, taken):
+    """A client that dies half-way ends its upload without the message that says how many rows it has."""
+    options = flight.FlightCallOptions(
+        headers=[(b"authorization", f"Bearer {served.tokens['operator']}".encode()), (b"x-windrow-end", b"counted")]
+    )
+    modes = flight_messages.CLASSES["TableDefinitionOptions"](if_not_exist=2, if_exists=2)
+    command = flight_messages.pack("CommandStatementIngest", table="seen", table_definition_options=modes)
+    before = served.wh.stream("seen").spooled_rows
+    sent = rows(5000, 8)
+    with flight.connect(served.flight) as client:
+        writer, replies = client.do_put(flight.FlightDescriptor.for_command(command), sent.schema, options)
+        writer.write_table(sent, max_chunksize=5)
+        if announced is not None:
+            writer.write_metadata(announced)
+        writer.done_writing()
+        if taken:
+            assert replies.read() is not None
+            writer.close()
+        else:
+            with pytest.raises(flight.FlightServerError, match="ended before all its rows had come"):
+                writer.close()
+    assert served.wh.stream("seen").spooled_rows == before + taken
+
+
+def test_a_client_whose_rows_fail_half_way_appends_nothing(served):
+    def broken():
+        yield from rows(6000, 4).to_batches()
+        raise RuntimeError("no more")
+
+    before = served.wh.stream("seen").spooled_rows
+    with windrow.connect(served.flight, served.tokens["operator"]) as remote, pytest.raises(RuntimeError):
+        remote.append("seen", pa.RecordBatchReader.from_batches(rows(0, 1).schema, broken()))
+    assert served.wh.stream("seen").spooled_rows == before
