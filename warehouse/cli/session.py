@@ -42,7 +42,7 @@ class Failure(click.ClickException):
     def __init__(self, message: str, kind: str = "Failure", exit_code: int = 1, **details: Any) -> None:
         super().__init__(message)
         self.kind = kind
-        self.exit_code = exit_code
+        self.exit_code = exit_code  # type: ignore[misc]  # click's own subclasses have one each
         self.details = details
         self.as_json = False
 
