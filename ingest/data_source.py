@@ -6,6 +6,7 @@ workers.
 
 import datetime as dt
 import shutil
+import sys
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +21,7 @@ from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
     EqualNullSafe,
     EqualTo,
     Filter,
@@ -31,17 +33,20 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
     WriterCommitMessage,
 )
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from windrow import times
 from windrow.append import Append
+from windrow.catalog.environment import catalog_key
 from windrow.catalog.lookups import find_checksums
 from windrow.definitions import StreamDefinition
-from windrow.errors import DefinitionError, SearchKeyError
+from windrow.errors import DefinitionError, SearchKeyError, WindowError
 from windrow.files import disk_errors
 from windrow.indexes.probe import KeyRange, find_row_ranges
-from windrow.indexes.row_model import RowModel, encode_key
+from windrow.indexes.row_model import NEVER, SEQ, RowModel, encode_key
 from windrow.indexes.segment_reader import SegmentFileReader, conform_to_schema
+from windrow.indexes.segments import SEQ_BITS
 from windrow.indexes.selection import WindowBounds
 from windrow.ingest.backpressure import try_slide
 from windrow.ingest.checkpoints import StreamingBatch, read_query_id
@@ -53,6 +58,7 @@ from windrow.ingest.verification import add_staged_files, count_staged_files
 from windrow.ingest.worker_writer import WorkerPlan
 from windrow.native import key_encoding as native_keys
 from windrow.snapshot import Snapshot, StreamSnapshot
+from windrow.store import Store
 from windrow.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -83,7 +89,10 @@ class WindrowSource(DataSource):
     def _option(self, name: str) -> str:
         value = self.options.get(name)
         if not value:
-            raise DefinitionError(f'format("windrow") needs the option {name!r}')
+            raise DefinitionError(
+                f'format("windrow") needs the option {name!r}, which tables of Spark\'s catalog lose: use load() and '
+                "save(), or a temporary view"
+            )
         return str(value)
 
     def schema(self) -> StructType:
@@ -104,6 +113,17 @@ class WindrowSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> "WindrowWriter":
         """Make the writer of a batch."""
         return WindrowWriter(self._target(schema, overwrite))
+
+    def streamReader(self, schema: StructType) -> "WindrowStreamReader":  # noqa: N802
+        """Make the reader of what slides take in."""
+        path, stream = self._option("path"), self._option("stream")
+        with Warehouse(path, create=False, read_only=True) as wh:
+            definition = wh.stream(stream).definition
+        accept_loss = str(self.options.get("accept_loss", "")).lower() == "true"
+        start = self.options.get("start", "earliest")
+        if start not in ("earliest", "latest"):
+            raise DefinitionError(f"the option start is {start!r}; it must be 'earliest' or 'latest'")
+        return WindrowStreamReader(path, definition, schema, from_latest=start == "latest", accept_loss=accept_loss)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "WindrowStreamWriter":  # noqa: N802
         """Make the writer of micro-batches."""
@@ -354,6 +374,241 @@ class WindrowReader(DataSourceReader):
                 if at_edge:
                     rows = partition.bounds.filter(rows, model).select(stored.names)
                 yield from conform_to_schema(rows, self.wanted).to_batches()
+
+
+_ArrivalRange = tuple[str, int, int, int, bool]
+"""A file, a range of its rows, the base of their sequence, and whether they must be told apart."""
+
+
+@dataclass
+class ArrivalPartition(InputPartition):
+    """Row ranges of segment files that hold rows of some slides."""
+
+    parts: list[_ArrivalRange]
+    arrivals: tuple[int, int]
+    """Rows that slides after the first and up to the second of these ordinals took in."""
+    live_at: WindowBounds | None
+    """At the beginning of a query only the rows that are live then."""
+    model: RowModel
+    checksums: dict[str, bytes | None]
+
+
+class WindrowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what slides take in, each row once: an offset is a slide, by number and by the count of slides.
+
+    The files of a micro-batch are pinned until Spark has committed it. An offset also tells how many rows the batch up
+    to it has, so that a batch that is read again after a restart is the same one or an error.
+
+    Args:
+        path: The warehouse.
+        definition: The stream.
+        schema: The columns that are read.
+        from_latest: Begin with the next slide, not with the rows that are live.
+        accept_loss: Go on without rows that expired before they were read.
+    """
+
+    def __init__(
+        self, path: str, definition: StreamDefinition, schema: StructType, *, from_latest: bool, accept_loss: bool
+    ) -> None:
+        self.path = path
+        self.definition = definition
+        self.wanted = to_arrow_schema(schema, definition.name)
+        self.from_latest = from_latest
+        self.accept_loss = accept_loss
+        self._warehouse: Warehouse | None = None
+        self._snapshots: dict[int, Snapshot] = {}
+        self._last_ordinal: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Workers get what to read, not the pins."""
+        return {**self.__dict__, "_warehouse": None, "_snapshots": {}}
+
+    def _open(self) -> Warehouse:
+        if self._warehouse is None:
+            self._warehouse = Warehouse(self.path, create=False, read_only=True)
+        return self._warehouse
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Before the first slide, or at the newest."""
+        if not self.from_latest:
+            return {"ordinal": 0}
+        with Snapshot(self._open()._store, [self.definition.name]) as snapshot:
+            return _make_offset(snapshot.view(self.definition.name), 0)
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: ARG002, N802
+        """The newest slide, and how many rows there are up to it."""
+        snapshot = Snapshot(self._open()._store, [self.definition.name])
+        try:
+            view = snapshot.view(self.definition.name)
+            self._check_stream(view, start)
+            if view.state.ordinal == start["ordinal"] or start["ordinal"] >= (self._last_ordinal or sys.maxsize):
+                snapshot.close()
+                return start
+            batch = _Arrivals(view, start, _make_offset(view, 0))
+            found = batch.count(self._open()._store)
+            if not self.accept_loss:
+                self._refuse_loss(view, batch, found, start)
+        except BaseException:
+            snapshot.close()
+            raise
+        self._hold(view.state.ordinal, snapshot)
+        return _make_offset(view, found)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """End when what is there now has been read."""
+        with Snapshot(self._open()._store, [self.definition.name]) as snapshot:
+            self._last_ordinal = snapshot.view(self.definition.name).state.ordinal
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[ArrivalPartition]:
+        """Find the rows that the slides after `start` and up to `end` took in."""
+        if start["ordinal"] == end["ordinal"]:
+            return []
+        store = self._open()._store
+        if end["ordinal"] not in self._snapshots:  # after a restart
+            self._hold(end["ordinal"], Snapshot(store, [self.definition.name]))
+        view = self._snapshots[end["ordinal"]].view(self.definition.name)
+        self._check_stream(view, end)
+        batch = _Arrivals(view, start, end)
+        found = batch.count(store)
+        if found != end["rows"] and not self.accept_loss:
+            raise WindowError(
+                f"stream {self.definition.name!r}: the batch up to slide {end['slide']} had {end['rows']:,} rows and "
+                f"has {found:,} now, because rows expired meanwhile; {_ACCEPT}"
+            )
+        return batch.partitions(store)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the rows of a partition; runs in a worker."""
+        assert isinstance(partition, ArrivalPartition)
+        full = self.definition.schema
+        stored = pa.schema([full.field(name) for name in self.wanted.names])
+        reader = SegmentFileReader(Path(self.path).absolute(), partition.checksums.get)
+        for part in partition.parts:
+            for rows in _read_arrivals(reader, part, partition, full, stored.names):
+                yield from conform_to_schema(conform_to_schema(rows, stored), self.wanted).to_batches()
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Release the files of batches that Spark has done with."""
+        for ordinal in [ordinal for ordinal in self._snapshots if ordinal <= end["ordinal"]]:
+            self._snapshots.pop(ordinal).close()
+
+    def stop(self) -> None:
+        """Release everything."""
+        self.commit({"ordinal": max(self._snapshots, default=0)})
+        if self._warehouse is not None:
+            self._warehouse.close()
+            self._warehouse = None
+
+    def _hold(self, ordinal: int, snapshot: Snapshot) -> None:
+        if (before := self._snapshots.pop(ordinal, None)) is not None:
+            before.close()
+        self._snapshots[ordinal] = snapshot
+
+    def _check_stream(self, view: StreamSnapshot, offset: dict[str, Any]) -> None:
+        name = self.definition.name
+        if offset.get("stream", view.entry.id) != view.entry.id:
+            raise WindowError(f"stream {name!r} was dropped and made again since the checkpoint; begin with a new one")
+        if view.state.ordinal < offset["ordinal"]:
+            raise WindowError(
+                f"the checkpoint has read stream {name!r} up to slide {offset['slide']}, which the warehouse does not "
+                "have: it was restored from an older backup; begin with a new checkpoint"
+            )
+
+    def _refuse_loss(self, view: StreamSnapshot, batch: "_Arrivals", found: int, start: dict[str, Any]) -> None:
+        """Refuse to go on if a slide that was never read took in rows that are stored no more."""
+        if start["ordinal"] == 0:
+            return
+        keys = [catalog_key(view.entry.id, ordinal) for ordinal in range(batch.after + 1, batch.upto + 1)]
+        entries = self._open()._store.catalog.read(lambda tables: [tables.get("slides", key) for key in keys])
+        inserted = sum(entry.inserted for entry in entries if entry is not None)
+        if None in entries or inserted > found:
+            lost = "some rows" if None in entries else f"{inserted - found:,} of {inserted:,} rows"
+            raise WindowError(
+                f"stream {view.name!r}: {lost} that came after slide {start['slide']} have expired before they were "
+                f"read; {_ACCEPT}"
+            )
+
+
+_ACCEPT = "begin with a new checkpoint, or set the option accept_loss to true to go on without them"
+
+
+def _make_offset(view: StreamSnapshot, rows: int) -> dict[str, Any]:
+    return {"ordinal": view.state.ordinal, "slide": view.state.slide, "stream": view.entry.id, "rows": rows}
+
+
+class _Arrivals:
+    """The rows of a stream that some of its slides took in.
+
+    Args:
+        view: The stream.
+        start: The offset of the slide before them.
+        end: The offset of the last one.
+    """
+
+    def __init__(self, view: StreamSnapshot, start: dict[str, Any], end: dict[str, Any]) -> None:
+        self.view = view
+        self.after = start["ordinal"]
+        self.upto = end["ordinal"]
+        self.after_slide = start.get("slide", -(1 << 63))
+        is_first = self.after == 0
+        now = view.model.slot_end(end["slide"])
+        self.live_at = WindowBounds(after=None, upto=NEVER, now=now) if is_first else None
+
+    def _parts(self) -> Iterator[tuple[_ArrivalRange, int]]:
+        for s in self.view.segments:
+            # The base of a segment that one slide wrote has its ordinal; rows of merged ones are told apart one by one.
+            if s.last_slide <= self.after_slide or (
+                s.seq_base and not self.after < s.seq_base >> SEQ_BITS <= self.upto
+            ):
+                continue
+            edge = not s.seq_base or (self.live_at is not None and s.min_exp <= self.live_at.now)
+            yield (s.file, s.start, s.stop, s.seq_base, edge), s.bytes
+
+    def partitions(self, store: Store) -> list[ArrivalPartition]:
+        """Partitions of similar size."""
+        found: list[ArrivalPartition] = []
+        size = 0
+        for part, part_bytes in self._parts():
+            file = part[0]
+            if not found or size + part_bytes > _PARTITION_BYTES:
+                found.append(ArrivalPartition([], (self.after, self.upto), self.live_at, self.view.model, {}))
+                size = 0
+            found[-1].parts.append(part)
+            found[-1].checksums[file] = find_checksums(store.catalog, {}, file)
+            size += part_bytes
+        return found
+
+    def count(self, store: Store) -> int:
+        """How many they are; only segments that hold others too are read."""
+        whole, time = (
+            ArrivalPartition([], (self.after, self.upto), self.live_at, self.view.model, {}),
+            self.view.model.time,
+        )
+        return sum(
+            sum(rows.num_rows for rows in _read_arrivals(store.reader, part, whole, self.view.schema, [time]))
+            if part[4]
+            else part[2] - part[1]
+            for part, _ in self._parts()
+        )
+
+
+def _read_arrivals(
+    reader: SegmentFileReader, part: _ArrivalRange, partition: ArrivalPartition, schema: pa.Schema, names: list[str]
+) -> Iterator[pa.Table]:
+    """Read the rows of a part of a partition that are in it."""
+    file, start, stop, base, is_edge = part
+    if not is_edge:
+        yield from reader.batches(file, start, stop, names)
+        return
+    model, live_at = partition.model, partition.live_at
+    times_needed = [name for name in (model.time, model.expires) if name is not None and live_at is not None]
+    columns = [*dict.fromkeys([*names, *times_needed]), SEQ]
+    after, upto = partition.arrivals
+    for table in reader.batches(file, start, stop, columns):
+        ordinals = (table.column(SEQ).to_numpy() + base) >> SEQ_BITS
+        rows = table.filter(pa.array((ordinals > after) & (ordinals <= upto))).drop_columns([SEQ])
+        rows = conform_to_schema(rows, pa.schema([schema.field(name) for name in columns[:-1]]))
+        yield (rows if live_at is None else live_at.filter(rows, model)).select(names)
 
 
 def _pack_partitions(

@@ -13,14 +13,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
 
 from windrow import times
 from windrow.errors import ClosedError
+from windrow.indexes.probe import find_row_ranges
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection, WindowBounds
+from windrow.ingest.data_source import find_key_ranges
+from windrow.ingest.errors import SPARK_ERRORS
 from windrow.ingest.expressions import EXP, TS, to_micros
 from windrow.ingest.schemas import build_read_schema
 from windrow.ingest.session import WarehouseOrPath, open_warehouse, to_read_pattern
@@ -45,16 +58,24 @@ Not measured: bounds the size of Spark's plan."""
 class _PinnedRead:
     """The snapshot that keeps the files of one DataFrame from being reclaimed."""
 
-    snapshot: Snapshot
-    warehouse: Warehouse | None
-    spark: Any
+    snapshot: "SparkSnapshot"
+    frame: "weakref.ref[DataFrame]"
+    file_indexes: list[Any] | None
+    """Weak references in the JVM to what every plan that is made of the frame shares; None if they cannot be had."""
     about: dict[str, Any]
     """Which window its rows are of."""
 
+    def is_unused(self) -> bool:
+        """Whether nobody can compute the frame, or anything made of it, any more."""
+        context = getattr(self.snapshot._spark, "_sc", None)
+        if context is not None and context._jsc is None:
+            return True
+        if self.frame() is not None or self.file_indexes is None:
+            return False
+        return all(reference.refersTo(None) for reference in self.file_indexes)
+
     def close(self) -> None:
         self.snapshot.close()
-        if self.warehouse is not None:
-            self.warehouse.close()
 
 
 _pinned_reads: dict[int, _PinnedRead] = {}
@@ -80,27 +101,80 @@ def read(
         columns: Only these.
         where: A condition, in SQL or as a Column, that rows must meet; Spark reads only what it must.
     """
-    opened = None if isinstance(warehouse, Warehouse) else open_warehouse(warehouse)
-    store = (warehouse if isinstance(warehouse, Warehouse) else opened)._store  # type: ignore[union-attr]
+    taken = SparkSnapshot(spark, warehouse, [stream])
     try:
-        snapshot = Snapshot(store, [stream])
-        try:
-            frame = _build_frame(spark, store, snapshot.view(stream), window, columns, where)
-            described = json.loads(snapshot.scan(stream, window, columns).schema.metadata[METADATA_KEY])
-        except BaseException:
-            snapshot.close()
-            raise
+        frame = taken.read(stream, window, columns, where)
+        described = taken._describe(stream, window, columns)
     except BaseException:
-        if opened is not None:
-            opened.close()
+        taken.close()
         raise
     with _guard:
         number = max(_pinned_reads, default=0) + 1
-        _pinned_reads[number] = _PinnedRead(snapshot, opened, spark, described)
+        _pinned_reads[number] = _PinnedRead(taken, weakref.ref(frame), _find_file_indexes(frame), described)
         _read_numbers[frame] = number
         if len(_pinned_reads) == 1:
-            threading.Thread(target=_release_ended_sessions, name="windrow-pins", daemon=True).start()
+            threading.Thread(target=_release_unused_pins, name="windrow-pins", daemon=True).start()
     return frame
+
+
+class SparkSnapshot:
+    """Several streams at one commit, as DataFrames; use it as a context manager, within which they can be computed.
+
+    Args:
+        spark: The session.
+        warehouse: An open warehouse, or its path.
+        streams: Which streams, by default all.
+    """
+
+    def __init__(self, spark: "SparkSession", warehouse: WarehouseOrPath, streams: Sequence[str] | None = None) -> None:
+        self._spark = spark
+        self._opened = None if isinstance(warehouse, Warehouse) else open_warehouse(warehouse)
+        wh = warehouse if isinstance(warehouse, Warehouse) else self._opened
+        assert wh is not None
+        try:
+            self._snapshot = wh.snapshot(streams)
+        except BaseException:
+            if self._opened is not None:
+                self._opened.close()
+            raise
+
+    @property
+    def commit(self) -> int:
+        """The number of the commit that is read."""
+        return self._snapshot.version
+
+    def read(
+        self,
+        stream: str,
+        window: times.Duration | None = None,
+        columns: Sequence[str] | None = None,
+        where: "Column | str | None" = None,
+    ) -> "DataFrame":
+        """The rows of a window as a DataFrame, as `windrow.spark.read` gives it, of this commit."""
+        return _build_frame(self._spark, self._snapshot, stream, window, columns, where)
+
+    def _describe(self, stream: str, window: times.Duration | None, columns: Sequence[str] | None) -> dict[str, Any]:
+        described: dict[str, Any] = json.loads(
+            self._snapshot.scan(stream, window, columns).schema.metadata[METADATA_KEY]
+        )
+        return described
+
+    def close(self) -> None:
+        """Let go of the files; the DataFrames must not be computed any more."""
+        self._snapshot.close()
+        if self._opened is not None:
+            self._opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def snapshot(spark: "SparkSession", warehouse: WarehouseOrPath, streams: Sequence[str] | None = None) -> SparkSnapshot:
+    """One commit pinned, so that several reads of streams are of the same state; `SparkSnapshot` has `read`."""
+    return SparkSnapshot(spark, warehouse, streams)
 
 
 def release(df: "DataFrame") -> None:
@@ -140,13 +214,23 @@ def window(
         release(frame)
 
 
-def _release_ended_sessions() -> None:
-    """Release the pins of sessions that have ended, until there is none left."""
+def _release_unused_pins() -> None:
+    """Release the pins of sessions that have ended and of frames that were dropped, until there is none left."""
     while True:
         time.sleep(_POLL_SECONDS)
         with _guard:
-            ended_numbers = [number for number, pin in _pinned_reads.items() if _has_ended(pin.spark)]
-            released = [_pinned_reads.pop(number) for number in ended_numbers]
+            held = dict(_pinned_reads)
+        unused = []
+        for number, pin in held.items():
+            try:
+                if pin.is_unused():
+                    unused.append(number)
+            except SPARK_ERRORS:  # the session is ending
+                continue
+            except OSError:
+                continue
+        with _guard:
+            released = [_pinned_reads.pop(number) for number in unused if number in _pinned_reads]
             last = not _pinned_reads
         for pin in released:
             pin.close()
@@ -154,29 +238,45 @@ def _release_ended_sessions() -> None:
             return
 
 
-def _has_ended(spark: Any) -> bool:
-    context = getattr(spark, "_sc", None)
-    return context is not None and context._jsc is None
+def _find_file_indexes(frame: "DataFrame") -> list[Any] | None:
+    """Weak references of the JVM to the lists of files that a frame reads.
+
+    A frame that is derived from this one is another object, in Python and in the JVM, but has the same list of files.
+    """
+    if not hasattr(frame, "_jdf"):  # a client of Spark Connect
+        return None
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
+    jvm: Any = frame.sparkSession._jvm
+    relations = (leaves.apply(i) for i in range(leaves.size()))
+    return [
+        jvm.java.lang.ref.WeakReference(leaf.relation().location())
+        for leaf in relations
+        if leaf.getClass().getSimpleName() == "LogicalRelation"
+    ]
 
 
 def _build_frame(
     spark: "SparkSession",
-    store: Store,
-    view: StreamSnapshot,
+    snapshot: Snapshot,
+    stream: str,
     window: times.Duration | None,
     columns: Sequence[str] | None,
     where: "Column | str | None",
 ) -> "DataFrame":
+    store, view = snapshot.store, snapshot.view(stream)
     bounds = view.bounds() if window is None else view.last(times.parse_duration(window, "window"))
     names = select_columns(view, columns).names
     definition = view.entry.definition
     needed = [name for name in (definition.time, definition.expires) if name is not None and name not in names]
-    unfiltered, filtered, ranged = _classify_files(store, view, view.select(bounds))
+    selection = view.select(bounds)
+    if where is not None:
+        selection = _narrow_selection(spark, snapshot, view, selection, where)
+    unfiltered, filtered, ranged = _classify_files(store, view, selection)
     build_read_schema(definition, names)
     schema = build_read_schema(
         definition, [*(names if where is None else view.schema.names), *(needed if where is None else [])]
     )
-    files = {segment.file for segment in view.select(bounds).segments}
+    files = {segment.file for segment in selection.segments}
     store.reader.verify_columns(files, schema.names)  # Spark compares nothing with its checksum
     scanner = _SegmentScanner(spark, schema, view, bounds)
     parts = scanner.scan(unfiltered, filtered, ranged)
@@ -184,6 +284,60 @@ def _build_frame(
     if where is not None:
         frame = frame.where(where)
     return frame.select(*(quote_name(name) for name in names))
+
+
+def _narrow_selection(
+    spark: "SparkSession", snapshot: Snapshot, view: StreamSnapshot, selection: Selection, where: "Column | str"
+) -> Selection:
+    """Leave out segments that, by the directory, have no search key that the condition allows."""
+    schema = build_read_schema(view.entry.definition, view.schema.names)
+    ranges = find_key_ranges(_find_filters(spark, schema, where), view)
+    if ranges is None:
+        return selection
+    found = find_row_ranges(selection.segments, ranges, snapshot.directories, view.sorted_by)
+    kept = {row_range.segment.id for row_range in found if row_range.stop > row_range.start}
+    whole, edge = (tuple(s for s in segments if s.id in kept) for segments in (selection.whole, selection.edge))
+    return Selection(selection.bounds, whole, edge)
+
+
+def _find_filters(spark: "SparkSession", schema: Any, where: "Column | str") -> list[Filter]:
+    """The comparisons of columns with constants that a condition consists of, as Spark's optimizer finds them."""
+    frame = spark.createDataFrame([], schema).where(where)
+    if not hasattr(frame, "_jdf"):
+        return []
+    plan = frame._jdf.queryExecution().optimizedPlan()
+    if plan.getClass().getSimpleName() != "Filter":
+        return []
+    jvm: Any = spark._jvm
+    package = jvm.org.apache.spark.sql.execution.datasources
+    strategy = getattr(getattr(package, "DataSourceStrategy$"), "MODULE$")
+    found: list[Filter] = []
+    conditions = [plan.condition()]
+    while conditions:
+        condition = conditions.pop()
+        if condition.getClass().getSimpleName() == "And":
+            conditions += [condition.left(), condition.right()]
+            continue
+        translated = strategy.translateFilter(condition, True)
+        if translated.isDefined() and (known := _to_python_filter(translated.get())) is not None:
+            found.append(known)
+    return found
+
+
+_COMPARISONS = {
+    kind.__name__: kind for kind in (EqualTo, EqualNullSafe, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
+}
+
+
+def _to_python_filter(java_filter: Any) -> Filter | None:
+    """A filter of the JVM as one of Python, if its values are plain."""
+    name = java_filter.getClass().getSimpleName()
+    if name == "In":
+        values = tuple(java_filter.values())
+        return In((java_filter.attribute(),), values) if all(isinstance(v, int | str) for v in values) else None
+    if name not in _COMPARISONS or not isinstance(value := java_filter.value(), int | str):
+        return None
+    return _COMPARISONS[name]((java_filter.attribute(),), value)
 
 
 def _classify_files(

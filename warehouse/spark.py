@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from windrow.ingest.append import append
     from windrow.ingest.data_source import register
-    from windrow.ingest.reader import about, read, release, window
+    from windrow.ingest.reader import about, read, release, snapshot, window
     from windrow.ingest.stream import stop, totals, write_stream
 
 _MODULES = {
@@ -17,13 +17,14 @@ _MODULES = {
     "read": "windrow.ingest.reader",
     "register": "windrow.ingest.data_source",
     "release": "windrow.ingest.reader",
+    "snapshot": "windrow.ingest.reader",
     "stop": "windrow.ingest.stream",
     "totals": "windrow.ingest.stream",
     "window": "windrow.ingest.reader",
     "write_stream": "windrow.ingest.stream",
 }
 
-__all__ = ["about", "append", "read", "register", "release", "stop", "totals", "window", "write_stream"]
+__all__ = ["about", "append", "read", "register", "release", "snapshot", "stop", "totals", "window", "write_stream"]
 
 
 def load_module(module: str) -> Any:

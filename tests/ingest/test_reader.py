@@ -1,12 +1,15 @@
 """A window as a DataFrame is what `wh.scan` gives, whatever happened to the files, and stays so while it is held."""
 
 import datetime as dt
+import gc
 import random
+import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.functions import col
 
 import windrow
 import windrow.spark
@@ -84,6 +87,33 @@ class Test_the_window_is_what_scan_gives:
             assert df.columns == ["k"]
             assert collected(df) == scanned(wh, None, ["k"])
 
+    def test_conditions_on_the_key_read_only_files_that_the_directory_names(self, spark, make):
+        """Keys come in files of their own, five to a slide, so that a key is in one file of ten."""
+        wh = make()
+        wh.create_stream("s", SCHEMA, index=windrow.Index("round-robin", 10, 1), **LEASES)
+        for number in range(10):
+            until = NOW - minutes(9 - number)
+            table = rows(number, 60, until)
+            keys = pa.array([5 * number + i % 5 for i in range(60)])
+            wh.append("s", table.set_column(2, "k", keys))
+            wh.slide("s", until)
+        whole = collected(windrow.spark.read(spark, wh, "s"))
+        for where, test, most in (
+            ("k = 17", lambda k: k == 17, 1),
+            (col("k") == 17, lambda k: k == 17, 1),
+            ("k IN (3, 48) AND word = 'x'", lambda k: k in (3, 48), 2),
+            ("k >= 40 AND k < 45", lambda k: 40 <= k < 45, 2),
+            ("k = 1000", lambda k: False, 0),
+            ("k % 50 = 7", lambda k: k % 50 == 7, 10),
+        ):
+            frame = windrow.spark.read(spark, wh, "s", where=where)
+            assert len(frame.inputFiles()) <= most, where
+            expected = [
+                row for row in whole if test(int(row.split(", ")[-2])) and ("word" not in str(where) or "'x'" in row)
+            ]
+            assert collected(frame) == expected, where
+            windrow.spark.release(frame)
+
     def test_an_empty_stream_is_an_empty_frame(self, spark, make):
         wh = make()
         wh.create_stream("s", SCHEMA, **LEASES)
@@ -145,6 +175,46 @@ class Test_pins:
         assert wh.status().readers == 0
         with pytest.raises(windrow.ClosedError, match="pins nothing"):
             windrow.spark.release(df)
+
+    def test_several_reads_of_one_commit(self, spark, frame, warehouse):
+        wh = warehouse(frame, windrow.Index("round-robin", 2, 2), slides=2)
+        before = scanned(wh, None)
+        with windrow.spark.snapshot(spark, wh) as snap:
+            first = snap.read("s")
+            wh.append("s", rows(77, 50, NOW))
+            wh.slide("s", NOW + minutes(1))
+            assert collected(first) == collected(snap.read("s")) == before
+            assert len(collected(snap.read("s", columns=["k"], where="k = 3"))) == sum(
+                row.split(", ")[-2] == "3" for row in before
+            )
+            assert snap.commit < wh.status().version
+            assert wh.status().readers == 1
+        assert wh.status().readers == 0
+        with windrow.spark.snapshot(spark, str(wh.path), ["s"]) as snap:
+            assert collected(snap.read("s")) == scanned(wh, None) != before
+
+    def test_a_dropped_frame_lets_go_of_its_files_but_not_while_something_is_made_of_it(self, spark, frame, warehouse):
+        wh = warehouse(frame, windrow.Index("round-robin", 2, 2), slides=2)
+        live = len(scanned(wh, None))
+        counted = windrow.spark.read(spark, wh, "s").groupBy("k").count()
+        wh.append("s", rows(77, 50, NOW))
+        wh.slide("s", NOW + minutes(30))
+        for _ in range(3):
+            gc.collect()
+            spark._jvm.System.gc()
+            time.sleep(1.1)  # more than the pause between two looks for unused pins
+        assert wh.status().readers == 1
+        wh.gc()
+        assert sum(row["count"] for row in counted.collect()) == live
+        del counted
+        end = time.monotonic() + 120
+        while wh.status().readers and time.monotonic() < end:
+            gc.collect()
+            # Spark's own record of the last execution lets go when another one has run.
+            spark.range(1).count()
+            spark._jvm.System.gc()
+            time.sleep(0.2)
+        assert wh.status().readers == 0
 
     def test_a_window_longer_than_the_stream_keeps_is_refused(self, spark, frame, warehouse):
         wh = warehouse(frame, windrow.Index("round-robin", 2, 2), slides=1)

@@ -57,7 +57,7 @@ class Test_the_clock:
             "north": "2025-01-01T12:02:00Z",
             "south": "2025-01-01T12:01:00Z",
         }
-        refused = sources.error("slide", "packets", "--to", at(120).isoformat())
+        refused = sources.error("slide", "packets", "--to", at(120).isoformat(), code=75)
         assert "source 'south' has reached 2025-01-01T12:01:00Z" in refused
         assert refused.endswith("slide with --force\n")
 
