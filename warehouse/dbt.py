@@ -1,6 +1,6 @@
 """A plugin of dbt-duckdb whose sources are windows: streams, or statements, of one commit for the whole run.
 
-In `profiles.yml`: ``plugins: [{module: windrow.dbt, alias: windrow, config: {warehouse: PATH}}]``; see docs/orchestration.md.
+In `profiles.yml`: ``plugins: [{module: windrow.dbt, alias: windrow, config: {warehouse: PATH}}]``.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -26,8 +26,8 @@ _OPTIONS = ("stream", "window", "columns", "sql")
 class Plugin(BasePlugin):
     """Loads the sources that name it by ``plugin: windrow``.
 
-    The configuration has `warehouse`, a folder. A source may have `stream` (by default its own name), `window`, `columns`,
-    or instead `sql`, a statement of the warehouse with windows of its own.
+    The configuration has `warehouse`, a folder. A source may have `stream` (by default its own name), `window` and
+    `columns`, or instead `sql`, a statement of the warehouse with windows of its own.
     """
 
     _snapshot: "Snapshot | None" = None
@@ -44,7 +44,8 @@ class Plugin(BasePlugin):
         options = {name: source_config.get(name) for name in _OPTIONS}
         if options["sql"] is not None and (options["window"] or options["columns"] or options["stream"]):
             raise DefinitionError(
-                f"source {source_config.identifier!r} has 'sql' and also stream, window or columns; say these in its SQL"
+                f"source {source_config.identifier!r} has 'sql' and also stream, window or columns; "
+                "say these in its SQL"
             )
         if self._snapshot is None:
             self._snapshot = self._warehouse.snapshot()
