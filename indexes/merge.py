@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from windrow.indexes.arrow_arrays import to_arrow
 from windrow.indexes.row_model import NEVER, SEQ, Int64s, RowModel
 from windrow.indexes.segment_builder import SegmentDraft, build_directory
 from windrow.indexes.segment_reader import SegmentFileReader, Spans, read_live, read_ranges, read_spans
@@ -45,13 +46,20 @@ def merge_segments(
     schema: pa.Schema,
     reader: SegmentFileReader,
     writer: SegmentFileWriter,
+    *,
+    dead: bool = False,
 ) -> SegmentDraft | None:
     """Merge `segments` into the next segment of `writer`, leaving out rows that are dead at `now`.
+
+    With `dead`, what is left out without it is merged, and nothing else.
 
     Returns:
         A draft of the new segment, or None if no row was left.
     """
-    runs = [_Run(source) for source in _open_runs(segments, now, model, schema, reader)]
+    if dead:
+        assert now is not None
+        segments = [segment for segment in segments if segment.min_exp <= now]
+    runs = [_Run(source) for source in _open_runs(segments, now, model, schema, reader, dead=dead)]
     start, keys, totals = writer.rows, [], _SegmentTotals()
     for run in runs:
         _refill(run, model)
@@ -81,7 +89,13 @@ def merge_segments(
 
 
 def _open_runs(
-    segments: list[Segment], now: int | None, model: RowModel, schema: pa.Schema, reader: SegmentFileReader
+    segments: list[Segment],
+    now: int | None,
+    model: RowModel,
+    schema: pa.Schema,
+    reader: SegmentFileReader,
+    *,
+    dead: bool,
 ) -> Iterator[Iterator[pa.Table]]:
     """Sorted inputs; equal rows come in the order of their segments, so that only neighbours share a run."""
     portions: list[list[Segment]] = []
@@ -95,20 +109,34 @@ def _open_runs(
     chunk = max(_LEAST_CHUNK, _MEMORY // max(1, len(portions)))
     for portion in portions:
         if len(portion) == 1:
-            yield read_live_rows(portion[0], now, model, schema, reader, chunk)
+            yield read_live_rows(portion[0], now, model, schema, reader, chunk, dead=dead)
         else:
-            yield _read_together(portion, now, model, schema, reader)
+            yield _read_together(portion, now, model, schema, reader, dead=dead)
+
+
+def _choose_dead(table: pa.Table, now: int, model: RowModel) -> pa.Table:
+    """The rows that are dead at `now`."""
+    exp, _ = model.expiries(table, model.times(table)[0])
+    return table.filter(to_arrow(exp <= now))
 
 
 def _read_together(
-    segments: list[Segment], now: int | None, model: RowModel, schema: pa.Schema, reader: SegmentFileReader
+    segments: list[Segment],
+    now: int | None,
+    model: RowModel,
+    schema: pa.Schema,
+    reader: SegmentFileReader,
+    *,
+    dead: bool,
 ) -> Iterator[pa.Table]:
     """The rows of small segments that are live at `now`, in one sorted table."""
     table = read_spans(Spans.of_segments(segments), schema, schema, reader)
     position = table.schema.get_field_index(SEQ)
     bases = np.repeat([segment.seq_base for segment in segments], [segment.rows for segment in segments])
     table = table.set_column(position, schema.field(SEQ), pa.array(table.column(position).to_numpy() + bases))
-    if now is not None and any(segment.min_exp <= now for segment in segments):
+    if now is not None and dead:
+        table = _choose_dead(table, now, model)
+    elif now is not None and any(segment.min_exp <= now for segment in segments):
         table = WindowBounds(after=None, upto=NEVER, now=now).filter(table, model)
     if table.num_rows:
         exp, _ = model.expiries(table, model.times(table)[0])
@@ -117,13 +145,22 @@ def _read_together(
 
 
 def read_live_rows(
-    segment: Segment, now: int | None, model: RowModel, schema: pa.Schema, reader: SegmentFileReader, chunk: int
+    segment: Segment,
+    now: int | None,
+    model: RowModel,
+    schema: pa.Schema,
+    reader: SegmentFileReader,
+    chunk: int,
+    *,
+    dead: bool = False,
 ) -> Iterator[pa.Table]:
-    """The rows of a segment that are live at `now`, about `chunk` stored bytes at a time, with absolute sequences."""
+    """The rows of a segment that are live (or dead) at `now`, some `chunk` bytes at a time, with absolute sequences."""
     step = max(1, segment.rows * chunk // max(1, segment.bytes))
     for start in range(segment.start, segment.stop, step):
         stop = min(start + step, segment.stop)
-        if now is not None and segment.min_exp <= now:
+        if now is not None and dead:
+            table = _choose_dead(read_ranges({segment.file: [(start, stop)]}, schema, schema, reader), now, model)
+        elif now is not None and segment.min_exp <= now:
             bounds = WindowBounds(after=None, upto=NEVER, now=now)
             table = read_live(segment.file, start, stop, bounds, model, schema, schema, reader)
         else:

@@ -290,7 +290,7 @@ def _read(
         return read_live_spans(spans, selection.edge_bounds(), model, schema, full, reader)
     if edge or inexact:
         # First the few bytes that decide, then only rows that count: the rest of a row may be long.
-        names = [name for name in (model.time, model.expires) if name is not None] if edge else []
+        names = selection.bounds.deciding(model) if edge else []
         names += [name for name in model.key if inexact and name not in names]
         deciding = read_spans(spans, pa.schema([full.field(name) for name in names]), full, reader)
         mask = selection.bounds.mask(deciding, model) if edge else np.ones(deciding.num_rows, bool)

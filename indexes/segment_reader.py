@@ -429,7 +429,7 @@ def read_live_spans(
         batch = read_within_limits(spans, limits, schema, full, reader)
         if batch is not None:
             return pa.Table.from_batches([batch], schema)
-    timed = [name for name in (model.time, model.expires) if name is not None]
+    timed = bounds.deciding(model)
     declined = [reader.map_file(file, full)[1].declined for file in spans.files]
     if any(name in reasons for reasons in declined if reasons for name in (*timed, *schema.names)):
         wide = pa.schema([*schema, *(full.field(name) for name in timed if name not in schema.names)])

@@ -4,7 +4,7 @@ A segment is left out only if none of its rows can be in the window; where only 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from windrow.indexes.arrow_arrays import to_arrow
 from windrow.indexes.manifest import Manifest
-from windrow.indexes.row_model import Bools, RowModel
+from windrow.indexes.row_model import SEQ, Bools, RowModel
 from windrow.indexes.segments import Segment
 
 ColumnLimits = list[tuple[str, int, int]]
@@ -29,6 +29,9 @@ class WindowBounds:
     after: int | None
     upto: int
     now: int
+    before: int | None = None
+    """Only rows whose sequence is below this: those that had been taken in then. Segments of which only some rows were
+    must not `hold` for the window; sequences that are relative to a segment are below every such number."""
 
     def needs(self, segment: Segment) -> bool:
         """Whether a row of the segment can be in the window."""
@@ -49,7 +52,7 @@ class WindowBounds:
     @property
     def is_of_expiry(self) -> bool:
         """Whether a row is in the window as long as it lives."""
-        return self.after is None and self.upto == _LAST
+        return self.after is None and self.upto == _LAST and self.before is None
 
     def limits(self, model: RowModel, schema: pa.Schema) -> ColumnLimits | None:
         """The window as bounds on columns of microseconds, or None if the rows' times have to be computed first."""
@@ -63,13 +66,21 @@ class WindowBounds:
             limits.append((model.time, _FIRST if after is None else after, self.upto))
         kinds = [schema.field(name).type for name, _, _ in limits]
         exact = all(pa.types.is_timestamp(kind) and kind.unit == "us" for kind in kinds)
+        if self.before is not None:
+            limits.append((SEQ, _FIRST, self.before - 1))
         return limits if exact and all(_FIRST <= low <= _LAST for _, low, _ in limits) else None
 
+    def deciding(self, model: RowModel) -> list[str]:
+        """The columns that say whether a row is in the window."""
+        return [name for name in (model.time, model.expires, self.before and SEQ) if name]
+
     def mask(self, table: pa.Table, model: RowModel) -> Bools:
-        """Which rows are in the window; `table` must have the time and expiry columns."""
+        """Which rows are in the window; `table` must have the `deciding` columns."""
         ts, _ = model.times(table)
         exp, _ = model.expiries(table, ts)
         inside = (exp > self.now) & (ts <= self.upto)
+        if self.before is not None:
+            inside &= table.column(SEQ).to_numpy() < self.before
         return inside if self.after is None else inside & (ts > self.after)
 
     def filter(self, table: pa.Table, model: RowModel) -> pa.Table:
@@ -94,7 +105,7 @@ class Selection:
         """The bounds without the upper one, if no row of an edge segment is beyond it: less to compare in each row."""
         if bool((Manifest.of(self.edge).arrays.max_ts > self.bounds.upto).any()):
             return self.bounds
-        return WindowBounds(self.bounds.after, _LAST, self.bounds.now)
+        return replace(self.bounds, upto=_LAST)
 
     @cached_property
     def segments(self) -> Manifest:

@@ -28,8 +28,9 @@ from pyspark.sql.datasource import (
 )
 
 from windrow import times
-from windrow.errors import ClosedError
+from windrow.errors import ClosedError, WindowError
 from windrow.indexes.probe import find_row_ranges
+from windrow.indexes.row_model import SEQ
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection, WindowBounds
 from windrow.ingest.data_source import find_key_ranges
@@ -38,6 +39,7 @@ from windrow.ingest.expressions import EXP, TS, to_micros
 from windrow.ingest.schemas import build_read_schema
 from windrow.ingest.session import WarehouseOrPath, open_warehouse, to_read_pattern
 from windrow.ingest.sort_key import quote_name
+from windrow.past import AsOf
 from windrow.snapshot import Snapshot, StreamSnapshot, select_columns
 from windrow.store import Store
 from windrow.warehouse import Warehouse
@@ -90,6 +92,8 @@ def read(
     window: times.Duration | None = None,
     columns: Sequence[str] | None = None,
     where: "Column | str | None" = None,
+    *,
+    as_of: int | times.Instant | None = None,
 ) -> "DataFrame":
     """The rows of a window (by default all live rows) as a DataFrame, consistent with one slide.
 
@@ -100,8 +104,9 @@ def read(
         window: The length of the window.
         columns: Only these.
         where: A condition, in SQL or as a Column, that rows must meet; Spark reads only what it must.
+        as_of: An earlier state of a stream with history: the number of a commit, or a time of the stream's clock.
     """
-    taken = SparkSnapshot(spark, warehouse, [stream])
+    taken = SparkSnapshot(spark, warehouse, [stream], as_of)
     try:
         frame = taken.read(stream, window, columns, where)
         described = taken._describe(stream, window, columns)
@@ -117,6 +122,17 @@ def read(
     return frame
 
 
+def _go_back(snapshot: Snapshot, streams: Sequence[str] | None, as_of: int | times.Instant | None) -> Snapshot:
+    """The snapshot as of an earlier commit or, if it is of one stream, of a time of that stream's clock."""
+    if as_of is None:
+        return snapshot
+    if isinstance(as_of, int):
+        return snapshot.as_of(as_of)
+    if streams is None or len(streams) != 1:
+        raise WindowError(f"as_of={as_of!r} is a time, which each stream has its own clock for; give a commit")
+    return snapshot.with_pasts({streams[0]: (streams[0], AsOf("timestamp", times.parse_instant(as_of, "as_of")))})
+
+
 class SparkSnapshot:
     """Several streams at one commit, as DataFrames; use it as a context manager, within which they can be computed.
 
@@ -124,15 +140,22 @@ class SparkSnapshot:
         spark: The session.
         warehouse: An open warehouse, or its path.
         streams: Which streams, by default all.
+        as_of: An earlier commit; or, of one stream, a time of its clock.
     """
 
-    def __init__(self, spark: "SparkSession", warehouse: WarehouseOrPath, streams: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        spark: "SparkSession",
+        warehouse: WarehouseOrPath,
+        streams: Sequence[str] | None = None,
+        as_of: int | times.Instant | None = None,
+    ) -> None:
         self._spark = spark
         self._opened = None if isinstance(warehouse, Warehouse) else open_warehouse(warehouse)
         wh = warehouse if isinstance(warehouse, Warehouse) else self._opened
         assert wh is not None
         try:
-            self._snapshot = wh.snapshot(streams)
+            self._snapshot = _go_back(wh.snapshot(streams), streams, as_of)
         except BaseException:
             if self._opened is not None:
                 self._opened.close()
@@ -172,9 +195,15 @@ class SparkSnapshot:
         self.close()
 
 
-def snapshot(spark: "SparkSession", warehouse: WarehouseOrPath, streams: Sequence[str] | None = None) -> SparkSnapshot:
+def snapshot(
+    spark: "SparkSession",
+    warehouse: WarehouseOrPath,
+    streams: Sequence[str] | None = None,
+    *,
+    as_of: int | None = None,
+) -> SparkSnapshot:
     """One commit pinned, so that several reads of streams are of the same state; `SparkSnapshot` has `read`."""
-    return SparkSnapshot(spark, warehouse, streams)
+    return SparkSnapshot(spark, warehouse, streams, as_of)
 
 
 def release(df: "DataFrame") -> None:
@@ -205,9 +234,11 @@ def window(
     window: times.Duration | None = None,
     columns: Sequence[str] | None = None,
     where: "Column | str | None" = None,
+    *,
+    as_of: int | times.Instant | None = None,
 ) -> "Iterator[DataFrame]":
     """`read` for the time of a ``with`` block."""
-    frame = read(spark, warehouse, stream, window, columns, where)
+    frame = read(spark, warehouse, stream, window, columns, where, as_of=as_of)
     try:
         yield frame
     finally:
@@ -276,6 +307,8 @@ def _build_frame(
     schema = build_read_schema(
         definition, [*(names if where is None else view.schema.names), *(needed if where is None else [])]
     )
+    if bounds is not None and bounds.before is not None:
+        schema = schema.add(SEQ, "long")  # which slide took a row in
     files = {segment.file for segment in selection.segments}
     store.reader.verify_columns(files, schema.names)  # Spark compares nothing with its checksum
     scanner = _SegmentScanner(spark, schema, view, bounds)
@@ -416,6 +449,8 @@ class _SegmentScanner:
             conditions.append(F.col(EXP) > bounds.now)
         elif (oldest := definition.model.find_expiry_cutoff(bounds.now)) is not None:
             conditions.append(F.col(TS) > oldest)
+        if bounds.before is not None:
+            conditions.append(F.col(SEQ) < bounds.before)
         return with_times.where(reduce(lambda one, other: one & other, conditions)).select(
             *(quote_name(name) for name in names)
         )

@@ -21,6 +21,7 @@ from windrow.catalog.records import Role
 from windrow.errors import DamageError, QueryError, QueryTimeoutError, UnknownStreamError, WindrowError
 from windrow.formats.text import HUGE
 from windrow.native.parquet_reader import count_lost_pages
+from windrow.past import AsOf, Past
 from windrow.queries.answer import Answer, Explanation
 from windrow.queries.engine import arrow_source, cursor_pool, instance, interrupt
 from windrow.queries.engine.cursor_pool import PooledCursor
@@ -83,6 +84,8 @@ class PreparedStatement:
     timers: list[threading.Timer] = field(default_factory=list)
     interrupted: bool = False
     """Whether somebody has cancelled it, other than its own time."""
+    version: int = 0
+    """The commit that its answer is of."""
     _closed: bool = False
 
     @property
@@ -181,10 +184,10 @@ def answer_from_snapshot(
         prepared.windows + prepared.results,
         "snapshot",
         prepared.close,
-        lambda: measure_staleness(store, prepared.windows, prepared.snapshot.version),
+        lambda: measure_staleness(store, prepared.windows, prepared.version),
         statement,
         params=params,
-        version=prepared.snapshot.version,
+        version=prepared.version,
     )
 
 
@@ -216,11 +219,13 @@ def prepare(
     pooled: PooledCursor | None = None
     try:
         pooled = cursor_pool.take_cursor(store, memory_limit)
-        streams, results = _offer_tables(statement, pinned, records, pooled, context)
-        relations = plan_relations(pinned, statement, params, pooled, streams)
+        seen = _go_back(statement, pinned)
+        streams, results = _offer_tables(statement, seen, records, pooled, context)
+        seen, streams = _show_pasts(seen, streams)
+        relations = plan_relations(seen, statement, params, pooled, streams)
         for relation in relations:
-            offer_relation(relation, pinned, pooled)
-        windows = tuple([describe_window(pinned.view(reference.name), reference) for reference in streams])
+            offer_relation(relation, seen, pooled)
+        windows = tuple([describe_window(seen.view(reference.name), reference) for reference in streams])
         if "sample" in text_.lower() and (sampling := parse_tree.find_sampling(statement.tree)):
             relations_ = [reference.relation.lower() for reference in streams]
             windows = tuple(
@@ -235,8 +240,41 @@ def prepare(
             raise translate_error(statement, error) from None
         raise
     return PreparedStatement(
-        statement, pinned, pooled, tuple(relations), windows, context, tuple(results), borrowed=snapshot is not None
-    )
+        statement, pinned, pooled, tuple(relations), windows, context, tuple(results),
+        borrowed=snapshot is not None, version=seen.version,
+    )  # fmt: skip
+
+
+def _go_back(statement: Statement, pinned: Snapshot) -> Snapshot:
+    """The snapshot that a statement is asked of: with AS OF COMMIT an earlier one, for all that it reads."""
+    pasts = {str(reference.past): reference.past for reference in statement.references if reference.past is not None}
+    then = next((past for past in pasts.values() if isinstance(past, AsOf) and past.kind == "commit"), None)
+    if not pasts and pinned.commit is None:
+        return pinned
+    other = next((past for past in pasts.values() if past != AsOf("commit", pinned.commit or 0)), None)
+    if pinned.commit is not None and other is not None:
+        raise QueryError(f"{other} cannot be asked of what is AS OF COMMIT {pinned.commit} already; leave one out")
+    if analyse(statement).is_volatile:
+        raise QueryError("a statement that calls a clock, or another volatile function, cannot be asked of the past")
+    if then is not None and len(pasts) > 1:
+        raise QueryError(
+            f"{then} holds for all that the statement reads; leave {' and '.join({*pasts} - {str(then)})} out"
+        )
+    return pinned if then is None or pinned.commit == then.value else pinned.as_of(then.value)
+
+
+def _show_pasts(snapshot: Snapshot, references: list[Reference]) -> tuple[Snapshot, list[Reference]]:
+    """The streams that references ask for as they were, beside those of the snapshot; a reference gets their name."""
+    pasts: dict[str, tuple[str, Past]] = {}
+    shown = []
+    for reference in references:
+        if reference.past is None or snapshot.commit is not None:
+            shown.append(reference)
+            continue
+        name = f"{reference.name} {reference.past}"
+        pasts[name] = reference.name, reference.past
+        shown.append(replace(reference, name=name))
+    return (snapshot.with_pasts(pasts) if pasts else snapshot), shown
 
 
 def _pin(store: Store, statement: Statement, role: Role) -> "tuple[Snapshot, CatalogRecords | None]":
@@ -289,6 +327,8 @@ def _offer_tables(
         folded = reference.name.lower()
         if reference.schema or folded in tables:
             _refuse_window(statement, reference)
+        if reference.past is not None or snapshot.commit is not None:
+            _refuse_past(statement, reference, is_stream=folded in streams, is_table=folded in tables)
         if reference.schema:
             from windrow.queries import system_tables
 
@@ -365,6 +405,13 @@ def _refuse_window(statement: Statement, reference: Reference) -> None:
         raise _locate(statement, reference, f"{reference.name} is a table, which has no windows; leave the clause out")
 
 
+def _refuse_past(statement: Statement, reference: Reference, *, is_stream: bool, is_table: bool) -> None:
+    """Only streams, and with AS OF COMMIT tables, have a past."""
+    if not is_stream and not (is_table and reference.past is None):
+        what = "a system table" if reference.schema else "a table" if is_table else "a table of results"
+        raise _locate(statement, reference, f"{reference.name} is {what}, which has no history; ask it as it is now")
+
+
 def _locate(statement: Statement, reference: Reference, message: str) -> QueryError:
     offset = None if reference.span is None else len(statement.text[: reference.span[0]].encode())
     return statement.error(offset, message)
@@ -375,7 +422,7 @@ def describe_window(view: StreamSnapshot, reference: Reference) -> Window:
     bounds = find_bounds(view, reference.window)
     window = reference.window
     zone = calendar_units.find_zone(window.zone) if isinstance(window, CalendarWindow) else dt.UTC
-    return make_window(view, bounds, str(window), zone)
+    return make_window(view, bounds, reference.clause, zone)
 
 
 def _describe_results(statement: Statement, reference: Reference, results: ResultTable, snapshot: Snapshot) -> Window:

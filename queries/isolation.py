@@ -100,10 +100,10 @@ def _stream(request: QueryRequest, isolation: str, release: Callable[[], None]) 
         prepared.windows + prepared.results,
         isolation,
         let_go if limit is None else lambda: limit.when_idle(let_go),
-        lambda: execution.measure_staleness(store, prepared.windows, prepared.snapshot.version),
+        lambda: execution.measure_staleness(store, prepared.windows, prepared.version),
         request.text,
         params=request.params,
-        version=prepared.snapshot.version,
+        version=prepared.version,
     )
 
 
@@ -163,6 +163,8 @@ def _find_streams(store: Store, statement: str) -> list[tuple[int, str]]:
 
 
 def _latest(request: QueryRequest) -> Answer:
+    if parse(request.text).asks_past:
+        return _stream(request, "snapshot", do_nothing)  # the past does not move
     from windrow.queries.latest import answer_latest  # much that no other level needs
 
     return answer_latest(request)

@@ -594,3 +594,12 @@ def move_result_views_until_step(path: str, progress: str, step: str, nth: int) 
         for number in range(RESULT_STEPS):
             perform_result_step(wh, number)
             log.write(b".")
+
+
+def slide_with_history(path: str, first: int, last: int, step: str, nth: int) -> None:
+    """Append and slide a stream with history, until the nth time that a step is reached."""
+    import windrow
+    from minute_streams import fill_minutes
+
+    with windrow.open(path, files=KillAtStep(step, nth)) as wh:
+        fill_minutes(wh, "s", first, last)

@@ -88,8 +88,8 @@ def _merged_files_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
     from windrow import slide
 
-    def write_and_read(*given: Any) -> Any:
-        merged = write(*given)
+    def write_and_read(*given: Any, **named: Any) -> Any:
+        merged = write(*given, **named)
         if merged is not None:
             assert pq.read_table(merged.path, page_checksum_verification=True).num_rows == merged.rows
         return merged

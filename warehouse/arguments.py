@@ -47,6 +47,13 @@ def check_share(value: object, what: str) -> float | None:
     return float(value)
 
 
+def check_count(value: object, what: str, meaning: str) -> int:
+    """A whole number that is not negative."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise QueryError(f"{what}={value!r} is not {meaning}; write a whole number such as 12")
+    return value
+
+
 def check_names(value: Any, what: str) -> tuple[str, ...]:
     """Names, of which a single one may stand for itself."""
     if isinstance(value, str):

@@ -55,6 +55,8 @@ class _FileRecords:
     reclaimed: set[int]
     """Segments that are gone but whose directory a reader may still need."""
     named: set[str]
+    history: dict[int, list[Segment]]
+    """By the stream's number."""
     held: set[str]
     """Files of slides that are kept for periodic queries."""
 
@@ -77,7 +79,15 @@ def check_warehouse(store: Store, progress: Callable[[str], None] | None = None)
                 *view.segments,
                 *(s for entry in records.spool.get(view.entry.id, []) for s in entry.segments),
             ]
-            segments += len(all_segments)
+            past = records.history.get(view.entry.id, [])
+            segments += len(all_segments) + len(past)
+            for segment in past:
+                tell_progress(f"{view.name}: {segment.file}")
+                rows += segment.rows
+                problems += [
+                    f"stream {view.name}: history segment {segment.id} in {segment.file}: {p}"
+                    for p in _check_segment(store, view, segment, records, past=True)
+                ]
             for segment in all_segments:
                 tell_progress(f"{view.name}: {segment.file}")
                 rows += segment.rows
@@ -85,7 +95,7 @@ def check_warehouse(store: Store, progress: Callable[[str], None] | None = None)
                     f"stream {view.name}: segment {segment.id} in {segment.file}: {p}"
                     for p in _check_segment(store, view, segment, records)
                 ]
-            problems += _check_references(view, all_segments, records)
+            problems += _check_references(view, [*all_segments, *past], records)
         for file, record in records.files.items():
             tell_progress(file)
             problems += find_file_problems(store, file, record)
@@ -94,6 +104,7 @@ def check_warehouse(store: Store, progress: Callable[[str], None] | None = None)
         in_use = (
             records.reclaimed
             | {s.id for view in views for s in view.segments}
+            | {s.id for past in records.history.values() for s in past}
             | {s.id for entries in records.spool.values() for entry in entries for s in entry.segments}
         )
         problems += [
@@ -166,8 +177,17 @@ def _read_records(tables: Tables) -> _FileRecords:
         },
         reclaimed={segment for _, record in tables.items("reclaim") for segment in record.segments},
         named=named_files(tables),
+        history=_read_history(tables),
         held={s.file for _, hold in tables.items("holds") for view in hold.streams.values() for s in view.segments},
     )
+
+
+def _read_history(tables: Tables) -> dict[int, list[Segment]]:
+    past: dict[int, list[Segment]] = {}
+    for key, record in tables.items("history"):
+        if record.gone is None:
+            past.setdefault(int.from_bytes(key[:8], "big") - (1 << 63), []).append(record.segment)
+    return past
 
 
 def find_file_problems(
@@ -206,7 +226,10 @@ def _check_references(view: StreamSnapshot, segments: list[Segment], records: _F
             yield f"stream {view.name}: file {file} is recorded but no segment uses it"
 
 
-def _check_segment(store: Store, view: StreamSnapshot, segment: Segment, records: _FileRecords) -> Iterator[str]:
+def _check_segment(
+    store: Store, view: StreamSnapshot, segment: Segment, records: _FileRecords, *, past: bool = False
+) -> Iterator[str]:
+    """What is wrong with a segment; one of the past has the expiries of a lifetime that may have been altered since."""
     definition, layout = view.entry.definition, view.state.layout_of(segment.layout)
     model = definition.model.with_key(layout.key)
     schema = definition.schema.append(pa.field(SEQ, pa.int64()))
@@ -228,6 +251,11 @@ def _check_segment(store: Store, view: StreamSnapshot, segment: Segment, records
         return
     ts, _ = model.times(table)
     exp, _ = model.expiries(table, ts)
+    if past:
+        if (int(ts.min()), int(ts.max())) != (segment.min_ts, segment.max_ts):
+            yield "has times outside the recorded range"
+        yield from _check_directory(segment, model.encoded_keys(table) if model.key else None, records)
+        return
     slots = model.slots(exp)
     if (int(ts.min()), int(ts.max()), int(exp.min()), int(exp.max())) != (
         segment.min_ts,
@@ -252,11 +280,17 @@ def _check_segment(store: Store, view: StreamSnapshot, segment: Segment, records
     order = native_rows.sort_order(None, keys, np.zeros_like(exp) if layout.loose else exp)
     if bool(np.any(order != np.arange(len(order)))):
         yield "is not sorted by search key and expiry"
-    elif keys is not None:
-        directory = records.directories.get(segment.id)
-        problem = "is missing" if directory is None else native_directory.verify(directory, keys)
-        if problem:
-            yield f"its directory {problem}"
+    else:
+        yield from _check_directory(segment, keys, records)
     seq = table.column(SEQ)
     if len(seq.unique()) != len(seq):
         yield "has two rows with the same sequence"
+
+
+def _check_directory(segment: Segment, keys: pa.Array | None, records: _FileRecords) -> Iterator[str]:
+    if keys is None:
+        return
+    directory = records.directories.get(segment.id)
+    problem = "is missing" if directory is None else native_directory.verify(directory, keys)
+    if problem:
+        yield f"its directory {problem}"

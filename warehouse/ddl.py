@@ -14,9 +14,11 @@ from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.lookups import find_name_clash, find_stream, refuse_view
 from windrow.catalog.records import Layout, ReclaimEntry, SpoolEntry, StreamEntry, StreamState
 from windrow.catalog.segment_log import forget_dropped
-from windrow.definitions import StreamDefinition, check_schema, choose_index
+from windrow.definitions import StreamDefinition, check_history, check_schema, choose_index
 from windrow.errors import DefinitionError, InUseError, StreamExistsError, UnknownStreamError, ViewError
 from windrow.files import disk_errors
+from windrow.gaps import note_moment
+from windrow.history import NO_HISTORY, change_history, drop_history, note_definition
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.partitioners import Index
 from windrow.indexes.segments import Segment
@@ -71,6 +73,7 @@ def record_stream(tables: Tables, definition: StreamDefinition, layout: Layout, 
     entry = StreamEntry(id=number, definition=definition, created=now)
     tables.put("streams", definition.name.encode(), entry)
     tables.put("states", catalog_key(number), StreamState(layouts=(layout,), manifest=tables.version))
+    note_moment(tables, entry)
     return entry
 
 
@@ -104,6 +107,7 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
         files = [input_key.decode() for input_key, record in tables.items("files") if record.stream == entry.id]
         segments = [record.id for _, record in tables.items("segments", stream)]
         segments += [segment.id for _, record in tables.items("spool", stream) for segment in record.segments]
+        segments += [record.segment.id for _, record in tables.items("history", stream) if record.gone is None]
         rejected = [record.file for _, record in tables.items("rejected", stream)]
         record = ReclaimEntry(stream=entry.id, segments=tuple(segments), files=(*files, *rejected))
         tables.put("reclaim", catalog_key(tables.version, tables.allocate("reclaims")), record)
@@ -122,12 +126,15 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
             "synopses",
             "publications",
             "published",
+            "moments",
+            "past_definitions",
         ):
             tables.delete_prefix(table, stream)
         for input_key in [
             input_key for input_key, _ in tables.raw_items("views") if decode_last_int(input_key) == entry.id
         ]:
             tables.delete("views", input_key)
+        drop_history(tables, entry.id)
         tables.delete("plans", stream)
         tables.delete("states", stream)
         tables.delete("streams", name.encode())
@@ -205,8 +212,12 @@ def alter_stream(
                     store, contents, state, new, sum(segment.bytes for segment in contents.segments)
                 )
                 state = drop_empty_layouts(tables, entry.id, state, contents.segments)
-            tables.put("streams", stream.encode(), replace(entry, definition=new))
-            tables.put("states", catalog_key(entry.id), state)
+            if new.history is not None and (new.lasts_otherwise(old) or column is not None):
+                note_definition(tables, entry)
+            changed = replace(entry, definition=new)
+            tables.put("streams", stream.encode(), changed)
+            tables.put("states", catalog_key(entry.id), change_history(tables, entry, new, state))
+            note_moment(tables, changed)
         store.files.reach("alter.committed")
 
 
@@ -231,10 +242,12 @@ def _change_limits(old: StreamDefinition, limits: Mapping[str, times.Duration | 
     changed = {name: value for name, value in limits.items() if value is not None}
     spans = {
         name: None
-        if (name, value) in (("max_skew", NEVER_SPOKEN_FOR), ("rejected_retention", FOREVER))
+        if (name, value) in (("max_skew", NEVER_SPOKEN_FOR), ("rejected_retention", FOREVER), ("history", NO_HISTORY))
         else times.parse_slack(value, f"stream {old.name!r}: {name}")
         for name, value in changed.items()
     }
+    if spans.get("history") is not None:
+        check_history(old.name, changed["history"], old.slide)
     return replace(old, **spans)
 
 

@@ -74,6 +74,8 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """How long, by the wall clock, rejected rows are kept; None: until somebody discards them."""
     first_key: tuple[str, ...] | None = None
     """The search key that the stream began with, if it was changed: batches are told apart by it."""
+    history: int | None = None
+    """How long expired rows are kept aside and earlier slides can be asked again; None: not at all."""
 
     @property
     def update_pattern(self) -> str:
@@ -186,6 +188,7 @@ def make_definition(
     index_auto: bool,
     liveness: times.Duration | None = None,
     rejected_retention: times.Duration | None = None,
+    history: times.Duration | None = None,
 ) -> StreamDefinition:
     """Check a declaration and give the definition, or say what is wrong with it."""
     check_name(name, "stream")
@@ -242,11 +245,27 @@ def make_definition(
         origin=0 if origin is None else times.parse_instant(origin, f"stream {name!r}: origin"),
         on_source_failure=on_source_failure,
         index_auto=index_auto,
-        liveness=None if liveness is None else times.parse_duration(liveness, f"stream {name!r}: liveness"),
-        rejected_retention=None
-        if rejected_retention is None
-        else times.parse_duration(rejected_retention, f"stream {name!r}: rejected_retention"),
+        liveness=_parse_optional(liveness, f"stream {name!r}: liveness"),
+        rejected_retention=_parse_optional(rejected_retention, f"stream {name!r}: rejected_retention"),
+        history=check_history(name, history, slide_micros),
     )
+
+
+def _parse_optional(duration: times.Duration | None, what: str) -> int | None:
+    return None if duration is None else times.parse_duration(duration, what)
+
+
+def check_history(name: str, history: times.Duration | None, slide: int) -> int | None:
+    """A history is counted in the stream's own time, of which a slide is the least."""
+    if history is None:
+        return None
+    length = times.parse_duration(history, f"stream {name!r}: history")
+    if length < slide:
+        raise DefinitionError(
+            f"stream {name!r}: history {times.format_duration(length)} is shorter than the "
+            f"slide {times.format_duration(slide)}; nothing could be asked again"
+        )
+    return length
 
 
 def check_schema(name: str, schema: pa.Schema) -> pa.Schema:

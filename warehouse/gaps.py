@@ -17,6 +17,7 @@ from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.lookups import find_stream, refuse_view, resolve_source
 from windrow.catalog.records import GapEntry, StreamEntry, StreamGaps, ViewEntry
 from windrow.errors import GapError
+from windrow.history import record_moment
 from windrow.indexes.row_model import Int64s
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class Ledger:
 
     def __init__(self, tables: Tables, entry: StreamEntry, ordinal: int, at: int) -> None:
         self._tables = tables
+        self._entry = entry
         self._stream = entry.id
         self._sources = entry.definition.sources
         self._ordinal = ordinal
@@ -94,6 +96,11 @@ class Ledger:
         if self.open.get(gap.id) != gap:
             self.open[gap.id] = gap
             self._tables.put("gaps", catalog_key(self._stream, 0, gap.id), gap)
+            self._note()
+
+    def _note(self) -> None:
+        """Gaps are part of what a stream with history shows from a commit on."""
+        note_moment(self._tables, self._entry)
 
     def close(self, gap: GapEntry, by: str) -> None:
         """Close a gap."""
@@ -101,6 +108,7 @@ class Ledger:
         self.open.pop(gap.id, None)
         closed = replace(gap, closed=self._at, closed_by=by, changed=self._ordinal)
         self._tables.put("gaps", catalog_key(self._stream, 1, gap.id), closed)
+        self._note()
 
     def cover(self, source: str, start: int, end: int, by: str) -> None:
         """Close what lies in (start, end] of a source's gaps; what sticks out stays open."""
@@ -190,6 +198,12 @@ def read_gaps(tables: Tables, entry: StreamEntry) -> tuple[StreamGaps, ...]:
             if other is None or (other.reach is not None and (total is None or other.reach < total)):
                 found[part.stream] = replace(part, gaps=gaps, reach=total)
     return tuple(found.values())
+
+
+def note_moment(tables: Tables, entry: StreamEntry) -> None:
+    """Put down what a stream with history shows from the commit under way on, when all else of it is put down."""
+    if entry.definition.history is not None:
+        record_moment(tables, entry, read_gaps(tables, entry))
 
 
 def _read_gaps_of_runs(tables: Tables, entry: StreamEntry, plan: ViewEntry) -> StreamGaps:

@@ -103,4 +103,9 @@ def drop_empty_layouts(tables: Tables, stream: int, state: StreamState, segments
     for _, entry in tables.items("spool", catalog_key(stream)):
         used |= {segment.layout for segment in entry.segments}
     used_layouts = tuple(layout for layout in state.layouts if layout.id in used)
+    if state.history_rows:
+        empty = tuple(layout for layout in state.layouts if layout.id not in used)
+        state = replace(state, past_layouts=(*state.past_layouts, *empty))
+    elif state.past_layouts:
+        state = replace(state, past_layouts=())
     return replace(state, layouts=used_layouts, relayout=state.relayout if len(used_layouts) > 1 else None)

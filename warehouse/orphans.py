@@ -73,6 +73,9 @@ def _others(tables: Tables) -> Iterator[RejectedEntry | TableEntry | ResultPart]
     for kind in ("rejected", "tables"):
         for _, record in tables.items(kind):
             yield record
+    for _, past in tables.items("past_tables"):
+        if past.entry is not None:
+            yield past.entry
     for _, state in tables.items("paced"):
         yield from (part for part in (*state.parts, state.previous) if part is not None)
 
@@ -189,5 +192,8 @@ def _segments(tables: Tables) -> Iterator[Segment]:
     """All segments, in cells and spooled."""
     for _, segment in tables.items("segments"):
         yield segment
+    for _, record in tables.items("history"):
+        if record.gone is None:
+            yield record.segment
     for _, entry in tables.items("spool"):
         yield from entry.segments

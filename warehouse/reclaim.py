@@ -14,6 +14,7 @@ from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.records import ReclaimEntry, StreamEntry, StreamState
 from windrow.catalog.segment_log import retire_files
 from windrow.files import disk_errors, remove_dead_staging
+from windrow.history import forget_past_tables, list_past_tables
 from windrow.locks import remove_unheld
 from windrow.orphans import clear_orphans
 from windrow.store import Store
@@ -218,6 +219,8 @@ def forget_reclaimed(store: Store, tables: Tables, ready: list[tuple[bytes, Recl
             continue
         for segment in record.segments:
             tables.delete("directories", catalog_key(segment))
+        for entry_key in record.history:
+            tables.delete("history", entry_key)
         for file in record.files:
             tables.delete("checksums", file.encode())
         tables.delete("reclaim", key)
@@ -230,6 +233,9 @@ def collect_garbage(store: Store) -> GcReport:
     store.check_writable()
     store.pins.clear()
     removed, size, rejected = 0, 0, _forget_rejected(store)
+    if store.catalog.read(list_past_tables):
+        with store.catalog.write() as tables:
+            forget_past_tables(tables)
     while True:
         before = _reclaimable_sizes(store)
         ready = find_reclaimable(store)

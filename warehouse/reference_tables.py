@@ -14,6 +14,7 @@ from windrow.definitions import check_column, check_name
 from windrow.errors import DefinitionError, InUseError, SchemaError, UnknownTableError
 from windrow.files import disk_errors
 from windrow.formats.durations import to_durations
+from windrow.history import note_table
 from windrow.segment_files import StagedWriter, publish_files
 from windrow.store import Store
 from windrow.value_checks import check_values, is_list_view, to_plain_list, without_list_view
@@ -142,5 +143,5 @@ def _views_of(tables: Tables, name: str) -> list[str]:
 
 def _retire_file(tables: Tables, name: str) -> None:
     old: TableEntry | None = tables.get("tables", name.encode())
-    if old is not None:
+    if not note_table(tables, name, old) and old is not None:
         retire_files(tables, [old.file])

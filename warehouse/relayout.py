@@ -159,9 +159,10 @@ def _write_rows(store: Store, contents: LayoutContents, chosen: list[Segment]) -
 def _read_chunks(
     store: Store, contents: LayoutContents, segments: list[Segment]
 ) -> Iterator[tuple[pa.Table, int, int]]:
-    """The live rows of segments with absolute sequences, in tables of bounded size, and which slides took them in."""
+    """The rows of segments that stay, with absolute sequences, in tables of bounded size, and which slides had them."""
     definition = contents.entry.definition
-    slide = None if contents.viewed else contents.state.slide
+    keeps_dead = contents.viewed or definition.history is not None  # they become history with their last row
+    slide = None if keeps_dead else contents.state.slide
     now = None if slide is None else definition.model.slot_end(slide)
     schema = definition.stored_schema
     pending: list[pa.Table] = []

@@ -22,6 +22,7 @@ from windrow.check import find_file_problems
 from windrow.errors import DamageError
 from windrow.files import disk_errors
 from windrow.gaps import Ledger
+from windrow.history import give_up, revoke
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.row_model import SEQ
 from windrow.indexes.segment_builder import SegmentDraft, sort_into_segments
@@ -79,6 +80,7 @@ class _Contents:
     segments: Manifest
     spool: dict[int, SpoolEntry]
     files: dict[str, FileEntry]
+    history: tuple[Segment, ...] = ()
 
 
 def repair(
@@ -118,13 +120,15 @@ def _read_contents(store: Store, tables: Tables, stream: str) -> _Contents:
         load_segments(store, tables, entry.id, state),
         {decode_last_int(key): record for key, record in tables.items("spool", catalog_key(entry.id))},
         {key.decode(): record for key, record in tables.items("files") if record.stream == entry.id},
+        tuple(record.segment for _, record in tables.items("history", catalog_key(entry.id)) if record.gone is None),
     )
 
 
 def _salvage(store: Store, contents: _Contents, name: str) -> _DamagedFile:
     """Read what can be read of a file, row group by row group."""
     spooled = next(((n, each) for n, each in contents.spool.items() if each.segments[0].file == name), None)
-    segments = list(spooled[1].segments) if spooled else [s for s in contents.segments if s.file == name]
+    stored = (*contents.segments, *contents.history)  # saved history goes back into the cells, until the next slide
+    segments = list(spooled[1].segments) if spooled else [s for s in stored if s.file == name]
     file = _DamagedFile(name, segments, spooled, [])
     for segment in segments:
         tables = list(_read_groups(store, contents.entry, segment))
@@ -237,6 +241,8 @@ def _record(
     entry, stream = contents.entry, catalog_key(contents.entry.id)
     gone = [segment for file in damaged if file.spooled is None for segment in file.segments]
     placed = record_placed(tables, entry.id, saved)
+    past = {segment.id for segment in contents.history}
+    gone = [segment for segment in gone if segment.id not in past]
     exchange_segments(tables, entry.id, placed, gone)
     for file in damaged:
         if file.spooled is not None:
@@ -245,6 +251,10 @@ def _record(
     remaining = contents.segments.replace({segment.id for segment in gone}, placed)
     torn = find_torn_files(state.torn, (), placed, remaining)
     state = replace(note_change(state, tables.version, placed, gone), torn=torn)
+    lost_history = [s for file in damaged if file.spooled is None for s in file.segments if s.id in past]
+    state = give_up(tables, entry, state, lost_history) if lost_history else state
+    if lost := sum(file.lost for file in damaged if file.spooled is None):
+        state = revoke(entry, state, tables.version, f"{lost} rows of damaged files were given up")
     tables.put("states", stream, drop_empty_layouts(tables, entry.id, state, remaining))
     _forget_in_holds(tables, entry.definition.name, {segment.id for segment in gone})
     tables.delete_prefix("synopses", stream)  # they know lost rows; whoever asked for the repair has them filled again

@@ -21,6 +21,8 @@ from windrow.catalog.segment_log import exchange_segments, find_torn_files, load
 from windrow.definitions import choose_index
 from windrow.errors import ClockError
 from windrow.files import disk_errors
+from windrow.gaps import note_moment
+from windrow.history import move_to_history
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.merge import merge_segments
 from windrow.indexes.segments import Histogram
@@ -201,11 +203,12 @@ class Slide:
         """Write the merges, then record everything in one transaction."""
         store, definition, entry, state = self.store, inputs.entry.definition, inputs.entry, inputs.state
         merged = write_merges(store, entry, state, update, now)
-        folder = store.stream_folder(self.stream) / "segments"
-        names = publish_files(store, [merged] if merged else [], folder, "slide")
+        dead = None if definition.history is None else write_merges(store, entry, state, update, now, dead=True)
+        folder, written = store.stream_folder(self.stream) / "segments", [file for file in (merged, dead) if file]
+        names = publish_files(store, written, folder, "slide")
         record = make_slide_entry(
             store, state, update, now, [spooled.events for spooled in inputs.spooled.values()], merged,
-            written=[merged] if merged else [],
+            written=written,
             seconds=time.perf_counter() - started,
             missing=inputs.progress.excluded + (inputs.progress.waiting_for(now) if definition.sources else ()),
             spoken_for=inputs.progress.spoken_for(now),
@@ -216,8 +219,9 @@ class Slide:
         with store.write_with_files([*names, *files]) as tables:
             for number in inputs.spooled:
                 tables.delete("spool", catalog_key(entry.id, number))
-            segments = record_slide(store, tables, entry, inputs.segments, update, record, merged, self.target)
+            segments = record_slide(store, tables, entry, inputs.segments, update, record, merged, self.target, dead)
             record_gaps(tables, entry, state, record, inputs.sources, inputs.spooled.values())
+            note_moment(tables, entry)
             for contribution in contributions:
                 contribution.commit(tables)
             if definition.rejected_retention is not None:
@@ -266,21 +270,22 @@ class Slide:
 
 
 def write_merges(
-    store: Store, entry: StreamEntry, state: StreamState, update: UpdatePlan, now: int
+    store: Store, entry: StreamEntry, state: StreamState, update: UpdatePlan, now: int, *, dead: bool = False
 ) -> StagedFile | None:
-    """Write all merges of a slide into one file; None if no row is left to write."""
-    if not update.merges:
-        return None
+    """Write all merges of a slide, or the dead rows that they leave out, into one file; None if there is no row."""
     definition = entry.definition
     schema = definition.stored_schema
     gone_at = now if update.needed is None else update.needed
+    merges = [task for task in update.merges if not dead or any(s.min_exp <= gone_at for s in task.segments)]
+    if not merges:
+        return None
     drafts, placements = [], []
     with StagedWriter(store) as file:
         output = file.write_segments(entry, state.layout, schema)
-        for task in update.merges:
+        for task in merges:
             layout, row, column = task.cell
             model = definition.model.with_key(state.layout_of(layout).key)
-            draft = merge_segments(list(task.segments), column, gone_at, model, schema, store.reader, output)
+            draft = merge_segments(list(task.segments), column, gone_at, model, schema, store.reader, output, dead=dead)
             if draft is not None:
                 first, last = min(s.first_slide for s in task.segments), max(s.last_slide for s in task.segments)
                 drafts.append(draft)
@@ -346,6 +351,7 @@ def record_slide(
     record: SlideEntry,
     merged: StagedFile | None,
     target: int | None = None,
+    dead: StagedFile | None = None,
 ) -> Manifest:
     """Record a slide: segments that it placed and replaced, and the stream's new state; gives the segments afterwards.
 
@@ -358,16 +364,17 @@ def record_slide(
         record: The slide.
         merged: The published file that its merges wrote.
         target: The time that the user asked it to slide to.
+        dead: The published file of the dead rows that its merges left out, if they become history.
     """
-    stream = catalog_key(entry.id)
+    stream, has_history = catalog_key(entry.id), entry.definition.history is not None
     added, replaced_segments = [*update.kept(), *record_placed(tables, entry.id, merged)], update.replaced()
-    exchange_segments(tables, entry.id, added, replaced_segments)
+    rewritten = [segment for task in update.merges for segment in task.segments]
+    exchange_segments(tables, entry.id, added, rewritten if has_history else replaced_segments)
     tables.put("slides", stream + catalog_key(record.ordinal), record)
     tables.delete("slides", stream + catalog_key(record.ordinal - SLIDES_KEPT))
     # Read again: appends may have changed it since we looked.
     _, state = find_stream(tables, entry.definition.name)
     remaining = segments.replace({segment.id for segment in replaced_segments}, added, update.dead)
-    rewritten = [segment for task in update.merges for segment in task.segments]
     state = replace(
         note_change(state, tables.version, added, replaced_segments),
         slide=record.slide,
@@ -382,6 +389,8 @@ def record_slide(
         torn=find_torn_files(state.torn, rewritten, update.placed, remaining),
         heartbeat=state.heartbeat if target is None else max(state.heartbeat or target, target),
     )
+    if has_history:
+        state = move_to_history(tables, entry, state, [*update.dropped, *record_placed(tables, entry.id, dead)])
     state = _adapt_index(entry, state, record, int(remaining.arrays.bytes.sum()))
     tables.put("states", stream, drop_empty_layouts(tables, entry.id, state, remaining))
     store.usage.record(tables, entry.id, slides=1)

@@ -41,6 +41,7 @@ from windrow.windows import Coverage, attach, find_start, make_about, make_windo
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+    from windrow.past import Past
     from windrow.queries.answer import Answer
     from windrow.sources import SourceProgress
 
@@ -61,6 +62,12 @@ class StreamSnapshot:
     """What is missing of it; of a view, of its inputs."""
     calendar: int | None = field(default=None, kw_only=True)
     """The instant that calendar windows are reckoned from, if it is not the clock: a report is of a unit that ended."""
+    since: int | None = field(default=None, kw_only=True)
+    """With the rows that were live after this time, not only those that are live at the clock; see `past`."""
+    before: int | None = field(default=None, kw_only=True)
+    """As of an earlier slide: rows whose sequence is below this had been taken in by then."""
+    revoked: tuple[str, ...] = field(default=(), kw_only=True)
+    """What was done to stored rows after that slide, so that not all of them can be shown again."""
     model: RowModel = field(init=False, repr=False, compare=False)
     """What the index needs to know of its rows."""
     now: int | None = field(init=False, repr=False, compare=False)
@@ -74,8 +81,14 @@ class StreamSnapshot:
         model = attributes["model"] = definition.model
         attributes["now"] = None if slide is None else model.slot_end(slide)
         attributes["sorted_by"] = find_sort_orders(
-            definition.key, [(layout.id, layout.key) for layout in self.state.layouts]
+            definition.key,
+            [(layout.id, layout.key) for layout in (*self.state.layouts, *self.state.past_layouts)],
         )
+
+    @property
+    def is_past(self) -> bool:
+        """Whether it is not the stream as the snapshot's commit shows it."""
+        return self.since is not None or self.before is not None
 
     @property
     def name(self) -> str:
@@ -106,7 +119,10 @@ class StreamSnapshot:
     def bounds(self, after: int | None = None, upto: int | None = None) -> WindowBounds | None:
         """A window's bounds at the clock; None before the first slide, when there is nothing to see."""
         now = self.now
-        return None if now is None else WindowBounds(after, now if upto is None else min(upto, now), now)
+        if now is None:
+            return None
+        alive = now if self.since is None else self.since
+        return WindowBounds(after, now if upto is None else min(upto, now), alive, self.before)
 
     def last(self, length: int) -> WindowBounds | None:
         """The bounds of the last `length` microseconds; refuses a window longer than the stream keeps."""
@@ -133,6 +149,8 @@ class StreamSnapshot:
     def check_kept(self, length: int, start: int | None, what: str = "a window of {}") -> None:
         """Refuse a window that is longer than the stream keeps rows, or begins before those that it has."""
         longest_life, floor = self.entry.definition.longest_life, self.entry.definition.floor
+        if self.since is not None and longest_life is not None and self.now is not None:
+            longest_life += self.now - self.since
         cut = f"{what.format(times.format_duration(length))} would not be complete"
         if longest_life is not None and length > longest_life:
             raise WindowError(f"stream {self.name!r} keeps rows for {times.format_duration(longest_life)}; {cut}")
@@ -184,7 +202,7 @@ class RestrictedStream(StreamSnapshot):
         first = whole.after
         if self.role.oldest is not None:
             first = max(whole.now - self.role.oldest, first if first is not None else whole.now - self.role.oldest)
-        return WindowBounds(first if first is None else min(first, last), last, whole.now)
+        return replace(whole, after=first if first is None else min(first, last), upto=last)
 
     def check_kept(self, length: int, start: int | None, what: str = "a window of {}") -> None:
         """A window longer than the role sees is refused, not cut in silence."""
@@ -208,7 +226,17 @@ def restrict_schema(role: Role, name: str, schema: pa.Schema, always: Iterable[s
 def restrict_views(role: Role, views: Mapping[str, StreamSnapshot]) -> dict[str, StreamSnapshot]:
     """The streams that a role sees, as it sees them."""
     return {
-        name: RestrictedStream(view.entry, view.state, view.segments, view.sources, view.gaps, role=role)
+        name: RestrictedStream(
+            view.entry,
+            view.state,
+            view.segments,
+            view.sources,
+            view.gaps,
+            since=view.since,
+            before=view.before,
+            revoked=view.revoked,
+            role=role,
+        )
         for name, view in views.items()
         if role.sees(name)
     }
@@ -241,6 +269,11 @@ class Snapshot:
         alike: Of all, only those whose names in lower case are among these.
         role: Who asks: nothing that it may not see is in the snapshot.
     """
+
+    commit: int | None = None
+    """The earlier commit that it shows; None: the one that it pins."""
+    _base: "Snapshot | None" = None
+    """The one that it was made of, and that holds the pin."""
 
     def __init__(
         self,
@@ -323,6 +356,28 @@ class Snapshot:
             )
         return self._views[stream]
 
+    def past_view(self, stream: str, past: "Past") -> StreamSnapshot:
+        """A stream as it was, or with its expired rows, by the history that this snapshot pins."""
+        from windrow.past import past_view
+
+        return past_view(self, stream, past)
+
+    def as_of(self, commit: int) -> "Snapshot":
+        """Streams with history, and tables, as they were at an earlier commit; open as long as this snapshot is."""
+        from windrow.past import PastSnapshot
+
+        arguments.check_count(commit, "as_of", "the number of a commit, which every answer has as its version")
+        return PastSnapshot(self, commit)
+
+    def with_pasts(self, pasts: "Mapping[str, tuple[str, Past]]") -> "Snapshot":
+        """The same commit with streams as they were beside it: under a name, a stream and the past to show of it."""
+        seen = Snapshot.__new__(Snapshot)
+        seen.store, seen.version, seen.tables, seen.role = self.store, self.version, self.tables, self.role
+        seen._release = self._release
+        seen._base = self  # which lets go of the pin when nobody needs it any more
+        seen._views = self._views | {name: self.past_view(stream, past) for name, (stream, past) in pasts.items()}
+        return seen
+
     def streams(self) -> list[str]:
         """Names of the streams in the snapshot."""
         return sorted(self._views)
@@ -352,7 +407,8 @@ class Snapshot:
     def _rows(self, view: StreamSnapshot, selection: Selection, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         # A generator of a method: it holds the snapshot, and so the pin, until it is used up or thrown away.
         store = self.store
-        yield from scan_segments(selection, view.model, view.stored_schema, schema, store.reader, store.scan_cache)
+        cache = None if view.is_past else store.scan_cache  # copies are known by how many rows of a segment are dead
+        yield from scan_segments(selection, view.model, view.stored_schema, schema, store.reader, cache)
 
     def probe(
         self,

@@ -60,6 +60,9 @@ class StreamStatus(HtmlRecord):
     layouts: int
     relayout: "RelayoutReport | None"
     """Where a change of layout stands, None if none is under way."""
+    history_rows: int = 0
+    history_bytes: int = 0
+    """Expired rows that are kept aside."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,8 @@ def _stream_status(store: Store, tables: Tables, view: StreamSnapshot) -> Stream
         last=tables.get("slides", stream + catalog_key(state.ordinal)),
         layouts=len(state.layouts),
         relayout=None if state.relayout is None else _report_relayout(store, tables, view.name),
+        history_rows=state.history_rows,
+        history_bytes=state.history_bytes,
     )
 
 

@@ -78,6 +78,7 @@ class StreamChanges:
         max_ahead: times.Duration | None = None,
         checks: Mapping[str, CheckOutcome] | None = None,
         rejected_retention: times.Duration | None = None,
+        history: times.Duration | None = None,
         timeout: float = 60.0,
     ) -> None:
         """Change a stream while it is in use; what is not given stays as it is. One transaction.
@@ -94,6 +95,8 @@ class StreamChanges:
             max_ahead: How far ahead of the wall clock a row may be.
             checks: In place of the checks that it has, for rows to come; ``{}`` takes them away.
             rejected_retention: How long rejected rows are kept; ``"forever"`` until somebody discards them.
+            history: How long expired rows are kept aside and earlier slides can be asked again; ``"none"`` gives up
+                what there is. What has gone already does not come back.
             timeout: Seconds to wait for a slide.
         """
         from windrow.ddl import alter_stream
@@ -103,7 +106,8 @@ class StreamChanges:
             entry, _ = self._store.catalog.read(lambda tables: find_stream(tables, stream))
             predicates = _check_predicates(stream, entry.definition.schema, checks)
         limits = {
-            "slack": slack, "max_skew": max_skew, "max_ahead": max_ahead, "rejected_retention": rejected_retention
+            "slack": slack, "max_skew": max_skew, "max_ahead": max_ahead, "rejected_retention": rejected_retention,
+            "history": history,
         }  # fmt: skip
         alter_stream(self._store, stream, timeout, add_column, (lifetime, max_lifetime), limits, predicates)
 
@@ -351,6 +355,7 @@ class Warehouse(StreamChanges):
         liveness: times.Duration | None = None,
         checks: Mapping[str, CheckOutcome] | None = None,
         rejected_retention: times.Duration | None = None,
+        history: times.Duration | None = None,
         if_not_exists: bool = False,
     ) -> None:
         """Declare a stream.
@@ -379,6 +384,8 @@ class Warehouse(StreamChanges):
                 row that fails one is rejected, or refuses the whole append. As in SQL, null passes.
             rejected_retention: How long, by the wall clock, rejected rows are kept; by default until somebody discards
                 them.
+            history: How long, by the stream's clock, expired rows are kept aside and earlier slides can be asked again;
+                see docs/history.md. By default expired rows go.
         """
         from windrow import ddl
 
@@ -395,7 +402,7 @@ class Warehouse(StreamChanges):
             name, schema, time=time, key=key, slide=slide, lifetime=lifetime, expires=expires,
             max_lifetime=max_lifetime, sources=sources, slack=slack, max_skew=max_skew, max_ahead=max_ahead,
             origin=origin, on_source_failure=on_source_failure, index_auto=index == "auto", liveness=liveness,
-            rejected_retention=rejected_retention,
+            rejected_retention=rejected_retention, history=history,
         )  # fmt: skip
         if checks:
             definition = with_fields(definition, checks=_check_predicates(name, definition.schema, checks))
@@ -621,9 +628,16 @@ class Warehouse(StreamChanges):
         with Snapshot(self._store, [stream]) as snapshot:
             return snapshot.probe(stream, key, keys=keys, between=between, window=window, columns=columns)
 
-    def snapshot(self, streams: Sequence[str] | None = None) -> Snapshot:
-        """A pinned, consistent view of all (or the named) streams."""
-        return Snapshot(self._store, streams)
+    def snapshot(self, streams: Sequence[str] | None = None, *, as_of: int | None = None) -> Snapshot:
+        """A pinned, consistent view of all (or the named) streams.
+
+        Args:
+            streams: Their names; by default all.
+            as_of: The number of an earlier commit, which each answer has as its `version`: what streams with history,
+                and tables, were then.
+        """
+        taken = Snapshot(self._store, streams)
+        return taken if as_of is None else taken.as_of(as_of)
 
     def sql(
         self,

@@ -48,6 +48,8 @@ class Window:
     """The open gaps that meet it."""
     kind: str = "stream"
     """``results`` if it is of the results of a periodic query: complete if all its runs were."""
+    revoked: tuple[str, ...] = ()
+    """Of an earlier state: what was erased, corrected or given up since, so that it cannot be given again in full."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ def make_window(view: "StreamSnapshot", bounds: WindowBounds | None, clause: str
         rejected=state.rejected,
         coverage=known.share,
         gaps=known.gaps,
+        revoked=view.revoked,
     )
 
 

@@ -116,6 +116,7 @@ def _check_timeout(timeout: float | times.Duration | None) -> float | None:
 def read_statement(sql: str) -> Statement:
     """The parsed text, if it can be asked again and again."""
     statement = parse(sql)
+    statement.refuse_past("a periodic query")
     if statement.explain:
         raise QueryError("EXPLAIN is asked once, with wh.explain or 'windrow explain'; register the query itself")
     return statement

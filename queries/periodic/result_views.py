@@ -91,6 +91,7 @@ def create_view(
         raise ViewError(f"view {name!r} reads results, of which none is lost between two slides; leave restore out")
     written, sql = sql, expand_statement(store, name, sql)
     statement = parse(sql)
+    statement.refuse_past("a view")
     with Snapshot(store) as snapshot:
         check_free_name(snapshot, name)
         queries = store.catalog.read(lambda tables: _find_queries(tables, name, statement, snapshot))

@@ -76,7 +76,7 @@ def plan_window(
         return WindowRead(path, "rows in order" if selection.segments else "no segment can hold such rows", files)
     needed_columns = {*names, view.model.time, view.model.expires}
     fields = tuple(field for field in view.schema if field.name in needed_columns)
-    cache = row_cache(store) if pooled.shares_instance else None
+    cache = row_cache(store) if pooled.shares_instance and not view.is_past else None
     cached = None if cache is None else cache.read(view, fields, selection)
     if cached is None:
         sql = _files_sql(store, view, selection, view.schema, names, torn)
@@ -115,7 +115,7 @@ def _files_sql(
     model, columns, ordered = view.model, set(names), window is not None or numbered
     # Rows of a file that are in none of the segments are dead, and filtered by their times (see `scan_sql`).
     if ordered or selection.edge or find_partial_files(selection.segments):
-        columns |= {model.time, model.expires or model.time}
+        columns |= set(selection.bounds.deciding(model))
     if ordered:
         columns |= {SEQ, *(() if window is None else window.keys)}
     store.reader.verify_columns({segment.file for segment in selection.segments}, columns)

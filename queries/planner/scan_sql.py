@@ -259,6 +259,8 @@ def _condition(model: RowModel, schema: pa.Schema, bounds: WindowBounds, *, ende
         terms.append(f"{name} > {timestamp_literal(after, kind)}")
     if model.expires is not None:
         terms.append(f"{quote_name(model.expires)} > {timestamp_literal(bounds.now, schema.field(model.expires).type)}")
+    if bounds.before is not None:
+        terms.append(f"{quote_name(SEQ)} < {bounds.before}")
     return "(" + " AND ".join(terms) + ")"
 
 

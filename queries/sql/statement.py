@@ -18,6 +18,7 @@ import duckdb
 
 from windrow.errors import ConfinementError, QueryError
 from windrow.indexes.bounded_cache import BoundedCache
+from windrow.past import Past
 from windrow.queries.sql import parse_tree, window_clause
 from windrow.queries.sql.tokens import SourceText, Token, tokenize
 from windrow.queries.sql.window_clause import ClauseCandidate
@@ -164,6 +165,7 @@ class Reference:
         alias: What the statement calls it.
         span: First character and one past the last in the text, None where DuckDB does not keep the place.
         relation: The name under which DuckDB will look for it while the statement runs.
+        past: The state that is asked, if not the present one.
     """
 
     name: str
@@ -172,6 +174,14 @@ class Reference:
     alias: str
     span: tuple[int, int] | None
     relation: str
+    past: Past | None = None
+
+    @property
+    def clause(self) -> str:
+        """Window and state as a clause."""
+        if self.past is None:
+            return str(self.window)
+        return f"[{self.past}]" if isinstance(self.window, AllRows) else f"{str(self.window)[:-1]} {self.past}]"
 
 
 @dataclass(frozen=True)
@@ -201,6 +211,19 @@ class Statement:
 
     def __hash__(self) -> int:
         return hash(self.text)  # computed often, and the text says nearly all that tells statements apart
+
+    @property
+    def asks_past(self) -> bool:
+        """Whether it asks for another state than the present one."""
+        return any(reference.past is not None for reference in self.references)
+
+    def refuse_past(self, what: str) -> None:
+        """Refuse a clause of the past where the statement is kept to be run at slides to come."""
+        for reference in self.references:
+            if reference.past is not None:
+                raise QueryError(
+                    f"{what} is computed at each slide, so {reference.past} cannot stand in it; ask it with sql()"
+                )
 
     @property
     def representative(self) -> "Statement":
@@ -429,6 +452,7 @@ def _references(
                 alias=alias or candidate.path[-1],
                 span=_span(source, candidate.start, candidate.stop),
                 relation=path[-1],
+                past=candidate.past,
             )
         elif len(path) > 1 or path[0].lower() not in visit.cte_names:
             offset = parse_tree.find_location(node)

@@ -6,9 +6,11 @@ Whether a clause is well placed is not decided here: DuckDB's parser confirms ea
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
+from typing import Literal
 
 from windrow import times
 from windrow.errors import DefinitionError, QueryError, WindowError
+from windrow.past import AsOf, IncludingExpired, Past
 from windrow.queries.sql.calendar_units import MAX_PREVIOUS, UNIT_LENGTHS, find_zone
 from windrow.queries.sql.tokens import SourceText, Token
 from windrow.queries.sql.window_spec import (
@@ -28,7 +30,8 @@ SYSTEM_SCHEMA = "windrow"
 CLAUSE_FORMS = (
     "[WINDOW 10 MINUTES], [WINDOW 10 MINUTES SLIDE 2 MINUTES], [WINDOW 1 HOUR OFFSET 1 DAY], [ROWS 100], "
     "[ROWS 10 PARTITION BY column], [SESSION 5 MINUTES PARTITION BY column], [SINCE TIMESTAMP '…'], "
-    "[FROM TIMESTAMP '…' TO TIMESTAMP '…'] or [DAY 'Europe/Berlin' PREVIOUS 1]"
+    "[FROM TIMESTAMP '…' TO TIMESTAMP '…'] or [DAY 'Europe/Berlin' PREVIOUS 1], each with INCLUDING EXPIRED or AS OF … "
+    "at its end if need be"
 )
 _TIMESTAMP_TYPES = ("timestamp", "timestamptz", "datetime", "date")
 _UNITS = "microseconds, milliseconds, seconds, minutes, hours, days or weeks"
@@ -52,6 +55,7 @@ class ClauseCandidate:
         required: Whether it is an error if DuckDB does not see a relation here.
         before: Position of the token before the candidate, -1 for none.
         after: Position of the token behind it.
+        past: The state that it is asked of, if not the present one.
     """
 
     start: int
@@ -63,6 +67,7 @@ class ClauseCandidate:
     required: bool
     before: int
     after: int
+    past: Past | None = None
 
 
 def find_candidates(source: SourceText, instants: ParseTimestamp) -> list[ClauseCandidate]:
@@ -112,6 +117,8 @@ def _opens_clause(tokens: Sequence[Token], position: int) -> bool:
         return True  # reserved words: no expression begins with them
     if second is None:
         return False
+    if (first, second.word) in (("as", "of"), ("including", "expired")):
+        return True  # no expression begins with AS, and two names in a row are none
     if first in UNIT_LENGTHS:
         return second.kind == "string_const"  # a constant of a type that DuckDB does not have
     if first in ("rows", "range"):
@@ -142,6 +149,7 @@ def _parse_bracket_form(source: SourceText, position: int, instants: ParseTimest
         required=True,
         before=first - 1,
         after=parser.position,
+        past=parser.past,
     )
 
 
@@ -162,6 +170,7 @@ def _parse_function_form(source: SourceText, position: int, instants: ParseTimes
         required=True,
         before=position - 1,
         after=parser.position,
+        past=parser.past,
     )
 
 
@@ -192,6 +201,7 @@ class _ClauseParser:
         self._source = source
         self._instants = instants
         self.position = position
+        self.past: Past | None = None
 
     def _error(self, message: str, back: int = 0) -> QueryError:
         position = self.position - back
@@ -238,6 +248,41 @@ class _ClauseParser:
 
     def clause(self) -> WindowSpec:
         """What stands between the brackets."""
+        window = AllRows() if self._begins_past() else self._window()
+        if self._begins_past():
+            self.past = self._past()
+        return window
+
+    def _begins_past(self) -> bool:
+        token = self._peek()
+        return token is not None and token.word in ("as", "including")
+
+    def _past(self) -> Past:
+        """Of which state: ``INCLUDING EXPIRED``, or ``AS OF`` a time, a slide or a commit."""
+        if self._word("including"):
+            if not self._word("expired"):
+                raise self._error("INCLUDING goes on with EXPIRED")
+            return IncludingExpired()
+        form = "write AS OF TIMESTAMP '…', AS OF SLIDE 12 or AS OF COMMIT 34"
+        self._word("as")
+        if not self._word("of"):
+            raise self._error(form)
+        if self._is_instant():
+            return AsOf("timestamp", self._instant())
+        kinds: tuple[Literal["slide"], Literal["commit"]] = ("slide", "commit")
+        for kind in kinds:
+            if self._word(kind):
+                return AsOf(kind, self._ordinal(kind))
+        raise self._error(form)
+
+    def _ordinal(self, kind: str) -> int:
+        negative = self._symbol("-")
+        number = self._number()
+        if number != int(number) or (negative and kind == "commit") or number > _MAX_MICROSECONDS:
+            raise self._error(f"AS OF {kind.upper()} takes a whole number, not {number}", back=1)
+        return -int(number) if negative else int(number)
+
+    def _window(self) -> WindowSpec:
         kind = self._take("").word
         if kind in ("window", "range"):
             length = self._duration()
@@ -271,6 +316,8 @@ class _ClauseParser:
         if following is not None and following.text in (":=", "=>"):
             word = self._take("").word
             self.position += 1
+            if self._named_past(word):
+                return window
             named = self._kind(word) if isinstance(window, AllRows) else self._detail(word, window)
             if named is not None:
                 return named
@@ -287,8 +334,24 @@ class _ClauseParser:
         raise self._error(
             "window('stream', …) takes INTERVAL n unit [, offset := INTERVAL n unit] [, slide := INTERVAL n unit], "
             "rows := n [, partition_by := 'column'], session := INTERVAL n unit [, partition_by := 'column'], since := "
-            "TIMESTAMP '…', TIMESTAMP '…', TIMESTAMP '…' or day := 'Europe/Berlin' [, previous := 1]"
+            "TIMESTAMP '…', TIMESTAMP '…', TIMESTAMP '…' or day := 'Europe/Berlin' [, previous := 1], each with "
+            "as_of := TIMESTAMP '…', as_of_slide := n, as_of_commit := n or including_expired := true"
         )
+
+    def _named_past(self, word: str) -> bool:
+        """Whether a named argument of the function form says of which state."""
+        if self.past is not None or word not in ("as_of", "as_of_slide", "as_of_commit", "including_expired"):
+            return False
+        if word == "as_of":
+            self.past = AsOf("timestamp", self._instant())
+        elif word == "including_expired":
+            if not self._word("true"):
+                raise self._error("write including_expired := true, or leave it out")
+            self.past = IncludingExpired()
+        else:
+            kind: Literal["slide", "commit"] = "slide" if word == "as_of_slide" else "commit"
+            self.past = AsOf(kind, self._ordinal(kind))
+        return True
 
     def _kind(self, word: str) -> WindowSpec | None:
         """The kind of window that a named argument of the function form begins; None if it begins none."""

@@ -150,6 +150,7 @@ def make_plan(
         retroactive: Tables whose changes reach back.
     """
     statement = parse(sql)
+    statement.refuse_past("a view")
     folded = {known_name.lower(): known_name for known_name in (*streams, *tables)}
     for reference in statement.references:
         if reference.schema.lower() == SYSTEM_SCHEMA:

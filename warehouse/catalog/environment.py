@@ -23,6 +23,7 @@ import xxhash
 
 from windrow.catalog import records
 from windrow.catalog.lmdb_pages import check_length
+from windrow.definitions import StreamDefinition
 from windrow.errors import BusyError, ClosedError, FormatError, StorageError
 from windrow.files import disk_errors, file_mode, make_folder
 from windrow.indexes.segments import Segment
@@ -68,6 +69,10 @@ DATABASES = (
     "revisions",
     "publications",
     "published",
+    "history",
+    "moments",
+    "past_definitions",
+    "past_tables",
 )
 _LATER = frozenset(DATABASES[DATABASES.index("orphans") :])
 """Databases that an older catalog may lack, until somebody who may write opens it."""
@@ -104,6 +109,10 @@ _RECORD_TYPES: dict[str, Any] = {
     "trace": records.TraceEntry,
     "publications": records.PublicationEntry,
     "published": records.PublishedFile,
+    "history": records.HistoryEntry,
+    "moments": records.Moment,
+    "past_definitions": StreamDefinition,
+    "past_tables": records.PastTable,
     "roles": records.Role,
     "tokens": records.Token,
 }
@@ -313,6 +322,19 @@ class Tables:
                 if not plain.startswith(prefix):
                     return
                 yield plain, unseal_record(table, plain, raw) if self._is_sealed(table, plain) else raw
+
+    def last_item(self, table: str, prefix: bytes, upto: bytes) -> tuple[bytes, Any] | None:
+        """The last record whose key begins with `prefix` and is not after the key `upto`."""
+        if table in _LATER and table not in self._databases:
+            return None
+        with self._txn.cursor(db=self._databases[table]) as cursor:
+            there = cursor.set_range(upto)
+            if not (there and bytes(cursor.key()) == upto) and not (cursor.prev() if there else cursor.last()):
+                return None
+            key, raw = bytes(cursor.key()), cursor.value()
+            if not key.startswith(prefix):
+                return None
+            return key, self.decode(table, unseal_record(table, key, raw) if self._is_sealed(table, key) else raw)
 
     def delete_prefix(self, table: str, prefix: bytes) -> None:
         """Remove every key that begins with `prefix`."""

@@ -95,6 +95,15 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     """The commit that last changed the records of segments which keep their number."""
     batch_floor: int = 0
     """Batch ids recorded before this wall time may have been forgotten."""
+    history_from: int | None = None
+    """The clock from which on nothing was given up before its time, by those who changed how long history is kept."""
+    history_rows: int = 0
+    history_bytes: int = 0
+    """What the stream has in its history."""
+    revoked: tuple[tuple[int, str], ...] = ()
+    """Commits that changed the past, and what they did: what was asked before cannot be given again in full."""
+    past_layouts: tuple[Layout, ...] = ()
+    """Layouts that are empty but for history."""
 
     @property
     def layout(self) -> Layout:
@@ -103,7 +112,7 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
 
     def layout_of(self, number: int) -> Layout:
         """The layout with that number."""
-        return next(layout for layout in self.layouts if layout.id == number)
+        return next(layout for layout in (*self.layouts, *self.past_layouts) if layout.id == number)
 
 
 class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -290,6 +299,38 @@ class ReclaimEntry(msgspec.Struct, frozen=True, kw_only=True):
     stream: int
     segments: tuple[int, ...] = ()
     files: tuple[str, ...] = ()
+    history: tuple[bytes, ...] = ()
+    """Keys of history entries."""
+
+
+class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A segment all of whose rows have expired, kept aside. Its key is (stream, when its last row expired, number)."""
+
+    segment: Segment
+    came: int
+    """The commit since which it is history."""
+    gone: int | None = None
+    """The commit that gave it up; the entry stays for readers that have pinned an earlier one."""
+
+
+class Moment(msgspec.Struct, frozen=True, array_like=True):
+    """What a stream showed from one commit on, in short, so that it can be asked again. Key: (stream, commit)."""
+
+    slide: int | None
+    ordinal: int
+    missing: tuple[str, ...] = ()
+    spoken_for: tuple[str, ...] = ()
+    ledger: bool = False
+    rejected: int = 0
+    gaps: tuple[StreamGaps, ...] = ()
+    """Those that were open."""
+
+
+class PastTable(msgspec.Struct, frozen=True, array_like=True):
+    """What a table was until a commit. Key: its name, a zero byte, and that commit."""
+
+    entry: "TableEntry | None"
+    """None: it did not exist."""
 
 
 class HeldVersion(msgspec.Struct, frozen=True, array_like=True):

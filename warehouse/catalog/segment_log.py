@@ -97,23 +97,35 @@ def exchange_segments(tables: Tables, stream: int, added: Iterable[Segment], rep
 
 def retire_segments(tables: Tables, stream: int, replaced: Sequence[Segment]) -> None:
     """Take segments out of the cells; what they need on disk goes when no reader is left that may look at it."""
+    files = release_files(tables, replaced)
+    for segment in replaced:
+        tables.delete("segments", catalog_key(stream, segment.id))
+    retire_files(tables, files, stream, [segment.id for segment in replaced])
+
+
+def release_files(tables: Tables, segments: Iterable[Segment]) -> list[str]:
+    """Count segments off their files; gives the files that have none left, which have no record any more."""
     files: list[str] = []
-    for file, count in Counter(segment.file for segment in replaced).items():
+    for file, count in Counter(segment.file for segment in segments).items():
         entry: FileEntry = tables.get("files", file.encode())
         if entry.segments <= count:
             tables.delete("files", file.encode())
             files.append(file)
         else:
             tables.put("files", file.encode(), replace(entry, segments=entry.segments - count))
-    for segment in replaced:
-        tables.delete("segments", catalog_key(stream, segment.id))
-    retire_files(tables, files, stream, [segment.id for segment in replaced])
+    return files
 
 
-def retire_files(tables: Tables, files: Sequence[str], stream: int = 0, segments: Sequence[int] = ()) -> None:
+def retire_files(
+    tables: Tables,
+    files: Sequence[str],
+    stream: int = 0,
+    segments: Sequence[int] = (),
+    history: Sequence[bytes] = (),
+) -> None:
     """Files, and directories of segments, that no record names any more; they go when no reader may look at them."""
     if files or segments:
-        record = ReclaimEntry(stream=stream, segments=tuple(segments), files=tuple(files))
+        record = ReclaimEntry(stream=stream, segments=tuple(segments), files=tuple(files), history=tuple(history))
         tables.put("reclaim", catalog_key(tables.version, tables.allocate("reclaims")), record)
 
 

@@ -77,6 +77,7 @@ def _collect_checks(reject: Sequence[str], refuse: Sequence[str]) -> dict[str, L
 @click.option("--slide", metavar="DURATION", required=True, help="The update interval, such as '1 minute'.")
 @click.option("--lifetime", metavar="DURATION", help="How long every row lives; without it and --expires, for ever.")
 @click.option("--expires", metavar="COLUMN", help="The column with each row's own expiry.")
+@click.option("--history", metavar="DURATION", help="Keep expired rows so long, and answer as of earlier slides.")
 @click.option("--max-lifetime", metavar="DURATION", help="The longest that a row with its own expiry may live.")
 @click.option(
     "--index", metavar="LAYOUT", default="auto", show_default=True, help="A layout such as 'round-robin 4 4'."
@@ -239,6 +240,9 @@ def show(session: Session, name: str) -> None:
         ("limits", _describe_limits(status)),
         *(("check", f"{predicate}, else {outcome}") for predicate, outcome in definition.checks),
     ]
+    if definition.history is not None:
+        kept = f"{terminal.count(status.history_rows, 'expired row')}, {terminal.size(status.history_bytes)}"
+        facts.insert(6, ("history", f"{format_duration(definition.history)}: {kept}"))
     if status.relayout is not None:
         facts.insert(9, ("relayout", describe_remaining(status.relayout)))
     terminal.print_pairs(facts)
@@ -323,6 +327,7 @@ def stream_to_json(status: "StreamStatus") -> dict[str, Any]:
         "max_ahead",
         "liveness",
         "rejected_retention",
+        "history",
     )
     declared |= terminal.to_record({name: getattr(definition, name) for name in durations}, durations=durations)
     index_name, grid, maintenance = status.index.split()
@@ -344,7 +349,7 @@ def stream_state_to_json(status: "StreamStatus") -> dict[str, Any]:
     """Convert the state of a stream for JSON."""
     counters = (
         "live_rows", "stored_rows", "segments", "files", "bytes", "directory_bytes", "spooled_rows", "spooled_bytes",
-        "spooled_files", "inserted", "expired", "late", "rejected",
+        "spooled_files", "inserted", "expired", "late", "rejected", "history_rows", "history_bytes",
     )  # fmt: skip
     sources = [
         terminal.to_record(s, instants=("progress", "effective", "heard")) | {"spoken_for": s.spoken_for}
@@ -525,6 +530,7 @@ def describe_remaining(report: "RelayoutReport") -> str:
 @click.option("--slack", metavar="DURATION", help="How far out of order a source's rows may be.")
 @click.option("--max-skew", metavar="DURATION", help="How far a silent source may fall behind; or never.")
 @click.option("--max-ahead", metavar="DURATION", help="How far ahead of the wall clock a row may be.")
+@click.option("--history", metavar="DURATION", help="How long expired rows are kept aside; or none.")
 @click.option("--timeout", metavar="SECONDS", type=float, default=60.0, show_default=True, help="Wait for a slide.")
 @click.option("--no-checks", is_flag=True, help="Take its checks away.")
 @check_options

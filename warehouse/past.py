@@ -1,0 +1,274 @@
+"""The past of a stream: what it showed at an earlier slide, or its live rows and those that have expired since.
+
+Every row that was taken in is in one segment, in a cell or in history. Its sequence says which slide took it in, and
+its expiry how long it lived, so that the rows of a moment are found by pruning and filtering what there is now.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from msgspec import structs
+
+from windrow import times
+from windrow.catalog.environment import Tables, catalog_key, decode_last_int
+from windrow.catalog.records import Moment, TableEntry
+from windrow.definitions import StreamDefinition
+from windrow.errors import UnknownStreamError, WindowError
+from windrow.history import find_cutoff, find_table_version, list_past_tables, read_history
+from windrow.indexes.bounded_cache import BoundedCache
+from windrow.indexes.manifest import Manifest
+from windrow.indexes.row_model import NEVER, RowModel
+from windrow.indexes.segments import Segment, compute_seq_base
+from windrow.snapshot import Snapshot, StreamSnapshot, restrict_views
+from windrow.store import Store
+
+_CACHED_PASTS = 32
+"""Streams as of some moment that are remembered. Not measured: a bound on memory."""
+
+
+@dataclass(frozen=True)
+class AsOf:
+    """An earlier state: by a time or a slide of the stream's own clock, or by the number of a commit."""
+
+    kind: Literal["timestamp", "slide", "commit"]
+    value: int
+
+    def __str__(self) -> str:
+        shown = f"'{times.format_time(self.value)}'" if self.kind == "timestamp" else self.value
+        return f"AS OF {self.kind.upper()} {shown}"
+
+
+@dataclass(frozen=True)
+class IncludingExpired:
+    """Beside the live rows those that have expired and are kept as history."""
+
+    def __str__(self) -> str:
+        return "INCLUDING EXPIRED"
+
+
+Past = AsOf | IncludingExpired
+
+
+def find_past(store: Store, view: StreamSnapshot, version: int, past: Past) -> StreamSnapshot:
+    """A stream as it was, or with its expired rows; `version` is the commit that is pinned."""
+    if view.entry.definition.inputs:
+        raise WindowError(f"{view.name!r} is a view, which has no history of its own; ask the streams that it reads")
+    if view.entry.definition.history is None:
+        raise WindowError(
+            f"stream {view.name!r} keeps no history, so {past} cannot be asked of it; "
+            "declare history=… or use 'windrow stream alter --history'"
+        )
+    known: BoundedCache[Any, StreamSnapshot] = store.shared.attached("pasts", lambda: BoundedCache(_CACHED_PASTS))
+    key = view.entry.id, version, past
+    found = known.get(key)
+    if found is None:
+        make = _make_moment if isinstance(past, AsOf) else _add_expired
+        plain = StreamSnapshot(view.entry, view.state, view.segments, view.sources, view.gaps)  # whoever asks
+        found = store.catalog.read(lambda tables: make(tables, plain, version, past))
+        known.put(key, found)
+    return found
+
+
+def _add_expired(tables: Tables, view: StreamSnapshot, version: int, _: Past) -> StreamSnapshot:
+    if view.now is None:
+        return view
+    definition = view.entry.definition
+    cutoff = find_cutoff(view.entry, view.state)
+    assert cutoff is not None
+    # Rows below the floor count by the lifetime that holds now: they are history, and not live again.
+    plain = structs.replace(definition, floor=None)
+    altered = definition.floor is not None or _was_altered(tables, view.entry.id)
+    segments = [*view.segments, *read_history(tables, view.entry.id, version, None if altered else cutoff)]
+    if altered:
+        segments = [_restate(segment, plain) for segment in segments]
+    return _make(view, plain, segments, {}, since=cutoff)
+
+
+def _make_moment(tables: Tables, view: StreamSnapshot, version: int, past: Past) -> StreamSnapshot:
+    assert isinstance(past, AsOf)
+    commit, moment = _find_moment(tables, view, version, past)
+    current = view.entry.definition
+    definition = _find_definition(tables, view, commit)
+    changes = {
+        "slide": moment.slide, "ordinal": moment.ordinal, "missing": moment.missing, "ledger": moment.ledger,
+        "spoken_for": moment.spoken_for, "rejected": moment.rejected,
+    }  # fmt: skip
+    gaps = moment.gaps or tuple(structs.replace(part, gaps=()) for part in view.gaps)
+    revoked = tuple(what for when, what in view.state.revoked if when > commit)
+    if moment.slide is None:
+        return replace(_make(view, definition, [], changes), gaps=gaps, revoked=revoked)
+    now = definition.model.slot_end(moment.slide)
+    cutoff = find_cutoff(view.entry, view.state)
+    if cutoff is not None and now < cutoff:
+        raise _too_old(view, past)
+    altered = current.floor is not None or _was_altered(tables, view.entry.id)
+    stored = [*view.segments, *read_history(tables, view.entry.id, version, None if altered else now)]
+    segments = [_as_then(each, moment.slide, now) for each in stored if each.first_slide <= moment.slide]
+    if altered:
+        segments = [_as_then(_restate(segment, definition), moment.slide, now) for segment in segments]
+    before = compute_seq_base(moment.ordinal + 1, 0)
+    made = _make(view, definition, segments, changes, before=before)
+    return replace(made, gaps=gaps, revoked=revoked)
+
+
+def _make(
+    view: StreamSnapshot,
+    definition: StreamDefinition,
+    segments: Iterable[Segment],
+    changes: Mapping[str, Any],
+    *,
+    since: int | None = None,
+    before: int | None = None,
+) -> StreamSnapshot:
+    segments = tuple(segments)
+    rows: Counter[str] = Counter()
+    for segment in segments:
+        rows[segment.file] += segment.rows
+    # What else lies in their files was rewritten elsewhere or given up.
+    torn = tuple({segment.file for segment in segments if rows[segment.file] != segment.file_rows})
+    return replace(
+        view,
+        entry=structs.replace(view.entry, definition=structs.replace(definition, key=view.entry.definition.key)),
+        state=structs.replace(view.state, **changes, torn=torn),
+        segments=Manifest(segments),
+        since=since,
+        before=before,
+    )
+
+
+def _as_then(segment: Segment, slide: int, now: int) -> Segment:
+    """A segment as the window of a slide sees it: one that later slides added rows to never counts as whole."""
+    return segment if segment.last_slide <= slide else structs.replace(segment, min_exp=min(segment.min_exp, now))
+
+
+def _restate(segment: Segment, definition: StreamDefinition) -> Segment:
+    """Between which times a segment's rows expire under another lifetime; the times may lie further apart than they."""
+    model: RowModel = definition.model
+    if model.expires is not None:
+        return segment
+    life, floor = model.lifetime, model.floor
+    first, last = (NEVER, NEVER) if life is None else (segment.min_ts + life, segment.max_ts + life)
+    if floor is not None and segment.min_ts <= floor:
+        first = segment.min_ts + 1
+        last = segment.max_ts + 1 if segment.max_ts <= floor else last
+    return structs.replace(segment, min_exp=first, max_exp=last)
+
+
+def _was_altered(tables: Tables, stream: int) -> bool:
+    return next(iter(tables.raw_items("past_definitions", catalog_key(stream))), None) is not None
+
+
+def _find_definition(tables: Tables, view: StreamSnapshot, commit: int) -> StreamDefinition:
+    """The definition that held at a commit: what the first later change replaced."""
+    stream = catalog_key(view.entry.id)
+    start = catalog_key(view.entry.id, commit + 1)
+    for _, raw in tables.raw_items("past_definitions", stream, start):
+        found: StreamDefinition = tables.decode("past_definitions", raw)
+        return found
+    return view.entry.definition
+
+
+# -- moments -----------------------------------------------------------------------------------------------------------
+
+
+def _find_moment(tables: Tables, view: StreamSnapshot, version: int, past: AsOf) -> tuple[int, Moment]:
+    """The last moment at or before what was asked for, and the commit that it began with."""
+    stream, model = view.entry.id, view.entry.definition.model
+
+    def last_at(commit: int) -> tuple[int, Moment] | None:
+        item = tables.last_item("moments", catalog_key(stream), catalog_key(stream, commit))
+        return None if item is None else (decode_last_int(item[0]), item[1])
+
+    if past.kind == "commit":
+        if past.value > version:
+            raise WindowError(f"{past} is in the future: the last commit is {version}")
+        found = last_at(past.value)
+    else:
+        slide = past.value if past.kind == "slide" else model.last_slot(past.value)
+        if view.state.slide is None or slide > view.state.slide:
+            at = "it has not slid yet" if view.now is None else f"its clock is at {times.format_time(view.now)}"
+            raise WindowError(f"{past} is ahead of stream {view.name!r}: {at}, slide {view.state.slide}")
+        low, high, found = 0, version, None
+        while low <= high:  # slides grow with commits
+            middle = (low + high) // 2
+            candidate = last_at(middle)
+            if candidate is None or candidate[1].slide is None or candidate[1].slide <= slide:
+                found, low = candidate, middle + 1
+            else:
+                high = candidate[0] - 1
+        found = last_at(high)
+    if found is None:
+        raise _too_old(view, past)
+    return found
+
+
+def _too_old(view: StreamSnapshot, past: AsOf) -> WindowError:
+    definition, cutoff = view.entry.definition, find_cutoff(view.entry, view.state)
+    since = "" if cutoff is None else f", which reaches back to {times.format_time(cutoff)}"
+    return WindowError(
+        f"{past} lies before the history of stream {view.name!r}{since}; "
+        f"it keeps {times.format_duration(definition.history or 0)}"
+    )
+
+
+# -- a whole commit ----------------------------------------------------------------------------------------------------
+
+
+class PastSnapshot(Snapshot):
+    """All streams with history, and all tables, as they were at an earlier commit; open as long as `base` is.
+
+    Args:
+        base: The pinned snapshot that it is made of.
+        commit: Which commit.
+    """
+
+    def __init__(self, base: Snapshot, commit: int) -> None:
+        self.store, self.role, self.version, self.commit = base.store, base.role, commit, commit
+        self._base: Snapshot = base
+        self._past_of = AsOf("commit", commit)
+        if commit > base.version:
+            raise WindowError(f"{self._past_of} is in the future: the last commit is {base.version}")
+        self._views: dict[str, StreamSnapshot] = {}
+        self.tables = base.store.catalog.read(self._find_tables)
+        self._release = base._release
+
+    def view(self, stream: str) -> StreamSnapshot:
+        """One stream as it was."""
+        if stream not in self._views:
+            self._views[stream] = self._base.past_view(stream, self._past_of)
+        return super().view(stream)
+
+    def streams(self) -> list[str]:
+        """Names of the streams that there are now."""
+        return self._base.streams()
+
+    def past_view(self, stream: str, past: Past) -> StreamSnapshot:
+        """Refused: what was asked then had one past."""
+        if past != self._past_of:
+            raise WindowError(f"{past} cannot be asked of what is already {self._past_of}; leave one of them out")
+        return self.view(stream)
+
+    def _find_tables(self, tables: Tables) -> dict[str, TableEntry]:
+        then = {}
+        for name in {*self._base.tables, *list_past_tables(tables)}:
+            was_replaced, entry = find_table_version(tables, name, self.version)
+            entry = entry if was_replaced else self._base.tables.get(name)
+            if entry is not None and self.role.sees(name):
+                then[name] = entry
+        return then
+
+
+def past_view(snapshot: Snapshot, stream: str, past: Past) -> StreamSnapshot:
+    """A stream of a snapshot, as it was; a role that sees rows of some ages only may not go back."""
+    role, view = snapshot.role, snapshot.view(stream)
+    if role.oldest is not None or role.newest is not None:
+        raise WindowError(f"role {role.name!r} sees rows by their age, so {past} cannot be asked by it")
+    found = find_past(snapshot.store, view, snapshot.version, past)
+    if not role.is_restricted:
+        return found
+    seen = restrict_views(role, {view.name: found}).get(view.name)
+    if seen is None:
+        raise UnknownStreamError(f"there is no stream {stream!r}")
+    return seen
