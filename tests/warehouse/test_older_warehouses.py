@@ -62,6 +62,7 @@ def _without_wording(said: Any) -> Any:
 
 def _without_numbers(statement: str, rows: Any) -> Any:
     """Rows without what nobody promises: numbers of segments, and how many rows a view without duplicates stores."""
+    rows = _without_wording(rows)
     if "FROM windrow.segments" in statement:
         return [[row[0], *row[2:]] for row in rows]
     if "FROM windrow.sources" in statement:
