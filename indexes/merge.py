@@ -4,7 +4,7 @@ Large segments are runs of their own, read a few row groups at a time, so that m
 and not by their size. Small ones are read together and sorted once: their number costs no more than their rows do.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,7 @@ from windrow.indexes.row_model import NEVER, SEQ, Int64s, RowModel
 from windrow.indexes.segment_builder import SegmentDraft, build_directory
 from windrow.indexes.segment_reader import SegmentFileReader, Spans, read_live, read_ranges, read_spans
 from windrow.indexes.segment_writer import SegmentFileWriter
-from windrow.indexes.segments import Segment, pack_histogram
+from windrow.indexes.segments import Histogram, Segment, pack_histogram
 from windrow.indexes.selection import WindowBounds
 from windrow.native import rows as native_rows
 
@@ -74,18 +74,7 @@ def merge_segments(
     if writer.rows == start:
         return None
     writer.add(schema.empty_table())
-    slots, counts = totals.histogram()
-    return SegmentDraft(
-        column=column,
-        start=start,
-        rows=writer.rows - start,
-        min_ts=totals.min_ts,
-        max_ts=totals.max_ts,
-        min_exp=totals.min_exp,
-        max_exp=totals.max_exp,
-        expiries=pack_histogram(slots, counts),
-        directory=build_directory(pa.concat_arrays(keys), totals.bytes / max(1, writer.rows - start)) if keys else b"",
-    )
+    return totals.draft(column, start, writer.rows - start, keys)
 
 
 def _open_runs(
@@ -112,6 +101,39 @@ def _open_runs(
             yield read_live_rows(portion[0], now, model, schema, reader, chunk, dead=dead)
         else:
             yield _read_together(portion, now, model, schema, reader, dead=dead)
+
+
+def rewrite_segment(
+    segment: Segment,
+    choose: Callable[[pa.Table], pa.Table],
+    model: RowModel,
+    schema: pa.Schema,
+    reader: SegmentFileReader,
+    writer: SegmentFileWriter,
+) -> tuple[SegmentDraft, Histogram] | None:
+    """Write the rows of a segment that `choose` leaves as the next segment of `writer`, in the order that they have.
+
+    Returns:
+        A draft of the new segment and how many rows fall in each event slot; None if no row was left.
+    """
+    start, keys, totals, events = writer.rows, [], _SegmentTotals(), _SegmentTotals()
+    for rows in read_live_rows(segment, None, model, schema, reader, _MEMORY):
+        table = choose(rows).combine_chunks()
+        if not table.num_rows:
+            continue
+        ts, _ = model.times(table)
+        exp, _ = model.expiries(table, ts)
+        totals.add(ts, exp, model.slots(exp))
+        events.add(ts, exp, model.slots(ts))
+        totals.bytes += table.nbytes
+        if model.key:
+            keys.append(model.encoded_keys(table))
+        writer.add(table, None, last=False)
+    if writer.rows == start:
+        return None
+    writer.add(schema.empty_table())
+    draft = totals.draft(segment.column, start, writer.rows - start, keys)
+    return draft, pack_histogram(*events.histogram())
 
 
 def _choose_dead(table: pa.Table, now: int, model: RowModel) -> pa.Table:
@@ -252,3 +274,17 @@ class _SegmentTotals:
         sums = np.zeros(len(distinct), np.int64)
         np.add.at(sums, inverse, counts)
         return distinct, sums
+
+    def draft(self, column: int, start: int, rows: int, keys: list[pa.Array]) -> SegmentDraft:
+        """The segment that has these rows, with their encoded keys."""
+        return SegmentDraft(
+            column=column,
+            start=start,
+            rows=rows,
+            min_ts=self.min_ts,
+            max_ts=self.max_ts,
+            min_exp=self.min_exp,
+            max_exp=self.max_exp,
+            expiries=pack_histogram(*self.histogram()),
+            directory=build_directory(pa.concat_arrays(keys), self.bytes / max(1, rows)) if keys else b"",
+        )

@@ -295,7 +295,7 @@ def _read(
         deciding = read_spans(spans, pa.schema([full.field(name) for name in names]), full, reader)
         mask = selection.bounds.mask(deciding, model) if edge else np.ones(deciding.num_rows, bool)
         if inexact:
-            mask &= _in_ranges(model.encoded_keys(deciding), ranges)
+            mask &= match_keys(model.encoded_keys(deciding), ranges)
         spans = spans.where(mask)
     return read_spans(spans, schema, full, reader)
 
@@ -307,7 +307,8 @@ def _by_file(row_ranges: Sequence[RowRange]) -> dict[str, list[tuple[int, int]]]
     return files
 
 
-def _in_ranges(keys: pa.Array, ranges: Sequence[KeyRange]) -> Bools:
+def match_keys(keys: pa.Array, ranges: Sequence[KeyRange]) -> Bools:
+    """Which encoded keys lie in one of the ranges."""
     encoded = keys.cast(pa.large_binary()) if not pa.types.is_large_binary(keys.type) else keys
     points = [r.low for r in ranges if r.is_point]
     mask = pc.is_in(encoded, value_set=from_values(points, encoded.type))

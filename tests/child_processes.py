@@ -603,3 +603,11 @@ def slide_with_history(path: str, first: int, last: int, step: str, nth: int) ->
 
     with windrow.open(path, files=KillAtStep(step, nth)) as wh:
         fill_minutes(wh, "s", first, last)
+
+
+def erase_until_step(path: str, key: str, step: str) -> None:
+    """Erase a key from the stream, until a step is reached."""
+    import windrow
+
+    with windrow.open(path, files=KillAtStep(step, 1)) as wh:
+        wh.erase("s", keys=[key])

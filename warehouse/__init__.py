@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from windrow.append import AppendReport
     from windrow.backup import BackupReport, Restored
     from windrow.check import CheckReport
+    from windrow.erasure import EraseReport
     from windrow.files import FileSystem
     from windrow.gaps import Gap
     from windrow.indexes.partitioners import Index
@@ -72,6 +73,7 @@ else:
         "BackupReport": "windrow.backup",
         "CheckReport": "windrow.check",
         "Explanation": "windrow.queries.answer",
+        "EraseReport": "windrow.erasure",
         "Gap": "windrow.gaps",
         "GcReport": "windrow.reclaim",
         "Index": "windrow.indexes.partitioners",
@@ -179,6 +181,7 @@ __all__ = [
     "ConfinementError",
     "DamageError",
     "DefinitionError",
+    "EraseReport",
     "Explanation",
     "FormatError",
     "Gap",

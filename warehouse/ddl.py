@@ -128,6 +128,7 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
             "published",
             "moments",
             "past_definitions",
+            "erasures",
         ):
             tables.delete_prefix(table, stream)
         for input_key in [

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from windrow.backup import BackupReport
     from windrow.check import CheckReport
     from windrow.cli.flawed_lines import FlawedLines
+    from windrow.erasure import EraseReport
     from windrow.gaps import Gap
     from windrow.publication import Publication
     from windrow.queries.answer import Answer, Explanation
@@ -835,6 +836,43 @@ class Warehouse(StreamChanges):
 
         return replay_rejected(self._store, stream, mend=lambda rows: select_from("rejected", rows, with_))
 
+    def erase(
+        self, stream: str, *, keys: Sequence[Any] | None = None, where: str | None = None, timeout: float = 60.0
+    ) -> "EraseReport":
+        """Erase rows for good, by search key or by condition, wherever the stream keeps any; gives a receipt.
+
+        Rows go from the window, the history, the spool, rejected rows and views; synopses are made anew, and traces in
+        the catalog are overwritten. The past is changed too: answers as of earlier commits say so.
+
+        Args:
+            stream: Its name.
+            keys: Search keys, tuples where the key has several columns; a shorter tuple means all that begin with it.
+            where: A predicate over one row, such as ``"host = 'a' AND len > 10"``.
+            timeout: Seconds to wait for a slide.
+        """
+        from windrow.erasure import erase
+        from windrow.queries.sql.row_predicate import find_predicate_problem
+        from windrow.queries.views.slide_hook import prepare_refill
+
+        if where is not None:
+            entry, _ = self._store.catalog.read(lambda tables: find_stream(tables, stream))
+            problem = find_predicate_problem(where, entry.definition.schema)
+            if problem is not None:
+                raise QueryError(f"where={where!r} cannot be used on stream {stream!r}: {problem}; nothing was erased")
+        report = erase(self._store, stream, keys, where, refill=prepare_refill, timeout=timeout)
+        if report.total:
+            self._renew_synopses()
+            from windrow.publication import publish_due
+
+            publish_due(self._store)
+        return report
+
+    def erasures(self, stream: str) -> "list[EraseReport]":
+        """The receipts of what was erased from a stream."""
+        from windrow.erasure import list_erasures
+
+        return list_erasures(self._store, stream)
+
     def discard_rejected(self, stream: str) -> int:
         """Throw the rejected rows away; gives how many there were."""
         from windrow.rejected_rows import discard_rejected
@@ -891,11 +929,15 @@ class Warehouse(StreamChanges):
 
         report = repair(self._store, stream, give_up=give_up, refill=prepare_refill, timeout=timeout)
         if report.repaired:
-            from windrow.queries.synopses.reconcile import reconcile_all
-
-            queries = self._store.catalog.read(lambda tables: [entry for _, entry in tables.items("queries")])
-            reconcile_all(self._store, [pace for entry in queries for pace in entry.paces])
+            self._renew_synopses()
         return report
+
+    def _renew_synopses(self) -> None:
+        """Fill synopses of streams that have lost rows anew."""
+        from windrow.queries.synopses.reconcile import reconcile_all
+
+        queries = self._store.catalog.read(lambda tables: [entry for _, entry in tables.items("queries")])
+        reconcile_all(self._store, [pace for entry in queries for pace in entry.paces])
 
     def gc(self) -> "GcReport":
         """Remove what can go now. Slides do this as they pass; answers never depend on it."""

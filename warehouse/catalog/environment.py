@@ -73,6 +73,8 @@ DATABASES = (
     "moments",
     "past_definitions",
     "past_tables",
+    "erasures",
+    "blank",
 )
 _LATER = frozenset(DATABASES[DATABASES.index("orphans") :])
 """Databases that an older catalog may lack, until somebody who may write opens it."""
@@ -113,6 +115,7 @@ _RECORD_TYPES: dict[str, Any] = {
     "moments": records.Moment,
     "past_definitions": StreamDefinition,
     "past_tables": records.PastTable,
+    "erasures": records.ErasureEntry,
     "roles": records.Role,
     "tokens": records.Token,
 }
@@ -341,6 +344,16 @@ class Tables:
         for key in [key for key, _ in self.raw_items(table, prefix)]:
             self.delete(table, key)
 
+    def rewrite(self, table: str) -> None:
+        """Put all records of a database on new pages: what was removed from the old ones stays only on free pages."""
+        if table not in self._databases:
+            return
+        with self._txn.cursor(db=self._databases[table]) as cursor:
+            stored = [(bytes(key), bytes(raw)) for key, raw in cursor.iternext()]
+        self._txn.drop(self._databases[table], delete=False)
+        for key, raw in stored:
+            self._txn.put(key, raw, db=self._databases[table], append=True)
+
     def count(self, table: str) -> int:
         """How many records a database has by LMDB's own count."""
         if table in _LATER and table not in self._databases:
@@ -543,6 +556,10 @@ class Catalog:
             except lmdb.Error as error:
                 raise _disk_error(error, self.folder) from error
 
+    def used_pages(self) -> int:
+        """Pages of the file that have been used so far, free ones too."""
+        return int(self._live().env.info()["last_pgno"])
+
     def version(self) -> int:
         """The number of the last commit."""
         return self.read(lambda tables: tables.version)
@@ -602,7 +619,7 @@ def _open_environment(folder: Path, writable: bool, create: bool) -> _SharedEnvi
                 readonly=not writable,
                 lock=writable,
                 readahead=False,
-                meminit=False,
+                meminit=True,  # what other memory held must not come into the file
                 create=writable,
                 mode=file_mode(folder),
             )

@@ -223,6 +223,8 @@ class BatchEntry(msgspec.Struct, frozen=True, kw_only=True):
     at: int
     whole: bool = False
     """Whether the digest is of all values; in entries of earlier releases it is of times and search key."""
+    erased: bool = False
+    """Whether it was forgotten, because rows were erased: the batch is known by its id and number of rows."""
 
 
 class CheckpointEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -324,6 +326,18 @@ class Moment(msgspec.Struct, frozen=True, array_like=True):
     rejected: int = 0
     gaps: tuple[StreamGaps, ...] = ()
     """Those that were open."""
+
+
+class ErasureEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """The receipt of an erasure: how much went from where, and a digest in the place of what was asked for."""
+
+    at: int
+    digest: str
+    by: str
+    """``keys`` or ``where``."""
+    rows: dict[str, int]
+    files: int
+    untouched: tuple[str, ...]
 
 
 class PastTable(msgspec.Struct, frozen=True, array_like=True):

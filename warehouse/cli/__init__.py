@@ -16,6 +16,7 @@ COMMANDS = {
     "wait": "windrow.cli.clock:wait",
     "probe": "windrow.cli.rows:probe",
     "scan": "windrow.cli.rows:scan",
+    "erase": "windrow.cli.rows:erase",
     "sql": "windrow.cli.sql:sql",
     "explain": "windrow.cli.sql:explain",
     "table": "windrow.cli.tables:table",

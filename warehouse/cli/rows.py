@@ -4,9 +4,11 @@ Rows are written in one way for all of them: as a table, CSV, JSON lines or a fi
 """
 
 import csv
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -258,6 +260,51 @@ def probe(
         _write_rows(session, view, rows.to_reader, rows.num_rows, window, limit, as_csv, output)
         if about:
             terminal.write_about(read_about(rows.schema))
+
+
+@click.command(short_help="Erase rows for good.")
+@click.argument("stream")
+@click.option("--key", "key_texts", metavar="KEY", multiple=True, help="A search key; may be given several times.")
+@click.option("--keys", "listed", metavar="K1,K2,…", multiple=True, help="Several search keys of one column.")
+@click.option("--where", metavar="CONDITION", help="A predicate over one row, such as \"host = 'a'\".")
+@click.option("--receipt", metavar="FILE", help="Write the receipt to a file, as JSON.")
+@click.option("--timeout", metavar="SECONDS", type=float, default=60.0, show_default=True, help="Wait for a slide.")
+@command
+def erase(
+    session: Session,
+    stream: str,
+    key_texts: tuple[str, ...],
+    listed: tuple[str, ...],
+    where: str | None,
+    receipt: str | None,
+    timeout: float,
+) -> None:
+    """Erase the rows of some keys, or those that meet a condition, wherever the stream keeps any.
+
+    They go from the window, the history, the spool, rejected rows and views, and answers about the past change. The
+    receipt counts them and names what cannot be changed from here.
+    """
+    if bool(key_texts or listed) == (where is not None):
+        raise click.UsageError("give either --key (or --keys) or --where")
+    with session.open() as wh:
+        keys = None
+        if where is None:
+            with wh.snapshot([stream]) as snapshot:
+                view = snapshot.view(stream)
+                keys = [_parse_key(text, view) for text in (*key_texts, *_split_keys(listed, view))]
+        report = wh.erase(stream, keys=keys, where=where, timeout=timeout)
+    record = terminal.to_record(report, instants=("at",)) | {"total": report.total}
+    if receipt is not None:
+        Path(receipt).write_text(json.dumps(record, indent=2) + "\n")
+    if session.json:
+        terminal.write_json(record)
+        return
+    places = ", ".join(f"{number:,} from the {place}" for place, number in report.rows.items())
+    terminal.say(f"{stream}: {terminal.count(report.total, 'row')} erased{': ' if places else ''}{places}")
+    if report.total:
+        terminal.say("their bytes are gone" if report.gone else f"files are still kept by {', '.join(report.held_by)}")
+        for left in report.untouched:
+            terminal.say(f"not changed: {left}")
 
 
 @click.command(short_help="Read a window.")

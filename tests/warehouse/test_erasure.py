@@ -1,0 +1,164 @@
+"""Erasure: after it no byte of a key is in any file of the folder, and everything else is as it was."""
+
+import datetime as dt
+import json
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import child_processes
+import windrow
+from command_line import CommandLine
+from faulty_disks import join_child, start_child
+from windrow import Index
+from windrow.files import ERASURE_CRASH_POINTS
+
+START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+MINUTE = dt.timedelta(minutes=1)
+SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("who", pa.string()), ("v", pa.int64())])
+SECRET = "Zebedee-Quimby-4711"
+NAMES = ["ada", "bob", "cleo", SECRET, "dora", "emil", "Zebedee-Quimby-4712"]
+
+
+def rows_of(minute: int) -> list[dict[str, Any]]:
+    return [
+        {"ts": START + minute * MINUTE + dt.timedelta(seconds=2 * n + 1), "who": NAMES[n % 7], "v": minute * 100 + n}
+        for n in range(21)
+    ]
+
+
+def fill(wh: windrow.Warehouse, first: int, last: int) -> None:
+    for minute in range(first, last):
+        wh.append("s", rows_of(minute), batch_id=f"minute {minute}")
+        wh.slide("s", to=START + (minute + 1) * MINUTE)
+
+
+def make(path: Path, **options: Any) -> windrow.Warehouse:
+    wh = windrow.open(path)
+    options = {"index": Index("round-robin", 2, 2, maintenance="rebuild"), "history": "6 minutes", **options}
+    wh.create_stream("s", SCHEMA, time="ts", key="who", slide="1 minute", lifetime="4 minutes", **options)
+    fill(wh, 0, 8)
+    return wh
+
+
+def find_bytes(folder: Path, what: str) -> list[str]:
+    """The files of a folder that hold a text."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return [str(path.relative_to(folder)) for path in files if what.encode() in path.read_bytes()]
+
+
+def left(first: int, last: int, gone: set[str]) -> list[int]:
+    return sorted(row["v"] for minute in range(first, last) for row in rows_of(minute) if row["who"] not in gone)
+
+
+def values(answer: Any) -> list[int]:
+    return sorted(v for (v,) in answer.fetchall())
+
+
+@pytest.mark.parametrize("by", ["key", "where"])
+@pytest.mark.parametrize("maintenance", ["rebuild", "adaptive"])
+def test_no_byte_of_a_key_is_left_anywhere(path: Path, by: str, maintenance: str) -> None:
+    wh = make(path, index=Index("round-robin", 2, 2, maintenance=maintenance))
+    wh.create_view("latest", "SELECT who, v FROM s", key="who")
+    wh.add_query("sums", "SELECT count(*) AS n, sum(v) AS total FROM s [WINDOW 2 MINUTES SLIDE 1 MINUTE]")
+    wh.append("s", rows_of(8))  # spooled
+    wh.append("s", [{"ts": START - dt.timedelta(days=1), "who": SECRET, "v": 1}])  # rejected: dead on arrival
+    commit = wh.sql("SELECT 1 FROM s").version
+    assert find_bytes(path, SECRET)
+    condition: dict[str, Any] = {"keys": [SECRET]} if by == "key" else {"where": f"who = '{SECRET}'"}
+    report = wh.erase("s", **condition)
+    assert report.rows == {"window": 12, "history": 12, "spool": 3, "rejected": 1}, report
+    assert report.gone
+    assert not report.held_by
+    assert any("sums" in each for each in report.untouched)
+    assert find_bytes(path, SECRET) == []
+    assert wh.check().ok, wh.check().problems
+    assert values(wh.sql("SELECT v FROM s")) == left(4, 8, {SECRET})
+    assert values(wh.sql("SELECT v FROM latest")) == left(4, 8, {SECRET})
+    assert values(wh.sql("SELECT v FROM s [INCLUDING EXPIRED]")) == left(0, 8, {SECRET})
+    then = wh.sql(f"SELECT v FROM s [AS OF COMMIT {commit}]")
+    assert then.windows[0].revoked == (f"28 rows were erased at commit {report.commit}",)
+    assert values(then) == left(4, 8, {SECRET})
+    assert wh.probe("s", SECRET).num_rows == 0
+    assert wh.probe("s", "Zebedee-Quimby-4712").num_rows == 12
+    wh.slide("s", to=START + 9 * MINUTE)
+    wh.run_due()
+    assert values(wh.sql("SELECT v FROM s")) == left(5, 9, {SECRET})
+    assert wh.results("sums").arrow()["n"].to_pylist() == [len(left(7, 9, {SECRET}))]
+    assert wh.append("s", rows_of(3), batch_id="minute 3").duplicate
+    assert wh.check().ok
+    wh.close()
+    assert find_bytes(path, SECRET) == []
+
+
+def test_a_condition_takes_what_it_holds_for_and_nothing_else(path: Path) -> None:
+    with make(path, history=None) as wh:
+        report = wh.erase("s", where="v % 2 = 0 AND who <> 'ada'")
+        kept = [r["v"] for m in range(4, 8) for r in rows_of(m) if not (r["v"] % 2 == 0 and r["who"] != "ada")]
+        assert values(wh.sql("SELECT v FROM s")) == sorted(kept)
+        assert wh.check().ok
+        again = wh.erase("s", where="v % 2 = 0 AND who <> 'ada'")
+        assert (again.total, again.files, again.digest) == (0, 0, report.digest)
+        assert [each.commit for each in wh.erasures("s")] == [report.commit]
+
+
+def test_what_is_asked_wrongly_erases_nothing(path: Path) -> None:
+    with make(path) as wh:
+        for wrong in ({}, {"keys": ["ada"], "where": "true"}, {"where": "v = (SELECT 1)"}, {"where": "nobody = 1"},
+                      {"where": "v"}, {"keys": "ada"}, {"keys": [1.5]}):  # fmt: skip
+            with pytest.raises(windrow.WindrowError):
+                wh.erase("s", **wrong)
+        with pytest.raises(windrow.WindrowError):
+            wh.erase("nothing", keys=["ada"])
+        assert values(wh.sql("SELECT v FROM s")) == left(4, 8, set())
+        assert not wh.erasures("s")
+
+
+def test_an_open_reader_is_named_and_keeps_what_it_reads(path: Path) -> None:
+    with make(path) as wh:
+        with wh.snapshot() as held:
+            report = wh.erase("s", keys=[SECRET])
+            assert not report.gone
+            assert report.held_by == ("1 open reader",)
+            assert values(held.sql("SELECT v FROM s")) == left(4, 8, set())
+            assert values(wh.sql("SELECT v FROM s")) == left(4, 8, {SECRET})
+        assert wh.erase("s", keys=["bob"]).gone
+        assert find_bytes(path, SECRET) == []
+
+
+def test_lines_that_could_not_be_read_go_with_their_text(path: Path, tmp_path: Path) -> None:
+    make(path).close()
+    (tmp_path / "bad.csv").write_text(f"ts,who,v\nnever,{SECRET},1\nnever,ada,2\n")
+    windrow_command = CommandLine(path)
+    windrow_command("append", "s", tmp_path / "bad.csv", "--on-error", "reject")
+    windrow_command("erase", "s", code=2)
+    windrow_command("erase", "s", "--where", "nobody = 1", code=1)
+    shown = windrow_command("erase", "s", "--key", SECRET, "--receipt", tmp_path / "receipt.json").output
+    assert "their bytes are gone" in shown
+    receipt = json.loads((tmp_path / "receipt.json").read_text())
+    assert receipt["rows"] == {"window": 12, "history": 12, "rejected": 1}
+    assert receipt["total"] == 25
+    assert SECRET not in json.dumps(receipt)
+    with windrow.open(path) as wh:
+        assert wh.rejected("s").num_rows == 1
+    assert find_bytes(path, SECRET) == []
+
+
+@pytest.mark.parametrize("step", ERASURE_CRASH_POINTS)
+def test_a_kill_leaves_the_rows_or_none_of_them(path: Path, tmp_path: Path, step: str) -> None:
+    make(path).close()
+    killed = shutil.copytree(path, tmp_path / "killed")
+    child = start_child(child_processes.erase_until_step, str(killed), SECRET, step)
+    assert join_child(child) == -signal.SIGKILL
+    with windrow.open(killed) as wh:
+        assert wh.check().ok or all("orphan" in p or "named by no record" in p for p in wh.check().problems)
+        shown = values(wh.sql("SELECT v FROM s"))
+        assert shown in (left(4, 8, set()), left(4, 8, {SECRET}))
+        assert (shown == left(4, 8, set())) == (step in ("erase.staged", "erase.published", "erase.committing"))
+        wh.erase("s", keys=[SECRET])
+        fill(wh, 8, 10)
+        assert values(wh.sql("SELECT v FROM s")) == left(6, 8, {SECRET}) + left(8, 10, set())
