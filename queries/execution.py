@@ -128,9 +128,9 @@ class QueryRequest:
     context: StatementContext = NO_CONTEXT
     limit: interrupt.Deadline | None = None
 
-    def prepare(self) -> PreparedStatement:
-        """The statement, ready to run on the streams' last slides."""
-        return prepare(self.store, self.text, self.params, memory_limit=self.memory_limit, context=self.context)
+    def prepare(self, snapshot: Snapshot | None = None) -> PreparedStatement:
+        """The statement, ready to run on a snapshot, by default of the streams' last slides."""
+        return prepare(self.store, self.text, self.params, snapshot, self.memory_limit, self.context)
 
     def seconds_left(self) -> float | None:
         """Seconds until the deadline, None without one."""

@@ -21,12 +21,13 @@ from windrow.queries.execution import QueryRequest, do_nothing
 from windrow.queries.priorities import MAX_PAUSE, ONE_TIME, PROCESS_GATE
 from windrow.queries.sql.statement import parse
 from windrow.queries.statement_context import NO_CONTEXT, StatementContext
+from windrow.snapshot import Snapshot
 from windrow.store import Store
 
 if TYPE_CHECKING:
     from windrow.queries.incremental import StepHook
 
-LEVELS = ("snapshot", "latest", "serial")
+LEVELS = ("snapshot", "latest", "serial", "fresh")
 LOCK_SECONDS = 60.0
 """How long `serial` waits for a slide that is under way, unless the query has a timeout of its own."""
 
@@ -73,17 +74,21 @@ def answer_query(
     deadline = None if timeout is None else time.monotonic() + timeout
     limit = None if timeout is None else Deadline(timeout)
     request = QueryRequest(store, statement, params, deadline, timeout, priority, step, memory_limit, context, limit)
-    ask = {"latest": _latest, "serial": _serial}.get(isolation, lambda each: _stream(each, "snapshot", do_nothing))
+    ask = {"latest": _latest, "serial": _serial, "fresh": _fresh}.get(
+        isolation, lambda each: _stream(each, "snapshot", do_nothing)
+    )
     answer = ask(request) if limit is None else limit.call(lambda: ask(request), Answer.close)
     return answer.without_gaps() if on_gap == "error" else answer
 
 
-def _stream(request: QueryRequest, isolation: str, release: Callable[[], None]) -> Answer:
-    """Rows as they are read out of one snapshot."""
+def _stream(
+    request: QueryRequest, isolation: str, release: Callable[[], None], snapshot: Snapshot | None = None
+) -> Answer:
+    """Rows as they are read out of one snapshot, by default a new one."""
     store = request.store
     request.between("read")
     with PROCESS_GATE.running(request.priority):
-        prepared = request.prepare()
+        prepared = request.prepare(snapshot)
         try:
             reader = execution.run(prepared, request.params, request.timeout)
         except BaseException:
@@ -105,6 +110,25 @@ def _stream(request: QueryRequest, isolation: str, release: Callable[[], None]) 
         params=request.params,
         version=prepared.version,
     )
+
+
+# -- fresh -----------------------------------------------------------------------------------------------------------
+
+
+def _fresh(request: QueryRequest) -> Answer:
+    """Rows of the state that a forced slide of each stream would give, which is computed and not committed."""
+    from windrow.past import take_fresh  # which few statements need
+
+    statement = parse(request.text)
+    if statement.asks_past:
+        raise QueryError("isolation='fresh' shows what no slide has taken in yet, and no past; choose another level")
+    names = frozenset(reference.name.lower() for reference in statement.references)
+    taken = take_fresh(request.store, names, request.context.role)
+    try:
+        return _stream(request, "fresh", taken.close, taken)
+    except BaseException:
+        taken.close()
+        raise
 
 
 # -- serial ----------------------------------------------------------------------------------------------------------

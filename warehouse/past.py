@@ -5,25 +5,29 @@ its expiry how long it lived, so that the rows of a moment are found by pruning 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from msgspec import structs
 
 from windrow import times
 from windrow.catalog.environment import Tables, catalog_key, decode_last_int
-from windrow.catalog.records import Moment, TableEntry
+from windrow.catalog.records import GapEntry, Moment, Role, SpoolEntry, TableEntry
+from windrow.catalog.segment_log import find_torn_files
 from windrow.definitions import StreamDefinition
-from windrow.errors import UnknownStreamError, WindowError
+from windrow.errors import BusyError, UnknownStreamError, WindowError
 from windrow.history import find_cutoff, find_table_version, list_past_tables, read_history
 from windrow.indexes.bounded_cache import BoundedCache
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.row_model import NEVER, RowModel
 from windrow.indexes.segments import Segment, compute_seq_base
-from windrow.snapshot import Snapshot, StreamSnapshot, restrict_views
+from windrow.snapshot import Snapshot, StreamSnapshot, load_stream, restrict_views
 from windrow.store import Store
 
+_FRESH_ATTEMPTS = 20
+"""How often the spool is read again because a stream slid meanwhile. Not measured: a bound on waiting."""
 _CACHED_PASTS = 32
 """Streams as of some moment that are remembered. Not measured: a bound on memory."""
 
@@ -210,6 +214,74 @@ def _too_old(view: StreamSnapshot, past: AsOf) -> WindowError:
     return WindowError(
         f"{past} lies before the history of stream {view.name!r}{since}; "
         f"it keeps {times.format_duration(definition.history or 0)}"
+    )
+
+
+# -- what a slide would show ------------------------------------------------------------------------------------------
+
+
+def take_fresh(store: Store, alike: frozenset[str], role: Role) -> Snapshot:
+    """A snapshot of streams as a forced slide of each to the end of its newest spooled slot would leave them."""
+    for _ in range(_FRESH_ATTEMPTS):
+        base = Snapshot(store, alike=alike)
+        try:
+            views = store.catalog.read(partial(_show_spooled_rows, base=base))
+        except BaseException:
+            base.close()
+            raise
+        if views is not None:
+            return base.with_views(restrict_views(role, views) if role.is_restricted else views, role)
+        base.close()
+    raise BusyError("slides come so fast that what is spooled cannot be read between two of them; ask a snapshot")
+
+
+def _show_spooled_rows(tables: Tables, base: Snapshot) -> dict[str, StreamSnapshot] | None:
+    """The streams of a snapshot with what is spooled; None if one has slid since."""
+    views = {}
+    for name in base.streams():
+        view = base.view(name)
+        if view.entry.definition.inputs:
+            raise WindowError(
+                f"{name!r} is a view, which moves with the slides of its streams; ask these, or a snapshot"
+            )
+        current = load_stream(base.store, tables, name) if tables.version != base.version else view
+        if current.state.manifest != view.state.manifest or current.entry.id != view.entry.id:
+            return None
+        spooled = [record for _, record in tables.items("spool", catalog_key(view.entry.id))]
+        views[name] = _take_in(current, spooled)
+    return views
+
+
+def _take_in(view: StreamSnapshot, spooled: Sequence[SpoolEntry]) -> StreamSnapshot:
+    """The stream with spooled rows in its window, as a slide to the end of the newest of their slots would have it."""
+    state, model = view.state, view.entry.definition.model
+    newest = max((segment.max_ts for record in spooled for segment in record.segments), default=None)
+    slot = None if newest is None else model.slot_of(newest)
+    if slot is None or (state.slide is not None and slot <= state.slide):
+        return view  # no slide would move it
+    now, placed, before = model.slot_end(slot), list[Segment](), 0
+    for record in spooled:
+        base = compute_seq_base(state.ordinal + 1, before)
+        for segment in record.segments:
+            placed.append(structs.replace(segment, row=0, first_slide=slot, last_slide=slot, seq_base=base))
+            before += segment.rows
+    progress, has_sources = view.progress(), bool(view.entry.definition.sources)
+    missing = progress.excluded + (progress.waiting_for(now) if has_sources else ())
+    own = {source.name: source.progress for source in progress.sources}
+    gaps = tuple(
+        GapEntry(
+            id=0, source=name, start=own.get(name), end=now, kind="behind", cause="it has not come so far", opened=0
+        )
+        for name in missing
+    )
+    torn = find_torn_files(state.torn, (), placed, view.segments.concat(Manifest(placed)))
+    changes = {"slide": slot, "ordinal": state.ordinal + 1, "missing": missing, "torn": torn, "ledger": not missing}
+    return replace(
+        view,
+        state=structs.replace(state, spoken_for=progress.spoken_for(now), **changes),
+        segments=Manifest((*view.segments, *placed)),
+        gaps=tuple(structs.replace(part, gaps=(*part.gaps, *gaps)) for part in view.gaps),
+        is_fresh=True,
     )
 
 

@@ -66,6 +66,8 @@ class StreamSnapshot:
     """With the rows that were live after this time, not only those that are live at the clock; see `past`."""
     before: int | None = field(default=None, kw_only=True)
     """As of an earlier slide: rows whose sequence is below this had been taken in by then."""
+    is_fresh: bool = field(default=False, kw_only=True)
+    """Whether it shows rows that no slide has taken in yet; see `past.take_fresh`."""
     revoked: tuple[str, ...] = field(default=(), kw_only=True)
     """What was done to stored rows after that slide, so that not all of them can be shown again."""
     model: RowModel = field(init=False, repr=False, compare=False)
@@ -88,7 +90,7 @@ class StreamSnapshot:
     @property
     def is_past(self) -> bool:
         """Whether it is not the stream as the snapshot's commit shows it."""
-        return self.since is not None or self.before is not None
+        return self.since is not None or self.before is not None or self.is_fresh
 
     @property
     def name(self) -> str:
@@ -235,6 +237,7 @@ def restrict_views(role: Role, views: Mapping[str, StreamSnapshot]) -> dict[str,
             since=view.since,
             before=view.before,
             revoked=view.revoked,
+            is_fresh=view.is_fresh,
             role=role,
         )
         for name, view in views.items()
@@ -371,11 +374,16 @@ class Snapshot:
 
     def with_pasts(self, pasts: "Mapping[str, tuple[str, Past]]") -> "Snapshot":
         """The same commit with streams as they were beside it: under a name, a stream and the past to show of it."""
+        shown = {name: self.past_view(stream, past) for name, (stream, past) in pasts.items()}
+        return self.with_views(self._views | shown, self.role)
+
+    def with_views(self, views: dict[str, StreamSnapshot], role: Role) -> "Snapshot":
+        """The same commit with other views of its streams; it holds the same pin."""
         seen = Snapshot.__new__(Snapshot)
-        seen.store, seen.version, seen.tables, seen.role = self.store, self.version, self.tables, self.role
-        seen._release = self._release
+        seen.store, seen.version, seen.role, seen._views = self.store, self.version, role, views
+        seen.tables = {name: table for name, table in self.tables.items() if role.sees(name)}
         seen._base = self  # which lets go of the pin when nobody needs it any more
-        seen._views = self._views | {name: self.past_view(stream, past) for name, (stream, past) in pasts.items()}
+        seen._release = self._release
         return seen
 
     def streams(self) -> list[str]:

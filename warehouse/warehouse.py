@@ -56,7 +56,7 @@ FailurePolicy = Literal["block", "exclude"]
 CheckOutcome = Literal["reject", "refuse"]
 GapPolicy = Literal["tell", "error"]
 RunGapPolicy = Literal["tell", "error", "wait"]
-Isolation = Literal["snapshot", "latest", "serial"]
+Isolation = Literal["snapshot", "latest", "serial", "fresh"]
 MissedRuns = Literal["latest", "every", "skip"]
 Output = Literal["whole", "inserts", "deletes"]
 Policy = Literal["no-sharing", "aggressive", "conservative", "hybrid", "hybrid+late", "hybrid+late-pending"]
@@ -656,8 +656,8 @@ class Warehouse(StreamChanges):
         Args:
             statement: Such as ``SELECT src, sum(len) FROM packets [WINDOW 10 MINUTES] GROUP BY src``.
             params: Bound to ``?``, ``$1`` or ``$name``.
-            isolation: ``snapshot`` (one whole slide), ``latest`` (the last slide committed when the answer is finished)
-                or ``serial`` (slides wait for the query).
+            isolation: ``snapshot`` (one whole slide), ``latest`` (the last slide committed when the answer is
+                finished), ``serial`` (slides wait for the query) or ``fresh`` (what a forced slide would show now).
             timeout: Seconds after which a `QueryTimeoutError` is raised, at most a second late.
             memory_limit: Such as ``"500MB"``; what needs more is spilled to disk, or refused. See docs/limits.md.
             priority: It waits a while between its reads while a query with a higher number runs in this process; below

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from windrow.queries.answer import Answer, Explanation
     from windrow.warehouse import Isolation, Warehouse
 
-ISOLATION_LEVELS = ("snapshot", "latest", "serial")
+ISOLATION_LEVELS = ("snapshot", "latest", "serial", "fresh")
 _PARAM_WORDS = {"null": None, "true": True, "false": False}
 _STDIN = "-"
 

@@ -1,0 +1,77 @@
+"""`fresh`: exactly what a forced slide to the end of the newest spooled slot shows, without making it.
+
+      committed          spooled
+──────────────────┤ ·  · ·   ·  ·│      the answer is of the slot that holds the newest row
+                 now            end
+"""
+
+import datetime as dt
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import windrow
+from windrow import Index
+
+START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+MINUTE = dt.timedelta(minutes=1)
+SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("k", pa.int64()), ("v", pa.int64())])
+STATEMENTS = (
+    "SELECT ts, k, v FROM s ORDER BY v",
+    "SELECT k, count(*), sum(v) FROM s [WINDOW 2 MINUTES] GROUP BY k ORDER BY k",
+    "SELECT v FROM s [ROWS 5] ORDER BY v",
+    "SELECT v FROM s WHERE k = 3 ORDER BY v",
+    "SELECT s.v, h.name FROM s JOIN hosts h USING (k) ORDER BY s.v",
+)
+
+
+@pytest.mark.parametrize("sources", [None, ["a", "b"]], ids=["one source", "two sources"])
+@pytest.mark.parametrize("index", ["auto", Index("round-robin", 2, 2, maintenance="rebuild")], ids=str)
+def test_it_is_what_a_forced_slide_then_shows(path: Path, sources: list[str] | None, index: Index | str) -> None:
+    chance = random.Random(f"{sources} {index}")
+    with windrow.open(path) as wh:
+        wh.create_stream("s", SCHEMA, time="ts", key="k", slide="1 minute", lifetime="3 minutes", index=index,
+                         sources=sources, slack="10 seconds")  # fmt: skip
+        wh.put_table("hosts", pa.table({"k": [1, 2, 3], "name": ["x", "y", "z"]}))
+        assert wh.sql(STATEMENTS[0], isolation="fresh").fetchall() == []
+        number, now = 0, START
+        for _ in range(12):
+            for _ in range(chance.randrange(3)):
+                rows = []
+                for _ in range(chance.randrange(1, 30)):
+                    number += 1
+                    ts = now + dt.timedelta(seconds=chance.randrange(-100, 100))
+                    rows.append({"ts": ts, "k": chance.randrange(6), "v": number})
+                wh.append("s", rows, source=chance.choice(sources) if sources else None)
+            answers = [wh.sql(statement, isolation="fresh") for statement in STATEMENTS]
+            fresh = [answer.fetchall() for answer in answers]
+            assert {answer.isolation for answer in answers} == {"fresh"}
+            if answers[0].windows[0].end is not None:
+                wh.slide("s", to=answers[0].windows[0].end, force=True)
+            now = wh.now("s") or now
+            after = [wh.sql(statement) for statement in STATEMENTS]
+            assert fresh == [answer.fetchall() for answer in after]
+            for told, then in zip(answers, after, strict=True):
+                mine, theirs = told.windows[0], then.windows[0]
+                assert (mine.slide, mine.start, mine.end) == (theirs.slide, theirs.start, theirs.end)
+                assert (mine.missing, mine.spoken_for) == (theirs.missing, theirs.spoken_for)
+                assert mine.complete or not theirs.complete or mine.missing
+        assert wh.check().ok
+
+
+def test_nothing_is_committed_and_readers_go_on_seeing_slides(path: Path) -> None:
+    with windrow.open(path) as wh:
+        wh.create_stream("s", SCHEMA, time="ts", key="k", slide="1 minute", lifetime="3 minutes")
+        wh.append("s", [{"ts": START + MINUTE, "k": 1, "v": 1}])
+        version = wh.status().version
+        assert wh.sql("SELECT v FROM s", isolation="fresh").fetchall() == [(1,)]
+        assert wh.sql("SELECT v FROM s").fetchall() == []
+        assert wh.status().version == version
+        assert wh.now("s") is None
+        wh.create_view("copies", "SELECT k, v FROM s")
+        with pytest.raises(windrow.WindrowError, match="is a view"):
+            wh.sql("SELECT v FROM copies", isolation="fresh")
+        with pytest.raises(windrow.WindrowError, match="no past"):
+            wh.sql("SELECT v FROM s [AS OF SLIDE 3]", isolation="fresh")
