@@ -148,6 +148,7 @@ class Test_declaring:
             "liveness": None,
             "checks": {},
             "rejected_retention": None,
+            "history": None,
             "inputs": [],
             "update_pattern": "weak",
         }
