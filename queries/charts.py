@@ -39,13 +39,14 @@ class Chart:
         """The chart as a Vega-Lite specification, with its data."""
         is_line = self.kind == "line"
         shown = [label.isoformat() if isinstance(label, dt.datetime) else label for label in self.labels]
+        field = "label" if self.axis in ("series", "value", "__proto__") else self.axis
         values = [
-            {self.axis: label, "series": name, "value": number}
+            {field: label, "series": name, "value": number}
             for name, numbers in self.series.items()
             for label, number in zip(shown, numbers, strict=True)
         ]
         axis: dict[str, Any] = {
-            "field": _escape_field(self.axis),
+            "field": _escape_field(field),
             "type": "temporal" if is_line else "nominal",
             "title": self.axis,
         }

@@ -26,6 +26,7 @@ from windrow.formats.text import encode_json
 from windrow.queries.periodic.counters import ServerCounters
 from windrow.service import row_formats
 from windrow.service.events import EventFeed
+from windrow.service.kept_answers import AnswerStore
 from windrow.service.operations import EVENTS, OPERATIONS, Ask, Call, Operation, stream_events
 from windrow.service.responses import (
     HEADERS,
@@ -102,6 +103,7 @@ class Service:
             WorkerStarter(str(store.root), memory), limits.concurrency, limits.waiting, limits.patience
         )
         self.events = EventFeed(self.store, self.counts)
+        self.answers = AnswerStore()
         self._threads: anyio.CapacityLimiter | None = None
 
     @property

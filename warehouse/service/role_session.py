@@ -105,6 +105,20 @@ class RoleSession:
         """Create a view, which plans its statement."""
         return asdict(self.operate().create_view(**options))
 
+    def advise(self, name: str) -> dict[str, Any]:
+        """What layout would serve a stream best; layouts are played through, which takes some hundred milliseconds."""
+        advice = self.operate(name).advise(name)
+        return asdict(advice) | {"clearly_better": advice.clearly_better}
+
+    def check(self) -> dict[str, Any]:
+        """Verify everything."""
+        report = self.operate().check()
+        return asdict(report) | {"ok": report.ok}
+
+    def gc(self) -> dict[str, Any]:
+        """Remove what can go now."""
+        return asdict(self.operate().gc())
+
     def results(self, name: str, slide: int | None = None, *, revisions: bool = False) -> Answer:
         """What a periodic query has delivered."""
         self.role.check("read", name)

@@ -195,6 +195,7 @@ class NetworkServer:
         end = time.monotonic() + self._settings.grace
         for thread in ending:
             thread.join(max(0.0, end - time.monotonic()))
+        self.service.answers.close()
         self.service.pool.close()
         for thread in ending:
             thread.join(5)
