@@ -17,7 +17,7 @@ from windrow.store import Store
 
 _RECENT = 40
 """Slides of the small charts."""
-_MOST_REJECTED_FILES = 200
+_MOST_REJECTED_FILES = 40
 _MOST_GAPS = 100
 
 

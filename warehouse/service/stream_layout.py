@@ -52,7 +52,7 @@ def read_stream_page(session: RoleSession, name: str) -> dict[str, Any]:
         "sources": describe_sources(status),
         "gaps": [gap_to_values(gap) for gap in gaps],
         "recent": describe_slides(slides, rejected, counts=role.sees_counts),
-        "reasons": dict(sum((Counter(file.reasons) for file in rejected), Counter())),
+        "reasons": _count_reasons(rejected) if shows(role, "rejected") else None,
         "layout": layout,
         "index": status.index if tells else None,
         "why": status.index_why if tells else None,
@@ -63,6 +63,13 @@ def _read_records(tables: Tables, stream: int) -> tuple[list[SlideEntry], list[R
     slides, _ = read_recent(tables, stream, _RECENT)
     rejected = [file for _, file in tables.items("rejected", catalog_key(stream))]
     return slides, rejected, [gap for _, gap in tables.items("gaps", catalog_key(stream)) if gap.closed is None]
+
+
+def _count_reasons(files: list[RejectedEntry]) -> dict[str, int]:
+    reasons: Counter[str] = Counter()
+    for file in files:
+        reasons.update(file.reasons)
+    return dict(reasons)
 
 
 def describe_layout(view: StreamSnapshot, last: SlideEntry | None) -> dict[str, Any]:

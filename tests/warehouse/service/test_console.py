@@ -23,7 +23,7 @@ from playwright.sync_api import expect
 expect.set_options(timeout=PATIENCE_MS)
 HAS_CHARTS = importlib.util.find_spec("vl_convert") is not None
 needs_charts = pytest.mark.skipif(not HAS_CHARTS, reason="charts need vl-convert-python")
-EXPECTED = re.compile(r"Failed to load resource: the server responded with a status of (400|401)")
+EXPECTED = re.compile(r"Failed to load resource: the server responded with a status of (400|401|404)")
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,9 @@ class Reader:
             self.page.mouse.move(2, 400)
             self.page.locator("#said p").wait_for(state="detached")
             Path(folder).mkdir(parents=True, exist_ok=True)
-            self.page.screenshot(path=Path(folder) / f"{name}.png", animations="disabled")
+            tall = {"full_page": True, "clip": {"x": 0, "y": 0, "width": 1280, "height": 1060}}
+            options = tall if name in ("stream", "dark") else {}
+            self.page.screenshot(path=Path(folder) / f"{name}.png", animations="disabled", **options)
 
 
 @pytest.fixture
@@ -248,6 +250,34 @@ def test_a_million_rows_are_scrolled_with_bounded_memory(reader):
     page.keyboard.press("PageDown")
     assert page.locator(".rows .row").count() < 200
     assert heap() - before < 20, "each row that was seen stayed in memory"
+
+
+def test_an_answer_that_is_gone_is_told_once(reader):
+    page = reader.open("operator", "sql").page
+    reader.run("SELECT range AS n FROM range(20000)")
+    reader.answered("20,000")
+    refused = []
+    page.on("response", lambda response: refused.append(response.url) if response.status == 404 else None)
+    reader.served.server.service.answers.close()
+    page.locator(".rows").focus()
+    page.keyboard.press("Control+End")
+    page.locator(".problem:visible", has_text="no such answer").wait_for()
+    reader.run("SELECT 7 AS n")
+    reader.answered("1")
+    assert 1 <= len(refused) <= 4  # pieces in view, and the page that lets go of the answer
+
+
+def test_without_charts_the_page_says_what_to_install(reader):
+    def without_charts(route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json=answer.json() | {"charts": None})
+
+    reader.page.route("**/session", without_charts)
+    page = reader.open("operator", "stream/requests").page
+    page.get_by_text("Charts need vl-convert-python").first.wait_for()
+    page.locator("svg.cells").wait_for()
+    reader.go("stream/%E0%A4%A")
+    page.locator(".problem", has_text="%E0%A4%A").wait_for()
 
 
 def test_a_statement_is_linked_exported_and_asked_again(reader):

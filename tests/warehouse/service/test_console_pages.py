@@ -52,7 +52,7 @@ def test_a_role_sees_only_what_it_may(shared):
         assert [stream["name"] for stream in told["streams"]] == ["seen"]
         assert told["streams"][0]["live_rows"] is None and told["streams"][0]["recent"][-1]["in"] is None
         page = client.get("/streams/seen/layout").json()
-        assert page["layout"] is None and page["live_rows"] is None
+        assert page["layout"] is None and page["live_rows"] is None and page["reasons"] is None
         assert client.get("/streams/hidden/layout").status_code == 403
         assert client.get("/streams/seen/rejected").status_code == 403
         names = {relation["name"] for relation in client.get("/vocabulary").json()["relations"]}

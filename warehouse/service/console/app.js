@@ -26,11 +26,19 @@ let page = null;
 let live = "lost";
 let stopListening = () => {};
 
+function decode(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // whoever wrote such an address sees that there is no such stream
+  }
+}
+
 /** What the address says: the page, the name behind it, and its parameters. */
 function readAddress() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   const [name, ...rest] = path.split("/");
-  return { name: name in PAGES ? name : "", rest: decodeURIComponent(rest.join("/")), parameters: new URLSearchParams(query) };
+  return { name: name in PAGES ? name : "", rest: decode(rest.join("/")), parameters: new URLSearchParams(query) };
 }
 
 function showBar() {

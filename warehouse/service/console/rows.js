@@ -11,8 +11,10 @@ export class Rows {
   /**
    * @param fetchPiece Asked for (start, count); gives rows of texts, null for NULL.
    * @param showRow Called with the number of a row that the reader opens.
+   * @param failed Called with what is wrong when a piece cannot be had; no other is then asked for.
    */
-  constructor(fetchPiece, showRow) {
+  constructor(fetchPiece, showRow, failed) {
+    this.failed = failed;
     this.fetchPiece = fetchPiece;
     this.showRow = showRow;
     this.pieces = new Map(); // by number, the last used at the end
@@ -115,23 +117,30 @@ export class Rows {
       }));
   }
 
-  async fetch(from, to) {
+  fetch(from, to) {
     for (let number = from; number <= to; number++) {
       if (this.pieces.has(number)) this.keep(number, this.pieces.get(number));
       else if (!this.asked.has(number)) {
         this.asked.add(number);
         // Whoever drags the bar passes many pieces; only those that are still in view a moment later are fetched.
-        setTimeout(async () => {
-          try {
-            const now = Math.floor(this.first / PIECE);
-            if (this.closed || Math.abs(number - now) > 1) return;
-            this.keep(number, await this.fetchPiece(number * PIECE, PIECE));
-          } finally {
-            this.asked.delete(number);
-            this.paint();
-          }
-        }, 40);
+        setTimeout(() => this.fetchOne(number), 40);
       }
+    }
+  }
+
+  async fetchOne(number) {
+    try {
+      const now = Math.floor(this.first / PIECE);
+      if (this.closed || Math.abs(number - now) > 1) return;
+      const cells = await this.fetchPiece(number * PIECE, PIECE);
+      // More rows may have come since; then the piece is not whole, and is asked for again.
+      if (cells.length >= Math.min(PIECE, this.total - number * PIECE)) this.keep(number, cells);
+    } catch (error) {
+      if (!this.closed) this.failed(error.message);
+      this.closed = true;
+    } finally {
+      this.asked.delete(number);
+      this.paint();
     }
   }
 

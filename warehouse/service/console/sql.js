@@ -144,7 +144,7 @@ export function open(root, { session, parameters }) {
   }
 
   function begin(own, state) {
-    rows = new Rows((start, size) => own.piece(start, size), (number) => showRow(own, state.columns, number));
+    rows = new Rows((start, size) => own.piece(start, size), (number) => showRow(own, state.columns, number), showProblem);
     formats.disabled = false;
     if (tab !== "chart") choose("rows");
     showAbout(state.about);

@@ -39,8 +39,8 @@ export function open(root, { session, name }) {
     drawCharts();
     replace(sources, sourceTable(told.sources));
     showLayout();
-    const reasons = Object.entries(told.reasons).sort(([, a], [, b]) => b - a);
-    replace(rejected, table([["Reason", "", ([reason]) => reason], ["Rows", "number", ([, rows]) => count(rows)]], reasons, "Rejected rows by reason", "No rejected rows are kept."),
+    const reasons = Object.entries(told.reasons ?? {}).sort(([, a], [, b]) => b - a);
+    replace(rejected, table([["Reason", "", ([reason]) => reason], ["Rows", "number", ([, rows]) => count(rows)]], reasons, "Rejected rows by reason", told.reasons ? "No rejected rows are kept." : "Your role may not see rejected rows."),
       reasons.length ? h("p", { class: "actions" }, button("Show rows", showRejected, { "data-key": "show-rejected" }),
         button("Replay", replay, { disabled: !operates, title: operates ? "Appends them again; what is still not acceptable stays rejected" : "Your role may not operate.", "data-key": "replay" })) : null);
     if (!reasons.length) replace(rejectedRows);
