@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,9 +57,17 @@ class KeptAnswer:
         role: As it was when it asked.
         statement: What a worker runs.
         limits: How much is kept, and how long one that nobody reads goes on.
+        make_room: Called with a number of bytes; whether all answers together may take so many more.
     """
 
-    def __init__(self, who: str, role: Role, statement: RunningStatement, limits: KeepLimits) -> None:
+    def __init__(
+        self,
+        who: str,
+        role: Role,
+        statement: RunningStatement,
+        limits: KeepLimits,
+        make_room: Callable[[int], bool],
+    ) -> None:
         self.who, self.role = who, role
         self.about: dict[str, Any] | None = None
         self.schema: pa.Schema | None = None
@@ -69,7 +77,7 @@ class KeptAnswer:
         """Why not all rows were kept, in one sentence; empty if they were."""
         self.rows = self.bytes = 0
         self.used = time.monotonic()
-        self._statement, self._limits = statement, limits
+        self._statement, self._limits, self._make_room = statement, limits, make_room
         self._file = tempfile.TemporaryFile(prefix="windrow-answer-")  # noqa: SIM115 - it goes with this object
         weakref.finalize(self, self._file.close)
         self._starts: list[int] = []
@@ -110,10 +118,10 @@ class KeptAnswer:
         with pa.ipc.new_stream(sink, piece.schema.remove_metadata(), options=options) as writer:
             writer.write_batch(piece.replace_schema_metadata(None))
         content = sink.getvalue()
-        if self.bytes + content.size > self._limits.answer_bytes:
+        if self.bytes + content.size > self._limits.answer_bytes or not self._make_room(content.size):
             self.cut = (
-                f"the first {self.rows:,} rows are kept, which is all that {self._limits.answer_bytes >> 20:,} MB "
-                "hold; ask for less, or have all rows by POST /sql"
+                f"only the first {self.rows:,} rows ({self.bytes / 1e6:,.0f} MB) are kept; "
+                "ask for less, or have all rows by POST /sql"
             )
             return
         self._file.write(content)
@@ -228,10 +236,10 @@ class AnswerStore:
 
     def begin(self, who: str, role: Role, statement: RunningStatement, request: Request) -> str:
         """Begin to keep the rows of a statement; gives the answer's id."""
-        kept = KeptAnswer(who, role, statement, self._limits)
+        kept = KeptAnswer(who, role, statement, self._limits, self._has_room)
         key = secrets.token_urlsafe(12)
         with self._guard:
-            self._make_room(who)
+            self._drop_some(who)
             self._kept[key] = kept
         self._watch()
         threading.Thread(target=kept.fill, args=(request,), name="windrow-answer", daemon=True).start()
@@ -260,7 +268,17 @@ class AnswerStore:
         for key in list(self._kept):
             self.drop(key)
 
-    def _make_room(self, who: str) -> None:
+    def _has_room(self, size: int) -> bool:
+        """Whether so many bytes more may be kept; the least recently used answers that are whole give way."""
+        with self._guard:
+            ended = [key for key, kept in self._kept.items() if kept.done]
+            while sum(kept.bytes for kept in self._kept.values()) + size > self._limits.all_bytes:
+                if not ended:
+                    return False
+                self._kept.pop(ended.pop(0))
+        return True
+
+    def _drop_some(self, who: str) -> None:
         """Drop what is old, and the least recently used of what is too much; the lock is held."""
         limits = self._limits
         self._drop_idle()
@@ -268,14 +286,10 @@ class AnswerStore:
         for key in own[: max(0, len(own) - limits.of_one_token + 1)]:
             self._kept.pop(key).cancel()
         ended = [key for key, kept in self._kept.items() if kept.done]
-        while len(self._kept) >= limits.answers or self._bytes() > limits.all_bytes - limits.answer_bytes:
+        while len(self._kept) >= limits.answers:
             if not ended:
                 raise BusyError(f"{len(self._kept)} answers are being read already; ask again later")
             self._kept.pop(ended.pop(0))
-
-    def _bytes(self) -> int:
-        """Bytes of what is kept; an answer that still grows may take what it may."""
-        return sum(kept.bytes if kept.done else self._limits.answer_bytes for kept in self._kept.values())
 
     def _drop_idle(self) -> None:
         oldest = time.monotonic() - self._limits.idle_seconds

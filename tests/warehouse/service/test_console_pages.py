@@ -1,8 +1,13 @@
 """What the console asks for: pages show a role only what it may see, and the files carry a strict policy."""
 
+import os
+import time
 from pathlib import Path
 
+import pytest
+
 import windrow.service
+from console_browser import SCHEMA, serve_console, slide_minute
 from windrow.service import console_files
 
 CONSOLE = Path(windrow.service.__file__).parent / "console"
@@ -76,6 +81,43 @@ def test_a_page_of_streams_is_found_by_a_part_of_the_name(shared):
             "seen",
             "hidden",
         )
+
+
+def test_a_pin_is_shown_with_the_process_that_holds_it(served):
+    with served.client("operator") as client, served.wh.snapshot() as snapshot:
+        rows = [pin for pin in client.get("/health").json()["pins"] if pin["process"] == os.getpid()]
+        assert rows and rows[0]["commit"] <= snapshot.version and "py" in rows[0]["program"]
+
+
+@pytest.mark.soak
+def test_pages_of_a_thousand_streams(tmp_path):
+    """Tells what each page takes of the server's processor; the figures of docs/console.md."""
+
+    def fill(wh) -> None:
+        for number in range(1_000):
+            wh.create_stream(
+                f"s{number:03}", SCHEMA, time="ts", key="host", slide="1 minute", expires="until", max_lifetime="1 hour"
+            )
+            for minute in range(45 if number < 50 else 1):
+                slide_minute(wh, f"s{number:03}", minute, 20)
+
+    with serve_console(tmp_path / "w", fill) as served, served.client("operator") as client:
+        for path in (
+            "session",
+            "overview",
+            "overview?offset=950",
+            "streams/s001/layout",
+            "vocabulary",
+            "queries",
+            "views",
+            "health",
+        ):
+            spent = []
+            for _ in range(9):
+                began = time.process_time()
+                assert client.get("/" + path).status_code == 200
+                spent.append(time.process_time() - began)
+            print(f"{path}: {sorted(spent)[4] * 1e3:.0f} ms, first {spent[0] * 1e3:.0f} ms")
 
 
 def test_check_and_advice_are_had_over_the_network(served):

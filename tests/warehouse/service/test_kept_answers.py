@@ -143,6 +143,16 @@ def test_of_an_answer_that_is_too_large_the_first_rows_are_kept_and_it_says_so(b
         assert len(read(client, key, told["rows"] - 3, 10).json()["cells"]) == 3
 
 
+@pytest.mark.parametrize("bounded", [KeepLimits(all_bytes=3_000_000)], indirect=True)
+def test_whole_answers_give_way_to_new_ones(bounded):
+    with bounded.client("operator") as client:
+        keys = []
+        for number in range(3):  # about 2 MB each
+            keys.append(begin(client, f"SELECT md5((range + {number})::VARCHAR) AS t FROM range(60000)"))
+            assert read_to_end(client, keys[-1])["cut"] == ""
+        assert [read(client, key).status_code for key in keys] == [404, 404, 200]
+
+
 @pytest.mark.parametrize("bounded", [KeepLimits(of_one_token=2)], indirect=True)
 def test_the_oldest_of_too_many_answers_is_dropped(bounded):
     with bounded.client("operator") as client:

@@ -7,7 +7,7 @@ import { button, bytes, count, firstLine, h, instant, mark, replace, seconds, se
 const PAGE = 50;
 
 export function open(root, { parameters }) {
-  let [offset, find, timer, closed, running, again] = [0, parameters.get("find") ?? "", null, false, false, false];
+  let [offset, find, timer, closed, running, again, pause] = [0, parameters.get("find") ?? "", null, false, false, false, 300];
   const failing = h("div", {}), tiles = h("div", { class: "tiles" }), list = h("div", {}), gaps = h("div", {});
   const field = h("input", { type: "search", placeholder: "Find a stream   /", "aria-label": "Find a stream", "data-find": true, value: find, on: { input: () => {
     [find, offset] = [field.value, 0];
@@ -22,6 +22,7 @@ export function open(root, { parameters }) {
   async function load() {
     if (running) return void (again = true);
     running = true;
+    const began = performance.now();
     try {
       const told = await ask(`overview?limit=${PAGE}&offset=${offset}&find=${part(find)}`);
       if (!closed) show(told);
@@ -29,6 +30,7 @@ export function open(root, { parameters }) {
       if (!closed) replace(list, h("p", { class: "problem", role: "alert" }, error.message));
     } finally {
       running = false;
+      pause = Math.max(300, 5 * (performance.now() - began)); // most of the time is the server's own
       if (again && !closed) (again = false), soon(50);
     }
   }
@@ -58,7 +60,7 @@ export function open(root, { parameters }) {
 
   load();
   return {
-    heard: (event) => ["slide", "gap", "run", "failure", "again", "lost", "rounds"].includes(event.event) && soon(300),
+    heard: (event) => ["slide", "gap", "run", "failure", "again", "lost", "rounds"].includes(event.event) && soon(pause),
     close: () => ((closed = true), clearTimeout(timer)),
   };
 }
