@@ -17,6 +17,7 @@ from windrow.store import Store
 
 _RECENT = 40
 """Slides of the small charts."""
+_DRAWN = ("now", "in", "out", "late", "rejected")
 _MOST_REJECTED_FILES = 40
 _MOST_GAPS = 100
 
@@ -119,7 +120,10 @@ def _describe(store: Store, role: Role, entry: StreamEntry, gaps: list[GapEntry]
         "missing": list(status.missing),
         "sources": describe_sources(status),
         "gaps": len(gaps),
-        "recent": describe_slides(slides, rejected, counts=role.sees_counts),
+        "recent": [
+            {name: slide[name] for name in _DRAWN}
+            for slide in describe_slides(slides, rejected, counts=role.sees_counts)
+        ],
     } | describe_sizes(status, role)
 
 

@@ -1,7 +1,7 @@
 // The frame: who asks, the bar, which page is shown, and events for the page.
 
 import { ask, listen, token } from "./api.js";
-import { button, h, replace, say } from "./dom.js";
+import { button, firstLine, h, replace, say } from "./dom.js";
 import * as health from "./health.js";
 import * as overview from "./overview.js";
 import * as queries from "./queries.js";
@@ -98,23 +98,29 @@ async function start() {
     if (error.status !== 401) askForToken(error.message);
     return;
   }
-  stopListening();
-  if (session.rights.includes("read")) {
-    stopListening = listen((event) => {
-      if (event.event === "failure") say(`${event.query} failed: ${event.error ?? ""}`, "bad");
-      page?.heard?.(event);
-    }, (state) => {
-      if (live === "lost" && state === "live") page?.heard?.({ event: "again" });
-      live = state;
-      showBar();
-    });
-  } else live = "refused";
+  hear();
   showPage();
+}
+
+/** Hears events while the tab is seen: a browser opens only six connections to a server, for all of its tabs. */
+function hear() {
+  stopListening();
+  live = session?.rights.includes("read") ? "lost" : "refused";
+  if (live === "refused" || document.hidden) return;
+  stopListening = listen((event) => {
+    if (event.event === "failure") say(`${event.query} failed: ${firstLine(event.error) ?? ""}`, "bad");
+    page?.heard?.(event);
+  }, (state) => {
+    if (live === "lost" && state === "live") page?.heard?.({ event: "again" }); // what was missed meanwhile
+    live = state;
+    showBar();
+  });
 }
 
 token.onRefused((event) => askForToken(token.get() ? `The server refused: ${event.message}.` : "This warehouse asks for a token."));
 addEventListener("hashchange", showPage);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => page?.redraw?.());
+document.addEventListener("visibilitychange", () => session && hear());
 document.addEventListener("keydown", (event) => {
   const typing = /INPUT|TEXTAREA|SELECT/.test(document.activeElement?.tagName);
   if (event.altKey && event.key >= "1" && event.key <= "4") location.hash = `#/${TABS[event.key - 1][0]}`;
