@@ -54,11 +54,12 @@ class Chart:
         axis |= {"type": "temporal", "scale": {"type": "utc"}} if is_line else {"type": "nominal", "sort": None}
         sides = {"x": axis, "y": value} if is_line else {"x": value, "y": axis}
         color: dict[str, Any] = {"field": "series", "type": "nominal", "legend": {} if len(self.series) > 1 else None}
+        offset = {"yOffset": {"field": "series", "sort": None}} if len(self.series) > 1 and not is_line else {}
         spec = {
             "$schema": _SCHEMA,
             "data": {"values": values},
             "mark": {"type": "line", "point": len(self.labels) <= 100} if is_line else {"type": "bar"},
-            "encoding": {**sides, "color": color},
+            "encoding": {**sides, **offset, "color": color},
         }
         return spec | ({"title": {"text": "", "subtitle": self.cut}} if self.cut else {})
 

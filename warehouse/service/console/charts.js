@@ -5,6 +5,7 @@ import { h, svg } from "./dom.js";
 // Times of day have 24 hours.
 const HOURS = { milliseconds: ":%S.%L", seconds: "%H:%M:%S", minutes: "%H:%M", hours: "%H:%M", date: "%b %d", week: "%b %d", month: "%b %Y", quarter: "%b %Y", year: "%Y" };
 
+const DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 3], [1, 4]];
 const WHOLE = { width: "container", height: 240, autosize: { type: "fit-x", contains: "padding" } };
 
 let library = null;
@@ -50,11 +51,16 @@ export async function draw(element, specification, session, label) {
     const { vegaEmbed } = await load(session);
     const place = h("div", { class: "chart", role: "img", "aria-label": label });
     element.replaceChildren(place);
-    const { encoding = {}, spec } = specification;
+    const { encoding = {}, mark, spec } = specification;
+    if (mark) mark.tooltip = true;
+    if (mark?.type === "line" && encoding.color?.legend) { // lines differ also in their dashes
+      encoding.color.legend = { symbolType: "stroke", symbolSize: 300, ...encoding.color.legend };
+      encoding.strokeDash = { ...encoding.color, scale: { range: DASHES } };
+    }
     for (const channel of [...Object.values(encoding), ...Object.values(spec?.encoding ?? {})]) {
       if (channel.type === "temporal") channel.axis = { ...channel.axis, format: HOURS };
       if (channel.legend) channel.legend = { title: null, ...channel.legend };
-      if (channel.title?.length > 40) channel.title = null; // the legend says it
+      if (channel.field === "value" && encoding.color?.legend) channel.title = null; // the legend says it
     }
     const drawn = await vegaEmbed(place, spec ? specification : { ...WHOLE, ...specification }, {
       ast: true, actions: false, renderer: "svg", defaultStyle: false, tooltip: tip, config: colors(), mode: "vega-lite",
