@@ -4,11 +4,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 
-from windrow.catalog.environment import DATABASES, Tables
+from windrow.catalog.environment import DATABASES, Tables, decode_last_int
 from windrow.catalog.records import FileEntry, RejectedEntry, ResultPart, SpoolEntry, TableEntry
 from windrow.errors import DamageError, FormatError
 from windrow.files import compute_digest, find_living_writers, parse_writer_name
@@ -141,12 +142,26 @@ def _check_catalog(tables: Tables) -> list[str]:
     problems = []
     for name in DATABASES:
         try:
-            count = sum(1 for _ in tables.raw_items(name))
+            keys = [key for key, _ in tables.raw_items(name)]
         except FormatError as error:
             problems.append(str(error))
             continue
+        count = len(keys)
+        if any(later <= key for key, later in pairwise(keys)):
+            problems.append(f"the catalog's {name} are out of order, so that some of them cannot be found")
         if count != tables.count(name):
             problems.append(f"the catalog's {name} should have {tables.count(name)} records, {count} can be found")
+    return problems or _count_segments(tables)
+
+
+def _count_segments(tables: Tables) -> list[str]:
+    problems = []
+    for key, state in tables.items("states"):
+        count = sum(1 for _ in tables.raw_items("segments", key))
+        if state.segments not in (None, count):
+            problems.append(
+                f"stream {decode_last_int(key)} should have {state.segments} segments, {count} can be found"
+            )
     return problems
 
 

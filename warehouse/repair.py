@@ -244,7 +244,7 @@ def _record(
     _, state = find_stream(tables, entry.definition.name)  # read again: appends may have changed it since we looked
     remaining = contents.segments.replace({segment.id for segment in gone}, placed)
     torn = find_torn_files(state.torn, (), placed, remaining)
-    state = replace(note_change(state, tables.version, placed, gone), torn=torn)
+    state = replace(note_change(state, tables.version, placed, gone, remaining), torn=torn)
     tables.put("states", stream, drop_empty_layouts(tables, entry.id, state, remaining))
     _forget_in_holds(tables, entry.definition.name, {segment.id for segment in gone})
     tables.delete_prefix("synopses", stream)  # they know lost rows; whoever asked for the repair has them filled again

@@ -860,6 +860,8 @@ class Warehouse(StreamChanges):
         from windrow.check import check_warehouse
 
         report = check_warehouse(self._store, progress)
+        if not report.streams:  # there are none, or the catalog is too damaged to be read
+            return report
         if not self._store.catalog.read(lambda tables: next(iter(tables.raw_items("synopses")), None) is not None):
             return report
         from windrow.queries.synopses.check import find_problems
