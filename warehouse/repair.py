@@ -128,13 +128,13 @@ def _salvage(store: Store, contents: _Contents, name: str) -> _DamagedFile:
     file = _DamagedFile(name, segments, spooled, [])
     for segment in segments:
         tables = list(_read_groups(store, contents.entry, segment))
-        found = sum(table.num_rows for table in tables)
-        if found:
+        readable = sum(table.num_rows for table in tables)
+        if readable:
             file.saved.append((segment, pa.concat_tables(tables).combine_chunks()))
-        if found < segment.rows:
-            file.lost += segment.rows - found
+        if readable < segment.rows:
+            file.lost += segment.rows - readable
             file.start = segment.min_ts - 1 if file.start is None else min(file.start, segment.min_ts - 1)
-            file.end = max(file.end, segment.max_ts) if file.lost > segment.rows - found else segment.max_ts
+            file.end = max(file.end, segment.max_ts) if file.lost > segment.rows - readable else segment.max_ts
     return file
 
 

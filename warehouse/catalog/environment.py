@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ import xxhash
 
 from windrow.catalog import records
 from windrow.catalog.lmdb_pages import check_file
-from windrow.errors import BusyError, ClosedError, FormatError, StorageError
+from windrow.errors import BusyError, ClosedError, FormatError, StorageError, WindrowError
 from windrow.files import disk_errors, file_mode, make_folder
 from windrow.indexes.segments import Segment
 from windrow.locks import locked
@@ -353,6 +354,18 @@ class Tables:
             return 0
         return int(self._txn.stat(self._databases[table])["entries"])
 
+    def find_disorder(self, table: str) -> str | None:
+        """Why records of a database may not be found, although each is what was written; None if all can be."""
+        if table in _LATER and table not in self._databases:
+            return None
+        with self._txn.cursor(db=self._databases[table]) as cursor:
+            keys = [bytes(key) for key in cursor.iternext(values=False)]
+        if any(later <= key for key, later in pairwise(keys)):
+            return f"the catalog's {table} are out of order, so that some of them cannot be found"
+        if len(keys) != self.count(table):
+            return f"the catalog's {table} should have {self.count(table)} records, {len(keys)} can be found"
+        return None
+
     def number(self, name: str) -> int:
         """A counter or number of the `meta` table, 0 if unset."""
         raw = self.raw("meta", name.encode())
@@ -504,10 +517,22 @@ class Catalog:
                     continue  # what it read may have been torn: a reader whose slot is lost is not protected
                 if isinstance(error, _DAMAGE):
                     raise _damaged(self.folder, error) from None
+                disorder = None if isinstance(error, WindrowError) else self._find_disorder()
+                if disorder is not None:  # what was read could not be understood because some of it was not found
+                    raise _damaged(self.folder, disorder) from error
                 raise
             if not self._overtaken(shared, began) or attempt == 63:
                 return result
         raise BusyError(f"all {MAX_READERS} reader slots of {self.folder} are taken; close some readers and try again")
+
+    def _find_disorder(self) -> str | None:
+        shared = self._live()
+        try:
+            with shared.env.begin(buffers=True) as txn:
+                tables = shared.tables(txn)
+                return next(filter(None, map(tables.find_disorder, shared.databases)), None)
+        except _DAMAGE as error:
+            return str(error)
 
     @staticmethod
     def _overtaken(shared: _SharedEnvironment, began: int) -> bool:
