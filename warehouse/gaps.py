@@ -129,8 +129,8 @@ class Ledger:
     def of_failure(self, source: str, progress: int | None) -> list[GapEntry]:
         """The gaps of a source that failed at `progress`, closed ones too."""
         gaps = (*self.open.values(), *_read(self._tables, self._stream, closed=True))
-        own = (gap for gap in gaps if gap.kind == "failed" and gap.source == source)
-        return [gap for gap in own if progress is None or (gap.start is not None and gap.start >= progress)]
+        failures = (gap for gap in gaps if gap.kind == "failed" and gap.source == source)
+        return [gap for gap in failures if progress is None or (gap.start is not None and gap.start >= progress)]
 
     def shortened(self, gap: GapEntry, reached: int | None, end: int) -> GapEntry:
         """A gap that ends at `end` now, and in which the source has come to `reached`."""
@@ -176,7 +176,7 @@ def read_gaps(tables: Tables, entry: StreamEntry) -> tuple[StreamGaps, ...]:
     plan: ViewEntry = tables.get("plans", catalog_key(entry.id))
     if plan.results:
         return (_read_gaps_of_runs(tables, entry, plan),)
-    found: dict[str, StreamGaps] = {}
+    by_stream: dict[str, StreamGaps] = {}
     for name, number in plan.inputs.items():
         source, state = find_stream(tables, name)
         seen = tables.get("views", catalog_key(number, entry.id)).seen
@@ -186,10 +186,10 @@ def read_gaps(tables: Tables, entry: StreamEntry) -> tuple[StreamGaps, ...]:
             if seen < state.ordinal and not source.definition.inputs:
                 gaps = _as_of(gaps, _read(tables, number, closed=True), seen)
             total = None if reach is None or part.reach is None else part.reach + reach
-            other = found.get(part.stream)
+            other = by_stream.get(part.stream)
             if other is None or (other.reach is not None and (total is None or other.reach < total)):
-                found[part.stream] = replace(part, gaps=gaps, reach=total)
-    return tuple(found.values())
+                by_stream[part.stream] = replace(part, gaps=gaps, reach=total)
+    return tuple(by_stream.values())
 
 
 def _read_gaps_of_runs(tables: Tables, entry: StreamEntry, plan: ViewEntry) -> StreamGaps:
@@ -230,13 +230,13 @@ def list_gaps(store: "Store", stream: str | None, *, closed: bool) -> list[Gap]:
             entries = [entry for _, entry in tables.items("streams") if not entry.definition.inputs]
         else:
             entries = [find_stream(tables, stream)[0]]
-        found = [
+        chosen = [
             to_gap(part.stream, gap) for entry in entries for part in read_gaps(tables, entry) for gap in part.gaps
         ]
         for part in (part for entry in entries if closed for part in read_gaps(tables, entry)):
             number = find_stream(tables, part.stream)[0].id
-            found += [to_gap(part.stream, gap) for gap in _read(tables, number, closed=True)]
-        return sorted(found, key=lambda gap: gap.id or 0)
+            chosen += [to_gap(part.stream, gap) for gap in _read(tables, number, closed=True)]
+        return sorted(chosen, key=lambda gap: gap.id or 0)
 
     return store.catalog.read(read)
 
@@ -264,8 +264,10 @@ def close_gap(store: "Store", number: int, note: str) -> None:
     with store.catalog.write() as tables:
         for _, entry in list(tables.items("streams")):
             if (gap := tables.get("gaps", catalog_key(entry.id, 1, number))) is not None:
-                at = times.format_time(gap.closed or 0)
-                raise GapError(f"gap {number} of stream {entry.definition.name!r} was closed at {at} ({gap.closed_by})")
+                closed = times.format_time(gap.closed or 0)
+                raise GapError(
+                    f"gap {number} of stream {entry.definition.name!r} was closed at {closed} ({gap.closed_by})"
+                )
             if tables.raw("gaps", catalog_key(entry.id, 0, number)) is not None:
                 _, state = find_stream(tables, entry.definition.name)
                 ledger = Ledger(tables, entry, state.ordinal, store.clock())

@@ -369,7 +369,7 @@ def record_slide(
     remaining = segments.replace({segment.id for segment in replaced_segments}, added, update.dead)
     rewritten = [segment for task in update.merges for segment in task.segments]
     state = replace(
-        note_change(state, tables.version, added, replaced_segments),
+        note_change(state, tables.version, added, replaced_segments, remaining),
         slide=record.slide,
         ordinal=record.ordinal,
         missing=record.missing,

@@ -196,15 +196,15 @@ def _trace(tables: Tables, event: TraceEntry) -> None:
 
 def fail_silent_sources(store: Store, stream: str | None = None) -> list[tuple[str, str]]:
     """Fail declared sources from which nothing arrived for their stream's `liveness`; gives (stream, source)."""
-    at = store.clock()
-    if not store.catalog.read(lambda tables: _find_silent(tables, stream, at)):
+    now = store.clock()
+    if not store.catalog.read(lambda tables: _find_silent(tables, stream, now)):
         return []
     with store.catalog.write() as tables:
-        silent = _find_silent(tables, stream, at)
+        silent = _find_silent(tables, stream, now)
         for entry, name in silent:
             _, state = find_stream(tables, entry.definition.name)
             reason = f"nothing arrived for {format_duration(entry.definition.liveness or 0)}"
-            record_failure(tables, entry, state, name, reason, at)
+            record_failure(tables, entry, state, name, reason, now)
     return [(entry.definition.name, name) for entry, name in silent]
 
 
@@ -368,9 +368,9 @@ def _close_covered(ledger: Ledger, source: str, claims: Iterable[tuple[int, int]
 
 def _grow_gap(ledger: Ledger, kind: str, source: SourceStatus, before: int | None, now: int, cause: str) -> None:
     """The slide from `before` to `now` was made without the source; what earlier ones lacked of it is written down."""
-    own = [gap for gap in ledger.open.values() if (gap.kind, gap.source) == (kind, source.name) and not gap.kept]
+    of_source = [gap for gap in ledger.open.values() if (gap.kind, gap.source) == (kind, source.name) and not gap.kept]
     start = max((time for time in (source.progress, before) if time is not None), default=None)
-    last = next((gap for gap in own if gap.end == start == before), None)
+    last = next((gap for gap in of_source if gap.end == start == before), None)
     if last is None:
         ledger.add(kind, source.name, start, now, cause)
     else:

@@ -96,7 +96,7 @@ class StreamChanges:
             rejected_retention: How long rejected rows are kept; ``"forever"`` until somebody discards them.
             timeout: Seconds to wait for a slide.
         """
-        from windrow.ddl import alter_stream
+        from windrow.ddl import Alteration, alter_stream
 
         predicates = None
         if checks is not None:
@@ -105,7 +105,7 @@ class StreamChanges:
         limits = {
             "slack": slack, "max_skew": max_skew, "max_ahead": max_ahead, "rejected_retention": rejected_retention
         }  # fmt: skip
-        alter_stream(self._store, stream, timeout, add_column, (lifetime, max_lifetime), limits, predicates)
+        alter_stream(self._store, stream, Alteration(add_column, lifetime, max_lifetime, predicates, limits), timeout)
 
     def relayout(
         self,
@@ -860,6 +860,8 @@ class Warehouse(StreamChanges):
         from windrow.check import check_warehouse
 
         report = check_warehouse(self._store, progress)
+        if not report.streams:  # there are none, or the catalog is too damaged to be read
+            return report
         if not self._store.catalog.read(lambda tables: next(iter(tables.raw_items("synopses")), None) is not None):
             return report
         from windrow.queries.synopses.check import find_problems

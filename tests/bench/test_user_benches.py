@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from bench import cli, cold, realistic, seeded, standing_queries, statements, trickle
+from bench import cli, cold, realistic, safety, seeded, standing_queries, statements, trickle
 from bench.generators import SHAPES, Draw, Quotes, WebEvents
 from bench.hits import Hits
 from bench.query_grammar import CUT, SHARED, WHOLE, Grammar
@@ -81,6 +81,13 @@ def test_trickle_measures_all_its_parts(tmp_path):
     assert len(aims) == 14
     assert "Seeds 3;" in text
     assert "| sqlite |" in text
+
+
+def test_safety_measures_checksums_backups_and_slides_beside_one(tmp_path):
+    text, aims = run(safety, safety.Size(600, 3, 1, 2, 20), tmp_path)
+    assert len(aims) == 6
+    assert "| scan, with checksums |" in text
+    assert "| incremental |" in text
 
 
 @pytest.mark.soak  # it takes most of a minute, and in CI a worker ended for a reason that is not known yet

@@ -83,6 +83,8 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that adaptive maintenance may still rewrite."""
     manifest: int = 0
     """The commit that last changed the stream's segments."""
+    segments: int | None = None
+    """How many there are since, so that a damaged catalog cannot hide some; None if an earlier release wrote this."""
     changes: tuple[SegmentChange, ...] = ()
     """What the last few commits did to them."""
     torn: tuple[str, ...] = ()

@@ -325,9 +325,9 @@ class RunningStatement:
         kind, content = frame
         self._stop_counting()
         if kind == ERROR:
-            told = json.loads(content)
-            self.close(str(told["message"]).partition("\n")[0])
-            raise _error_of(told)
+            failure = json.loads(content)
+            self.close(str(failure["message"]).partition("\n")[0])
+            raise _error_of(failure)
         if kind == END:
             value = json.loads(content) if content[:1] == b"{" else None
             self.close(None, value.get("rows", 0) if value is not None else 0)
@@ -515,10 +515,10 @@ def _pack(request: Request) -> bytes:
     return FRAME.pack(READY, len(content)) + content
 
 
-def _error_of(told: dict[str, str]) -> BaseException:
+def _error_of(failure: dict[str, str]) -> BaseException:
     """The error that a worker tells of."""
-    kind = getattr(errors, told["kind"], None)
-    return kind(told["message"]) if kind is not None else RuntimeError(told["message"])
+    kind = getattr(errors, failure["kind"], None)
+    return kind(failure["message"]) if kind is not None else RuntimeError(failure["message"])
 
 
 def memory_share(size: int) -> int:
