@@ -126,11 +126,16 @@ class Ledger:
                 self.put(piece)
             self.close(pieces[-1], by)
 
-    def of_failure(self, source: str, progress: int | None) -> list[GapEntry]:
-        """The gaps of a source that failed at `progress`, closed ones too."""
+    def add_failure(self, source: str, progress: int | None, now: int, cause: str) -> None:
+        """A source failed at `progress`: open what no gap of its failures holds up to `now`, be it open or closed."""
         gaps = (*self.open.values(), *_read(self._tables, self._stream, closed=True))
         own = (gap for gap in gaps if gap.kind == "failed" and gap.source == source)
-        return [gap for gap in own if progress is None or (gap.start is not None and gap.start >= progress)]
+        held = sorted((EVER if gap.start is None else gap.start, gap.end) for gap in own)
+        reach = EVER if progress is None else progress
+        for start, end in (*held, (now, now)):
+            if start > reach:
+                self.add("failed", source, None if reach == EVER else reach, start, cause)
+            reach = max(reach, end)
 
     def shortened(self, gap: GapEntry, reached: int | None, end: int) -> GapEntry:
         """A gap that ends at `end` now, and in which the source has come to `reached`."""

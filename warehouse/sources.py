@@ -181,10 +181,7 @@ def record_failure(tables: Tables, entry: StreamEntry, state: StreamState, name:
     if state.slide is not None:
         now, progress = entry.definition.model.slot_end(state.slide), _own_progress(failed, entry.definition.slack)
         if progress is None or progress < now:
-            ledger = Ledger(tables, entry, state.ordinal, at)
-            written = [gap.end for gap in ledger.of_failure(name, progress)]
-            if not written or max(written) < now:
-                ledger.add("failed", name, max(written) if written else progress, now, reason)
+            Ledger(tables, entry, state.ordinal, at).add_failure(name, progress, now, reason)
 
 
 def _trace(tables: Tables, event: TraceEntry) -> None:
