@@ -269,6 +269,7 @@ def record_gaps(
     before: StreamState,
     slide: SlideEntry,
     sources: Mapping[str, SourceEntry],
+    progress: SourceProgress,
     spooled: Iterable[SpoolEntry],
 ) -> None:
     """Open, grow and close gaps with a slide, whose taken files have left the spool already.
@@ -279,6 +280,7 @@ def record_gaps(
         before: Its state before the slide.
         slide: The slide.
         sources: As they were when the slide looked which files it takes in.
+        progress: Theirs, then.
         spooled: Those files.
     """
     definition, now, ledger = entry.definition, slide.now, Ledger(tables, entry, slide.ordinal, slide.at)
@@ -291,7 +293,8 @@ def record_gaps(
     }
     passed = None if before.slide is None else definition.model.slot_end(before.slide)
     _record_first_data(ledger, definition, before, spooled)
-    for source in compute_progress(definition, before, settled).sources:
+    settled_progress = progress if settled == sources else compute_progress(definition, before, settled)
+    for source in settled_progress.sources:
         _close_reached(ledger, source.name, source.progress)
         if source.progress is not None and source.progress >= now:
             continue
