@@ -88,6 +88,7 @@ class QueryRequest(_Request, frozen=True):
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
     missed: Literal["latest", "every", "skip"] = "latest"
     output: Literal["whole", "inserts", "deletes"] = "whole"
+    isolation: Literal["snapshot", "latest"] = "snapshot"
     on_gap: Literal["tell", "error", "wait"] = "tell"
     deadline: Duration | None = None
     revise: Duration | None = None
@@ -100,3 +101,4 @@ class ViewRequest(_Request, frozen=True):
     sql: Text
     key: list[Name] | None = None
     slide: Duration | None = None
+    keep: Duration | None = None
