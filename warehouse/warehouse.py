@@ -835,11 +835,18 @@ class Warehouse(StreamChanges):
 
         return discard_rejected(self._store, stream)
 
-    def put_table(self, name: str, data: Any) -> int:
-        """Store a small relation to join with, or replace it atomically; gives its number of rows."""
+    def put_table(self, name: str, data: Any, *, valid_from: times.Instant | None = None) -> int:
+        """Store a small relation to join with, or replace it atomically; gives its number of rows.
+
+        Args:
+            name: Of the table.
+            data: Its rows.
+            valid_from: In views, rows of streams after this time meet it, and earlier ones what was valid before;
+                by default the greatest clock of a stream. Statements meet the version that was put last.
+        """
         from windrow.reference_tables import put_table
 
-        return put_table(self._store, name, data)
+        return put_table(self._store, name, data, valid_from)
 
     def drop_table(self, name: str) -> None:
         """Remove a table."""

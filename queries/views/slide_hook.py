@@ -27,6 +27,7 @@ from windrow.queries.views.join_order import InputRate
 from windrow.queries.views.plan import ViewPlan
 from windrow.queries.views.planner import make_plan
 from windrow.queries.views.storage import ViewSlide, to_stream_rows
+from windrow.reference_tables import read_versions
 from windrow.slide_hooks import Contribution, SlideContext, SlideHook, find_removal_limit, prepare_contributions
 from windrow.snapshot import Snapshot
 from windrow.store import Store
@@ -313,6 +314,7 @@ def update_view(
         {number: rate for number, rate in rates.items() if rate is not None},
         view_state,
         min((record.pending for record in records.values() if record.pending is not None), default=None),
+        {} if view.recompute else store.catalog.read(lambda found: {t: read_versions(found, t) for t in view.tables}),
     )
     update = (
         NativeJoin(store, update_inputs)

@@ -282,6 +282,8 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     at: int
     bytes: int
+    valid_from: int | None = None
+    """Rows after this event time meet it, in views that are not recomputed; None: since ever."""
 
 
 class ReclaimEntry(msgspec.Struct, frozen=True, kw_only=True):

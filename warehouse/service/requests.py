@@ -62,6 +62,12 @@ class AppendOptions(_Request, frozen=True):
     ) = None
 
 
+class TableOptions(_Request, frozen=True):
+    """From when on a table is valid."""
+
+    valid_from: Instant | None = None
+
+
 class HeartbeatRequest(_Request, frozen=True):
     """How far a source has come."""
 
