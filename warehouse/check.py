@@ -170,7 +170,7 @@ def _read_records(tables: Tables) -> _FileRecords:
         files={key.decode(): record for key, record in tables.items("files")},
         spool=spool,
         others=[
-            *(record for kind in ("rejected", "tables") for _, record in tables.items(kind)),
+            *(record for kind in ("rejected", "tables", "versions") for _, record in tables.items(kind)),
             *(p for _, state in tables.items("paced") for p in (*state.parts, state.previous) if p is not None),
         ],
         directories={

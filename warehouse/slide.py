@@ -217,7 +217,7 @@ class Slide:
             for number in inputs.spooled:
                 tables.delete("spool", catalog_key(entry.id, number))
             segments = record_slide(store, tables, entry, inputs.segments, update, record, merged, self.target)
-            record_gaps(tables, entry, state, record, inputs.sources, inputs.spooled.values())
+            record_gaps(tables, entry, state, record, inputs.sources, inputs.progress, inputs.spooled.values())
             for contribution in contributions:
                 contribution.commit(tables)
             if definition.rejected_retention is not None:

@@ -181,10 +181,7 @@ def record_failure(tables: Tables, entry: StreamEntry, state: StreamState, name:
     if state.slide is not None:
         now, progress = entry.definition.model.slot_end(state.slide), _own_progress(failed, entry.definition.slack)
         if progress is None or progress < now:
-            ledger = Ledger(tables, entry, state.ordinal, at)
-            written = [gap.end for gap in ledger.of_failure(name, progress)]
-            if not written or max(written) < now:
-                ledger.add("failed", name, max(written) if written else progress, now, reason)
+            Ledger(tables, entry, state.ordinal, at).add_failure(name, progress, now, reason)
 
 
 def _trace(tables: Tables, event: TraceEntry) -> None:
@@ -272,6 +269,7 @@ def record_gaps(
     before: StreamState,
     slide: SlideEntry,
     sources: Mapping[str, SourceEntry],
+    progress: SourceProgress,
     spooled: Iterable[SpoolEntry],
 ) -> None:
     """Open, grow and close gaps with a slide, whose taken files have left the spool already.
@@ -282,6 +280,7 @@ def record_gaps(
         before: Its state before the slide.
         slide: The slide.
         sources: As they were when the slide looked which files it takes in.
+        progress: Theirs, then.
         spooled: Those files.
     """
     definition, now, ledger = entry.definition, slide.now, Ledger(tables, entry, slide.ordinal, slide.at)
@@ -294,7 +293,8 @@ def record_gaps(
     }
     passed = None if before.slide is None else definition.model.slot_end(before.slide)
     _record_first_data(ledger, definition, before, spooled)
-    for source in compute_progress(definition, before, settled).sources:
+    settled_progress = progress if settled == sources else compute_progress(definition, before, settled)
+    for source in settled_progress.sources:
         _close_reached(ledger, source.name, source.progress)
         if source.progress is not None and source.progress >= now:
             continue

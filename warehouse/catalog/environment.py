@@ -69,6 +69,7 @@ DATABASES = (
     "revisions",
     "publications",
     "published",
+    "versions",
 )
 _LATER = frozenset(DATABASES[DATABASES.index("orphans") :])
 """Databases that an older catalog may lack, until somebody who may write opens it."""
@@ -103,6 +104,7 @@ _RECORD_TYPES: dict[str, Any] = {
     "rejected": records.RejectedEntry,
     "reclaim": records.ReclaimEntry,
     "tables": records.TableEntry,
+    "versions": records.TableEntry,
     "usage": records.UsageEntry,
     "queries": records.QueryEntry,
     "runs": records.RunEntry,

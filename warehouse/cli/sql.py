@@ -22,7 +22,7 @@ from windrow.errors import QueryError, StorageError, WindrowError
 
 if TYPE_CHECKING:
     from windrow.queries.answer import Answer, Explanation
-    from windrow.warehouse import Isolation, Warehouse
+    from windrow.warehouse import GapPolicy, Isolation, Warehouse
 
 ISOLATION_LEVELS = ("snapshot", "latest", "serial")
 _PARAM_WORDS = {"null": None, "true": True, "false": False}
@@ -48,6 +48,7 @@ class SqlOptions:
     isolation: "Isolation" = "snapshot"
     timeout: float | None = None
     memory_limit: str | None = None
+    on_gap: "GapPolicy" = "tell"
 
 
 def params_option(function: Callable[..., None]) -> Callable[..., None]:
@@ -75,6 +76,13 @@ def params_option(function: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Cancel it after this.")
 @click.option("--memory-limit", metavar="SIZE", help="Such as 500MB; what needs more is spilled to disk, or refused.")
+@click.option(
+    "--on-gap",
+    type=click.Choice(("tell", "error")),
+    default="tell",
+    show_default=True,
+    help="An answer that is not complete says so, or is refused.",
+)
 @click.option(
     "--limit", type=click.IntRange(min=0), metavar="N", help="Show at most N rows; a table shows 20 by default."
 )
@@ -182,6 +190,7 @@ def run_statement(wh: "Warehouse", statement: str, options: SqlOptions, output_f
         isolation=options.isolation,
         timeout=options.timeout,
         memory_limit=options.memory_limit,
+        on_gap=options.on_gap,
     )
     with answer:
         write_answer(answer, output_format)

@@ -113,7 +113,8 @@ def _append(service: "Service", call: Call) -> Ask:  # noqa: ARG001
 
 def _put_table(service: "Service", call: Call) -> Ask:  # noqa: ARG001
     name = call.path["name"]
-    return Ask("put_table", {"name": name, "path": call.rows, "media": call.media}, f"put table {name}")
+    arguments = {"name": name, "path": call.rows, "media": call.media, "valid_from": call.query.valid_from}
+    return Ask("put_table", arguments, f"put table {name}")
 
 
 def _heartbeat(service: "Service", call: Call) -> Any:  # noqa: ARG001
@@ -349,7 +350,9 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation("DELETE", "/views/{name}", "Drop a view", "operate", _drop_view),
     Operation("GET", "/tables", "Tables", "read", _tables),
-    Operation("PUT", "/tables/{name}", "Put a table", "operate", _put_table, takes_rows=True, asks=True),
+    Operation(
+        "PUT", "/tables/{name}", "Put a table", "operate", _put_table, requests.TableOptions, takes_rows=True, asks=True
+    ),
     Operation("DELETE", "/tables/{name}", "Drop a table", "operate", _drop_table),
     Operation("GET", "/status", "How the warehouse is doing", "read", _status),
     Operation("GET", "/metrics", "Metrics for Prometheus", "read", _metrics),

@@ -98,6 +98,12 @@ class AppendOptions(_Request, frozen=True):
     ) = None
 
 
+class TableOptions(_Request, frozen=True):
+    """From when on a table is valid."""
+
+    valid_from: Instant | None = None
+
+
 class HeartbeatRequest(_Request, frozen=True):
     """How far a source has come."""
 
@@ -124,6 +130,7 @@ class QueryRequest(_Request, frozen=True):
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
     missed: Literal["latest", "every", "skip"] = "latest"
     output: Literal["whole", "inserts", "deletes"] = "whole"
+    isolation: Literal["snapshot", "latest"] = "snapshot"
     on_gap: Literal["tell", "error", "wait"] = "tell"
     deadline: Duration | None = None
     revise: Duration | None = None
@@ -136,3 +143,4 @@ class ViewRequest(_Request, frozen=True):
     sql: Text
     key: list[Name] | None = None
     slide: Duration | None = None
+    keep: Duration | None = None

@@ -238,10 +238,10 @@ class RoleSession:
         with row_formats.reading(path, media, definition.schema, definition.name, definition.added) as rows:
             return asdict(self.append(definition.name, rows, **options))
 
-    def put_table(self, name: str, path: str, media: str) -> Any:
+    def put_table(self, name: str, path: str, media: str, valid_from: str | None = None) -> Any:
         """Put the rows of a body as a table."""
         with row_formats.reading_table(path, media) as rows:
-            return {"table": name, "rows": self.operate(name).put_table(name, rows)}
+            return {"table": name, "rows": self.operate(name).put_table(name, rows, valid_from=valid_from)}
 
     def _check_writable_columns(self, stream: str) -> None:
         if self.role.columns(stream) is not None:
