@@ -146,6 +146,11 @@ class WorkerPool:
         self._ready.wait(seconds)
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the server is ending."""
+        return self._closed
+
+    @property
     def waiting(self) -> int:
         """How many statements wait."""
         return len(self._waiting)
@@ -173,7 +178,7 @@ class WorkerPool:
         turn: Future[Worker] = Future()
         with self._guard:
             if self._closed:
-                raise BusyError("the server is ending; ask another")
+                raise ending_error()
             if self._idle:
                 turn.set_result(self._idle.pop())
             elif len(self._waiting) >= self._most_waiting:
@@ -226,7 +231,7 @@ class WorkerPool:
             running = self._all - set(idle)
         for turn in waiting:
             if turn.set_running_or_notify_cancel():
-                turn.set_exception(BusyError("the server is ending; ask another"))
+                turn.set_exception(ending_error())
         for worker in running:  # their readers find the end, and give them back
             worker.kill()
         self._starter.shutdown(wait=True)
@@ -336,6 +341,8 @@ class RunningStatement:
     def _connection_ended(self) -> WindrowError:
         assert self._worker is not None
         self._worker.failed = True
+        if self._reason is None and self._pool.is_closed:
+            self._reason = ending_error()
         if self._reason is None:
             self._reason = QueryError("the process that ran the statement was ended by the system; ask for less")
         reason = self._reason
@@ -519,6 +526,11 @@ def _error_of(told: dict[str, str]) -> BaseException:
     """The error that a worker tells of."""
     kind = getattr(errors, told["kind"], None)
     return kind(told["message"]) if kind is not None else RuntimeError(told["message"])
+
+
+def ending_error() -> BusyError:
+    """What statements are told that the end of the server ends."""
+    return BusyError("the server is ending; ask another")
 
 
 def memory_share(size: int) -> int:
