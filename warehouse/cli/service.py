@@ -1,11 +1,7 @@
 """Commands of the service: `serve`, and the roles and tokens of those who use it."""
 
-import errno
 import json
-import os
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +13,7 @@ from windrow.cli.clock import slide_to_json
 from windrow.cli.queries import policy_option
 from windrow.cli.session import Group, Session, command, sending
 from windrow.cli.worker_process import RESTART, can_fork, supervise
-from windrow.errors import AccessError, StorageError
+from windrow.errors import AccessError
 from windrow.times import format_time, parse_slack
 
 if TYPE_CHECKING:
@@ -104,6 +100,8 @@ def serve(
                 signal.signal(number, lambda *_: server.stop())
             if not no_http:
                 network = _import_network()
+                from windrow.service.audit import AuditLog
+
                 audit_log = AuditLog(audit, log.say)
                 stack.callback(audit_log.close)
                 limits = network.Limits(
@@ -151,48 +149,6 @@ class ServerLog:
         """Write a slide that the process made."""
         moved = f"slid {report.stream} to {format_time(report.now)}"
         self._write(f"{moved}: {report.inserted:,} in, {report.expired:,} out", slide_to_json(report))
-
-
-class AuditLog:
-    """A file with one line of JSON for each statement, readable by its owner; statements go on if it cannot be written.
-
-    Args:
-        path: None: nothing is kept.
-        say: Called when lines are lost, and when they are written again.
-    """
-
-    def __init__(self, path: Path | None, say: Callable[[str], None]) -> None:
-        self._path, self._say = path, say
-        self._guard = threading.Lock()
-        self._lost = 0
-        try:
-            self._file = None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        except OSError as error:
-            raise StorageError(f"the audit {path} cannot be written ({error.strerror}); give another --audit") from None
-
-    def write(self, record: dict[str, Any]) -> None:
-        """Append a line, all of it or nothing of it as far as the system can."""
-        if self._file is None:
-            return
-        line = (json.dumps(record) + "\n").encode()
-        with self._guard:
-            try:
-                if os.write(self._file, line) < len(line):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            except OSError as error:
-                if not self._lost:
-                    self._say(f"the audit {self._path} cannot be written ({error.strerror}); statements go on without")
-                self._lost += 1
-                return
-            if self._lost:
-                self._say(f"the audit {self._path} is written again; {terminal.count(self._lost, 'line')} lost")
-                self._lost = 0
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
 
 
 def _import_network() -> Any:

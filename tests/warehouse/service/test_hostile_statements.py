@@ -6,7 +6,7 @@ import pytest
 
 import windrow
 from served_warehouse import ROLES
-from windrow.cli.sql import find_completions
+from windrow.cli.completion import Names
 
 FOLDER = Path(__file__).parents[2] / "queries" / "sql" / "statements"
 STATEMENTS = [
@@ -63,7 +63,8 @@ def test_a_role_learns_nothing_of_what_it_may_not_see(shared):
 def test_completion_offers_a_role_only_what_it_may_use(shared):
     """The prompt's completion asks the same questions of a remote warehouse as of one in a folder."""
     with shared.connect("analyst") as remote:
-        offered = find_completions(remote, "", "SELECT  FROM seen")
+        offered = Names(lambda statement: remote.sql(statement).fetchall()).complete("", "SELECT  FROM seen")
         assert {"k", "ts", "seen", "names"} <= set(offered)
         assert not {"hidden", "secret"} & set(offered)
-    assert {"hidden", "secret"} <= set(find_completions(shared.wh, "", "SELECT  FROM seen"))
+    names = Names(lambda statement: shared.wh.sql(statement).fetchall())
+    assert {"hidden", "secret"} <= set(names.complete("", "SELECT  FROM seen"))

@@ -131,6 +131,6 @@ def test_statements_go_on_when_the_audit_cannot_be_written(windrow_command, plac
         for _ in range(3):
             assert client.post("/sql", json={"statement": "SELECT 1 AS n"}).json()["rows"] == [[1]]
         server.child.terminate()
-        said = [line for line in server.child.stdout if "audit" in line]
-        assert said == ["the audit /dev/full cannot be written (No space left on device); statements go on without\n"]
+        told = "the audit /dev/full cannot be written (No space left on device); statements go on without"
+        assert sum(told in line for line in server.child.stdout) == 1
         assert server.stop() == 0
