@@ -48,22 +48,33 @@ class WorkerStarter:
     """
 
     def __init__(self, path: str, memory: int) -> None:
+        self._path, self._memory = path, memory
         self._guard = threading.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
         self._channel, theirs = socket.socketpair()
-        code = (
-            f"from windrow.service import statement_worker as w; w.start_workers({theirs.fileno()}, {path!r}, {memory})"
-        )
+        call = f"start_workers({theirs.fileno()}, {self._path!r}, {self._memory})"
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", code], stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+                [sys.executable, "-P", "-c", f"from windrow.service import statement_worker as w; w.{call}"],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
             )
 
-    def start(self) -> "Worker":
-        """Start a worker."""
+    def start(self) -> "Worker | None":
+        """Start a worker; None if the process had been ended: the next call finds another in its place."""
         ours, theirs = socket.socketpair()
+        handles: list[int] = []
         with theirs, self._guard:
-            socket.send_fds(self._channel, [b"w"], [theirs.fileno()])
-            _, handles, _, _ = socket.recv_fds(self._channel, 1, 1)
+            with contextlib.suppress(OSError):
+                socket.send_fds(self._channel, [b"w"], [theirs.fileno()])
+                _, handles, _, _ = socket.recv_fds(self._channel, 1, 1)
+            if not handles:
+                ours.close()
+                self.close()
+                self._begin()
+                return None
         return Worker(ours, handles[0])
 
     def close(self) -> None:
@@ -163,6 +174,9 @@ class WorkerPool:
     def _start_one(self) -> None:
         while not self._closed:
             worker = self._processes.start()
+            if worker is None:
+                time.sleep(_RETRY_SECONDS)
+                continue
             if worker.wait_until_ready():
                 with self._guard:
                     self._all.add(worker)
