@@ -24,6 +24,7 @@ from windrow.service import flight_messages
 from windrow.service.flight_messages import CALL, COUNTED_END
 from windrow.service.http_api import LOCAL, Service
 from windrow.service.operations import Ask
+from windrow.service.parameters import describe_parameters, find_parameters
 from windrow.service.role_session import RoleSession, serialize_schema
 from windrow.service.row_formats import dump_json
 from windrow.service.statement_worker import FLIGHT
@@ -43,10 +44,7 @@ _GONE_CHECKS, _GONE_SECONDS = 4, 0.005
 _HEADER = "x-windrow-"
 _UPLOAD_OPTIONS = ("batch_id", "covers", "source", "max_rejected", "end")
 _STATEMENT_OPTIONS = ("isolation", "on_gap", "timeout")
-_MOST_SECONDS, _MOST_PARAMETERS = 86_400.0, 10_000
-_PARAMETER = re.compile(
-    r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/|(\?\d*)|\$(\d+)|\$([^\W\d]\w*)", re.DOTALL
-)
+_MOST_SECONDS = 86_400.0
 
 
 @dataclass(eq=False)
@@ -230,7 +228,7 @@ class FlightSqlServer(flight.FlightServerBase):
     def _describe(self, session: RoleSession, prepared: _Prepared, context: Any) -> pa.Schema:
         """The columns of an answer, without its rows."""
         if prepared.schema is None:
-            values = prepared.params or _no_values(_find_parameters(prepared.query))
+            values = prepared.params or _no_values(list(find_parameters(prepared.query)))
             arguments = {"statement": prepared.query, "params": values or None}
             ask = Ask("describe", arguments, prepared.query, prepared.options.get("timeout"), audited=False)
             prepared.schema = pa.ipc.read_schema(pa.py_buffer(self._ask(session, ask, context)))
@@ -333,7 +331,7 @@ class FlightSqlServer(flight.FlightServerBase):
     def _prepare(self, session: RoleSession, query: str, context: Any) -> bytes:
         prepared = _Prepared(query, session.who, _statement_options(context))
         schema = self._describe(session, prepared, context)
-        parameters = pa.schema([pa.field(name, pa.null()) for name in _find_parameters(query)])
+        parameters = describe_parameters(query, session.columns_named_in(query) if find_parameters(query) else {})
         return flight_messages.pack(
             "ActionCreatePreparedStatementResult",
             prepared_statement_handle=self._handles.add(prepared),
@@ -352,12 +350,13 @@ class FlightSqlServer(flight.FlightServerBase):
                 if rows.num_rows > 1:
                     raise errors.QueryError("bind one row of parameters; a statement is asked once at a time")
                 values = [column[0].as_py() for column in rows.columns] if rows.num_rows else []
-                names = _find_parameters(prepared.query)
+                names = list(find_parameters(prepared.query))
                 prepared.params = values
                 if rows.num_rows and not any(name.isdigit() for name in names) and set(rows.column_names) == set(names):
                     prepared.params = dict(zip(rows.column_names, values, strict=True))
                 prepared.schema = None
-                writer.write(flight_messages.plain("DoPutPreparedStatementResult"))
+                handle = message.prepared_statement_handle  # JDBC's driver goes on with what it is told here
+                writer.write(flight_messages.plain("DoPutPreparedStatementResult", prepared_statement_handle=handle))
             elif name == "CommandStatementIngest":
                 report = self._take_rows(session, message, reader, context)
                 writer.write(flight_messages.plain("DoPutUpdateResult", record_count=report.accepted))
@@ -450,19 +449,6 @@ def _receive_batches(
         if is_gone():
             raise errors.QueryError("the client went away before its upload was complete; nothing was appended")
         time.sleep(_GONE_SECONDS)
-
-
-def _find_parameters(query: str) -> list[str]:
-    """The parameters of a statement: ``1``, ``2``, … of ``?`` and ``$1``, or names; not those in texts and comments."""
-    marks, highest, names = 0, 0, dict[str, None]()
-    for match in _PARAMETER.finditer(query):
-        if match[1]:
-            marks += 1
-        elif match[2]:
-            highest = max(highest, int(match[2]))
-        elif match[3]:
-            names[match[3]] = None
-    return [str(n + 1) for n in range(min(max(marks, highest), _MOST_PARAMETERS))] or list(names)
 
 
 def _no_values(names: list[str]) -> list[None] | dict[str, None]:

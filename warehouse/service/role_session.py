@@ -22,6 +22,7 @@ from windrow.snapshot import Snapshot
 from windrow.warehouse import Warehouse
 from windrow.windows import gap_to_json
 
+_WORD = re.compile(r"\w+")
 _EXPLAIN = re.compile(r"\s*explain\b", re.IGNORECASE)
 
 
@@ -141,6 +142,13 @@ class RoleSession:
             if name not in relations and self.role.sees(name):
                 relations[name] = kind, self._columns_of(quote_name(name))
         return relations
+
+    def columns_named_in(self, statement: str) -> dict[str, pa.DataType]:
+        """Types of the columns of the streams and views that a statement names, by their name in lower case."""
+        words = {word.lower() for word in _WORD.findall(statement)}
+        named = [name for name in self.streams() if name.lower() in words]
+        with Snapshot(self.warehouse._store, named, role=self.role) as snapshot:
+            return {f.name.lower(): f.type for name in named for f in snapshot.view(name).schema}
 
     def system_schemas(self) -> dict[str, pa.Schema]:
         """Columns of the system tables that the role may read."""

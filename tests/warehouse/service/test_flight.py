@@ -6,8 +6,9 @@ from adbc_driver_flightsql import dbapi
 from pyarrow import flight
 
 import windrow
-from served_warehouse import HEADER, ROWS, rows
+from served_warehouse import HEADER, ROWS, SCHEMA, rows
 from windrow.service import flight_messages
+from windrow.service.parameters import describe_parameters
 
 STATEMENTS = (
     "SELECT count(*) AS n, max(k) AS top FROM seen",
@@ -38,6 +39,21 @@ def test_the_driver_binds_parameters_and_reads_frames(shared, connection):
         assert cursor.fetch_df()["k"].tolist() == [0, 1]
         cursor.execute("SELECT k FROM seen WHERE k < 2 ORDER BY k")
         assert cursor.fetch_polars()["k"].to_list() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("SELECT 1", {}),
+        ("SELECT k FROM seen WHERE k >= ? AND secret = ?", {"1": pa.int64(), "2": pa.string()}),
+        ("SELECT k FROM seen s WHERE s.k IN (?, ?) AND \"ts\" > $3", dict(zip("123", [pa.int64()] * 2 + [pa.timestamp("us", "UTC")], strict=True))),
+        ("SELECT ? + 1 FROM seen WHERE k BETWEEN $low AND $high -- $no", {"1": pa.string()}),
+        ("SELECT '?', \"$a\" FROM seen WHERE k BETWEEN $low AND $high /* ? */", {"low": pa.int64(), "high": pa.int64()}),
+    ],
+)  # fmt: skip
+def test_drivers_are_told_parameters_and_their_types(query, expected):
+    schema = describe_parameters(query, {field.name: field.type for field in SCHEMA})
+    assert dict(zip(schema.names, schema.types, strict=True)) == expected
 
 
 def test_the_driver_lists_relations_and_columns(shared, connection):
