@@ -206,7 +206,7 @@ def bench(
     *, quick: bool, results: Results, scratch: Path | None, advance: Callable[[str], None], size: Size | None = None
 ) -> tuple[str, list[Aim]]:
     """Run everything; gives the report (Markdown) and what was wanted."""
-    chosen = size or (QUICK if quick else FULL)
+    chosen, host = size or (QUICK if quick else FULL), machine.describe(scratch or Path.cwd())
     with TemporaryDirectory(dir=scratch) as folder:
         path = Path(folder) / "warehouse"
         with windrow.open(path) as wh:
@@ -217,7 +217,6 @@ def bench(
             token = create_token(wh._store, "bench")[1]
             with _server(path) as (port, flight, group):
                 lines, aims = _measure(chosen, wh, port, flight, group, token, advance)
-    host = machine.describe(scratch or Path.cwd())
     results.write("serve", {"machine": host, "figures": lines, "wanted": verdicts(aims)})
     text = report.table(["", "in this process", "over the network", "ratio"], lines)
     return "\n\n".join([machine.summarise(host), "### What was wanted", report.aims_table(aims), text]), aims
