@@ -100,12 +100,10 @@ def serve(
                 signal.signal(number, lambda *_: server.stop())
             if not no_http:
                 network = _import_network()
-                audit_file = None if audit is None else stack.enter_context(audit.open("a", buffering=1))
+                from windrow.service.audit import AuditLog
 
-                def audited(record: dict[str, Any]) -> None:
-                    if audit_file is not None:
-                        audit_file.write(json.dumps(record) + "\n")
-
+                audit_log = AuditLog(audit, log.say)
+                stack.callback(audit_log.close)
                 limits = network.Limits(
                     concurrency=concurrency, waiting=queue, seconds=timeout, memory=check_size(memory, "memory")
                 )
@@ -119,7 +117,7 @@ def serve(
                     grace=grace,
                     limits=limits,
                 )
-                stack.enter_context(network.serving(wh, settings, server.counts, audited, log.say))
+                stack.enter_context(network.serving(wh, settings, server.counts, audit_log.write, log.say))
             server.run()
         return RESTART if has_late_calls() else 0
 

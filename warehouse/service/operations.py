@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 
 from windrow.catalog.records import Role
+from windrow.errors import WindrowError
 from windrow.queries.charts import make_chart
 from windrow.service import openapi, requests, row_formats
 from windrow.service.console_files import charts_version, console_file
@@ -55,6 +56,8 @@ class Ask:
     timeout: float | None = None
     name: str = ""
     """Of the value in the answer; empty: the value is the answer."""
+    audited: bool = True
+    """False for what a protocol asks before the statement itself: only its errors are told."""
 
     def request(self, role: Role, media: str | None = None, *, escape: bool = False) -> WorkerRequest:
         """The request for a worker."""
@@ -62,6 +65,7 @@ class Ask:
 
 
 EVENTS = "/events"
+_STILL_THERE_SECONDS = 15.0
 Handler = Callable[["Service", Call], Any]
 
 
@@ -202,11 +206,15 @@ async def stream_events(service: "Service", session: RoleSession, request: Reque
             yield b": windrow\n\n"
             while not await request.is_disconnected():
                 try:
-                    event = await asyncio.wait_for(queue.get(), 15)
+                    event = await asyncio.wait_for(queue.get(), _STILL_THERE_SECONDS)
                 except TimeoutError:
-                    yield b": still there\n\n"
-                else:
-                    yield b"event: " + event["event"].encode() + b"\ndata: " + json.dumps(event).encode() + b"\n\n"
+                    event = {"event": ""}
+                if reason := _why_not(service, session, request):
+                    event = {"event": "end", "reason": reason}
+                name = event["event"]
+                yield f"event: {name}\ndata: {json.dumps(event)}\n\n".encode() if name else b": still there\n\n"
+                if name == "end":
+                    return
 
     return StreamingResponse(stream(), media_type="text/event-stream", headers=HEADERS)
 
@@ -312,6 +320,15 @@ def _drop_answer(service: "Service", call: Call) -> Any:
     _kept(service, call)
     service.answers.drop(call.path["id"])
     return {"dropped": call.path["id"]}
+
+
+def _why_not(service: "Service", session: RoleSession, request: Request) -> str | None:
+    """Why whoever listens may no longer: a token can be revoked, and a role be changed."""
+    try:
+        same = service.session(request).role == session.role
+    except WindrowError as error:
+        return str(error)
+    return None if same else "the role was changed; ask again"
 
 
 def _openapi(service: "Service", call: Call) -> Any:  # noqa: ARG001

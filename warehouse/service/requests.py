@@ -96,6 +96,10 @@ class AppendOptions(_Request, frozen=True):
         ]
         | None
     ) = None
+    max_rejected: (
+        Annotated[float, Meta(ge=0, le=1, description="with a greater share of rejected rows nothing is appended")]
+        | None
+    ) = None
 
 
 class TableOptions(_Request, frozen=True):

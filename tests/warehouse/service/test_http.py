@@ -92,7 +92,7 @@ def test_a_source_closes_its_gaps_over_http_and_flight(served):
         for covers, status in ((f"{minute[3]}/{minute[2]}", 400), ("then", 400), (f"{minute[2]}/{minute[3]}", 200)):
             answer = client.post("/streams/told/append", params={"covers": covers}, json=[row], headers=header)
             assert (answer.status_code, "error" in answer.json()) == (status, status == 400), answer.text
-        assert remote.append("told", rows(ROWS + 1, 1), covers=(minute[4], minute[5])) == 1
+        assert remote.append("told", rows(ROWS + 1, 1), covers=(minute[4], minute[5])).accepted == 1
         with pytest.raises(GapError, match="begin before it ends"):
             remote.append("told", rows(ROWS + 1, 1), covers=f"{minute[5]}/{minute[4]}")
         wh.slide("told", to=minute[11])
