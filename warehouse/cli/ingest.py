@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windrow.cli import terminal
+from windrow.cli.server_log import warnings_on_stderr
 from windrow.cli.session import Failure, Session, check_rejected, command, fail_rejected_option
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def ingest(
         wh.stream(stream)
         with (
             _shorten_spark_errors(),
+            warnings_on_stderr(),
             job.spark_session(master, packages, conf) as spark,
             _show_progress(wh, stream) as report_progress,
         ):
