@@ -11,16 +11,17 @@ import signal
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from windrow import times
+from windrow.arguments import check_share
 from windrow.catalog.lookups import find_stream, resolve_source
 from windrow.errors import BusyError, DefinitionError, WindrowError
 from windrow.ingest.append import append_rows
 from windrow.ingest.backpressure import try_slide, wait_for_spool_space
 from windrow.ingest.checkpoints import StreamingBatch
 from windrow.ingest.errors import describe_error
-from windrow.ingest.schemas import check_columns
+from windrow.ingest.schemas import check_columns, evolve_stream
 from windrow.ingest.session import Totals, WarehouseOrPath, open_warehouse, use_this_interpreter
 from windrow.sources import heartbeat as send_heartbeat
 from windrow.warehouse import Warehouse
@@ -53,6 +54,8 @@ def write_stream(
     name: str | None = None,
     stop_on_sigterm: bool = True,
     accept_loss: bool = False,
+    max_rejected: float | None = None,
+    evolve: Literal["add"] | None = None,
 ) -> "StreamingQuery":
     """Start a query that appends a streaming DataFrame to a stream, exactly once.
 
@@ -74,18 +77,23 @@ def write_stream(
         stop_on_sigterm: End the query after the batch under way when the process is asked to end.
         accept_loss: Go on although the checkpoint is ahead of the warehouse, which was restored from a backup: the
             batches between them are lost, because Spark never sends them again.
+        max_rejected: The share of a batch's rows that may be rejected; with more, the query ends and nothing of that
+            batch is appended.
+        evolve: ``"add"`` takes columns of the DataFrame into the stream that it does not have yet.
 
     Returns:
         Spark's query. `totals(query)` says what it brought in.
     """
     if not df.isStreaming:
         raise DefinitionError("this DataFrame is not a stream; use windrow.spark.append")
+    check_share(max_rejected, "max_rejected")
     if slide not in ("auto", None):
         raise DefinitionError(f"slide={slide!r} is unknown; use 'auto', or None to slide yourself")
     use_this_interpreter()
     borrowed = isinstance(warehouse, Warehouse)
     wh = warehouse if isinstance(warehouse, Warehouse) else open_warehouse(warehouse)
     try:
+        evolve_stream(wh, stream, df.schema, evolve)
         entry, _ = wh._store.catalog.read(lambda tables: find_stream(tables, stream))
         check_columns(df.schema, entry.definition)
         interval = None if heartbeat is None else times.parse_duration(heartbeat, "heartbeat")
@@ -102,6 +110,7 @@ def write_stream(
             limit=max_spool_bytes,
             stop_on_sigterm=stop_on_sigterm,
             accept_loss=accept_loss,
+            max_rejected=max_rejected,
         )
         writer = df.writeStream.foreachBatch(streaming.on_batch).option("checkpointLocation", str(checkpoint))
         if name is not None:
@@ -152,6 +161,7 @@ class _StreamingAppend:
     stop_on_sigterm: bool
     accept_loss: bool
     """Whether the first batch may follow on batches that the warehouse does not have."""
+    max_rejected: float | None
     totals: Totals = field(default_factory=Totals)
     stopping: threading.Event = field(default_factory=threading.Event)
     running: bool = True
@@ -189,6 +199,7 @@ class _StreamingAppend:
                 None,
                 self.where,
                 batch=StreamingBatch(str(self._query.id), number, accept_loss=self.accept_loss),
+                max_rejected=self.max_rejected,
             )
             self.accept_loss = False
             self.totals.add(report)

@@ -176,7 +176,6 @@ class Append:
                 self._take_flaws(flaws, write=previous is None)
                 if previous is not None:
                     return self.duplicate(previous)
-                self._check_share()
                 return self.commit(replacing or [])
         except BaseException:
             self.discard()
@@ -343,6 +342,7 @@ class Append:
         """Publish what was staged and record it in one transaction."""
         store, tally = self.store, self.tally
         self._drain(0)
+        self._check_share()
         folder = store.stream_folder(self.definition.name)
         rejected = self.rejected.seal()
         published: list[str] = []

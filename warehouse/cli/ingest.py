@@ -60,6 +60,10 @@ _OPTIONS: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
     click.option(
         "--max-spool-bytes", type=click.IntRange(min=0), metavar="N", help="Wait while more than this is spooled."
     ),
+    click.option(
+        "--max-rejected", type=click.FloatRange(0, 1), metavar="SHARE", help="Append nothing if more are rejected."
+    ),
+    click.option("--evolve", type=click.Choice(("add",)), help="Take columns in that the stream does not have yet."),
     fail_rejected_option,
     click.option("--master", metavar="URL", help="Spark's master; by default what spark-submit says, or local[*]."),
     click.option("--packages", metavar="COORDINATES", help="Maven packages for Spark, as for Kafka."),
