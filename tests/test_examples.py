@@ -2,6 +2,7 @@
 
 import datetime as dt
 import importlib.util
+import math
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -93,6 +94,20 @@ def test_quotes(tmp_path):
         times[bid["mmid"]] += bid["price"] == max(recent)
     assert found["hammer"] == sorted((mmid, n) for mmid, n in times.items() if n)
     assert len(found["files"]) >= 4 and all(name.endswith(".csv") for name in found["files"])
+
+
+def test_dashboard(tmp_path):
+    example = load("dashboard")
+    found = example.main(tmp_path)
+    newest = (example.START + dt.timedelta(minutes=example.MINUTES - 5)).isoformat()
+    took = defaultdict(list)
+    for minute in range(example.MINUTES):
+        for row in example.make_minute(minute):
+            if row["ts"] > newest:
+                took[row["host"]].append(row["ms"])
+    assert [tile[:2] for tile in found["tile"]] == [(host, len(ms)) for host, ms in sorted(took.items())]
+    for host, number, p90 in found["tile"]:
+        assert sorted(took[host])[math.ceil(0.9 * number) - 1] == p90
 
 
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
