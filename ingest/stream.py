@@ -5,6 +5,7 @@ nothing. A thread of ours watches the query and sends heartbeats while its sourc
 """
 
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from windrow import times
+from windrow.append import AppendReport
 from windrow.arguments import check_share
 from windrow.catalog.lookups import find_stream, resolve_source
 from windrow.errors import BusyError, DefinitionError, WindrowError
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("windrow.ingest")
 DEFAULT_MAX_SPOOL_BYTES = 4 << 30
 """The query waits while more is spooled."""
+_REPORTS = 1000
+"""Batches whose reports are kept; Spark keeps the progress of 100."""
 _POLL_SECONDS = 0.5
 """How often the watching thread looks at its query, at least."""
 
@@ -136,6 +140,25 @@ def totals(query: "StreamingQuery") -> Totals:
     return _find_streaming_append(query).totals
 
 
+def progress(query: "StreamingQuery") -> list[dict[str, Any]]:
+    """Return Spark's own progress of the last batches of a query that `write_stream` started, with what became of rows.
+
+    Each entry has ``windrow`` besides: the batch's accepted and late rows, and rejected ones by reason; None for a
+    batch that is not appended yet.
+    """
+    reports = _find_streaming_append(query).reports
+    entries: list[dict[str, Any]] = [json.loads(entry.json) for entry in query.recentProgress]
+    for entry in entries:
+        report = reports.get(entry["batchId"])
+        entry["windrow"] = report and {
+            "accepted": report.accepted,
+            "rejected": dict(report.rejected),
+            "late": report.late,
+            "duplicate": report.duplicate,
+        }
+    return entries
+
+
 def stop(query: "StreamingQuery") -> None:
     """End a query that `write_stream` started, after the batch under way."""
     _find_streaming_append(query).stop()
@@ -163,6 +186,8 @@ class _StreamingAppend:
     """Whether the first batch may follow on batches that the warehouse does not have."""
     max_rejected: float | None
     totals: Totals = field(default_factory=Totals)
+    reports: dict[int, AppendReport] = field(default_factory=dict)
+    """Of the last batches, by their numbers."""
     stopping: threading.Event = field(default_factory=threading.Event)
     running: bool = True
     _query: Any = None
@@ -203,6 +228,8 @@ class _StreamingAppend:
             )
             self.accept_loss = False
             self.totals.add(report)
+            self.reports[number] = report
+            self.reports.pop(number - _REPORTS, None)
             self._slide()
 
     def _slide(self) -> None:
