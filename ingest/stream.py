@@ -81,8 +81,7 @@ def write_stream(
         stop_on_sigterm: End the query after the batch under way when the process is asked to end.
         accept_loss: Go on although the checkpoint is ahead of the warehouse, which was restored from a backup: the
             batches between them are lost, because Spark never sends them again.
-        max_rejected: The share of a batch's rows that may be rejected; with more, the query ends and nothing of that
-            batch is appended.
+        max_rejected: The share of a batch's rows that may be rejected; with more, the query ends without that batch.
         evolve: ``"add"`` takes columns of the DataFrame into the stream that it does not have yet.
 
     Returns:
@@ -100,8 +99,6 @@ def write_stream(
         evolve_stream(wh, stream, df.schema, evolve)
         entry, _ = wh._store.catalog.read(lambda tables: find_stream(tables, stream))
         check_columns(df.schema, entry.definition)
-        interval = None if heartbeat is None else times.parse_duration(heartbeat, "heartbeat")
-        lag_micros = entry.definition.slack if lag is None else times.parse_slack(lag, "lag")
         streaming = _StreamingAppend(
             warehouse=wh,
             closes_warehouse=not borrowed,
@@ -109,17 +106,14 @@ def write_stream(
             source=resolve_source(entry, source),
             slide=slide == "auto",
             where=where,
-            interval=interval,
-            lag=lag_micros,
+            interval=None if heartbeat is None else times.parse_duration(heartbeat, "heartbeat"),
+            lag=entry.definition.slack if lag is None else times.parse_slack(lag, "lag"),
             limit=max_spool_bytes,
             stop_on_sigterm=stop_on_sigterm,
             accept_loss=accept_loss,
             max_rejected=max_rejected,
         )
-        writer = df.writeStream.foreachBatch(streaming.on_batch).option("checkpointLocation", str(checkpoint))
-        if name is not None:
-            writer = writer.queryName(name)
-        query = (writer if trigger is None else _set_trigger(writer, trigger)).start()
+        query = _start_query(df.writeStream.foreachBatch(streaming.on_batch), checkpoint, name, trigger)
     except BaseException:
         if not borrowed:
             wh.close()
@@ -130,9 +124,15 @@ def write_stream(
     return query
 
 
-def _set_trigger(writer: Any, trigger: str) -> Any:
-    now = trigger.replace(" ", "").lower() == "availablenow"
-    return writer.trigger(availableNow=True) if now else writer.trigger(processingTime=trigger)
+def _start_query(writer: Any, checkpoint: str, name: str | None, trigger: str | None) -> "StreamingQuery":
+    writer = writer.option("checkpointLocation", str(checkpoint))
+    if name is not None:
+        writer = writer.queryName(name)
+    if trigger is not None:
+        now = trigger.replace(" ", "").lower() == "availablenow"
+        writer = writer.trigger(availableNow=True) if now else writer.trigger(processingTime=trigger)
+    query: StreamingQuery = writer.start()
+    return query
 
 
 def totals(query: "StreamingQuery") -> Totals:
