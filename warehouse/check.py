@@ -21,7 +21,7 @@ from windrow.orphans import data_files, find_catalog_gap, marked_files, named_fi
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 
-_ADVICE = re.compile(r"[;,] run 'windrow check'.*$")
+_ADVICE = re.compile(r"[;,] run 'windrow check'[^)]*")
 """What errors of damaged files end with; who checks has done that."""
 
 
@@ -107,9 +107,12 @@ def check_warehouse(store: Store, progress: Callable[[str], None] | None = None)
         ]
         wrong, orphans = _unnamed(store, unnamed, present) if unnamed else ([], 0)
         problems += wrong
-    return CheckReport(
-        tuple(_ADVICE.sub("", problem) for problem in problems), len(views), segments, len(records.files), rows, orphans
-    )
+    return CheckReport(tuple(map(without_advice, problems)), len(views), segments, len(records.files), rows, orphans)
+
+
+def without_advice(problem: str) -> str:
+    """A problem as a check reports it, which need not advise to check."""
+    return _ADVICE.sub("", problem)
 
 
 def _unnamed(store: Store, files: list[str], present: set[str]) -> tuple[list[str], int]:

@@ -4,6 +4,7 @@ A lifetime belongs to the stream, not to the row: exp = ts + lifetime holds for 
 Expired rows stay gone, so a lengthened lifetime leaves a floor below which the stream keeps nothing.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -33,6 +34,8 @@ from windrow.relayout import LayoutContents, hold_stream_lock, read_layout_conte
 from windrow.row_checks import Checks
 from windrow.store import Store
 
+_log = logging.getLogger(__name__)
+
 
 def create_stream(store: Store, definition: StreamDefinition, index: Index | str) -> None:
     """Record a stream that was declared."""
@@ -42,6 +45,7 @@ def create_stream(store: Store, definition: StreamDefinition, index: Index | str
         make_stream_folders(store, definition.name)
         with store.catalog.write() as tables:
             record_stream(tables, definition, layout, store.clock())
+    _log.info("created stream %s", definition.name)
 
 
 def make_stream_folders(store: Store, name: str) -> None:
@@ -138,6 +142,7 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
             from windrow.publication import remove_log  # only here: few streams are published
 
             remove_log(store, entry.id, name)
+    _log.info("dropped %s %s", "view" if view else "stream", name)
 
 
 def _refuse_if_viewed(tables: Tables, entry: StreamEntry) -> None:
@@ -207,6 +212,7 @@ def alter_stream(store: Store, stream: str, change: Alteration, timeout: float) 
             tables.put("streams", stream.encode(), replace(entry, definition=new))
             tables.put("states", catalog_key(entry.id), state)
         store.files.reach("alter.committed")
+    _log.info("altered stream %s", stream)
 
 
 def _add_column(old: StreamDefinition, column: tuple[str, pa.DataType] | pa.Field) -> StreamDefinition:

@@ -3,6 +3,7 @@
 Sources report progress by their rows and by heartbeats, and may be declared failed.
 """
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from windrow.errors import ClockError, GapError, SourceBehindError, UnknownSourc
 from windrow.gaps import BEFORE_FIRST, Ledger
 from windrow.store import Store
 from windrow.times import format_duration, format_time, parse_instant
+
+_log = logging.getLogger(__name__)
 
 TRACE_LENGTH = 1000
 """Heartbeats and failures that are kept, of all streams together."""
@@ -176,6 +179,7 @@ def record_failure(tables: Tables, entry: StreamEntry, state: StreamState, name:
     """Record that a source has failed, and what the clock has already passed without it."""
     key = catalog_key(entry.id) + name.encode()
     failed = replace(tables.get("sources", key) or SourceEntry(), failed=reason)
+    _log.warning("source %r of stream %r has failed: %s", name, entry.definition.name, reason)
     tables.put("sources", key, failed)
     _trace(tables, TraceEntry(stream=entry.id, source=name, event="failed", at=at, note=reason))
     if state.slide is not None:

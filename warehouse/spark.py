@@ -9,11 +9,12 @@ if TYPE_CHECKING:
     from windrow.ingest.append import append
     from windrow.ingest.data_source import register
     from windrow.ingest.reader import about, read, release, snapshot, window
-    from windrow.ingest.stream import stop, totals, write_stream
+    from windrow.ingest.stream import progress, stop, totals, write_stream
 
 _MODULES = {
     "about": "windrow.ingest.reader",
     "append": "windrow.ingest.append",
+    "progress": "windrow.ingest.stream",
     "read": "windrow.ingest.reader",
     "register": "windrow.ingest.data_source",
     "release": "windrow.ingest.reader",
@@ -24,7 +25,19 @@ _MODULES = {
     "write_stream": "windrow.ingest.stream",
 }
 
-__all__ = ["about", "append", "read", "register", "release", "snapshot", "stop", "totals", "window", "write_stream"]
+__all__ = [
+    "about",
+    "append",
+    "progress",
+    "read",
+    "register",
+    "release",
+    "snapshot",
+    "stop",
+    "totals",
+    "window",
+    "write_stream",
+]
 
 
 def load_module(module: str) -> Any:

@@ -514,14 +514,20 @@ class Warehouse(StreamChanges):
 
     def _add_new_columns(self, stream: str, data: Any, evolve: str) -> pa.RecordBatchReader:
         """A reader over `data`, whose columns the stream all has."""
-        from windrow.arrow_input import find_new_columns, open_reader
+        from windrow.arrow_input import open_reader
+
+        reader = open_reader(data, f"stream {stream!r}")
+        self._evolve(stream, reader.schema, evolve)
+        return reader
+
+    def _evolve(self, stream: str, given: pa.Schema, evolve: str) -> None:
+        """Take the columns of a schema into a stream that it does not have yet."""
+        from windrow.arrow_input import find_new_columns
 
         if evolve != "add":
             raise DefinitionError(f"evolve={evolve!r} is unknown; 'add' takes new columns in, None refuses them")
-        reader = open_reader(data, f"stream {stream!r}")
-        for field in find_new_columns(reader.schema, self.stream(stream).definition.schema):
+        for field in find_new_columns(given, self.stream(stream).definition.schema):
             self.alter_stream(stream, add_column=field)
-        return reader
 
     def heartbeat(
         self, stream: str, *, source: str | None = None, up_to: times.Instant, covers: times.Instant | None = None

@@ -5,6 +5,7 @@ same work; that a run is delivered only once is decided by the commit, not by th
 """
 
 import contextlib
+import logging
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -52,6 +53,7 @@ _POLL_SECONDS = 0.1
 """Seconds between two checks whether to stop."""
 _MAX_BATCH = 256
 """Runs that one commit delivers at most."""
+_log = logging.getLogger(__name__)
 _MIN_ROWS = 1000
 """Rows of a stream below which nothing is gained by a synopsis. Not measured: DuckDB reads so few in well under what a
 statement costs anyway (`_SCAN_ROW` and `_STATEMENT` of the synopses' cost model)."""
@@ -531,7 +533,7 @@ def _batches(ready: "_Ready", stop: threading.Event) -> Iterator[list[RunAnswer]
 
 def _make_report(store: Store, run: RunEntry, unplaced: str | None) -> RunReport:
     """The report of a run; `unplaced` says why its file is still waiting."""
-    return RunReport(
+    report = RunReport(
         query=run.query,
         slide=run.slide,
         outcome=run.outcome if unplaced is None else "unplaced",
@@ -544,3 +546,10 @@ def _make_report(store: Store, run: RunEntry, unplaced: str | None) -> RunReport
         file=str(store.root / run.file) if run.file and unplaced is None else None,
         revision=run.revision,
     )
+    _log.log(
+        logging.INFO if report.outcome == "delivered" else logging.WARNING,
+        "%s %s slide %d, %d rows in %.3f s by %s%s",
+        report.outcome, report.query, report.slide, report.rows, report.seconds, report.how,
+        f": {report.error}" if report.error else "", extra={"report": report},
+    )  # fmt: skip
+    return report

@@ -51,7 +51,7 @@ class View(HtmlRecord):
     recomputed: bool
     index: str
     slide: int | None
-    now: int | None
+    now: dt.datetime | None
     """Its clock: the least of its inputs' clocks."""
     waiting_for: tuple[str, ...]
     """The inputs that hold its clock where it is."""
@@ -392,7 +392,7 @@ def _describe_view(tables: Tables, record: ViewEntry) -> View:
         recomputed=record.recompute,
         index=str(state.layout.index),
         slide=state.slide,
-        now=None if state.slide is None else model.slot_end(state.slide),
+        now=None if state.slide is None else times.to_datetime(model.slot_end(state.slide)),
         waiting_for=silent or behind or (tuple(record.results) if state.slide is None else ()),
         error=record.error,
         keep=None if record.keep is None else times.format_duration(record.keep),
