@@ -39,6 +39,8 @@ _VALUE_BYTES = 16
 """About what a value takes before it is compressed, beside the bytes of its text."""
 _DEAD_SHARE = 3
 """A table is replaced when one row in so many is of a segment that is gone. Not measured: bounds the dead rows."""
+_MAX_SHOWN = 48
+"""Columns that statements are shown at most beyond those that they need: DuckDB looks at each when it plans."""
 _REST_SECONDS = 0.02
 """Filling waits so long for more columns to be asked for, and for a process that wants one answer only to end."""
 
@@ -147,7 +149,11 @@ class RowCache:
         split = len(selection.whole)
         held = _filter(selection, is_cached, split)
         missing = _filter(selection, [not each for each in is_cached], split)
-        names = ", ".join(quote_name(field.name) for field in fields)
+        shown = fields
+        if not missing.segments and len(table.columns) <= _MAX_SHOWN:
+            # More than is needed costs nothing, and the next statement finds the view that it wants.
+            shown = [field for field in view.schema if field.name in table.columns]
+        names = ", ".join(quote_name(field.name) for field in shown)
         # Also where all segments are wanted: more may be added before the statement runs.
         where = f"({' OR '.join(_ranges(sorted(number for number in numbers if number is not None)))})"
         if held.edge:
