@@ -17,7 +17,7 @@ from windrow.indexes.row_model import SEQ
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection
 from windrow.queries.engine.cursor_pool import PooledCursor
-from windrow.queries.planner.row_cache import CachedRows, row_cache
+from windrow.queries.planner.row_cache import MAX_SHOWN, CachedRows, row_cache
 from windrow.queries.planner.scan_sql import find_missing_columns, ordered_sql, window_sql
 from windrow.queries.sql.window_spec import OrderedWindow
 from windrow.snapshot import Snapshot, StreamSnapshot
@@ -79,7 +79,8 @@ def plan_window(
     cache = row_cache(store) if pooled.shares_instance else None
     cached = None if cache is None else cache.read(view, fields, selection)
     if cached is None:
-        sql = _files_sql(store, view, selection, view.schema, names, torn)
+        schema = view.schema if len(view.schema) <= MAX_SHOWN else pa.schema(fields)
+        sql = _files_sql(store, view, selection, schema, names, torn)
         wanted = None if cache is None else partial(cache.want, store, view, fields, selection.segments)
         return WindowRead("scan", "not in memory", sql, wanted)
     pooled.hold(cached.release)
