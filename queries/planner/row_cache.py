@@ -49,7 +49,7 @@ _DEAD_SHARE = 3
 """A table is replaced when one row in so many is dead. Not measured: bounds the dead rows."""
 MAX_SHOWN = 48
 """Columns that statements are shown at most beyond those that they need: DuckDB looks at each when it plans."""
-_REST_SECONDS = 0.02
+_REST_SECONDS = 0.3
 """Filling waits so long for more columns to be asked for, and for a process that wants one answer only to end."""
 
 Place = tuple[str, int]
