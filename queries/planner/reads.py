@@ -74,8 +74,7 @@ def plan_window(
         files = _files_sql(store, view, selection, view.schema, names, torn, window=window, numbered=numbered)
         path = "scan" if selection.segments else "empty"
         return WindowRead(path, "rows in order" if selection.segments else "no segment can hold such rows", files)
-    needed_columns = {*names, view.model.time, view.model.expires}
-    fields = tuple(field for field in view.schema if field.name in needed_columns)
+    fields = _needed_fields(view, names)
     cache = row_cache(store) if pooled.shares_instance else None
     cached = None if cache is None else cache.read(view, fields, selection)
     if cached is None:
@@ -85,6 +84,19 @@ def plan_window(
         return WindowRead("scan", "not in memory", sql, wanted)
     pooled.hold(cached.release)
     return _join_files(store, view, cached, fields, torn)
+
+
+def is_in_memory(
+    store: Store, pooled: PooledCursor, view: StreamSnapshot, selection: Selection, names: Collection[str]
+) -> bool:
+    """Whether all rows of a selection are in memory, with the columns that may be needed."""
+    cache = row_cache(store) if pooled.shares_instance else None
+    return cache is not None and cache.holds(view, _needed_fields(view, names), selection)
+
+
+def _needed_fields(view: StreamSnapshot, names: Collection[str]) -> tuple[pa.Field, ...]:
+    needed = {*names, view.model.time, view.model.expires}
+    return tuple(field for field in view.schema if field.name in needed)
 
 
 def _join_files(

@@ -175,6 +175,17 @@ class RowCache:
             where += f" AND {edge_condition(view, held)}"
         return CachedRows(self, table, f"SELECT {names} FROM {table.sql_name} WHERE {where}", missing)
 
+    def holds(self, view: StreamSnapshot, fields: Sequence[pa.Field], selection: Selection) -> bool:
+        """Whether all rows of a selection are in memory."""
+        with self._guard:
+            self._forget_old_engine()
+            table, now = self._tables.get(view.entry.id), selection.bounds.now
+            return (
+                table is not None
+                and table.has(fields)
+                and all(table.find(segment, now) is not None for segment in selection.segments)
+            )
+
     def release(self, table: CachedTable) -> None:
         """A statement that read the table is over."""
         with self._guard:

@@ -122,7 +122,7 @@ def _find_restricted_names(statement: Statement) -> frozenset[str] | None:
                 equal.append((left, right))
             elif node.get("type") == "OPERATOR_NOT":
                 pending += node["children"]
-            elif node.get("class") != "SUBQUERY":  # whose own conditions are looked at when the walk comes to them
+            elif _may_restrict(node):
                 restricted.update(_find_columns(node))
     grown = True
     while grown:
@@ -130,6 +130,14 @@ def _find_restricted_names(statement: Statement) -> frozenset[str] | None:
         restricted |= found
         grown = bool(found)
     return frozenset(restricted)
+
+
+def _may_restrict(condition: parse_tree.Node) -> bool:
+    """Not if it compares columns or leaves nearly all rows; conditions inside a query are looked at by themselves."""
+    if condition.get("class") != "COMPARISON":
+        return condition.get("class") != "SUBQUERY"
+    columns = {tuple(v.node["column_names"]) for v in parse_tree.walk(condition) if v.node.get("column_names")}
+    return len(columns) == 1 and condition["type"] != "COMPARE_NOTEQUAL"
 
 
 def _find_columns(expression: parse_tree.Node) -> Iterator[str]:
