@@ -18,7 +18,7 @@ from windrow.indexes.selection import Selection, WindowBounds
 from windrow.queries.engine.cursor_pool import PooledCursor
 from windrow.queries.planner.key_ranges import KeyPredicate
 from windrow.queries.planner.predicates import CollectedPredicates, PredicateCollector
-from windrow.queries.planner.reads import WindowRead, plan_window
+from windrow.queries.planner.reads import WindowRead, is_in_memory, plan_window
 from windrow.queries.sql import window_spec
 from windrow.queries.sql.analysis import analyse
 from windrow.queries.sql.statement import Reference, Statement
@@ -29,6 +29,9 @@ PROBE_ROWS, PROBE_RANGES = 20_000, 2_000
 PROBE_SHARE, PROBE_FEW_ROWS = 0.2, 1_000
 """Where more than this share of a stream, and more than so many rows, have the wanted keys, whole segments are read.
 Not measured."""
+MEMORY_ROWS, MEMORY_SHARE = 500_000, 0.01
+"""Segments that are in memory are read from there, and not by key, if they have at most so many rows or at least this
+share of their rows has the wanted keys (`bench realistic`: one symbol; 3 to 15,000 of 100,000 rows)."""
 _UNRESTRICTED = KeyPredicate(None, None, None)
 
 
@@ -171,9 +174,14 @@ def _plan_relation(
     ordered = resolve_keys(view.name, view.schema, window) if isinstance(window, window_spec.OrderedWindow) else None
     analysis = analyse(statement)
     numbered = analysis.uses_sequence
-    definition = view.entry.definition
-    if located is None or ordered is not None or numbered or not _is_probe(located, view) or not selection.segments:
-        located, names = None, analysis.columns_read(view.schema.names)
+    definition, names = view.entry.definition, analysis.columns_read(view.schema.names)
+    if located is not None:
+        plain = ordered is None and not numbered
+        probes = plain and bool(selection.segments) and _is_probe(located, view)
+        if probes and _is_quick_in_memory(located, selection):
+            probes = not is_in_memory(snapshot.store, pooled, view, selection, names)
+        located = located if probes else None
+    if located is None:
         read = plan_window(snapshot, pooled, view, selection, names, window=ordered, numbered=numbered)
         path, why = read.path, read.why
         compared = [name for name in view.schema.names if name not in (definition.time, definition.expires)]
@@ -190,6 +198,12 @@ def _is_probe(located: LocatedRows, view: StreamSnapshot) -> bool:
     """Whether the rows are so few, and in so few places, that they are read by key."""
     few = located.rows <= max(PROBE_FEW_ROWS, PROBE_SHARE * view.segments.rows)
     return few and len(located.start) <= PROBE_RANGES and located.rows <= PROBE_ROWS
+
+
+def _is_quick_in_memory(located: LocatedRows, selection: Selection) -> bool:
+    """Whether the segments are read from memory at least as quickly as the rows by key, if they are there."""
+    stored = selection.segments.rows
+    return stored <= MEMORY_ROWS or located.rows >= MEMORY_SHARE * stored
 
 
 def _filter_segments(selection: Selection, keep: Callable[[Segment], bool]) -> Selection:
