@@ -68,6 +68,7 @@ DATABASES = (
     "revisions",
     "publications",
     "published",
+    "waiting",
 )
 _LATER = frozenset(DATABASES[DATABASES.index("orphans") :])
 """Databases that an older catalog may lack, until somebody who may write opens it."""
@@ -82,7 +83,7 @@ _RECORD_TYPES: dict[str, Any] = {
     "states": records.StreamState,
     "files": records.FileEntry,
     "segments": Segment,
-    "spool": records.SpoolEntry,
+    "spool": records.SpoolEntry | records.WaitingEntry,
     "slides": records.SlideEntry,
     "sources": records.SourceEntry,
     "batches": records.BatchEntry,
@@ -357,6 +358,7 @@ class Catalog:
 
     def __init__(self, folder: Path, *, create: bool, read_only: bool = False) -> None:
         self.folder = folder
+        self._writer_lock = folder / "writer.lock"
         self._pid = os.getpid()
         self._closed = False
         with disk_errors("opening the catalog"):
@@ -393,11 +395,7 @@ class Catalog:
             raise
 
     def _opening(self) -> Any:
-        return (
-            locked(self.folder / "writer.lock", "the catalog", signed=False)
-            if self.writable
-            else contextlib.nullcontext()
-        )
+        return locked(self._writer_lock, "the catalog", signed=False) if self.writable else contextlib.nullcontext()
 
     def _check_format(self, create: bool) -> None:
         stored = self.read(
@@ -508,7 +506,7 @@ class Catalog:
         with (
             shared.thread_lock,
             disk_errors("writing the catalog"),
-            locked(self.folder / "writer.lock", "the catalog", signed=False),
+            locked(self._writer_lock, "the catalog", signed=False),
         ):
             try:
                 with shared.env.begin(write=True, buffers=False) as txn:
