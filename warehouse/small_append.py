@@ -41,6 +41,7 @@ from windrow.segment_files import StagedFile
 from windrow.slide_hooks import SlideHook
 from windrow.sources import merge_claims
 from windrow.store import Store
+from windrow.value_checks import check_values, is_checked
 
 if TYPE_CHECKING:
     from windrow.cli.flawed_lines import FlawedLines
@@ -101,6 +102,12 @@ class _KnownStream:
     state_bytes: bytes
     schema: bytes | None
     """Its columns, as Arrow IPC; None if their values cannot be kept row by row."""
+    key: bytes
+    """The stream's in the catalog."""
+    watched: tuple[int, ...]
+    """The places of columns whose values may be wrong in themselves."""
+    required: tuple[int, ...]
+    """The places of columns that may have no nulls."""
 
     @classmethod
     def read(cls, tables: Tables, name: str) -> "_KnownStream":
@@ -110,15 +117,21 @@ class _KnownStream:
         schema = entry.definition.schema
         has_dictionary = any(_has_dictionary(field.type) for field in schema)
         return cls(
-            entry, state, entry.definition.model, *raw, None if has_dictionary else schema.serialize().to_pybytes()
+            entry,
+            state,
+            entry.definition.model,
+            *raw,
+            schema=None if has_dictionary else schema.serialize().to_pybytes(),
+            key=catalog_key(entry.id),
+            watched=tuple(at for at, field in enumerate(schema) if is_checked(field.type)),
+            required=tuple(at for at, field in enumerate(schema) if not field.nullable),
         )
 
     def is_current(self, tables: Tables) -> bool:
         """Whether nobody has changed the stream since, or moved its clock."""
         name = self.entry.definition.name.encode()
         return bool(
-            tables.raw("streams", name) == self.entry_bytes
-            and tables.raw("states", catalog_key(self.entry.id)) == self.state_bytes
+            tables.raw("streams", name) == self.entry_bytes and tables.raw("states", self.key) == self.state_bytes
         )
 
 
@@ -187,7 +200,7 @@ class SmallAppend:
             raise _NotSmallError
         try:
             source = resolve_source(known.entry, self.source)
-            rows = _conform(data, definition)
+            rows = _conform(data, known)
             now = None if state.slide is None else model.slot_end(state.slide)
             ts, _, codes = classify_rows(rows, definition, now, self.store.clock() + definition.max_ahead)
             if definition.checks:
@@ -232,9 +245,24 @@ class SmallAppend:
         )
 
 
-def _conform(data: pa.Table | pa.RecordBatch, definition: StreamDefinition) -> pa.RecordBatch:
+def _as_batch(rows: pa.Table | pa.RecordBatch) -> pa.RecordBatch:
+    if isinstance(rows, pa.RecordBatch):
+        return rows
+    batches = rows.to_batches()
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def _conform(data: pa.Table | pa.RecordBatch, known: _KnownStream) -> pa.RecordBatch:
     """The rows in the stream's schema, as one batch."""
+    definition = known.entry.definition
     judged = (definition.time, definition.expires or "")
+    if data.schema.equals(definition.schema):
+        rows = _as_batch(data)
+        if not any(rows.column(at).null_count for at in known.required):
+            for at in known.watched:
+                name = rows.schema.names[at]
+                check_values(rows.column(at), name, f"stream {definition.name!r}", rejected=name in judged)
+            return rows
     batches = list(arrow_input.conform_batches(data, definition.schema, definition.name, definition.added, judged))
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
@@ -264,7 +292,7 @@ class _Recording:
         known, place = self.known, self.place
         if not known.is_current(tables):
             raise _StaleError
-        stream, batch = catalog_key(known.entry.id), b""
+        stream, batch = known.key, b""
         if self.batch_id is not None:
             batch = encode_batch_key(known.entry.id, place.source, self.batch_id)
             if tables.raw("batches", batch) is not None:

@@ -122,7 +122,7 @@ def _decode_cached(table: str, raw: bytes) -> Any:
 def catalog_key(*parts: int | str) -> bytes:
     """An LMDB key: integers as 8 big-endian bytes (negative ones before), text as its bytes, in order."""
     return b"".join(
-        _U64.pack((part + (1 << 63)) & ((1 << 64) - 1)) if isinstance(part, int) else part.encode() for part in parts
+        [_U64.pack((part + (1 << 63)) & ((1 << 64) - 1)) if isinstance(part, int) else part.encode() for part in parts]
     )
 
 
