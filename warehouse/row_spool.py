@@ -6,7 +6,7 @@ puts its `SpoolEntry` in that place, in one transaction; rows that came meanwhil
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -14,8 +14,9 @@ import pyarrow as pa
 import xxhash
 from msgspec.structs import replace
 
-from windrow.catalog.environment import Tables, catalog_key, decode_last_int
+from windrow.catalog.environment import Catalog, Tables, catalog_key, decode_last_int
 from windrow.catalog.records import SourceEntry, SpoolEntry, StreamState, WaitingEntry
+from windrow.errors import FormatError
 
 SMALL_ROWS = 8
 SMALL_BYTES = 16 << 10
@@ -23,6 +24,8 @@ SMALL_BYTES = 16 << 10
 GATHERED_BYTES = 16 << 20
 GATHERED_RECORDS = 1 << 16
 """What may wait of one source before an append writes it to a file; at four times as much, appends write files."""
+_RECORDS_AT_A_TIME = 2048
+"""Of waiting rows that are gathered: some milliseconds, for which writers wait. Not measured."""
 _HEAD = struct.Struct(">QQQQ")
 
 
@@ -108,10 +111,27 @@ def list_files(tables: Tables, stream: bytes = b"") -> Iterator[tuple[bytes, Spo
             yield key, record
 
 
-def read_rows(tables: Tables, stream: bytes, waiting: WaitingRows) -> pa.Table:
-    """Waiting rows, in the order in which they came."""
-    schema = pa.ipc.read_schema(pa.py_buffer(waiting.entry.schema))
-    bodies = islice(_bodies(tables, stream, waiting.number, 0), waiting.head.records)
+def read_rows(catalog: Catalog, stream: bytes, waiting: WaitingRows) -> pa.Table:
+    """Waiting rows, in the order in which they came; the stream's lock must be held.
+
+    Ordinary reads begin anew when commits overtake them, and many writers commit while so much is read: a few records
+    at a time are read while nobody writes.
+    """
+    bodies: list[bytes] = []
+    while len(bodies) < waiting.head.records:
+        most = min(_RECORDS_AT_A_TIME, waiting.head.records - len(bodies))
+        with catalog.exclusive() as tables:
+            found = list(islice(_bodies(tables, stream, waiting.number, len(bodies)), most))
+        if len(found) < most:
+            raise FormatError(
+                f"the catalog has lost waiting rows of source {waiting.entry.source!r}; restore it from a copy"
+            )
+        bodies += found
+    return _decode(waiting.entry, bodies)
+
+
+def _decode(entry: WaitingEntry, bodies: Iterable[bytes]) -> pa.Table:
+    schema = pa.ipc.read_schema(pa.py_buffer(entry.schema))
     return pa.Table.from_batches([pa.ipc.read_record_batch(body, schema) for body in bodies], schema).combine_chunks()
 
 
@@ -163,7 +183,7 @@ def find_problems(tables: Tables) -> Iterator[str]:
             yield f"waiting rows of source {record.source!r} have a place in the spool but are not there"
             continue
         bodies = list(_bodies(tables, stream, number, 0))
-        rows = read_rows(tables, stream, WaitingRows(number, record, head))
+        rows = _decode(record, bodies)
         found = Head(len(bodies), rows.num_rows, sum(map(len, bodies)), xxhash.xxh3_64_intdigest(record.schema))
         if found != head:
             yield f"waiting rows of source {record.source!r} should be {head}, they are {found}"

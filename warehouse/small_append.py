@@ -343,7 +343,7 @@ class _Gathering(Append):
     def gather(self) -> SpoolEntry:
         """Write the file and record it; gives its record."""
         waiting, definition, key = self.waiting, self.definition, catalog_key(self.entry.id)
-        rows = self.store.catalog.read(lambda tables: read_rows(tables, key, waiting))
+        rows = read_rows(self.store.catalog, key, waiting)
         rows = pa.Table.from_batches(
             arrow_input.conform_batches(rows, self.schema, definition.name, definition.added), self.schema
         ).combine_chunks()
