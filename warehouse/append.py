@@ -127,7 +127,7 @@ class Append:
         self.model = self.definition.model
         self.identity = self.definition.identity
         self.schema = self.definition.schema
-        self.source = resolve_source(self.entry, source)
+        self.source = self._resolve_source(source)
         self.batch_id = None if batch_id is None else check_label(batch_id, "batch id")
         self.digests = batch_id is not None
         """Whether the batch is remembered by its rows; otherwise only by how many there were."""
@@ -151,6 +151,9 @@ class Append:
         self._directories: dict[int, bytes] = {}
         self._started = time.perf_counter()
         self._partitioner = self.layout.partitioner()
+
+    def _resolve_source(self, source: str | None) -> str:
+        return resolve_source(self.entry, source)
 
     def _read_stream(self, tables: Tables, stream: str) -> tuple[StreamEntry, StreamState, list[PrepareAppend]]:
         entry, state = find_stream(tables, stream)
@@ -387,9 +390,8 @@ class Append:
         if tally.files:
             state = with_layout(state, self.layout if new_model is None else without_expiry_columns(self.layout))
         for staged in tally.files:
-            self._record_file(tables, stream + catalog_key(state.next_spool), staged, now, new_model)
-            for contribution in staged.contributions if new_model is None else ():
-                contribution.commit(tables, entry.id, state.next_spool)
+            file = self._record_file(tables, state.next_spool, staged, now, new_model)
+            tables.put("spool", stream + catalog_key(state.next_spool), file)
             state = replace(state, next_spool=state.next_spool + 1)
         if rejected is not None:
             record = RejectedEntry(
@@ -435,8 +437,11 @@ class Append:
             tables.put("checkpoints", encode_checkpoint_key(entry.id, query), reached)
 
     def _record_file(
-        self, tables: Tables, key: bytes, staged: StagedFile, now: int, new_model: RowModel | None
-    ) -> None:
+        self, tables: Tables, number: int, staged: StagedFile, now: int, new_model: RowModel | None
+    ) -> SpoolEntry:
+        """Name a file, with what hooks have made of its rows; gives its record in the spool, for that number."""
+        for contribution in staged.contributions if new_model is None else ():
+            contribution.commit(tables, self.entry.id, number)
         spooled = Placement(self.layout.id)
         numbers = record_file(tables, self.entry.id, staged)
         segments = [make_segment(staged, *each, spooled) for each in zip(staged.drafts, numbers, strict=True)]
@@ -444,7 +449,7 @@ class Append:
         if new_model is not None:
             schema = self.definition.stored_schema
             segments = [recompute_expiries(segment, new_model, schema, self.store.reader) for segment in segments]
-        entry = SpoolEntry(
+        return SpoolEntry(
             segments=tuple(segments),
             rows=staged.taken,
             bytes=staged.bytes,
@@ -453,7 +458,6 @@ class Append:
             batch_id=self.batch_id,
             at=now,
         )
-        tables.put("spool", key, entry)
 
     def _record_source(self, tables: Tables, entry: StreamEntry, state: StreamState, now: int, rejected: int) -> None:
         key = catalog_key(entry.id) + self.source.encode()

@@ -18,6 +18,7 @@ from windrow.indexes.segments import Segment, pack_histogram
 from windrow.native import directory as native_directory
 from windrow.native import rows as native_rows
 from windrow.orphans import data_files, find_catalog_gap, marked_files, named_files
+from windrow.row_spool import find_problems, list_files
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 
@@ -70,7 +71,7 @@ def check_warehouse(store: Store, progress: Callable[[str], None] | None = None)
     with Snapshot(store) as snapshot:
         views = [snapshot.view(name) for name in snapshot.streams()]
         records = store.catalog.read(_read_records)
-        problems: list[str] = []
+        problems = store.catalog.read(lambda tables: list(find_problems(tables)))
         rows = segments = 0
         for view in views:
             all_segments = [
@@ -167,7 +168,7 @@ def _count_segments(tables: Tables) -> list[str]:
 
 def _read_records(tables: Tables) -> _FileRecords:
     spool: dict[int, list[SpoolEntry]] = {}
-    for key, record in tables.items("spool"):
+    for key, record in list_files(tables):
         spool.setdefault(int.from_bytes(key[:8], "big") - (1 << 63), []).append(record)
     return _FileRecords(
         files={key.decode(): record for key, record in tables.items("files")},

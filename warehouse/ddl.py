@@ -32,6 +32,7 @@ from windrow.layouts import (
 from windrow.locks import locked
 from windrow.relayout import LayoutContents, hold_stream_lock, read_layout_contents
 from windrow.row_checks import Checks
+from windrow.row_spool import list_files
 from windrow.store import Store
 
 _log = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
         stream = catalog_key(entry.id)
         files = [input_key.decode() for input_key, record in tables.items("files") if record.stream == entry.id]
         segments = [record.id for _, record in tables.items("segments", stream)]
-        segments += [segment.id for _, record in tables.items("spool", stream) for segment in record.segments]
+        segments += [segment.id for _, record in list_files(tables, stream) for segment in record.segments]
         rejected = [record.file for _, record in tables.items("rejected", stream)]
         record = ReclaimEntry(stream=entry.id, segments=tuple(segments), files=(*files, *rejected))
         tables.put("reclaim", catalog_key(tables.version, tables.allocate("reclaims")), record)
@@ -117,6 +118,7 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
         for table in (
             "segments",
             "spool",
+            "waiting",
             "slides",
             "sources",
             "gaps",
@@ -284,7 +286,7 @@ def _check_lifetime(old: StreamDefinition, length: int) -> int:
 def _recompute_segments(store: Store, contents: LayoutContents, new: StreamDefinition) -> dict[int, Segment]:
     """The records of all stored and spooled segments under the new lifetime, by their number."""
     spool = store.catalog.read(
-        lambda tables: [record for _, record in tables.items("spool", catalog_key(contents.entry.id))]
+        lambda tables: [record for _, record in list_files(tables, catalog_key(contents.entry.id))]
     )
     segments = [*contents.segments, *(segment for record in spool for segment in record.segments)]
     schema = contents.entry.definition.stored_schema
@@ -308,7 +310,7 @@ def _record_recomputed(
         if state.slide is not None:
             expired += recomputed[segment.id].dead(state.slide) - segment.dead(state.slide)
     entry: SpoolEntry
-    for spool_key, entry in list(tables.items("spool", catalog_key(stream))):
+    for spool_key, entry in list(list_files(tables, catalog_key(stream))):
         # What was appended since we looked is read here.
         segments = tuple(
             recomputed.get(segment.id) or recompute_expiries(segment, new.model, schema, store.reader)

@@ -30,6 +30,7 @@ from windrow.layouts import add_layout, drop_empty_layouts
 from windrow.locks import locked
 from windrow.reclaim import begin_removal, forget_old_rejected, forget_reclaimed
 from windrow.relayout import move_after_slide
+from windrow.row_spool import WaitingRows, list_files, list_waiting
 from windrow.segment_files import (
     Placement,
     StagedFile,
@@ -40,6 +41,7 @@ from windrow.segment_files import (
     record_placed,
 )
 from windrow.slide_hooks import Contribution, SlideContext, SlideHook, find_removal_limit, prepare_contributions
+from windrow.small_append import gather_rows
 from windrow.sources import SourceProgress, behind_error, compute_progress, fail_silent_sources, record_gaps
 from windrow.store import Store
 from windrow.times import format_duration, format_time, to_datetime
@@ -109,8 +111,11 @@ class SlideInput:
     progress: SourceProgress
     sources: dict[str, SourceEntry]
     spooled: dict[int, SpoolEntry]
+    waiting: tuple[WaitingRows, ...]
     segments: Manifest
     hooks: tuple[SlideHook, ...]
+    gathered: tuple[SpoolEntry, ...] = ()
+    """Those of the spooled files that it wrote itself, of rows that waited in the catalog."""
 
 
 class Slide:
@@ -178,6 +183,9 @@ class Slide:
         if slot is None or (state.slide is not None and slot <= state.slide):
             return self._report_unmoved(inputs, started)
         now = model.slot_end(slot)
+        if inputs.waiting:
+            gathered = gather_rows(store, self.stream, inputs.waiting, self.hooks)
+            inputs = replaced(inputs, spooled=inputs.spooled | gathered, gathered=tuple(gathered.values()))
         update = plan_update(
             slot,
             state.slide,
@@ -220,7 +228,7 @@ class Slide:
         names = publish_files(store, [merged] if merged else [], folder, "slide")
         record = make_slide_entry(
             store, state, update, now, [spooled.events for spooled in inputs.spooled.values()], merged,
-            written=[merged] if merged else [],
+            written=[*inputs.gathered, merged] if merged else inputs.gathered,
             seconds=time.perf_counter() - started,
             missing=inputs.progress.excluded + (inputs.progress.waiting_for(now) if definition.sources else ()),
             spoken_for=inputs.progress.spoken_for(now),
@@ -249,11 +257,12 @@ class Slide:
         entry, state = find_stream(tables, self.stream)
         stream = catalog_key(entry.id)
         sources = {key[len(stream) :].decode(): record for key, record in tables.items("sources", stream)}
-        spooled = {decode_last_int(key): record for key, record in tables.items("spool", stream)}
+        spooled = {decode_last_int(key): record for key, record in list_files(tables, stream)}
+        waiting = tuple(list_waiting(tables, stream))
         segments = load_segments(self.store, tables, entry.id, state)
         hooks = tuple(hook for hook in self.hooks if hook.applies_to(tables, entry.id))
         progress = compute_progress(entry.definition, state, sources)
-        return SlideInput(entry, state, progress, sources, spooled, segments, hooks)
+        return SlideInput(entry, state, progress, sources, spooled, waiting, segments, hooks)
 
     def _choose_target(self, inputs: SlideInput) -> int | None:
         """The time to slide to: as far as the sources allow, or what the user asked for, if nothing forbids it."""
@@ -311,7 +320,7 @@ def make_slide_entry(
     events: Iterable[Histogram],
     merged: StagedFile | None,
     *,
-    written: Iterable[StagedFile],
+    written: Iterable[StagedFile | SpoolEntry],
     seconds: float,
     missing: tuple[str, ...],
     spoken_for: tuple[str, ...],

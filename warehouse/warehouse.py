@@ -502,15 +502,22 @@ class Warehouse(StreamChanges):
             evolve: ``"add"`` takes columns into the stream that it does not have yet; stored rows have null there.
             flaws: Where the reader of a text file puts lines that it cannot read; they are rejected.
         """
-        from windrow.append import Append
+        from windrow.small_append import append_rows
         from windrow.sources import parse_covers
 
         if evolve is not None:
             data = self._add_new_columns(stream, data, evolve)
-        append = Append(self._store, stream, source, batch_id, SLIDE_HOOKS)
-        append.covers = parse_covers(covers)
-        append.max_rejected = arguments.check_share(max_rejected, "max_rejected")
-        return append.run(data, flaws=flaws)
+        return append_rows(
+            self._store,
+            stream,
+            data,
+            source=source,
+            batch_id=batch_id,
+            covers=parse_covers(covers),
+            max_rejected=arguments.check_share(max_rejected, "max_rejected"),
+            flaws=flaws,
+            hooks=SLIDE_HOOKS,
+        )
 
     def _add_new_columns(self, stream: str, data: Any, evolve: str) -> pa.RecordBatchReader:
         """A reader over `data`, whose columns the stream all has."""

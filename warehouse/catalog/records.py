@@ -1,5 +1,7 @@
 """The records of the catalog: frozen structs, stored as msgpack maps, one struct per kind of record."""
 
+from typing import NamedTuple
+
 import msgspec
 
 from windrow.definitions import StreamDefinition
@@ -132,6 +134,23 @@ class SpoolEntry(msgspec.Struct, frozen=True, kw_only=True):
     at: int
 
 
+class WaitingEntry(NamedTuple):
+    """The place in the spool of rows that wait in the catalog (`row_spool`) until they are written to a file.
+
+    An array, which releases that know nothing of it cannot take for a file: their slides say so, and lose nothing.
+    """
+
+    source: str
+    schema: bytes
+    """The columns of the rows, as Arrow IPC."""
+    at: int
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """None yet."""
+        return ()
+
+
 class SourceEntry(msgspec.Struct, frozen=True, kw_only=True):
     """How far one source has come."""
 
@@ -144,7 +163,7 @@ class SourceEntry(msgspec.Struct, frozen=True, kw_only=True):
     heard: int = 0
     """Wall time of its last append or heartbeat."""
     spooled: int = -1
-    """The number of the last spooled file with rows of it."""
+    """The last number in the spool with rows of it."""
     covers: tuple[tuple[int, int], ...] = ()
     """Intervals that it says are whole, for the slide that takes in what it had sent by then."""
 

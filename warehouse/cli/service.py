@@ -1,6 +1,5 @@
 """Commands of the service: `serve`, and the roles and tokens of those who use it."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
