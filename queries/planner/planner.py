@@ -29,7 +29,7 @@ PROBE_ROWS, PROBE_RANGES = 20_000, 2_000
 PROBE_SHARE, PROBE_FEW_ROWS = 0.2, 1_000
 """Where more than this share of a stream, and more than so many rows, have the wanted keys, whole segments are read.
 Not measured."""
-_UNRESTRICTED = KeyPredicate(None, None, None)
+UNRESTRICTED = KeyPredicate(None, None, None)
 
 
 @dataclass(frozen=True)
@@ -116,16 +116,16 @@ def _select(
 ) -> tuple[KeyPredicate, Selection, LocatedRows | None]:
     """What the conditions on a stream itself allow, the segments that may hold such rows, and the rows in them."""
     view, relation, window = snapshot.view(reference.name), reference.relation, reference.window
-    predicate = collected.by_relation.get(relation, _UNRESTRICTED)
+    predicate = collected.by_relation.get(relation, UNRESTRICTED)
     if isinstance(window, window_spec.OrderedWindow):
         # The newest rows must be found before any are left out, but for rows of other keys.
         by_key = {*view.entry.definition.key} <= {*resolve_keys(view.name, view.schema, window).keys}
-        predicate = replace(predicate, after=None, upto=None) if by_key else _UNRESTRICTED
-    selection, located = _prune_by_time(view.select(find_bounds(view, window)), predicate), None
+        predicate = replace(predicate, after=None, upto=None) if by_key else UNRESTRICTED
+    selection, located = prune_by_time(view.select(find_bounds(view, window)), predicate), None
     if predicate.keys is not None and selection.segments:
         located = collected.located(relation, selection.segments, snapshot.directories, view.sorted_by)
         if not located.touches_all():
-            selection = _keep_segments(selection, located.segment_ids())
+            selection = keep_segments(selection, located.segment_ids())
     return predicate, selection, located
 
 
@@ -150,7 +150,7 @@ def _prune_by_joins(
 
         kept = prune(snapshot, selection.segments, view, pair.column, others, other, pair.other_column)
         if kept is not None and len(kept) < len(selection.segments):
-            selected[pair.relation] = predicate, _keep_segments(selection, kept), None
+            selected[pair.relation] = predicate, keep_segments(selection, kept), None
             said[pair.relation] = f"; segments that {streams[pair.other].name}.{pair.other_column} can match"
     return said
 
@@ -196,11 +196,12 @@ def _filter_segments(selection: Selection, keep: Callable[[Segment], bool]) -> S
     return Selection(selection.bounds, tuple(filter(keep, selection.whole)), tuple(filter(keep, selection.edge)))
 
 
-def _keep_segments(selection: Selection, numbers: set[int]) -> Selection:
+def keep_segments(selection: Selection, numbers: set[int]) -> Selection:
+    """Of a selection, only the segments with these numbers."""
     return _filter_segments(selection, lambda segment: segment.id in numbers)
 
 
-def _prune_by_time(selection: Selection, predicate: KeyPredicate) -> Selection:
+def prune_by_time(selection: Selection, predicate: KeyPredicate) -> Selection:
     """Without the segments that a predicate on the time excludes; DuckDB filters the rest."""
     after, upto = predicate.after, predicate.upto
     if after is None and upto is None:
