@@ -9,16 +9,19 @@ if TYPE_CHECKING:
     from windrow.ingest.append import append
     from windrow.ingest.data_source import register
     from windrow.ingest.reader import about, read, release, snapshot, window
+    from windrow.ingest.statement import explain, sql
     from windrow.ingest.stream import progress, stop, totals, write_stream
 
 _MODULES = {
     "about": "windrow.ingest.reader",
     "append": "windrow.ingest.append",
     "progress": "windrow.ingest.stream",
+    "explain": "windrow.ingest.statement",
     "read": "windrow.ingest.reader",
     "register": "windrow.ingest.data_source",
     "release": "windrow.ingest.reader",
     "snapshot": "windrow.ingest.reader",
+    "sql": "windrow.ingest.statement",
     "stop": "windrow.ingest.stream",
     "totals": "windrow.ingest.stream",
     "window": "windrow.ingest.reader",
@@ -28,11 +31,13 @@ _MODULES = {
 __all__ = [
     "about",
     "append",
+    "explain",
     "progress",
     "read",
     "register",
     "release",
     "snapshot",
+    "sql",
     "stop",
     "totals",
     "window",

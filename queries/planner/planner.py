@@ -32,7 +32,7 @@ Not measured."""
 MEMORY_ROWS, MEMORY_SHARE = 500_000, 0.01
 """Segments that are in memory are read from there, and not by key, if they have at most so many rows or at least this
 share of their rows has the wanted keys (`bench realistic`: one symbol; 3 to 15,000 of 100,000 rows)."""
-_UNRESTRICTED = KeyPredicate(None, None, None)
+UNRESTRICTED = KeyPredicate(None, None, None)
 
 
 @dataclass(frozen=True)
@@ -119,16 +119,16 @@ def _select(
 ) -> tuple[KeyPredicate, Selection, LocatedRows | None]:
     """What the conditions on a stream itself allow, the segments that may hold such rows, and the rows in them."""
     view, relation, window = snapshot.view(reference.name), reference.relation, reference.window
-    predicate = collected.by_relation.get(relation, _UNRESTRICTED)
+    predicate = collected.by_relation.get(relation, UNRESTRICTED)
     if isinstance(window, window_spec.OrderedWindow):
         # The newest rows must be found before any are left out, but for rows of other keys.
         by_key = {*view.entry.definition.key} <= {*resolve_keys(view.name, view.schema, window).keys}
-        predicate = replace(predicate, after=None, upto=None) if by_key else _UNRESTRICTED
-    selection, located = _prune_by_time(view.select(find_bounds(view, window)), predicate), None
+        predicate = replace(predicate, after=None, upto=None) if by_key else UNRESTRICTED
+    selection, located = prune_by_time(view.select(find_bounds(view, window)), predicate), None
     if predicate.keys is not None and selection.segments:
         located = collected.located(relation, selection.segments, snapshot.directories, view.sorted_by)
         if not located.touches_all():
-            selection = _keep_segments(selection, located.segment_ids())
+            selection = keep_segments(selection, located.segment_ids())
     return predicate, selection, located
 
 
@@ -153,7 +153,7 @@ def _prune_by_joins(
 
         kept = prune(snapshot, selection.segments, view, pair.column, others, other, pair.other_column)
         if kept is not None and len(kept) < len(selection.segments):
-            selected[pair.relation] = predicate, _keep_segments(selection, kept), None
+            selected[pair.relation] = predicate, keep_segments(selection, kept), None
             said[pair.relation] = f"; segments that {streams[pair.other].name}.{pair.other_column} can match"
     return said
 
@@ -210,11 +210,12 @@ def _filter_segments(selection: Selection, keep: Callable[[Segment], bool]) -> S
     return Selection(selection.bounds, tuple(filter(keep, selection.whole)), tuple(filter(keep, selection.edge)))
 
 
-def _keep_segments(selection: Selection, numbers: set[int]) -> Selection:
+def keep_segments(selection: Selection, numbers: set[int]) -> Selection:
+    """Of a selection, only the segments with these numbers."""
     return _filter_segments(selection, lambda segment: segment.id in numbers)
 
 
-def _prune_by_time(selection: Selection, predicate: KeyPredicate) -> Selection:
+def prune_by_time(selection: Selection, predicate: KeyPredicate) -> Selection:
     """Without the segments that a predicate on the time excludes; DuckDB filters the rest."""
     after, upto = predicate.after, predicate.upto
     if after is None and upto is None:

@@ -306,7 +306,7 @@ def parse(text: str) -> Statement:
 def _parse_uncached(text: str) -> Statement:
     source, explain = _without_explain(tokenize(text))
     candidates = window_clause.find_candidates(source, parse_tree.parse_timestamp)
-    prefix = _free_prefix(source, candidates)
+    prefix = find_free_prefix(source, candidates)
     sql, tree, candidates = _place_clauses(source, candidates, prefix)
     return Statement(text, sql, tuple(_references(source, tree, candidates, prefix)), explain, source, tree)
 
@@ -324,7 +324,7 @@ def _without_explain(source: SourceText) -> tuple[SourceText, str]:
     return SourceText(source.text, bytes(data), tokens), "explain analyze" if count == 2 else "explain"
 
 
-def _free_prefix(source: SourceText, candidates: list[ClauseCandidate]) -> str:
+def find_free_prefix(source: SourceText, candidates: list[ClauseCandidate]) -> str:
     """The beginning of a name that occurs nowhere in the text, short enough for `name [ROWS 1]` to hold it."""
     if not candidates:
         return ""
@@ -336,17 +336,19 @@ def _free_prefix(source: SourceText, candidates: list[ClauseCandidate]) -> str:
     raise QueryError("the statement uses every short name that begins with an underscore; rename some of them")
 
 
-def _placeholder(prefix: str, number: int) -> str:
+def make_placeholder(prefix: str, number: int) -> str:
+    """The name that stands for the relation of that number."""
     if number >= len(_DIGITS) ** 2:
         raise QueryError(f"a statement can have at most {len(_DIGITS) ** 2} window clauses")
     high, low = divmod(number, len(_DIGITS))
     return prefix + (_DIGITS[high] if high else "") + _DIGITS[low]
 
 
-def _render(source: SourceText, candidates: list[ClauseCandidate], prefix: str, aliased: Iterable[bool]) -> str:
+def render_clauses(source: SourceText, candidates: list[ClauseCandidate], prefix: str, aliased: Iterable[bool]) -> str:
+    """The text with a name in the place of each relation and its clause, as many bytes long."""
     pieces, done = [], 0
     for number, (candidate, alias) in enumerate(zip(candidates, aliased, strict=True)):
-        name = _placeholder(prefix, number) + (f" AS {candidate.written}" if alias else "")
+        name = make_placeholder(prefix, number) + (f" AS {candidate.written}" if alias else "")
         length = candidate.stop - candidate.start
         if len(name.encode()) > length:
             raise source.error(
@@ -361,15 +363,15 @@ def _place_clauses(
     source: SourceText, candidates: list[ClauseCandidate], prefix: str
 ) -> tuple[str, parse_tree.Node, list[ClauseCandidate]]:
     """The SQL and its tree, with an alias exactly where the user gave none and one can stand."""
-    aliased = [_wants_alias(source, candidate) for candidate in candidates]
+    aliased = [wants_alias(source, candidate) for candidate in candidates]
     for attempt in range(4):
-        sql = _render(source, candidates, prefix, aliased)
+        sql = render_clauses(source, candidates, prefix, aliased)
         tree = _tree(source, sql, candidates, final=not any(aliased))
         if tree is None:
             aliased = [False] * len(candidates)
             continue
         places = {visit.node["table_name"]: visit.node for visit in parse_tree.walk(tree) if _is_relation(visit)}
-        names = [_placeholder(prefix, number) for number in range(len(candidates))]
+        names = [make_placeholder(prefix, number) for number in range(len(candidates))]
         confirmed = [name in places or candidate.required for name, candidate in zip(names, candidates, strict=True)]
         if not all(confirmed):
             candidates = [candidate for candidate, keep in zip(candidates, confirmed, strict=True) if keep]
@@ -392,7 +394,7 @@ def _is_relation(visit: parse_tree.Visit) -> bool:
     return visit.node.get("type") == "BASE_TABLE" and len(visit.node["qualified_name"]["path"]) == 1
 
 
-def _wants_alias(source: SourceText, candidate: ClauseCandidate) -> bool:
+def wants_alias(source: SourceText, candidate: ClauseCandidate) -> bool:
     """A guess that usually makes one look at the tree enough."""
     tokens = source.tokens
     after = tokens[candidate.after] if candidate.after < len(tokens) else None
@@ -446,7 +448,7 @@ def _misplaced(source: SourceText, candidate: ClauseCandidate) -> QueryError:
 def _references(
     source: SourceText, tree: parse_tree.Node, candidates: list[ClauseCandidate], prefix: str
 ) -> Iterator[Reference]:
-    windowed = {_placeholder(prefix, number): candidate for number, candidate in enumerate(candidates)}
+    windowed = {make_placeholder(prefix, number): candidate for number, candidate in enumerate(candidates)}
     for visit in parse_tree.walk(tree):
         node = visit.node
         if node.get("type") != "BASE_TABLE" or "class" in node:
@@ -464,7 +466,7 @@ def _references(
                 schema=".".join(candidate.path[:-1]),
                 window=candidate.window,
                 alias=alias or candidate.path[-1],
-                span=_span(source, candidate.start, candidate.stop),
+                span=find_span(source, candidate.start, candidate.stop),
                 relation=path[-1],
             )
         elif len(path) > 1 or path[0].lower() not in visit.cte_names:
@@ -474,7 +476,7 @@ def _references(
                 schema=".".join(path[:-1]),
                 window=AllRows(),
                 alias=alias or path[-1],
-                span=None if offset is None else _span(source, offset, _name_stop(source, offset, len(path))),
+                span=None if offset is None else find_span(source, offset, _name_stop(source, offset, len(path))),
                 relation=path[-1],
             )
 
@@ -487,6 +489,7 @@ def _name_stop(source: SourceText, offset: int, parts: int) -> int:
     return offset
 
 
-def _span(source: SourceText, start: int, stop: int) -> tuple[int, int]:
+def find_span(source: SourceText, start: int, stop: int) -> tuple[int, int]:
+    """First character and one past the last of bytes of the text."""
     encoded = source.text.encode()
     return len(encoded[:start].decode()), len(encoded[:stop].decode())

@@ -450,7 +450,9 @@ class Test_memory_limit:
     SQL = "SELECT list(i || 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx') FROM range(5000000) r(i)"
 
     def test_what_needs_more_is_refused(self, wh):
-        with pytest.raises(QueryError, match="ask for less, or with a greater memory_limit") as caught:
+        with pytest.raises(
+            QueryError, match="ask for less, with a greater memory_limit, or let Spark run it"
+        ) as caught:
             wh.sql(self.SQL, memory_limit="60MB").fetchall()
         assert "SET" not in str(caught.value)  # settings are locked
 
