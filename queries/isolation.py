@@ -118,12 +118,13 @@ def _stream(
 def _fresh(request: QueryRequest) -> Answer:
     """Rows of the state that a forced slide of each stream would give, which is computed and not committed."""
     from windrow.past import take_fresh  # which few statements need
+    from windrow.warehouse import SLIDE_HOOKS
 
     statement = parse(request.text)
     if statement.asks_past:
         raise QueryError("isolation='fresh' shows what no slide has taken in yet, and no past; choose another level")
     names = frozenset(reference.name.lower() for reference in statement.references)
-    taken = take_fresh(request.store, names, request.context.role)
+    taken = take_fresh(request.store, names, request.context.role, SLIDE_HOOKS)
     try:
         return _stream(request, "fresh", taken.close, taken)
     except BaseException:

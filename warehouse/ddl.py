@@ -4,7 +4,9 @@ A lifetime belongs to the stream, not to the row: exp = ts + lifetime holds for 
 Expired rows stay gone, so a lengthened lifetime leaves a floor below which the stream keeps nothing.
 """
 
+import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -32,7 +34,10 @@ from windrow.layouts import (
 from windrow.locks import locked
 from windrow.relayout import LayoutContents, hold_stream_lock, read_layout_contents
 from windrow.row_checks import Checks
+from windrow.row_spool import list_files
 from windrow.store import Store
+
+_log = logging.getLogger(__name__)
 
 
 def create_stream(store: Store, definition: StreamDefinition, index: Index | str) -> None:
@@ -43,6 +48,7 @@ def create_stream(store: Store, definition: StreamDefinition, index: Index | str
         make_stream_folders(store, definition.name)
         with store.catalog.write() as tables:
             record_stream(tables, definition, layout, store.clock())
+    _log.info("created stream %s", definition.name)
 
 
 def make_stream_folders(store: Store, name: str) -> None:
@@ -106,7 +112,7 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
         stream = catalog_key(entry.id)
         files = [input_key.decode() for input_key, record in tables.items("files") if record.stream == entry.id]
         segments = [record.id for _, record in tables.items("segments", stream)]
-        segments += [segment.id for _, record in tables.items("spool", stream) for segment in record.segments]
+        segments += [segment.id for _, record in list_files(tables, stream) for segment in record.segments]
         segments += [record.segment.id for _, record in tables.items("history", stream) if record.gone is None]
         rejected = [record.file for _, record in tables.items("rejected", stream)]
         record = ReclaimEntry(stream=entry.id, segments=tuple(segments), files=(*files, *rejected))
@@ -116,6 +122,7 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
         for table in (
             "segments",
             "spool",
+            "waiting",
             "slides",
             "sources",
             "gaps",
@@ -145,6 +152,7 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
             from windrow.publication import remove_log  # only here: few streams are published
 
             remove_log(store, entry.id, name)
+    _log.info("dropped %s %s", "view" if view else "stream", name)
 
 
 def _refuse_if_viewed(tables: Tables, entry: StreamEntry) -> None:
@@ -166,42 +174,40 @@ NEVER_SPOKEN_FOR = "never"
 """The max_skew of a stream that waits for silent sources."""
 
 
-def alter_stream(
-    store: Store,
-    stream: str,
-    timeout: float,
-    column: tuple[str, pa.DataType] | pa.Field | None,
-    lifetimes: tuple[times.Duration | None, times.Duration | None],
-    limits: Mapping[str, times.Duration | None],
-    checks: Checks | None = None,
-) -> None:
-    """Change a stream's definition in one transaction, with the arguments of `Warehouse.alter_stream`.
+@dataclass(frozen=True)
+class Alteration:
+    """What changes of a stream's definition; what is None stays as it is. See `Warehouse.alter_stream`."""
 
-    Args:
-        store: Of the warehouse.
-        stream: Its name.
-        timeout: Seconds to wait for a slide.
-        column: To be added.
-        lifetimes: `lifetime` and `max_lifetime`.
-        limits: The others, by name; those that are None stay.
-        checks: In place of those that it has.
-    """
-    changes_lifetime = lifetimes != (None, None)
+    add_column: tuple[str, pa.DataType] | pa.Field | None
+    lifetime: times.Duration | None
+    max_lifetime: times.Duration | None
+    checks: Checks | None
+    limits: Mapping[str, times.Duration | None]
+    """The others, by name."""
+
+    @property
+    def changes_lifetime(self) -> bool:
+        """Whether rows will live otherwise."""
+        return (self.lifetime, self.max_lifetime) != (None, None)
+
+
+def alter_stream(store: Store, stream: str, change: Alteration, timeout: float) -> None:
+    """Change a stream's definition in one transaction, after `timeout` seconds of waiting for a slide at most."""
     with disk_errors(f"altering stream {stream!r}"), hold_stream_lock(store, stream, timeout):
         contents = store.catalog.read(lambda tables: read_layout_contents(store, tables, stream))
         old = contents.entry.definition
         refuse_view(contents.entry, "altered")
-        if contents.viewed and (column is not None or changes_lifetime):
+        if contents.viewed and (change.add_column is not None or change.changes_lifetime):
             raise DefinitionError(
                 f"views are derived from stream {stream!r}, by the columns and lifetime that it has; drop them first"
             )
-        if contents.summarised and changes_lifetime:
+        if contents.summarised and change.changes_lifetime:
             raise DefinitionError(
                 f"standing queries keep synopses of stream {stream!r}, by the lifetime that it has; drop them first"
             )
-        new = old if column is None else _add_column(old, column)
-        new = _change_limits(new if checks is None else replace(new, checks=checks), limits)
-        new = _change_lifetime(new, contents.state, *lifetimes)
+        new = old if change.add_column is None else _add_column(old, change.add_column)
+        new = _change_limits(new if change.checks is None else replace(new, checks=change.checks), change.limits)
+        new = _change_lifetime(new, contents.state, change.lifetime, change.max_lifetime)
         recomputed = _recompute_segments(store, contents, new) if new.lasts_otherwise(old) else None
         store.files.reach("alter.committing")
         with store.catalog.write() as tables:
@@ -220,6 +226,7 @@ def alter_stream(
             tables.put("states", catalog_key(entry.id), change_history(tables, entry, new, state))
             note_moment(tables, changed)
         store.files.reach("alter.committed")
+    _log.info("altered stream %s", stream)
 
 
 def _add_column(old: StreamDefinition, column: tuple[str, pa.DataType] | pa.Field) -> StreamDefinition:
@@ -293,7 +300,7 @@ def _check_lifetime(old: StreamDefinition, length: int) -> int:
 def _recompute_segments(store: Store, contents: LayoutContents, new: StreamDefinition) -> dict[int, Segment]:
     """The records of all stored and spooled segments under the new lifetime, by their number."""
     spool = store.catalog.read(
-        lambda tables: [record for _, record in tables.items("spool", catalog_key(contents.entry.id))]
+        lambda tables: [record for _, record in list_files(tables, catalog_key(contents.entry.id))]
     )
     segments = [*contents.segments, *(segment for record in spool for segment in record.segments)]
     schema = contents.entry.definition.stored_schema
@@ -317,7 +324,7 @@ def _record_recomputed(
         if state.slide is not None:
             expired += recomputed[segment.id].dead(state.slide) - segment.dead(state.slide)
     entry: SpoolEntry
-    for spool_key, entry in list(tables.items("spool", catalog_key(stream))):
+    for spool_key, entry in list(list_files(tables, catalog_key(stream))):
         # What was appended since we looked is read here.
         segments = tuple(
             recomputed.get(segment.id) or recompute_expiries(segment, new.model, schema, store.reader)

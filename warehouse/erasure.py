@@ -43,8 +43,10 @@ from windrow.rejected_rows import read_rejected_file
 from windrow.rejection import rejected_schema
 from windrow.relayout import hold_stream_lock
 from windrow.row_checks import evaluate, find_columns
+from windrow.row_spool import find_waiting, list_files
 from windrow.segment_files import Placement, StagedFile, StagedWriter, make_segment, publish_files, record_file
-from windrow.slide_hooks import PrepareContribution, SlideContext
+from windrow.slide_hooks import PrepareContribution, SlideContext, SlideHook
+from windrow.small_append import gather_rows
 from windrow.store import Store
 
 _ATTEMPTS = 5
@@ -187,12 +189,14 @@ def erase(
     where: str | None,
     *,
     refill: PrepareContribution,
+    hooks: Sequence[SlideHook] = (),
     timeout: float = 60.0,
 ) -> EraseReport:
     """Erase rows of a stream by key or by condition; see `Warehouse.erase`."""
     store.check_writable()
     with disk_errors(f"erasing rows of stream {stream!r}"), hold_stream_lock(store, stream, timeout):
         for _ in range(_ATTEMPTS):
+            gather_rows(store, stream, store.catalog.read(lambda tables: find_waiting(tables, stream)), hooks)
             contents = store.catalog.read(lambda tables: _read_contents(store, tables, stream))
             condition = _make_condition(contents.entry, keys, where)
             rewrite = _write(store, contents, condition)
@@ -236,7 +240,7 @@ def _read_contents(store: Store, tables: Tables, stream: str) -> _Contents:
         state,
         load_segments(store, tables, entry.id, state),
         tuple(record.segment for _, record in tables.items("history", prefix) if record.gone is None),
-        {decode_last_int(key): record for key, record in tables.items("spool", prefix)},
+        {decode_last_int(key): record for key, record in list_files(tables, prefix)},
         {decode_last_int(key): record for key, record in tables.items("rejected", prefix)},
     )
 
@@ -441,7 +445,7 @@ def _record(tables: Tables, contents: _Contents, rewrite: _Rewrite, record: Eras
     _, state = find_stream(tables, entry.definition.name)
     remaining = contents.segments.replace({segment.id for segment in cells.old}, placed)
     torn = find_torn_files(state.torn, (), placed, remaining)
-    state = replace(note_change(state, tables.version, placed, cells.old), torn=torn)
+    state = replace(note_change(state, tables.version, placed, cells.old, remaining), torn=torn)
     if past.old:
         state = give_up(tables, entry, state, past.old)
         rows, size = keep_expired(tables, entry, past.record(tables, entry.id))

@@ -162,13 +162,11 @@ def change_history(tables: Tables, old: StreamEntry, new: StreamDefinition, stat
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def note_table(tables: Tables, name: str, old: TableEntry | None) -> bool:
-    """Keep the version of a table that the commit under way replaces while a stream has history; says if it did."""
-    if all(entry.definition.history is None for _, entry in tables.items("streams")):
-        return False
-    forget_past_tables(tables)
-    tables.put("past_tables", _table_key(name, tables.version), PastTable(old))
-    return True
+def note_table(tables: Tables, name: str, old: TableEntry | None) -> None:
+    """Keep the version of a table that the commit under way replaces, while a stream has history."""
+    if any(entry.definition.history is not None for _, entry in tables.items("streams")):
+        forget_past_tables(tables)
+        tables.put("past_tables", _table_key(name, tables.version), PastTable(old))
 
 
 def find_table_version(tables: Tables, name: str, commit: int) -> tuple[bool, TableEntry | None]:
@@ -191,7 +189,14 @@ def forget_past_tables(tables: Tables) -> None:
     old = [(key, past) for key, past in tables.items("past_tables") if oldest is None or decode_last_int(key) <= oldest]
     for key, _ in old:
         tables.delete("past_tables", key)
-    retire_files(tables, [past.entry.file for _, past in old if past.entry is not None])
+    retire_versions(tables, [past.entry for _, past in old if past.entry is not None])
+
+
+def retire_versions(tables: Tables, versions: Sequence[TableEntry]) -> None:
+    """Let the files of replaced versions go, unless views or an earlier commit can still meet them."""
+    kept = {past.entry.file for _, past in tables.items("past_tables") if past.entry is not None}
+    kept |= {version.file for _, version in tables.items("versions")}
+    retire_files(tables, [version.file for version in versions if version.file not in kept])
 
 
 def _first_moments(tables: Tables) -> Iterable[int]:

@@ -23,6 +23,9 @@ from windrow.indexes.bounded_cache import BoundedCache
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.row_model import NEVER, RowModel
 from windrow.indexes.segments import Segment, compute_seq_base
+from windrow.row_spool import list_files, list_waiting
+from windrow.slide_hooks import SlideHook
+from windrow.small_append import gather_waiting
 from windrow.snapshot import Snapshot, StreamSnapshot, load_stream, restrict_views
 from windrow.store import Store
 
@@ -220,11 +223,16 @@ def _too_old(view: StreamSnapshot, past: AsOf) -> WindowError:
 # -- what a slide would show ------------------------------------------------------------------------------------------
 
 
-def take_fresh(store: Store, alike: frozenset[str], role: Role) -> Snapshot:
-    """A snapshot of streams as a forced slide of each to the end of its newest spooled slot would leave them."""
+def take_fresh(store: Store, alike: frozenset[str], role: Role, hooks: Sequence[SlideHook]) -> Snapshot:
+    """A snapshot of streams as a forced slide of each to the end of its newest spooled slot would leave them.
+
+    Rows of small appends that wait in the catalog are written to a file first, as a slide would do it.
+    """
     for _ in range(_FRESH_ATTEMPTS):
         base = Snapshot(store, alike=alike)
         try:
+            for name in store.catalog.read(partial(_find_streams_with_waiting_rows, base=base)):
+                gather_waiting(store, name, hooks)
             views = store.catalog.read(partial(_show_spooled_rows, base=base))
         except BaseException:
             base.close()
@@ -233,6 +241,10 @@ def take_fresh(store: Store, alike: frozenset[str], role: Role) -> Snapshot:
             return base.with_views(restrict_views(role, views) if role.is_restricted else views, role)
         base.close()
     raise BusyError("slides come so fast that what is spooled cannot be read between two of them; ask a snapshot")
+
+
+def _find_streams_with_waiting_rows(tables: Tables, base: Snapshot) -> list[str]:
+    return [name for name in base.streams() if any(list_waiting(tables, catalog_key(base.view(name).entry.id)))]
 
 
 def _show_spooled_rows(tables: Tables, base: Snapshot) -> dict[str, StreamSnapshot] | None:
@@ -247,7 +259,9 @@ def _show_spooled_rows(tables: Tables, base: Snapshot) -> dict[str, StreamSnapsh
         current = load_stream(base.store, tables, name) if tables.version != base.version else view
         if current.state.manifest != view.state.manifest or current.entry.id != view.entry.id:
             return None
-        spooled = [record for _, record in tables.items("spool", catalog_key(view.entry.id))]
+        if any(list_waiting(tables, catalog_key(view.entry.id))):
+            return None  # a small append came meanwhile
+        spooled = [record for _, record in list_files(tables, catalog_key(view.entry.id))]
         views[name] = _take_in(current, spooled)
     return views
 

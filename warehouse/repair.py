@@ -31,6 +31,7 @@ from windrow.indexes.segments import Segment, pack_histogram
 from windrow.layouts import drop_empty_layouts
 from windrow.native import rows as native_rows
 from windrow.relayout import hold_stream_lock
+from windrow.row_spool import list_files
 from windrow.segment_files import (
     Placement,
     StagedFile,
@@ -118,7 +119,7 @@ def _read_contents(store: Store, tables: Tables, stream: str) -> _Contents:
         entry,
         state,
         load_segments(store, tables, entry.id, state),
-        {decode_last_int(key): record for key, record in tables.items("spool", catalog_key(entry.id))},
+        {decode_last_int(key): record for key, record in list_files(tables, catalog_key(entry.id))},
         {key.decode(): record for key, record in tables.items("files") if record.stream == entry.id},
         tuple(record.segment for _, record in tables.items("history", catalog_key(entry.id)) if record.gone is None),
     )
@@ -132,13 +133,13 @@ def _salvage(store: Store, contents: _Contents, name: str) -> _DamagedFile:
     file = _DamagedFile(name, segments, spooled, [])
     for segment in segments:
         tables = list(_read_groups(store, contents.entry, segment))
-        found = sum(table.num_rows for table in tables)
-        if found:
+        readable = sum(table.num_rows for table in tables)
+        if readable:
             file.saved.append((segment, pa.concat_tables(tables).combine_chunks()))
-        if found < segment.rows:
-            file.lost += segment.rows - found
+        if readable < segment.rows:
+            file.lost += segment.rows - readable
             file.start = segment.min_ts - 1 if file.start is None else min(file.start, segment.min_ts - 1)
-            file.end = max(file.end, segment.max_ts) if file.lost > segment.rows - found else segment.max_ts
+            file.end = max(file.end, segment.max_ts) if file.lost > segment.rows - readable else segment.max_ts
     return file
 
 
@@ -250,7 +251,7 @@ def _record(
     _, state = find_stream(tables, entry.definition.name)  # read again: appends may have changed it since we looked
     remaining = contents.segments.replace({segment.id for segment in gone}, placed)
     torn = find_torn_files(state.torn, (), placed, remaining)
-    state = replace(note_change(state, tables.version, placed, gone), torn=torn)
+    state = replace(note_change(state, tables.version, placed, gone, remaining), torn=torn)
     lost_history = [s for file in damaged if file.spooled is None for s in file.segments if s.id in past]
     state = give_up(tables, entry, state, lost_history) if lost_history else state
     if lost := sum(file.lost for file in damaged if file.spooled is None):
