@@ -219,7 +219,7 @@ def alter_stream(store: Store, stream: str, change: Alteration, timeout: float) 
                     store, contents, state, new, sum(segment.bytes for segment in contents.segments)
                 )
                 state = drop_empty_layouts(tables, entry.id, state, contents.segments)
-            if new.history is not None and (new.lasts_otherwise(old) or column is not None):
+            if new.history is not None and (new.lasts_otherwise(old) or change.add_column is not None):
                 note_definition(tables, entry)
             changed = replace(entry, definition=new)
             tables.put("streams", stream.encode(), changed)

@@ -391,8 +391,8 @@ def gather_waiting(store: Store, stream: str, hooks: Sequence[SlideHook]) -> Non
     """Write all waiting rows of a stream to files, for who has to see them and does not slide."""
     if store.read_only:
         raise StorageError(
-            f"rows of stream {stream!r} wait in the catalog until somebody writes them to a file, which a handle that is "
-            "open for reading only may not; ask a snapshot, or open the warehouse without read_only"
+            f"rows of stream {stream!r} wait in the catalog until somebody writes them to a file, which a handle that "
+            "is open for reading only may not; ask a snapshot, or open the warehouse without read_only"
         )
     with disk_errors(f"gathering rows of stream {stream!r}"), hold_stream_lock(store, stream, _GATHER_SECONDS):
         gather_rows(store, stream, store.catalog.read(lambda tables: find_waiting(tables, stream)), hooks)
