@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from windrow.catalog.environment import Tables, catalog_key
 from windrow.errors import BusyError
+from windrow.row_spool import list_files, list_waiting
 from windrow.snapshot import load_stream
 from windrow.times import format_time
 from windrow.warehouse import Warehouse
@@ -35,7 +36,9 @@ def read_spool_state(warehouse: Warehouse, stream: str) -> SpoolState:
 
     def read(tables: Tables) -> SpoolState:
         view = load_stream(store, tables, stream)
-        size = sum(record.bytes for _, record in tables.items("spool", catalog_key(view.entry.id)))
+        key = catalog_key(view.entry.id)
+        size = sum(record.bytes for _, record in list_files(tables, key))
+        size += sum(waiting.head.bytes for waiting in list_waiting(tables, key))
         return SpoolState(size, view.progress().waiting_for(), view.now)
 
     return store.catalog.read(read)

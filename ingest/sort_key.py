@@ -18,6 +18,7 @@ from windrow.indexes.bounded_cache import BoundedCache
 from windrow.indexes.segment_reader import conform_to_schema
 from windrow.indexes.segment_writer import choose_encodings
 from windrow.indexes.segments import Segment
+from windrow.row_spool import list_files
 from windrow.snapshot import load_stream
 
 _MAX_KEY_BITS = 63
@@ -99,7 +100,7 @@ def _read_stored_rows(append: Append, profile: StreamProfile) -> pa.Table:
     store, name, stream = append.store, append.definition.name, catalog_key(append.entry.id)
 
     def find_newest(tables: Tables) -> Segment | None:
-        spooled = [entry.segments[-1] for _, entry in tables.items("spool", stream) if entry.segments]
+        spooled = [entry.segments[-1] for _, entry in list_files(tables, stream) if entry.segments]
         stored = load_stream(store, tables, name).segments
         return spooled[-1] if spooled else stored[-1] if stored else None
 

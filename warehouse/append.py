@@ -5,6 +5,7 @@ batch.
 """
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -62,6 +63,7 @@ from windrow.store import Store
 if TYPE_CHECKING:
     from windrow.cli.flawed_lines import FlawedLines
 
+_log = logging.getLogger(__name__)
 _MASK = (1 << 64) - 1
 _MOST_DEAD_TIMES = 1 << 20
 """Event times of dead rows that are compared with gaps; a bound of memory."""
@@ -125,7 +127,7 @@ class Append:
         self.model = self.definition.model
         self.identity = self.definition.identity
         self.schema = self.definition.schema
-        self.source = resolve_source(self.entry, source)
+        self.source = self._resolve_source(source)
         self.batch_id = None if batch_id is None else check_label(batch_id, "batch id")
         self.digests = batch_id is not None
         """Whether the batch is remembered by its rows; otherwise only by how many there were."""
@@ -149,6 +151,9 @@ class Append:
         self._directories: dict[int, bytes] = {}
         self._started = time.perf_counter()
         self._partitioner = self.layout.partitioner()
+
+    def _resolve_source(self, source: str | None) -> str:
+        return resolve_source(self.entry, source)
 
     def _read_stream(self, tables: Tables, stream: str) -> tuple[StreamEntry, StreamState, list[PrepareAppend]]:
         entry, state = find_stream(tables, stream)
@@ -174,7 +179,6 @@ class Append:
                 self._take_flaws(flaws, write=previous is None)
                 if previous is not None:
                     return self.duplicate(previous)
-                self._check_share()
                 return self.commit(replacing or [])
         except BaseException:
             self.discard()
@@ -341,6 +345,7 @@ class Append:
         """Publish what was staged and record it in one transaction."""
         store, tally = self.store, self.tally
         self._drain(0)
+        self._check_share()
         folder = store.stream_folder(self.definition.name)
         rejected = self.rejected.seal()
         published: list[str] = []
@@ -385,9 +390,8 @@ class Append:
         if tally.files:
             state = with_layout(state, self.layout if new_model is None else without_expiry_columns(self.layout))
         for staged in tally.files:
-            self._record_file(tables, stream + catalog_key(state.next_spool), staged, now, new_model)
-            for contribution in staged.contributions if new_model is None else ():
-                contribution.commit(tables, entry.id, state.next_spool)
+            file = self._record_file(tables, state.next_spool, staged, now, new_model)
+            tables.put("spool", stream + catalog_key(state.next_spool), file)
             state = replace(state, next_spool=state.next_spool + 1)
         if rejected is not None:
             record = RejectedEntry(
@@ -433,8 +437,11 @@ class Append:
             tables.put("checkpoints", encode_checkpoint_key(entry.id, query), reached)
 
     def _record_file(
-        self, tables: Tables, key: bytes, staged: StagedFile, now: int, new_model: RowModel | None
-    ) -> None:
+        self, tables: Tables, number: int, staged: StagedFile, now: int, new_model: RowModel | None
+    ) -> SpoolEntry:
+        """Name a file, with what hooks have made of its rows; gives its record in the spool, for that number."""
+        for contribution in staged.contributions if new_model is None else ():
+            contribution.commit(tables, self.entry.id, number)
         spooled = Placement(self.layout.id)
         numbers = record_file(tables, self.entry.id, staged)
         segments = [make_segment(staged, *each, spooled) for each in zip(staged.drafts, numbers, strict=True)]
@@ -442,7 +449,7 @@ class Append:
         if new_model is not None:
             schema = self.definition.stored_schema
             segments = [recompute_expiries(segment, new_model, schema, self.store.reader) for segment in segments]
-        entry = SpoolEntry(
+        return SpoolEntry(
             segments=tuple(segments),
             rows=staged.taken,
             bytes=staged.bytes,
@@ -451,7 +458,6 @@ class Append:
             batch_id=self.batch_id,
             at=now,
         )
-        tables.put("spool", key, entry)
 
     def _record_source(self, tables: Tables, entry: StreamEntry, state: StreamState, now: int, rejected: int) -> None:
         key = catalog_key(entry.id) + self.source.encode()
@@ -475,7 +481,7 @@ class Append:
 
     def _report(self, *, duplicate: bool, bytes_written: int) -> AppendReport:
         tally = self.tally
-        return AppendReport(
+        report = AppendReport(
             stream=self.definition.name,
             source=self.source,
             batch_id=self.batch_id,
@@ -487,3 +493,19 @@ class Append:
             bytes_written=bytes_written,
             seconds=time.perf_counter() - self._started,
         )
+        _log_report(report)
+        return report
+
+
+def _log_report(report: AppendReport) -> None:
+    batch = f"source {report.source!r}" + ("" if report.batch_id is None else f", batch {report.batch_id!r}")
+    if report.duplicate:
+        _log.debug("stream %r: %s was appended before", report.stream, batch, extra={"report": report})
+    elif report.rejected:
+        reasons = "; ".join(f"{count:,} {reason}" for reason, count in sorted(report.rejected.items()))
+        _log.warning(
+            "stream %r: %d of %d rows rejected (%s): %s",
+            report.stream, sum(report.rejected.values()), report.rows, batch, reasons, extra={"report": report},
+        )  # fmt: skip
+    else:
+        _log.debug("stream %r: %d rows appended (%s)", report.stream, report.rows, batch, extra={"report": report})

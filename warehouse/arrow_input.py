@@ -12,7 +12,7 @@ from windrow.arguments import find_first_failing
 from windrow.errors import SchemaError
 from windrow.formats.durations import to_durations
 from windrow.formats.timestamps import parse_iso
-from windrow.value_checks import check_values, is_list_view, to_plain_list, without_list_view
+from windrow.value_checks import check_values, is_checked, is_list_view, to_plain_list, without_list_view
 
 
 def conform_batches(
@@ -131,6 +131,8 @@ def _chain(first: pa.RecordBatch | pa.Table, rest: Iterator[Any], what: str) -> 
 
 def match_columns(source: pa.Schema, wanted: pa.Schema, stream: str, optional: Collection[str] = ()) -> list[int]:
     """Where each wanted column is in the given schema (-1: nowhere), or an error that names every difference."""
+    if source.equals(wanted):
+        return list(range(len(wanted)))
     problems = [f"column {name!r} is not in the stream" for name in source.names if name not in wanted.names]
     positions, advice = [], ""
     for field in wanted:
@@ -224,8 +226,8 @@ def _conform(
     before = 0
     for batch in reader:
         for position, field in zip(plan, schema, strict=True):
-            if position >= 0:
-                check_values(batch.column(position), field.name, f"stream {stream!r}", rejected=field.name in judged)
+            if position >= 0 and is_checked((column := batch.column(position)).type):
+                check_values(column, field.name, f"stream {stream!r}", rejected=field.name in judged)
         columns = [
             pa.nulls(batch.num_rows, field.type)
             if position < 0

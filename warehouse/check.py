@@ -18,10 +18,11 @@ from windrow.indexes.segments import Segment, pack_histogram
 from windrow.native import directory as native_directory
 from windrow.native import rows as native_rows
 from windrow.orphans import data_files, find_catalog_gap, marked_files, named_files
+from windrow.row_spool import find_problems, list_files
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 
-_ADVICE = re.compile(r"[;,] run 'windrow check'.*$")
+_ADVICE = re.compile(r"[;,] run 'windrow check'[^)]*")
 """What errors of damaged files end with; who checks has done that."""
 
 
@@ -70,7 +71,7 @@ def check_warehouse(store: Store, progress: Callable[[str], None] | None = None)
     with Snapshot(store) as snapshot:
         views = [snapshot.view(name) for name in snapshot.streams()]
         records = store.catalog.read(_read_records)
-        problems: list[str] = []
+        problems = store.catalog.read(lambda tables: list(find_problems(tables)))
         rows = segments = 0
         for view in views:
             all_segments = [
@@ -107,9 +108,12 @@ def check_warehouse(store: Store, progress: Callable[[str], None] | None = None)
         ]
         wrong, orphans = _unnamed(store, unnamed, present) if unnamed else ([], 0)
         problems += wrong
-    return CheckReport(
-        tuple(_ADVICE.sub("", problem) for problem in problems), len(views), segments, len(records.files), rows, orphans
-    )
+    return CheckReport(tuple(map(without_advice, problems)), len(views), segments, len(records.files), rows, orphans)
+
+
+def without_advice(problem: str) -> str:
+    """A problem as a check reports it, which need not advise to check."""
+    return _ADVICE.sub("", problem)
 
 
 def _unnamed(store: Store, files: list[str], present: set[str]) -> tuple[list[str], int]:
@@ -164,13 +168,13 @@ def _count_segments(tables: Tables) -> list[str]:
 
 def _read_records(tables: Tables) -> _FileRecords:
     spool: dict[int, list[SpoolEntry]] = {}
-    for key, record in tables.items("spool"):
+    for key, record in list_files(tables):
         spool.setdefault(int.from_bytes(key[:8], "big") - (1 << 63), []).append(record)
     return _FileRecords(
         files={key.decode(): record for key, record in tables.items("files")},
         spool=spool,
         others=[
-            *(record for kind in ("rejected", "tables") for _, record in tables.items(kind)),
+            *(record for kind in ("rejected", "tables", "versions") for _, record in tables.items(kind)),
             *(p for _, state in tables.items("paced") for p in (*state.parts, state.previous) if p is not None),
         ],
         directories={

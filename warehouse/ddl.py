@@ -4,6 +4,7 @@ A lifetime belongs to the stream, not to the row: exp = ts + lifetime holds for 
 Expired rows stay gone, so a lengthened lifetime leaves a floor below which the stream keeps nothing.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -31,7 +32,10 @@ from windrow.layouts import (
 from windrow.locks import locked
 from windrow.relayout import LayoutContents, hold_stream_lock, read_layout_contents
 from windrow.row_checks import Checks
+from windrow.row_spool import list_files
 from windrow.store import Store
+
+_log = logging.getLogger(__name__)
 
 
 def create_stream(store: Store, definition: StreamDefinition, index: Index | str) -> None:
@@ -42,6 +46,7 @@ def create_stream(store: Store, definition: StreamDefinition, index: Index | str
         make_stream_folders(store, definition.name)
         with store.catalog.write() as tables:
             record_stream(tables, definition, layout, store.clock())
+    _log.info("created stream %s", definition.name)
 
 
 def make_stream_folders(store: Store, name: str) -> None:
@@ -104,7 +109,7 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
         stream = catalog_key(entry.id)
         files = [input_key.decode() for input_key, record in tables.items("files") if record.stream == entry.id]
         segments = [record.id for _, record in tables.items("segments", stream)]
-        segments += [segment.id for _, record in tables.items("spool", stream) for segment in record.segments]
+        segments += [segment.id for _, record in list_files(tables, stream) for segment in record.segments]
         rejected = [record.file for _, record in tables.items("rejected", stream)]
         record = ReclaimEntry(stream=entry.id, segments=tuple(segments), files=(*files, *rejected))
         tables.put("reclaim", catalog_key(tables.version, tables.allocate("reclaims")), record)
@@ -113,6 +118,7 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
         for table in (
             "segments",
             "spool",
+            "waiting",
             "slides",
             "sources",
             "gaps",
@@ -138,6 +144,7 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
             from windrow.publication import remove_log  # only here: few streams are published
 
             remove_log(store, entry.id, name)
+    _log.info("dropped %s %s", "view" if view else "stream", name)
 
 
 def _refuse_if_viewed(tables: Tables, entry: StreamEntry) -> None:
@@ -207,6 +214,7 @@ def alter_stream(store: Store, stream: str, change: Alteration, timeout: float) 
             tables.put("streams", stream.encode(), replace(entry, definition=new))
             tables.put("states", catalog_key(entry.id), state)
         store.files.reach("alter.committed")
+    _log.info("altered stream %s", stream)
 
 
 def _add_column(old: StreamDefinition, column: tuple[str, pa.DataType] | pa.Field) -> StreamDefinition:
@@ -278,7 +286,7 @@ def _check_lifetime(old: StreamDefinition, length: int) -> int:
 def _recompute_segments(store: Store, contents: LayoutContents, new: StreamDefinition) -> dict[int, Segment]:
     """The records of all stored and spooled segments under the new lifetime, by their number."""
     spool = store.catalog.read(
-        lambda tables: [record for _, record in tables.items("spool", catalog_key(contents.entry.id))]
+        lambda tables: [record for _, record in list_files(tables, catalog_key(contents.entry.id))]
     )
     segments = [*contents.segments, *(segment for record in spool for segment in record.segments)]
     schema = contents.entry.definition.stored_schema
@@ -302,7 +310,7 @@ def _record_recomputed(
         if state.slide is not None:
             expired += recomputed[segment.id].dead(state.slide) - segment.dead(state.slide)
     entry: SpoolEntry
-    for spool_key, entry in list(tables.items("spool", catalog_key(stream))):
+    for spool_key, entry in list(list_files(tables, catalog_key(stream))):
         # What was appended since we looked is read here.
         segments = tuple(
             recomputed.get(segment.id) or recompute_expiries(segment, new.model, schema, store.reader)

@@ -18,6 +18,7 @@ from windrow.indexes.row_model import RowModel
 from windrow.indexes.segment_reader import SegmentFileReader, read_ranges
 from windrow.indexes.segments import Segment, pack_histogram
 from windrow.native import rows as native_rows
+from windrow.row_spool import list_files
 
 STEP_BYTES = 64 << 20
 """Bytes of stored rows that one step of a relayout moves by default."""
@@ -100,7 +101,7 @@ def drop_empty_layouts(tables: Tables, stream: int, state: StreamState, segments
     if len(state.layouts) == 1 and state.relayout is None:
         return state
     used = segments.layouts() | {state.layout.id}
-    for _, entry in tables.items("spool", catalog_key(stream)):
+    for _, entry in list_files(tables, catalog_key(stream)):
         used |= {segment.layout for segment in entry.segments}
     used_layouts = tuple(layout for layout in state.layouts if layout.id in used)
     return replace(state, layouts=used_layouts, relayout=state.relayout if len(used_layouts) > 1 else None)

@@ -16,6 +16,7 @@ from windrow.catalog.records import FileEntry, RejectedEntry, ResultPart, TableE
 from windrow.errors import FormatError
 from windrow.files import find_living_writers, parse_writer_name
 from windrow.indexes.segments import Segment
+from windrow.row_spool import list_files
 
 if TYPE_CHECKING:
     from windrow.store import Store
@@ -70,7 +71,7 @@ def _listed(tables: Tables) -> set[str]:
 
 def _others(tables: Tables) -> Iterator[RejectedEntry | TableEntry | ResultPart]:
     """Records of files without segments."""
-    for kind in ("rejected", "tables"):
+    for kind in ("rejected", "tables", "versions"):
         for _, record in tables.items(kind):
             yield record
     for _, state in tables.items("paced"):
@@ -189,5 +190,5 @@ def _segments(tables: Tables) -> Iterator[Segment]:
     """All segments, in cells and spooled."""
     for _, segment in tables.items("segments"):
         yield segment
-    for _, entry in tables.items("spool"):
+    for _, entry in list_files(tables):
         yield from entry.segments

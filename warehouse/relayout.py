@@ -31,6 +31,7 @@ from windrow.indexes.segments import Segment
 from windrow.layouts import STEP_BYTES, add_layout, drop_empty_layouts
 from windrow.locks import locked
 from windrow.reclaim import find_reclaimable, forget_reclaimed, remove_files
+from windrow.row_spool import list_files
 from windrow.segment_files import CHUNK_BYTES, Placement, StagedFile, StagedWriter, publish_files, record_placed
 from windrow.store import Store
 
@@ -73,7 +74,7 @@ def read_layout_contents(store: Store, tables: Tables, stream: str) -> LayoutCon
     entry, state = find_stream(tables, stream)
     spooled = 0
     if len(state.layouts) > 1:
-        for _, record in tables.items("spool", catalog_key(entry.id)):
+        for _, record in list_files(tables, catalog_key(entry.id)):
             spooled += sum(segment.bytes for segment in record.segments if segment.layout != state.layout.id)
     viewed, summarised = (
         next(iter(tables.raw_items(table, catalog_key(entry.id))), None) is not None for table in ("views", "synopses")
@@ -276,7 +277,7 @@ def _change_layout(
 
 
 def _spooled_bytes(tables: Tables, stream: int) -> int:
-    return sum(record.bytes for _, record in tables.items("spool", catalog_key(stream)))
+    return sum(record.bytes for _, record in list_files(tables, catalog_key(stream)))
 
 
 def _resolve_change(

@@ -30,6 +30,7 @@ from windrow.indexes.segments import Segment, pack_histogram
 from windrow.layouts import drop_empty_layouts
 from windrow.native import rows as native_rows
 from windrow.relayout import hold_stream_lock
+from windrow.row_spool import list_files
 from windrow.segment_files import (
     Placement,
     StagedFile,
@@ -116,7 +117,7 @@ def _read_contents(store: Store, tables: Tables, stream: str) -> _Contents:
         entry,
         state,
         load_segments(store, tables, entry.id, state),
-        {decode_last_int(key): record for key, record in tables.items("spool", catalog_key(entry.id))},
+        {decode_last_int(key): record for key, record in list_files(tables, catalog_key(entry.id))},
         {key.decode(): record for key, record in tables.items("files") if record.stream == entry.id},
     )
 

@@ -5,6 +5,7 @@ previous state, because no record names what it wrote before its commit.
 """
 
 import datetime as dt
+import logging
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -29,6 +30,7 @@ from windrow.layouts import add_layout, drop_empty_layouts
 from windrow.locks import locked
 from windrow.reclaim import begin_removal, forget_old_rejected, forget_reclaimed
 from windrow.relayout import move_after_slide
+from windrow.row_spool import WaitingRows, list_files, list_waiting
 from windrow.segment_files import (
     Placement,
     StagedFile,
@@ -39,6 +41,7 @@ from windrow.segment_files import (
     record_placed,
 )
 from windrow.slide_hooks import Contribution, SlideContext, SlideHook, find_removal_limit, prepare_contributions
+from windrow.small_append import gather_rows
 from windrow.sources import SourceProgress, behind_error, compute_progress, fail_silent_sources, record_gaps
 from windrow.store import Store
 from windrow.times import format_duration, format_time, to_datetime
@@ -82,9 +85,21 @@ class SlideReport:
     """Why a published window could not be written; the next slide tries again."""
 
 
+_log = logging.getLogger(__name__)
 _REPORTED = tuple(set(SlideEntry.__struct_fields__) & set(SlideReport.__dataclass_fields__) - {"now", "seconds"})
 """Figures that the report of a slide takes from its record."""
 _COUNTS = ("inserted", "expired", "late", "touched", "rebuilt", "dropped", "bytes_written")
+
+
+def _log_report(report: SlideReport) -> None:
+    if report.moved:
+        _log.info(
+            "slid %s to %s: %s in, %s out",
+            report.stream, report.now, f"{report.inserted:,}", f"{report.expired:,}", extra={"report": report},
+        )  # fmt: skip
+    for problem in (report.relayout_problem, report.publish_problem):
+        if problem:
+            _log.warning("stream %r: %s", report.stream, problem)
 
 
 @dataclass(frozen=True)
@@ -96,8 +111,11 @@ class SlideInput:
     progress: SourceProgress
     sources: dict[str, SourceEntry]
     spooled: dict[int, SpoolEntry]
+    waiting: tuple[WaitingRows, ...]
     segments: Manifest
     hooks: tuple[SlideHook, ...]
+    gathered: tuple[SpoolEntry, ...] = ()
+    """Those of the spooled files that it wrote itself, of rows that waited in the catalog."""
 
 
 class Slide:
@@ -143,7 +161,9 @@ class Slide:
                 report = self._slide(time.perf_counter())
                 if report.moved:
                     report = replaced(report, **vars(move_after_slide(self.store, self.stream)))
-        return self._publish(report)
+        report = self._publish(report)
+        _log_report(report)
+        return report
 
     def _publish(self, report: SlideReport) -> SlideReport:
         """Publish what has moved, the views of this stream included; here, where no other slide waits for it."""
@@ -163,6 +183,9 @@ class Slide:
         if slot is None or (state.slide is not None and slot <= state.slide):
             return self._report_unmoved(inputs, started)
         now = model.slot_end(slot)
+        if inputs.waiting:
+            gathered = gather_rows(store, self.stream, inputs.waiting, self.hooks)
+            inputs = replaced(inputs, spooled=inputs.spooled | gathered, gathered=tuple(gathered.values()))
         update = plan_update(
             slot,
             state.slide,
@@ -205,7 +228,7 @@ class Slide:
         names = publish_files(store, [merged] if merged else [], folder, "slide")
         record = make_slide_entry(
             store, state, update, now, [spooled.events for spooled in inputs.spooled.values()], merged,
-            written=[merged] if merged else [],
+            written=[*inputs.gathered, merged] if merged else inputs.gathered,
             seconds=time.perf_counter() - started,
             missing=inputs.progress.excluded + (inputs.progress.waiting_for(now) if definition.sources else ()),
             spoken_for=inputs.progress.spoken_for(now),
@@ -217,7 +240,7 @@ class Slide:
             for number in inputs.spooled:
                 tables.delete("spool", catalog_key(entry.id, number))
             segments = record_slide(store, tables, entry, inputs.segments, update, record, merged, self.target)
-            record_gaps(tables, entry, state, record, inputs.sources, inputs.spooled.values())
+            record_gaps(tables, entry, state, record, inputs.sources, inputs.progress, inputs.spooled.values())
             for contribution in contributions:
                 contribution.commit(tables)
             if definition.rejected_retention is not None:
@@ -234,11 +257,12 @@ class Slide:
         entry, state = find_stream(tables, self.stream)
         stream = catalog_key(entry.id)
         sources = {key[len(stream) :].decode(): record for key, record in tables.items("sources", stream)}
-        spooled = {decode_last_int(key): record for key, record in tables.items("spool", stream)}
+        spooled = {decode_last_int(key): record for key, record in list_files(tables, stream)}
+        waiting = tuple(list_waiting(tables, stream))
         segments = load_segments(self.store, tables, entry.id, state)
         hooks = tuple(hook for hook in self.hooks if hook.applies_to(tables, entry.id))
         progress = compute_progress(entry.definition, state, sources)
-        return SlideInput(entry, state, progress, sources, spooled, segments, hooks)
+        return SlideInput(entry, state, progress, sources, spooled, waiting, segments, hooks)
 
     def _choose_target(self, inputs: SlideInput) -> int | None:
         """The time to slide to: as far as the sources allow, or what the user asked for, if nothing forbids it."""
@@ -296,7 +320,7 @@ def make_slide_entry(
     events: Iterable[Histogram],
     merged: StagedFile | None,
     *,
-    written: Iterable[StagedFile],
+    written: Iterable[StagedFile | SpoolEntry],
     seconds: float,
     missing: tuple[str, ...],
     spoken_for: tuple[str, ...],

@@ -15,6 +15,7 @@ from windrow.indexes.row_model import NEVER
 from windrow.indexes.segment_reader import read_live
 from windrow.indexes.selection import WindowBounds
 from windrow.reclaim import find_oldest_pin
+from windrow.row_spool import list_files, list_waiting
 from windrow.snapshot import StreamSnapshot, load_stream
 from windrow.sources import SourceProgress, SourceStatus
 from windrow.store import Store
@@ -125,7 +126,9 @@ def warehouse_status(store: Store) -> WarehouseStatus:
 def _stream_status(store: Store, tables: Tables, view: StreamSnapshot) -> StreamStatus:
     state, stream = view.state, catalog_key(view.entry.id)
     progress = view.progress()
-    spooled = [record for _, record in tables.items("spool", stream)]
+    spooled = [record for _, record in list_files(tables, stream)]
+    waiting = [each.head for each in list_waiting(tables, stream)]
+    spooled_rows = sum(r.rows for r in spooled) + sum(r.rows for r in waiting)
     slide = state.slide
     stored = sum(segment.rows for segment in view.segments)
     dead = 0 if slide is None else sum(segment.dead(slide) for segment in view.segments)
@@ -139,7 +142,7 @@ def _stream_status(store: Store, tables: Tables, view: StreamSnapshot) -> Stream
         slide=slide,
         now=None if view.now is None else to_datetime(view.now),
         waiting_for=progress.waiting_for(),
-        waits_for=_describe_wait(view, progress, ahead + sum(r.rows for r in spooled)),
+        waits_for=_describe_wait(view, progress, ahead + spooled_rows),
         missing=state.missing,
         spoken_for=state.spoken_for,
         sources=progress.sources,
@@ -149,8 +152,8 @@ def _stream_status(store: Store, tables: Tables, view: StreamSnapshot) -> Stream
         files=len({s.file for s in view.segments}),
         bytes=sum(segment.bytes for segment in view.segments),
         directory_bytes=directories,
-        spooled_rows=sum(r.rows for r in spooled),
-        spooled_bytes=sum(r.bytes for r in spooled),
+        spooled_rows=spooled_rows,
+        spooled_bytes=sum(r.bytes for r in spooled) + sum(r.bytes for r in waiting),
         spooled_files=len(spooled),
         inserted=state.inserted,
         expired=state.expired,

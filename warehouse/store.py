@@ -26,6 +26,7 @@ from windrow.indexes.segment_reader import SegmentFileReader
 from windrow.native import parquet_reader
 from windrow.orphans import named_files
 from windrow.pins import PinPool
+from windrow.row_spool import SMALL_ROWS
 from windrow.usage import LEAST_AT_CLOSE, UsageCounters
 
 if TYPE_CHECKING:
@@ -84,6 +85,10 @@ class Store:
     manifests: dict[int, tuple[int, Manifest]] = field(default_factory=dict)
     snapshots: dict[Any, Any] = field(default_factory=dict)
     """What snapshots of the last commit share; see `snapshot.SnapshotContents`."""
+    known_streams: dict[str, Any] = field(default_factory=dict)
+    """Streams as small appends last saw them; see `small_append`."""
+    small_rows: int = SMALL_ROWS
+    """Appends of at most so many rows wait in the catalog; 0: all are written to files."""
     usage: UsageCounters = field(default_factory=UsageCounters)
     encodings: "defaultdict[int, EncodingChooser]" = field(default_factory=lambda: defaultdict(_make_chooser))
     """By the number of a stream: which columns of its files get a dictionary or compression."""

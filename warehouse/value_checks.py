@@ -16,6 +16,8 @@ from windrow.formats.text import contains_type
 from windrow.indexes.arrow_arrays import compute as pc
 
 _MOST_DIGITS = 38
+_FEW = 64
+"""Texts that are looked at one by one sooner than their buffers are found."""
 _TIME_UNITS = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 
@@ -32,8 +34,9 @@ def check_values(column: pa.Array, name: str, what: str, *, rejected: bool = Fal
             if pa.types.is_timestamp(kind) and kind.unit == "s":
                 column.cast(pa.timestamp("ms", kind.tz))  # the coarsest unit of files
             return
-        if not _is_harmless_text(column):
-            column.view(_without_times(kind)).validate(full=True)
+        if _is_harmless_text(column):
+            return
+        column.view(_without_times(kind)).validate(full=True)
         for times in _find_parts(column, _is_time_type):
             _check_times(times)
         for decimals in _find_parts(column, _has_most_digits):
@@ -72,6 +75,9 @@ def _is_harmless_text(column: pa.Array) -> bool:
     wide = pa.types.is_large_string(kind)
     if not (wide or pa.types.is_string(kind)) or not len(column):
         return False
+    if len(column) < _FEW:
+        column.validate(full=True)
+        return True
     column.validate()
     _, offset_buffer, data = column.buffers()
     offsets: np.ndarray[Any, Any] = np.frombuffer(

@@ -2,7 +2,7 @@
 
 import datetime as dt
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -149,7 +149,7 @@ def window_to_json(window: Window) -> dict[str, Any]:
 
 def gap_to_json(gap: Gap) -> dict[str, Any]:
     """A gap as JSON has it."""
-    return _instants_to_text(asdict(gap))
+    return _instants_to_text(vars(gap))
 
 
 def _instants_to_text(values: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from bench import cli, cold, realistic, safety, seeded, standing_queries, statements, trickle
+from bench import cli, cold, realistic, safety, seeded, serve, standing_queries, statements, trickle
 from bench.generators import SHAPES, Draw, Quotes, WebEvents
 from bench.hits import Hits
 from bench.query_grammar import CUT, SHARED, WHOLE, Grammar
@@ -130,6 +130,15 @@ def test_statements_give_the_same_answers_everywhere(tmp_path):
     assert len(aims) == 8
     assert "| shop 22 |" in text
     assert "| hits 43 |" in text
+
+
+def test_the_network_is_compared_with_this_process(tmp_path):
+    size = serve.Size(rows=2_000, seconds=0.05, slides=2, streams=5, lasting=0.1, fetches=2)
+    text, aims = serve.bench(
+        quick=True, results=Results(tmp_path / "results"), scratch=tmp_path, advance=silent, size=size
+    )
+    assert len(aims) == 7
+    assert "2,000 rows: processor s" in text
 
 
 def test_standing_queries_differ_and_a_third_is_not_cut_by_slots():

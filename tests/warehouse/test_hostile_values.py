@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import windrow
-from windrow import arrow_input, cli, reference_tables
+from windrow import arrow_input, cli, reference_tables, small_append
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 TS = pa.timestamp("us", "UTC")
@@ -209,7 +209,7 @@ def test_event_times_at_the_limits_are_absurd(wh, unit):
 )
 def test_a_statement_that_ends_duckdb_ends_no_other_statement(tmp_path, monkeypatch, refused, message):
     """As with rows of older warehouses, which nobody checked."""
-    for module in (arrow_input, reference_tables):
+    for module in (arrow_input, reference_tables, small_append):
         monkeypatch.setattr(module, "check_values", lambda *_, **__: None)
     with windrow.open(tmp_path / "w") as wh, windrow.open(tmp_path / "w") as other:
         rows = _rows(REFUSED[refused])

@@ -106,6 +106,7 @@ def test_rows_of_a_damaged_file_that_can_be_read_are_saved(path):
 def test_a_lost_file_of_the_spool_is_given_up_too(path):
     with fill(path) as wh:
         present = set(path.glob("streams/s/segments/*.parquet"))
+        wh._store.small_rows = 0
         wh.append("s", rows(61, 65))
         new = set(path.glob("streams/s/segments/*.parquet")) - present
         wh.append("s", rows(66, 70))

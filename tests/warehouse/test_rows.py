@@ -228,6 +228,8 @@ def test_dropping_a_stream_removes_its_rows_and_a_new_one_of_the_name_knows_noth
         assert not wh.append("s", ROWS, batch_id="b").duplicate
     wh.gc()
     assert wh.check().ok
+    assert not list(wh.path.rglob("*.parquet")), "few rows wait in the catalog"
+    wh.slide("s", to=when(BASE + DELTA))
     assert len(list(wh.path.rglob("*.parquet"))) == 1
 
 

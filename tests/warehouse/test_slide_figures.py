@@ -37,6 +37,7 @@ def test_touched_and_bytes_written_are_what_really_happened(path: Path, maintena
     truth, number, now = shape.oracle(), 0, BASE
     with recorded_history.open_warehouse(path) as wh:
         shape.create(wh, S, windrow.Index("round-robin", rows_, columns, maintenance=maintenance, max_segments=2))
+        wh._store.small_rows = 0
         for turn in range(40):
             batch = []
             for _ in range(choice.randint(0, 25)):
@@ -178,6 +179,7 @@ def test_many_small_files_of_one_slide_are_merged_once(path: Path, maintenance: 
     shape, choice, truth = SHAPES["fixed"], random.Random(4), SHAPES["fixed"].oracle()
     with recorded_history.open_warehouse(path) as wh:
         shape.create(wh, S, windrow.Index("round-robin", 2, 2, maintenance=maintenance))
+        wh._store.small_rows = 0
         for turn in range(3):
             for part in range(50):
                 batch = [

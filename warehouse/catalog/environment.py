@@ -69,6 +69,8 @@ DATABASES = (
     "revisions",
     "publications",
     "published",
+    "versions",
+    "waiting",
 )
 _LATER = frozenset(DATABASES[DATABASES.index("orphans") :])
 """Databases that an older catalog may lack, until somebody who may write opens it."""
@@ -96,13 +98,14 @@ _RECORD_TYPES: dict[str, Any] = {
     "states": records.StreamState,
     "files": records.FileEntry,
     "segments": Segment,
-    "spool": records.SpoolEntry,
+    "spool": records.SpoolEntry | records.WaitingEntry,
     "slides": records.SlideEntry,
     "sources": records.SourceEntry,
     "batches": records.BatchEntry,
     "rejected": records.RejectedEntry,
     "reclaim": records.ReclaimEntry,
     "tables": records.TableEntry,
+    "versions": records.TableEntry,
     "usage": records.UsageEntry,
     "queries": records.QueryEntry,
     "runs": records.RunEntry,
@@ -135,7 +138,7 @@ def _decode_cached(table: str, raw: bytes) -> Any:
 def catalog_key(*parts: int | str) -> bytes:
     """An LMDB key: integers as 8 big-endian bytes (negative ones before), text as its bytes, in order."""
     return b"".join(
-        _U64.pack((part + (1 << 63)) & ((1 << 64) - 1)) if isinstance(part, int) else part.encode() for part in parts
+        [_U64.pack((part + (1 << 63)) & ((1 << 64) - 1)) if isinstance(part, int) else part.encode() for part in parts]
     )
 
 
@@ -398,6 +401,7 @@ class Catalog:
 
     def __init__(self, folder: Path, *, create: bool, read_only: bool = False) -> None:
         self.folder = folder
+        self._writer_lock = folder / "writer.lock"
         self._pid = os.getpid()
         self._closed = False
         with disk_errors("opening the catalog"):
@@ -434,11 +438,7 @@ class Catalog:
             raise
 
     def _opening(self) -> Any:
-        return (
-            locked(self.folder / "writer.lock", "the catalog", signed=False)
-            if self.writable
-            else contextlib.nullcontext()
-        )
+        return locked(self._writer_lock, "the catalog", signed=False) if self.writable else contextlib.nullcontext()
 
     def _check_format(self, *, create: bool, read_only: bool) -> None:
         stored = self.read(
@@ -565,7 +565,7 @@ class Catalog:
         with (
             shared.thread_lock,
             disk_errors("writing the catalog"),
-            locked(self.folder / "writer.lock", "the catalog", signed=False),
+            locked(self._writer_lock, "the catalog", signed=False),
         ):
             try:
                 with shared.env.begin(write=True, buffers=False) as txn:

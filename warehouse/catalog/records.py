@@ -1,5 +1,7 @@
 """The records of the catalog: frozen structs, stored as msgpack maps, one struct per kind of record."""
 
+from typing import NamedTuple
+
 import msgspec
 
 from windrow.definitions import StreamDefinition
@@ -132,6 +134,23 @@ class SpoolEntry(msgspec.Struct, frozen=True, kw_only=True):
     at: int
 
 
+class WaitingEntry(NamedTuple):
+    """The place in the spool of rows that wait in the catalog (`row_spool`) until they are written to a file.
+
+    An array, which releases that know nothing of it cannot take for a file: their slides say so, and lose nothing.
+    """
+
+    source: str
+    schema: bytes
+    """The columns of the rows, as Arrow IPC."""
+    at: int
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """None yet."""
+        return ()
+
+
 class SourceEntry(msgspec.Struct, frozen=True, kw_only=True):
     """How far one source has come."""
 
@@ -144,7 +163,7 @@ class SourceEntry(msgspec.Struct, frozen=True, kw_only=True):
     heard: int = 0
     """Wall time of its last append or heartbeat."""
     spooled: int = -1
-    """The number of the last spooled file with rows of it."""
+    """The last number in the spool with rows of it."""
     covers: tuple[tuple[int, int], ...] = ()
     """Intervals that it says are whole, for the slide that takes in what it had sent by then."""
 
@@ -284,6 +303,8 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     at: int
     bytes: int
+    valid_from: int | None = None
+    """Rows after this event time meet it, in views that are not recomputed; None: since ever."""
 
 
 class ReclaimEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -389,6 +410,10 @@ class ViewEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Of a view of results: whether all their windows were complete."""
     error: str = ""
     """Of a view of results: why it could not be computed again; it stays where it is."""
+    keep: int | None = None
+    """How long results stay after they came about, whatever becomes of their parts."""
+    since: int | None = None
+    """Of a view with `keep`: its first clock; of the results before, it has those that lived then."""
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -466,6 +491,8 @@ class QueryEntry(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of a run whose windows are not complete: tell, error or wait."""
     deadline: int | None = None
     """How long, by the stream's clock, a run waits for what is missing."""
+    isolation: str = "snapshot"
+    """Whether slides that commit while a round runs are for the next one, or absorbed: snapshot or latest."""
 
 
 class ResultPart(msgspec.Struct, frozen=True, kw_only=True):

@@ -44,6 +44,14 @@ class EventFeed:
         self._counts = counts
         self._queues: dict[asyncio.Queue[Event], Role] = {}
         self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def end(self) -> None:
+        """The server ends: so does what everybody listens to. Any thread may."""
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended already
+                loop.call_soon_threadsafe(self._send, {"event": "end", "reason": "the server is ending"}, None)
 
     @property
     def listeners(self) -> int:
@@ -55,6 +63,7 @@ class EventFeed:
         """A queue of the events that a role may know of."""
         queue: asyncio.Queue[Event] = asyncio.Queue(_MOST_QUEUED)
         self._queues[queue] = role
+        self._loop = asyncio.get_running_loop()
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._watch())
         try:
