@@ -10,7 +10,7 @@ JOBS ?= 2
 # The soak's random choices; give the seed of a failed run to see it again.
 SEED ?= $(shell date +%s)
 
-.PHONY: help env demo test soak lint format types bench wheel clean
+.PHONY: help env demo test soak lint format types bench reference wheel clean
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -41,6 +41,9 @@ types: env ## Check types
 bench: ## Run all benchmarks beside other stores (installs them first; ARGS=--full for all sizes)
 	@.ci/bootstrap peers
 	$(BIN)/windrow bench all $(ARGS)
+
+reference: env ## Build the reference of the Python interface, with search, into build/reference/
+	$(BIN)/python docs/api_reference.py build/reference
 
 wheel: env ## Build a wheel into dist/, which installs without a compiler
 	rm -rf build/lib* build/bdist* dist/windrow-*.whl

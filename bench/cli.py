@@ -29,6 +29,8 @@ BENCHES = {
     "isolation": "The schedulers of the thesis's chapter 7 and ours: aborts, staleness, response time and throughput.",
     "views": "A join of windows kept up from new rows, beside running it again at each slide.",
     "periodic": "Standing queries from synopses beside the same SQL from scratch, and the policies of chapter 8.",
+    "safety": "What checksums cost a cold scan, what backups take, and slides beside a full backup.",
+    "gaps": "What the ledger of gaps costs a slide, and what revisions cost a round of 240 periodic queries.",
     "serve": "Statements, rows, slides and events over HTTP and Flight SQL beside the same in one process.",
     "ingest": "Appends through Spark and without it, beside Spark's and DuckDB's own Parquet writers.",
 }

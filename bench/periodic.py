@@ -7,10 +7,11 @@ import random
 import re
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 
 import duckdb
@@ -72,10 +73,11 @@ class SlidStream:
     live: list[pa.Table] = field(default_factory=list)
     chance: np.random.Generator = field(default_factory=lambda: np.random.default_rng(8))
 
-    def slide(self) -> tuple[float, float]:
-        """Append a slot and slide; gives the seconds of both."""
+    def make(self, back: int = 0) -> pa.Table:
+        """The rows of the next slot, sorted by time; with `back`, rows of one so many slots before the last."""
         count, chance = self.per_slot, self.chance
-        ts = ORIGIN + self.slot * DELTA + 1 + chance.integers(0, DELTA, count)
+        slot = self.slot - back
+        ts = ORIGIN + slot * DELTA + 1 + chance.integers(0, DELTA, count)
         columns = [chance.integers(0, 1000, count), chance.integers(0, 1000, count), chance.integers(0, 100, count),
                    chance.integers(0, 100, count), chance.integers(40, 1500, count)]  # fmt: skip
         arrays = [pa.array(np.sort(ts)).view(SCHEMA.field(0).type)]
@@ -83,8 +85,12 @@ class SlidStream:
             pa.array(values.astype(f.type.to_pandas_dtype()))
             for values, f in zip(columns, list(SCHEMA)[1:], strict=True)
         ]
-        rows = pa.table(arrays, schema=SCHEMA)
-        self.slot += 1
+        self.slot += not back
+        return pa.table(arrays, schema=SCHEMA)
+
+    def slide(self) -> tuple[float, float]:
+        """Append a slot and slide; gives the seconds of both."""
+        rows = self.make()
         self.live = [*self.live[-(SLOTS - 1) :], rows]
         started = time.perf_counter()
         self.wh.append("packets", rows)
@@ -105,8 +111,10 @@ def queries(count: int) -> list[Query]:
     return chosen
 
 
-def register(world: SlidStream, added: Sequence[Query]) -> list[QueryEntry]:
-    """Put the queries down at once, and let their synopses be filled together."""
+def register(
+    world: SlidStream, added: Sequence[Query], revise: Mapping[str, int] = MappingProxyType({})
+) -> list[QueryEntry]:
+    """Put the queries down at once, and let their synopses be filled together; `revise` as of `add_query`, by name."""
     store = world.wh._store
     firsts = {query.group: query.sql for query in reversed(added)}
     columns = {
@@ -119,7 +127,7 @@ def register(world: SlidStream, added: Sequence[Query]) -> list[QueryEntry]:
             pace = Pace(stream="packets", stream_id=stream, window=query.window * DELTA, period=1)
             entry = QueryEntry(
                 id=0, name=query.name, sql=query.sql, paces=(pace,), reads=("packets",), keep_runs=KEEP_RUNS,
-                schema_bytes=columns[query.group], created=0, created_slides={},
+                schema_bytes=columns[query.group], created=0, created_slides={}, revise=revise.get(query.name),
             )  # fmt: skip
             registry.record_query(tables, entry)
     reconcile.reconcile_stream(store, "packets")

@@ -1,6 +1,7 @@
 """`bench serve`: what the network costs, as ratios to the same statements in this process; everything on loopback."""
 
 import contextlib
+import datetime as dt
 import http.client
 import json
 import multiprocessing
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -39,6 +41,13 @@ STATEMENTS = {
 }
 WHOLE = "SELECT ts, k, v FROM s [WINDOW 10 MINUTES]"
 THREADS, CLIENTS = 8, 32
+FORMATS = (
+    "application/json", "application/x-ndjson", "text/csv", "application/vnd.apache.arrow.stream",
+    "application/vnd.apache.parquet",
+)  # fmt: skip
+ROUND_SECONDS = 0.25
+"""Between two rounds of the part that looks at memory: it may last an hour, beside other work."""
+SAMPLES = 60
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,8 @@ class Size:
     slides: int
     streams: int
     lasting: float
+    fetches: int = 9
+    """How often all rows are fetched each way."""
 
 
 QUICK = Size(5_000_000, 4.0, 60, 1000, 60.0)
@@ -67,11 +78,15 @@ def _rows(minute: int, number: int) -> pa.Table:
     return pa.table([pa.array(ts, SCHEMA.field("ts").type), keys, np.random.default_rng(minute).random(number)], SCHEMA)
 
 
+def _instant(minute: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(BEGIN // 1_000_000 + minute * 60, dt.UTC)
+
+
 def _slide(wh: windrow.Warehouse, minute: int, number: int) -> float:
     """Append a minute and slide; gives the seconds of the slide."""
     wh.append("s", _rows(minute, number))
     began = time.perf_counter()
-    wh.slide("s", to=f"2026-01-01T{(minute + 1) // 60:02}:{(minute + 1) % 60:02}:00Z")
+    wh.slide("s", to=_instant(minute + 1))
     return time.perf_counter() - began
 
 
@@ -100,30 +115,55 @@ def _server(path: Path) -> Iterator[tuple[int, str, int]]:
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
+        if child.stdout is not None:
+            child.stdout.close()
 
 
 Ask = Callable[[], Any]
 
 
-def _client(port: int, token: str, statement: str, params: Any) -> Ask:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    body = json.dumps({"statement": statement, "params": params})
-    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+class _Client:
+    """A connection that asks one statement again and again; it is closed when nobody has it any more."""
 
-    def ask() -> bytes:
-        connection.request("POST", "/sql", body, headers)
-        answer = connection.getresponse()
+    def __init__(self, port: int, token: str, statement: str, params: Any, accept: str = FORMATS[0]) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        self._body = json.dumps({"statement": statement, "params": params})
+        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", "Accept": accept}
+
+    def __call__(self) -> bytes:
+        self._connection.request("POST", "/sql", self._body, self._headers)
+        answer = self._connection.getresponse()
         content = answer.read()
         if answer.status != 200:
             raise WrongAnswerError(content.decode())
         return content
 
-    return ask
+    def __del__(self) -> None:
+        self._connection.close()
 
 
-def _rate(connect: Callable[[], Ask], seconds: float) -> float:
+def _processor_seconds(group: int) -> float:
+    """Processor time of this process and of all processes of a group, as far as they live."""
+    own = time.process_time()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError):
+            if os.getpgid(int(process.name)) == group:
+                fields = (process / "stat").read_text().rpartition(")")[2].split()
+                own += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return own
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How many statements a second, and what one costs all processes together."""
+
+    each_second: float
+    processor_ms: float
+
+
+def _rate(connect: Callable[[], Ask], seconds: float, group: int) -> Rate:
     """Statements per second from `THREADS` threads."""
-    counts, end = [0] * THREADS, time.monotonic() + seconds
+    counts, began, end = [0] * THREADS, _processor_seconds(group), time.monotonic() + seconds
 
     def run(number: int) -> None:
         ask = connect()
@@ -136,7 +176,7 @@ def _rate(connect: Callable[[], Ask], seconds: float) -> float:
         thread.start()
     for thread in threads:
         thread.join()
-    return sum(counts) / seconds
+    return Rate(sum(counts) / seconds, (_processor_seconds(group) - began) / max(1, sum(counts)) * 1e3)
 
 
 def _keep_asking(connect: Callable[[str, Any], Ask], stop: Callable[[], bool]) -> list[threading.Thread]:
@@ -156,7 +196,7 @@ def _keep_asking(connect: Callable[[str, Any], Ask], stop: Callable[[], bool]) -
 
 def _remote_clients(port: int, token: str, began: Any, ended: Any) -> None:
     """In a process of its own."""
-    threads = _keep_asking(lambda *statement: _client(port, token, *statement), ended.is_set)
+    threads = _keep_asking(lambda *statement: _Client(port, token, *statement), ended.is_set)
     began.set()
     for thread in threads:
         thread.join()
@@ -166,7 +206,7 @@ def bench(
     *, quick: bool, results: Results, scratch: Path | None, advance: Callable[[str], None], size: Size | None = None
 ) -> tuple[str, list[Aim]]:
     """Run everything; gives the report (Markdown) and what was wanted."""
-    chosen = size or (QUICK if quick else FULL)
+    chosen, host = size or (QUICK if quick else FULL), machine.describe(scratch or Path.cwd())
     with TemporaryDirectory(dir=scratch) as folder:
         path = Path(folder) / "warehouse"
         with windrow.open(path) as wh:
@@ -177,7 +217,6 @@ def bench(
             token = create_token(wh._store, "bench")[1]
             with _server(path) as (port, flight, group):
                 lines, aims = _measure(chosen, wh, port, flight, group, token, advance)
-    host = machine.describe(scratch or Path.cwd())
     results.write("serve", {"machine": host, "figures": lines, "wanted": verdicts(aims)})
     text = report.table(["", "in this process", "over the network", "ratio"], lines)
     return "\n\n".join([machine.summarise(host), "### What was wanted", report.aims_table(aims), text]), aims
@@ -191,29 +230,45 @@ def _measure(
     advance("small statements")
     for name, (statement, params) in STATEMENTS.items():
         for seconds in (1.0, size.seconds):  # the first warms up
-            inside = _rate(lambda s=statement, p=params: lambda: wh.sql(s, p).arrow(), seconds)  # type: ignore[misc]
-            outside = _rate(lambda s=statement, p=params: _client(port, token, s, p), seconds)  # type: ignore[misc]
-        lines.append([f"{name}: statements/s", f"{inside:.0f}", f"{outside:.0f}", f"{outside / inside:.2f}"])
-        aims.append(Aim(f"{name}: in-process rate / HTTP rate, {THREADS} threads", inside / outside, 2.0))
+            inside = _rate(lambda s=statement, p=params: lambda: wh.sql(s, p).arrow(), seconds, group)  # type: ignore[misc]
+            outside = _rate(lambda s=statement, p=params: _Client(port, token, s, p), seconds, group)  # type: ignore[misc]
+        lines.append(_compare(f"{name}: statements/s", inside.each_second, outside.each_second, ".0f"))
+        lines.append(_compare(f"{name}: processor ms a statement", inside.processor_ms, outside.processor_ms, ".2f"))
+        slower = inside.each_second / outside.each_second
+        aims.append(Aim(f"{name}: in-process rate / HTTP rate, {THREADS} threads", slower, 2.0))
     advance("all rows")
-    times: dict[str, list[float]] = {"inside": [], "outside": []}
-    with windrow.connect(flight, token) as remote:
-        for _ in range(5):
-            for key, ask in (("inside", wh.sql), ("outside", remote.sql)):
-                began = time.perf_counter()
-                if ask(WHOLE).arrow().num_rows != size.rows:  # type: ignore[operator]
-                    raise WrongAnswerError("rows are missing")
-                times[key].append(time.perf_counter() - began)
-    inside, outside = (float(np.median(times[key][1:])) for key in ("inside", "outside"))
-    lines.append([f"{size.rows:,} rows: s", f"{inside:.3f}", f"{outside:.3f}", f"{outside / inside:.2f}"])
-    aims.append(Aim(f"{size.rows:,} rows over Flight SQL / .arrow()", outside / inside, 2.0))
+    lines += _measure_all_rows(size, wh, flight, group, token, aims)
     advance("slides beside 32 clients")
     lines.append(_measure_slides(size, wh, port, token, aims))
     advance("idle event streams")
-    lines.append(_measure_events(size, wh, port, token, aims))
+    lines.append(_measure_events(size, wh, port, group, token, aims))
     advance("memory")
-    lines.append(_measure_memory(size, port, group, token, aims))
+    lines.append(_measure_memory(size, wh, port, flight, group, token, aims))
     return lines, aims
+
+
+def _compare(what: str, inside: float, outside: float, form: str) -> list[str]:
+    return [what, format(inside, form), format(outside, form), f"{outside / inside:.2f}"]
+
+
+def _measure_all_rows(
+    size: Size, wh: windrow.Warehouse, flight: str, group: int, token: str, aims: list[Aim]
+) -> list[list[str]]:
+    """All rows of the window by turns from this process and over Flight SQL, the first of each left out."""
+    clock: dict[str, list[float]] = {"inside": [], "outside": []}
+    processor: dict[str, list[float]] = {"inside": [], "outside": []}
+    with windrow.connect(flight, token) as remote:
+        for _ in range(size.fetches):
+            for key, ask in (("inside", wh.sql), ("outside", remote.sql)):
+                began, used = time.perf_counter(), _processor_seconds(group)
+                if ask(WHOLE).arrow().num_rows != size.rows:  # type: ignore[operator]
+                    raise WrongAnswerError("rows are missing")
+                clock[key].append(time.perf_counter() - began)
+                processor[key].append(_processor_seconds(group) - used)
+    medians = {kind: [float(np.median(values[key][1:])) for key in ("inside", "outside")]
+               for kind, values in (("s", clock), ("processor s", processor))}  # fmt: skip
+    aims.append(Aim(f"{size.rows:,} rows over Flight SQL / .arrow()", medians["s"][1] / medians["s"][0], 2.0))
+    return [_compare(f"{size.rows:,} rows: {kind}", *pair, ".3f") for kind, pair in medians.items()]
 
 
 def _measure_slides(size: Size, wh: windrow.Warehouse, port: int, token: str, aims: list[Aim]) -> list[str]:
@@ -245,12 +300,12 @@ def _measure_slides(size: Size, wh: windrow.Warehouse, port: int, token: str, ai
     ]  # fmt: skip
 
 
-def _measure_events(size: Size, wh: windrow.Warehouse, port: int, token: str, aims: list[Aim]) -> list[str]:
+def _measure_events(size: Size, wh: windrow.Warehouse, port: int, group: int, token: str, aims: list[Aim]) -> list[str]:
     """Open the streams, see that statements go on, slide once, and see that everybody hears of it."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
     statement = STATEMENTS["no stream"]
-    alone = _rate(lambda: _client(port, token, *statement), size.seconds)
+    alone = _rate(lambda: _Client(port, token, *statement), size.seconds, group).each_second
     streams = []
     for _ in range(size.streams):
         connection = socket.create_connection(("127.0.0.1", port), timeout=60)
@@ -259,7 +314,7 @@ def _measure_events(size: Size, wh: windrow.Warehouse, port: int, token: str, ai
     for connection in streams:
         if b": windrow" not in connection.recv(4096) and b": windrow" not in connection.recv(4096):
             raise WrongAnswerError("an event stream did not begin")
-    beside = _rate(lambda: _client(port, token, *statement), size.seconds)
+    beside = _rate(lambda: _Client(port, token, *statement), size.seconds, group).each_second
     wh.slide("s", to="2026-01-01T12:00:00Z", force=True)
     told = 0
     for connection in streams:
@@ -284,12 +339,26 @@ def _used_bytes(group: int) -> int:
     return total
 
 
-def _measure_memory(size: Size, port: int, group: int, token: str, aims: list[Aim]) -> list[str]:
-    """Statements for a while: what the server's processes hold after a third of the time, and at its end."""
-    _rate(lambda: _client(port, token, *STATEMENTS["a key"]), size.lasting / 3)
-    early = _used_bytes(group)
-    _rate(lambda: _client(port, token, *STATEMENTS["a key"]), size.lasting * 2 / 3)
-    late = _used_bytes(group)
-    aims.append(Aim(f"memory after {size.lasting:g} s / after a third of it", late / early, 1.1))
-    return [f"memory after {size.lasting / 3:g} and {size.lasting:g} s: MB", f"{early / 1e6:.0f}", f"{late / 1e6:.0f}",
-            f"{late / early:.2f}"]  # fmt: skip
+def _measure_memory(
+    size: Size, wh: windrow.Warehouse, port: int, flight: str, group: int, token: str, aims: list[Aim]
+) -> list[str]:
+    """Rounds of everything for a while: the most that the server's processes held in the middle and last third."""
+    held: list[int] = []
+    minute, began = 24 * 60, time.monotonic()
+    formats = cycle(FORMATS)
+    with windrow.connect(flight, token) as remote:
+        while (gone := time.monotonic() - began) < size.lasting or len(held) < 6:
+            accept = next(formats)
+            for statement in STATEMENTS.values():
+                _Client(port, token, *statement, accept)()
+                remote.sql(*statement).arrow()
+            minute += 1
+            remote.append("s", _rows(minute, 2_000), batch_id=f"lasting {minute}")
+            wh.slide("s", to=_instant(minute + 1))
+            if gone * SAMPLES / size.lasting >= len(held):
+                held.append(_used_bytes(group))
+            time.sleep(ROUND_SECONDS)
+    middle, last = (max(held[len(held) * part // 3 : len(held) * (part + 1) // 3]) for part in (1, 2))
+    aims.append(Aim(f"most memory in the last third of {size.lasting:g} s / in the middle third", last / middle, 1.1))
+    return [f"memory in the middle and last third of {size.lasting:g} s, {minute - 24 * 60:,} rounds: MB",
+            f"{middle / 1e6:.0f}", f"{last / 1e6:.0f}", f"{last / middle:.2f}"]  # fmt: skip

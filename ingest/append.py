@@ -10,9 +10,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from windrow.append import Append, AppendReport
+from windrow.arguments import check_share
 from windrow.catalog.lookups import find_stream, resolve_source
 from windrow.errors import DefinitionError
 from windrow.files import disk_errors
@@ -20,7 +21,7 @@ from windrow.indexes.row_model import SEQ
 from windrow.ingest.backpressure import wait_for_spool_space
 from windrow.ingest.errors import SPARK_ERRORS, translate_error
 from windrow.ingest.expressions import TimeLimits, can_sort_in_sql, find_latest_time, sort_rows
-from windrow.ingest.schemas import ColumnPlan, plan_columns
+from windrow.ingest.schemas import ColumnPlan, evolve_stream, plan_columns
 from windrow.ingest.session import (
     WRITE_SETTINGS,
     WarehouseOrPath,
@@ -111,6 +112,8 @@ def append(
     where: "Column | str | None" = None,
     max_spool_bytes: int | None = None,
     covers: tuple[Instant, Instant] | None = None,
+    max_rejected: float | None = None,
+    evolve: Literal["add"] | None = None,
 ) -> AppendReport:
     """Spool the rows of a DataFrame: durable when this returns, in the window after the next slide.
 
@@ -124,6 +127,8 @@ def append(
             rows that were filtered out of the DataFrame do not.
         max_spool_bytes: While more than this is spooled, wait until slides have taken it in.
         covers: (start, end): with these rows the source has sent all that it had there, which closes gaps.
+        max_rejected: The share of rows that may be rejected, such as 0.01; with more, nothing is appended.
+        evolve: ``"add"`` takes columns into the stream that it does not have yet; stored rows have null there.
     """
     if df.isStreaming:
         raise DefinitionError("this DataFrame is a stream; use windrow.spark.write_stream")
@@ -131,7 +136,10 @@ def append(
         if max_spool_bytes is not None:
             entry, _ = wh._store.catalog.read(lambda tables: find_stream(tables, stream))
             wait_for_spool_space(wh, stream, resolve_source(entry, source), max_spool_bytes, slide=False)
-        return append_rows(df, wh._store, stream, source, batch_id, where, covers=parse_covers(covers))
+        evolve_stream(wh, stream, df.schema, evolve)
+        return append_rows(
+            df, wh._store, stream, source, batch_id, where, covers=parse_covers(covers), max_rejected=max_rejected
+        )
 
 
 def append_rows(
@@ -144,11 +152,13 @@ def append_rows(
     *,
     batch: "StreamingBatch | None" = None,
     covers: tuple[int, int] | None = None,
+    max_rejected: float | None = None,
 ) -> AppendReport:
     """`append` on an open store; the id of a streaming query's `batch` stands for its rows unseen."""
     use_this_interpreter()
     job = Append(store, stream, source, batch_id if batch is None else batch.id)
     job.covers = covers
+    job.max_rejected = check_share(max_rejected, "max_rejected")
     columns = plan_columns(df.schema, job.definition)
     limits = TimeLimits(job.now, job.horizon())
     rows, latest = _filter_rows(df, where, job, limits)

@@ -38,6 +38,7 @@ from pyspark.sql.types import StructType
 
 from windrow import times
 from windrow.append import Append
+from windrow.arguments import check_share
 from windrow.catalog.environment import catalog_key
 from windrow.catalog.lookups import find_checksums
 from windrow.definitions import StreamDefinition
@@ -52,7 +53,7 @@ from windrow.ingest.backpressure import try_slide
 from windrow.ingest.checkpoints import StreamingBatch, read_query_id
 from windrow.ingest.expressions import TimeLimits
 from windrow.ingest.pin_keeper import start_pin_keeper
-from windrow.ingest.schemas import build_read_schema, check_columns, to_arrow_schema
+from windrow.ingest.schemas import build_read_schema, check_columns, evolve_stream, to_arrow_schema
 from windrow.ingest.session import open_warehouse, use_this_interpreter
 from windrow.ingest.verification import add_staged_files, count_staged_files
 from windrow.ingest.worker_writer import WorkerPlan
@@ -133,13 +134,19 @@ class WindrowSource(DataSource):
         if overwrite:
             raise DefinitionError('a stream is append-only: write with mode("append"), or outputMode("append")')
         path, stream = self._option("path"), self._option("stream")
+        share = self.options.get("max_rejected")
+        try:
+            max_rejected = check_share(None if share is None else float(str(share)), "max_rejected")
+        except ValueError:
+            raise DefinitionError(f"the option max_rejected is {share!r}; it must be a share from 0 to 1") from None
         with open_warehouse(path) as wh:
+            evolve_stream(wh, stream, schema, self.options.get("evolve"))
             job = Append(wh._store, stream, self.options.get("source"), self.options.get("batch_id"))
             check_columns(schema, job.definition)
             folder = wh.path / "staging" / f"{_FOLDER_PREFIX}{uuid.uuid4().hex}"
             _remove_abandoned(folder.parent)
             plan = WorkerPlan(job.definition, job.layout, TimeLimits(job.now, job.horizon()), str(folder))
-        return _WriteTarget(path, stream, job.source, job.batch_id, plan, self.options.get("slide"))
+        return _WriteTarget(path, stream, job.source, job.batch_id, plan, self.options.get("slide"), max_rejected)
 
     def _query(self) -> "_Query":
         """Find the name of the query, which must be the same after a restart, and no other query's."""
@@ -178,6 +185,7 @@ class _WriteTarget:
     batch_id: str | None
     plan: WorkerPlan
     slide: str | None
+    max_rejected: float | None
 
 
 @dataclass
@@ -261,6 +269,7 @@ def _commit_files(
     paths = _list_files(messages)
     with open_warehouse(target.path) as wh:
         job = Append(wh._store, target.stream, target.source, batch_id if batch is None else batch.id)
+        job.max_rejected = target.max_rejected
         recorded_batch = job.known_batch() or (None if batch is None else batch.find_older(job))
         if batch is not None:
             batch.attach(job, is_recorded=recorded_batch is not None)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -51,6 +51,8 @@ class Job:
     lag: str | None = None
     slide: bool = True
     max_spool_bytes: int | None = None
+    max_rejected: float | None = None
+    evolve: Literal["add"] | None = None
 
     def run(self, warehouse: Warehouse, spark: SparkSession, report_progress: ProgressCallback) -> Totals:
         """Ingest the input, calling `report_progress` from time to time."""
@@ -90,6 +92,8 @@ class Job:
                 batch_id=self.batch_id,
                 where=self.where,
                 max_spool_bytes=self.max_spool_bytes,
+                max_rejected=self.max_rejected,
+                evolve=self.evolve,
             )
         )
         while self.slide and try_slide(warehouse, self.stream):
@@ -109,6 +113,8 @@ class Job:
             heartbeat=self.heartbeat,
             lag=self.lag,
             max_spool_bytes=DEFAULT_MAX_SPOOL_BYTES if self.max_spool_bytes is None else self.max_spool_bytes,
+            max_rejected=self.max_rejected,
+            evolve=self.evolve,
         )
         counted = totals(query)
         try:

@@ -3,12 +3,13 @@
 The files are pinned from when the manifest is read until `release`, or until the Spark session ends.
 """
 
+import datetime as dt
 import json
 import threading
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -35,6 +36,7 @@ from windrow.indexes.selection import Selection, WindowBounds
 from windrow.ingest.data_source import find_key_ranges
 from windrow.ingest.errors import SPARK_ERRORS
 from windrow.ingest.expressions import EXP, TS, to_micros
+from windrow.ingest.logical_plans import find_kind, split_condition, walk
 from windrow.ingest.schemas import build_read_schema
 from windrow.ingest.session import WarehouseOrPath, open_warehouse, to_read_pattern
 from windrow.ingest.sort_key import quote_name
@@ -108,13 +110,18 @@ def read(
     except BaseException:
         taken.close()
         raise
+    pin_frame(taken, frame, described)
+    return frame
+
+
+def pin_frame(taken: "SparkSnapshot", frame: "DataFrame", about: dict[str, Any]) -> None:
+    """Keep a snapshot open until nothing uses the DataFrame that reads it any more."""
     with _guard:
         number = max(_pinned_reads, default=0) + 1
-        _pinned_reads[number] = _PinnedRead(taken, weakref.ref(frame), _find_file_indexes(frame), described)
+        _pinned_reads[number] = _PinnedRead(taken, weakref.ref(frame), _find_file_indexes(frame), about)
         _read_numbers[frame] = number
         if len(_pinned_reads) == 1:
             threading.Thread(target=_release_unused_pins, name="windrow-pins", daemon=True).start()
-    return frame
 
 
 class SparkSnapshot:
@@ -124,15 +131,23 @@ class SparkSnapshot:
         spark: The session.
         warehouse: An open warehouse, or its path.
         streams: Which streams, by default all.
+        alike: Of all, only those whose names in lower case are among these.
     """
 
-    def __init__(self, spark: "SparkSession", warehouse: WarehouseOrPath, streams: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        spark: "SparkSession",
+        warehouse: WarehouseOrPath,
+        streams: Sequence[str] | None = None,
+        *,
+        alike: frozenset[str] | None = None,
+    ) -> None:
         self._spark = spark
         self._opened = None if isinstance(warehouse, Warehouse) else open_warehouse(warehouse)
         wh = warehouse if isinstance(warehouse, Warehouse) else self._opened
         assert wh is not None
         try:
-            self._snapshot = wh.snapshot(streams)
+            self._snapshot = wh.snapshot(streams) if alike is None else Snapshot(wh._store, alike=alike)
         except BaseException:
             if self._opened is not None:
                 self._opened.close()
@@ -142,6 +157,11 @@ class SparkSnapshot:
     def commit(self) -> int:
         """The number of the commit that is read."""
         return self._snapshot.version
+
+    @property
+    def contents(self) -> Snapshot:
+        """The streams and tables of the commit."""
+        return self._snapshot
 
     def read(
         self,
@@ -245,13 +265,11 @@ def _find_file_indexes(frame: "DataFrame") -> list[Any] | None:
     """
     if not hasattr(frame, "_jdf"):  # a client of Spark Connect
         return None
-    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
     jvm: Any = frame.sparkSession._jvm
-    relations = (leaves.apply(i) for i in range(leaves.size()))
     return [
-        jvm.java.lang.ref.WeakReference(leaf.relation().location())
-        for leaf in relations
-        if leaf.getClass().getSimpleName() == "LogicalRelation"
+        jvm.java.lang.ref.WeakReference(node.relation().location())
+        for node in walk(frame._jdf.queryExecution().analyzed())
+        if find_kind(node) == "LogicalRelation"
     ]
 
 
@@ -263,27 +281,49 @@ def _build_frame(
     columns: Sequence[str] | None,
     where: "Column | str | None",
 ) -> "DataFrame":
-    store, view = snapshot.store, snapshot.view(stream)
+    view = snapshot.view(stream)
     bounds = view.bounds() if window is None else view.last(times.parse_duration(window, "window"))
     names = select_columns(view, columns).names
-    definition = view.entry.definition
-    needed = [name for name in (definition.time, definition.expires) if name is not None and name not in names]
     selection = view.select(bounds)
-    if where is not None:
+    build_read_schema(view.entry.definition, names)  # raises
+    if where is None:
+        frame = scan_selection(spark, snapshot, view, selection, names, names)
+    else:
         selection = _narrow_selection(spark, snapshot, view, selection, where)
-    unfiltered, filtered, ranged = _classify_files(store, view, selection)
-    build_read_schema(definition, names)
-    schema = build_read_schema(
-        definition, [*(names if where is None else view.schema.names), *(needed if where is None else [])]
-    )
-    files = {segment.file for segment in selection.segments}
-    store.reader.verify_columns(files, schema.names)  # Spark compares nothing with its checksum
-    scanner = _SegmentScanner(spark, schema, view, bounds)
-    parts = scanner.scan(unfiltered, filtered, ranged)
-    frame = reduce(lambda one, other: one.union(other), parts) if parts else spark.createDataFrame([], schema)
-    if where is not None:
-        frame = frame.where(where)
+        frame = scan_selection(spark, snapshot, view, selection, view.schema.names).where(where)
     return frame.select(*(quote_name(name) for name in names))
+
+
+def scan_selection(
+    spark: "SparkSession",
+    snapshot: Snapshot,
+    view: StreamSnapshot,
+    selection: Selection,
+    needed: Collection[str],
+    columns: Sequence[str] | None = None,
+) -> "DataFrame":
+    """The rows of a selection, read by Spark from the files.
+
+    Args:
+        spark: The session.
+        snapshot: What is seen.
+        view: The stream.
+        selection: Segments and bounds.
+        needed: Columns that will be computed with; they are compared with their checksums, which Spark does not do.
+        columns: Those that it has, with the times if rows are chosen by them; by default all.
+    """
+    definition = view.entry.definition
+    times_ = [name for name in (definition.time, definition.expires) if name is not None]
+    names = view.schema.names if columns is None else [*columns, *(name for name in times_ if name not in columns)]
+    schema = build_read_schema(definition, names)
+    unfiltered, filtered, ranged = _classify_files(snapshot.store, view, selection)
+    filters = bool(filtered) or any(edge for _, edge in ranged.values())
+    snapshot.store.reader.verify_columns(
+        {segment.file for segment in selection.segments}, [*needed, *(times_ if filters else ())]
+    )
+    bounds = None if view.state.slide is None else selection.bounds
+    parts = _SegmentScanner(spark, schema, view, bounds).scan(unfiltered, filtered, ranged)
+    return reduce(lambda one, other: one.union(other), parts) if parts else spark.createDataFrame([], schema)
 
 
 def _narrow_selection(
@@ -312,14 +352,9 @@ def _find_filters(spark: "SparkSession", schema: Any, where: "Column | str") -> 
     package = jvm.org.apache.spark.sql.execution.datasources
     strategy = getattr(getattr(package, "DataSourceStrategy$"), "MODULE$")
     found: list[Filter] = []
-    conditions = [plan.condition()]
-    while conditions:
-        condition = conditions.pop()
-        if condition.getClass().getSimpleName() == "And":
-            conditions += [condition.left(), condition.right()]
-            continue
+    for condition in split_condition(plan.condition()):
         translated = strategy.translateFilter(condition, True)
-        if translated.isDefined() and (known := _to_python_filter(translated.get())) is not None:
+        if translated.isDefined() and (known := to_python_filter(translated.get())) is not None:
             found.append(known)
     return found
 
@@ -329,15 +364,33 @@ _COMPARISONS = {
 }
 
 
-def _to_python_filter(java_filter: Any) -> Filter | None:
-    """A filter of the JVM as one of Python, if its values are plain."""
+def to_python_filter(java_filter: Any) -> Filter | None:
+    """A filter of the JVM as one of Python, if its values are numbers, strings or times."""
     name = java_filter.getClass().getSimpleName()
     if name == "In":
         values = tuple(java_filter.values())
         return In((java_filter.attribute(),), values) if all(isinstance(v, int | str) for v in values) else None
-    if name not in _COMPARISONS or not isinstance(value := java_filter.value(), int | str):
-        return None
-    return _COMPARISONS[name]((java_filter.attribute(),), value)
+    value = _to_python_value(java_filter.value()) if name in _COMPARISONS else None
+    return None if value is None else _COMPARISONS[name]((java_filter.attribute(),), value)
+
+
+def _to_python_value(value: Any) -> Any:
+    """Numbers, strings, and times with their microseconds; None for everything else."""
+    if isinstance(value, int | str):
+        return value
+    kind = value.getClass().getName() if hasattr(value, "getClass") else ""
+    if kind == "java.sql.Timestamp":
+        value, kind = value.toInstant(), "java.time.Instant"
+    if kind == "java.time.Instant":
+        return times.to_datetime(value.getEpochSecond() * 1_000_000 + value.getNano() // 1_000)
+    if kind == "java.time.LocalDateTime":
+        text = value.toString()
+        return (
+            dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC)
+            if len(text) <= len("2025-01-01T00:00:00.000000")
+            else None
+        )
+    return None
 
 
 def _classify_files(

@@ -16,6 +16,7 @@ from windrow import arrow_input
 from windrow.definitions import StreamDefinition
 from windrow.errors import SchemaError
 from windrow.ingest.sort_key import quote_name
+from windrow.warehouse import Warehouse
 
 _WRITE_TYPES: dict[Any, T.DataType] = {
     pa.bool_(): T.BooleanType(),
@@ -170,6 +171,12 @@ def check_columns(schema: T.StructType, definition: StreamDefinition) -> None:
     ]
     if differences:
         raise SchemaError(f"stream {definition.name!r}: {'; '.join(differences)}; nothing was appended")
+
+
+def evolve_stream(warehouse: Warehouse, stream: str, schema: T.StructType, evolve: str | None) -> None:
+    """Take the columns of a DataFrame into a stream that it does not have yet, if that is asked for."""
+    if evolve is not None:
+        warehouse._evolve(stream, to_arrow_schema(schema, stream), evolve)
 
 
 def plan_columns(schema: T.StructType, definition: StreamDefinition) -> ColumnPlan:

@@ -5,22 +5,25 @@ nothing. A thread of ours watches the query and sends heartbeats while its sourc
 """
 
 import contextlib
+import json
 import logging
 import os
 import signal
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from windrow import times
+from windrow.append import AppendReport
+from windrow.arguments import check_share
 from windrow.catalog.lookups import find_stream, resolve_source
 from windrow.errors import BusyError, DefinitionError, WindrowError
 from windrow.ingest.append import append_rows
 from windrow.ingest.backpressure import try_slide, wait_for_spool_space
 from windrow.ingest.checkpoints import StreamingBatch
 from windrow.ingest.errors import describe_error
-from windrow.ingest.schemas import check_columns
+from windrow.ingest.schemas import check_columns, evolve_stream
 from windrow.ingest.session import Totals, WarehouseOrPath, open_warehouse, use_this_interpreter
 from windrow.sources import heartbeat as send_heartbeat
 from windrow.warehouse import Warehouse
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("windrow.ingest")
 DEFAULT_MAX_SPOOL_BYTES = 4 << 30
 """The query waits while more is spooled."""
+_REPORTS = 1000
+"""Batches whose reports are kept; Spark keeps the progress of 100."""
 _POLL_SECONDS = 0.5
 """How often the watching thread looks at its query, at least."""
 
@@ -53,6 +58,8 @@ def write_stream(
     name: str | None = None,
     stop_on_sigterm: bool = True,
     accept_loss: bool = False,
+    max_rejected: float | None = None,
+    evolve: Literal["add"] | None = None,
 ) -> "StreamingQuery":
     """Start a query that appends a streaming DataFrame to a stream, exactly once.
 
@@ -74,22 +81,24 @@ def write_stream(
         stop_on_sigterm: End the query after the batch under way when the process is asked to end.
         accept_loss: Go on although the checkpoint is ahead of the warehouse, which was restored from a backup: the
             batches between them are lost, because Spark never sends them again.
+        max_rejected: The share of a batch's rows that may be rejected; with more, the query ends without that batch.
+        evolve: ``"add"`` takes columns of the DataFrame into the stream that it does not have yet.
 
     Returns:
         Spark's query. `totals(query)` says what it brought in.
     """
     if not df.isStreaming:
         raise DefinitionError("this DataFrame is not a stream; use windrow.spark.append")
+    check_share(max_rejected, "max_rejected")
     if slide not in ("auto", None):
         raise DefinitionError(f"slide={slide!r} is unknown; use 'auto', or None to slide yourself")
     use_this_interpreter()
     borrowed = isinstance(warehouse, Warehouse)
     wh = warehouse if isinstance(warehouse, Warehouse) else open_warehouse(warehouse)
     try:
+        evolve_stream(wh, stream, df.schema, evolve)
         entry, _ = wh._store.catalog.read(lambda tables: find_stream(tables, stream))
         check_columns(df.schema, entry.definition)
-        interval = None if heartbeat is None else times.parse_duration(heartbeat, "heartbeat")
-        lag_micros = entry.definition.slack if lag is None else times.parse_slack(lag, "lag")
         streaming = _StreamingAppend(
             warehouse=wh,
             closes_warehouse=not borrowed,
@@ -97,16 +106,14 @@ def write_stream(
             source=resolve_source(entry, source),
             slide=slide == "auto",
             where=where,
-            interval=interval,
-            lag=lag_micros,
+            interval=None if heartbeat is None else times.parse_duration(heartbeat, "heartbeat"),
+            lag=entry.definition.slack if lag is None else times.parse_slack(lag, "lag"),
             limit=max_spool_bytes,
             stop_on_sigterm=stop_on_sigterm,
             accept_loss=accept_loss,
+            max_rejected=max_rejected,
         )
-        writer = df.writeStream.foreachBatch(streaming.on_batch).option("checkpointLocation", str(checkpoint))
-        if name is not None:
-            writer = writer.queryName(name)
-        query = (writer if trigger is None else _set_trigger(writer, trigger)).start()
+        query = _start_query(df.writeStream.foreachBatch(streaming.on_batch), checkpoint, name, trigger)
     except BaseException:
         if not borrowed:
             wh.close()
@@ -117,14 +124,39 @@ def write_stream(
     return query
 
 
-def _set_trigger(writer: Any, trigger: str) -> Any:
-    now = trigger.replace(" ", "").lower() == "availablenow"
-    return writer.trigger(availableNow=True) if now else writer.trigger(processingTime=trigger)
+def _start_query(writer: Any, checkpoint: str, name: str | None, trigger: str | None) -> "StreamingQuery":
+    writer = writer.option("checkpointLocation", str(checkpoint))
+    if name is not None:
+        writer = writer.queryName(name)
+    if trigger is not None:
+        now = trigger.replace(" ", "").lower() == "availablenow"
+        writer = writer.trigger(availableNow=True) if now else writer.trigger(processingTime=trigger)
+    query: StreamingQuery = writer.start()
+    return query
 
 
 def totals(query: "StreamingQuery") -> Totals:
     """Return what a query that `write_stream` started has brought in so far."""
     return _find_streaming_append(query).totals
+
+
+def progress(query: "StreamingQuery") -> list[dict[str, Any]]:
+    """Return Spark's own progress of the last batches of a query that `write_stream` started, with what became of rows.
+
+    Each entry has ``windrow`` besides: the batch's accepted and late rows, and rejected ones by reason; None for a
+    batch that is not appended yet.
+    """
+    reports = _find_streaming_append(query).reports
+    entries: list[dict[str, Any]] = [json.loads(entry.json) for entry in query.recentProgress]
+    for entry in entries:
+        report = reports.get(entry["batchId"])
+        entry["windrow"] = report and {
+            "accepted": report.accepted,
+            "rejected": dict(report.rejected),
+            "late": report.late,
+            "duplicate": report.duplicate,
+        }
+    return entries
 
 
 def stop(query: "StreamingQuery") -> None:
@@ -152,7 +184,10 @@ class _StreamingAppend:
     stop_on_sigterm: bool
     accept_loss: bool
     """Whether the first batch may follow on batches that the warehouse does not have."""
+    max_rejected: float | None
     totals: Totals = field(default_factory=Totals)
+    reports: dict[int, AppendReport] = field(default_factory=dict)
+    """Of the last batches, by their numbers."""
     stopping: threading.Event = field(default_factory=threading.Event)
     running: bool = True
     _query: Any = None
@@ -189,9 +224,12 @@ class _StreamingAppend:
                 None,
                 self.where,
                 batch=StreamingBatch(str(self._query.id), number, accept_loss=self.accept_loss),
+                max_rejected=self.max_rejected,
             )
             self.accept_loss = False
             self.totals.add(report)
+            self.reports[number] = report
+            self.reports.pop(number - _REPORTS, None)
             self._slide()
 
     def _slide(self) -> None:

@@ -158,8 +158,8 @@ class Answer:
         return rows.replace_schema_metadata(attach(rows.schema, self.about()).metadata)
 
     def df(self) -> Any:
-        """All rows as a pandas frame."""
-        rows = narrow_integers(self.arrow())
+        """All rows as a pandas frame; intervals are timedelta64, a month being 30 days."""
+        rows = _intervals_as_durations(narrow_integers(self.arrow()))
         try:
             return rows.to_pandas()
         except (OverflowError, ValueError, pa.ArrowNotImplementedError) as error:
@@ -257,6 +257,16 @@ class Answer:
 
 def _unknown_to_polars(kind: pa.DataType) -> bool:
     return bool(pa.types.is_decimal256(kind) or pa.types.is_interval(kind) or pa.types.is_union(kind))
+
+
+def _intervals_as_durations(rows: pa.Table) -> pa.Table:
+    """Intervals as durations, which pandas computes with; those that are too long stay as they are."""
+    for index, field in enumerate(rows.schema):
+        if pa.types.is_interval(field.type):
+            chunks = [python_values.to_durations(chunk) for chunk in rows.column(index).chunks]
+            if all(chunk is not None for chunk in chunks):
+                rows = rows.set_column(index, field.name, pa.chunked_array(chunks, pa.duration("us")))
+    return rows
 
 
 def narrow_integers(rows: RowsType) -> RowsType:

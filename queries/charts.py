@@ -39,13 +39,14 @@ class Chart:
         """The chart as a Vega-Lite specification, with its data."""
         is_line = self.kind == "line"
         shown = [label.isoformat() if isinstance(label, dt.datetime) else label for label in self.labels]
+        field = "label" if self.axis in ("series", "value", "__proto__") else self.axis
         values = [
-            {self.axis: label, "series": name, "value": number}
+            {field: label, "series": name, "value": number}
             for name, numbers in self.series.items()
             for label, number in zip(shown, numbers, strict=True)
         ]
         axis: dict[str, Any] = {
-            "field": _escape_field(self.axis),
+            "field": _escape_field(field),
             "type": "temporal" if is_line else "nominal",
             "title": self.axis,
         }
@@ -53,11 +54,12 @@ class Chart:
         axis |= {"type": "temporal", "scale": {"type": "utc"}} if is_line else {"type": "nominal", "sort": None}
         sides = {"x": axis, "y": value} if is_line else {"x": value, "y": axis}
         color: dict[str, Any] = {"field": "series", "type": "nominal", "legend": {} if len(self.series) > 1 else None}
+        offset = {"yOffset": {"field": "series", "sort": None}} if len(self.series) > 1 and not is_line else {}
         spec = {
             "$schema": _SCHEMA,
             "data": {"values": values},
             "mark": {"type": "line", "point": len(self.labels) <= 100} if is_line else {"type": "bar"},
-            "encoding": {**sides, "color": color},
+            "encoding": {**sides, **offset, "color": color},
         }
         return spec | ({"title": {"text": "", "subtitle": self.cut}} if self.cut else {})
 

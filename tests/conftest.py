@@ -116,6 +116,13 @@ def windrow_command() -> Path:
     return Path(sys.executable).with_name("windrow")
 
 
+@pytest.fixture(autouse=True)
+def children_end_with_their_test() -> Iterator[None]:
+    yield
+    if "faulty_disks" in sys.modules:
+        sys.modules["faulty_disks"].end_children()
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The one Spark session of the run: its start costs 10 to 15 seconds."""

@@ -20,7 +20,8 @@ from windrow.files import FileSystem
 
 # Children come from a server process that has imported everything and holds nothing: quick, and no threads to inherit.
 PROCESSES = multiprocessing.get_context("forkserver")
-PATIENCE = 60
+STARTED: list[BaseProcess] = []
+PATIENCE = 200
 """Seconds after which a child that should have ended is taken for hanging."""
 
 
@@ -32,7 +33,17 @@ def start_child(target: Callable[..., Any], *args: Any) -> BaseProcess:
         forkserver.ensure_running()
     child = PROCESSES.Process(target=target, args=args, daemon=True)
     child.start()
+    STARTED.append(child)
     return child
+
+
+def end_children() -> None:
+    """Kill what a test that failed has left behind: it would keep a core busy for all that follow."""
+    for child in STARTED:
+        if child.is_alive():
+            child.kill()
+            child.join()
+    STARTED.clear()
 
 
 def join_child(child: BaseProcess) -> int:

@@ -1,6 +1,6 @@
 """The tree is the architecture: what the folders promise each other is checked here, by reading the source.
 
-    service  ->  ingest, queries  ->  warehouse  ->  indexes  ->  native
+    service  ->  ingest  ->  queries  ->  warehouse  ->  indexes  ->  native
     periodic  ->  synopses  ->  views  ->  queries/*.py  ->  planner  ->  sql  ->  engine
 
 Each may know what stands to its right. In ``warehouse/`` only the facade also imports from the left, inside functions.
@@ -29,7 +29,7 @@ FOLDERS |= {
     f"windrow.queries.{name}": f"queries/{name}"
     for name in ("engine", "periodic", "planner", "sql", "synopses", "views")
 }
-LAYER = {"native": 0, "indexes": 1, "warehouse": 2, "ingest": 3, "queries": 3, "service": 4}
+LAYER = {"native": 0, "indexes": 1, "warehouse": 2, "queries": 3, "ingest": 4, "service": 5}
 """The service, in warehouse/, stands above all."""
 TOP_FOLDERS = ("warehouse", "indexes", "ingest", "native", "queries")
 

@@ -29,6 +29,7 @@ def test_the_wheel_installs_without_a_compiler_and_works(tmp_path: Path) -> None
     environment = {"PATH": "/nowhere", "HOME": str(tmp_path)}
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(tmp_path / "site")]
     subprocess.run([*install, str(wheels[0])], env=environment, check=True, timeout=120)
+    assert (tmp_path / "site/windrow/service/console/index.html").exists(), "the console is left out"
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "warehouse")],
         env=environment | {"PYTHONPATH": str(tmp_path / "site")},

@@ -149,8 +149,13 @@ def adopt(path: str | os.PathLike[str], catalog: str | os.PathLike[str] | None =
 
 
 def connect(address: str, token: str | None = None, certificates: str | None = None) -> "RemoteWarehouse":
-    """Connect to a server's Flight SQL port, such as ``grpc+tls://host:9465``; needs ``windrow[serve]``."""
-    from windrow.service.client import connect
+    """Connect to a server's Flight SQL port, such as ``grpc+tls://host``; needs ``windrow[client]``."""
+    try:
+        from windrow.service.client import connect
+    except ImportError as error:
+        raise AccessError(
+            f"asking a server needs more packages ({error.name}): pip install 'windrow[client]'"
+        ) from None
 
     return connect(address, token, certificates)
 

@@ -5,6 +5,7 @@ batch.
 """
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -62,6 +63,7 @@ from windrow.store import Store
 if TYPE_CHECKING:
     from windrow.cli.flawed_lines import FlawedLines
 
+_log = logging.getLogger(__name__)
 _MASK = (1 << 64) - 1
 _MOST_DEAD_TIMES = 1 << 20
 """Event times of dead rows that are compared with gaps; a bound of memory."""
@@ -177,7 +179,6 @@ class Append:
                 self._take_flaws(flaws, write=previous is None)
                 if previous is not None:
                     return self.duplicate(previous)
-                self._check_share()
                 return self.commit(replacing or [])
         except BaseException:
             self.discard()
@@ -344,6 +345,7 @@ class Append:
         """Publish what was staged and record it in one transaction."""
         store, tally = self.store, self.tally
         self._drain(0)
+        self._check_share()
         folder = store.stream_folder(self.definition.name)
         rejected = self.rejected.seal()
         published: list[str] = []
@@ -479,7 +481,7 @@ class Append:
 
     def _report(self, *, duplicate: bool, bytes_written: int) -> AppendReport:
         tally = self.tally
-        return AppendReport(
+        report = AppendReport(
             stream=self.definition.name,
             source=self.source,
             batch_id=self.batch_id,
@@ -491,3 +493,19 @@ class Append:
             bytes_written=bytes_written,
             seconds=time.perf_counter() - self._started,
         )
+        _log_report(report)
+        return report
+
+
+def _log_report(report: AppendReport) -> None:
+    batch = f"source {report.source!r}" + ("" if report.batch_id is None else f", batch {report.batch_id!r}")
+    if report.duplicate:
+        _log.debug("stream %r: %s was appended before", report.stream, batch, extra={"report": report})
+    elif report.rejected:
+        reasons = "; ".join(f"{count:,} {reason}" for reason, count in sorted(report.rejected.items()))
+        _log.warning(
+            "stream %r: %d of %d rows rejected (%s): %s",
+            report.stream, sum(report.rejected.values()), report.rows, batch, reasons, extra={"report": report},
+        )  # fmt: skip
+    else:
+        _log.debug("stream %r: %d rows appended (%s)", report.stream, report.rows, batch, extra={"report": report})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from windrow.catalog.environment import DATABASES, Tables
+from windrow.catalog.environment import DATABASES, Tables, decode_last_int
 from windrow.catalog.records import FileEntry, RejectedEntry, ResultPart, SpoolEntry, TableEntry
 from windrow.errors import DamageError, FormatError
 from windrow.files import compute_digest, find_living_writers, parse_writer_name
@@ -22,7 +22,7 @@ from windrow.row_spool import find_problems, list_files
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 
-_ADVICE = re.compile(r"[;,] run 'windrow check'.*$")
+_ADVICE = re.compile(r"[;,] run 'windrow check'[^)]*")
 """What errors of damaged files end with; who checks has done that."""
 
 
@@ -108,9 +108,12 @@ def check_warehouse(store: Store, progress: Callable[[str], None] | None = None)
         ]
         wrong, orphans = _unnamed(store, unnamed, present) if unnamed else ([], 0)
         problems += wrong
-    return CheckReport(
-        tuple(_ADVICE.sub("", problem) for problem in problems), len(views), segments, len(records.files), rows, orphans
-    )
+    return CheckReport(tuple(map(without_advice, problems)), len(views), segments, len(records.files), rows, orphans)
+
+
+def without_advice(problem: str) -> str:
+    """A problem as a check reports it, which need not advise to check."""
+    return _ADVICE.sub("", problem)
 
 
 def _unnamed(store: Store, files: list[str], present: set[str]) -> tuple[list[str], int]:
@@ -142,12 +145,24 @@ def _check_catalog(tables: Tables) -> list[str]:
     problems = []
     for name in DATABASES:
         try:
-            count = sum(1 for _ in tables.raw_items(name))
+            for _ in tables.raw_items(name):
+                pass  # each is compared with its checksum
         except FormatError as error:
             problems.append(str(error))
             continue
-        if count != tables.count(name):
-            problems.append(f"the catalog's {name} should have {tables.count(name)} records, {count} can be found")
+        disorder = tables.find_disorder(name)
+        problems += [] if disorder is None else [disorder]
+    return problems or _count_segments(tables)
+
+
+def _count_segments(tables: Tables) -> list[str]:
+    problems = []
+    for key, state in tables.items("states"):
+        count = sum(1 for _ in tables.raw_items("segments", key))
+        if state.segments not in (None, count):
+            problems.append(
+                f"stream {decode_last_int(key)} should have {state.segments} segments, {count} can be found"
+            )
     return problems
 
 
@@ -159,7 +174,7 @@ def _read_records(tables: Tables) -> _FileRecords:
         files={key.decode(): record for key, record in tables.items("files")},
         spool=spool,
         others=[
-            *(record for kind in ("rejected", "tables") for _, record in tables.items(kind)),
+            *(record for kind in ("rejected", "tables", "versions") for _, record in tables.items(kind)),
             *(p for _, state in tables.items("paced") for p in (*state.parts, state.previous) if p is not None),
         ],
         directories={

@@ -3,6 +3,7 @@
 In `profiles.yml`: ``plugins: [{module: windrow.dbt, alias: windrow, config: {warehouse: PATH}}]``.
 """
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 from windrow.errors import DefinitionError
@@ -37,6 +38,7 @@ class Plugin(BasePlugin):
         path = plugin_config.get("warehouse")
         if not path:
             raise DefinitionError("the plugin windrow.dbt needs 'warehouse' in its config: the warehouse's folder")
+        self._finding = threading.Lock()
         self._warehouse = Warehouse(path, create=False, read_only=True)
 
     def load(self, source_config: Any) -> "pa.Table":
@@ -47,8 +49,9 @@ class Plugin(BasePlugin):
                 f"source {source_config.identifier!r} has 'sql' and also stream, window or columns; "
                 "say these in its SQL"
             )
-        if self._snapshot is None:
-            self._snapshot = self._warehouse.snapshot()
+        with self._finding:  # dbt loads sources in several threads
+            if self._snapshot is None:
+                self._snapshot = self._warehouse.snapshot()
         if options["sql"] is not None:
             return self._snapshot.sql(options["sql"]).arrow()
         stream = options["stream"] or source_config.identifier

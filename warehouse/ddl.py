@@ -4,7 +4,9 @@ A lifetime belongs to the stream, not to the row: exp = ts + lifetime holds for 
 Expired rows stay gone, so a lengthened lifetime leaves a floor below which the stream keeps nothing.
 """
 
+import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -33,6 +35,8 @@ from windrow.row_checks import Checks
 from windrow.row_spool import list_files
 from windrow.store import Store
 
+_log = logging.getLogger(__name__)
+
 
 def create_stream(store: Store, definition: StreamDefinition, index: Index | str) -> None:
     """Record a stream that was declared."""
@@ -42,6 +46,7 @@ def create_stream(store: Store, definition: StreamDefinition, index: Index | str
         make_stream_folders(store, definition.name)
         with store.catalog.write() as tables:
             record_stream(tables, definition, layout, store.clock())
+    _log.info("created stream %s", definition.name)
 
 
 def make_stream_folders(store: Store, name: str) -> None:
@@ -139,6 +144,7 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
             from windrow.publication import remove_log  # only here: few streams are published
 
             remove_log(store, entry.id, name)
+    _log.info("dropped %s %s", "view" if view else "stream", name)
 
 
 def _refuse_if_viewed(tables: Tables, entry: StreamEntry) -> None:
@@ -160,42 +166,40 @@ NEVER_SPOKEN_FOR = "never"
 """The max_skew of a stream that waits for silent sources."""
 
 
-def alter_stream(
-    store: Store,
-    stream: str,
-    timeout: float,
-    column: tuple[str, pa.DataType] | pa.Field | None,
-    lifetimes: tuple[times.Duration | None, times.Duration | None],
-    limits: Mapping[str, times.Duration | None],
-    checks: Checks | None = None,
-) -> None:
-    """Change a stream's definition in one transaction, with the arguments of `Warehouse.alter_stream`.
+@dataclass(frozen=True)
+class Alteration:
+    """What changes of a stream's definition; what is None stays as it is. See `Warehouse.alter_stream`."""
 
-    Args:
-        store: Of the warehouse.
-        stream: Its name.
-        timeout: Seconds to wait for a slide.
-        column: To be added.
-        lifetimes: `lifetime` and `max_lifetime`.
-        limits: The others, by name; those that are None stay.
-        checks: In place of those that it has.
-    """
-    changes_lifetime = lifetimes != (None, None)
+    add_column: tuple[str, pa.DataType] | pa.Field | None
+    lifetime: times.Duration | None
+    max_lifetime: times.Duration | None
+    checks: Checks | None
+    limits: Mapping[str, times.Duration | None]
+    """The others, by name."""
+
+    @property
+    def changes_lifetime(self) -> bool:
+        """Whether rows will live otherwise."""
+        return (self.lifetime, self.max_lifetime) != (None, None)
+
+
+def alter_stream(store: Store, stream: str, change: Alteration, timeout: float) -> None:
+    """Change a stream's definition in one transaction, after `timeout` seconds of waiting for a slide at most."""
     with disk_errors(f"altering stream {stream!r}"), hold_stream_lock(store, stream, timeout):
         contents = store.catalog.read(lambda tables: read_layout_contents(store, tables, stream))
         old = contents.entry.definition
         refuse_view(contents.entry, "altered")
-        if contents.viewed and (column is not None or changes_lifetime):
+        if contents.viewed and (change.add_column is not None or change.changes_lifetime):
             raise DefinitionError(
                 f"views are derived from stream {stream!r}, by the columns and lifetime that it has; drop them first"
             )
-        if contents.summarised and changes_lifetime:
+        if contents.summarised and change.changes_lifetime:
             raise DefinitionError(
                 f"standing queries keep synopses of stream {stream!r}, by the lifetime that it has; drop them first"
             )
-        new = old if column is None else _add_column(old, column)
-        new = _change_limits(new if checks is None else replace(new, checks=checks), limits)
-        new = _change_lifetime(new, contents.state, *lifetimes)
+        new = old if change.add_column is None else _add_column(old, change.add_column)
+        new = _change_limits(new if change.checks is None else replace(new, checks=change.checks), change.limits)
+        new = _change_lifetime(new, contents.state, change.lifetime, change.max_lifetime)
         recomputed = _recompute_segments(store, contents, new) if new.lasts_otherwise(old) else None
         store.files.reach("alter.committing")
         with store.catalog.write() as tables:
@@ -210,6 +214,7 @@ def alter_stream(
             tables.put("streams", stream.encode(), replace(entry, definition=new))
             tables.put("states", catalog_key(entry.id), state)
         store.files.reach("alter.committed")
+    _log.info("altered stream %s", stream)
 
 
 def _add_column(old: StreamDefinition, column: tuple[str, pa.DataType] | pa.Field) -> StreamDefinition:

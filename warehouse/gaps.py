@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from windrow import times
-from windrow.catalog.environment import Tables, catalog_key
+from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.lookups import find_stream, refuse_view, resolve_source
 from windrow.catalog.records import GapEntry, StreamEntry, StreamGaps, ViewEntry
 from windrow.errors import GapError
@@ -126,11 +126,16 @@ class Ledger:
                 self.put(piece)
             self.close(pieces[-1], by)
 
-    def of_failure(self, source: str, progress: int | None) -> list[GapEntry]:
-        """The gaps of a source that failed at `progress`, closed ones too."""
+    def add_failure(self, source: str, progress: int | None, now: int, cause: str) -> None:
+        """A source failed at `progress`: open what no gap of its failures holds up to `now`, be it open or closed."""
         gaps = (*self.open.values(), *_read(self._tables, self._stream, closed=True))
-        own = (gap for gap in gaps if gap.kind == "failed" and gap.source == source)
-        return [gap for gap in own if progress is None or (gap.start is not None and gap.start >= progress)]
+        failures = (gap for gap in gaps if gap.kind == "failed" and gap.source == source)
+        held = sorted((EVER if gap.start is None else gap.start, gap.end) for gap in failures)
+        reach = EVER if progress is None else progress
+        for start, end in (*held, (now, now)):
+            if start > reach:
+                self.add("failed", source, None if reach == EVER else reach, start, cause)
+            reach = max(reach, end)
 
     def shortened(self, gap: GapEntry, reached: int | None, end: int) -> GapEntry:
         """A gap that ends at `end` now, and in which the source has come to `reached`."""
@@ -147,6 +152,13 @@ class Ledger:
         """Forget gaps of which no row can be live any more."""
         if horizon is None:
             return
+        closed = next(iter(self._tables.items("gaps", catalog_key(self._stream, 1))), None)
+        if (
+            min((gap.end for gap in (*self.open.values(), *((closed[1],) if closed else ()))), default=horizon + 1)
+            > horizon
+        ):
+            return
+        horizon -= find_logged(self._tables, self._stream)
         for gap in [gap for gap in self.open.values() if gap.end <= horizon]:
             self._tables.delete("gaps", catalog_key(self._stream, 0, gap.id))
             del self.open[gap.id]
@@ -176,7 +188,7 @@ def read_gaps(tables: Tables, entry: StreamEntry) -> tuple[StreamGaps, ...]:
     plan: ViewEntry = tables.get("plans", catalog_key(entry.id))
     if plan.results:
         return (_read_gaps_of_runs(tables, entry, plan),)
-    found: dict[str, StreamGaps] = {}
+    by_stream: dict[str, StreamGaps] = {}
     for name, number in plan.inputs.items():
         source, state = find_stream(tables, name)
         seen = tables.get("views", catalog_key(number, entry.id)).seen
@@ -186,10 +198,35 @@ def read_gaps(tables: Tables, entry: StreamEntry) -> tuple[StreamGaps, ...]:
             if seen < state.ordinal and not source.definition.inputs:
                 gaps = _as_of(gaps, _read(tables, number, closed=True), seen)
             total = None if reach is None or part.reach is None else part.reach + reach
-            other = found.get(part.stream)
+            if plan.since is not None:
+                part = _since_creation(part, entry, plan, gaps, total)  # noqa: PLW2901
+                gaps = part.gaps
+            other = by_stream.get(part.stream)
             if other is None or (other.reach is not None and (total is None or other.reach < total)):
-                found[part.stream] = replace(part, gaps=gaps, reach=total)
-    return tuple(found.values())
+                by_stream[part.stream] = replace(part, gaps=gaps, reach=total)
+    return tuple(by_stream.values())
+
+
+def _since_creation(
+    part: StreamGaps, entry: StreamEntry, view: ViewEntry, gaps: tuple[GapEntry, ...], reach: int | None
+) -> StreamGaps:
+    """An input of a log: of what came about before the log's first clock it has only what lived then."""
+    end = (view.since or 0) - (reach or 0)
+    cause = f"view {view.name!r} keeps results from its creation on"
+    return replace(
+        part,
+        gaps=(*gaps, GapEntry(id=0, source="", start=None, end=end, kind="expired", cause=cause, opened=entry.created)),
+    )
+
+
+def find_logged(tables: Tables, stream: int) -> int:
+    """How long views above a stream keep results at most, whatever becomes of its rows: so long its gaps are needed."""
+    longest = 0
+    for key, _ in tables.raw_items("views", catalog_key(stream)):
+        number = decode_last_int(key)
+        view: ViewEntry = tables.get("plans", catalog_key(number))
+        longest = max(longest, view.keep or 0, find_logged(tables, number))
+    return longest
 
 
 def _read_gaps_of_runs(tables: Tables, entry: StreamEntry, plan: ViewEntry) -> StreamGaps:
@@ -217,7 +254,7 @@ def to_gap(stream: str, gap: GapEntry) -> Gap:
 
     start = gap.start if gap.closed is not None else gap.after
     return Gap(
-        gap.id, stream, gap.source or None, instant(start), times.to_datetime(gap.end), gap.kind, gap.cause,
+        gap.id or None, stream, gap.source or None, instant(start), times.to_datetime(gap.end), gap.kind, gap.cause,
         instant(gap.opened), instant(gap.closed), gap.closed_by, gap.rows, gap.files,
     )  # fmt: skip
 
@@ -230,13 +267,13 @@ def list_gaps(store: "Store", stream: str | None, *, closed: bool) -> list[Gap]:
             entries = [entry for _, entry in tables.items("streams") if not entry.definition.inputs]
         else:
             entries = [find_stream(tables, stream)[0]]
-        found = [
+        chosen = [
             to_gap(part.stream, gap) for entry in entries for part in read_gaps(tables, entry) for gap in part.gaps
         ]
         for part in (part for entry in entries if closed for part in read_gaps(tables, entry)):
             number = find_stream(tables, part.stream)[0].id
-            found += [to_gap(part.stream, gap) for gap in _read(tables, number, closed=True)]
-        return sorted(found, key=lambda gap: gap.id or 0)
+            chosen += [to_gap(part.stream, gap) for gap in _read(tables, number, closed=True)]
+        return sorted(chosen, key=lambda gap: gap.id or 0)
 
     return store.catalog.read(read)
 
@@ -264,8 +301,10 @@ def close_gap(store: "Store", number: int, note: str) -> None:
     with store.catalog.write() as tables:
         for _, entry in list(tables.items("streams")):
             if (gap := tables.get("gaps", catalog_key(entry.id, 1, number))) is not None:
-                at = times.format_time(gap.closed or 0)
-                raise GapError(f"gap {number} of stream {entry.definition.name!r} was closed at {at} ({gap.closed_by})")
+                closed = times.format_time(gap.closed or 0)
+                raise GapError(
+                    f"gap {number} of stream {entry.definition.name!r} was closed at {closed} ({gap.closed_by})"
+                )
             if tables.raw("gaps", catalog_key(entry.id, 0, number)) is not None:
                 _, state = find_stream(tables, entry.definition.name)
                 ledger = Ledger(tables, entry, state.ordinal, store.clock())

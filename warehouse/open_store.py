@@ -1,6 +1,7 @@
 """Opening a warehouse: its marker file, its catalog, whether the disk can carry it, and clearing up after the dead."""
 
 import contextlib
+import logging
 import os
 import random
 import re
@@ -22,6 +23,9 @@ from windrow.indexes.segment_reader import SegmentFileReader
 from windrow.orphans import clear_orphans, data_files
 from windrow.store import Store, wall_clock
 
+_log = logging.getLogger(__name__)
+# A program that asks for no log gets none: Python would write our warnings to its stderr.
+logging.getLogger("windrow").addHandler(logging.NullHandler())
 _FOLDERS = ("catalog", "streams", "staging", "tables", "results")
 """What a half-made warehouse may hold: its maker was killed, or is another process that is just now making it."""
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
@@ -114,6 +118,9 @@ def open_store(
     except BaseException:
         store.close()
         raise
+    _log.debug("opened %s%s", root, " for reading" if read_only else "")
+    if store.cleared:
+        _log.info("removed %d files that ended processes had left in %s", store.cleared, root)
     return store
 
 

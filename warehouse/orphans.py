@@ -71,7 +71,7 @@ def _listed(tables: Tables) -> set[str]:
 
 def _others(tables: Tables) -> Iterator[RejectedEntry | TableEntry | ResultPart]:
     """Records of files without segments."""
-    for kind in ("rejected", "tables"):
+    for kind in ("rejected", "tables", "versions"):
         for _, record in tables.items(kind):
             yield record
     for _, state in tables.items("paced"):

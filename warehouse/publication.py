@@ -70,8 +70,10 @@ def publish(store: Store, stream: str, form: str, every: times.Duration, hold: t
     with _locked(store, entry.id):
         with store.catalog.write() as tables:
             find_stream(tables, stream)
-            known = _find(tables, entry.id) or PublicationEntry(format=form, table=str(uuid.uuid4()), every=0, hold=0)
-            changed = replace(known, every=intervals[0], hold=intervals[1])
+            publication = _find(tables, entry.id) or PublicationEntry(
+                format=form, table=str(uuid.uuid4()), every=0, hold=0
+            )
+            changed = replace(publication, every=intervals[0], hold=intervals[1])
             tables.put("publications", catalog_key(entry.id), changed)
         _publish_window(store, entry.id, stream)
     return next(found for found in list_publications(store) if found.stream == stream)
@@ -110,14 +112,14 @@ def list_publications(store: Store) -> list[Publication]:
     def read(tables: Tables) -> list[Publication]:
         found = []
         for _, entry in tables.items("streams"):
-            known = _find(tables, entry.id)
-            if known is None:
+            publication = _find(tables, entry.id)
+            if publication is None:
                 continue
             model, name = entry.definition.model, entry.definition.name
-            now = None if known.slide is None else times.to_datetime(model.slot_end(known.slide))
-            every, hold = dt.timedelta(microseconds=known.every), dt.timedelta(microseconds=known.hold)
-            version = None if known.version < 0 else known.version
-            found.append(Publication(name, known.format, store.stream_folder(name), version, now, every, hold))
+            now = None if publication.slide is None else times.to_datetime(model.slot_end(publication.slide))
+            every, hold = dt.timedelta(microseconds=publication.every), dt.timedelta(microseconds=publication.hold)
+            version = None if publication.version < 0 else publication.version
+            found.append(Publication(name, publication.format, store.stream_folder(name), version, now, every, hold))
         return found
 
     return store.catalog.read(read)
@@ -146,10 +148,10 @@ def _find_due(now: int) -> Any:
             return []
         due = []
         for _, entry in tables.items("streams"):
-            known = records.get(entry.id)
-            if known is not None and now - known.at >= known.every:
+            publication = records.get(entry.id)
+            if publication is not None and now - publication.at >= publication.every:
                 _, state = find_stream(tables, entry.definition.name)
-                if (state.slide, state.manifest) != (known.slide, known.manifest):
+                if (state.slide, state.manifest) != (publication.slide, publication.manifest):
                     due.append((entry.id, entry.definition.name))
         return due
 
@@ -193,8 +195,8 @@ def _publish_window(store: Store, stream: int, name: str) -> None:
     if store.catalog.read(lambda tables: _find(tables, stream)) is None:
         return
     store.files.make_folder(log)
-    known = _place_pending(store, stream, log)
-    assert known is not None  # it is removed only under the lock that we hold
+    publication = _place_pending(store, stream, log)
+    assert publication is not None  # it is removed only under the lock that we hold
     with Snapshot(store, [name]) as snapshot:
         view = snapshot.view(name)
         bounds = view.bounds()
@@ -210,46 +212,48 @@ def _publish_window(store: Store, stream: int, name: str) -> None:
             for file, found in files.items()
         }
         schema = delta.to_delta_schema(view.schema)
-        actions = _make_actions(known, name, schema, before, after, now)
-        version = known.version + bool(actions)
-        known = replace(
-            known, version=version, schema=schema, at=now, slide=view.state.slide, manifest=view.state.manifest,
-            held=_hold(known, HeldVersion(commit=snapshot.version, version=version), now) if actions else known.held,
+        actions = _make_actions(publication, name, schema, before, after, now)
+        version = publication.version + bool(actions)
+        newest = HeldVersion(commit=snapshot.version, version=version)
+        held = _hold(publication, newest, now) if actions else publication.held
+        publication = replace(
+            publication, version=version, schema=schema, at=now, slide=view.state.slide, manifest=view.state.manifest,
+            held=held,
         )  # fmt: skip
         if actions:
             information = {"operation": "WRITE", "engineInfo": "windrow", "timestamp": now // 1000}
             parameters = {"slide": str(view.state.slide), "commit": str(snapshot.version)}
             information["operationParameters"] = parameters
-            known = replace(known, pending=f".{version:020d}.{uuid.uuid4().hex}")
-            _write_file(store, log / known.pending, delta.encode_commit([{"commitInfo": information}, *actions]))
+            publication = replace(publication, pending=f".{version:020d}.{uuid.uuid4().hex}")
+            _write_file(store, log / publication.pending, delta.encode_commit([{"commitInfo": information}, *actions]))
             store.files.reach("publish.staged")
-        _record(store, stream, known, before, after)
+        _record(store, stream, publication, before, after)
         store.files.reach("publish.committed")
     if actions:
         _place_pending(store, stream, log)
         store.files.reach("publish.placed")
         if version and version % _CHECKPOINT_INTERVAL == 0:
-            _write_checkpoint(store, log, known, name, after)
-        _remove_old_versions(store, log, known)
+            _write_checkpoint(store, log, publication, name, after)
+        _remove_old_versions(store, log, publication)
 
 
-def _hold(known: PublicationEntry, newest: HeldVersion, now: int) -> tuple[HeldVersion, ...]:
+def _hold(publication: PublicationEntry, newest: HeldVersion, now: int) -> tuple[HeldVersion, ...]:
     """The versions that readers may read when the newest one has come."""
-    replaced = [old if old.replaced else replace(old, replaced=now) for old in known.held]
-    return (*(old for old in replaced if now - old.replaced < known.hold), newest)
+    replaced = [old if old.replaced else replace(old, replaced=now) for old in publication.held]
+    return (*(old for old in replaced if now - old.replaced < publication.hold), newest)
 
 
 def _record(
     store: Store,
     stream: int,
-    known: PublicationEntry,
+    publication: PublicationEntry,
     before: dict[str, PublishedFile],
     after: dict[str, PublishedFile],
 ) -> None:
     with store.catalog.write() as tables:
         if _find(tables, stream) is None:
             raise DefinitionError("the stream was dropped while it was published")
-        tables.put("publications", catalog_key(stream), known)
+        tables.put("publications", catalog_key(stream), publication)
         for file in before.keys() - after.keys():
             tables.delete("published", catalog_key(stream, file))
         for file, found in after.items():
@@ -259,10 +263,10 @@ def _record(
 
 def _place_pending(store: Store, stream: int, log: Path) -> PublicationEntry | None:
     """Give the last version its name, if a crash came before that; a log that was lost is begun anew."""
-    known = store.catalog.read(lambda tables: _find(tables, stream))
-    if known is None or known.version < 0:
-        return known
-    target, pending = log / f"{known.version:020d}.json", log / (known.pending or ".none")
+    publication = store.catalog.read(lambda tables: _find(tables, stream))
+    if publication is None or publication.version < 0:
+        return publication
+    target, pending = log / f"{publication.version:020d}.json", log / (publication.pending or ".none")
     if pending.exists():
         if target.exists():
             raise StorageError(
@@ -272,10 +276,12 @@ def _place_pending(store: Store, stream: int, log: Path) -> PublicationEntry | N
         store.files.rename(pending, target)
         store.files.sync(log)
     if target.exists():
-        return known
+        return publication
     shutil.rmtree(log)
     store.files.make_folder(log)
-    anew = PublicationEntry(format=known.format, table=str(uuid.uuid4()), every=known.every, hold=known.hold)
+    anew = PublicationEntry(
+        format=publication.format, table=str(uuid.uuid4()), every=publication.every, hold=publication.hold
+    )
     with store.catalog.write() as tables:
         _forget(tables, stream)
         tables.put("publications", catalog_key(stream), anew)
@@ -293,11 +299,11 @@ def _find_files(selection: Selection, view: StreamSnapshot) -> dict[str, _Window
 
 def _make_window_file(parts: tuple[Segment, ...], whole: frozenset[int], view: StreamSnapshot) -> _WindowFile:
     slide, now = view.state.slide or 0, view.now or 0
-    known = [
+    identity = [
         (part.id, part.dead(slide), xxhash.xxh3_64_intdigest(part.expiries), now if part.max_ts > now else 0)
         for part in sorted(parts, key=lambda part: part.id)
     ]
-    fingerprint = xxhash.xxh3_64_intdigest(msgspec.msgpack.encode(known)) >> 1
+    fingerprint = xxhash.xxh3_64_intdigest(msgspec.msgpack.encode(identity)) >> 1
     return _WindowFile(parts, whole & {part.id for part in parts}, fingerprint)
 
 
@@ -333,7 +339,7 @@ def _find_live_rows(store: Store, view: StreamSnapshot, segments: list[Segment])
 
 
 def _make_actions(
-    known: PublicationEntry,
+    publication: PublicationEntry,
     name: str,
     schema: str,
     before: dict[str, PublishedFile],
@@ -342,9 +348,9 @@ def _make_actions(
 ) -> list[dict[str, Any]]:
     """What turns the last version into the new one; nothing if it would be the same."""
     actions: list[dict[str, Any]] = []
-    if known.schema != schema:
+    if publication.schema != schema:
         actions += [{"protocol": delta.make_protocol(schema)}]
-        actions += [{"metaData": delta.make_metadata(known.table, name, schema, known.at or now)}]
+        actions += [{"metaData": delta.make_metadata(publication.table, name, schema, publication.at or now)}]
     for file, old in before.items():
         if not _is_same(old, after.get(file)):
             actions.append({"remove": delta.make_removal(_relative(file, name), old.size, old.vector, old.dead, now)})
@@ -375,26 +381,26 @@ def _write_file(store: Store, path: Path, content: bytes) -> None:
 
 
 def _write_checkpoint(
-    store: Store, log: Path, known: PublicationEntry, name: str, files: dict[str, PublishedFile]
+    store: Store, log: Path, publication: PublicationEntry, name: str, files: dict[str, PublishedFile]
 ) -> None:
     """Write the state of the last version. If a crash prevents it, readers go through more versions."""
-    metadata = delta.make_metadata(known.table, name, known.schema, known.at)
-    adds = [_make_add(file, name, found, known.at) for file, found in files.items()]
+    metadata = delta.make_metadata(publication.table, name, publication.schema, publication.at)
+    adds = [_make_add(file, name, found, publication.at) for file, found in files.items()]
     staged = log / f".{uuid.uuid4().hex}"
     with store.files.sink(staged) as sink:
-        delta.write_checkpoint(sink, delta.make_protocol(known.schema), metadata, adds)
+        delta.write_checkpoint(sink, delta.make_protocol(publication.schema), metadata, adds)
     store.files.sync(staged)
-    store.files.rename(staged, log / f"{known.version:020d}.checkpoint.parquet")
-    _write_file(store, staged, msgspec.json.encode({"version": known.version, "size": len(adds) + 2}))
+    store.files.rename(staged, log / f"{publication.version:020d}.checkpoint.parquet")
+    _write_file(store, staged, msgspec.json.encode({"version": publication.version, "size": len(adds) + 2}))
     store.files.rename(staged, log / _LAST)
     store.files.sync(log)
     store.files.reach("publish.checkpointed")
 
 
-def _remove_old_versions(store: Store, log: Path, known: PublicationEntry) -> None:
+def _remove_old_versions(store: Store, log: Path, publication: PublicationEntry) -> None:
     """Remove what no reader needs: all before the last checkpoint that is not newer than the oldest held version."""
     versions = {path: int(path.name[:20]) for path in log.iterdir() if path.name[:20].isdigit()}
-    oldest = min(held.version for held in known.held)
+    oldest = min(held.version for held in publication.held)
     checkpoints = [version for path, version in versions.items() if path.suffix == ".parquet" and version <= oldest]
     for path, version in versions.items():
         if checkpoints and version < max(checkpoints):

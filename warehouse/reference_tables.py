@@ -1,14 +1,21 @@
-"""Tables: small relations that users join streams with, replaced atomically and versioned with the snapshot."""
+"""Tables: small relations that users join streams with, replaced atomically and versioned with the snapshot.
+
+A view that is not recomputed joins a row with the version that was valid at the row's own time. So versions that were
+put before are kept while rows can come that old, in as many views as there are (see docs/references.md, [1],
+definition 3.1); all others see the version that was put last.
+"""
 
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+from msgspec.structs import replace
 
+from windrow import times
 from windrow.arrow_input import open_reader
-from windrow.catalog.environment import Tables
+from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.lookups import find_name_clash
-from windrow.catalog.records import TableEntry
+from windrow.catalog.records import StreamEntry, StreamState, TableEntry
 from windrow.catalog.segment_log import retire_files
 from windrow.definitions import check_column, check_name
 from windrow.errors import DefinitionError, InUseError, SchemaError, UnknownTableError
@@ -18,9 +25,20 @@ from windrow.segment_files import StagedWriter, publish_files
 from windrow.store import Store
 from windrow.value_checks import check_values, is_list_view, to_plain_list, without_list_view
 
+NEVER, ALWAYS = -(1 << 63), 1 << 63
+"""Before and after all times."""
 
-def put_table(store: Store, name: str, data: Any) -> int:
-    """Store (or replace) a table; gives its number of rows. Snapshots taken before go on seeing the old one."""
+
+def put_table(store: Store, name: str, data: Any, valid_from: times.Instant | None = None) -> int:
+    """Store (or replace) a table; gives its number of rows. Snapshots taken before go on seeing the old one.
+
+    Args:
+        store: The warehouse.
+        name: Of the table.
+        data: Its rows.
+        valid_from: Rows of streams after this time meet it; by default those after the greatest clock of a stream.
+    """
+    since = None if valid_from is None else times.parse_instant(valid_from, "valid_from")
     store.check_writable()
     check_name(name, "table")
     reader = _convert_columns(open_reader(data, f"table {name!r}"), name)
@@ -47,10 +65,69 @@ def put_table(store: Store, name: str, data: Any) -> int:
         with store.write_with_files([staged.name]) as tables:
             _check_free(tables, name)
             _check_fits(tables, name, schema)
-            _retire_file(tables, name)
-            tables.put("tables", name.encode(), entry)
+            tables.put("tables", name.encode(), _supersede(tables, name, entry, since))
         store.files.reach("table.committed")
     return staged.rows
+
+
+def _supersede(tables: Tables, name: str, entry: TableEntry, since: int | None) -> TableEntry:
+    """Keep the versions that rows still to come can meet, let the others go; gives the new one with its time."""
+    old: TableEntry | None = tables.get("tables", name.encode())
+    if since is None and old is not None:
+        since = max((clock for _, clock in _read_clocks(tables) if clock is not None), default=None)
+    entry = replace(entry, valid_from=since)
+    if old is not None:
+        number = tables.allocate("versions")
+        tables.put("versions", _version_key(name) + catalog_key(number), old)
+    found = sorted(tables.items("versions", _version_key(name)), key=lambda item: _since(item[1]))
+    horizon = _find_horizon(tables, name)
+    ends = [*(_since(version) for _, version in found[1:]), _since(entry)]
+    for (key, version), end in zip(found, ends, strict=False):
+        if _since(version) >= _since(entry) or min(end, _since(entry)) <= horizon:
+            retire_files(tables, [version.file])
+            tables.delete("versions", key)
+    return entry
+
+
+def _version_key(name: str) -> bytes:
+    return name.encode() + b"\0"
+
+
+def _since(version: TableEntry) -> int:
+    return NEVER if version.valid_from is None else version.valid_from
+
+
+def read_versions(tables: Tables, name: str) -> list[tuple[int, TableEntry]]:
+    """The versions of a table, oldest first, each with the time after which rows meet it.
+
+    Rows from before the oldest version that is kept meet that one.
+    """
+    older = [version for _, version in tables.items("versions", _version_key(name))]
+    versions = sorted([*older, find_table(tables, name)], key=_since)
+    return [(NEVER if not number else _since(version), version) for number, version in enumerate(versions)]
+
+
+def _read_clocks(tables: Tables) -> Iterator[tuple[StreamEntry, int | None]]:
+    """All streams that are no views, with where they stand."""
+    for _, entry in tables.items("streams"):
+        if not entry.definition.inputs:
+            state: StreamState = tables.get("states", catalog_key(entry.id))
+            yield entry, None if state.slide is None else entry.definition.model.slot_end(state.slide)
+
+
+def _find_horizon(tables: Tables, name: str) -> int:
+    """Up to which event time no row can come any more that a view would join with a version of a table."""
+    horizon = ALWAYS
+    for _, view in tables.items("plans"):
+        if name not in view.tables or view.recompute:
+            continue
+        state: StreamState = tables.get("states", catalog_key(view.id))
+        lives = [tables.get("streams", source.encode()).definition.longest_life for source in view.inputs]
+        if state.slide is None or None in lives:
+            return NEVER
+        now = tables.get("streams", view.name.encode()).definition.model.slot_end(state.slide)
+        horizon = min(horizon, now - max(lives))
+    return horizon
 
 
 def _check_schema(name: str, schema: pa.Schema) -> None:
@@ -97,8 +174,9 @@ def drop_table(store: Store, name: str) -> None:
         views = _views_of(tables, name)
         if views:
             raise InUseError(f"table {name!r} is needed by the views {', '.join(views)}; drop them first")
-        _retire_file(tables, name)
+        retire_files(tables, [version.file for _, version in read_versions(tables, name)])
         tables.delete("tables", name.encode())
+        tables.delete_prefix("versions", _version_key(name))
 
 
 def find_table(tables: Tables, name: str) -> TableEntry:
@@ -138,9 +216,3 @@ def _check_fits(tables: Tables, name: str, schema: pa.Schema) -> None:
 def _views_of(tables: Tables, name: str) -> list[str]:
     """The views that join with a table."""
     return [record.name for _, record in tables.items("plans") if name in record.tables]
-
-
-def _retire_file(tables: Tables, name: str) -> None:
-    old: TableEntry | None = tables.get("tables", name.encode())
-    if old is not None:
-        retire_files(tables, [old.file])

@@ -63,8 +63,8 @@ def replay_rejected(
             rows, flaws = _read_lines_again(rows, entry.definition.schema, reading)
         else:
             rows, flaws = mend(rows), None
-            own = [name for name in rows.schema.names if name in names or name not in schema.names]
-            rows = rows.select(own)
+            columns = [name for name in rows.schema.names if name in names or name not in schema.names]
+            rows = rows.select(columns)
         reports.append(Append(store, stream, source, None).run(rows, replacing=list(of_source), flaws=flaws))
     return _sum_reports(stream, reports)
 

@@ -189,7 +189,7 @@ def _record(tables: Tables, contents: LayoutContents, chosen: list[Segment], pla
     if change is not None:
         change = replace(change, moved=change.moved + sum(segment.bytes for segment in chosen))
     torn = find_torn_files(state.torn, chosen, (), remaining)
-    state = replace(note_change(state, tables.version, placed, chosen), torn=torn, relayout=change)
+    state = replace(note_change(state, tables.version, placed, chosen, remaining), torn=torn, relayout=change)
     tables.put("states", catalog_key(stream), drop_empty_layouts(tables, stream, state, remaining))
 
 

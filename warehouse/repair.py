@@ -129,13 +129,13 @@ def _salvage(store: Store, contents: _Contents, name: str) -> _DamagedFile:
     file = _DamagedFile(name, segments, spooled, [])
     for segment in segments:
         tables = list(_read_groups(store, contents.entry, segment))
-        found = sum(table.num_rows for table in tables)
-        if found:
+        readable = sum(table.num_rows for table in tables)
+        if readable:
             file.saved.append((segment, pa.concat_tables(tables).combine_chunks()))
-        if found < segment.rows:
-            file.lost += segment.rows - found
+        if readable < segment.rows:
+            file.lost += segment.rows - readable
             file.start = segment.min_ts - 1 if file.start is None else min(file.start, segment.min_ts - 1)
-            file.end = max(file.end, segment.max_ts) if file.lost > segment.rows - found else segment.max_ts
+            file.end = max(file.end, segment.max_ts) if file.lost > segment.rows - readable else segment.max_ts
     return file
 
 
@@ -245,7 +245,7 @@ def _record(
     _, state = find_stream(tables, entry.definition.name)  # read again: appends may have changed it since we looked
     remaining = contents.segments.replace({segment.id for segment in gone}, placed)
     torn = find_torn_files(state.torn, (), placed, remaining)
-    state = replace(note_change(state, tables.version, placed, gone), torn=torn)
+    state = replace(note_change(state, tables.version, placed, gone, remaining), torn=torn)
     tables.put("states", stream, drop_empty_layouts(tables, entry.id, state, remaining))
     _forget_in_holds(tables, entry.definition.name, {segment.id for segment in gone})
     tables.delete_prefix("synopses", stream)  # they know lost rows; whoever asked for the repair has them filled again

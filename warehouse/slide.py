@@ -5,6 +5,7 @@ previous state, because no record names what it wrote before its commit.
 """
 
 import datetime as dt
+import logging
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -84,9 +85,21 @@ class SlideReport:
     """Why a published window could not be written; the next slide tries again."""
 
 
+_log = logging.getLogger(__name__)
 _REPORTED = tuple(set(SlideEntry.__struct_fields__) & set(SlideReport.__dataclass_fields__) - {"now", "seconds"})
 """Figures that the report of a slide takes from its record."""
 _COUNTS = ("inserted", "expired", "late", "touched", "rebuilt", "dropped", "bytes_written")
+
+
+def _log_report(report: SlideReport) -> None:
+    if report.moved:
+        _log.info(
+            "slid %s to %s: %s in, %s out",
+            report.stream, report.now, f"{report.inserted:,}", f"{report.expired:,}", extra={"report": report},
+        )  # fmt: skip
+    for problem in (report.relayout_problem, report.publish_problem):
+        if problem:
+            _log.warning("stream %r: %s", report.stream, problem)
 
 
 @dataclass(frozen=True)
@@ -148,7 +161,9 @@ class Slide:
                 report = self._slide(time.perf_counter())
                 if report.moved:
                     report = replaced(report, **vars(move_after_slide(self.store, self.stream)))
-        return self._publish(report)
+        report = self._publish(report)
+        _log_report(report)
+        return report
 
     def _publish(self, report: SlideReport) -> SlideReport:
         """Publish what has moved, the views of this stream included; here, where no other slide waits for it."""
@@ -225,7 +240,7 @@ class Slide:
             for number in inputs.spooled:
                 tables.delete("spool", catalog_key(entry.id, number))
             segments = record_slide(store, tables, entry, inputs.segments, update, record, merged, self.target)
-            record_gaps(tables, entry, state, record, inputs.sources, inputs.spooled.values())
+            record_gaps(tables, entry, state, record, inputs.sources, inputs.progress, inputs.spooled.values())
             for contribution in contributions:
                 contribution.commit(tables)
             if definition.rejected_retention is not None:
@@ -378,7 +393,7 @@ def record_slide(
     remaining = segments.replace({segment.id for segment in replaced_segments}, added, update.dead)
     rewritten = [segment for task in update.merges for segment in task.segments]
     state = replace(
-        note_change(state, tables.version, added, replaced_segments),
+        note_change(state, tables.version, added, replaced_segments, remaining),
         slide=record.slide,
         ordinal=record.ordinal,
         missing=record.missing,

@@ -3,6 +3,7 @@
 Sources report progress by their rows and by heartbeats, and may be declared failed.
 """
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from windrow.errors import ClockError, GapError, SourceBehindError, UnknownSourc
 from windrow.gaps import BEFORE_FIRST, Ledger
 from windrow.store import Store
 from windrow.times import format_duration, format_time, parse_instant
+
+_log = logging.getLogger(__name__)
 
 TRACE_LENGTH = 1000
 """Heartbeats and failures that are kept, of all streams together."""
@@ -176,15 +179,13 @@ def record_failure(tables: Tables, entry: StreamEntry, state: StreamState, name:
     """Record that a source has failed, and what the clock has already passed without it."""
     key = catalog_key(entry.id) + name.encode()
     failed = replace(tables.get("sources", key) or SourceEntry(), failed=reason)
+    _log.warning("source %r of stream %r has failed: %s", name, entry.definition.name, reason)
     tables.put("sources", key, failed)
     _trace(tables, TraceEntry(stream=entry.id, source=name, event="failed", at=at, note=reason))
     if state.slide is not None:
         now, progress = entry.definition.model.slot_end(state.slide), _own_progress(failed, entry.definition.slack)
         if progress is None or progress < now:
-            ledger = Ledger(tables, entry, state.ordinal, at)
-            written = [gap.end for gap in ledger.of_failure(name, progress)]
-            if not written or max(written) < now:
-                ledger.add("failed", name, max(written) if written else progress, now, reason)
+            Ledger(tables, entry, state.ordinal, at).add_failure(name, progress, now, reason)
 
 
 def _trace(tables: Tables, event: TraceEntry) -> None:
@@ -196,15 +197,15 @@ def _trace(tables: Tables, event: TraceEntry) -> None:
 
 def fail_silent_sources(store: Store, stream: str | None = None) -> list[tuple[str, str]]:
     """Fail declared sources from which nothing arrived for their stream's `liveness`; gives (stream, source)."""
-    at = store.clock()
-    if not store.catalog.read(lambda tables: _find_silent(tables, stream, at)):
+    now = store.clock()
+    if not store.catalog.read(lambda tables: _find_silent(tables, stream, now)):
         return []
     with store.catalog.write() as tables:
-        silent = _find_silent(tables, stream, at)
+        silent = _find_silent(tables, stream, now)
         for entry, name in silent:
             _, state = find_stream(tables, entry.definition.name)
             reason = f"nothing arrived for {format_duration(entry.definition.liveness or 0)}"
-            record_failure(tables, entry, state, name, reason, at)
+            record_failure(tables, entry, state, name, reason, now)
     return [(entry.definition.name, name) for entry, name in silent]
 
 
@@ -272,6 +273,7 @@ def record_gaps(
     before: StreamState,
     slide: SlideEntry,
     sources: Mapping[str, SourceEntry],
+    progress: SourceProgress,
     spooled: Iterable[SpoolEntry],
 ) -> None:
     """Open, grow and close gaps with a slide, whose taken files have left the spool already.
@@ -282,6 +284,7 @@ def record_gaps(
         before: Its state before the slide.
         slide: The slide.
         sources: As they were when the slide looked which files it takes in.
+        progress: Theirs, then.
         spooled: Those files.
     """
     definition, now, ledger = entry.definition, slide.now, Ledger(tables, entry, slide.ordinal, slide.at)
@@ -294,7 +297,8 @@ def record_gaps(
     }
     passed = None if before.slide is None else definition.model.slot_end(before.slide)
     _record_first_data(ledger, definition, before, spooled)
-    for source in compute_progress(definition, before, settled).sources:
+    settled_progress = progress if settled == sources else compute_progress(definition, before, settled)
+    for source in settled_progress.sources:
         _close_reached(ledger, source.name, source.progress)
         if source.progress is not None and source.progress >= now:
             continue
@@ -368,9 +372,9 @@ def _close_covered(ledger: Ledger, source: str, claims: Iterable[tuple[int, int]
 
 def _grow_gap(ledger: Ledger, kind: str, source: SourceStatus, before: int | None, now: int, cause: str) -> None:
     """The slide from `before` to `now` was made without the source; what earlier ones lacked of it is written down."""
-    own = [gap for gap in ledger.open.values() if (gap.kind, gap.source) == (kind, source.name) and not gap.kept]
+    of_source = [gap for gap in ledger.open.values() if (gap.kind, gap.source) == (kind, source.name) and not gap.kept]
     start = max((time for time in (source.progress, before) if time is not None), default=None)
-    last = next((gap for gap in own if gap.end == start == before), None)
+    last = next((gap for gap in of_source if gap.end == start == before), None)
     if last is None:
         ledger.add(kind, source.name, start, now, cause)
     else:

@@ -9,22 +9,40 @@ if TYPE_CHECKING:
     from windrow.ingest.append import append
     from windrow.ingest.data_source import register
     from windrow.ingest.reader import about, read, release, snapshot, window
-    from windrow.ingest.stream import stop, totals, write_stream
+    from windrow.ingest.statement import explain, sql
+    from windrow.ingest.stream import progress, stop, totals, write_stream
 
 _MODULES = {
     "about": "windrow.ingest.reader",
     "append": "windrow.ingest.append",
+    "progress": "windrow.ingest.stream",
+    "explain": "windrow.ingest.statement",
     "read": "windrow.ingest.reader",
     "register": "windrow.ingest.data_source",
     "release": "windrow.ingest.reader",
     "snapshot": "windrow.ingest.reader",
+    "sql": "windrow.ingest.statement",
     "stop": "windrow.ingest.stream",
     "totals": "windrow.ingest.stream",
     "window": "windrow.ingest.reader",
     "write_stream": "windrow.ingest.stream",
 }
 
-__all__ = ["about", "append", "read", "register", "release", "snapshot", "stop", "totals", "window", "write_stream"]
+__all__ = [
+    "about",
+    "append",
+    "explain",
+    "progress",
+    "read",
+    "register",
+    "release",
+    "snapshot",
+    "sql",
+    "stop",
+    "totals",
+    "window",
+    "write_stream",
+]
 
 
 def load_module(module: str) -> Any:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from windrow.catalog.environment import Catalog, SharedState, Tables, catalog_key
-from windrow.errors import ClosedError, StorageError, WindrowError
+from windrow.errors import ClosedError, FormatError, StorageError, WindrowError
 from windrow.files import FileSystem, StagingWriter
 from windrow.indexes.column_cache import ColumnCache
 from windrow.indexes.manifest import Manifest
@@ -46,6 +46,16 @@ def _make_chooser() -> "EncodingChooser":
 def wall_clock() -> int:
     """Microseconds since the epoch."""
     return time.time_ns() // 1000
+
+
+def _read_directory(tables: Tables, segment: int) -> bytes:
+    stored = tables.raw("directories", catalog_key(segment))
+    if stored is None:
+        raise FormatError(
+            f"the directory of segment {segment} is not in the catalog: a slide has removed it, if this process may "
+            "not pin what it reads, and asking again helps; otherwise the catalog is damaged, see 'windrow check'"
+        )
+    return bytes(stored)
 
 
 @dataclass
@@ -127,9 +137,7 @@ class Store:
             return list(map(cached.__getitem__, numbers))
         except KeyError:
             missing = [number for number in numbers if number not in cached]
-        read = self.catalog.read(
-            lambda tables: {number: bytes(tables.raw("directories", catalog_key(number)) or b"") for number in missing}
-        )
+        read = self.catalog.read(lambda tables: {number: _read_directory(tables, number) for number in missing})
         directories = [cached[number] if number in cached else read[number] for number in numbers]
         if not self.cache_directories(read):
             with self._guard:

@@ -55,6 +55,7 @@ FailurePolicy = Literal["block", "exclude"]
 CheckOutcome = Literal["reject", "refuse"]
 GapPolicy = Literal["tell", "error"]
 RunGapPolicy = Literal["tell", "error", "wait"]
+RunIsolation = Literal["snapshot", "latest"]
 Isolation = Literal["snapshot", "latest", "serial"]
 MissedRuns = Literal["latest", "every", "skip"]
 Output = Literal["whole", "inserts", "deletes"]
@@ -96,7 +97,7 @@ class StreamChanges:
             rejected_retention: How long rejected rows are kept; ``"forever"`` until somebody discards them.
             timeout: Seconds to wait for a slide.
         """
-        from windrow.ddl import alter_stream
+        from windrow.ddl import Alteration, alter_stream
 
         predicates = None
         if checks is not None:
@@ -105,7 +106,7 @@ class StreamChanges:
         limits = {
             "slack": slack, "max_skew": max_skew, "max_ahead": max_ahead, "rejected_retention": rejected_retention
         }  # fmt: skip
-        alter_stream(self._store, stream, timeout, add_column, (lifetime, max_lifetime), limits, predicates)
+        alter_stream(self._store, stream, Alteration(add_column, lifetime, max_lifetime, predicates, limits), timeout)
 
     def relayout(
         self,
@@ -423,6 +424,7 @@ class Warehouse(StreamChanges):
         slide: times.Duration | None = None,
         time: str = "_ts",
         expires: str = "_exp",
+        keep: times.Duration | None = None,
         if_not_exists: bool = False,
     ) -> "View":
         """Declare a derived stream; it is filled at once, and moves in the slides of its inputs from then on.
@@ -439,6 +441,7 @@ class Warehouse(StreamChanges):
             slide: Its update interval; by default the longest that meets every slide of its inputs.
             time: What to call the column with the time of a result, the latest of its parts' times.
             expires: What to call the column with its expiry, the earliest of its parts'.
+            keep: How long results stay after they came about, whatever becomes of their parts: a log of matches.
             if_not_exists: Leave a view of that name as it is.
         """
         from windrow.queries.periodic import result_views
@@ -458,6 +461,7 @@ class Warehouse(StreamChanges):
             slide=slide,
             time=time,
             expires=expires,
+            keep=keep,
         )
 
     def drop_view(self, name: str) -> None:
@@ -517,14 +521,20 @@ class Warehouse(StreamChanges):
 
     def _add_new_columns(self, stream: str, data: Any, evolve: str) -> pa.RecordBatchReader:
         """A reader over `data`, whose columns the stream all has."""
-        from windrow.arrow_input import find_new_columns, open_reader
+        from windrow.arrow_input import open_reader
+
+        reader = open_reader(data, f"stream {stream!r}")
+        self._evolve(stream, reader.schema, evolve)
+        return reader
+
+    def _evolve(self, stream: str, given: pa.Schema, evolve: str) -> None:
+        """Take the columns of a schema into a stream that it does not have yet."""
+        from windrow.arrow_input import find_new_columns
 
         if evolve != "add":
             raise DefinitionError(f"evolve={evolve!r} is unknown; 'add' takes new columns in, None refuses them")
-        reader = open_reader(data, f"stream {stream!r}")
-        for field in find_new_columns(reader.schema, self.stream(stream).definition.schema):
+        for field in find_new_columns(given, self.stream(stream).definition.schema):
             self.alter_stream(stream, add_column=field)
-        return reader
 
     def heartbeat(
         self, stream: str, *, source: str | None = None, up_to: times.Instant, covers: times.Instant | None = None
@@ -702,6 +712,7 @@ class Warehouse(StreamChanges):
         memory_limit: str | None = None,
         on_gap: RunGapPolicy = "tell",
         deadline: times.Duration | None = None,
+        isolation: RunIsolation = "snapshot",
         if_not_exists: bool = False,
     ) -> "QueryStatus":
         """Register a periodic query, after running it once: it is answered again each time its window has moved on.
@@ -727,6 +738,8 @@ class Warehouse(StreamChanges):
             on_gap: Of a run whose windows are not complete, ``"tell"`` it in ``_complete`` and ``_coverage``, make an
                 ``"error"`` of it, or let it ``"wait"`` until they are.
             deadline: How long, by the stream's clock, a run waits at most; then it is made, and tells.
+            isolation: Of slides that commit while a round runs: ``"snapshot"``: they are for the next round;
+                ``"latest"``: they are absorbed, and the run is of the newest slide.
         """
         from windrow.queries.periodic import registry
 
@@ -750,6 +763,7 @@ class Warehouse(StreamChanges):
             memory_limit=memory_limit,
             on_gap=on_gap,
             deadline=deadline,
+            isolation=isolation,
         )
 
     def promote(
@@ -834,11 +848,18 @@ class Warehouse(StreamChanges):
 
         return discard_rejected(self._store, stream)
 
-    def put_table(self, name: str, data: Any) -> int:
-        """Store a small relation to join with, or replace it atomically; gives its number of rows."""
+    def put_table(self, name: str, data: Any, *, valid_from: times.Instant | None = None) -> int:
+        """Store a small relation to join with, or replace it atomically; gives its number of rows.
+
+        Args:
+            name: Of the table.
+            data: Its rows.
+            valid_from: In views, rows of streams after this time meet it, and earlier ones what was valid before;
+                by default the greatest clock of a stream. Statements meet the version that was put last.
+        """
         from windrow.reference_tables import put_table
 
-        return put_table(self._store, name, data)
+        return put_table(self._store, name, data, valid_from)
 
     def drop_table(self, name: str) -> None:
         """Remove a table."""
@@ -867,6 +888,8 @@ class Warehouse(StreamChanges):
         from windrow.check import check_warehouse
 
         report = check_warehouse(self._store, progress)
+        if not report.streams:  # there are none, or the catalog is too damaged to be read
+            return report
         if not self._store.catalog.read(lambda tables: next(iter(tables.raw_items("synopses")), None) is not None):
             return report
         from windrow.queries.synopses.check import find_problems

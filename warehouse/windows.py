@@ -2,7 +2,7 @@
 
 import datetime as dt
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -71,7 +71,7 @@ def measure(parts: Sequence[StreamGaps], after: int, upto: int, expired: Gap | N
     """
     gone = EVER if expired is None else times.parse_instant(expired.end)
     met: list[Gap] = [] if expired is None else [expired]
-    known, length = 0.0, 0
+    covered, length = 0.0, 0
     for part in parts:
         start = min(after, find_start([part], upto)) if part.reach is None else after - part.reach
         meeting = [
@@ -80,14 +80,14 @@ def measure(parts: Sequence[StreamGaps], after: int, upto: int, expired: Gap | N
         met += [to_gap(part.stream, gap) for gap in meeting]
         span = max(0, upto - start)
         if part.share is not None:
-            length, known = length + 1, known + part.share
+            length, covered = length + 1, covered + part.share
             continue
         for source in part.sources or ("",):
             of_source = [gap for gap in meeting if not part.sources or gap.source in ("", source)]
             lost = [(max(start, EVER if gap.after is None else gap.after), min(upto, gap.end)) for gap in of_source]
             length += span
-            known += span - _union(lost if gone <= after else [*lost, (start, min(gone, upto))])
-    return Coverage(tuple(met), known / length if length else float(not met))
+            covered += span - _union(lost if gone <= after else [*lost, (start, min(gone, upto))])
+    return Coverage(tuple(met), covered / length if length else float(not met))
 
 
 def _union(intervals: Iterable[tuple[int, int]]) -> int:
@@ -102,26 +102,26 @@ def _union(intervals: Iterable[tuple[int, int]]) -> int:
 def find_start(parts: Sequence[StreamGaps], upto: int) -> int:
     """Where a window without a lower bound begins, if rows never expire: at the first data of any source."""
     begun = [gap.end for part in parts for gap in part.gaps if gap.after is None]
-    known = [gap.after for part in parts for gap in part.gaps if gap.after is not None]
-    return min(begun or known, default=upto)
+    starts = [gap.after for part in parts for gap in part.gaps if gap.after is not None]
+    return min(begun or starts, default=upto)
 
 
 def make_window(view: "StreamSnapshot", bounds: WindowBounds | None, clause: str, zone: dt.tzinfo = dt.UTC) -> Window:
     """The window of a stream with these bounds, which are shown in `zone`."""
-    state, known = view.state, view.coverage(bounds)
+    state, coverage = view.state, view.coverage(bounds)
     return Window(
         stream=view.name,
         clause=clause,
         slide=state.slide,
         start=None if bounds is None or bounds.after is None else times.to_datetime(bounds.after).astimezone(zone),
         end=None if bounds is None else times.to_datetime(bounds.upto).astimezone(zone),
-        complete=bounds is not None and not known.gaps and (state.ledger or not state.missing),
+        complete=bounds is not None and not coverage.gaps and (state.ledger or not state.missing),
         sources=tuple(view.sources),
         missing=state.missing,
         spoken_for=state.spoken_for,
         rejected=state.rejected,
-        coverage=known.share,
-        gaps=known.gaps,
+        coverage=coverage.share,
+        gaps=coverage.gaps,
     )
 
 
@@ -149,7 +149,7 @@ def window_to_json(window: Window) -> dict[str, Any]:
 
 def gap_to_json(gap: Gap) -> dict[str, Any]:
     """A gap as JSON has it."""
-    return _instants_to_text(asdict(gap))
+    return _instants_to_text(vars(gap))
 
 
 def _instants_to_text(values: dict[str, Any]) -> dict[str, Any]:

@@ -182,7 +182,7 @@ def parse_error(error: BaseException) -> tuple[str, int | None]:
     for pattern in (_ERROR_CLASS, _SOURCE_ERROR, _ERROR_PLACE, _SETTINGS_ADVICE):
         message = pattern.sub("", message)
     if message.lower().startswith("failed to allocate"):
-        message += "; ask for less, or with a greater memory_limit"
+        message += "; ask for less, with a greater memory_limit, or let Spark run it: windrow.spark.sql"
     return message.strip(), offset
 
 

@@ -7,6 +7,7 @@ writes them.
 
 import datetime as dt
 import zoneinfo
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,10 @@ from windrow.formats.text import BITS, HUGE
 from windrow.indexes.arrow_arrays import compute as pc
 
 _DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_INTERVAL = np.dtype([("months", np.int32), ("days", np.int32), ("nanoseconds", np.int64)])
+_DAYS_OF_MONTH = 30
+_MOST_DAYS = 90_000_000
+"""With these days, and the longest time that Arrow may put beside them, microseconds still fit into 64 bits."""
 _PYTHON_TIMES = ("0001-01-01", "9999-12-31")
 """All times from the first to before the second are Python's too."""
 _FEW_ROWS = 64
@@ -63,7 +68,89 @@ def _convert_at_once(column: pa.Array, field: pa.Field) -> list[Any] | None:
             return None
     if is_.is_date32(kind) or (is_.is_timestamp(kind) and kind.unit == "us" and kind.tz in (None, "UTC")):
         return _convert_times(column)
+    if is_.is_interval(kind):
+        return _convert_intervals(column)
+    if is_.is_list(kind) or is_.is_struct(kind) or is_.is_map(kind):
+        return _convert_nested(column)
+    return None if field.metadata else _convert_leaves(column)
+
+
+def _convert_leaves(column: pa.Array) -> list[Any] | None:
+    """Bytes, times of a day, and instants in other units than microseconds."""
+    is_, kind = pa.types, column.type
+    if is_.is_null(kind):
+        return [None] * len(column)
+    if is_.is_binary(kind):
+        ends = np.frombuffer(column.buffers()[1] or b"", np.int32)[column.offset :][: len(column) + 1].tolist()
+        data = bytes(memoryview(column.buffers()[2] or b"")[ends[0] : ends[-1]]) if ends else b""
+        return _with_nulls(column, [data[start - ends[0] : end - ends[0]] for start, end in pairwise(ends)])
+    if is_.is_time64(kind) and kind.unit == "us" and not pc.any(_is_end_of_day(column)).as_py():
+        moments = _convert_times(column.view(pa.int64()).view(pa.timestamp("us")))
+        return None if moments is None else [None if moment is None else moment.time() for moment in moments]
+    if is_.is_timestamp(kind) and kind.tz in (None, "UTC") and not pc.any(_is_infinite(column)).as_py():
+        try:
+            return _convert_times(column.cast(pa.timestamp("us", kind.tz), safe=kind.unit != "ns"))
+        except pa.ArrowInvalid:
+            return None
     return None
+
+
+def _with_nulls(column: pa.Array, values: list[Any]) -> list[Any]:
+    if not column.null_count:
+        return values
+    return [value if there else None for value, there in zip(values, pc.is_valid(column).to_pylist(), strict=True)]
+
+
+def to_durations(column: pa.Array) -> pa.Array | None:
+    """Intervals as durations in microseconds, a month as 30 days as in DuckDB's client; None if one is too long."""
+    parts = np.frombuffer(column.buffers()[1] or b"", _INTERVAL)[column.offset : column.offset + len(column)]
+    valid = np.asarray(pc.is_valid(column)) if column.null_count else None
+    days = parts["days"].astype(np.int64) + parts["months"].astype(np.int64) * _DAYS_OF_MONTH
+    if valid is not None:
+        days[~valid] = 0  # whatever lies under a null
+    if len(days) and max(days.max(), -days.min()) > _MOST_DAYS:
+        return None
+    micros = days * _DAY["us"] + parts["nanoseconds"] // 1000
+    return pa.array(micros, pa.int64(), mask=None if valid is None else ~valid).view(pa.duration("us"))
+
+
+def _convert_intervals(column: pa.Array) -> list[Any] | None:
+    durations = to_durations(column)
+    if durations is None:
+        return None
+    spans: list[Any] = np.frombuffer(durations.buffers()[1] or b"", "timedelta64[us]")[: len(column)].tolist()
+    return _with_nulls(column, spans)
+
+
+def _convert_nested(column: pa.Array) -> list[Any] | None:
+    """Structs, lists and maps of quick values: all inner values at once, then one dict or list for each row."""
+    kind = column.type
+    if not len(column):
+        return []
+    if pa.types.is_struct(kind):
+        names = [kind.field(at).name for at in range(kind.num_fields)]
+        columns = [_convert_inner(inner, kind.field(at)) for at, inner in enumerate(column.flatten())]
+        if not names or len(set(names)) < len(names) or any(values is None for values in columns):
+            return None
+        return _with_nulls(column, [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)])
+    offsets = column.offsets.to_pylist()
+    first, count = offsets[0], offsets[-1] - offsets[0]
+    parts = list(pairwise(end - first for end in offsets))
+    if not pa.types.is_map(kind):
+        values = _convert_inner(column.values.slice(first, count), kind.value_field)
+        return None if values is None else _with_nulls(column, [values[start:end] for start, end in parts])
+    keys = (
+        None if pa.types.is_nested(kind.key_type) else _convert_inner(column.keys.slice(first, count), kind.key_field)
+    )
+    items = _convert_inner(column.items.slice(first, count), kind.item_field)
+    if keys is None or items is None:
+        return None
+    pairs = list(zip(keys, items, strict=True))
+    return _with_nulls(column, [dict(pairs[start:end]) for start, end in parts])
+
+
+def _convert_inner(column: pa.Array, field: pa.Field) -> list[Any] | None:
+    return None if field.metadata else _convert_at_once(column, field)
 
 
 def _convert_times(column: pa.Array) -> list[Any] | None:

@@ -21,6 +21,7 @@ from windrow.queries.sql.window_spec import CalendarWindow, OffsetWindow, RangeW
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 
+ISOLATION_LEVELS = ("snapshot", "latest")
 MISSED_POLICIES = ("latest", "every", "skip")
 OUTPUTS = ("whole", "inserts", "deletes")
 SINKS = ("table", "parquet", "csv", "jsonl", "html")
@@ -49,6 +50,7 @@ class QueryOptions:
     priority: int
     missed: str
     output: str
+    isolation: str
     keep_runs: int | None
     keep_time: int | None
     timeout: float | None
@@ -60,6 +62,7 @@ def check_options(
     priority: int,
     missed: str,
     output: str,
+    isolation: str,
     keep: int | times.Duration | None,
     timeout: float | times.Duration | None,
 ) -> QueryOptions:
@@ -68,11 +71,20 @@ def check_options(
         raise DefinitionError(f"missed={missed!r} is not a policy; choose one of {', '.join(MISSED_POLICIES)}")
     if output not in OUTPUTS:
         raise DefinitionError(f"output={output!r} is not an output mode; choose one of {', '.join(OUTPUTS)}")
+    if isolation not in ISOLATION_LEVELS:
+        raise DefinitionError(
+            f"isolation={isolation!r} is no level of a periodic query; choose one of {', '.join(ISOLATION_LEVELS)}"
+        )
+    if isolation == "latest" and missed == "every":
+        raise DefinitionError(
+            "isolation='latest' goes on to the newest slide while it runs, and missed='every' has a run for every "
+            "slide; use missed='latest'"
+        )
     if not isinstance(priority, int) or abs(priority) > _MAX_PRIORITY:
         raise DefinitionError(f"priority={priority!r} must be a whole number of at most {_MAX_PRIORITY}")
     kind, folder = _parse_sink(store, sink)
     runs, time = _parse_retention(keep)
-    return QueryOptions(kind, folder, priority, missed, output, runs, time, _check_timeout(timeout))
+    return QueryOptions(kind, folder, priority, missed, output, isolation, runs, time, _check_timeout(timeout))
 
 
 def _parse_sink(store: Store, sink: str | None) -> tuple[str, str]:

@@ -84,6 +84,8 @@ class QueryStatus(HtmlRecord):
     """Delivered so far."""
     outdated: int = 0
     """Delivered windows that late rows have changed since, and that were not run again."""
+    isolation: str = "snapshot"
+    """Whether slides that commit while a round runs are for the next one, or absorbed: snapshot or latest."""
 
 
 def add_query(
@@ -104,15 +106,16 @@ def add_query(
     memory_limit: str | None = None,
     on_gap: str = "tell",
     deadline: times.Duration | None = None,
+    isolation: str = "snapshot",
 ) -> QueryStatus:
     """Check a query by running it once, and register it; it is due at the first slide of its next period."""
     store.check_writable()
     check_name(name, "query")
     arguments.check_statement(sql, params)
     arguments.check_size(memory_limit, "memory")
-    options = check_options(store, sink, priority, missed, output, keep, timeout)
+    options = check_options(store, sink, priority, missed, output, isolation, keep, timeout)
     statement = read_statement(sql)
-    patience = check_waiting(on_gap, deadline, missed)
+    patience = check_waiting(on_gap, deadline, missed, isolation)
     if missed == "every" and any(reference.schema for reference in statement.references):
         raise QueryError("system tables show the present, and missed='every' asks for the past; use missed='latest'")
     with Snapshot(store) as snapshot:
@@ -163,13 +166,15 @@ def add_query(
     return query_status(store, name)
 
 
-def check_waiting(on_gap: str, deadline: times.Duration | None, missed: str) -> int | None:
+def check_waiting(on_gap: str, deadline: times.Duration | None, missed: str, isolation: str) -> int | None:
     """What is to become of runs whose windows are not complete, checked; gives how long they wait."""
     check_gap_policy(on_gap, (*GAP_POLICIES, "wait"))
     if (on_gap == "wait") != (deadline is not None):
         raise GapError("on_gap='wait' goes with deadline=…, how long a run waits at most by the stream's clock")
     if deadline is not None and missed == "every":
         raise GapError("on_gap='wait' runs a window later, with what has come by then; use missed='latest'")
+    if deadline is not None and isolation == "latest":
+        raise GapError("on_gap='wait' keeps to the slide that it waits for; use isolation='snapshot'")
     return None if deadline is None else times.parse_duration(deadline, "deadline")
 
 
@@ -280,6 +285,7 @@ def _status(tables: Tables, entry: QueryEntry) -> QueryStatus:
         revise=None if entry.revise is None else times.format_duration(entry.revise),
         revisions=state.revisions,
         outdated=count_outdated(tables, entry, state),
+        isolation=entry.isolation,
     )
 
 

@@ -84,11 +84,14 @@ def create_view(
     slide: times.Duration | None,
     time: str,
     expires: str,
+    keep: times.Duration | None = None,
 ) -> View:
     """Declare a view of results, fill it from those that are there, and return its description."""
     store.check_writable()
     if restore:
         raise ViewError(f"view {name!r} reads results, of which none is lost between two slides; leave restore out")
+    if keep is not None:
+        raise ViewError(f"view {name!r} reads results, which their queries keep as long as their own keep= says")
     written, sql = sql, expand_statement(store, name, sql)
     statement = parse(sql)
     with Snapshot(store) as snapshot:

@@ -5,6 +5,7 @@ same work; that a run is delivered only once is decided by the commit, not by th
 """
 
 import contextlib
+import logging
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -52,9 +53,12 @@ _POLL_SECONDS = 0.1
 """Seconds between two checks whether to stop."""
 _MAX_BATCH = 256
 """Runs that one commit delivers at most."""
+_log = logging.getLogger(__name__)
 _MIN_ROWS = 1000
 """Rows of a stream below which nothing is gained by a synopsis. Not measured: DuckDB reads so few in well under what a
 statement costs anyway (`_SCAN_ROW` and `_STATEMENT` of the synopses' cost model)."""
+_MAX_RERUNS = 3
+"""How often a run at ``latest`` is made again because its streams slid meanwhile, as for one-time queries."""
 _MAX_ROLLED = 8
 """Results tables that one round tidies."""
 
@@ -139,6 +143,8 @@ class QueryRound:
         self._failed: set[int] = set()
         self._placed: set[int] = set()
         """Queries whose files were put in their folders in this round, or could not be."""
+        self._overtaken = False
+        """Whether a slide was absorbed that the round's snapshot does not know."""
 
     def run(self) -> Iterator[RunReport]:
         """Make the round; reports come as runs are delivered."""
@@ -220,11 +226,13 @@ class QueryRound:
         changed: list[Pace] = []
         with contextlib.ExitStack() as stack:
             snapshot: Snapshot | None = None
+            self._overtaken = False
             for level in order_levels(due.values(), (entry for entry, _ in round_state.queries)):
                 yield from self._run_retained(round_state, {entry.id: entry for entry in level})
                 wanted = [entry for entry in level if entry.id in newest]
                 if wanted and not self.stop.is_set():
-                    snapshot = snapshot or stack.enter_context(Snapshot(self.store))
+                    if snapshot is None or self._overtaken:
+                        snapshot, self._overtaken = stack.enter_context(Snapshot(self.store)), False
                     yield from self._answer(snapshot, wanted, None)
             if snapshot is not None:
                 changed = self._find_changed_streams(snapshot, list(newest.values()))
@@ -308,7 +316,7 @@ class QueryRound:
             yield from self._answer_together(seen, runs)
 
     def _answer_together(
-        self, snapshot: Snapshot, runs: Sequence[DueRun], shared: SharedRows | None = None
+        self, snapshot: Snapshot, runs: Sequence[DueRun], shared: SharedRows | None = None, reruns: int = 0
     ) -> Iterator[RunReport]:
         refused = [run for run in runs if run.entry.on_gap == "error" and not run.complete]
         runs = [run for run in runs if run not in refused]
@@ -319,21 +327,56 @@ class QueryRound:
         due = {run.entry.name: run for run in runs}
         ordered = sorted((run.entry for run in runs), key=lambda entry: (-entry.priority, entry.id))
         late = {name: count_late_slides(run.entry.paces[0], run.state.reached, run.slides) for name, run in due.items()}
+        again: list[tuple[DueRun, RunAnswer]] = []
         for batch in batch_answers(
             evaluation.answer_due(self.store, snapshot, ordered, self.policy, late, shared), self.stop
         ):
             stopped = self.stop.is_set()
             done = [(due[answer.query], answer) for answer in batch if not (stopped and answer.error)]
-            delivered = deliver_runs(self.store, done)
-            unplaced = self._place_files([entry for entry, run in delivered if run.file])
-            for entry, run in delivered:
-                if run.outcome == "failed":
-                    self._failed.add(entry.id)
-                yield _make_report(self.store, run, unplaced.get(entry.id))
+            if reruns < _MAX_RERUNS and not stopped:
+                overtaken = self._find_overtaken([run for run, _ in done])
+                again += [each for each in done if each[0].entry.id in overtaken]
+                done = [each for each in done if each[0].entry.id not in overtaken]
+            yield from self._deliver(done)
             if stopped:
                 return
+        if again:
+            yield from self._answer_again(again, reruns + 1)
 
-    def _find_runs(self, snapshot: Snapshot, entries: Iterable[QueryEntry], hold: bytes | None) -> Iterator[DueRun]:
+    def _deliver(self, done: Sequence[tuple[DueRun, RunAnswer]]) -> Iterator[RunReport]:
+        delivered = deliver_runs(self.store, done)
+        unplaced = self._place_files([entry for entry, run in delivered if run.file])
+        for entry, run in delivered:
+            if run.outcome == "failed":
+                self._failed.add(entry.id)
+            yield _make_report(self.store, run, unplaced.get(entry.id))
+
+    def _find_overtaken(self, runs: Sequence[DueRun]) -> set[int]:
+        """The queries at ``latest`` of which a stream has slid since their run was begun."""
+        latest = [run for run in runs if run.entry.isolation == "latest" and not run.revision]
+        if not latest:
+            return set()
+
+        def compare(tables: Tables) -> set[int]:
+            cached: dict[int, int | None] = {}
+            return {run.entry.id for run in latest if read_committed_slides(tables, run.entry, cached) != run.slides}
+
+        return self.store.catalog.read(compare)
+
+    def _answer_again(self, overtaken: Sequence[tuple[DueRun, RunAnswer]], reruns: int) -> Iterator[RunReport]:
+        """Runs that slides have overtaken, over the newest commit; what cannot be run there is delivered as it is."""
+        self._overtaken = True
+        with Snapshot(self.store) as snapshot:
+            runs = list(self._find_runs(snapshot, [run.entry for run, _ in overtaken], None, again=True))
+            found = {run.entry.id for run in runs}
+            yield from self._deliver([each for each in overtaken if each[0].entry.id not in found])
+            for group in _group_runs(runs):
+                seen = snapshot.at(group[0].moments) if group[0].moments else snapshot
+                yield from self._answer_together(seen, group, reruns=reruns)
+
+    def _find_runs(
+        self, snapshot: Snapshot, entries: Iterable[QueryEntry], hold: bytes | None, *, again: bool = False
+    ) -> Iterator[DueRun]:
         """What is to be run over a snapshot, judged again under the lock: another round may have been quicker."""
         at = {entry.id: read_snapshot_slides(snapshot, entry) for entry in entries}
 
@@ -353,7 +396,8 @@ class QueryRound:
             (state, marks, undelivered), slides = states[entry.id], at[entry.id]
             if state is None or undelivered:
                 continue
-            if hold is None and not state.held and not self._is_due(entry, state, slides):
+            due = self._is_due(entry, state, slides) or (again and is_due(entry.paces, state.reached, slides))
+            if hold is None and not state.held and not due:
                 continue
             slides = state.held or slides
             first = snapshot.view(entry.paces[0].stream)
@@ -363,10 +407,10 @@ class QueryRound:
             moments = find_moments(entry, slides)
             if state.held:
                 moments = {name: (slide, moments.get(name, (None, None))[1]) for name, slide in slides.items()}
-            due = DueRun(entry, state, slides, window, True, hold, moments=moments, known=marks)
-            due = _with_coverage(due, snapshot)
-            if entry.deadline is None or due.complete or self.now or first.now >= end + entry.deadline:
-                yield due
+            run = DueRun(entry, state, slides, window, True, hold, moments=moments, known=marks)
+            run = _with_coverage(run, snapshot)
+            if entry.deadline is None or run.complete or self.now or first.now >= end + entry.deadline:
+                yield run
             elif not state.held:
                 self._hold(entry, slides)
 
@@ -489,7 +533,7 @@ def _batches(ready: "_Ready", stop: threading.Event) -> Iterator[list[RunAnswer]
 
 def _make_report(store: Store, run: RunEntry, unplaced: str | None) -> RunReport:
     """The report of a run; `unplaced` says why its file is still waiting."""
-    return RunReport(
+    report = RunReport(
         query=run.query,
         slide=run.slide,
         outcome=run.outcome if unplaced is None else "unplaced",
@@ -502,3 +546,10 @@ def _make_report(store: Store, run: RunEntry, unplaced: str | None) -> RunReport
         file=str(store.root / run.file) if run.file and unplaced is None else None,
         revision=run.revision,
     )
+    _log.log(
+        logging.INFO if report.outcome == "delivered" else logging.WARNING,
+        "%s %s slide %d, %d rows in %.3f s by %s%s",
+        report.outcome, report.query, report.slide, report.rows, report.seconds, report.how,
+        f": {report.error}" if report.error else "", extra={"report": report},
+    )  # fmt: skip
+    return report

@@ -6,6 +6,7 @@ depends on the leader: rounds of several processes do not harm each other.
 
 import contextlib
 import fcntl
+import logging
 import os
 import threading
 import time
@@ -26,7 +27,7 @@ from windrow.store import Store
 _MAX_WAIT_SECONDS = 1.0
 """Seconds after which a round is made though nothing was committed: a failed query's time may have come."""
 
-LogLine = Callable[[str], None]
+_log = logging.getLogger("windrow.serve")
 
 
 class PeriodicServer:
@@ -37,7 +38,6 @@ class PeriodicServer:
         poll: Seconds between two checks of the catalog.
         policy: Which due queries are answered together, and in which order.
         ran: Called with each run.
-        say: Called with each sentence about the process itself.
         before: Called before each look at the catalog.
     """
 
@@ -48,7 +48,6 @@ class PeriodicServer:
         poll: float = 0.2,
         policy: str = HYBRID_LATE_PENDING,
         ran: Callable[[RunReport], None] = lambda _: None,
-        say: LogLine = lambda _: None,
         before: Callable[[], None] = lambda: None,
     ) -> None:
         store.check_writable()
@@ -58,7 +57,6 @@ class PeriodicServer:
         self.counts = ServerCounters(store.clock())
         self._poll = poll
         self._ran = ran
-        self._say = say
         self._before = before
         self._stop = threading.Event()
 
@@ -73,12 +71,12 @@ class PeriodicServer:
             if not leads:
                 return
             self.counts.leading = True
-            self._say(f"serving {self.store.root}")
+            _log.info("serving %s", self.store.root)
             try:
                 self._serve()
             finally:
                 self.counts.leading = False
-        self._say("stopped")
+        _log.info("stopped")
 
     @contextlib.contextmanager
     def _leading(self) -> Iterator[bool]:
@@ -91,7 +89,7 @@ class PeriodicServer:
             announced = False
             while not (leads := try_lock(descriptor)) and not self._stop.wait(self._poll):
                 if not announced:
-                    self._say(f"{describe_holder(path)} is serving; waiting to take over")
+                    _log.info("%s is serving; waiting to take over", describe_holder(path))
                     announced = True
             if leads:
                 os.pwrite(descriptor, f"process {os.getpid()}".ljust(128).encode(), 0)
@@ -113,8 +111,7 @@ class PeriodicServer:
 
     def _round(self) -> None:
         try:
-            for stream, source in fail_silent_sources(self.store):
-                self._say(f"source {source!r} of stream {stream!r} is silent and has failed")
+            fail_silent_sources(self.store)
             for report in QueryRound(self.store, stop=self._stop, policy=self._policy).run():
                 self.counts.add(report)
                 self._ran(report)
@@ -122,7 +119,7 @@ class PeriodicServer:
         except WindrowError as error:
             # A full disk, a catalog that cannot grow: the round is tried again, and the error is published.
             if str(error) != self.counts.last_error:
-                self._say(f"a round failed: {error}")
+                _log.warning("a round failed: %s", error)
             self.counts.errors += 1
             self.counts.last_error = self.counts.failing = str(error)
         else:

@@ -10,7 +10,7 @@ from typing import Any
 
 from windrow.queries.engine.types import quote_name
 from windrow.queries.sql import parse_tree
-from windrow.queries.sql.statement import Statement
+from windrow.queries.sql.statement import Statement, cached_per_template
 
 _FILTER_CLASSES = {"COLUMN_REF", "CONSTANT", "COMPARISON", "CONJUNCTION", "BETWEEN", "OPERATOR", "PARAMETER"}
 """What a condition on the table may be made of: nothing that could fail, or give something else the next time."""
@@ -51,6 +51,7 @@ class _ResolvedColumn:
     name: str
 
 
+ColumnsByRelation = tuple[tuple[str, tuple[str, ...]], ...]
 _Match = tuple[_FromRelation, str, _ResolvedColumn, list[Node]]
 """A stream, its column, the column that it must be equal to, and conditions on that column's relation."""
 
@@ -256,6 +257,24 @@ class KeySourceFinder:
     def _parameter(self, name: str) -> Any:
         parameters = self._parameters
         return parameters[name] if isinstance(parameters, dict) else parameters[int(name) - 1]
+
+
+@cached_per_template
+def find_joined_columns(statement: Statement, columns: ColumnsByRelation) -> tuple[tuple[str, str, str, str], ...]:
+    """Relation and column, and the relation and column that it must equal; given all streams with their columns."""
+    by_relation = dict(columns)
+    finder = KeySourceFinder(statement, None, by_relation, list(by_relation), by_relation)
+    relations = {name.lower(): name for name in by_relation}
+    return tuple(dict.fromkeys((r, c, relations[other.lower()], oc) for r, c, other, oc in finder.pairs()))
+
+
+@cached_per_template
+def joins_keys(
+    statement: Statement, keys: ColumnsByRelation, tables: tuple[str, ...], columns: ColumnsByRelation
+) -> bool:
+    """Whether a search key must be equal to a column of one of the tables."""
+    finder = KeySourceFinder(statement, None, dict(keys), tables, dict(columns))
+    return next(finder.pairs(), None) is not None
 
 
 def _without_locations(node: Any) -> Any:

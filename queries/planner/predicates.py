@@ -4,7 +4,7 @@ Dashboards repeat their statements, so the result is cached: it depends on the s
 and the versions of tables, never on a stream's rows.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from windrow.queries.sql.statement import Reference, Statement
 from windrow.snapshot import Snapshot, StreamSnapshot
 
 if TYPE_CHECKING:
-    from windrow.queries.planner.join_keys import KeySource
+    from windrow.queries.planner.join_keys import ColumnsByRelation, KeySource
     from windrow.queries.planner.join_ranges import JoinedColumns
 
 SMALL_TABLE_ROWS = 100_000
@@ -106,19 +106,19 @@ class PredicateCollector:
     def collect(self) -> CollectedPredicates:
         """The predicates; a relation without any is not restricted."""
         restricted = self._may_have_predicates()
-        if not restricted and len(self.streams) < 2:
-            return CollectedPredicates()
+        if not restricted:
+            return CollectedPredicates(joined=self._joined_columns() if len(self.streams) > 1 else ())
         volatile = self._analysis.is_volatile
         key = None if volatile else self._cache_key()
         cache: PredicateCache = self.snapshot.store.shared.attached("predicates", lambda: PredicateCache(_MAX_CACHED))
         cached = cache.get(key)
         if cached is not None:
             return cached
-        collected = None if volatile or not restricted else self._collect_from_tree()
-        if collected is None and restricted:
+        collected = None if volatile else self._collect_from_tree()
+        if collected is None:
             collected = self._collect_from_planner(volatile=volatile)
-        if len(self.streams) > 1 and (collected is not None or not restricted):
-            collected = replace(collected or CollectedPredicates(), joined=self._joined_columns())
+        if len(self.streams) > 1 and collected is not None:
+            collected = replace(collected, joined=self._joined_columns())
         if key is not None and collected is not None:
             cache.put(key, collected)
         return collected or CollectedPredicates()
@@ -155,11 +155,17 @@ class PredicateCollector:
             return None  # the statement itself will say what is wrong with it, or with its parameters
 
     def _may_have_predicates(self) -> bool:
-        """Whether a condition names a search key or time column, so that a predicate on one is possible."""
-        return any(
-            self._analysis.may_restrict((definition.time, *definition.key))
-            for definition in [self._view(name).entry.definition for name in self.streams]
-        )
+        """Whether a condition restricts a search key or time column, so that a predicate on one is possible."""
+        definitions = [self._view(name).entry.definition for name in self.streams]
+        if any(self._analysis.may_restrict((each.time, *each.key)) for each in definitions):
+            return True
+        tables = self._tables()
+        if not tables or self._reads_results():
+            return False
+        from windrow.queries.planner.join_keys import joins_keys
+
+        keys = tuple((name, each.key) for name, each in zip(self.streams, definitions, strict=True))
+        return joins_keys(self.statement, keys, tuple(tables), self._columns(tables))
 
     def _cache_key(self) -> Hashable | None:
         """All that decides the predicates; None if it cannot be hashed."""
@@ -193,7 +199,7 @@ class PredicateCollector:
 
     def _join_keys(self) -> tuple[dict[str, dict[str, pa.Array]], dict[str, str]]:
         """Values that the search keys of streams must have because of small tables, by relation and column."""
-        tables = {r.relation: r for r in self.statement.references if not r.schema and r.relation not in self.streams}
+        tables = self._tables()
         keys = {name: self._view(name).entry.definition.key for name in self.streams}
         values_by_relation: dict[str, dict[str, pa.Array]] = {}
         origins: dict[str, str] = {}
@@ -201,8 +207,7 @@ class PredicateCollector:
             return values_by_relation, origins
         from windrow.queries.planner.join_keys import KeySourceFinder
 
-        columns: dict[str, Sequence[str]] = {name: self._view(name).schema.names for name in self.streams}
-        columns |= {name: read_table_schema(self._table(reference)).names for name, reference in tables.items()}
+        columns = dict(self._columns(tables))
         small = [name for name, reference in tables.items() if self._table(reference).rows <= SMALL_TABLE_ROWS]
         for source in KeySourceFinder(self.statement, self.parameters, keys, small, columns).sources():
             values = self._values(source)
@@ -213,14 +218,21 @@ class PredicateCollector:
 
     def _joined_columns(self) -> "tuple[JoinedColumns, ...]":
         """Columns of two streams of which rows count only where they are equal."""
-        from windrow.queries.planner.join_keys import KeySourceFinder
+        from windrow.queries.planner.join_keys import find_joined_columns
         from windrow.queries.planner.join_ranges import MAX_COLUMNS, JoinedColumns
 
-        columns = {name: self._view(name).schema.names for name in self.streams}
-        finder = KeySourceFinder(self.statement, self.parameters, columns, list(self.streams), columns)
-        relations = {name.lower(): name for name in self.streams}
-        pairs = dict.fromkeys((r, c, relations[o.lower()], oc) for r, c, o, oc in finder.pairs())
-        return tuple(JoinedColumns(*pair) for pair in list(pairs)[: 2 * MAX_COLUMNS])
+        pairs = find_joined_columns(self.statement, self._columns({}))
+        return tuple(JoinedColumns(*pair) for pair in pairs[: 2 * MAX_COLUMNS])
+
+    def _tables(self) -> dict[str, Reference]:
+        """What is neither a stream nor a system table, by relation."""
+        return {r.relation: r for r in self.statement.references if not r.schema and r.relation not in self.streams}
+
+    def _columns(self, tables: dict[str, Reference]) -> "ColumnsByRelation":
+        """The columns of the streams and of some tables."""
+        columns = [(name, tuple(self._view(name).schema.names)) for name in self.streams]
+        columns += [(name, tuple(read_table_schema(self._table(of)).names)) for name, of in tables.items()]
+        return tuple(columns)
 
     def _values(self, source: "KeySource") -> pa.Array | None:
         """What a key source gives; None if that is too much, or cannot be computed by itself."""

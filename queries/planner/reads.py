@@ -17,7 +17,7 @@ from windrow.indexes.row_model import SEQ
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection
 from windrow.queries.engine.cursor_pool import PooledCursor
-from windrow.queries.planner.row_cache import CachedRows, row_cache
+from windrow.queries.planner.row_cache import MAX_SHOWN, CachedRows, row_cache
 from windrow.queries.planner.scan_sql import find_missing_columns, ordered_sql, window_sql
 from windrow.queries.sql.window_spec import OrderedWindow
 from windrow.snapshot import Snapshot, StreamSnapshot
@@ -74,16 +74,29 @@ def plan_window(
         files = _files_sql(store, view, selection, view.schema, names, torn, window=window, numbered=numbered)
         path = "scan" if selection.segments else "empty"
         return WindowRead(path, "rows in order" if selection.segments else "no segment can hold such rows", files)
-    needed_columns = {*names, view.model.time, view.model.expires}
-    fields = tuple(field for field in view.schema if field.name in needed_columns)
+    fields = _needed_fields(view, names)
     cache = row_cache(store) if pooled.shares_instance else None
     cached = None if cache is None else cache.read(view, fields, selection)
     if cached is None:
-        sql = _files_sql(store, view, selection, view.schema, names, torn)
+        schema = view.schema if len(view.schema) <= MAX_SHOWN else pa.schema(fields)
+        sql = _files_sql(store, view, selection, schema, names, torn)
         wanted = None if cache is None else partial(cache.want, store, view, fields, selection.segments)
         return WindowRead("scan", "not in memory", sql, wanted)
     pooled.hold(cached.release)
     return _join_files(store, view, cached, fields, torn)
+
+
+def is_in_memory(
+    store: Store, pooled: PooledCursor, view: StreamSnapshot, selection: Selection, names: Collection[str]
+) -> bool:
+    """Whether all rows of a selection are in memory, with the columns that may be needed."""
+    cache = row_cache(store) if pooled.shares_instance else None
+    return cache is not None and cache.holds(view, _needed_fields(view, names), selection)
+
+
+def _needed_fields(view: StreamSnapshot, names: Collection[str]) -> tuple[pa.Field, ...]:
+    needed = {*names, view.model.time, view.model.expires}
+    return tuple(field for field in view.schema if field.name in needed)
 
 
 def _join_files(

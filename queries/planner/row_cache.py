@@ -1,9 +1,10 @@
 """The row cache: rows of segments that statements asked for, kept in compressed tables of the statements' own DuckDB.
 
 Segments never change, so a table is only added to: a column says which segment a row is of, and what a snapshot sees,
-what has left a window and what the planner leaves out are plain predicates on it. When a third of a table's rows is of
-segments that are gone, or columns are wanted that it lacks, another takes its place; it is dropped whole when its last
-reader is done. A thread fills it after the answer that was read from files, and ends when there is nothing to do.
+what has left a window and what the planner leaves out are plain predicates on it. When a third of a table's rows is
+dead, or columns are wanted that it lacks, another takes its place; it is dropped whole when its last reader is done.
+Rows that are dead already are not taken in: a snapshot that is older than that reads their segments from files.
+A thread fills it after the answer that was read from files, and ends when there is nothing to do.
 """
 
 import contextlib
@@ -25,7 +26,14 @@ from windrow.indexes.selection import Selection
 from windrow.queries.engine import instance
 from windrow.queries.engine.instance import WarehouseInstance
 from windrow.queries.engine.types import quote_name
-from windrow.queries.planner.scan_sql import SegmentPart, edge_condition, empty_sql, find_missing_columns, parts_sql
+from windrow.queries.planner.scan_sql import (
+    SegmentPart,
+    edge_condition,
+    empty_sql,
+    find_missing_columns,
+    life_condition,
+    parts_sql,
+)
 from windrow.snapshot import StreamSnapshot
 from windrow.store import Store
 
@@ -38,8 +46,10 @@ measured: it bounds the peak of memory."""
 _VALUE_BYTES = 16
 """About what a value takes before it is compressed, beside the bytes of its text."""
 _DEAD_SHARE = 3
-"""A table is replaced when one row in so many is of a segment that is gone. Not measured: bounds the dead rows."""
-_REST_SECONDS = 0.02
+"""A table is replaced when one row in so many is dead. Not measured: bounds the dead rows."""
+MAX_SHOWN = 48
+"""Columns that statements are shown at most beyond those that they need: DuckDB looks at each when it plans."""
+_REST_SECONDS = 0.3
 """Filling waits so long for more columns to be asked for, and for a process that wants one answer only to end."""
 
 Place = tuple[str, int]
@@ -58,6 +68,8 @@ class CachedTable:
     columns: dict[str, pa.Field]
     numbers: dict[Place, int] = field(default_factory=dict)
     """The number that the rows of a segment have in the table."""
+    without: dict[Place, int] = field(default_factory=dict)
+    """Segments of which rows were left out that were dead at this time."""
     next: int = 0
     """The number of the next segment; also what was added in part only has one of its own."""
     rows: int = 0
@@ -70,6 +82,11 @@ class CachedTable:
     def sql_name(self) -> str:
         """As statements name it."""
         return f"{_DATABASE}.main.{self.name}"
+
+    def find(self, segment: Segment, now: int) -> int | None:
+        """The number of a segment's rows, if all are there that live at `now`."""
+        place = _place(segment)
+        return None if self.without.get(place, now) > now else self.numbers.get(place)
 
     def has(self, fields: Iterable[pa.Field]) -> bool:
         """Whether it has these columns."""
@@ -138,7 +155,7 @@ class RowCache:
             table = self._tables.get(view.entry.id)
             if table is None or not table.has(fields):
                 return None
-            numbers = [table.numbers.get(_place(segment)) for segment in selection.segments]
+            numbers = [table.find(segment, selection.bounds.now) for segment in selection.segments]
             if all(number is None for number in numbers):
                 return None
             table.readers += 1
@@ -147,12 +164,27 @@ class RowCache:
         split = len(selection.whole)
         held = _filter(selection, is_cached, split)
         missing = _filter(selection, [not each for each in is_cached], split)
-        names = ", ".join(quote_name(field.name) for field in fields)
+        shown = fields
+        if not missing.segments and len(table.columns) <= MAX_SHOWN:
+            # More than is needed costs nothing, and the next statement finds the view that it wants.
+            shown = [field for field in view.schema if field.name in table.columns]
+        names = ", ".join(quote_name(field.name) for field in shown)
         # Also where all segments are wanted: more may be added before the statement runs.
         where = f"({' OR '.join(_ranges(sorted(number for number in numbers if number is not None)))})"
         if held.edge:
             where += f" AND {edge_condition(view, held)}"
         return CachedRows(self, table, f"SELECT {names} FROM {table.sql_name} WHERE {where}", missing)
+
+    def holds(self, view: StreamSnapshot, fields: Sequence[pa.Field], selection: Selection) -> bool:
+        """Whether all rows of a selection are in memory."""
+        with self._guard:
+            self._forget_old_engine()
+            table, now = self._tables.get(view.entry.id), selection.bounds.now
+            return (
+                table is not None
+                and table.has(fields)
+                and all(table.find(segment, now) is not None for segment in selection.segments)
+            )
 
     def release(self, table: CachedTable) -> None:
         """A statement that read the table is over."""
@@ -254,22 +286,23 @@ class RowCache:
             old = self._tables.get(stream)
         live = {_place(segment): segment for segment in view.segments}
         held = {} if old is None else {place: live[place] for place in old.numbers if place in live}
-        dead = 0 if old is None else old.rows - sum(segment.rows for segment in held.values())
+        slide = view.state.slide or 0
+        dead = 0 if old is None else old.rows - sum(segment.rows - segment.dead(slide) for segment in held.values())
         wanted = {place: segment for place, segment in demand.segments.items() if place in live}
         if old is None or not old.has(demand.fields.values()):
-            fields = demand.fields if old is None else old.columns | demand.fields
-            table, reused = self._create(view, fields), dict[Place, Segment]()
+            table, reused = self._create(view, self._choose(demand, old, held | wanted)), dict[Place, Segment]()
             wanted = held | wanted
         elif dead * _DEAD_SHARE > old.rows:
             table, reused = self._create(view, old.columns), held
         else:
             table, reused = old, dict[Place, Segment]()
+            wanted = {place: segment for place, segment in wanted.items() if place not in old.numbers}
         if old is None:
             with self._guard:
                 self._tables[stream] = table
         replaced = old is not None and table is not old
         try:
-            fits = self._copy(old, table, reused) and self._add(demand, table, wanted)
+            fits = self._copy(view, old, table, reused) and self._add(demand, table, wanted)
         except BaseException:
             if replaced:
                 self._retire(table)
@@ -285,6 +318,13 @@ class RowCache:
         elif not fits and (replaced or self.bytes > self._columns.budget):
             self._retire(table)
 
+    def _choose(self, demand: _Demand, old: CachedTable | None, segments: dict[Place, Segment]) -> dict[str, pa.Field]:
+        """The columns of a new table: all of the stream's if that is little, since other statements ask for others."""
+        every = {field.name: field for field in demand.view.entry.definition.schema}
+        if sum(_estimate(segment, len(every)) for segment in segments.values()) <= self._step:
+            return every
+        return demand.fields if old is None else old.columns | demand.fields
+
     def _create(self, view: StreamSnapshot, fields: dict[str, pa.Field]) -> CachedTable:
         ordered = {name: fields[name] for name in view.entry.definition.schema.names if name in fields}
         table = CachedTable(f"t{next(self._names)}", ordered, used=next(self._reads))
@@ -292,17 +332,23 @@ class RowCache:
         self._run(f"CREATE TABLE {table.sql_name} AS {empty}")
         return table
 
-    def _copy(self, old: CachedTable | None, table: CachedTable, reused: dict[Place, Segment]) -> bool:
+    def _copy(
+        self, view: StreamSnapshot, old: CachedTable | None, table: CachedTable, reused: dict[Place, Segment]
+    ) -> bool:
         """Take rows over from another table, with the numbers that they have there."""
         if old is None or not reused:
             return True
         table.next = old.next
-        by_number = {old.numbers[place]: segment for place, segment in reused.items()}
-        for numbers in _batch(sorted(by_number), lambda number: self._estimate(by_number[number], table), self._step):
-            condition = " OR ".join(_ranges(numbers))
-            places = {place: old.numbers[place] for place in reused if old.numbers[place] in set(numbers)}
-            rows = sum(by_number[number].rows for number in numbers)
-            if not self._insert(table, f"SELECT * FROM {old.sql_name} WHERE {condition}", places, rows):
+        by_number = {old.numbers[place]: place for place in reused}
+        living = life_condition(view)
+        for numbers in _batch(
+            sorted(by_number), lambda n: _estimate(reused[by_number[n]], len(table.columns)), self._step
+        ):
+            sql = f"SELECT * FROM {old.sql_name} WHERE ({' OR '.join(_ranges(numbers))}) AND {living}"
+            places = {by_number[number]: number for number in numbers}
+            without = {place: now for place, now in old.without.items() if place in places}
+            without |= _find_thinned(view, [reused[place] for place in places])
+            if not self._insert(table, sql, places, without):
                 return False
         return True
 
@@ -314,10 +360,11 @@ class RowCache:
         schema = pa.schema(list(table.columns.values()))
         demand.store.reader.verify_columns({segment.file for segment in segments}, schema.names)
         absent = find_missing_columns(demand.view, segments, demand.store.reader)
-        for batch in _batch(parts, lambda part: self._estimate(part.segment, table, part.rows), self._step):
-            sql = parts_sql(demand.store.root, schema, batch, quote_name(_SEGMENT), absent)
+        living, width = life_condition(demand.view), len(table.columns)
+        for batch in _batch(parts, lambda part: _estimate(part.segment, width, part.rows), self._step):
+            sql = parts_sql(demand.store.root, schema, batch, quote_name(_SEGMENT), absent, living)
             done = {_place(part.segment): part.number for part in batch if part.stop == part.segment.stop}
-            if not self._insert(table, sql, done, sum(part.rows for part in batch)):
+            if not self._insert(table, sql, done, _find_thinned(demand.view, segments)):
                 return False
         return True
 
@@ -325,28 +372,24 @@ class RowCache:
     def _step(self) -> int:
         return min(_STEP_BYTES, self._columns.budget // 4)
 
-    def _estimate(self, segment: Segment, table: CachedTable, rows: int | None = None) -> int:
-        """Bytes of rows that are not compressed."""
-        each = _VALUE_BYTES * (len(table.columns) + 1) + 2 * segment.bytes // max(1, segment.rows)
-        return each * (segment.rows if rows is None else rows)
-
     def _cut(self, segment: Segment, table: CachedTable, number: int) -> Iterator[SegmentPart]:
         """A segment in parts that are added at a time."""
-        most = max(1, segment.rows * self._step // max(1, self._estimate(segment, table)))
+        most = max(1, segment.rows * self._step // max(1, _estimate(segment, len(table.columns))))
         for start in range(segment.start, segment.stop, most):
             yield SegmentPart(segment, start, min(start + most, segment.stop), number)
 
-    def _insert(self, table: CachedTable, sql: str, places: dict[Place, int], rows: int) -> bool:
+    def _insert(self, table: CachedTable, sql: str, places: dict[Place, int], without: dict[Place, int]) -> bool:
         """Add rows and compress them; False if there is no room."""
         if self._closed.is_set() or not self._make_room(table, self._step):
             return False
         before = self._measure()
-        self._run(f"INSERT INTO {table.sql_name} {sql}")
+        ((rows,),) = self._run(f"INSERT INTO {table.sql_name} {sql}")
         self._run(f"CHECKPOINT {_DATABASE}")
         grown = self._measure() - before
         with self._guard:
             table.bytes += grown
             table.rows += rows
+            table.without |= without
             table.numbers |= places
         self._columns.reserve(grown)
         return self._make_room(table, 0)
@@ -408,6 +451,18 @@ def _ranges(numbers: Sequence[int]) -> list[str]:
         else:
             runs.append([number, number])
     return [f"{quote_name(_SEGMENT)} BETWEEN {first} AND {last}" for first, last in runs]
+
+
+def _estimate(segment: Segment, columns: int, rows: int | None = None) -> int:
+    """Bytes of rows that are not compressed."""
+    each = _VALUE_BYTES * (columns + 1) + 2 * segment.bytes // max(1, segment.rows)
+    return each * (segment.rows if rows is None else rows)
+
+
+def _find_thinned(view: StreamSnapshot, segments: Iterable[Segment]) -> dict[Place, int]:
+    """Those segments of which rows are dead now, with the time."""
+    now = view.now
+    return {} if now is None else {_place(segment): now for segment in segments if segment.min_exp <= now}
 
 
 def _batch(items: Sequence[Any], size: Any, most: int) -> Iterator[list[Any]]:

@@ -172,9 +172,9 @@ class SegmentPart:
 
 
 def parts_sql(
-    root: Path, schema: pa.Schema, parts: Sequence[SegmentPart], numbered_as: str, absent: MissingColumns
+    root: Path, schema: pa.Schema, parts: Sequence[SegmentPart], numbered_as: str, absent: MissingColumns, where: str
 ) -> str:
-    """A SELECT that gives all rows of parts of segments, living or dead, with their segments' numbers."""
+    """A SELECT that gives the rows of parts of segments for which a condition holds, with their segments' numbers."""
     by_file: dict[str, list[SegmentPart]] = {}
     for part in parts:
         by_file.setdefault(part.segment.file, []).append(part)
@@ -184,7 +184,7 @@ def parts_sql(
         cases = " ".join(f"WHEN file_row_number < {part.stop} THEN {part.number}" for part in _in_order(parts_in_file))
         columns = _columns(schema, f"CAST(CASE {cases} END AS INTEGER) AS {numbered_as}")(absent.get(file, frozenset()))
         source = f"read_parquet({quote_text(str(root / file))}, file_row_number = true)"
-        selects.append(f"SELECT {columns} FROM {source} WHERE {ranges}")
+        selects.append(f"SELECT {columns} FROM {source} WHERE ({ranges}) AND {where}")
     return " UNION ALL ".join(selects)
 
 
@@ -241,6 +241,14 @@ def edge_condition(view: StreamSnapshot, selection: Selection) -> str:
     """What rows at the edge of a window must fulfil, without what is known of all their segments."""
     ended = all(segment.max_ts <= selection.bounds.upto for segment in selection.edge)
     return _condition(view.entry.definition.model, view.schema, selection.bounds, ended=ended)
+
+
+def life_condition(view: StreamSnapshot) -> str:
+    """What rows fulfil that live at the view's clock."""
+    model, now = view.entry.definition.model, view.now
+    if now is None or (model.expires is None and model.find_expiry_cutoff(now) is None):
+        return "true"
+    return _condition(model, view.entry.definition.schema, WindowBounds(None, now, now), ended=True)
 
 
 def _condition(model: RowModel, schema: pa.Schema, bounds: WindowBounds, *, ended: bool = False) -> str:

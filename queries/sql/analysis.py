@@ -5,7 +5,7 @@ may err: nothing but the advisor's counts depends on them. The hidden column ``_
 stream's rows by (time, arrival); a statement that names it can use it like a column, ``SELECT *`` never shows it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -20,6 +20,7 @@ from windrow.queries.sql.volatility import has_volatile_constant
 SEQUENCE_TYPE = pa.decimal128(38, 0)
 """The sequence is a 128-bit integer, time above and arrival below; DuckDB's planner sees it as this type."""
 _COMPARISONS = frozenset(("=", "==", "<", ">", "<=", ">=", "in", "between"))
+_SIDES = ("left", "right")
 _CONDITIONS = ("where_clause", "having", "qualify", "condition")
 
 
@@ -30,7 +31,7 @@ class StatementAnalysis:
     read: frozenset[str] | None
     """Names of columns that it may read, among others; None if it may read columns that it does not name."""
     restricted: frozenset[str] | None
-    """Names that conditions speak of; None if they may speak of any."""
+    """Names that conditions compare with something else than a column, or with one of these; None: maybe any."""
     compared: frozenset[str]
     """Names that stand right before a comparison."""
     uses_sequence: bool
@@ -51,7 +52,7 @@ class StatementAnalysis:
         return [name for name in names if name.lower() in self.compared]
 
     def may_restrict(self, names: Iterable[str]) -> bool:
-        """Whether a condition may speak of one of these columns."""
+        """Whether conditions may say which values of one of these columns count."""
         return self.restricted is None or any(name.lower() in self.restricted for name in names)
 
     def hidden_columns(self, names: Sequence[str]) -> list[int]:
@@ -106,15 +107,49 @@ def _find_texts(values: Iterable[Any]) -> Iterable[str]:
 
 
 def _find_restricted_names(statement: Statement) -> frozenset[str] | None:
-    names = set[str]()
+    """DuckDB concludes from ``a = b AND b > 5`` that ``a > 5``, so what a restricted name equals is restricted too."""
+    restricted, equal = set[str](), list[tuple[str, str]]()
     for visit in parse_tree.walk(statement.tree):
         if visit.node.get("ref_type") == "NATURAL":
             return None
-        names.update(name.lower() for name in visit.node.get("using_columns") or ())
-        for condition in filter(None, map(visit.node.get, _CONDITIONS)):
-            for inner in parse_tree.walk(condition):
-                names.update(str(name).lower() for name in inner.node.get("column_names") or ())
-    return frozenset(names)
+        pending = [condition for condition in map(visit.node.get, _CONDITIONS) if condition]
+        while pending:
+            node = pending.pop()
+            if node.get("class") == "CONJUNCTION":
+                pending += node["children"]
+            elif node.get("class") == "COMPARISON" and all(node[side].get("class") == "COLUMN_REF" for side in _SIDES):
+                left, right = (node[side]["column_names"][-1].lower() for side in _SIDES)
+                equal.append((left, right))
+            elif node.get("type") == "OPERATOR_NOT":
+                pending += node["children"]
+            elif _may_restrict(node):
+                restricted.update(_find_columns(node))
+    grown = True
+    while grown:
+        found = {name for pair in equal if not restricted.isdisjoint(pair) for name in pair} - restricted
+        restricted |= found
+        grown = bool(found)
+    return frozenset(restricted)
+
+
+def _may_restrict(condition: parse_tree.Node) -> bool:
+    """Not if it compares columns or leaves nearly all rows; conditions inside a query are looked at by themselves."""
+    if condition.get("class") != "COMPARISON":
+        return condition.get("class") != "SUBQUERY"
+    columns = {tuple(v.node["column_names"]) for v in parse_tree.walk(condition) if v.node.get("column_names")}
+    return len(columns) == 1 and condition["type"] != "COMPARE_NOTEQUAL"
+
+
+def _find_columns(expression: parse_tree.Node) -> Iterator[str]:
+    """All parts of the names in an expression, but for those inside queries in it."""
+    pending: list[Any] = [expression]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, list):
+            pending += node
+        elif isinstance(node, dict):
+            yield from (str(name).lower() for name in node.get("column_names") or ())
+            pending += [value for field, value in node.items() if field != "subquery"]
 
 
 def _selects_sequence(tree: dict[str, Any]) -> bool:

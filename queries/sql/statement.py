@@ -2,14 +2,14 @@
 
 The SQL is the user's text with only ``name [clause]`` replaced, and as many bytes long, so that every offset that
 DuckDB names is an offset in the text as written. Statements that differ only in constants share one template, so that
-what was found out about one holds for all. A constant counts as such only where nothing but its value can matter: a
-plain number or string right behind a comparison, in a condition of its own in WHERE. Everything else must be equal to
-the byte, also the lengths of the constants, and DuckDB's tokenizer must split both texts equally; so their trees differ
-in those values alone.
+what was found out about one holds for all. A constant counts as such only where the tree has it as a constant at that
+very place, a string only where it is compared, matched or cast: elsewhere it may name something. All else must be equal
+to the byte, also the lengths of the constants, and DuckDB's tokenizer must split both texts equally; so their trees
+differ in those values alone.
 """
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -23,35 +23,47 @@ from windrow.queries.sql.tokens import SourceText, Token, tokenize
 from windrow.queries.sql.window_clause import ClauseCandidate
 from windrow.queries.sql.window_spec import AllRows, WindowSpec
 
-_CONSTANT = re.compile(rb"(?<=[=<>])\s*(?:(0|[1-9][0-9]{0,17})|'([ !#-&(-\[\]-~]*)')(?![\w.'$])")
+_CONSTANT = re.compile(
+    rb"""(?<![\w.$'"])(?:((?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,18})?)|'([ !#-&(-\[\]-~]*)')(?![\w.'$])"""
+)
 """A number of up to 18 digits, or a string of printable ASCII without quotes and backslashes."""
-_KINDS = {"numeric_const": "INTEGER", "string_const": "STRING"}
+_KINDS = {"numeric_const": ("INTEGER", "NUMERIC"), "string_const": ("STRING",)}
+_PATTERN_FUNCTIONS = frozenset({
+    "~~", "!~~", "~~*", "!~~*", "~~~", "^@", "contains", "ends_with", "prefix", "regexp_full_match", "regexp_matches",
+    "starts_with", "suffix",
+})  # fmt: skip
+"""Functions whose strings can be nothing but patterns."""
+_STRING_TYPES = frozenset({"COMPARE_IN", "COMPARE_NOT_IN"})
+_STRING_CLASSES = frozenset({"COMPARISON", "BETWEEN", "CAST"})
+_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
+_MAX_CONSTANTS = 200
+"""Constants of a template. Not measured: bounds the time of copying a tree."""
 
 TreePath = tuple[str | int, ...]
+Span = tuple[int, int]
 
 
-def normalize(text: str) -> bytes | None:
-    """A text in which each byte of what may be such a constant is ``0``; None if it holds no such constant."""
-    if not text.isascii():
-        return None
-    data = bytearray(text.encode())
-    spans = _find_constant_spans(bytes(data))
-    for start, stop in spans:
-        data[start:stop] = b"0" * (stop - start)
-    return bytes(data) if spans else None
-
-
-def _find_constant_spans(data: bytes) -> list[tuple[int, int]]:
+def _find_constant_spans(data: bytes) -> list[Span]:
     """Where constants may be, strings without their quotes."""
     return [match.span(match.lastindex or 0) for match in _CONSTANT.finditer(data)]
 
 
+def normalize(data: bytes, spans: Iterable[Span]) -> bytes:
+    """A text in which every digit of a number and every byte of a string that may be a constant is ``0``."""
+    changed = bytearray(data)
+    for start, stop in spans:
+        is_text = data[start - 1 : start] == b"'"
+        changed[start:stop] = b"0" * (stop - start) if is_text else data[start:stop].translate(_ZEROS)
+    return bytes(changed)
+
+
 @dataclass(frozen=True)
 class TemplateConstant:
-    """A constant of a statement: its number among the tokens, and the path to its value in the tree."""
+    """A constant of a statement: its number among the tokens, the path to its value in the tree, its place."""
 
     token: int
     path: TreePath
+    span: Span
 
 
 @dataclass(frozen=True)
@@ -76,9 +88,17 @@ class StatementTemplate:
 
     def tree_of(self, source: SourceText) -> parse_tree.Node:
         """The tree of a statement of this template: the same, but with its own constants."""
-        tree = self.tree
+        tree: parse_tree.Node = dict(self.tree)
+        copies: dict[TreePath, Any] = {(): tree}
         for constant in self.constants:
-            tree = _replace_at(tree, constant.path, _value(source.tokens[constant.token].text))
+            node: Any = tree
+            for depth, step in enumerate(constant.path[:-1], 1):
+                place = constant.path[:depth]
+                if place not in copies:
+                    inner = node[step]
+                    copies[place] = node[step] = list(inner) if isinstance(inner, list) else dict(inner)
+                node = copies[place]
+            node[constant.path[-1]] = _value(source.tokens[constant.token].text)
         return tree
 
     def sql_of(self, sql: str, source: SourceText) -> str:
@@ -90,58 +110,69 @@ class StatementTemplate:
         return data.decode()
 
 
-def make_template(source: SourceText, tree: parse_tree.Node) -> StatementTemplate | None:
-    """The template of a statement; None if something in it that looks like a constant is none."""
-    if tree.get("type") != "SELECT_NODE" or not tree.get("where_clause"):
-        return None
-    if any("pivot" in token.word for token in source.tokens):
-        return None  # its tree is that of a changed text
-    compared = {
-        (node["query_location"], node["query_location_length"]): (node, path)
-        for node, path in _find_compared_constants(tree)
-    }
+def make_template(source: SourceText, tree: parse_tree.Node, spans: Sequence[Span]) -> StatementTemplate | None:
+    """The template of a statement; None if it has no constants, or too many. Of `spans` some may be none."""
+    if len(spans) > _MAX_CONSTANTS or any("pivot" in token.word for token in source.tokens):
+        return None  # the tree of a pivot is that of a changed text
+    found = {stop: (start, node, path) for start, stop, node, path in _find_constants(tree)}
     numbers = {token.start: number for number, token in enumerate(source.tokens)}
     constants = []
-    for first, last in _find_constant_spans(source.data):
+    for first, last in spans:
         quote = source.data[first - 1 : first] == b"'"  # DuckDB counts quotes in
         start, stop = first - quote, last + quote
         number = numbers.get(start)
-        node, path = compared.get((start, stop - start), (None, ()))
-        if number is None or node is None or not _is_token(source.tokens[number], stop, node["literal"]):
-            return None
-        constants.append(TemplateConstant(number, (*path, "literal", "text")))
+        at, node, path = found.get(stop, (None, {}, ()))
+        if number is not None and at in (start, None) and _is_token(source.tokens[number], stop, node.get("literal")):
+            constants.append(TemplateConstant(number, (*path, "literal", "text"), (first, last)))
     return StatementTemplate(source, tree, tuple(constants), duckdb.tokenize(source.text)) if constants else None
 
 
-def _is_token(token: Token, stop: int, literal: dict[str, str]) -> bool:
+def _is_token(token: Token, stop: int, literal: dict[str, str] | None) -> bool:
     """Whether a token is exactly what a constant of the tree was read from."""
-    return token.stop == stop and literal == {"kind": _KINDS.get(token.kind), "text": _value(token.text)}
+    return (
+        token.stop == stop
+        and literal is not None
+        and literal["kind"] in _KINDS.get(token.kind, ())
+        and literal == {"kind": literal["kind"], "text": _value(token.text)}
+    )
 
 
 def _value(written: str) -> str:
     return written[1:-1] if written[0] == "'" else written
 
 
-def _find_compared_constants(tree: parse_tree.Node) -> Iterator[tuple[parse_tree.Node, TreePath]]:
-    """The constants that whole conditions of WHERE compare something with."""
-    pending: list[tuple[parse_tree.Node, TreePath]] = [(tree["where_clause"], ("where_clause",))]
+def _find_constants(tree: parse_tree.Node) -> Iterator[tuple[int | None, int, parse_tree.Node, TreePath]]:
+    """Constants with start (None: not known) and stop; strings only where they cannot name anything."""
+    pending: list[tuple[Any, TreePath, bool]] = [(tree, (), False)]
     while pending:
-        node, path = pending.pop()
-        if node.get("type") == "CONJUNCTION_AND":
-            pending += [(child, (*path, "children", number)) for number, child in enumerate(node["children"])]
-        elif node.get("class") == "COMPARISON":
-            for side in ("left", "right"):
-                if node[side].get("class") == "CONSTANT" and "literal" in node[side]:
-                    yield node[side], (*path, side)
+        node, path, strings = pending.pop()
+        if isinstance(node, list):
+            pending += [(item, (*path, n), strings) for n, item in enumerate(node) if isinstance(item, dict | list)]
+            continue
+        kind, location = node.get("class"), parse_tree.find_location(node)
+        if kind == "CONSTANT":
+            if location is not None and _is_constant(node, strings=strings):
+                yield location, location + node["query_location_length"], node, path
+            continue
+        if kind == "CAST" and location is not None:
+            child = node["child"]
+            if child.get("class") == "CONSTANT" and parse_tree.find_location(child) is None:  # DATE '2025-01-01'
+                if _is_constant(child, strings=True):
+                    yield None, location + node["query_location_length"], child, (*path, "child")
+                continue
+        if kind is not None:
+            strings = (
+                kind in _STRING_CLASSES
+                or node.get("type") in _STRING_TYPES
+                or (kind == "FUNCTION" and node["function_name"] in _PATTERN_FUNCTIONS)
+            )
+        elif "type" in node:
+            strings = False
+        pending += [(of, (*path, name), strings) for name, of in node.items() if isinstance(of, dict | list)]
 
 
-def _replace_at(node: Any, path: TreePath, value: str) -> Any:
-    """A copy with something else at the end of a path; what does not lie on it is shared."""
-    if not path:
-        return value
-    copied: Any = list(node) if isinstance(node, list) else dict(node)
-    copied[path[0]] = _replace_at(node[path[0]], path[1:], value)
-    return copied
+def _is_constant(node: parse_tree.Node, *, strings: bool) -> bool:
+    return "literal" in node and (strings or node["literal"]["kind"] != "STRING")
 
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -235,7 +266,9 @@ def cached_per_template(find: Callable[Concatenate[Statement, P], T]) -> Callabl
 
 
 _templates: BoundedCache[bytes, tuple[Statement, StatementTemplate]] = BoundedCache(_MAX_CACHED)
-"""By normalized text."""
+"""By the text with its constants normalized."""
+_constants: BoundedCache[bytes, tuple[Span, ...]] = BoundedCache(_MAX_CACHED)
+"""Which of the places that look like constants are some, by the text with all of them normalized."""
 
 
 _SHOW_TABLES = re.compile(r"\s*show\s+(all\s+)?tables\s*;?\s*", re.IGNORECASE)
@@ -251,25 +284,29 @@ def parse(text: str) -> Statement:
     """
     if _SHOW_TABLES.fullmatch(text):
         text = "SELECT name, kind FROM windrow.relations ORDER BY name"
-    normalized = normalize(text)
-    cached = None if normalized is None else _templates.get(normalized)
-    source = None if cached is None else cached[1].source_of(text)
-    if cached is not None and source is not None:
-        first, first_template = cached
-        sql, tree = first_template.sql_of(first.sql, source), first_template.tree_of(source)
-        return Statement(text, sql, first.references, "", source, tree, first)
+    data = text.encode() if text.isascii() else b""
+    spans = _find_constant_spans(data)
+    normalized = normalize(data, spans)
+    if spans and (known := _constants.get(normalized)) is not None:
+        cached = _templates.get(normalize(data, known))
+        if cached is not None and (source := cached[1].source_of(text)) is not None:
+            first, first_template = cached
+            sql, tree = first_template.sql_of(first.sql, source), first_template.tree_of(source)
+            return Statement(text, sql, first.references, "", source, tree, first)
     statement = _parse_uncached(text)
-    if normalized is not None and not statement.explain:
-        template = make_template(statement.source, statement.tree)
+    if spans and not statement.explain:
+        template = make_template(statement.source, statement.tree, spans)
         if template is not None:
-            _templates.put(normalized, (statement, template))
+            known = tuple(constant.span for constant in template.constants)
+            _constants.put(normalized, known)
+            _templates.put(normalize(data, known), (statement, template))
     return statement
 
 
 def _parse_uncached(text: str) -> Statement:
     source, explain = _without_explain(tokenize(text))
     candidates = window_clause.find_candidates(source, parse_tree.parse_timestamp)
-    prefix = _free_prefix(source, candidates)
+    prefix = find_free_prefix(source, candidates)
     sql, tree, candidates = _place_clauses(source, candidates, prefix)
     return Statement(text, sql, tuple(_references(source, tree, candidates, prefix)), explain, source, tree)
 
@@ -287,7 +324,7 @@ def _without_explain(source: SourceText) -> tuple[SourceText, str]:
     return SourceText(source.text, bytes(data), tokens), "explain analyze" if count == 2 else "explain"
 
 
-def _free_prefix(source: SourceText, candidates: list[ClauseCandidate]) -> str:
+def find_free_prefix(source: SourceText, candidates: list[ClauseCandidate]) -> str:
     """The beginning of a name that occurs nowhere in the text, short enough for `name [ROWS 1]` to hold it."""
     if not candidates:
         return ""
@@ -299,17 +336,19 @@ def _free_prefix(source: SourceText, candidates: list[ClauseCandidate]) -> str:
     raise QueryError("the statement uses every short name that begins with an underscore; rename some of them")
 
 
-def _placeholder(prefix: str, number: int) -> str:
+def make_placeholder(prefix: str, number: int) -> str:
+    """The name that stands for the relation of that number."""
     if number >= len(_DIGITS) ** 2:
         raise QueryError(f"a statement can have at most {len(_DIGITS) ** 2} window clauses")
     high, low = divmod(number, len(_DIGITS))
     return prefix + (_DIGITS[high] if high else "") + _DIGITS[low]
 
 
-def _render(source: SourceText, candidates: list[ClauseCandidate], prefix: str, aliased: Iterable[bool]) -> str:
+def render_clauses(source: SourceText, candidates: list[ClauseCandidate], prefix: str, aliased: Iterable[bool]) -> str:
+    """The text with a name in the place of each relation and its clause, as many bytes long."""
     pieces, done = [], 0
     for number, (candidate, alias) in enumerate(zip(candidates, aliased, strict=True)):
-        name = _placeholder(prefix, number) + (f" AS {candidate.written}" if alias else "")
+        name = make_placeholder(prefix, number) + (f" AS {candidate.written}" if alias else "")
         length = candidate.stop - candidate.start
         if len(name.encode()) > length:
             raise source.error(
@@ -324,15 +363,15 @@ def _place_clauses(
     source: SourceText, candidates: list[ClauseCandidate], prefix: str
 ) -> tuple[str, parse_tree.Node, list[ClauseCandidate]]:
     """The SQL and its tree, with an alias exactly where the user gave none and one can stand."""
-    aliased = [_wants_alias(source, candidate) for candidate in candidates]
+    aliased = [wants_alias(source, candidate) for candidate in candidates]
     for attempt in range(4):
-        sql = _render(source, candidates, prefix, aliased)
+        sql = render_clauses(source, candidates, prefix, aliased)
         tree = _tree(source, sql, candidates, final=not any(aliased))
         if tree is None:
             aliased = [False] * len(candidates)
             continue
         places = {visit.node["table_name"]: visit.node for visit in parse_tree.walk(tree) if _is_relation(visit)}
-        names = [_placeholder(prefix, number) for number in range(len(candidates))]
+        names = [make_placeholder(prefix, number) for number in range(len(candidates))]
         confirmed = [name in places or candidate.required for name, candidate in zip(names, candidates, strict=True)]
         if not all(confirmed):
             candidates = [candidate for candidate, keep in zip(candidates, confirmed, strict=True) if keep]
@@ -355,7 +394,7 @@ def _is_relation(visit: parse_tree.Visit) -> bool:
     return visit.node.get("type") == "BASE_TABLE" and len(visit.node["qualified_name"]["path"]) == 1
 
 
-def _wants_alias(source: SourceText, candidate: ClauseCandidate) -> bool:
+def wants_alias(source: SourceText, candidate: ClauseCandidate) -> bool:
     """A guess that usually makes one look at the tree enough."""
     tokens = source.tokens
     after = tokens[candidate.after] if candidate.after < len(tokens) else None
@@ -409,7 +448,7 @@ def _misplaced(source: SourceText, candidate: ClauseCandidate) -> QueryError:
 def _references(
     source: SourceText, tree: parse_tree.Node, candidates: list[ClauseCandidate], prefix: str
 ) -> Iterator[Reference]:
-    windowed = {_placeholder(prefix, number): candidate for number, candidate in enumerate(candidates)}
+    windowed = {make_placeholder(prefix, number): candidate for number, candidate in enumerate(candidates)}
     for visit in parse_tree.walk(tree):
         node = visit.node
         if node.get("type") != "BASE_TABLE" or "class" in node:
@@ -427,7 +466,7 @@ def _references(
                 schema=".".join(candidate.path[:-1]),
                 window=candidate.window,
                 alias=alias or candidate.path[-1],
-                span=_span(source, candidate.start, candidate.stop),
+                span=find_span(source, candidate.start, candidate.stop),
                 relation=path[-1],
             )
         elif len(path) > 1 or path[0].lower() not in visit.cte_names:
@@ -437,7 +476,7 @@ def _references(
                 schema=".".join(path[:-1]),
                 window=AllRows(),
                 alias=alias or path[-1],
-                span=None if offset is None else _span(source, offset, _name_stop(source, offset, len(path))),
+                span=None if offset is None else find_span(source, offset, _name_stop(source, offset, len(path))),
                 relation=path[-1],
             )
 
@@ -450,6 +489,7 @@ def _name_stop(source: SourceText, offset: int, parts: int) -> int:
     return offset
 
 
-def _span(source: SourceText, start: int, stop: int) -> tuple[int, int]:
+def find_span(source: SourceText, start: int, stop: int) -> tuple[int, int]:
+    """First character and one past the last of bytes of the text."""
     encoded = source.text.encode()
     return len(encoded[:start].decode()), len(encoded[:stop].decode())

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from windrow.catalog.environment import Tables
 from windrow.catalog.records import SynopsisEntry
+from windrow.check import without_advice
 from windrow.queries.engine import instance
 from windrow.queries.synopses import kinds, maintenance, node_store
 from windrow.queries.synopses.kinds import Node
@@ -55,6 +56,8 @@ def find_problems(store: Store) -> Iterator[str]:
                 try:
                     problems = list(find_differences(store, snapshot, name, entry))
                 except (duckdb.Error, pa.ArrowException, OSError) as error:
-                    problems = [f"it cannot be compared with its rows ({instance.read_error_message(error)})"]
+                    problems = [
+                        f"it cannot be compared with its rows ({without_advice(instance.read_error_message(error))})"
+                    ]
                 for problem in problems:
                     yield f"stream {name}: synopsis {entry.number}: {problem}"

@@ -51,10 +51,12 @@ class View(HtmlRecord):
     recomputed: bool
     index: str
     slide: int | None
-    now: int | None
+    now: dt.datetime | None
     """Its clock: the least of its inputs' clocks."""
     waiting_for: tuple[str, ...]
     """The inputs that hold its clock where it is."""
+    keep: str | None = None
+    """How long results stay after they came about, whatever becomes of their parts."""
     error: str = ""
     """Of a view of results: why it could not be computed again, and stays where it is."""
 
@@ -71,6 +73,7 @@ def create_view(
     slide: times.Duration | None,
     time: str,
     expires: str,
+    keep: times.Duration | None = None,
 ) -> View:
     """Declare a view, fill it from what its inputs hold, and return its description."""
     store.check_writable()
@@ -92,6 +95,7 @@ def create_view(
             why=plan.label.why,
             written="" if sql == written else written,
             reach=plan.reach,
+            keep=None if keep is None else times.parse_duration(keep, f"view {name!r}: keep"),
         )
         _check_options(draft, plan)
         schema = describe_columns(store, name, plan, snapshot.tables)
@@ -99,8 +103,9 @@ def create_view(
         step, origin = choose_slots(definitions, [part.life for part in plan.streams], name, slide)
         lifetime, longest = _find_lifetime(draft, plan, step)
         columns = list(schema)[0 if plan.recompute else 2 :]
+        pattern = plan.label.pattern if draft.keep is None else Pattern.WEAKEST
         definition = make_view_definition(
-            draft, columns, definitions, step, origin, lifetime, longest, plan.label.pattern, key, time, expires,
+            draft, columns, definitions, step, origin, lifetime, longest, pattern, key, time, expires,
             index_auto=index == "auto",
         )  # fmt: skip
         layout = choose_first_layout(definition, index)
@@ -158,6 +163,14 @@ def _check_options(view: ViewEntry, plan: ViewPlan) -> None:
     for table in view.retroactive:
         if table not in view.tables:
             raise ViewError(f"view {view.name!r} does not read table {table!r}; leave it out of retroactive")
+    if view.keep is not None and (plan.recompute or plan.distinct):
+        why = f"is recomputed at each slide ({plan.label.why})" if plan.recompute else "eliminates duplicates"
+        raise ViewError(
+            f"view {view.name!r} {why}, and keep= logs each result once when it comes about; keep a plain selection, "
+            "join or union of windows, and group or deduplicate when asking it"
+        )
+    if view.keep is not None and view.restore:
+        raise ViewError(f"view {view.name!r}: keep= has results that lived between two slides too; leave restore out")
     if view.restore and plan.recompute:
         raise ViewError(
             f"view {view.name!r} is recomputed at each slide ({plan.label.why}), so it cannot restore what lived "
@@ -194,6 +207,8 @@ def choose_slots(
 def _find_lifetime(view: ViewEntry, plan: ViewPlan, step: int) -> tuple[int | None, int | None]:
     """The lifetime that all rows have, or the longest that one can have; neither if rows never expire."""
     pattern = plan.label.pattern
+    if view.keep is not None:
+        return view.keep, None
     if pattern is Pattern.STRICT:
         return step, None
     longest = []
@@ -312,6 +327,8 @@ def _fill_view(
                 None,
                 updates,
             )
+            if draft.keep is not None:
+                draft = replace(draft, since=view_slide.now)
     except BaseException:
         updates.discard()
         raise
@@ -375,7 +392,8 @@ def _describe_view(tables: Tables, record: ViewEntry) -> View:
         recomputed=record.recompute,
         index=str(state.layout.index),
         slide=state.slide,
-        now=None if state.slide is None else model.slot_end(state.slide),
+        now=None if state.slide is None else times.to_datetime(model.slot_end(state.slide)),
         waiting_for=silent or behind or (tuple(record.results) if state.slide is None else ()),
         error=record.error,
+        keep=None if record.keep is None else times.format_duration(record.keep),
     )

@@ -45,6 +45,7 @@ from windrow.queries.views.partner_filter import (
     prune_by_directory,
 )
 from windrow.queries.views.plan import JoinLink, PlanBranch, PlanPart, Prune, ViewPlan
+from windrow.reference_tables import ALWAYS, NEVER
 from windrow.store import Store
 
 BATCH_ROWS = 100_000
@@ -67,6 +68,7 @@ class UpdateInputs:
         rates: What is known of the streams, by part; for the order of joins.
         previous: The view itself as it was before, where duplicates are eliminated.
         pending: See `ViewInput.pending`.
+        versions: Of tables, oldest first, each with the time after which rows meet it.
     """
 
     name: str
@@ -78,6 +80,7 @@ class UpdateInputs:
     rates: Mapping[int, InputRate] = field(default_factory=dict)
     previous: InputState | None = None
     pending: int | None = None
+    versions: Mapping[str, Sequence[tuple[int, TableEntry]]] = field(default_factory=dict)
 
 
 @contextlib.contextmanager
@@ -196,10 +199,12 @@ class SqlUpdate:
                 )
         yield from self._run(f"SELECT * FROM ({self.plan.sql}\n)")
 
-    def _register_table(self, part: PlanPart) -> None:
-        self.pooled.create_view(
-            part.relation, table_sql(self.store.root, self.update.tables[part.name], self.store.reader)
-        )
+    def _register_table(self, part: PlanPart, at: int | None = None) -> None:
+        """Register the version of a table that rows meet right after `at`; by default the one that was put last."""
+        entry = self.update.tables[part.name]
+        if at is not None:
+            entry = next(version for since, version in reversed(self.update.versions[part.name]) if since <= at)
+        self.pooled.create_view(part.relation, table_sql(self.store.root, entry, self.store.reader))
 
     # -- from new rows -------------------------------------------------------------------------------------------------
 
@@ -214,12 +219,34 @@ class SqlUpdate:
             for part in plan.parts:
                 if part not in branch.parts:
                     _register_empty(self.store, self.pooled, self.binder, plan, part, self.update.tables)
-            for part in branch.parts:
-                if part.definition is None:
-                    self._register_table(part)
-            for seed in branch.streams[:1] if whole else branch.streams:
-                if self._register_term(branch, seed, whole=whole):
-                    yield f"SELECT * FROM ({plan.sql}\n) WHERE {alive}"
+            tables = [part for part in branch.parts if part.definition is None]
+            for after, upto in self._find_stretches(branch, tables, whole=whole):
+                for part in tables:
+                    self._register_table(part, after)
+                of_time = "" if after in (None, NEVER) else f" AND {quote_name(plan.begins)} > {after}"
+                of_time += "" if upto is None else f" AND {quote_name(plan.begins)} <= {upto}"
+                for seed in branch.streams[:1] if whole else branch.streams:
+                    if self._register_term(branch, seed, whole=whole):
+                        yield f"SELECT * FROM ({plan.sql}\n) WHERE {alive}{of_time}"
+
+    def _find_stretches(
+        self, branch: PlanBranch, tables: Sequence[PlanPart], *, whole: bool
+    ) -> list[tuple[int | None, int | None]]:
+        """The stretches of time, in which new results can begin, in each of which they meet the same versions."""
+        starts = sorted({since for part in tables for since, _ in self.update.versions[part.name]})
+        if len(starts) < 2:
+            return [(next(iter(starts), None), None)]
+        new = [
+            segment.min_ts
+            for part in branch.streams
+            for group in self.binder.find_groups(
+                part, self.update.inputs[part.name], self.update.positions[part.name], ALL if whole else NEW
+            )
+            for segment in group.segments
+        ]
+        stretches = zip(starts, [*starts[1:], None], strict=True)
+        first, now = min(new, default=ALWAYS), self.update.interval.now
+        return [(after, upto) for after, upto in stretches if after < now and (upto is None or upto >= first)]
 
     def _register_term(self, branch: PlanBranch, seed: PlanPart, *, whole: bool = False) -> bool:
         """Register the new rows of one input and the rows that they can join; False if there are none."""

@@ -55,7 +55,7 @@ class UpdateInterval:
     Args:
         before: The view's clock before it, None at the first.
         now: Its clock after it.
-        floor: Rows that ended at or before this time are left out: `now`, or with restore semantics `before`.
+        floor: Rows that ended at or before this time are left out: `now`, or `before` with `restore` or `keep`.
     """
 
     before: int | None

@@ -27,6 +27,7 @@ from windrow.queries.views.join_order import InputRate
 from windrow.queries.views.plan import ViewPlan
 from windrow.queries.views.planner import make_plan
 from windrow.queries.views.storage import ViewSlide, to_stream_rows
+from windrow.reference_tables import read_versions
 from windrow.slide_hooks import Contribution, SlideContext, SlideHook, find_removal_limit, prepare_contributions
 from windrow.snapshot import Snapshot
 from windrow.store import Store
@@ -54,6 +55,8 @@ class ViewUpdates:
 
     moved: list[tuple[ViewSlide, list[InputUpdate]]] = field(default_factory=list)
     contributions: list[Contribution] = field(default_factory=list)
+    begun: dict[int, int] = field(default_factory=dict)
+    """Views with `keep` that had no clock before, and their first one."""
     anew: bool = False
     """They do not move but are filled anew; synopses of them go, and whoever asked for it has those filled again."""
 
@@ -65,6 +68,9 @@ class ViewUpdates:
 
     def commit(self, tables: Tables) -> None:
         """Record all views, each after its inputs."""
+        for number, clock in self.begun.items():
+            key = catalog_key(number)
+            tables.put("plans", key, replace(tables.get("plans", key), since=clock))
         for moved, input_updates in self.moved:
             moved.commit(tables, [update.number for update in input_updates])
             if self.anew:
@@ -182,8 +188,8 @@ def prepare_refill(store: Store, context: SlideContext) -> Iterator[Contribution
             snapshot, inputs = _read_inputs(store, views, context, stack)
             for view in views:
                 current = snapshot.view(view.name)
-                if current.state.slide is None or current.now is None:
-                    continue
+                if current.state.slide is None or current.now is None or view.keep is not None:
+                    continue  # a log keeps what came about
                 unfilled = replace(current.state, slide=None)
                 filled = ViewSlide(store, current.entry, unfilled, current.state.slide, current.now, ())
                 nothing = InputState(current.entry, None, current.state.ordinal, ())
@@ -272,6 +278,8 @@ def _prepare_view(
     needed = store.catalog.read(lambda tables: find_removal_limit(tables, hooks, current.entry, slide))
     plan = find_plan(store, view, {name: inputs[name].definition for name in view.inputs}, snapshot)
     update_view(store, view, plan, view_slide, view_state, inputs, records, snapshot.tables, numbers, needed, updates)
+    if view.keep is not None and current.state.slide is None:
+        updates.begun[view.id] = view_slide.now
     store.files.reach("view.written")
     return view_slide
 
@@ -292,7 +300,7 @@ def update_view(
     """Compute and write a view's new rows; what must be committed goes into `updates`."""
     before = view_state.now
     floor = view_slide.now
-    if view.restore and before is not None:
+    if (view.restore or view.keep is not None) and before is not None:
         floor = before
     interval = UpdateInterval(before, view_slide.now, floor)
     rates = {part.number: _rate(plan, part.number, records[part.name]) for part in plan.streams}
@@ -306,6 +314,7 @@ def update_view(
         {number: rate for number, rate in rates.items() if rate is not None},
         view_state,
         min((record.pending for record in records.values() if record.pending is not None), default=None),
+        {} if view.recompute else store.catalog.read(lambda found: {t: read_versions(found, t) for t in view.tables}),
     )
     update = (
         NativeJoin(store, update_inputs)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from bench import cli, cold, realistic, seeded, standing_queries, statements, trickle
+from bench import cli, cold, realistic, safety, seeded, serve, standing_queries, statements, trickle
 from bench.generators import SHAPES, Draw, Quotes, WebEvents
 from bench.hits import Hits
 from bench.query_grammar import CUT, SHARED, WHOLE, Grammar
@@ -83,6 +83,13 @@ def test_trickle_measures_all_its_parts(tmp_path):
     assert "| sqlite |" in text
 
 
+def test_safety_measures_checksums_backups_and_slides_beside_one(tmp_path):
+    text, aims = run(safety, safety.Size(600, 3, 1, 2, 20), tmp_path)
+    assert len(aims) == 6
+    assert "| scan, with checksums |" in text
+    assert "| incremental |" in text
+
+
 @pytest.mark.soak  # it takes most of a minute, and in CI a worker ended for a reason that is not known yet
 @pytest.mark.parametrize("stores", [(SqliteFile, ParquetFolder), realistic.MORE], ids=["few", "all"])
 def test_realistic_compares_every_answer_of_every_store(stores, tmp_path, monkeypatch):
@@ -123,6 +130,15 @@ def test_statements_give_the_same_answers_everywhere(tmp_path):
     assert len(aims) == 8
     assert "| shop 22 |" in text
     assert "| hits 43 |" in text
+
+
+def test_the_network_is_compared_with_this_process(tmp_path):
+    size = serve.Size(rows=2_000, seconds=0.05, slides=2, streams=5, lasting=0.1, fetches=2)
+    text, aims = serve.bench(
+        quick=True, results=Results(tmp_path / "results"), scratch=tmp_path, advance=silent, size=size
+    )
+    assert len(aims) == 7
+    assert "2,000 rows: processor s" in text
 
 
 def test_standing_queries_differ_and_a_third_is_not_cut_by_slots():

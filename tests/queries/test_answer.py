@@ -150,6 +150,34 @@ class Test_values:
         assert given == expected
         assert [type(value) for value in given[0]] == [type(value) for value in expected[0]]
 
+    @pytest.mark.parametrize(
+        "value",
+        [
+            "INTERVAL (i) SECONDS - INTERVAL (i // 7) MONTHS",
+            "TIME '00:00:00' + INTERVAL (i) SECONDS",
+            "make_timestamp_ns(i * 1_000_000_007)",
+            "(TIMESTAMP '2000-01-01' + INTERVAL (i) DAYS)::TIMESTAMP_S",
+            "repeat('\\x00a', (i % 5)::INTEGER)::BLOB",
+            "range(i % 4)",
+            "[{'n': i, 's': [i::VARCHAR, NULL]}]",
+            "MAP {i: CASE WHEN i % 2 = 0 THEN i END, -i: 0}",
+            "(i / 8)::DECIMAL(12, 3)",
+            "NULL",
+        ],
+    )
+    def test_many_values_with_nulls_are_those_of_duckdb(self, wh, value):
+        """Columns are converted at once, also those that are cut out of longer ones, and nested ones."""
+        statement = f"SELECT i, CASE WHEN i % 3 > 0 THEN {value} END AS v FROM range(6000) r(i) WHERE i > 17 ORDER BY i"
+        with plain_duckdb.connect() as plain:
+            assert wh.sql(statement).fetchall() == plain.execute(statement).fetchall()
+
+    def test_intervals_in_a_frame_can_be_computed_with(self, wh):
+        frame = wh.sql("SELECT max(ts) - min(ts) AS span, INTERVAL 1 MONTH AS m, NULL::INTERVAL AS n FROM packets").df()
+        assert [str(kind) for kind in frame.dtypes] == ["timedelta64[us]"] * 3
+        assert frame["span"][0] == dt.timedelta(minutes=LIVE_MINUTES, seconds=-1)
+        assert frame["m"][0] == dt.timedelta(days=30)
+        assert frame["n"].isna().all()
+
     def test_an_interval_longer_than_pythons_is_in_words(self, wh):
         """DuckDB's own client fails with an OverflowError."""
         row = wh.sql("SELECT INTERVAL 2000000000 DAYS, INTERVAL '-20000000 years', [INTERVAL 3000000 YEARS]").fetchone()
@@ -422,7 +450,9 @@ class Test_memory_limit:
     SQL = "SELECT list(i || 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx') FROM range(5000000) r(i)"
 
     def test_what_needs_more_is_refused(self, wh):
-        with pytest.raises(QueryError, match="ask for less, or with a greater memory_limit") as caught:
+        with pytest.raises(
+            QueryError, match="ask for less, with a greater memory_limit, or let Spark run it"
+        ) as caught:
             wh.sql(self.SQL, memory_limit="60MB").fetchall()
         assert "SET" not in str(caught.value)  # settings are locked
 

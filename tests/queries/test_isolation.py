@@ -486,7 +486,7 @@ def crowd(path, layout: str, readers: int, rounds: int) -> None:
     asking = [start_child(isolation_histories.read_numbered, str(path), rounds, told) for _ in range(readers)]
     answers = []
     for _ in asking:
-        answers += told.get(timeout=60 + 2 * rounds)
+        answers += told.get(timeout=200)
     assert [join_child(process) for process in asking] == [0] * readers
     stop.touch()
     assert join_child(writer) == 0

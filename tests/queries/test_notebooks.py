@@ -81,6 +81,17 @@ def test_a_series_over_time_has_all_its_points(wh):
     assert json.dumps(chart._repr_mimebundle_())
 
 
+@pytest.mark.parametrize("name", ["series", "value", "__proto__", "a.b[0]"])
+def test_an_axis_of_any_name_keeps_its_labels(name):
+    spec = make_chart(pa.table({name: ["one", "two"], "n": [1, 2]})).specification()
+    field = spec["encoding"]["y"]["field"].replace("\\", "")
+    assert field != "__proto__" and spec["encoding"]["y"]["title"] == name
+    assert [(row[field], row["series"], row["value"]) for row in spec["data"]["values"]] == [
+        ("one", "n", 1.0),
+        ("two", "n", 2.0),
+    ]
+
+
 def test_what_is_cut_is_said_and_is_never_the_newest():
     many = pa.table({"ts": [at(s) for s in range(MAX_POINTS + 5)], "n": range(MAX_POINTS + 5)})
     chart = make_chart(many)

@@ -9,6 +9,8 @@ import datetime as dt
 import os
 import random
 import shutil
+import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -358,6 +360,48 @@ def record_places(path: Path) -> list[tuple[str, int, int]]:
     return places
 
 
+ENDED_BY = (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT)
+"""How LMDB may end a process over a damaged page; nobody can catch that."""
+
+
+def page_places(path: Path) -> list[int]:
+    """The bytes by which LMDB finds records: headers of pages, places of records in them, lengths, and its first pages."""
+    content = (path / "catalog" / "data.mdb").read_bytes()
+    size = 4096
+    places = [page * size + byte for page in (0, 1) for byte in range(16, 16 + 136)]
+    for start in range(2 * size, len(content), size):
+        number, _, flags, lower, _ = struct.unpack_from("<QHHHH", content, start)
+        if number * size == start and flags & 3:  # branches and leaves
+            places += range(start, start + lower)
+            for (record,) in struct.iter_unpack("<H", content[start + 16 : start + lower]):
+                places += range(start + record, start + record + 8)
+    return places
+
+
+def flip_in_pages(made: Path, tmp_path: Path, bits: int) -> None:
+    """As `flip_in_records`; but nothing says which bytes of a page LMDB follows before it has compared anything, so a
+    process may end by a signal, which is no answer either.
+    """
+    path = Path(shutil.copytree(made, tmp_path / "copy"))
+    with windrow.open(path, clock=lambda: CLOCK):
+        pass
+    chance, places = random.Random(SEED), page_places(path)
+    chosen = [chance.choice(places) * 8 + chance.randrange(8) for _ in range(bits)]
+    ended = 0
+    while chosen:
+        done = read_with_flips(path, chosen)
+        wrong = [line for line in done.stdout.splitlines() if line != "fine"]
+        assert not wrong, f"seed {SEED}: {wrong}"
+        finished = done.stdout.count("fine")
+        assert done.returncode in (0, *(-number for number in ENDED_BY)), (
+            f"bit {chosen[finished]}: {done.stderr[-2000:]}"
+        )
+        ended += done.returncode < 0
+        chosen = chosen[finished + 1 :]
+        shutil.copy(made / "catalog" / "data.mdb", path / "catalog" / "data.mdb")
+    print(f"{bits} bits, {ended} of them ended the process")
+
+
 def flip_in_records(made: Path, tmp_path: Path, bits: int) -> None:
     path = Path(shutil.copytree(made, tmp_path / "copy"))
     with windrow.open(path, clock=lambda: CLOCK):
@@ -368,12 +412,17 @@ def flip_in_records(made: Path, tmp_path: Path, bits: int) -> None:
     for _ in range(bits):
         _, at, length = chance.choice(places)
         chosen.append(at * 8 + chance.randrange(length * 8))
-    program = READ_ALL.format(tests=str(Path(__file__).parents[1]), path=str(path))
-    done = subprocess.run(
-        [sys.executable, "-c", program], input="\n".join(map(str, chosen)), text=True, capture_output=True, check=False
-    )
+    done = read_with_flips(path, chosen)
     assert done.returncode == 0, f"seed {SEED}, bit {chosen[done.stdout.count('fine')]}: {done.stderr[-2000:]}"
     assert "WRONG" not in done.stdout, f"seed {SEED}: {done.stdout}"
+
+
+def read_with_flips(path: Path, bits: list[int]) -> subprocess.CompletedProcess[str]:
+    """Every way to read, in another process, with one bit of the catalog flipped after the other."""
+    program = READ_ALL.format(tests=str(Path(__file__).parents[1]), path=str(path))
+    return subprocess.run(
+        [sys.executable, "-c", program], input="\n".join(map(str, bits)), text=True, capture_output=True, check=False
+    )
 
 
 def test_a_flipped_bit_in_a_record_of_the_catalog_is_never_an_answer(made: Path, tmp_path: Path) -> None:
@@ -383,6 +432,54 @@ def test_a_flipped_bit_in_a_record_of_the_catalog_is_never_an_answer(made: Path,
 @pytest.mark.soak
 def test_a_thousand_flipped_bits_in_records_are_never_an_answer(made: Path, tmp_path: Path) -> None:
     flip_in_records(made, tmp_path, 1000)
+
+
+@pytest.mark.soak
+def test_a_thousand_flipped_bits_in_pages_are_never_an_answer(made: Path, tmp_path: Path) -> None:
+    flip_in_pages(made, tmp_path, 1000)
+
+
+def test_a_catalog_that_hides_its_last_commit_is_refused(made: Path, tmp_path: Path) -> None:
+    """LMDB takes the first page with the higher number; a flipped bit of it would bring back the commit before.
+
+    The two numbers follow on each other, so any other bit than that worth 2 shows.
+    """
+    path = Path(shutil.copytree(made, tmp_path / "copy"))
+    data = path / "catalog" / "data.mdb"
+    content = data.read_bytes()
+    for byte in (*range(16 + 128, 16 + 136), *range(4096 + 16 + 128, 4096 + 16 + 136)):
+        for bit in set(range(8)) - ({1} if byte in (144, 4096 + 144) else set()):
+            data.write_bytes(flip(content, byte * 8 + bit))
+            with pytest.raises(windrow.FormatError, match=r"damaged: its two last commits"):
+                windrow.open(path, clock=lambda: CLOCK)
+
+
+@pytest.mark.parametrize("name", ["segments", "gaps"])
+def test_a_lost_database_of_the_catalog_is_told_and_not_made_anew(made: Path, tmp_path: Path, name: str) -> None:
+    path = Path(shutil.copytree(made, tmp_path / "copy"))
+    with lmdb.open(str(path / "catalog"), max_dbs=64) as env:
+        database = env.open_db(name.encode(), create=False)
+        with env.begin(write=True) as txn:
+            txn.drop(database)
+    for options in ({}, {"read_only": True}):
+        with pytest.raises(windrow.FormatError, match=r"damaged .*cannot be found|damaged .*NOTFOUND"):
+            windrow.open(path, clock=lambda: CLOCK, **options)
+
+
+def test_a_lost_segment_record_is_told(made: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(made, tmp_path / "copy"))
+    with lmdb.open(str(path / "catalog"), max_dbs=64) as env:
+        database = env.open_db(b"segments", create=False)
+        with env.begin(write=True, db=database) as txn:
+            key = next(iter(txn.cursor().iternext(values=False)))
+            txn.delete(key)
+    with windrow.open(path, clock=lambda: CLOCK) as wh:
+        with pytest.raises(windrow.FormatError, match=r"3 segments, 2 of them can be found"):
+            wh.sql("SELECT count(*) FROM plain").fetchall()
+        assert wh.sql("SELECT count(*) FROM mixed").fetchall() == [(90,)], "other streams are not concerned"
+        wh.gc()
+        assert len(data_files(path)["plain"]) == 3, "its file stays, for when the catalog is restored"
+        assert any("should have 3 segments, 2 can be found" in problem for problem in wh.check().problems)
 
 
 def test_a_catalog_that_was_cut_off_is_refused_and_kills_nobody(made: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import gap_oracle
 import windrow
 from gap_oracle import GapOracle
 from windrow.errors import GapError, SourceBehindError, UnknownSourceError, ViewError
@@ -430,49 +431,45 @@ def test_a_view_that_waits_for_another_input_keeps_a_gap_that_its_input_has_clos
 
 
 class History:
-    """Sources that fail, are silent, revive, lie and come late, on a stream that is forced on and opened again."""
+    """Sources that fail, are silent, revive, lie and come late, on a stream that is forced on, repaired and opened again."""
 
     def __init__(self, path: Path, seed: int) -> None:
         self.choice, self.path, self.clock = random.Random(seed), path, Clock()
+        self.started = self.clock.time
         self.wh = windrow.open(path, clock=self.clock)
         names = ("a", "b", "c")[: self.choice.choice((1, 2, 2, 3))]
         skew = self.choice.choice((None, None, 30))
-        create(self.wh, sources=list(names), max_skew=None if skew is None else f"{skew} seconds")
+        live = self.choice.choice((None, 40))
+        given = {"max_skew": skew and f"{skew} seconds", "liveness": live and f"{live} seconds"}
+        create(self.wh, sources=list(names), **{name: value for name, value in given.items() if value})
         self.view = self.choice.random() < 0.3
         if self.view:
             self.wh.create_view("v", "SELECT n FROM s WHERE n > -1000000")
-        self.truth = GapOracle(names, LIFE, skew)
+        self.truth = GapOracle(names, LIFE, skew, live)
         self.time = 0
+
+    @property
+    def wall(self) -> int:
+        """Seconds by the wall clock."""
+        return (self.clock.time - self.started) // SECOND
 
     def step(self) -> str:
         choice, wh, truth = self.choice, self.wh, self.truth
         self.time += choice.randrange(6)
+        self.clock.time += choice.randrange(6) * SECOND
         name, time = choice.choice(truth.names), self.time
         covers = (time - choice.randrange(1, 80), time) if choice.random() < 0.2 else None
-        action = choice.choice(
-            [
-                "append",
-                "append",
-                "append",
-                "heartbeat",
-                "slide",
-                "slide",
-                "force",
-                "force",
-                "fail",
-                "close",
-                "declare",
-                "open",
-            ]
-        )
+        actions = "append append append heartbeat slide slide force force fail close declare open silence lose"
+        action = choice.choice(actions.split())
         if action == "append":  # late ones too, some of them dead, and some that its heartbeats had excluded
             found = [time - int(choice.expovariate(0.05)) for _ in range(choice.randrange(4))]
             wh.append("s", rows(*found), source=name, covers=covers and (at(covers[0]), at(covers[1])))
-            truth.append(name, found, covers)
+            truth.append(name, found, covers, self.wall)
         elif action == "heartbeat":
             wh.heartbeat("s", source=name, up_to=at(time), covers=covers and at(covers[0]))
-            truth.heartbeat(name, time, covers and covers[0])
+            truth.heartbeat(name, time, covers and covers[0], self.wall)
         elif action in ("slide", "force"):
+            truth.notice_silence(self.wall)
             try:
                 report = wh.slide("s", to=at(time) if action == "force" else None, force=action == "force")
             except SourceBehindError:
@@ -491,13 +488,34 @@ class History:
         elif action == "open":
             wh.close()
             self.wh = windrow.open(self.path, clock=self.clock)
+        elif action == "silence":
+            self.clock.time += 20 * SECOND
+        elif action == "lose":
+            self.lose_a_file()
         elif found := [gap for gap in wh.gaps("s") if gap.kind != "behind"]:
             gap = choice.choice(found)
             wh.close_gap(gap.id, note="test")
+            if gap.kind == "damaged":
+                del truth.damaged[gap.id]
+                return f"{action} {gap}"
             start = None if gap.start is None else round((gap.start - at(0)).total_seconds())
-            lost = truth.sources[gap.source].lost[gap.kind]
-            lost -= {c for c in lost if (start is None or c > start) and c <= (gap.end - at(0)).total_seconds()}
+            cells = gap_oracle.cells(start, int((gap.end - at(0)).total_seconds()))
+            truth.sources[gap.source].close(gap.kind, cells)
         return f"{action} {name} {time} {covers}"
+
+    def lose_a_file(self) -> None:
+        """A file goes, and somebody gives its rows up."""
+        files = self.wh.sql(
+            "SELECT file, min(min_time), max(max_time), sum(rows) FROM windrow.segments WHERE stream = 's' GROUP BY file"
+        ).fetchall()
+        if not files:
+            return
+        file, first, last, rows = self.choice.choice(sorted(files))
+        (self.path / file).unlink()
+        report = self.wh.repair("s", give_up=True)
+        assert (report.rows_lost, len(report.gaps)) == (rows, 1)
+        lost = tuple(round((time - at(0)).total_seconds() - 1e-6) + 1 for time in (first, last))
+        self.truth.damaged[report.gaps[0]] = lost
 
     def check(self) -> None:
         now = self.truth.now

@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,8 +23,8 @@ import msgspec
 import xxhash
 
 from windrow.catalog import records
-from windrow.catalog.lmdb_pages import check_length
-from windrow.errors import BusyError, ClosedError, FormatError, StorageError
+from windrow.catalog.lmdb_pages import check_file
+from windrow.errors import BusyError, ClosedError, FormatError, StorageError, WindrowError
 from windrow.files import disk_errors, file_mode, make_folder
 from windrow.indexes.segments import Segment
 from windrow.locks import locked
@@ -68,6 +69,7 @@ DATABASES = (
     "revisions",
     "publications",
     "published",
+    "versions",
     "waiting",
 )
 _LATER = frozenset(DATABASES[DATABASES.index("orphans") :])
@@ -76,6 +78,19 @@ _LATER = frozenset(DATABASES[DATABASES.index("orphans") :])
 T = TypeVar("T")
 _U64 = struct.Struct(">Q")
 _SEEDS = {name: xxhash.xxh3_64_intdigest(name.encode()) for name in DATABASES}
+_DAMAGE = (
+    lmdb.CorruptedError,
+    lmdb.PageNotFoundError,
+    lmdb.IncompatibleError,
+    lmdb.NotFoundError,
+    lmdb.BadDbiError,
+    lmdb.BadTxnError,
+    lmdb.BadValsizeError,
+    lmdb.InvalidError,
+    lmdb.PanicError,
+    struct.error,
+)
+"""What LMDB, or a number of the wrong length, raises over pages that are not what was written."""
 _UNSEALED = frozenset((b"format", b"engine"))
 """Records of `meta` without a checksum: every release reads them before it knows what else it can read."""
 _RECORD_TYPES: dict[str, Any] = {
@@ -90,6 +105,7 @@ _RECORD_TYPES: dict[str, Any] = {
     "rejected": records.RejectedEntry,
     "reclaim": records.ReclaimEntry,
     "tables": records.TableEntry,
+    "versions": records.TableEntry,
     "usage": records.UsageEntry,
     "queries": records.QueryEntry,
     "runs": records.RunEntry,
@@ -185,6 +201,8 @@ class _SharedEnvironment:
     def __init__(self, env: lmdb.Environment, handles: dict[str, Any]) -> None:
         self.env = env
         self.databases = handles
+        self.lacks_a_note = False
+        """Whether it has databases that it does not say it has."""
         self.is_sealed = False
         """Whether its records are known to have checksums; another process may be converting it."""
         self.users = 0
@@ -203,6 +221,19 @@ class _SharedEnvironment:
         for name in _LATER - self.databases.keys():
             with contextlib.suppress(lmdb.NotFoundError):
                 self.databases[name] = self.env.open_db(name.encode(), create=create)
+                self.lacks_a_note |= create
+
+    def noted_databases(self) -> set[str]:
+        """The databases that the catalog says it has: one of them that is not found is lost, and not yet to come."""
+        with self.env.begin(buffers=True) as txn:
+            noted = bytes(self.tables(txn).raw("meta", b"databases") or b"").decode(errors="replace").split()
+        self.lacks_a_note = not self.databases.keys() <= set(noted)
+        return set(noted).intersection(DATABASES)
+
+    def note_databases(self, tables: "Tables") -> None:
+        """Put down which databases there are."""
+        tables.put_raw("meta", b"databases", " ".join(sorted(self.databases)).encode())
+        self.lacks_a_note = False
 
 
 class _OpenEnvironments:
@@ -326,6 +357,18 @@ class Tables:
             return 0
         return int(self._txn.stat(self._databases[table])["entries"])
 
+    def find_disorder(self, table: str) -> str | None:
+        """Why records of a database may not be found, although each is what was written; None if all can be."""
+        if table in _LATER and table not in self._databases:
+            return None
+        with self._txn.cursor(db=self._databases[table]) as cursor:
+            keys = [bytes(key) for key in cursor.iternext(values=False)]
+        if any(later <= key for key, later in pairwise(keys)):
+            return f"the catalog's {table} are out of order, so that some of them cannot be found"
+        if len(keys) != self.count(table):
+            return f"the catalog's {table} should have {self.count(table)} records, {len(keys)} can be found"
+        return None
+
     def number(self, name: str) -> int:
         """A counter or number of the `meta` table, 0 if unset."""
         raw = self.raw("meta", name.encode())
@@ -371,7 +414,7 @@ class Catalog:
                 )
             elif not (folder / "data.mdb").stat().st_size:
                 raise _emptied(folder)
-            check_length(folder / "data.mdb")
+            check_file(folder / "data.mdb")
             self.writable = os.access(folder, os.W_OK)
             status = folder.stat()
         self._identity = (status.st_dev, status.st_ino)
@@ -389,7 +432,7 @@ class Catalog:
             shared.users += 1
             self._shared = shared
         try:
-            self._check_format(create)
+            self._check_format(create=create, read_only=read_only)
         except BaseException:
             self.close()
             raise
@@ -397,7 +440,7 @@ class Catalog:
     def _opening(self) -> Any:
         return locked(self._writer_lock, "the catalog", signed=False) if self.writable else contextlib.nullcontext()
 
-    def _check_format(self, create: bool) -> None:
+    def _check_format(self, *, create: bool, read_only: bool) -> None:
         stored = self.read(
             lambda tables: (
                 tables.number("format"),
@@ -405,6 +448,9 @@ class Catalog:
             )
         )
         if stored in ((FORMAT, ENGINE), (1, ENGINE)):
+            if self.writable and not read_only and stored[0] == FORMAT and self._shared.lacks_a_note:
+                with self.exclusive() as tables:
+                    self._shared.note_databases(tables)
             return
         if stored == (0, ""):
             if not create or not self.writable:
@@ -413,6 +459,8 @@ class Catalog:
                 if not tables.number("format"):
                     tables.set_number("format", FORMAT)
                     tables.put_raw("meta", b"engine", ENGINE.encode())
+                    tables.is_sealed = True
+                    self._shared.note_databases(tables)
             return
         age = "newer" if stored[0] > FORMAT else "older"
         raise FormatError(
@@ -467,13 +515,24 @@ class Catalog:
             except Exception as error:
                 if self._overtaken(shared, began) and attempt < 63:
                     continue  # what it read may have been torn: a reader whose slot is lost is not protected
-                if isinstance(error, lmdb.CorruptedError):
-                    text = f"the catalog in {self.folder} is damaged ({error}); restore it from a copy"
-                    raise FormatError(text) from None
+                if isinstance(error, _DAMAGE):
+                    raise _damaged(self.folder, error) from None
+                disorder = None if isinstance(error, WindrowError) else self._find_disorder()
+                if disorder is not None:  # what was read could not be understood because some of it was not found
+                    raise _damaged(self.folder, disorder) from error
                 raise
             if not self._overtaken(shared, began) or attempt == 63:
                 return result
         raise BusyError(f"all {MAX_READERS} reader slots of {self.folder} are taken; close some readers and try again")
+
+    def _find_disorder(self) -> str | None:
+        shared = self._live()
+        try:
+            with shared.env.begin(buffers=True) as txn:
+                tables = shared.tables(txn)
+                return next(filter(None, map(tables.find_disorder, shared.databases)), None)
+        except _DAMAGE as error:
+            return str(error)
 
     @staticmethod
     def _overtaken(shared: _SharedEnvironment, began: int) -> bool:
@@ -516,6 +575,8 @@ class Catalog:
                     errno.ENOSPC,
                     f"the catalog in {self.folder} cannot grow ({error}); free some disk space, nothing was changed",
                 ) from error
+            except _DAMAGE as error:
+                raise _damaged(self.folder, error) from None
             except lmdb.Error as error:
                 raise _disk_error(error, self.folder) from error
 
@@ -599,13 +660,33 @@ def _open_environment(folder: Path, writable: bool, create: bool) -> _SharedEnvi
     try:
         if not create and not env.stat()["entries"]:
             raise _emptied(folder)
-        databases = {name: env.open_db(name.encode(), create=writable) for name in DATABASES if name not in _LATER}
+        is_new = writable and not _has_format(env)
+        databases = {name: env.open_db(name.encode(), create=is_new) for name in DATABASES if name not in _LATER}
         shared = _SharedEnvironment(env, databases)
         shared.add_later_databases(create=False)
+        lost = shared.noted_databases() - databases.keys()
+        if lost:
+            raise _damaged(folder, f"its {', '.join(sorted(lost))} cannot be found")
         return shared
+    except _DAMAGE as error:
+        env.close()
+        raise _damaged(folder, error) from None
     except BaseException:
         env.close()
         raise
+
+
+def _has_format(env: lmdb.Environment) -> bool:
+    """Whether the catalog was finished once: a database that it lacks then is lost, and no new one takes its place."""
+    if not env.stat()["entries"]:
+        return False
+    meta = env.open_db(b"meta", create=False)
+    with env.begin(db=meta) as txn:
+        return txn.get(b"format") is not None
+
+
+def _damaged(folder: Path, error: Exception | str) -> FormatError:
+    return FormatError(f"the catalog in {folder} is damaged ({error}); restore it from a copy")
 
 
 def _emptied(folder: Path) -> FormatError:

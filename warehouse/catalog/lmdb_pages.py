@@ -1,4 +1,4 @@
-"""The length of an LMDB file against the pages that it says it has, before it is mapped.
+"""What an LMDB file says of itself, before it is mapped: how many pages it has, and which commit is its last.
 
 Who reads a mapped page that the file does not have is killed by a signal. A copy that was cut short is such a file.
 """
@@ -15,14 +15,16 @@ _META = struct.Struct("<IIQQ48s48sQQ")
 """Of LMDB 0.9: magic number, version, address, size of the map, free pages, main database, last page, commit."""
 _DATABASE = struct.Struct("<IHHQQQQQ")
 """Page size (of the first one), flags, depth, counts of pages, entries, root."""
+_READS = 100
+"""Others may commit between two reads of one look."""
 _MAGIC, _HEADER, _NO_PAGE = 0xBEEFC0DE, 16, (1 << 64) - 1
 _BRANCH, _LEAF = 1, 2
 _IN_OVERFLOW, _IS_DATABASE = 1, 2
 """Flags of pages, and of what a leaf has at a key."""
 
 
-def check_length(path: Path) -> None:
-    """Refuse a file that lacks pages which its last commit needs, or that is no file; other damage LMDB finds."""
+def check_file(path: Path) -> None:
+    """Refuse a file that lacks pages which its last commit needs, that hides that commit, or that is no file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -34,6 +36,11 @@ def check_length(path: Path) -> None:
         if status.st_size and not _Pages(descriptor, status.st_size).are_complete():
             raise FormatError(
                 f"{path} is shorter than its own pages say: it was cut off at {status.st_size} bytes; "
+                "restore it from a copy, the rows are untouched"
+            )
+        if status.st_size and not _Pages(descriptor, status.st_size).have_successive_commits():
+            raise FormatError(
+                f"{path} is damaged: its two last commits have numbers that do not follow on each other; "
                 "restore it from a copy, the rows are untouched"
             )
     finally:
@@ -57,6 +64,18 @@ class _Pages:
         if (newest[6] + 1) * self._size <= self._length:
             return True
         return all(self._holds(_DATABASE.unpack(database)[7]) for database in newest[4:6])
+
+    def have_successive_commits(self) -> bool:
+        """Whether the first pages are of the last two commits, an even one and an odd one: LMDB takes the later."""
+        for _ in range(_READS):
+            first = self._meta(0)
+            second = None if first is None else self._meta(_DATABASE.unpack(first[4])[0] or self._size)
+            if first is None or second is None:
+                return True  # LMDB says what it is
+            even, odd = int(first[7]), int(second[7])
+            if (even, odd) == (0, 0) or (even % 2 == 0 and abs(even - odd) == 1):
+                return True
+        return False
 
     def _meta(self, offset: int) -> tuple[Any, ...] | None:
         raw = os.pread(self._descriptor, _META.size, offset + _HEADER)

@@ -85,6 +85,8 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that adaptive maintenance may still rewrite."""
     manifest: int = 0
     """The commit that last changed the stream's segments."""
+    segments: int | None = None
+    """How many there are since, so that a damaged catalog cannot hide some; None if an earlier release wrote this."""
     changes: tuple[SegmentChange, ...] = ()
     """What the last few commits did to them."""
     torn: tuple[str, ...] = ()
@@ -301,6 +303,8 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     at: int
     bytes: int
+    valid_from: int | None = None
+    """Rows after this event time meet it, in views that are not recomputed; None: since ever."""
 
 
 class ReclaimEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -406,6 +410,10 @@ class ViewEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Of a view of results: whether all their windows were complete."""
     error: str = ""
     """Of a view of results: why it could not be computed again; it stays where it is."""
+    keep: int | None = None
+    """How long results stay after they came about, whatever becomes of their parts."""
+    since: int | None = None
+    """Of a view with `keep`: its first clock; of the results before, it has those that lived then."""
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -483,6 +491,8 @@ class QueryEntry(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of a run whose windows are not complete: tell, error or wait."""
     deadline: int | None = None
     """How long, by the stream's clock, a run waits for what is missing."""
+    isolation: str = "snapshot"
+    """Whether slides that commit while a round runs are for the next one, or absorbed: snapshot or latest."""
 
 
 class ResultPart(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.records import FileEntry, ReclaimEntry, SegmentChange, StreamState
+from windrow.errors import FormatError
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.segments import Segment
 from windrow.store import Store
@@ -28,11 +29,12 @@ def load_segments(store: Store, tables: Tables, stream: int, state: StreamState)
     if cached is not None and cached[0] == state.manifest:
         return cached[1]
     if cached is not None and cached[0] > state.manifest:
-        return _read_all(tables, stream, ())  # of an older commit than is known: records may have been other ones then
+        # Of an older commit than is known: records may have been other ones then.
+        return _read_all(tables, stream, (), state.segments)
     earlier = cached[1] if cached is not None and cached[0] >= state.rewritten else None
     segments = None if cached is None or earlier is None else _apply_changes(tables, stream, state, cached[0], earlier)
     if segments is None:
-        segments = _read_all(tables, stream, earlier or ())
+        segments = _read_all(tables, stream, earlier or (), state.segments)
     if cached is None:
         forget_dropped(store, tables)
     else:
@@ -71,12 +73,18 @@ def _apply_changes(tables: Tables, stream: int, state: StreamState, version: int
     return earlier.replace(removed, segments) if len(segments) == len(records) else None
 
 
-def _read_all(tables: Tables, stream: int, cached: tuple[Segment, ...]) -> Manifest:
+def _read_all(tables: Tables, stream: int, cached: tuple[Segment, ...], count: int | None) -> Manifest:
     by_number = {segment.id: segment for segment in cached}
-    return Manifest(
+    segments = Manifest(
         by_number.get(decode_last_int(key)) or tables.decode("segments", raw)
         for key, raw in tables.raw_items("segments", catalog_key(stream))
     )
+    if count is not None and count != len(segments):
+        raise FormatError(
+            f"the catalog is damaged: stream {stream} has {count} segments, {len(segments)} of them can be found; "
+            "restore the catalog from a copy"
+        )
+    return segments
 
 
 def _evict_caches(store: Store, before: Manifest, after: Manifest) -> None:
@@ -117,8 +125,11 @@ def retire_files(tables: Tables, files: Sequence[str], stream: int = 0, segments
         tables.put("reclaim", catalog_key(tables.version, tables.allocate("reclaims")), record)
 
 
-def note_change(state: StreamState, version: int, added: Sequence[Segment], removed: Sequence[Segment]) -> StreamState:
+def note_change(
+    state: StreamState, version: int, added: Sequence[Segment], removed: Sequence[Segment], remaining: Sequence[Segment]
+) -> StreamState:
     """The state after commit `version` has changed the stream's segments; a change of very many is not put down."""
+    state = replace(state, segments=len(remaining))
     if len(added) + len(removed) > _MOST_SEGMENTS_NOTED:
         return replace(state, manifest=version, changes=())
     change = SegmentChange(state.manifest, version, tuple(s.id for s in added), tuple(s.id for s in removed))

@@ -22,10 +22,10 @@ def gaps(session: Session, name: str | None, every: bool, number: int | None, no
     with session.open() as wh:
         if number is not None:
             wh.close_gap(number, note=note)
-        found = wh.gaps(name, closed=every)
+        gaps = wh.gaps(name, closed=every)
     if session.json:
         instants = ("start", "end", "opened", "closed")
-        terminal.write_json([terminal.to_record(gap, instants=instants) for gap in found])
+        terminal.write_json([terminal.to_record(gap, instants=instants) for gap in gaps])
         return
     if number is not None:
         terminal.say(f"closed gap {number}")
@@ -36,7 +36,7 @@ def gaps(session: Session, name: str | None, every: bool, number: int | None, no
             str(gap.id), gap.stream, gap.source or "all", gap.kind,
             "ever" if gap.start is None else format_time(gap.start), format_time(gap.end), gap.cause, gap.closed_by,
         )
-        for gap in found
+        for gap in gaps
     ]  # fmt: skip
     if rows:
         terminal.print_table(shown, [row[: len(shown)] for row in rows], right=("gap",))

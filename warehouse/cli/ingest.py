@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windrow.cli import terminal
+from windrow.cli.server_log import warnings_on_stderr
 from windrow.cli.session import Failure, Session, check_rejected, command, fail_rejected_option
 
 if TYPE_CHECKING:
@@ -59,6 +60,10 @@ _OPTIONS: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
     click.option(
         "--max-spool-bytes", type=click.IntRange(min=0), metavar="N", help="Wait while more than this is spooled."
     ),
+    click.option(
+        "--max-rejected", type=click.FloatRange(0, 1), metavar="SHARE", help="Append nothing if more are rejected."
+    ),
+    click.option("--evolve", type=click.Choice(("add",)), help="Take columns in that the stream does not have yet."),
     fail_rejected_option,
     click.option("--master", metavar="URL", help="Spark's master; by default what spark-submit says, or local[*]."),
     click.option("--packages", metavar="COORDINATES", help="Maven packages for Spark, as for Kafka."),
@@ -102,6 +107,7 @@ def ingest(
         wh.stream(stream)
         with (
             _shorten_spark_errors(),
+            warnings_on_stderr(),
             job.spark_session(master, packages, conf) as spark,
             _show_progress(wh, stream) as report_progress,
         ):

@@ -45,6 +45,13 @@ def query() -> None:
 @click.option(
     "--output", type=click.Choice(OUTPUT_KINDS), default="whole", show_default=True, help="The answer, or its changes."
 )
+@click.option(
+    "--isolation",
+    type=click.Choice(("snapshot", "latest")),
+    default="snapshot",
+    show_default=True,
+    help="Slides that commit while it runs are for its next run, or absorbed.",
+)
 @click.option("--revise", metavar="DURATION", help="How long late rows make a delivered window run again.")
 @click.option("--on-gap", metavar="POLICY", default="tell", show_default=True, help="tell, error or wait.")
 @click.option("--deadline", metavar="DURATION", help="How long a run waits for what is missing, with --on-gap wait.")

@@ -248,7 +248,7 @@ def read_files(
     import pyarrow as pa
 
     options.times.check()
-    paths = [found for path in paths for found in expand_pattern(path)]
+    paths = [file for path in paths for file in expand_pattern(path)]
     for path in paths:
         find_format(path, options.format)
         _check_exists(path)
@@ -261,10 +261,10 @@ def expand_pattern(path: str) -> list[str]:
     """The files that a pattern such as logs/*.csv names, in order; a path that is none stands for itself."""
     if path == STDIN or os.path.exists(path) or not glob.has_magic(path):
         return [path]
-    found = sorted(glob.glob(path, recursive=True))
-    if not found:
+    files = sorted(glob.glob(path, recursive=True))
+    if not files:
         raise StorageError(f"no file is called like {path}; nothing was appended")
-    return found
+    return files
 
 
 def _check_exists(path: str) -> None:
@@ -516,13 +516,13 @@ def _collect_flaws(
     if text.format == "csv":  # columns that are missing, or are not in the stream
         extra = [name for name in text.columns if name not in schema.names]
         first = first if not extra else first.append_column(extra[0], pa.nulls(first.num_rows))
-    found = first.schema
+    schema = first.schema
 
     def batches() -> "Iterator[pa.RecordBatch]":
         for table in itertools.chain([first], tables):
-            yield from table.cast(found).to_batches() if table.schema != found else table.to_batches()
+            yield from table.cast(schema).to_batches() if table.schema != schema else table.to_batches()
 
-    return pa.RecordBatchReader.from_batches(found, batches())
+    return pa.RecordBatchReader.from_batches(schema, batches())
 
 
 def _read_parquet(source: _InputFile, schema: "pa.Schema", options: ReadOptions) -> "pa.RecordBatchReader":  # noqa: ARG001

@@ -188,13 +188,13 @@ def _show_trial(
     take_flaws()
     if session.json:
         types = {field.name: str(field.type) for field in definition.schema}
-        found = {
+        window_fields = {
             "columns": types,
             "accepted": total,
             "rejected": dict(reasons),
             "lines": [asdict(each) for each in lines],
         }
-        terminal.write_json({"stream": stream, **found})
+        terminal.write_json({"stream": stream, **window_fields})
         return
     terminal.say(f"columns: {', '.join(f'{field.name} {field.type}' for field in definition.schema)}")
     writers.show_rows(first.to_reader())

@@ -1,7 +1,5 @@
 """Commands of the service: `serve`, and the roles and tokens of those who use it."""
 
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,16 +7,15 @@ import click
 
 from windrow.arguments import check_size
 from windrow.cli import terminal
-from windrow.cli.clock import slide_to_json
 from windrow.cli.queries import policy_option
+from windrow.cli.server_log import server_log
 from windrow.cli.session import Group, Session, command, sending
 from windrow.cli.worker_process import RESTART, can_fork, supervise
 from windrow.errors import AccessError
-from windrow.times import format_time, parse_slack
+from windrow.times import parse_slack
 
 if TYPE_CHECKING:
     from windrow.queries.periodic.runner import RunReport
-    from windrow.slide import SlideReport
 
 
 @click.command(short_help="Answer over the network, and run periodic queries as their streams slide.")
@@ -74,8 +71,8 @@ def serve(
 ) -> None:
     """Answer SQL and take rows over HTTP and Arrow Flight SQL; watch for slides and run what is due.
 
-    One line is written for each run and each slide. A second process on the same warehouse answers too; it waits with
-    the periodic queries and takes them over when the first ends.
+    One line with time and level is written for each run, slide and problem. A second process on the same warehouse
+    answers too; it waits with the periodic queries and takes them over when the first ends.
     """
     import contextlib
     import signal
@@ -85,27 +82,22 @@ def serve(
         from windrow.queries.engine.interrupt import has_late_calls
         from windrow.queries.periodic.server import PeriodicServer
 
-        def ran_in_time(report: "RunReport") -> None:
-            log.ran(report)
+        def ran_in_time(_: "RunReport") -> None:
             if has_late_calls():
                 server.stop()
 
         with contextlib.ExitStack() as stack:
             wh = stack.enter_context(session.open(**allowed))
-            clocks = AutomaticSlides(wh, slides, behind, log.slid, log.say)
-            server = PeriodicServer(
-                wh._store, poll=poll, policy=policy, ran=ran_in_time, say=log.say, before=clocks.run
-            )
+            clocks = AutomaticSlides(wh, slides, behind, lambda _: None, log.warning)
+            server = PeriodicServer(wh._store, poll=poll, policy=policy, ran=ran_in_time, before=clocks.run)
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: server.stop())
             if not no_http:
                 network = _import_network()
-                audit_file = None if audit is None else stack.enter_context(audit.open("a", buffering=1))
+                from windrow.service.audit import AuditLog
 
-                def audited(record: dict[str, Any]) -> None:
-                    if audit_file is not None:
-                        audit_file.write(json.dumps(record) + "\n")
-
+                audit_log = AuditLog(audit, log.warning)
+                stack.callback(audit_log.close)
                 limits = network.Limits(
                     concurrency=concurrency, waiting=queue, seconds=timeout, memory=check_size(memory, "memory")
                 )
@@ -119,38 +111,16 @@ def serve(
                     grace=grace,
                     limits=limits,
                 )
-                stack.enter_context(network.serving(wh, settings, server.counts, audited, log.say))
+                stack.enter_context(network.serving(wh, settings, server.counts, audit_log.write, log.info))
             server.run()
         return RESTART if has_late_calls() else 0
 
-    log, behind = ServerLog(session.json), parse_slack(lag, "--lag")
+    behind = parse_slack(lag, "--lag")
     session.check_exists()
-    if code := (supervise(work) if can_fork() else work()):
+    with server_log(session.json) as log:
+        code = supervise(work) if can_fork() else work()
+    if code:
         raise click.exceptions.Exit(code)
-
-
-class ServerLog:
-    """What a serving process writes to stdout: one line for each thing that happened."""
-
-    def __init__(self, as_json: bool) -> None:
-        self._as_json = as_json
-
-    def _write(self, text: str, record: dict[str, Any]) -> None:
-        click.echo(json.dumps(record) if self._as_json else text)
-        sys.stdout.flush()
-
-    def say(self, text: str) -> None:
-        """Write a sentence about the process itself."""
-        self._write(text, {"said": text})
-
-    def ran(self, report: "RunReport") -> None:
-        """Write a run of a periodic query."""
-        self._write(format_log_line(report), terminal.to_record(report))
-
-    def slid(self, report: "SlideReport") -> None:
-        """Write a slide that the process made."""
-        moved = f"slid {report.stream} to {format_time(report.now)}"
-        self._write(f"{moved}: {report.inserted:,} in, {report.expired:,} out", slide_to_json(report))
 
 
 def _import_network() -> Any:
@@ -162,15 +132,6 @@ def _import_network() -> Any:
             "or give --no-http to run periodic queries only"
         ) from None
     return server
-
-
-def format_log_line(report: "RunReport") -> str:
-    """Format one run for the log."""
-    took = f"{terminal.count(report.rows, 'row')} in {terminal.format_seconds(report.seconds)} by {report.how}"
-    late = f", {report.staleness:g} s behind" if report.staleness else ""
-    part = "" if report.complete else ", incomplete"
-    end = f": {report.error}" if report.error else f" -> {report.file}" if report.file else ""
-    return terminal.escape_controls(f"{report.outcome} {report.query} slide {report.slide}, {took}{late}{part}{end}")
 
 
 @click.group(cls=Group)

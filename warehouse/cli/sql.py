@@ -1,14 +1,11 @@
-r"""Commands for SQL: `sql` answers statements, `explain` shows what one would read; `sql` alone opens a prompt.
-
-The prompt takes statements over several lines that end with a semicolon, with history and completion of names; ``\d``
-lists streams and tables, ``\d NAME`` the columns of one, ``\q`` leaves.
-"""
+"""Commands for SQL: `sql` answers statements, `explain` shows what one would read; `sql` alone opens a prompt."""
 
 import contextlib
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +15,14 @@ from windrow import arguments
 from windrow.cli import terminal
 from windrow.cli.session import Failure, Session, command
 from windrow.cli.worker_process import RunStatement, Worker, can_fork
-from windrow.errors import QueryError, StorageError, WindrowError
+from windrow.errors import QueryError, StorageError
 
 if TYPE_CHECKING:
     from windrow.queries.answer import Answer, Explanation
-    from windrow.warehouse import Isolation, Warehouse
+    from windrow.service.client import RemoteWarehouse
+    from windrow.warehouse import GapPolicy, Isolation, Warehouse
 
+TOKEN_VARIABLE = "WINDROW_TOKEN"
 ISOLATION_LEVELS = ("snapshot", "latest", "serial")
 _PARAM_WORDS = {"null": None, "true": True, "false": False}
 _STDIN = "-"
@@ -38,6 +37,12 @@ class OutputFormat:
     output: str | None = None
     limit: int | None = None
     about: bool = False
+    records: bool = False
+    """One column a line."""
+    screen: str | None = None
+    """A file for what would be shown, whatever its width: the prompt pages it."""
+    values: str | None = None
+    """A file for the values of the rows, as JSON: for the prompt itself."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class SqlOptions:
     isolation: "Isolation" = "snapshot"
     timeout: float | None = None
     memory_limit: str | None = None
+    on_gap: "GapPolicy" = "tell"
 
 
 def params_option(function: Callable[..., None]) -> Callable[..., None]:
@@ -76,11 +82,21 @@ def params_option(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Cancel it after this.")
 @click.option("--memory-limit", metavar="SIZE", help="Such as 500MB; what needs more is spilled to disk, or refused.")
 @click.option(
+    "--on-gap",
+    type=click.Choice(("tell", "error")),
+    default="tell",
+    show_default=True,
+    help="An answer that is not complete says so, or is refused.",
+)
+@click.option(
     "--limit", type=click.IntRange(min=0), metavar="N", help="Show at most N rows; a table shows 20 by default."
 )
 @click.option("--csv", "as_csv", is_flag=True, help="Write CSV.")
 @click.option("--output", metavar="FILE", help="Write to a .parquet, .arrow, .csv or .jsonl file.")
 @click.option("--about", is_flag=True, help="Also say, as JSON on standard error, what is known of the answer.")
+@click.option("--connect", "address", metavar="URL", help="Ask a server, such as grpc+tls://host; see WINDROW_TOKEN.")
+@click.option("--token-file", metavar="FILE", help="A file with the token for the server.")
+@click.option("--tls-ca", metavar="FILE", help="Certificates that sign the server's, if the system does not know them.")
 @command
 def sql(
     session: Session,
@@ -91,12 +107,16 @@ def sql(
     as_csv: bool,
     output: str | None,
     about: bool,
+    address: str | None,
+    token_file: str | None,
+    tls_ca: str | None,
     **run_options: Any,
 ) -> None:
     """Ask in SQL, with windows behind the names of streams.
 
     STATEMENT is DuckDB's SQL, as in: SELECT src, sum(len) FROM packets [WINDOW 10 MINUTES] GROUP BY src. Without one,
-    a prompt opens on a terminal, and standard input is read elsewhere.
+    a prompt opens on a terminal, and standard input is read elsewhere. With --connect a server answers; its token is
+    in WINDROW_TOKEN or a file.
     """
     if statement is not None and file is not None:
         raise click.UsageError("give either a statement or --file")
@@ -105,18 +125,40 @@ def sql(
     output_format = OutputFormat(session.json, as_csv, output, limit, about)
     options = SqlOptions(parse_params(params), **run_options)
     with explain_query_errors(), contextlib.ExitStack() as stack:
+        if address is None and (token_file or tls_ca):
+            raise click.UsageError("--token-file and --tls-ca are for --connect")
+        server = None if address is None else _find_server(address, token_file, tls_ca, options)
         if statement is None and file is None and sys.stdin.isatty():
-            run = _start_runner(session, options, output_format, stack, None)
-            run_prompt(stack.enter_context(session.open(read_only=True)), run)
+            from windrow.cli.prompt import run_prompt
+
+            where = address or str(session.path)
+            run_prompt(_start_runner(session, server, options, output_format, stack, None), output_format, where)
             return
         statements = _split(statement if statement is not None else _read_text(file or _STDIN))
         # Nothing that a single statement reads is worth keeping.
-        run = _start_runner(session, options, output_format, stack, 0 if len(statements) == 1 else None)
+        run = _start_runner(session, server, options, output_format, stack, 0 if len(statements) == 1 else None)
         _run_statements(run, statements, output_format)
+
+
+def _find_server(
+    address: str, token_file: str | None, certificates: str | None, options: SqlOptions
+) -> Callable[[], "RemoteWarehouse"]:
+    """What connects to a server; a token on the command line would be seen by other users."""
+    if options.memory_limit is not None:
+        raise click.UsageError("--memory-limit is for a warehouse on this machine; a server has limits of its own")
+    token = os.environ.get(TOKEN_VARIABLE) if token_file is None else _read_text(token_file).strip()
+
+    def connect() -> "RemoteWarehouse":
+        import windrow
+
+        return windrow.connect(address, token or None, certificates)
+
+    return connect
 
 
 def _start_runner(
     session: Session,
+    server: Callable[[], "RemoteWarehouse"] | None,
     options: SqlOptions,
     output_format: OutputFormat,
     stack: contextlib.ExitStack,
@@ -125,15 +167,21 @@ def _start_runner(
     """What runs statements: a worker process, or this one where the output is captured."""
 
     def start() -> RunStatement:
-        wh = stack.enter_context(session.open(read_only=options.isolation != "serial", cache_bytes=cache_bytes))
+        wh: Any = (
+            session.open(read_only=options.isolation != "serial", cache_bytes=cache_bytes)
+            if server is None
+            else server()
+        )
+        stack.enter_context(wh)
         if memory is not None:
             wh.sql("SELECT count(*) FROM range(9)").fetchall()  # so that what DuckDB itself needs is there already
-        return lambda statement: run_statement(wh, statement, options, output_format)
+        return lambda statement, settings: run_statement(wh, statement, options, replace(output_format, **settings))
 
     memory = arguments.check_size(options.memory_limit, "memory")
     if not can_fork():
         return start()
-    session.check_exists()
+    if server is None:
+        session.check_exists()
     worker = Worker(start, options.timeout, memory)
     stack.callback(worker.close)
     return worker.run
@@ -161,7 +209,7 @@ def _run_statements(run: RunStatement, statements: list[str], output_format: Out
     for number, statement in enumerate(statements):
         if number and not (output_format.json or output_format.csv):
             terminal.say("")
-        run(statement)
+        run(statement, {})
 
 
 def _split(text: str) -> list[str]:
@@ -174,16 +222,26 @@ def _split(text: str) -> list[str]:
     return split_statements(text)
 
 
-def run_statement(wh: "Warehouse", statement: str, options: SqlOptions, output_format: OutputFormat) -> None:
+def run_statement(
+    wh: "Warehouse | RemoteWarehouse", statement: str, options: SqlOptions, output_format: OutputFormat
+) -> None:
     """Run one statement and write its rows."""
+    limits: dict[str, Any] = {"memory_limit": options.memory_limit} if options.memory_limit is not None else {}
     answer = wh.sql(
         statement,
         options.params,
         isolation=options.isolation,
         timeout=options.timeout,
-        memory_limit=options.memory_limit,
+        on_gap=options.on_gap,
+        **limits,
     )
-    with answer:
+    with answer, contextlib.ExitStack() as stack:
+        if output_format.values is not None:
+            rows = answer.fetchall()
+            Path(output_format.values).write_text(json.dumps(rows, default=str))
+            return
+        if output_format.screen is not None:
+            stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(output_format.screen, "w"))))
         write_answer(answer, output_format)
         if output_format.about:
             terminal.write_about(answer.about())
@@ -202,7 +260,8 @@ def write_answer(answer: "Answer", output_format: OutputFormat) -> None:
             terminal.say(row[0])
         return
     if output_format.output is None and not (output_format.json or output_format.csv):
-        shown, total = _show_rows(answer, writers.TABLE_ROWS if output_format.limit is None else output_format.limit)
+        limit = writers.TABLE_ROWS if output_format.limit is None else output_format.limit
+        shown, total = _show_rows(answer, limit, output_format.records)
         hint = f", {shown:,} shown (--limit, --csv, --json or --output give more)" if shown < total else ""
         terminal.say(f"{terminal.count(total, 'row')}{_describe_windows(answer)}{hint}")
         return
@@ -217,7 +276,7 @@ def write_answer(answer: "Answer", output_format: OutputFormat) -> None:
         writers.print_json(map(narrow_integers, rows))
 
 
-def _show_rows(answer: "Answer", limit: int) -> tuple[int, int]:
+def _show_rows(answer: "Answer", limit: int, records: bool) -> tuple[int, int]:
     """Print the first rows; return how many, and how many there are in all."""
     import pyarrow as pa
 
@@ -230,7 +289,7 @@ def _show_rows(answer: "Answer", limit: int) -> tuple[int, int]:
             batches.append(batch.slice(0, limit - shown))
             shown += batches[-1].num_rows
         total += batch.num_rows
-    writers.show_rows(pa.RecordBatchReader.from_batches(answer.schema, batches))
+    writers.show_rows(pa.RecordBatchReader.from_batches(answer.schema, batches), records=records)
     return shown, total
 
 
@@ -323,150 +382,3 @@ def _explanation_to_json(explanation: "Explanation") -> dict[str, Any]:
 
     relations = [to_json(*pair) for pair in zip(explanation.relations, explanation.windows, strict=True)]
     return {"relations": relations, "update_pattern": explanation.pattern, "plan": explanation.plan}
-
-
-WELCOME = "DuckDB's SQL, with windows: FROM stream [WINDOW 10 MINUTES]. End with ;  \\d lists streams, \\q leaves."
-FIRST_PROMPT, NEXT_PROMPT = "windrow> ", "     ...> "
-_HISTORY_LENGTH = 2000
-_KEYWORDS = [
-    "ALL", "AND", "AS", "ASC", "ASOF", "BETWEEN", "BY", "CASE", "COUNT", "DAYS", "DESC", "DESCRIBE", "DISTINCT", "ELSE",
-    "END", "EXCEPT", "EXISTS", "EXPLAIN", "FILTER", "FROM", "FULL", "GROUP", "HAVING", "HOURS", "IN", "INTERSECT",
-    "INTERVAL", "IS", "JOIN", "LEFT", "LIKE", "LIMIT", "MINUTES", "NOT", "NULL", "ON", "OR", "ORDER", "OVER",
-    "PARTITION", "QUALIFY", "RANGE", "RIGHT", "ROWS", "SECONDS", "SELECT", "SINCE", "TIMESTAMP", "TO", "UNION",
-    "USING", "VALUES", "WHERE", "WINDOW", "WITH",
-]  # fmt: skip
-
-ReadLine = Callable[[str], str]
-
-
-def run_prompt(wh: "Warehouse", run: RunStatement, read_line: ReadLine = input) -> None:
-    """Run the prompt until the input ends; `wh` is for its own commands and for completion."""
-    with _line_editing(wh):
-        terminal.say(WELCOME)
-        for text in _read_statements(read_line):
-            try:
-                if text.startswith("\\"):
-                    if _run_prompt_command(wh, text) is False:
-                        return
-                else:
-                    run(text)
-            except WindrowError as error:
-                terminal.note(str(error))
-            except KeyboardInterrupt:
-                terminal.note("cancelled")
-            except BrokenPipeError:
-                return
-    terminal.say("")
-
-
-def _read_statements(read_line: ReadLine) -> Iterator[str]:
-    """Read one statement or command after the other; Ctrl-C discards an unfinished one."""
-    from windrow.queries.sql.tokens import is_finished, split_statements
-
-    lines: list[str] = []
-    while True:
-        try:
-            lines.append(read_line(NEXT_PROMPT if lines else FIRST_PROMPT))
-        except EOFError:
-            return
-        except KeyboardInterrupt:
-            lines = []
-            terminal.say("")
-            continue
-        text = "\n".join(lines)
-        if not text.strip():
-            lines = []
-        elif text.startswith("\\"):
-            lines = []
-            yield text.strip()
-        else:
-            try:
-                finished = is_finished(text)
-            except QueryError as error:
-                terminal.note(str(error))
-                lines = []
-                continue
-            if finished:
-                lines = []
-                yield from split_statements(text)
-
-
-def _run_prompt_command(wh: "Warehouse", text: str) -> bool:
-    """Run a command of the prompt itself; False to leave the prompt."""
-    word, _, name = text.partition(" ")
-    if word in ("\\q", "\\quit"):
-        return False
-    if word == "\\d" and name.strip():
-        columns = _find_columns(wh).get(name.strip().lower())
-        if columns is None:
-            terminal.note(f"there is no stream or table {name.strip()!r}")
-        else:
-            terminal.print_table(("column", "type"), columns)
-    elif word == "\\d":
-        kinds = [(name, "stream") for name in wh.streams()] + [(name, "table") for name in wh.tables()]
-        terminal.print_table(("name", "kind"), sorted(kinds))
-    else:
-        terminal.note(f"{word} is not a command; there are \\d, \\d NAME and \\q")
-    return True
-
-
-def _find_columns(wh: "Warehouse") -> dict[str, list[tuple[str, str]]]:
-    """Find the columns and types of every stream and table, by its name in lower case."""
-    columns = {}
-    for name in [*wh.streams(), *wh.tables()]:
-        quoted_name = '"' + name.replace('"', '""') + '"'
-        with contextlib.suppress(WindrowError):
-            rows = wh.sql(f"DESCRIBE {quoted_name}").fetchall()
-            columns[name.lower()] = [(str(row[0]), str(row[1])) for row in rows]
-    return columns
-
-
-def find_completions(wh: "Warehouse", word: str, line: str) -> list[str]:
-    """Find completions of a word: columns (of the relations on the line, if any), streams, tables, keywords."""
-    from windrow.queries.system_tables import TABLE_NAMES
-
-    prefix, lower_line = word.lower(), line.lower()
-    columns = _find_columns(wh)
-    relations = [name for name in columns if name in lower_line]
-    column_names = [column for name in relations or columns for column, _ in columns[name]]
-    names = [*column_names, *wh.streams(), *wh.tables(), *(f"windrow.{name}" for name in TABLE_NAMES)]
-    keywords = [keyword if word[:1].isupper() else keyword.lower() for keyword in _KEYWORDS]
-    return [name for name in dict.fromkeys([*names, *keywords]) if name.lower().startswith(prefix)]
-
-
-@contextlib.contextmanager
-def _line_editing(wh: "Warehouse") -> Iterator[None]:
-    """Provide history and completion while the block runs, where Python has readline."""
-    try:
-        import readline
-    except ImportError:
-        yield
-        return
-    matches: list[str] = []
-
-    def complete(word: str, state: int) -> str | None:
-        if state == 0:
-            matches[:] = find_completions(wh, word, readline.get_line_buffer())
-        return matches[state] if state < len(matches) else None
-
-    history = _find_history_file()
-    with contextlib.suppress(OSError):
-        readline.read_history_file(history)
-    saved = readline.get_completer(), readline.get_completer_delims()
-    readline.set_history_length(_HISTORY_LENGTH)
-    readline.set_completer(complete)
-    readline.set_completer_delims(" \t\n,()[]=<>+-*/;")
-    readline.parse_and_bind("bind ^I rl_complete" if "libedit" in (readline.__doc__ or "") else "tab: complete")
-    try:
-        yield
-    finally:
-        readline.set_completer(saved[0])
-        readline.set_completer_delims(saved[1])
-        with contextlib.suppress(OSError):
-            history.parent.mkdir(parents=True, exist_ok=True)
-            readline.write_history_file(history)
-
-
-def _find_history_file() -> Path:
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(state) / "windrow" / "sql_history"

@@ -118,6 +118,7 @@ def create(
     schema = _build_schema(columns, like, format, [column for column in (time, expires) if column])
     layout = parse_index(index, maintenance)
     with session.open() as wh:
+        existed = options["if_not_exists"] and name in wh.streams()
         wh.create_stream(
             name, schema, time=time, key=key or None, index=layout, sources=sources or None, expires=expires,
             checks=_collect_checks(reject, refuse), **options,
@@ -126,7 +127,8 @@ def create(
     if session.json:
         terminal.write_json(stream_to_json(status))
     else:
-        terminal.say(f"created stream {name}: index {status.index}, because {_explain_index(status)}")
+        done = "there is already" if existed else "created"
+        terminal.say(f"{done} stream {name}: index {status.index}, because {_explain_index(status)}")
 
 
 def _explain_index(status: "StreamStatus") -> str:

@@ -24,8 +24,16 @@ def table() -> None:
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 @click.option("--format", type=click.Choice(FORMATS), help="What the files are; by default their suffix tells.")
 @click.option("--delimiter", metavar="CHAR", help="What separates CSV columns; by default a comma.")
+@click.option("--valid-from", metavar="TIME", help="In views, rows after TIME meet it; by default those after now.")
 @command
-def put(session: Session, name: str, files: tuple[str, ...], format: str | None, delimiter: str | None) -> None:
+def put(
+    session: Session,
+    name: str,
+    files: tuple[str, ...],
+    format: str | None,
+    delimiter: str | None,
+    valid_from: str | None,
+) -> None:
     """Store CSV, Parquet, JSON or Arrow files as a table, or replace it.
 
     The columns are those of the first file. Queries see the old table or the new one, never a part.
@@ -35,7 +43,8 @@ def put(session: Session, name: str, files: tuple[str, ...], format: str | None,
         schema = infer_file_schema(files[0], options, ())
         try:
             with terminal.progress_bar(f"put {name}", count_bytes(files), in_bytes=True) as report_progress:
-                rows = wh.put_table(name, read_files(files, schema, name, options, report_progress))
+                given = read_files(files, schema, name, options, report_progress)
+                rows = wh.put_table(name, given, valid_from=valid_from)
         except SchemaError as error:
             message = str(error).replace(f"stream {name!r}", f"table {name!r}").replace("the stream", "the table")
             raise SchemaError(message.replace("nothing was appended", "nothing was stored")) from None

@@ -36,9 +36,17 @@ def write_json(document: Any) -> None:
     click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> None:
-    """Print a table; the columns named in `right`, which are numbers, are aligned to the right and never broken."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = (), records: bool = False
+) -> None:
+    """Print a table; the columns named in `right`, which are numbers, are aligned to the right and never broken.
+
+    With `records` each row is printed with one line for each of its columns.
+    """
     lines = [[escape_controls(name) for name in columns], *([format_cell(value) for value in row] for row in rows)]
+    if records:
+        _print_records(lines)
+        return
     widths = [max(map(_measure, cells)) for cells in zip(*lines, strict=True)]
     on_terminal = sys.stdout.isatty()
     if on_terminal or os.environ.get("COLUMNS"):

@@ -30,6 +30,7 @@ view = LazyGroup(
 @click.argument("statement")
 @click.option("--key", metavar="COLUMN", multiple=True, help="The search key; several times for several columns.")
 @click.option("--restore", is_flag=True, help="Also show results that lived and died between two slides, once.")
+@click.option("--keep", metavar="DURATION", help="How long results stay, whatever becomes of their parts.")
 @click.option("--time", metavar="NAME", default="_ts", show_default=True, help="Name the column of results' times.")
 @click.option("--expires", metavar="NAME", default="_exp", show_default=True, help="Name the column of their expiries.")
 @click.option("--slide", metavar="DURATION", help="How often it moves; by default whenever its inputs' clocks let it.")
@@ -128,6 +129,7 @@ def show(session: Session, name: str) -> None:
             ("update pattern", f"{view.pattern}: {view.why}"),
             ("kept", "recomputed at each slide" if view.recomputed else "from the new rows of each slide"),
             ("restore", "yes" if view.restore else "no"),
+            *([] if view.keep is None else [("keep", view.keep)]),
             ("index", f"{view.index}: {status.index_why}"),
             ("now", show_time(view.now) + _describe_waiting(view)),
             ("live rows", f"{status.live_rows:,} ({status.stored_rows:,} stored)"),

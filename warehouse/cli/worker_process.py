@@ -29,7 +29,8 @@ _PR_SET_PDEATHSIG = 1
 RESTART = 75
 """The exit code of a worker that wants to be replaced."""
 
-RunStatement = Callable[[str], None]
+RunStatement = Callable[[str, dict[str, Any]], None]
+"""Runs a statement; what the other argument names is set for this one."""
 
 
 def can_fork() -> bool:
@@ -72,13 +73,13 @@ class Worker:
                 sys.stdout.flush()
             os._exit(code)
 
-    def run(self, statement: str) -> None:
+    def run(self, statement: str, settings: dict[str, Any]) -> None:
         """Run one statement there; its errors are raised here."""
         if self._channel is None:
             self._fork()
         channel = self._channel
         assert channel is not None
-        channel.sendall(json.dumps(statement).encode() + b"\n")
+        channel.sendall(json.dumps([statement, settings]).encode() + b"\n")
         raise_reply(self._wait(channel))
 
     def _wait(self, channel: socket.socket) -> dict[str, Any]:
@@ -150,7 +151,7 @@ def _serve(channel: socket.socket, start: Callable[[], RunStatement], memory: in
             if run is None:
                 run = start()
                 limit_memory(memory)
-            run(json.loads(request))
+            run(*json.loads(request))
             sys.stdout.flush()
         except QueryTimeoutError as error:
             kind, message = "timeout", [str(error)]

@@ -39,8 +39,8 @@ def limit_rows(reader: "pa.RecordBatchReader", limit: int | None) -> "pa.RecordB
     return pa.RecordBatchReader.from_batches(reader.schema, pieces())
 
 
-def show_rows(reader: "pa.RecordBatchReader") -> int:
-    """Print rows as a table; return how many."""
+def show_rows(reader: "pa.RecordBatchReader", *, records: bool = False) -> int:
+    """Print rows as a table, or one column a line; return how many."""
     import pyarrow as pa
 
     from windrow.formats.text import json_values
@@ -53,7 +53,7 @@ def show_rows(reader: "pa.RecordBatchReader") -> int:
     for batch in reader:
         columns = [map(format_cell, json_values(*pair)) for pair in zip(batch.columns, batch.schema, strict=True)]
         rows.extend(zip(*columns, strict=True))
-    print_table(reader.schema.names, rows, right=numbers)
+    print_table(reader.schema.names, rows, right=numbers, records=records)
     return len(rows)
 
 

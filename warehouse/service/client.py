@@ -4,7 +4,8 @@ import contextlib
 import datetime as dt
 import json
 import re
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -12,27 +13,30 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 from pyarrow import flight
 
-from windrow import arguments, arrow_input, times
+from windrow import arguments, arrow_input, errors, times
+from windrow.append import AppendReport
 from windrow.errors import AccessError, BusyError, QueryError, WindrowError
 from windrow.gaps import Gap
 from windrow.queries.answer import Answer, check_gap_policy
 from windrow.service import flight_messages
-from windrow.service.flight_sql import CALL, COUNTED_END
+from windrow.service.flight_messages import CALL, COUNTED_END, FLIGHT_PORT
 from windrow.sources import parse_covers
 from windrow.windows import Window
 
 if TYPE_CHECKING:
-    from windrow.warehouse import GapPolicy
+    from windrow.warehouse import GapPolicy, Isolation
 
 _MESSAGE_END = re.compile(r"\. (gRPC client debug context|Detail: \w+).*", re.DOTALL)
 _MESSAGE_START = re.compile(r"^Flight (error|returned \w+ error, with message): ")
+
+_POLL_SECONDS = 0.2
 
 
 class RemoteWarehouse:
     """A warehouse that a server has open. Use it as a context manager or call `close`.
 
     Args:
-        address: Such as ``grpc+tls://host:9465``.
+        address: Such as ``grpc+tls://host``; the port is 9465 unless another is given.
         token: As 'windrow token create' has printed it; without one only a server on this machine answers.
         certificates: A file with the certificates that sign the server's, if the system does not know them.
     """
@@ -41,63 +45,64 @@ class RemoteWarehouse:
         options = {} if certificates is None else {"tls_root_certs": Path(certificates).read_bytes()}
         self._headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
         try:
-            self._client = flight.FlightClient(address, **options)
+            self._client = flight.FlightClient(_with_port(address), **options)
         except pa.ArrowException as error:
             raise QueryError(
                 f"{address!r} is no address of a server, such as 'grpc+tls://host:9465': {error}"
             ) from None
 
-    def _options(self, *more: tuple[bytes, bytes]) -> Any:
-        return flight.FlightCallOptions(headers=[*self._headers, *more])
+    def _options(self, **more: Any) -> Any:
+        """Of a call: the token, and what else its headers say."""
+        headers = [
+            (f"x-windrow-{name.replace('_', '-')}".encode(), str(value).encode())
+            for name, value in more.items()
+            if value is not None
+        ]
+        return flight.FlightCallOptions(headers=[*self._headers, *headers])
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
-    def sql(self, statement: str, params: Sequence[Any] | None = None, *, on_gap: "GapPolicy" = "tell") -> Answer:
-        """Ask in SQL, with window clauses; parameters are bound to ``?`` or ``$1``. `on_gap` as in `Warehouse.sql`."""
+    def sql(
+        self,
+        statement: str,
+        params: Sequence[Any] | dict[str, Any] | None = None,
+        *,
+        isolation: "Isolation" = "snapshot",
+        timeout: float | times.Duration | None = None,
+        on_gap: "GapPolicy" = "tell",
+    ) -> Answer:
+        """Ask in SQL, with window clauses; parameters and options as in `Warehouse.sql`."""
         arguments.check_statement(statement, params)
         check_gap_policy(on_gap)
+        limit = None if timeout is None else times.parse_seconds(timeout, "timeout")
         with _translated():
             request = flight_messages.pack("ActionCreatePreparedStatementRequest", query=statement)
-            answers = list(self._client.do_action(flight.Action("CreatePreparedStatement", request), self._options()))
-            prepared = flight_messages.unpack(answers[0].body.to_pybytes())
+            action = flight.Action("CreatePreparedStatement", request)
+            options = self._options(isolation=isolation, timeout=limit, on_gap=on_gap)
+            prepared = flight_messages.unpack(next(iter(self._client.do_action(action, options))).body.to_pybytes())
             if prepared is None:
                 raise QueryError("the server does not speak Flight SQL as expected")
             handle = prepared[1].prepared_statement_handle
             command = flight_messages.pack("CommandPreparedStatementQuery", prepared_statement_handle=handle)
-            descriptor = flight.FlightDescriptor.for_command(command)
             if params:
-                self._bind(descriptor, params)
+                self._bind(flight.FlightDescriptor.for_command(command), params)
             reader = self._client.do_get(flight.Ticket(command), self._options()).to_reader()
-        answer = self._answer(reader, statement, handle)
-        return answer.without_gaps() if on_gap == "error" else answer
 
-    def _bind(self, descriptor: Any, params: Sequence[Any]) -> None:
-        row = pa.RecordBatch.from_arrays(
-            [pa.array([value]) for value in params], [str(n + 1) for n in range(len(params))]
-        )
+        def release() -> None:
+            closing = flight_messages.pack("ActionClosePreparedStatementRequest", prepared_statement_handle=handle)
+            with contextlib.suppress(pa.ArrowException):
+                list(self._client.do_action(flight.Action("ClosePreparedStatement", closing), self._options()))
+
+        return _read_answer(reader, statement, release)
+
+    def _bind(self, descriptor: Any, params: Sequence[Any] | dict[str, Any]) -> None:
+        named = params if isinstance(params, dict) else {str(n + 1): value for n, value in enumerate(params)}
+        row = pa.RecordBatch.from_arrays([pa.array([value]) for value in named.values()], list(named))
         writer, replies = self._client.do_put(descriptor, row.schema, self._options())
         with writer:
             writer.write_batch(row)
             writer.done_writing()
             replies.read()
-
-    def _answer(self, reader: pa.RecordBatchReader, statement: str, handle: bytes) -> Answer:
-        about = json.loads((reader.schema.metadata or {}).get(b"windrow", b"{}"))
-        windows = tuple(_read_window(window) for window in about.get("windows", ()))
-        closing = flight_messages.pack("ActionClosePreparedStatementRequest", prepared_statement_handle=handle)
-
-        def release() -> None:
-            with contextlib.suppress(pa.ArrowException):
-                list(self._client.do_action(flight.Action("ClosePreparedStatement", closing), self._options()))
-
-        return Answer(
-            pa.RecordBatchReader.from_batches(reader.schema, _batches(reader)),
-            windows,
-            about.get("isolation", "snapshot"),
-            release,
-            lambda: dt.timedelta(seconds=about.get("staleness", 0.0)),
-            statement,
-        )
 
     def scan(
         self, stream: str, window: times.Duration | None = None, columns: Sequence[str] | None = None
@@ -146,17 +151,19 @@ class RemoteWarehouse:
         """What a statement would read."""
         return str(self._call("explain", statement=statement, params=None if params is None else list(params)))
 
-    def results(self, name: str, *, slide: int | None = None) -> Answer:
-        """What a periodic query has delivered."""
-        where = "" if slide is None else f" WHERE _slide = {int(slide)}"
-        return self.sql(f"SELECT * FROM {_quote(name)}{where}")
+    def results(self, name: str, *, slide: int | None = None, revisions: bool = False) -> Answer:
+        """What a periodic query has delivered; options as in `Warehouse.results`."""
+        ticket = _pack_call("results", {"name": name, "slide": slide, "revisions": revisions})
+        with _translated():
+            reader = self._client.do_get(flight.Ticket(ticket), self._options()).to_reader()
+        return _read_answer(reader, f"results of {name}", lambda: None)
 
     # -- what there is, and appending ---------------------------------------------------------------------------------
 
     def _call(self, name: str, /, **values: Any) -> Any:
-        body = json.dumps({"call": name, "arguments": values}).encode()
+        action = flight.Action(CALL, _pack_call(name, values))
         with _translated():
-            answers = list(self._client.do_action(flight.Action(CALL, body), self._options()))
+            answers = list(self._client.do_action(action, self._options()))
         return json.loads(answers[0].body.to_pybytes())
 
     def streams(self) -> list[str]:
@@ -171,6 +178,24 @@ class RemoteWarehouse:
         """The stream's clock."""
         text = self.stream(stream)["now"]
         return None if text is None else dt.datetime.fromisoformat(text)
+
+    def wait_for(self, stream: str, *, up_to: times.Instant, timeout: float | times.Duration | None = None) -> None:
+        """Wait until the stream's clock has reached `up_to`, whoever slides it."""
+        instant = times.to_datetime(times.parse_instant(up_to, "up_to"))
+        limit = None if timeout is None else 0.0 if timeout == 0 else times.parse_seconds(timeout, "timeout")
+        end = None if limit is None else time.monotonic() + limit
+        while (now := self.now(stream)) is None or now < instant:
+            if end is not None and time.monotonic() >= end:
+                reached = "no slide yet" if now is None else times.format_time(times.parse_instant(now))
+                raise BusyError(
+                    f"stream {stream!r} has reached {reached}, not "
+                    f"{times.format_time(times.parse_instant(instant))}, within {limit:g} s"
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def gaps(self, stream: str) -> list[Gap]:
+        """What is known to be missing of a stream."""
+        return [_read_gap(gap) for gap in self.stream(stream)["gaps"]]
 
     def tables(self) -> list[str]:
         """Names of the tables."""
@@ -195,17 +220,19 @@ class RemoteWarehouse:
         *,
         source: str | None = None,
         batch_id: str | None = None,
+        max_rejected: float | None = None,
         covers: tuple[times.Instant, times.Instant] | str | None = None,
-    ) -> int:
-        """Append rows; gives how many were taken. They are durable when this returns. Options as in `Warehouse`."""
+    ) -> AppendReport:
+        """Append rows; they are durable when this returns. Options as in `Warehouse.append`."""
         claim = parse_covers(covers)
-        interval = None if claim is None else "/".join(map(times.format_time, claim))
         rows = arrow_input.open_reader(data, f"rows for {stream!r}")
-        headers = [
-            (b"x-windrow-batch-id", batch_id), (b"x-windrow-source", source), (b"x-windrow-covers", interval),
-            (b"x-windrow-end", COUNTED_END),
-        ]  # fmt: skip
-        options = self._options(*[(name, value.encode()) for name, value in headers if value is not None])
+        options = self._options(
+            batch_id=batch_id,
+            source=source,
+            max_rejected=arguments.check_share(max_rejected, "max_rejected"),
+            covers=None if claim is None else "/".join(map(times.format_time, claim)),
+            end=COUNTED_END,
+        )
         command = flight_messages.pack(
             "CommandStatementIngest",
             table=stream,
@@ -226,10 +253,9 @@ class RemoteWarehouse:
                 # Else a client that dies half-way would look to the server like one that has sent everything.
                 writer.write_metadata(str(count).encode())
                 writer.done_writing()
-                reply = replies.read()
-        result = flight_messages.CLASSES["DoPutUpdateResult"]()
-        result.ParseFromString(reply.to_pybytes())
-        return int(result.record_count)
+                replies.read()  # Flight SQL's own, with the number of rows
+                report = replies.read()
+        return AppendReport(**json.loads(report.to_pybytes()))
 
     def heartbeat(
         self, stream: str, *, source: str | None = None, up_to: times.Instant, covers: times.Instant | None = None
@@ -257,11 +283,39 @@ def connect(address: str, token: str | None = None, certificates: str | Path | N
     return RemoteWarehouse(address, token, certificates)
 
 
+def _with_port(address: str) -> str:
+    """The address, with Flight SQL's port if it has none."""
+    scheme, separator, place = address.partition("://")
+    if not separator or scheme == "grpc+unix" or re.search(r":\d*/?$", place):
+        return address
+    return f"{scheme}://{place.rstrip('/')}:{FLIGHT_PORT}"
+
+
+def _pack_call(name: str, values: dict[str, Any]) -> bytes:
+    return json.dumps({"call": name, "arguments": values}).encode()
+
+
+def _read_answer(reader: pa.RecordBatchReader, text: str, release: Callable[[], None]) -> Answer:
+    about = json.loads((reader.schema.metadata or {}).get(b"windrow", b"{}"))
+    return Answer(
+        pa.RecordBatchReader.from_batches(reader.schema, _batches(reader)),
+        tuple(_read_window(window) for window in about.get("windows", ())),
+        about.get("isolation", "snapshot"),
+        release,
+        lambda: dt.timedelta(seconds=about.get("staleness", 0.0)),
+        text,
+    )
+
+
 def _read_window(window: dict[str, Any]) -> Window:
     """A window as the server wrote it."""
     values: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in window.items()}
-    values["gaps"] = tuple(Gap(**_read_instants(gap) | {"files": tuple(gap["files"])}) for gap in window["gaps"])
+    values["gaps"] = tuple(map(_read_gap, window["gaps"]))
     return Window(**_read_instants(values))
+
+
+def _read_gap(gap: dict[str, Any]) -> Gap:
+    return Gap(**_read_instants(gap) | {"files": tuple(gap["files"])})
 
 
 def _read_instants(values: dict[str, Any]) -> dict[str, Any]:
@@ -283,14 +337,24 @@ def _translated() -> Iterator[None]:
     """Raise errors of the server as ours, in its own words."""
     try:
         yield
-    except (flight.FlightUnauthorizedError, flight.FlightUnauthenticatedError) as error:
-        raise AccessError(_message(error)) from None
-    except flight.FlightUnavailableError as error:
-        raise BusyError(f"the server cannot be reached or is busy: {_message(error)}") from None
     except WindrowError:
         raise
+    except flight.FlightError as error:
+        raise _to_ours(error)(_message(error)) from None
     except pa.ArrowException as error:
         raise QueryError(_message(error)) from None
+
+
+def _to_ours(error: Any) -> Callable[[str], WindrowError]:
+    """Our class for an error of the server, which says its name."""
+    named = getattr(errors, (error.extra_info or b"").decode(errors="replace"), None)
+    if isinstance(named, type) and issubclass(named, WindrowError):
+        return named
+    if isinstance(error, (flight.FlightUnauthorizedError, flight.FlightUnauthenticatedError)):
+        return AccessError
+    if isinstance(error, flight.FlightUnavailableError):
+        return lambda message: BusyError(f"the server cannot be reached or is busy: {message}")
+    return QueryError
 
 
 def _message(error: BaseException) -> str:

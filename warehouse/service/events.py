@@ -44,6 +44,14 @@ class EventFeed:
         self._counts = counts
         self._queues: dict[asyncio.Queue[Event], Role] = {}
         self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def end(self) -> None:
+        """The server ends: so does what everybody listens to. Any thread may."""
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended already
+                loop.call_soon_threadsafe(self._send, {"event": "end", "reason": "the server is ending"}, None)
 
     @property
     def listeners(self) -> int:
@@ -55,6 +63,7 @@ class EventFeed:
         """A queue of the events that a role may know of."""
         queue: asyncio.Queue[Event] = asyncio.Queue(_MOST_QUEUED)
         self._queues[queue] = role
+        self._loop = asyncio.get_running_loop()
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._watch())
         try:
@@ -89,10 +98,10 @@ class EventFeed:
             for _, entry in tables.items("queries"):
                 state = tables.get("paced", catalog_key(entry.id))
                 queries[entry.name] = state.runs, state.failures, state.delivered, state.error, state.revised_at
-                told = None if before is None else before.queries.get(entry.name, (0,))[-1]
-                if told is not None and told != state.revised_at:
+                revised_at = None if before is None else before.queries.get(entry.name, (0,))[-1]
+                if revised_at is not None and revised_at != state.revised_at:
                     revisions = [run for _, run in tables.items("revisions", catalog_key(entry.id))]
-                    revised += [run for run in revisions if run.version > told]
+                    revised += [run for run in revisions if run.version > revised_at]
             return _CatalogState(slides, queries, revised)
 
         return self._store.catalog.read(read_records)
@@ -102,10 +111,10 @@ class EventFeed:
             earlier_slides = before.slides.get(name, (0,))[0]
             if ordinal != earlier_slides:
                 clock = None if now is None else times.format_time(now)
-                told = {"stream": name, "slide": slide, "now": clock}
-                self._send({"event": "slide", **told, "slides": ordinal - earlier_slides}, name)
+                slid = {"stream": name, "slide": slide, "now": clock}
+                self._send({"event": "slide", **slid, "slides": ordinal - earlier_slides}, name)
                 if missing:
-                    self._send({"event": "gap", **told, "missing": list(missing)}, name)
+                    self._send({"event": "gap", **slid, "missing": list(missing)}, name)
         for name, (runs, failures, slide, error, _) in after.queries.items():
             earlier = before.queries.get(name, (0, 0))
             if runs != earlier[0]:
@@ -113,8 +122,8 @@ class EventFeed:
             if failures > earlier[1]:
                 self._send({"event": "failure", "query": name, "failures": failures, "error": error}, name)
         for run in sorted(after.revised, key=lambda each: each.version):
-            told = {"query": run.query, "slide": run.slide, "revision": run.revision}
-            self._send({"event": "revision", **told, "complete": run.complete}, run.query)
+            of_run = {"query": run.query, "slide": run.slide, "revision": run.revision}
+            self._send({"event": "revision", **of_run, "complete": run.complete}, run.query)
 
     def _send(self, event: Event, name: str | None) -> None:
         for queue, role in self._queues.items():

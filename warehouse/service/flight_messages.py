@@ -4,6 +4,12 @@ from typing import Any
 
 from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, message_factory
 
+FLIGHT_PORT = 9465
+CALL = "windrow.call"
+"""The action of our own client, whose body is JSON."""
+COUNTED_END = "counted"
+"""The option ``end`` of an upload whose last message is metadata with the number of its rows: without it, or with
+another number, nothing is appended."""
 _PACKAGE = "arrow.flight.protocol.sql"
 _KINDS = descriptor_pb2.FieldDescriptorProto
 _TYPES = {

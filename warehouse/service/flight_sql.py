@@ -2,13 +2,14 @@
 
 import contextlib
 import json
+import math
 import re
 import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,11 +17,14 @@ from pyarrow import flight
 
 from windrow import errors
 from windrow.access import authenticate, list_tokens
+from windrow.append import AppendReport
 from windrow.catalog.records import OWNER
 from windrow.errors import WindrowError
 from windrow.service import flight_messages
+from windrow.service.flight_messages import CALL, COUNTED_END
 from windrow.service.http_api import LOCAL, Service
 from windrow.service.operations import Ask
+from windrow.service.parameters import describe_parameters, find_parameters
 from windrow.service.role_session import RoleSession, serialize_schema
 from windrow.service.row_formats import dump_json
 from windrow.service.statement_worker import FLIGHT
@@ -29,7 +33,6 @@ from windrow.service.worker_pool import RunningStatement, read_batches
 if TYPE_CHECKING:
     from windrow.service.server import ServerSettings
 
-CALL = "windrow.call"
 CATALOG, SCHEMA, SYSTEM_SCHEMA = "windrow", "main", "windrow"
 _CALLS = ("streams", "stream", "tables", "views", "queries", "status", "explain", "heartbeat")
 _MOST_HANDLES = 10_000
@@ -38,12 +41,10 @@ _HANDLE_SECONDS = 3600.0
 _FAIL, _CREATE, _REPLACE = 1, 1, 3
 _CANCELLED, _NOT_CANCELLABLE = 1, 3
 _GONE_CHECKS, _GONE_SECONDS = 4, 0.005
-_UPLOAD_HEADER = "x-windrow-"
-_UPLOAD_OPTIONS = ("batch_id", "covers", "source", "end")
-COUNTED_END = "counted"
-"""The option ``end`` of an upload whose last message is metadata with the number of its rows: without it, or with
-another number, nothing is appended."""
-_PARAMETER = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/|(\?\d*)|\$(\d+)", re.DOTALL)
+_HEADER = "x-windrow-"
+_UPLOAD_OPTIONS = ("batch_id", "covers", "source", "max_rejected", "end")
+_STATEMENT_OPTIONS = ("isolation", "on_gap", "timeout")
+_MOST_SECONDS = 86_400.0
 
 
 @dataclass(eq=False)
@@ -52,7 +53,8 @@ class _Prepared:
 
     query: str
     who: str
-    params: list[Any] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+    params: list[Any] | dict[str, Any] = field(default_factory=list)
     schema: pa.Schema | None = None
     """Of its rows, as long as no other parameters are bound."""
     since: float = field(default_factory=time.monotonic)
@@ -113,16 +115,17 @@ class _TokenReader(flight.ServerMiddlewareFactory):
 
 
 class _Caller(flight.ServerMiddleware):
-    """Who called, and what the headers say of an upload."""
+    """Who called, and what the headers say of a statement or an upload."""
 
     def __init__(self, session: RoleSession, headers: dict[str, list[str]]) -> None:
         super().__init__()
         self.session = session
-        self.upload = {
-            name: values[0]
-            for name in _UPLOAD_OPTIONS
-            if (values := headers.get(_UPLOAD_HEADER + name.replace("_", "-")))
-        }
+        self._headers = headers
+
+    def options(self, names: Iterable[str]) -> dict[str, str]:
+        """Those of the options that the headers give."""
+        texts = {name: self._headers.get(_HEADER + name.replace("_", "-")) for name in names}
+        return {name: values[0] for name, values in texts.items() if values}
 
 
 class _Handshake(flight.ServerAuthHandler):
@@ -161,6 +164,7 @@ class FlightSqlServer(flight.FlightServerBase):
         self.location = f"{scheme}://{settings.host}:{self.port}"
         self._service = service
         self._handles = _Handles()
+        self._uploads = threading.BoundedSemaphore(service.limits.concurrency + service.limits.waiting)
         self._metadata: dict[str, Callable[[RoleSession, Any], pa.Table]] = {
             "CommandGetSqlInfo": _sql_info,
             "CommandGetCatalogs": lambda *_: pa.table(
@@ -169,13 +173,13 @@ class FlightSqlServer(flight.FlightServerBase):
             "CommandGetDbSchemas": _schemas,
             "CommandGetTables": _tables,
             "CommandGetTableTypes": lambda *_: _table(
-                {"table_type": pa.string()}, [{"table_type": kind} for kind in ("STREAM", "VIEW", "TABLE", "RESULT")]
+                {"table_type": pa.string()}, [{"table_type": kind} for kind in _TABLE_TYPES]
             ),
             "CommandGetPrimaryKeys": lambda *_: _table(_PRIMARY_KEYS, []),
             "CommandGetExportedKeys": lambda *_: _table(_FOREIGN_KEYS, []),
             "CommandGetImportedKeys": lambda *_: _table(_FOREIGN_KEYS, []),
             "CommandGetCrossReference": lambda *_: _table(_FOREIGN_KEYS, []),
-            "CommandGetXdbcTypeInfo": lambda *_: _table({"type_name": pa.string(), "data_type": pa.int32()}, []),
+            "CommandGetXdbcTypeInfo": lambda *_: _table(_TYPE_INFO, []),
         }
 
     # -- what a call is about -----------------------------------------------------------------------------------------
@@ -212,7 +216,7 @@ class FlightSqlServer(flight.FlightServerBase):
         if name in self._metadata:
             return self._metadata[name](session, message).schema, command
         if name == "CommandStatementQuery":
-            prepared = _Prepared(message.query, session.who)
+            prepared = _Prepared(message.query, session.who, _statement_options(context))
             schema = self._describe(session, prepared, context)
             ticket = flight_messages.pack("TicketStatementQuery", statement_handle=self._handles.add(prepared))
             return schema, ticket
@@ -224,9 +228,9 @@ class FlightSqlServer(flight.FlightServerBase):
     def _describe(self, session: RoleSession, prepared: _Prepared, context: Any) -> pa.Schema:
         """The columns of an answer, without its rows."""
         if prepared.schema is None:
-            values = prepared.params or [None] * _count_parameters(prepared.query)
+            values = prepared.params or _no_values(list(find_parameters(prepared.query)))
             arguments = {"statement": prepared.query, "params": values or None}
-            ask = Ask("describe", arguments, f"DESCRIBE {prepared.query}")
+            ask = Ask("describe", arguments, prepared.query, prepared.options.get("timeout"), audited=False)
             prepared.schema = pa.ipc.read_schema(pa.py_buffer(self._ask(session, ask, context)))
         return prepared.schema
 
@@ -239,8 +243,14 @@ class FlightSqlServer(flight.FlightServerBase):
     def do_get(self, context: Any, ticket: Any) -> Any:
         """The rows of a ticket."""
         session = self._session(context)
-        name, message = self._command(ticket.ticket)
         with _flight_errors():
+            if ticket.ticket.startswith(b"{"):
+                name, arguments = _parse_call(ticket.ticket)
+                if name != "results":
+                    raise errors.QueryError(f"{name} gives no rows")
+                ask = Ask("results", arguments, f"results of {arguments.get('name')}")
+                return self._stream_rows(session, ask, set(), context)
+            name, message = self._command(ticket.ticket)
             if name in self._metadata:
                 return flight.RecordBatchStream(self._metadata[name](session, message))
             if name == "TicketStatementQuery":
@@ -249,22 +259,23 @@ class FlightSqlServer(flight.FlightServerBase):
                 prepared = self._handles.get(message.prepared_statement_handle, session.who)
             else:
                 raise errors.QueryError(f"{name} is no ticket")
-            rows = self._rows(session, prepared, context)
-            schema = next(rows)
-            return flight.GeneratorStream(schema, rows)
+            return self._stream_rows(session, _ask_sql(prepared), prepared.running, context)
 
-    def _rows(self, session: RoleSession, prepared: _Prepared, context: Any) -> Iterator[Any]:
+    def _stream_rows(self, session: RoleSession, ask: Ask, running: set[RunningStatement], context: Any) -> Any:
+        rows = self._rows(session, ask, running, context)
+        return flight.GeneratorStream(next(rows), rows)
+
+    def _rows(self, session: RoleSession, ask: Ask, running: set[RunningStatement], context: Any) -> Iterator[Any]:
         """First the schema, then the batches; the statement ends with the call."""
-        ask = Ask("sql", {"statement": prepared.query, "params": prepared.params or None}, prepared.query)
         statement = self._service.statement(session, ask)
-        prepared.running.add(statement)
+        running.add(statement)
         try:
             with _flight_errors():
                 statement.begin(ask.request(session.role, FLIGHT), context.is_cancelled)
                 statement.frame()
                 yield from read_batches(statement)
         finally:
-            prepared.running.discard(statement)
+            running.discard(statement)
             statement.close()
 
     # -- prepared statements and appends ------------------------------------------------------------------------------
@@ -318,9 +329,9 @@ class FlightSqlServer(flight.FlightServerBase):
         return _CANCELLED if running else _NOT_CANCELLABLE
 
     def _prepare(self, session: RoleSession, query: str, context: Any) -> bytes:
-        prepared = _Prepared(query, session.who)
+        prepared = _Prepared(query, session.who, _statement_options(context))
         schema = self._describe(session, prepared, context)
-        parameters = pa.schema([pa.field(str(n + 1), pa.null()) for n in range(_count_parameters(query))])
+        parameters = describe_parameters(query, session.columns_named_in(query) if find_parameters(query) else {})
         return flight_messages.pack(
             "ActionCreatePreparedStatementResult",
             prepared_statement_handle=self._handles.add(prepared),
@@ -338,33 +349,39 @@ class FlightSqlServer(flight.FlightServerBase):
                 rows = reader.read_all()
                 if rows.num_rows > 1:
                     raise errors.QueryError("bind one row of parameters; a statement is asked once at a time")
-                prepared.params = [column[0].as_py() for column in rows.columns] if rows.num_rows else []
+                values = [column[0].as_py() for column in rows.columns] if rows.num_rows else []
+                names = list(find_parameters(prepared.query))
+                prepared.params = values
+                if rows.num_rows and not any(name.isdigit() for name in names) and set(rows.column_names) == set(names):
+                    prepared.params = dict(zip(rows.column_names, values, strict=True))
                 prepared.schema = None
-                writer.write(flight_messages.plain("DoPutPreparedStatementResult"))
+                handle = message.prepared_statement_handle  # JDBC's driver goes on with what it is told here
+                writer.write(flight_messages.plain("DoPutPreparedStatementResult", prepared_statement_handle=handle))
             elif name == "CommandStatementIngest":
-                writer.write(
-                    flight_messages.plain(
-                        "DoPutUpdateResult",
-                        record_count=_ingest(
-                            session,
-                            message,
-                            reader,
-                            context.get_middleware("token").upload,
-                            self._service.limits.body_bytes,
-                            context.is_cancelled,
-                        ),
-                    )
-                )
+                report = self._take_rows(session, message, reader, context)
+                writer.write(flight_messages.plain("DoPutUpdateResult", record_count=report.accepted))
+                if "end" in context.get_middleware("token").options(("end",)):
+                    writer.write(dump_json(asdict(report)))  # which only our own client reads
             else:
                 raise errors.QueryError(f"{name} is not possible here: statements only read")
 
+    def _take_rows(self, session: RoleSession, message: Any, reader: Any, context: Any) -> AppendReport:
+        if not self._uploads.acquire(blocking=False):
+            raise errors.BusyError("too many uploads are under way already; ask again later")
+        try:
+            with self._service.audited(session, f"append to {message.table}") as told:
+                upload = context.get_middleware("token").options(_UPLOAD_OPTIONS)
+                report = _ingest(
+                    session, message, reader, upload, self._service.limits.body_bytes, context.is_cancelled
+                )
+                told.rows = report.accepted
+                return report
+        finally:
+            self._uploads.release()
+
     def _call(self, session: RoleSession, body: bytes, context: Any) -> bytes:
         """A method of the client that gives no rows."""
-        try:
-            request = json.loads(body)
-            name, arguments = str(request["call"]), dict(request.get("arguments", {}))
-        except (ValueError, KeyError, TypeError) as error:
-            raise errors.QueryError(f"a call is a JSON object with 'call' and 'arguments': {error}") from None
+        name, arguments = _parse_call(body)
         if name not in _CALLS:
             raise errors.QueryError(f"there is no call {name!r}; there is {', '.join(_CALLS)}")
         try:
@@ -383,7 +400,7 @@ def _ingest(
     upload: dict[str, str],
     most_bytes: int,
     is_gone: Callable[[], bool],
-) -> int:
+) -> AppendReport:
     """Append the rows of an upload; options may be headers too, and a ``batch_id`` makes a repeated upload harmless."""
     options = message.table_definition_options
     if options.if_not_exist == _CREATE and message.table not in session.streams():
@@ -393,7 +410,7 @@ def _ingest(
         )
     if options.if_exists in (_FAIL, _REPLACE):
         raise errors.QueryError("a stream is appended to: ask for mode 'append', not 'create' or 'replace'")
-    all_options = upload | dict(message.options)
+    all_options: dict[str, Any] = upload | dict(message.options)
     unknown = all_options.keys() - set(_UPLOAD_OPTIONS)
     if unknown:
         raise errors.QueryError(f"an ingest has no option {min(unknown)!r}; it has {', '.join(_UPLOAD_OPTIONS)}")
@@ -402,9 +419,11 @@ def _ingest(
     if end not in (None, COUNTED_END):
         raise errors.QueryError(f"the option end of an ingest is {COUNTED_END!r} or left out, not {end!r}")
 
+    if "max_rejected" in all_options:
+        all_options["max_rejected"] = _parse_number("max_rejected", all_options["max_rejected"])
     batches = _receive_batches(reader, most_bytes, is_gone, counted=end is not None)
     rows = pa.RecordBatchReader.from_batches(reader.schema, batches)
-    return session.append(message.table, rows, **all_options).accepted
+    return session.append(message.table, rows, **all_options)
 
 
 def _receive_batches(
@@ -432,28 +451,60 @@ def _receive_batches(
         time.sleep(_GONE_SECONDS)
 
 
-def _count_parameters(query: str) -> int:
-    """How many parameters a statement has, ``?`` or ``$1``; text, names and comments are left out."""
-    marks, highest = 0, 0
-    for match in _PARAMETER.finditer(query):
-        if match[1]:
-            marks += 1
-        elif match[2]:
-            highest = max(highest, int(match[2]))
-    return max(marks, highest)
+def _no_values(names: list[str]) -> list[None] | dict[str, None]:
+    """A null for each parameter."""
+    return [None] * len(names) if not names or names[0].isdigit() else dict.fromkeys(names)
+
+
+def _ask_sql(prepared: _Prepared) -> Ask:
+    levels = {"isolation_level": prepared.options.get("isolation"), "on_gap": prepared.options.get("on_gap")}
+    arguments = {"statement": prepared.query, "params": prepared.params or None}
+    arguments |= {name: value for name, value in levels.items() if value is not None}
+    return Ask("sql", arguments, prepared.query, prepared.options.get("timeout"))
+
+
+def _statement_options(context: Any) -> dict[str, Any]:
+    """What the headers of a call say of its statement."""
+    texts = context.get_middleware("token").options(_STATEMENT_OPTIONS)
+    return {name: _parse_number(name, text) if name == "timeout" else text for name, text in texts.items()}
+
+
+def _parse_number(name: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number <= _MOST_SECONDS:
+        raise errors.QueryError(f"{_HEADER}{name.replace('_', '-')} is {text!r}; give a number such as 0.5")
+    return number
+
+
+def _parse_call(body: bytes) -> tuple[str, dict[str, Any]]:
+    """Name and arguments of a method of our own client."""
+    try:
+        request = json.loads(body)
+        return str(request["call"]), dict(request.get("arguments", {}))
+    except (ValueError, KeyError, TypeError) as error:
+        raise errors.QueryError(f"a call is a JSON object with 'call' and 'arguments': {error}") from None
+
+
+_KINDS_OF_ERRORS: tuple[tuple[type[BaseException], Callable[..., Exception]], ...] = (
+    (errors.AccessError, flight.FlightUnauthorizedError),
+    (errors.BusyError, flight.FlightUnavailableError),
+    (errors.StorageError, flight.FlightUnavailableError),
+    (errors.QueryTimeoutError, flight.FlightTimedOutError),
+    (WindrowError, flight.FlightServerError),
+)
 
 
 @contextlib.contextmanager
 def _flight_errors() -> Iterator[None]:
-    """Raise our errors as Flight's, with their own words."""
+    """Raise our errors as Flight's, with their own words, and our name for those who know it."""
     try:
         yield
-    except errors.AccessError as error:
-        raise flight.FlightUnauthorizedError(str(error)) from None
-    except (errors.BusyError, errors.StorageError) as error:
-        raise flight.FlightUnavailableError(str(error)) from None
     except WindrowError as error:
-        raise flight.FlightServerError(str(error)) from None
+        kind = next(kind for ours, kind in _KINDS_OF_ERRORS if isinstance(error, ours))
+        raise kind(str(error), type(error).__name__.encode()) from None
 
 
 # -- metadata ---------------------------------------------------------------------------------------------------------
@@ -468,9 +519,19 @@ _FOREIGN_KEYS = {
     "key_sequence": pa.int32(), "fk_key_name": pa.string(), "pk_key_name": pa.string(),
     "update_rule": pa.uint8(), "delete_rule": pa.uint8(),
 }  # fmt: skip
+_TYPE_INFO = {
+    "type_name": pa.string(), "data_type": pa.int32(), "column_size": pa.int32(), "literal_prefix": pa.string(),
+    "literal_suffix": pa.string(), "create_params": pa.list_(pa.string()), "nullable": pa.int32(),
+    "case_sensitive": pa.bool_(), "searchable": pa.int32(), "unsigned_attribute": pa.bool_(),
+    "fixed_prec_scale": pa.bool_(), "auto_increment": pa.bool_(), "local_type_name": pa.string(),
+    "minimum_scale": pa.int32(), "maximum_scale": pa.int32(), "sql_data_type": pa.int32(),
+    "datetime_subcode": pa.int32(), "num_prec_radix": pa.int32(), "interval_precision": pa.int32(),
+}  # fmt: skip
+_TABLE_TYPES = ("STREAM", "VIEW", "TABLE", "RESULT", "SYSTEM TABLE")
 _REQUIRED = frozenset((
     "table_name", "table_type", "table_schema", "column_name", "key_sequence", "pk_table_name", "pk_column_name",
-    "fk_table_name", "fk_column_name", "update_rule", "delete_rule",
+    "fk_table_name", "fk_column_name", "update_rule", "delete_rule", "type_name", "data_type", "nullable",
+    "case_sensitive", "searchable", "fixed_prec_scale", "sql_data_type",
 ))  # fmt: skip
 """Columns of metadata that are never null."""
 _INFO_VALUE = pa.dense_union(
@@ -548,16 +609,20 @@ def _tables(session: RoleSession, message: Any) -> pa.Table:
     columns = {name: pa.string() for name in ("catalog_name", "db_schema_name", "table_name", "table_type")}
     if message.include_schema:
         columns["table_schema"] = pa.binary()
-    rows = []
+    found: list[tuple[str, str, str, pa.Schema]] = []
     if _in_catalog(message) and _like(SCHEMA, message, "db_schema_filter_pattern"):
-        for name, (kind, schema) in sorted(session.schemas().items()):
-            if _like(name, message, "table_name_filter_pattern") and kind in (message.table_types or (kind,)):
-                row: dict[str, Any] = {
-                    "catalog_name": CATALOG, "db_schema_name": SCHEMA, "table_name": name, "table_type": kind,
-                }  # fmt: skip
-                if message.include_schema:
-                    row["table_schema"] = serialize_schema(schema)
-                rows.append(row)
+        found += [(SCHEMA, name, *described) for name, described in sorted(session.schemas().items())]
+    if _in_catalog(message) and _like(SYSTEM_SCHEMA, message, "db_schema_filter_pattern"):
+        found += [(SYSTEM_SCHEMA, name, "SYSTEM TABLE", schema) for name, schema in session.system_schemas().items()]
+    rows = []
+    for schema_name, name, kind, schema in found:
+        if _like(name, message, "table_name_filter_pattern") and kind in (message.table_types or (kind,)):
+            row: dict[str, Any] = {
+                "catalog_name": CATALOG, "db_schema_name": schema_name, "table_name": name, "table_type": kind,
+            }  # fmt: skip
+            if message.include_schema:
+                row["table_schema"] = serialize_schema(schema)
+            rows.append(row)
     return _table(columns, rows)
 
 

@@ -75,6 +75,8 @@ def _describe(operation: "Operation") -> dict[str, Any]:
 def _contents(operation: "Operation") -> dict[str, Any]:
     if operation.gives_rows:
         return {media: {} for media in row_formats.WRITTEN}
+    if operation.path == "/" or operation.path.startswith("/console/"):
+        return {media: {} for media in ("text/html", "text/css", "text/javascript", "image/svg+xml")}
     if operation.path in ("/metrics", "/healthz", "/readyz"):
         return {"text/plain": {}}
     return {"text/event-stream": {}} if operation.path == "/events" else {"application/json": {}}

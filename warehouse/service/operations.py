@@ -8,14 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 
 from windrow.catalog.records import Role
-from windrow.service import openapi, requests
+from windrow.errors import WindrowError
+from windrow.queries.charts import make_chart
+from windrow.service import openapi, requests, row_formats
+from windrow.service.console_files import charts_version, console_file
+from windrow.service.health import read_health
+from windrow.service.kept_answers import KeptAnswer, encode_piece
 from windrow.service.metrics import render_metrics, render_status
+from windrow.service.overview import read_overview
 from windrow.service.responses import HEADERS, error_response
 from windrow.service.role_session import RoleSession
+from windrow.service.statement_worker import FLIGHT
 from windrow.service.statement_worker import Request as WorkerRequest
+from windrow.service.stream_layout import read_rejected_page, read_stream_page
+from windrow.service.vocabulary import read_vocabulary
 
 if TYPE_CHECKING:
     from windrow.service.http_api import Service
@@ -47,6 +56,8 @@ class Ask:
     timeout: float | None = None
     name: str = ""
     """Of the value in the answer; empty: the value is the answer."""
+    audited: bool = True
+    """False for what a protocol asks before the statement itself: only its errors are told."""
 
     def request(self, role: Role, media: str | None = None, *, escape: bool = False) -> WorkerRequest:
         """The request for a worker."""
@@ -54,6 +65,7 @@ class Ask:
 
 
 EVENTS = "/events"
+_STILL_THERE_SECONDS = 15.0
 Handler = Callable[["Service", Call], Any]
 
 
@@ -105,7 +117,8 @@ def _append(service: "Service", call: Call) -> Ask:  # noqa: ARG001
 
 def _put_table(service: "Service", call: Call) -> Ask:  # noqa: ARG001
     name = call.path["name"]
-    return Ask("put_table", {"name": name, "path": call.rows, "media": call.media}, f"put table {name}")
+    arguments = {"name": name, "path": call.rows, "media": call.media, "valid_from": call.query.valid_from}
+    return Ask("put_table", arguments, f"put table {name}")
 
 
 def _heartbeat(service: "Service", call: Call) -> Any:  # noqa: ARG001
@@ -193,13 +206,129 @@ async def stream_events(service: "Service", session: RoleSession, request: Reque
             yield b": windrow\n\n"
             while not await request.is_disconnected():
                 try:
-                    event = await asyncio.wait_for(queue.get(), 15)
+                    event = await asyncio.wait_for(queue.get(), _STILL_THERE_SECONDS)
                 except TimeoutError:
-                    yield b": still there\n\n"
-                else:
-                    yield b"event: " + event["event"].encode() + b"\ndata: " + json.dumps(event).encode() + b"\n\n"
+                    event = {"event": ""}
+                if reason := _why_not(service, session, request):
+                    event = {"event": "end", "reason": reason}
+                name = event["event"]
+                yield f"event: {name}\ndata: {json.dumps(event)}\n\n".encode() if name else b": still there\n\n"
+                if name == "end":
+                    return
 
     return StreamingResponse(stream(), media_type="text/event-stream", headers=HEADERS)
+
+
+# -- the console ------------------------------------------------------------------------------------------------------
+
+
+def _console(service: "Service", call: Call) -> Any:  # noqa: ARG001
+    return RedirectResponse("console/", 307, headers=HEADERS)
+
+
+def _console_file(service: "Service", call: Call) -> Any:  # noqa: ARG001
+    return console_file(call.path.get("file", "index.html"))
+
+
+def _session(service: "Service", call: Call) -> Any:
+    role = call.session.role
+    return {
+        "warehouse": service.store.root.name,
+        "role": role.name,
+        "rights": list(role.rights),
+        "restricted": role.is_restricted,
+        "rows": role.rows,
+        "charts": charts_version(),
+    }
+
+
+def _overview(service: "Service", call: Call) -> Any:  # noqa: ARG001
+    return read_overview(call.session, call.query.find, call.query.offset, call.query.limit)
+
+
+def _layout(service: "Service", call: Call) -> Any:  # noqa: ARG001
+    return read_stream_page(call.session, call.path["name"])
+
+
+def _advice(service: "Service", call: Call) -> Ask:  # noqa: ARG001
+    return Ask("advise", {"name": call.path["name"]}, f"advise on {call.path['name']}")
+
+
+def _rejected(service: "Service", call: Call) -> Any:  # noqa: ARG001
+    return read_rejected_page(call.session, call.path["name"])
+
+
+def _replay(service: "Service", call: Call) -> Any:  # noqa: ARG001
+    name = call.path["name"]
+    return asdict(call.session.operate(name).replay(name))
+
+
+def _vocabulary(service: "Service", call: Call) -> Any:  # noqa: ARG001
+    return read_vocabulary(call.session)
+
+
+def _read_health(service: "Service", call: Call) -> Any:
+    return read_health(service, call.session)
+
+
+def _check(service: "Service", call: Call) -> Ask:  # noqa: ARG001
+    return Ask("check", {}, "check")
+
+
+def _gc(service: "Service", call: Call) -> Ask:  # noqa: ARG001
+    return Ask("gc", {}, "gc")
+
+
+def _begin_answer(service: "Service", call: Call) -> Any:
+    ask = _sql(service, call)
+    statement = service.statement(call.session, ask)
+    request = ask.request(call.session.role, FLIGHT)
+    key = service.answers.begin(call.session.who, call.session.role, statement, request)
+    return {"id": key}
+
+
+def _kept(service: "Service", call: Call) -> KeptAnswer:
+    return service.answers.get(call.path["id"], call.session.who, call.session.role)
+
+
+def _read_answer(service: "Service", call: Call) -> Any:
+    kept, wanted = _kept(service, call), call.query
+    kept.wait(wanted.start + wanted.count, wanted.wait)
+    content = encode_piece(kept, wanted.start, wanted.count, whole=wanted.whole)
+    return Response(content, media_type=row_formats.JSON, headers=HEADERS)
+
+
+def _export_answer(service: "Service", call: Call) -> Any:
+    kept = _kept(service, call)
+    kept.wait(1, 60)
+    schema, about = kept.schema, kept.about or {}
+    if schema is None:
+        return error_response(503, "there are no rows yet; ask again later")
+    pieces = row_formats.encode(call.media, schema, kept.batches(), about, escape=call.query.escape == "spreadsheet")
+    body = (b"".join(bytes(memoryview(buffer)) for buffer in buffers) for buffers in pieces)
+    return StreamingResponse(body, media_type=call.media, headers=HEADERS)
+
+
+def _chart_answer(service: "Service", call: Call) -> Any:
+    kept = _kept(service, call)
+    kept.wait(0, 60)
+    chart = make_chart(kept.chart_rows(), call.query.names())
+    return {"chart": None if chart is None else chart.specification(), "cut": "" if chart is None else chart.cut}
+
+
+def _drop_answer(service: "Service", call: Call) -> Any:
+    _kept(service, call)
+    service.answers.drop(call.path["id"])
+    return {"dropped": call.path["id"]}
+
+
+def _why_not(service: "Service", session: RoleSession, request: Request) -> str | None:
+    """Why whoever listens may no longer: a token can be revoked, and a role be changed."""
+    try:
+        same = service.session(request).role == session.role
+    except WindrowError as error:
+        return str(error)
+    return None if same else "the role was changed; ask again"
 
 
 def _openapi(service: "Service", call: Call) -> Any:  # noqa: ARG001
@@ -238,7 +367,9 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation("DELETE", "/views/{name}", "Drop a view", "operate", _drop_view),
     Operation("GET", "/tables", "Tables", "read", _tables),
-    Operation("PUT", "/tables/{name}", "Put a table", "operate", _put_table, takes_rows=True, asks=True),
+    Operation(
+        "PUT", "/tables/{name}", "Put a table", "operate", _put_table, requests.TableOptions, takes_rows=True, asks=True
+    ),
     Operation("DELETE", "/tables/{name}", "Drop a table", "operate", _drop_table),
     Operation("GET", "/status", "How the warehouse is doing", "read", _status),
     Operation("GET", "/metrics", "Metrics for Prometheus", "read", _metrics),
@@ -246,5 +377,28 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/healthz", "Whether it works", "", _health),
     Operation("GET", "/readyz", "Whether it works", "", _health),
     Operation("GET", "/openapi.json", "This document", "any", _openapi),
+    Operation("GET", "/session", "Who asks, and what the role may", "any", _session),
+    Operation("GET", "/overview", "Streams, gaps, failing queries", "read", _overview, requests.OverviewOptions),
+    Operation("GET", "/streams/{name}/layout", "How a stream lies on disk", "read", _layout),
+    Operation("GET", "/streams/{name}/advice", "What layout would serve it best", "operate", _advice, asks=True),
+    Operation("GET", "/streams/{name}/rejected", "Rows that were not taken", "read", _rejected),
+    Operation("POST", "/streams/{name}/replay", "Append its rejected rows again", "operate", _replay),
+    Operation("GET", "/vocabulary", "Words for an editor of statements", "read", _vocabulary),
+    Operation("GET", "/health", "Pins, background work, versions", "read", _read_health),
+    Operation("POST", "/check", "Verify all files", "operate", _check, asks=True),
+    Operation("POST", "/gc", "Remove what can go now", "operate", _gc, asks=True),
+    Operation(
+        "POST", "/answers", "Ask, and read the answer in pieces", "read", _begin_answer, body=requests.SqlRequest,
+        status=201,
+    ),
+    Operation("GET", "/answers/{id}", "A piece of an answer", "read", _read_answer, requests.PieceOptions),
+    Operation(
+        "GET", "/answers/{id}/rows", "All of its rows", "read", _export_answer, requests.AnswerOptions, gives_rows=True
+    ),
+    Operation("GET", "/answers/{id}/chart", "Its chart, for Vega-Lite", "read", _chart_answer, requests.ChartOptions),
+    Operation("DELETE", "/answers/{id}", "Forget it", "read", _drop_answer),
+    Operation("GET", "/", "To the console", "", _console, status=307),
+    Operation("GET", "/console/", "The console", "", _console_file),
+    Operation("GET", "/console/{file}", "A file of the console", "", _console_file),
 )  # fmt: skip
 """Everything that can be asked over HTTP."""

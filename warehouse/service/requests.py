@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from windrow.errors import SchemaError
+
 Text = Annotated[str, Meta(min_length=1, max_length=1_000_000)]
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
@@ -49,6 +51,40 @@ class ResultOptions(AnswerOptions, frozen=True):
     revisions: Annotated[bool, Meta(description="all revisions of each window, not only the newest")] = False
 
 
+class OverviewOptions(_Request, frozen=True):
+    """Which streams."""
+
+    find: Annotated[str, Meta(max_length=128, description="a part of the names")] = ""
+    offset: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    limit: Annotated[int, Meta(ge=1, le=200)] = 50
+
+
+class PieceOptions(_Request, frozen=True):
+    """Which rows of an answer, and how long to wait for them."""
+
+    start: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    count: Annotated[int, Meta(ge=0, le=1_000)] = 200
+    wait: Annotated[float, Meta(ge=0, le=20, description="seconds")] = 0.0
+    whole: Annotated[bool, Meta(description="long values too; they are cut otherwise")] = False
+
+
+class ChartOptions(_Request, frozen=True):
+    """What is drawn."""
+
+    measures: Annotated[
+        str, Meta(max_length=10_000, description="names of columns as a JSON array; without it, those with numbers")
+    ] = ""
+
+    def names(self) -> list[str] | None:
+        """The columns, None for all that can be drawn."""
+        if not self.measures:
+            return None
+        try:
+            return msgspec.json.decode(self.measures, type=list[str])
+        except msgspec.MsgspecError as error:
+            raise SchemaError(f"the measures are no JSON array of names: {error}") from None
+
+
 class AppendOptions(_Request, frozen=True):
     """Whose rows they are; a batch id makes a repeated request harmless."""
 
@@ -60,6 +96,16 @@ class AppendOptions(_Request, frozen=True):
         ]
         | None
     ) = None
+    max_rejected: (
+        Annotated[float, Meta(ge=0, le=1, description="with a greater share of rejected rows nothing is appended")]
+        | None
+    ) = None
+
+
+class TableOptions(_Request, frozen=True):
+    """From when on a table is valid."""
+
+    valid_from: Instant | None = None
 
 
 class HeartbeatRequest(_Request, frozen=True):
@@ -88,6 +134,7 @@ class QueryRequest(_Request, frozen=True):
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
     missed: Literal["latest", "every", "skip"] = "latest"
     output: Literal["whole", "inserts", "deletes"] = "whole"
+    isolation: Literal["snapshot", "latest"] = "snapshot"
     on_gap: Literal["tell", "error", "wait"] = "tell"
     deadline: Duration | None = None
     revise: Duration | None = None
@@ -100,3 +147,4 @@ class ViewRequest(_Request, frozen=True):
     sql: Text
     key: list[Name] | None = None
     slide: Duration | None = None
+    keep: Duration | None = None

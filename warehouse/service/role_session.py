@@ -14,12 +14,15 @@ from windrow.cli.writers import convert_for_arrow
 from windrow.errors import AccessError, QueryError
 from windrow.queries import execution, isolation
 from windrow.queries.answer import Answer
+from windrow.queries.engine.types import quote_name
 from windrow.queries.periodic.result_tables import STATEMENT_CONTEXT
+from windrow.queries.system_tables import TABLE_NAMES, shows
 from windrow.service import row_formats
 from windrow.snapshot import Snapshot
 from windrow.warehouse import Warehouse
 from windrow.windows import gap_to_json
 
+_WORD = re.compile(r"\w+")
 _EXPLAIN = re.compile(r"\s*explain\b", re.IGNORECASE)
 
 
@@ -105,13 +108,27 @@ class RoleSession:
         """Create a view, which plans its statement."""
         return asdict(self.operate().create_view(**options))
 
+    def advise(self, name: str) -> dict[str, Any]:
+        """What layout would serve a stream best; layouts are played through, which takes some hundred milliseconds."""
+        advice = self.operate(name).advise(name)
+        return asdict(advice) | {"clearly_better": advice.clearly_better}
+
+    def check(self) -> dict[str, Any]:
+        """Verify everything."""
+        report = self.operate().check()
+        return asdict(report) | {"ok": report.ok}
+
+    def gc(self) -> dict[str, Any]:
+        """Remove what can go now."""
+        return asdict(self.operate().gc())
+
     def results(self, name: str, slide: int | None = None, *, revisions: bool = False) -> Answer:
         """What a periodic query has delivered."""
         self.role.check("read", name)
         if self.role.columns(name) is not None:
             if revisions:
                 raise AccessError(f"role {self.role.name!r} may use only some columns of {name!r}, not its revisions")
-            quoted, where = f'"{name}"', "" if slide is None else f" WHERE _slide = {int(slide)}"
+            quoted, where = quote_name(name), "" if slide is None else f" WHERE _slide = {int(slide)}"
             return self.sql(f"SELECT * FROM {quoted}{where}")
         return self.warehouse.results(name, slide=slide, revisions=revisions)
 
@@ -137,14 +154,26 @@ class RoleSession:
             others += [(name, "RESULT") for name in STATEMENT_CONTEXT.find_results(snapshot, None)]
         for name, kind in others:
             if name not in relations and self.role.sees(name):
-                relations[name] = kind, self._columns_of(name)
+                relations[name] = kind, self._columns_of(quote_name(name))
         return relations
 
-    def _columns_of(self, name: str) -> pa.Schema:
-        quoted = name.replace('"', '""')
+    def columns_named_in(self, statement: str) -> dict[str, pa.DataType]:
+        """Types of the columns of the streams and views that a statement names, by their name in lower case."""
+        words = {word.lower() for word in _WORD.findall(statement)}
+        named = [name for name in self.streams() if name.lower() in words]
+        with Snapshot(self.warehouse._store, named, role=self.role) as snapshot:
+            return {f.name.lower(): f.type for name in named for f in snapshot.view(name).schema}
+
+    def system_schemas(self) -> dict[str, pa.Schema]:
+        """Columns of the system tables that the role may read."""
+        self.role.check("read")
+        names = sorted(name for name in TABLE_NAMES if shows(self.role, name))
+        return {name: self._columns_of(f"windrow.{quote_name(name)}") for name in names}
+
+    def _columns_of(self, relation: str) -> pa.Schema:
         answer = isolation.answer_query(
             self.warehouse._store,
-            f'SELECT * FROM "{quoted}" LIMIT 0',
+            f"SELECT * FROM {relation} LIMIT 0",
             context=replace(STATEMENT_CONTEXT, role=self.role),
         )
         with answer:
@@ -211,23 +240,26 @@ class RoleSession:
         source: str | None = None,
         batch_id: str | None = None,
         covers: str | None = None,
+        max_rejected: float | None = None,
     ) -> AppendReport:
         """Append rows; they are durable when this returns."""
         self.role.check("append", stream)
         self._check_writable_columns(stream)
-        return self.warehouse.append(stream, rows, source=source, batch_id=batch_id, covers=covers)
+        return self.warehouse.append(
+            stream, rows, source=source, batch_id=batch_id, covers=covers, max_rejected=max_rejected
+        )
 
-    def append_file(self, stream: str, path: str, media: str, **options: str | None) -> Any:
+    def append_file(self, stream: str, path: str, media: str, **options: Any) -> Any:
         """Append the rows of a body that was received into a file."""
         self.role.check("append", stream)
         definition = self.warehouse.stream(stream).definition
         with row_formats.reading(path, media, definition.schema, definition.name, definition.added) as rows:
             return asdict(self.append(definition.name, rows, **options))
 
-    def put_table(self, name: str, path: str, media: str) -> Any:
+    def put_table(self, name: str, path: str, media: str, valid_from: str | None = None) -> Any:
         """Put the rows of a body as a table."""
         with row_formats.reading_table(path, media) as rows:
-            return {"table": name, "rows": self.operate(name).put_table(name, rows)}
+            return {"table": name, "rows": self.operate(name).put_table(name, rows, valid_from=valid_from)}
 
     def _check_writable_columns(self, stream: str) -> None:
         if self.role.columns(stream) is not None:

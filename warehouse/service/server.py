@@ -22,8 +22,10 @@ from windrow.service.http_api import AuditLine, Limits, Service
 from windrow.service.responses import bounded_protocol
 from windrow.warehouse import Warehouse
 
-HTTP_PORT, FLIGHT_PORT = 9464, 9465
+HTTP_PORT = 9464
 _START_SECONDS = 30.0
+_END_SECONDS = 5
+"""After the grace: for statements that were cancelled to tell it."""
 LogLine = Callable[[str], None]
 
 
@@ -141,7 +143,7 @@ class NetworkServer:
                 ssl_keyfile=settings.key,
                 limit_concurrency=settings.limits.event_streams + 1000,
                 timeout_keep_alive=30,
-                timeout_graceful_shutdown=max(1, int(settings.grace)),
+                timeout_graceful_shutdown=int(settings.grace) + _END_SECONDS,
                 http=bounded_protocol(settings.limits.client_seconds),
                 ws="none",
                 lifespan="off",
@@ -186,6 +188,7 @@ class NetworkServer:
     def close(self) -> None:
         """Stop: running statements end, or are cancelled after the grace."""
         self._ended.set()
+        self.service.events.end()
         ending = [self._thread]
         if self._http is not None:
             self._http.should_exit = True
@@ -195,9 +198,10 @@ class NetworkServer:
         end = time.monotonic() + self._settings.grace
         for thread in ending:
             thread.join(max(0.0, end - time.monotonic()))
+        self.service.answers.close()
         self.service.pool.close()
         for thread in ending:
-            thread.join(5)
+            thread.join(_END_SECONDS)
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -48,22 +48,33 @@ class WorkerStarter:
     """
 
     def __init__(self, path: str, memory: int) -> None:
+        self._path, self._memory = path, memory
         self._guard = threading.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
         self._channel, theirs = socket.socketpair()
-        code = (
-            f"from windrow.service import statement_worker as w; w.start_workers({theirs.fileno()}, {path!r}, {memory})"
-        )
+        call = f"start_workers({theirs.fileno()}, {self._path!r}, {self._memory})"
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", code], stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+                [sys.executable, "-P", "-c", f"from windrow.service import statement_worker as w; w.{call}"],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
             )
 
-    def start(self) -> "Worker":
-        """Start a worker."""
+    def start(self) -> "Worker | None":
+        """Start a worker; None if the process had been ended: the next call finds another in its place."""
         ours, theirs = socket.socketpair()
+        handles: list[int] = []
         with theirs, self._guard:
-            socket.send_fds(self._channel, [b"w"], [theirs.fileno()])
-            _, handles, _, _ = socket.recv_fds(self._channel, 1, 1)
+            with contextlib.suppress(OSError):
+                socket.send_fds(self._channel, [b"w"], [theirs.fileno()])
+                _, handles, _, _ = socket.recv_fds(self._channel, 1, 1)
+            if not handles:
+                ours.close()
+                self.close()
+                self._begin()
+                return None
         return Worker(ours, handles[0])
 
     def close(self) -> None:
@@ -146,6 +157,11 @@ class WorkerPool:
         self._ready.wait(seconds)
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the server is ending."""
+        return self._closed
+
+    @property
     def waiting(self) -> int:
         """How many statements wait."""
         return len(self._waiting)
@@ -158,6 +174,9 @@ class WorkerPool:
     def _start_one(self) -> None:
         while not self._closed:
             worker = self._processes.start()
+            if worker is None:
+                time.sleep(_RETRY_SECONDS)
+                continue
             if worker.wait_until_ready():
                 with self._guard:
                     self._all.add(worker)
@@ -173,7 +192,7 @@ class WorkerPool:
         turn: Future[Worker] = Future()
         with self._guard:
             if self._closed:
-                raise BusyError("the server is ending; ask another")
+                raise ending_error()
             if self._idle:
                 turn.set_result(self._idle.pop())
             elif len(self._waiting) >= self._most_waiting:
@@ -226,7 +245,7 @@ class WorkerPool:
             running = self._all - set(idle)
         for turn in waiting:
             if turn.set_running_or_notify_cancel():
-                turn.set_exception(BusyError("the server is ending; ask another"))
+                turn.set_exception(ending_error())
         for worker in running:  # their readers find the end, and give them back
             worker.kill()
         self._starter.shutdown(wait=True)
@@ -325,9 +344,9 @@ class RunningStatement:
         kind, content = frame
         self._stop_counting()
         if kind == ERROR:
-            told = json.loads(content)
-            self.close(str(told["message"]).partition("\n")[0])
-            raise _error_of(told)
+            failure = json.loads(content)
+            self.close(str(failure["message"]).partition("\n")[0])
+            raise _error_of(failure)
         if kind == END:
             value = json.loads(content) if content[:1] == b"{" else None
             self.close(None, value.get("rows", 0) if value is not None else 0)
@@ -336,6 +355,8 @@ class RunningStatement:
     def _connection_ended(self) -> WindrowError:
         assert self._worker is not None
         self._worker.failed = True
+        if self._reason is None and self._pool.is_closed:
+            self._reason = ending_error()
         if self._reason is None:
             self._reason = QueryError("the process that ran the statement was ended by the system; ask for less")
         reason = self._reason
@@ -515,10 +536,15 @@ def _pack(request: Request) -> bytes:
     return FRAME.pack(READY, len(content)) + content
 
 
-def _error_of(told: dict[str, str]) -> BaseException:
+def _error_of(failure: dict[str, str]) -> BaseException:
     """The error that a worker tells of."""
-    kind = getattr(errors, told["kind"], None)
-    return kind(told["message"]) if kind is not None else RuntimeError(told["message"])
+    kind = getattr(errors, failure["kind"], None)
+    return kind(failure["message"]) if kind is not None else RuntimeError(failure["message"])
+
+
+def ending_error() -> BusyError:
+    """What statements are told that the end of the server ends."""
+    return BusyError("the server is ending; ask another")
 
 
 def memory_share(size: int) -> int:

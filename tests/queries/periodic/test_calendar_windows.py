@@ -1,6 +1,8 @@
 """Calendar windows over rows and in reports, against rows kept by their wall-clock date in plain Python."""
 
 import datetime as dt
+import itertools
+import random
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -8,10 +10,22 @@ import pyarrow as pa
 import pytest
 
 import windrow
+from windrow.queries.sql.calendar_units import find_last_end, find_unit
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("k", pa.int64())])
 HOUR = dt.timedelta(hours=1)
 TICK = dt.timedelta(microseconds=1)
+ZONES = ("Europe/Berlin", "America/Havana", "Australia/Lord_Howe", "America/New_York", "Asia/Kathmandu")
+"""Clocks that change at one, at midnight, by half an hour, at two, and never; Kathmandu is 5:45 ahead."""
+UNITS = {
+    "hour": lambda wall: (wall.date(), wall.hour, wall.utcoffset()),
+    "day": lambda wall: wall.date(),
+    "week": lambda wall: wall.isocalendar()[:2],
+    "month": lambda wall: (wall.year, wall.month),
+    "quarter": lambda wall: (wall.year, (wall.month - 1) // 3),
+    "year": lambda wall: wall.year,
+}
+"""What all instants of a unit have in common."""
 
 
 def rows_between(start: dt.datetime, end: dt.datetime) -> list[dict[str, object]]:
@@ -32,7 +46,31 @@ def wh(tmp_path):
         yield warehouse
 
 
-@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/Havana", "Asia/Kathmandu"])
+@pytest.mark.parametrize("zone", ZONES)
+def test_units_are_runs_of_instants_that_the_wall_clock_calls_alike(zone):
+    """Every quarter of an hour of eighteen months, with all changes of the clock, through Python's zoneinfo."""
+    start, quarter = dt.datetime(2024, 11, 1, tzinfo=dt.UTC), dt.timedelta(minutes=15)
+    starts = [start + quarter * number for number in range(18 * 30 * 96)]
+    walls = [instant.astimezone(ZoneInfo(zone)) for instant in starts]
+    choice, micros = random.Random(zone), lambda time: round(time.timestamp()) * 1_000_000
+    for unit, label in UNITS.items():
+        called = [label(wall) for wall in walls]
+        runs = [starts[number] for number in range(1, len(starts)) if called[number] != called[number - 1]]
+        units = list(itertools.pairwise(runs))
+        assert len(units) > (0 if unit == "year" else 3)
+        for number, (first, last) in enumerate(units):
+            if unit in ("hour", "day") and choice.random() > 0.02 and last - first in (HOUR, 24 * HOUR):
+                continue
+            inside = choice.randrange(micros(first) + 1, micros(last))
+            for instant in (micros(first) + 1, inside, micros(last)):
+                assert find_unit(unit, zone, instant) == (micros(first), micros(last)), (unit, first)
+            assert find_last_end(unit, zone, micros(last)) == micros(last)
+            assert find_last_end(unit, zone, inside) == micros(first)
+            back = choice.randrange(min(number, 30) + 1)
+            assert find_unit(unit, zone, inside, back) == tuple(map(micros, units[number - back]))
+
+
+@pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize("change", [dt.datetime(2025, 3, 30, tzinfo=dt.UTC), dt.datetime(2025, 11, 2, tzinfo=dt.UTC)])
 def test_one_time_windows_are_the_rows_of_their_day(wh, zone, change):
     start, clock = change - dt.timedelta(days=3), change + dt.timedelta(days=2, hours=7)

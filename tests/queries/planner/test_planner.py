@@ -16,6 +16,7 @@ import row_caches
 import windrow
 from packet_warehouse import LIVE_MINUTES, MINUTES, NOON, ROWS_PER_MINUTE
 from windrow.queries.answer import Explanation
+from windrow.queries.planner import planner
 from windrow.queries.planner.planner import RelationPlan
 
 LAST = NOON + dt.timedelta(minutes=MINUTES)
@@ -23,11 +24,18 @@ LAST = NOON + dt.timedelta(minutes=MINUTES)
 
 @pytest.fixture(scope="module", params=["from files", "from memory"])
 def wh(request: pytest.FixtureRequest) -> Iterator[windrow.Warehouse]:
-    """Once with all rows in memory, once with none."""
-    with packet_warehouse.open_packet_warehouse(cache_bytes=0 if request.param == "from files" else None) as made:
+    """Once with all rows in memory, once with none; rows by key are read by the directory all the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planner, "MEMORY_ROWS", -1)
+        patch.setattr(planner, "MEMORY_SHARE", 2)
+        yield from open_packets(request.param)
+
+
+def open_packets(source: str) -> Iterator[windrow.Warehouse]:
+    with packet_warehouse.open_packet_warehouse(cache_bytes=0 if source == "from files" else None) as made:
         made.sql("SELECT * FROM packets").arrow()
         row_caches.settle(made)
-        assert row_caches.path_of(made, "SELECT * FROM packets") == ("scan" if "files" in request.param else "memory")
+        assert row_caches.path_of(made, "SELECT * FROM packets") == ("scan" if "files" in source else "memory")
         yield made
 
 
@@ -126,6 +134,17 @@ class Test_predicates_on_the_search_key:
         pruned = read(wh, "SELECT * FROM packets [WINDOW 1 MINUTE] WHERE src = 7")
         assert pruned.path == "probe"
         assert ROWS_PER_MINUTE // 60 <= pruned.rows[0] < ROWS_PER_MINUTE / 2
+
+    @pytest.mark.parametrize(("limits", "path"), [((10**6, 2), "memory"), ((0, 0.001), "memory"), ((0, 2), "probe")])
+    def test_are_read_from_memory_where_that_is_as_quick(self, monkeypatch, limits, path):
+        monkeypatch.setattr(planner, "MEMORY_ROWS", limits[0])
+        monkeypatch.setattr(planner, "MEMORY_SHARE", limits[1])
+        sql = "SELECT count(*), sum(len) FROM packets [WINDOW 1 MINUTE] WHERE src = 7"
+        for source, expected in (("from files", "probe"), ("from memory", path)):
+            for made in open_packets(source):
+                assert read(made, sql).path == expected
+                counted = made.sql(sql.replace("src = 7", "src + len = 7 + len"))
+                assert made.sql(sql).fetchall() == counted.fetchall()
 
     @pytest.mark.parametrize("where", ["src = 1 OR len = 3", "src % 7 = 3", "NOT (src = 1)", "src <> 1", "len = 3"])
     def test_that_say_nothing_of_the_key_change_nothing(self, wh, where):

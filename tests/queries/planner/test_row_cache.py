@@ -89,6 +89,46 @@ def test_older_snapshots_and_unread_answers_keep_what_they_see(tmp_path):
             snapshot.close()
 
 
+def test_rows_that_have_died_are_left_out_of_memory_and_older_snapshots_still_see_them(tmp_path):
+    """Lives of half a slot to eight slots: a table is made anew when a third of its rows has died."""
+    chance = random.Random(8)
+    schema = pa.schema([("ts", pa.timestamp("us")), ("k", pa.int64()), ("n", pa.int64()), ("exp", pa.timestamp("us"))])
+    number, given = 0, list[tuple[int, int, int]]()
+    with windrow.open(tmp_path / "w", clock=lambda: BASE + 1000 * DELTA) as wh:
+        life = f"{8 * DELTA} microseconds"
+        wh.create_stream(
+            "p", schema, time="ts", key="k", slide=f"{DELTA} microseconds", expires="exp", max_lifetime=life
+        )
+        kept = []
+        for slot in range(1, 20):
+            came = []
+            for _ in range(60):
+                number += 1
+                ts = BASE + (slot - 1) * DELTA + chance.randint(1, DELTA)
+                came.append((ts, number, ts + int(DELTA * chance.choice((0.5, 1, 1, 2, 8)))))
+            given += came
+            columns = (
+                [ts for ts, _, _ in came],
+                [n % 3 for _, n, _ in came],
+                *zip(*[row[1:] for row in came], strict=True),
+            )
+            wh.append("p", pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema))
+            wh.slide("p", to=when(BASE + slot * DELTA))
+            live = sorted(n for _, n, exp in given if exp > BASE + slot * DELTA)
+            if slot % 4 == 1:
+                kept.append((wh.snapshot(), live))
+            asked = "SELECT n FROM p ORDER BY n"
+            for _ in range(2):
+                assert [n for (n,) in wh.sql(asked).fetchall()] == live
+                row_caches.settle(wh)
+            assert row_caches.path_of(wh, asked) == "memory"
+            for snapshot, seen in kept:
+                assert [n for (n,) in snapshot.sql(asked).fetchall()] == seen
+            assert len(live) <= row_caches.find_cache(wh).rows <= 1.6 * len(live)
+        for snapshot, _ in kept:
+            snapshot.close()
+
+
 def test_threads_ask_while_the_window_slides(tmp_path):
     chance = random.Random(6)
     wrong: list[object] = []

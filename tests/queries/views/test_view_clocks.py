@@ -19,10 +19,10 @@ def test_the_clock_is_the_least_of_the_inputs_and_a_quiet_input_is_named(wh):
     assert (view.now, view.waiting_for) == (None, ("b",))
     slide(wh, "b", 3)
     (view,) = wh.views()
-    assert (view.now, view.waiting_for) == (START + 3 * MINUTE, ("b",))
+    assert (view.now, view.waiting_for) == (time(START + 3 * MINUTE), ("b",))
     slide(wh, "b", 9)
     (view,) = wh.views()
-    assert (view.now, view.waiting_for) == (START + 5 * MINUTE, ("a",))
+    assert (view.now, view.waiting_for) == (time(START + 5 * MINUTE), ("a",))
 
 
 def test_a_stream_ahead_of_a_view_keeps_what_the_view_still_needs(wh):

@@ -33,7 +33,7 @@ def test_a_new_view_is_filled_from_what_its_inputs_hold(wh):
         append_rows(wh, "b", (minute - 0.2, minute % 2, minute))
         slide(wh, "ab", minute)
     view = wh.create_view("v", "SELECT a.x AS ax, b.x AS bx FROM a JOIN b USING (k)", key="ax")
-    assert view.now == START + 5 * MINUTE
+    assert view.now == time(START + 5 * MINUTE)
     assert fetch_sorted(wh, "SELECT ax, bx FROM v") == sorted(
         (i, j) for i in range(1, 6) for j in range(1, 6) if i % 2 == j % 2
     )

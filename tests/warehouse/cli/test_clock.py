@@ -166,6 +166,14 @@ class Test_what_is_missing:
         (gap,) = packets.json("stream", "gaps", "packets", "--all")[1:]
         assert (gap["kind"], gap["closed"] is None) == ("declared", False)
 
+    def test_an_answer_that_lacks_something_is_refused_on_request(self, packets):
+        with windrow.open(packets.path) as wh:
+            number = wh.declare_gap("packets", start=at(60), end=at(120), cause="unplugged")
+        ask = ("sql", "SELECT count(*) FROM packets [WINDOW 2 MINUTES]", "--on-gap", "error")
+        assert "is not complete (declared" in packets.error(*ask)
+        packets("stream", "gaps", "packets", "--close", str(number))
+        packets(*ask)
+
     def test_a_heartbeat_covers_what_was_missing(self, packets):
         packets("heartbeat", "packets", "--up-to", at(180).isoformat(), "--covers", at(-6000).isoformat())
         (gap,) = packets.json("stream", "gaps", "packets")

@@ -12,8 +12,7 @@ from click.testing import CliRunner
 
 import windrow
 from windrow import cli
-from windrow.cli import sql as cli_prompt
-from windrow.cli.sql import OutputFormat, SqlOptions, parse_params
+from windrow.cli.sql import parse_params
 from windrow.queries.sql.tokens import is_finished, split_statements
 
 NOON = dt.datetime(2025, 1, 1, 12, tzinfo=dt.UTC)
@@ -180,71 +179,6 @@ class Test_tables:
         assert "table 't'" in document
         assert "stored" in document
         assert "there is no file" in run("table", "put", "t", tmp_path / "none.csv", code=1)
-
-
-TABLE = OutputFormat()
-
-
-class Test_the_prompt:
-    """The prompt is given its lines by the test; `None` is Ctrl-C, the end of the list is Ctrl-D."""
-
-    def play(self, path, capsys, *typed, form=TABLE):
-        waiting = iter(typed)
-        asked = []
-
-        def read_line(prompt: str) -> str:
-            asked.append(prompt)
-            try:
-                line = next(waiting)
-            except StopIteration:
-                raise EOFError from None
-            if line is None:
-                raise KeyboardInterrupt
-            return line
-
-        with windrow.open(path, read_only=True) as wh:
-            cli_prompt.run_prompt(wh, lambda text: cli_prompt.run_statement(wh, text, SqlOptions(), form), read_line)
-        return capsys.readouterr(), asked
-
-    def test_statements_over_several_lines(self, path, capsys):
-        (out, _), asked = self.play(
-            path, capsys, "SELECT 1 AS a", ";", "SELECT 2 AS b; SELECT 3 AS c;", form=OutputFormat(csv=True)
-        )
-        assert out.split()[-6:] == ['"a"', "1", '"b"', "2", '"c"', "3"]
-        assert asked[:3] == [cli_prompt.FIRST_PROMPT, cli_prompt.NEXT_PROMPT, cli_prompt.FIRST_PROMPT]
-
-    def test_mistakes_do_not_end_it(self, path, capsys):
-        (out, err), _ = self.play(path, capsys, "SELECT nope FROM packets;", "SELECT 42 AS answer;")
-        assert "nope" in err
-        assert "42" in out
-
-    def test_control_c_drops_what_was_begun(self, path, capsys):
-        (out, err), _ = self.play(path, capsys, "SELECT", None, "SELECT 42 AS answer;")
-        assert "42" in out
-        assert err == ""
-
-    def test_commands(self, path, capsys):
-        (out, err), _ = self.play(path, capsys, "", "\\d", "\\d packets", "\\d nope", "\\x", "\\q", "SELECT 42;")
-        assert "packets" in out
-        assert "TIMESTAMP WITH TIME ZONE" in out
-        assert "'nope'" in err
-        assert "\\x is not a command" in err
-        assert "42" not in out
-
-    def test_completion(self, path):
-        with windrow.open(path) as wh:
-            wh.put_table("hosts", pa.table({"src": [1], "name": ["ant"]}))
-            assert cli_prompt.find_completions(wh, "pac", "SELECT * FROM pac") == ["packets"]
-            assert cli_prompt.find_completions(wh, "na", "SELECT na") == ["name"]
-            assert cli_prompt.find_completions(wh, "SEL", "SEL") == ["SELECT"]
-            assert cli_prompt.find_completions(wh, "windrow.sl", "FROM windrow.sl") == ["windrow.slides"]
-            assert "name" not in cli_prompt.find_completions(wh, "n", "FROM packets WHERE n")
-
-    def test_history_is_kept(self, path, capsys, tmp_path, monkeypatch):
-        pytest.importorskip("readline")
-        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-        self.play(path, capsys, "SELECT 1;")
-        assert (tmp_path / "state" / "windrow" / "sql_history").exists()
 
 
 class Test_cutting_scripts:

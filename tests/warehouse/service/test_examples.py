@@ -2,13 +2,19 @@
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+import windrow
+from certificates import make_certificate
+from serving_processes import PATIENCE, ServingProcess
+from windrow.access import create_token, put_role
 from windrow.queries.periodic.counters import ServerCounters
 from windrow.service.metrics import render_metrics
 
@@ -31,6 +37,33 @@ def test_the_unit_is_one_that_systemd_takes(tmp_path):
     file = tmp_path / "windrow.service"
     file.write_text(unit.replace("/opt/windrow/bin/windrow", shutil.which("true") or "/bin/true"))
     run("systemd-analyze", "verify", "--recursive-errors=no", "--man=no", str(file))
+
+
+def test_the_commands_of_the_unit_and_the_dockerfile_serve(windrow_command, tmp_path):
+    """With a certificate and a folder of the test's, on ports that are free; the health check is run beside."""
+    (dockerfile,), (unit,) = examples("dockerfile"), examples("ini")
+    instructions = dict(re.findall(r"^(ENTRYPOINT|CMD|HEALTHCHECK CMD) (\[.*\])$", dockerfile, re.MULTILINE))
+    entry, arguments, health = (json.loads(instructions[name]) for name in ("ENTRYPOINT", "CMD", "HEALTHCHECK CMD"))
+    started = shlex.split(re.search(r"ExecStart=((?:.*\\\n)*.*)", unit)[1].replace("\\\n", " "))
+    tls = make_certificate(tmp_path, 1)
+    with windrow.open(tmp_path / "w") as wh:
+        put_role(wh._store, "operator", ["read"])
+        create_token(wh._store, "operator")
+    places = {
+        "/warehouse": tmp_path / "w", "/var/lib/windrow/traffic": tmp_path / "w", "0.0.0.0": "localhost",
+        "/run/secrets/tls.pem": tls["certificate"], "/run/secrets/tls.key": tls["key"],
+        "/etc/windrow/tls.pem": tls["certificate"], "/etc/windrow/tls.key": tls["key"],
+        "/var/log/windrow/audit.jsonl": tmp_path / "audit.jsonl", "9464": "0", "9465": "0",
+    }  # fmt: skip
+    for command in (entry + arguments, started):
+        assert command[1] == "-w" and command[3] == "serve"
+        words = [str(places.get(word, word)) for word in command]
+        with ServingProcess(windrow_command, words[2], *words[4:]) as server:
+            assert server.http.startswith("https://") and server.flight.startswith("grpc+tls://")
+            port = server.http.rpartition(":")[2]
+            checked = [sys.executable, *health[1:-1], health[-1].replace("9464", port)]
+            subprocess.run(checked, timeout=PATIENCE, check=True)
+            assert server.stop() == 0
 
 
 def test_prometheus_takes_the_scrape_and_the_alerts(tmp_path):

@@ -6,8 +6,9 @@ from adbc_driver_flightsql import dbapi
 from pyarrow import flight
 
 import windrow
-from served_warehouse import HEADER, ROWS, rows
+from served_warehouse import HEADER, ROWS, SCHEMA, rows
 from windrow.service import flight_messages
+from windrow.service.parameters import describe_parameters
 
 STATEMENTS = (
     "SELECT count(*) AS n, max(k) AS top FROM seen",
@@ -40,12 +41,29 @@ def test_the_driver_binds_parameters_and_reads_frames(shared, connection):
         assert cursor.fetch_polars()["k"].to_list() == [0, 1]
 
 
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("SELECT 1", {}),
+        ("SELECT k FROM seen WHERE k >= ? AND secret = ?", {"1": pa.int64(), "2": pa.string()}),
+        ("SELECT k FROM seen s WHERE s.k IN (?, ?) AND \"ts\" > $3", dict(zip("123", [pa.int64()] * 2 + [pa.timestamp("us", "UTC")], strict=True))),
+        ("SELECT ? + 1 FROM seen WHERE k BETWEEN $low AND $high -- $no", {"1": pa.string()}),
+        ("SELECT '?', \"$a\" FROM seen WHERE k BETWEEN $low AND $high /* ? */", {"low": pa.int64(), "high": pa.int64()}),
+    ],
+)  # fmt: skip
+def test_drivers_are_told_parameters_and_their_types(query, expected):
+    schema = describe_parameters(query, {field.name: field.type for field in SCHEMA})
+    assert dict(zip(schema.names, schema.types, strict=True)) == expected
+
+
 def test_the_driver_lists_relations_and_columns(shared, connection):
     assert connection.adbc_get_info()["vendor_name"] == "windrow"
     (catalog,) = connection.adbc_get_objects(depth="columns").read_all().to_pylist()
     schemas = {schema["db_schema_name"]: schema["db_schema_tables"] for schema in catalog["catalog_db_schemas"]}
     tables = {t["table_name"]: [c["column_name"] for c in t["table_columns"]] for t in schemas["main"]}
     assert tables["seen"] == ["ts", "k", "secret"]
+    system = {table["table_name"]: [c["column_name"] for c in table["table_columns"]] for table in schemas["windrow"]}
+    assert "stream" in system["streams"] and "segments" in system
     assert {"names", "hidden", "counted"} <= tables.keys()
     with dbapi.connect(shared.flight, db_kwargs={HEADER: f"Bearer {shared.tokens['analyst']}"}, autocommit=True) as c:
         (catalog,) = c.adbc_get_objects(depth="columns").read_all().to_pylist()
@@ -105,10 +123,52 @@ def test_our_client_has_the_words_of_the_library(served):
             remote.scan("seen", "2 minutes", ["k"]).read_all().num_rows
             == wh.scan("seen", "2 minutes").read_all().num_rows
         )
-        assert remote.results("counted").fetchall()[0][-1] == 299
-        assert [remote.append("seen", rows(ROWS + 80, 2), batch_id="x") for _ in range(2)] == [2, 0]
+        assert remote.results("counted").fetchall() == wh.results("counted").fetchall()
+        assert remote.results("counted", slide=1, revisions=True).fetchall() == []
+        reports = [remote.append("seen", rows(ROWS + 80, 2), batch_id="x") for _ in range(2)]
+        assert [(report.accepted, report.duplicate) for report in reports] == [(2, False), (0, True)]
+        timeless = rows(0, 2).set_column(0, "ts", pa.nulls(2, rows(0, 1).schema.field("ts").type))
+        assert remote.append("hidden", timeless).rejected == {"the event time is null": 2}
+        with pytest.raises(windrow.SchemaError, match="nothing was appended"):
+            remote.append("hidden", timeless, max_rejected=0.5)
+        assert remote.sql("SELECT k FROM seen WHERE k = $x", {"x": 8}).fetchall() == [(8,)]
+        assert remote.sql("SELECT count(*) FROM seen", isolation="latest", timeout="1 minute").isolation == "latest"
+        assert remote.gaps("seen") == wh.gaps("seen")
+        remote.wait_for("seen", up_to="2026-01-01T00:10:00Z", timeout=0)
         remote.heartbeat("seen", up_to="2026-01-01T00:12:00Z")
         assert "seen" in remote.explain("SELECT * FROM seen")
+
+
+def test_errors_of_the_server_are_of_the_librarys_classes(shared):
+    heavy = "SELECT sum(a.i * b.i) AS n FROM range(1000000) a(i), range(1000000) b(i)"
+    with shared.connect("operator") as remote:
+        for kind, call in (
+            (windrow.UnknownStreamError, lambda: remote.stream("nope")),
+            (windrow.QueryTimeoutError, lambda: remote.sql(heavy, timeout=0.2).arrow()),
+            (windrow.QueryError, lambda: remote.sql("SELECT 1", isolation="none")),
+            (windrow.BusyError, lambda: remote.wait_for("seen", up_to="2030-01-01T00:00:00Z", timeout=0)),
+            (windrow.SchemaError, lambda: remote.append("seen", pa.table({"x": [1]}))),
+        ):
+            with pytest.raises(kind):
+                call()
+
+
+def test_pandas_and_polars_read_and_append_through_the_driver(served):
+    import pandas as pd
+    import polars as pl
+
+    statement = "SELECT k, secret FROM seen WHERE k < 5 ORDER BY k"
+    expected = served.wh.sql(statement).arrow()
+    token = {HEADER: f"Bearer {served.tokens['operator']}"}
+    with dbapi.connect(served.flight, db_kwargs=token, autocommit=True) as connection:
+        assert pd.read_sql(statement, connection).to_dict("list") == expected.to_pydict()
+        assert pd.read_sql_table("names", connection)["k"].tolist() == [1, 2]
+        assert pl.read_database(statement, connection).to_dict(as_series=False) == expected.to_pydict()
+        before = served.wh.stream("seen").spooled_rows
+        assert rows(7000, 3).to_pandas().to_sql("seen", connection, if_exists="append", index=False) == 3
+        polars_rows = pl.DataFrame(rows(7010, 3))
+        assert polars_rows.write_database("seen", connection, if_table_exists="append", engine="adbc") == 3
+        assert served.wh.stream("seen").spooled_rows == before + 6
 
 
 def test_a_server_that_is_not_there_is_named(shared):

@@ -1,12 +1,13 @@
 """Statements that want more than a query may have, through every way in and for every role: refused, in one sentence."""
 
+import itertools
 from pathlib import Path
 
 import pytest
 
 import windrow
 from served_warehouse import ROLES
-from windrow.cli.sql import find_completions
+from windrow.cli.completion import Names
 
 FOLDER = Path(__file__).parents[2] / "queries" / "sql" / "statements"
 STATEMENTS = [
@@ -29,16 +30,18 @@ CURIOUS = (
 """What a role that may see a part only would like to know; also words that are almost those of hidden things."""
 
 
+@pytest.mark.parametrize("ways", [1, pytest.param(3, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("role", ROLES)
-def test_hostile_statements_are_refused_through_every_way(shared, role):
-    """Each statement by each role, through one of three ways in turn."""
+def test_hostile_statements_are_refused_through_every_way(shared, role, ways):
+    """Each statement by each role, through one of three ways in turn, or through all of them."""
     with shared.client(role) as client, shared.connect(role) as remote:
-        for number, statement in enumerate(STATEMENTS, ROLES.index(role)):
-            if number % 3 == 0:
+        for number, (statement, way) in enumerate(itertools.product(STATEMENTS, range(ways)), ROLES.index(role)):
+            chosen = way if ways == 3 else number % 3
+            if chosen == 0:
                 with pytest.raises(windrow.WindrowError):
                     remote.sql(statement).arrow()
             else:
-                answer = client.post("/sql" if number % 3 == 1 else "/explain", json={"statement": statement})
+                answer = client.post("/sql" if chosen == 1 else "/explain", json={"statement": statement})
                 assert answer.status_code in (400, 403), (statement, answer.status_code, answer.text[:200])
                 assert set(answer.json()) == {"error"}
 
@@ -63,7 +66,8 @@ def test_a_role_learns_nothing_of_what_it_may_not_see(shared):
 def test_completion_offers_a_role_only_what_it_may_use(shared):
     """The prompt's completion asks the same questions of a remote warehouse as of one in a folder."""
     with shared.connect("analyst") as remote:
-        offered = find_completions(remote, "", "SELECT  FROM seen")
+        offered = Names(lambda statement: remote.sql(statement).fetchall()).complete("", "SELECT  FROM seen")
         assert {"k", "ts", "seen", "names"} <= set(offered)
         assert not {"hidden", "secret"} & set(offered)
-    assert {"hidden", "secret"} <= set(find_completions(shared.wh, "", "SELECT  FROM seen"))
+    names = Names(lambda statement: shared.wh.sql(statement).fetchall())
+    assert {"hidden", "secret"} <= set(names.complete("", "SELECT  FROM seen"))

@@ -41,4 +41,5 @@ def test_the_jdbc_driver_asks_and_lists(shared, driver):
     lines = said.stdout.splitlines()
     assert lines[:4] == ["row 0 s0", "row 1 s1", "row 2 s2", "count 10"], said.stdout + said.stderr
     assert {"table seen STREAM", "table hidden STREAM", "table names TABLE", "table counted RESULT"} <= set(lines)
+    assert {"column k BIGINT", "catalogs 1", "schemas 2", "kinds 5", "product windrow", "bound 2"} <= set(lines)
     assert lines[-1] == "error true"

@@ -9,7 +9,8 @@ SEED = 20
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_requests_that_the_document_allows_get_answers_that_it_names(served):
+@pytest.mark.parametrize("examples", [3, pytest.param(60, marks=pytest.mark.soak)])
+def test_requests_that_the_document_allows_get_answers_that_it_names(served, examples):
     with served.client("operator") as client:
         document = client.get("/openapi.json").json()
         schema = schemathesis.openapi.from_dict(document)
@@ -20,7 +21,7 @@ def test_requests_that_the_document_allows_get_answers_that_it_names(served):
 
             @hypothesis.seed(SEED)
             @settings(
-                max_examples=3, deadline=None, database=None, phases=[Phase.generate],
+                max_examples=examples, deadline=None, database=None, phases=[Phase.generate],
                 suppress_health_check=list(HealthCheck),
             )  # fmt: skip
             @given(case=operation.as_strategy())

@@ -80,6 +80,16 @@ def test_a_worker_that_the_system_ends_is_replaced_and_the_client_is_told(one):
     still_answers(one)
 
 
+def test_a_process_that_starts_workers_is_replaced_too(one):
+    """Its workers end with it."""
+    process = one.server.service.pool._processes._process
+    process.kill()
+    process.wait()
+    ask(one, "SELECT 1 AS n")  # by a worker that is gone, or by one that has come in its place
+    _until(lambda: one.server.service.pool._processes._process is not process)
+    still_answers(one)
+
+
 def _until(condition) -> None:
     end = time.monotonic() + PATIENCE
     while not condition():

@@ -1,0 +1,441 @@
+"""Spark's SQL with window clauses: a statement over one snapshot, as a DataFrame.
+
+Clauses, windows and what is left out of them are as in `wh.sql`; the dialect, the optimizer and the work are Spark's.
+The statement is first planned over relations without rows: Spark's optimizer says which columns it needs of each, which
+conditions it puts on them and which of their columns must be equal. Then the relations are the files that are left.
+"""
+
+import datetime as dt
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from windrow import times
+from windrow.catalog.environment import Tables
+from windrow.catalog.lookups import find_stream
+from windrow.errors import ConfinementError, QueryError
+from windrow.formats.text import json_values
+from windrow.indexes.probe import find_row_ranges
+from windrow.indexes.selection import Selection
+from windrow.ingest.data_source import find_key_ranges
+from windrow.ingest.errors import SPARK_ERRORS
+from windrow.ingest.logical_plans import find_kind, list_items, split_condition, walk, walk_with_conditions
+from windrow.ingest.reader import SparkSnapshot, pin_frame, scan_selection, to_python_filter
+from windrow.ingest.schemas import build_read_schema
+from windrow.ingest.session import WarehouseOrPath
+from windrow.queries.answer import Explanation
+from windrow.queries.execution import describe_window
+from windrow.queries.periodic.result_tables import STATEMENT_CONTEXT
+from windrow.queries.planner.join_ranges import prune
+from windrow.queries.planner.key_ranges import KeyPredicate
+from windrow.queries.planner.planner import UNRESTRICTED, RelationPlan, find_bounds, keep_segments, prune_by_time
+from windrow.queries.sql.foreign_dialect import ForeignStatement, find_clauses
+from windrow.queries.sql.statement import Reference
+from windrow.queries.sql.window_spec import AllRows, OrderedWindow
+from windrow.snapshot import Snapshot, StreamSnapshot
+from windrow.windows import make_about
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Arguments = Mapping[str, Any] | Sequence[Any] | None
+_COMMANDS = (
+    "org.apache.spark.sql.catalyst.plans.logical.Command",
+    "org.apache.spark.sql.catalyst.plans.logical.ParsedStatement",
+)
+_POSITIONAL = ("Union", "Generate", "ScriptTransformation", "Repartition")
+"""Operators that take the columns of their inputs as they come, without naming them."""
+_KEEPS_ROWS_APART = ("Project", "Filter", "SubqueryAlias")
+"""Operators that a row passes, or not, whatever other rows there are."""
+
+
+def sql(
+    spark: "SparkSession", warehouse: "WarehouseOrPath | SparkSnapshot", text: str, args: Arguments = None
+) -> "DataFrame":
+    """A query in Spark's SQL with window clauses, over one snapshot, as a DataFrame.
+
+    The files are pinned until `release`, until nothing uses the DataFrame any more, or until the session ends.
+
+    Args:
+        spark: The session; its settings, functions and temporary views can be used in the statement.
+        warehouse: An open warehouse, its path, or a `windrow.spark.snapshot`, which then has to stay open.
+        text: The statement. Streams, views, tables, results of periodic queries and ``windrow.…`` go before
+            relations of Spark with the same names.
+        args: Values of ``:name`` or ``?``, as `SparkSession.sql` takes them.
+    """
+    statement = find_clauses(text)
+    taken, borrowed = _take_snapshot(spark, warehouse, statement)
+    try:
+        plan = _Planner(spark, taken.contents, statement, args)
+        frame = plan.build_frame()
+        about = plan.describe()
+    except BaseException:
+        if not borrowed:
+            taken.close()
+        raise
+    if not borrowed:
+        pin_frame(taken, frame, about)
+    return frame
+
+
+def explain(
+    spark: "SparkSession", warehouse: "WarehouseOrPath | SparkSnapshot", text: str, args: Arguments = None
+) -> Explanation:
+    """What a statement of `sql` would read of each stream, what was left out and why, and Spark's plan."""
+    statement = find_clauses(text)
+    taken, borrowed = _take_snapshot(spark, warehouse, statement)
+    try:
+        plan = _Planner(spark, taken.contents, statement, args)
+        frame: Any = plan.build_frame()
+        return Explanation(plan.relation_plans(), plan.windows(), frame._jdf.queryExecution().toString())
+    finally:
+        if not borrowed:
+            taken.close()
+
+
+def _take_snapshot(
+    spark: "SparkSession", warehouse: "WarehouseOrPath | SparkSnapshot", statement: ForeignStatement
+) -> tuple[SparkSnapshot, bool]:
+    """One commit with what the statement names, and whether it is somebody else's."""
+    if not hasattr(spark, "_jsparkSession"):
+        raise QueryError("windrow.spark.sql needs a session of its own process; this one is a client of Spark Connect")
+    if isinstance(warehouse, SparkSnapshot):
+        return warehouse, True
+    alike = statement.names | {reference.name.lower() for reference in statement.references}
+    return SparkSnapshot(spark, warehouse, alike=frozenset(alike)), False
+
+
+@dataclass
+class _Occurrence:
+    """One place of Spark's optimized plan where a relation is read."""
+
+    conditions: list[Any]
+    """What Spark asks of its rows there, in the JVM's terms."""
+
+
+@dataclass
+class _Relation:
+    """A stream of the statement, and what Spark's optimizer said of it."""
+
+    reference: Reference
+    view: StreamSnapshot
+    selection: Selection
+    occurrences: list[_Occurrence] = field(default_factory=list)
+    columns: set[str] = field(default_factory=set)
+    """Those that the statement needs."""
+    predicate: KeyPredicate = UNRESTRICTED
+    joined: str = ""
+
+    @property
+    def by_driver(self) -> bool:
+        """Whether its rows are picked by their order, which the driver does."""
+        return isinstance(self.reference.window, OrderedWindow)
+
+
+class _Planner:
+    """Plans one statement.
+
+    Args:
+        spark: The session.
+        snapshot: What is seen.
+        statement: With its clauses read.
+        args: Of the statement.
+    """
+
+    def __init__(self, spark: Any, snapshot: Snapshot, statement: ForeignStatement, args: Arguments) -> None:
+        self._spark, self._snapshot, self._statement, self._args = spark, snapshot, statement, args
+        # A copy of the session: the user's own keeps its temporary views, and sees none of ours.
+        self._session = type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
+        self._jvm = spark.sparkContext._jvm
+        self._sql = self._choose_spelling()
+        self._relations: dict[str, _Relation] = {}
+        self._offer_relations()
+        self._leaves = self._offer_empty_streams()
+        self._optimize()
+        self._prune_by_conditions()
+
+    def windows(self) -> tuple[Any, ...]:
+        """Which windows the statement reads."""
+        return tuple(describe_window(each.view, each.reference) for each in self._relations.values())
+
+    def describe(self) -> dict[str, Any]:
+        """What is known of the answer, as `windrow.spark.about` gives it."""
+        return make_about(self.windows(), "snapshot", 0.0, self._snapshot.version)
+
+    def relation_plans(self) -> tuple[RelationPlan, ...]:
+        """What is read of each stream."""
+        plans = []
+        for each in self._relations.values():
+            path, why = ("driver", "its rows go by their order") if each.by_driver else ("scan", "by Spark")
+            bounds = None if each.view.state.slide is None else each.selection.bounds
+            plans.append(
+                RelationPlan(
+                    each.reference, each.view, bounds, path, why, each.selection, None, None, each.predicate,
+                    joined=each.joined,
+                )
+            )  # fmt: skip
+        return tuple(plans)
+
+    def build_frame(self) -> "DataFrame":
+        """The statement over the files that are left, as a DataFrame of the user's own session."""
+        for name, each in self._relations.items():
+            if not each.by_driver:
+                self._offer(name, self._scan(each, each.columns))
+        answer = self._run()
+        plan = answer._jdf.queryExecution().analyzed()
+        dataset = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._spark._jsparkSession, plan)
+        frame: DataFrame = type(answer)(dataset, self._spark)
+        return frame
+
+    def _choose_spelling(self) -> str:
+        """The text as Spark's parser takes it; refuses whatever is no query."""
+        parser = self._session._jsparkSession.sessionState().sqlParser()
+        refusal: BaseException | None = None
+        for text in self._statement.candidates:
+            try:
+                parsed = parser.parsePlan(text)
+            except SPARK_ERRORS as error:
+                refusal = refusal or error
+                continue
+            self._refuse_commands(parsed)
+            return text
+        assert refusal is not None
+        raise self._translate(refusal) from None
+
+    def _refuse_commands(self, parsed: Any) -> None:
+        """Only queries: `SparkSession.sql` would run a command at once."""
+        kinds = [self._jvm.java.lang.Class.forName(name) for name in _COMMANDS]
+        for node in walk(parsed):
+            if any(kind.isInstance(node) for kind in kinds):
+                raise ConfinementError(
+                    f"only queries can be asked here, not {node.nodeName()}; for a plan there is windrow.spark.explain"
+                )
+
+    def _translate(self, error: BaseException) -> QueryError:
+        # Behind the sentence stand its plan, the text, and where in Spark it happened.
+        message = re.split(r";\n|\n== SQL|\n\nJVM stacktrace", str(error))[0]
+        return QueryError(self._statement.reword(" ".join(message.split())))
+
+    def _run(self) -> Any:
+        try:
+            return self._session.sql(self._sql, self._args)
+        except SPARK_ERRORS as error:
+            raise self._translate(error) from None
+
+    def _offer(self, name: str, frame: Any) -> None:
+        frame.createOrReplaceTempView(f"`{name.replace('`', '``')}`")
+
+    def _offer_relations(self) -> None:
+        """Find out what each name means; all but streams are small, and come by way of the driver."""
+        streams = {name.lower(): name for name in self._snapshot.streams()}
+        tables = {name.lower(): name for name in self._snapshot.tables}
+        plain = [name for name in self._statement.names if name in streams or name in tables]
+        unknown = self._statement.names - {*streams, *tables}
+        results = {name.lower(): name for name in STATEMENT_CONTEXT.find_results(self._snapshot, unknown)}
+        for reference in self._statement.references:
+            folded = reference.name.lower()
+            if reference.schema or folded in results or folded in tables:
+                self._offer_rows(reference.relation, self._statement.written(reference))
+            elif folded not in streams:
+                self._refuse_unknown(reference.name)
+            else:
+                self._add_stream(replace(reference, name=streams[folded]))
+        for folded in sorted({*plain, *results}):
+            if folded in streams:
+                name = streams[folded]
+                self._add_stream(Reference(name, "", AllRows(), name, None, name))
+            else:
+                name = tables.get(folded) or results[folded]
+                self._offer_rows(name, f'"{name.replace(chr(34), chr(34) * 2)}"')
+
+    def _refuse_unknown(self, name: str) -> None:
+        """The error that names what streams there are."""
+
+        def find(tables: Tables) -> None:
+            find_stream(tables, name)
+
+        self._snapshot.store.catalog.read(find)
+
+    def _add_stream(self, reference: Reference) -> None:
+        view = self._snapshot.view(reference.name)
+        selection = view.select(find_bounds(view, reference.window))
+        build_read_schema(view.entry.definition, view.schema.names)  # raises
+        self._relations[reference.relation] = _Relation(reference, view, selection)
+
+    def _offer_rows(self, relation: str, written: str) -> None:
+        """A relation whose rows the driver has."""
+        rows: pa.Table = self._snapshot.sql(f"SELECT * FROM {written}").arrow()
+        arrays = [_to_spark_array(rows.column(number), field) for number, field in enumerate(rows.schema)]
+        self._offer(relation, self._session.createDataFrame(pa.Table.from_arrays(arrays, rows.column_names)))
+
+    def _offer_empty_streams(self) -> dict[int, str]:
+        """Relations without rows for the optimizer to look at; by the number of their RDD, which of them it is."""
+        leaves = {}
+        for name, each in self._relations.items():
+            if each.by_driver:
+                self._offer_rows(name, self._statement.written(each.reference))
+                continue
+            schema = build_read_schema(each.view.entry.definition, each.view.schema.names)
+            empty = self._session.createDataFrame(self._session.sparkContext.emptyRDD(), schema)
+            (leaf,) = (node for node in walk(empty._jdf.queryExecution().analyzed()) if find_kind(node) == "LogicalRDD")
+            leaves[leaf.rdd().id()] = name
+            self._offer(name, empty)
+        return leaves
+
+    def _optimize(self) -> None:
+        """Ask Spark's optimizer which columns of the streams are needed, and under which conditions."""
+        execution = self._run()._jdf.queryExecution()
+        read = {self._find_stream(node) for node in walk(execution.analyzed())}
+        # Names were compared as words: some are those of columns, or qualify a relation with a window.
+        self._relations = {name: each for name, each in self._relations.items() if each.by_driver or name in read}
+        try:
+            optimized = execution.optimizedPlan()
+        except SPARK_ERRORS as error:
+            raise self._translate(error) from None
+        used = {attribute.exprId().id() for attribute in list_items(optimized.output())}
+        whole = set()
+        for node in walk(optimized):
+            used |= {attribute.exprId().id() for attribute in list_items(node.references().toSeq())}
+            if find_kind(node) in _POSITIONAL:
+                whole |= {
+                    attribute.exprId().id()
+                    for child in list_items(node.children())
+                    for attribute in list_items(child.output())
+                }
+        attributes: dict[int, tuple[str, str]] = {}
+        for node, condition in walk_with_conditions(optimized):
+            name = self._find_stream(node)
+            if name is None:
+                continue
+            self._relations[name].occurrences.append(_Occurrence([condition] if condition is not None else []))
+            for attribute in list_items(node.output()):
+                number = attribute.exprId().id()
+                attributes[number] = name, attribute.name()
+                if number in used or number in whole:
+                    self._relations[name].columns.add(attribute.name())
+        self._equalities = list(self._find_equalities(optimized, attributes))
+
+    def _find_stream(self, node: Any) -> str | None:
+        return self._leaves.get(node.rdd().id()) if find_kind(node) == "LogicalRDD" else None
+
+    def _find_equalities(
+        self, optimized: Any, attributes: Mapping[int, tuple[str, str]]
+    ) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
+        """Columns of streams that inner and semi joins require to be equal, each pair once."""
+        for join in walk(optimized):
+            if find_kind(join) != "Join" or join.joinType().sql() not in ("INNER", "LEFT SEMI"):
+                continue
+            condition = join.condition()
+            if condition.isEmpty():
+                continue
+            sides = [
+                {key: attributes[key] for key in _find_passed(child) if key in attributes}
+                for child in (join.left(), join.right())
+            ]
+            for part in split_condition(condition.get()):
+                if find_kind(part) != "EqualTo":
+                    continue
+                ends = [part.left(), part.right()]
+                if any(find_kind(end) != "AttributeReference" for end in ends):
+                    continue
+                one, other = (end.exprId().id() for end in ends)
+                for a, b in ((one, other), (other, one)):
+                    if a in sides[0] and b in sides[1]:
+                        yield sides[0][a], sides[1][b]
+
+    def _prune_by_conditions(self) -> None:
+        """Leave out segments whose times or keys no condition allows, and that match nothing on the side of a join."""
+        for each in self._relations.values():
+            if each.occurrences and all(occurrence.conditions for occurrence in each.occurrences):
+                self._prune_relation(each)
+        for (one, column), (other, other_column) in self._equalities:
+            self._prune_by_join(self._relations[one], column, self._relations[other], other_column)
+            self._prune_by_join(self._relations[other], other_column, self._relations[one], column)
+
+    def _prune_relation(self, each: _Relation) -> None:
+        """What any of the places where it is read may need stays."""
+        kept, ranges = set[int](), []
+        for occurrence in each.occurrences:
+            filters = self._translate_filters(occurrence)
+            selection = prune_by_time(each.selection, _find_times(filters, each.view))
+            found = find_key_ranges(filters, each.view)
+            if found is not None:
+                rows = find_row_ranges(selection.segments, found, self._snapshot.directories, each.view.sorted_by)
+                selection = keep_segments(selection, {r.segment.id for r in rows if r.stop > r.start})
+            ranges.append(found)
+            kept |= {segment.id for segment in selection.segments}
+        each.selection = keep_segments(each.selection, kept)
+        if all(found is not None for found in ranges):
+            each.predicate = KeyPredicate(tuple(key_range for found in ranges for key_range in found or ()), None, None)
+
+    def _translate_filters(self, occurrence: _Occurrence) -> list[Any]:
+        package = self._jvm.org.apache.spark.sql.execution.datasources
+        strategy = getattr(getattr(package, "DataSourceStrategy$"), "MODULE$")
+        filters = []
+        for condition in occurrence.conditions:
+            for part in split_condition(condition):
+                translated = strategy.translateFilter(part, True)
+                known = to_python_filter(translated.get()) if translated.isDefined() else None
+                if known is not None:
+                    filters.append(known)
+        return filters
+
+    def _prune_by_join(self, each: _Relation, column: str, other: _Relation, other_column: str) -> None:
+        if len(each.occurrences) != 1 or each.by_driver or other.by_driver:
+            return
+        kept = prune(
+            self._snapshot,
+            each.selection.segments,
+            each.view,
+            column,
+            other.selection.segments,
+            other.view,
+            other_column,
+        )
+        if kept is not None and len(kept) < len(each.selection.segments):
+            each.selection = keep_segments(each.selection, kept)
+            each.joined = f"; segments that {other.view.name}.{other_column} can match"
+
+    def _scan(self, each: _Relation, needed: set[str]) -> Any:
+        return scan_selection(self._session, self._snapshot, each.view, each.selection, needed)
+
+
+def _to_spark_array(column: pa.ChunkedArray, field: pa.Field) -> pa.Array:
+    """A column in one piece; intervals, which Spark does not take from Arrow, as text."""
+    if pa.types.is_interval(field.type) or pa.types.is_duration(field.type):
+        return pa.array(json_values(column.combine_chunks(), field), pa.string())
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], field.type)
+
+
+def _find_times(filters: Sequence[Any], view: StreamSnapshot) -> KeyPredicate:
+    """The event times that conditions allow, with a microsecond to spare: Spark compares them itself."""
+    after = upto = None
+    for condition in filters:
+        value = getattr(condition, "value", None)
+        if getattr(condition, "attribute", None) != (view.model.time,) or not isinstance(value, dt.datetime):
+            continue
+        instant = times.parse_instant(value)
+        kind = type(condition).__name__
+        if kind.startswith(("GreaterThan", "Equal")):
+            after = instant - 1 if after is None else max(after, instant - 1)
+        if kind.startswith(("LessThan", "Equal")):
+            upto = instant if upto is None else min(upto, instant)
+    return KeyPredicate(None, after, upto)
+
+
+def _find_passed(plan: Any) -> Iterator[int]:
+    """The numbers of columns of relations below a join whose rows reach it one by one."""
+    kind = find_kind(plan)
+    if kind == "LogicalRDD":
+        for attribute in list_items(plan.output()):
+            yield attribute.exprId().id()
+    elif kind in _KEEPS_ROWS_APART:
+        yield from _find_passed(plan.child())
+    elif kind == "Join" and plan.joinType().sql() == "INNER":
+        yield from _find_passed(plan.left())
+        yield from _find_passed(plan.right())
+    elif kind == "Join" and plan.joinType().sql() in ("LEFT SEMI", "LEFT ANTI", "LEFT OUTER"):
+        yield from _find_passed(plan.left())

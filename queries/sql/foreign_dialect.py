@@ -1,0 +1,81 @@
+"""Window clauses in the SQL of another engine: they are read as in ours, and all else is left as it was written.
+
+The text keeps its length, so that each place that the other engine names in an error is a place in the text as written.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from windrow.queries.sql import parse_tree, window_clause
+from windrow.queries.sql.statement import (
+    Reference,
+    find_free_prefix,
+    find_span,
+    make_placeholder,
+    render_clauses,
+    wants_alias,
+)
+from windrow.queries.sql.tokens import Token, tokenize
+
+_ESCAPE = re.compile(r"\\.", re.DOTALL)
+_QUOTED = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class ForeignStatement:
+    """A statement whose window clauses were replaced by names.
+
+    Args:
+        text: As written.
+        candidates: SQL without clauses, in the order in which the other engine should be asked for it: they differ in
+            where an alias stands, which only its parser knows.
+        references: The relations with a window, and system tables.
+        names: All names in it, in lower case; some of them may be relations without a window.
+    """
+
+    text: str
+    candidates: tuple[str, ...]
+    references: tuple[Reference, ...]
+    names: frozenset[str]
+
+    def written(self, reference: Reference) -> str:
+        """A relation with its clause, as it stands in the text."""
+        assert reference.span is not None
+        return self.text[slice(*reference.span)]
+
+    def reword(self, message: str) -> str:
+        """A message of the other engine that speaks of relations as the user wrote them."""
+        for reference in self.references:
+            message = re.sub(rf"\b{re.escape(reference.relation)}\b", reference.name.replace("\\", r"\\"), message)
+        return message
+
+
+def find_clauses(text: str) -> ForeignStatement:
+    """Read the window clauses of a statement, or say what is wrong with one."""
+    masked = _QUOTED.sub(lambda quoted: _ESCAPE.sub("__", quoted[0]), text)  # our tokenizer knows no escapes
+    source = replace(tokenize(masked), text=text)
+    found = window_clause.find_candidates(source, parse_tree.parse_timestamp)
+    source = replace(source, data=text.encode()) if masked != text else source
+    prefix = find_free_prefix(source, found)
+    guessed = [wants_alias(source, candidate) for candidate in found]
+    spellings = dict.fromkeys((tuple(guessed), (False,) * len(found), (True,) * len(found)))
+    references = tuple(
+        Reference(
+            name=candidate.path[-1],
+            schema=".".join(candidate.path[:-1]),
+            window=candidate.window,
+            alias=candidate.path[-1],
+            span=find_span(source, candidate.start, candidate.stop),
+            relation=make_placeholder(prefix, number),
+        )
+        for number, candidate in enumerate(found)
+    )
+    candidates = tuple(render_clauses(source, found, prefix, aliased) for aliased in spellings)
+    return ForeignStatement(text, candidates, references, frozenset(_find_names(source.tokens)))
+
+
+def _find_names(tokens: tuple[Token, ...]) -> Iterator[str]:
+    for token in tokens:
+        if token.is_name:
+            yield token.name.lower()

@@ -1,0 +1,238 @@
+"""Window clauses in Spark's SQL: answers equal plain DuckDB's over all rows, and what cannot count is not read."""
+
+import datetime as dt
+import gc
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import windrow
+import windrow.spark
+from plain_duckdb import connect
+
+NOON = dt.datetime(2025, 1, 1, 12, tzinfo=dt.UTC)
+SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("src", pa.int64()), ("len", pa.int32()), ("note", pa.string())])
+LEASES = pa.schema([*SCHEMA, ("gone", pa.timestamp("us", "UTC"))])
+SEED = 20261118
+NOW = NOON + dt.timedelta(minutes=12)
+
+
+def at(seconds: float) -> dt.datetime:
+    return NOON + dt.timedelta(seconds=seconds)
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, list[dict[str, Any]]]:
+    """All rows that were ever appended, by stream: `leases` end when they say so, `packets` after ten minutes."""
+    rng = random.Random(SEED)
+    print(f"seed {SEED}")
+    made: dict[str, list[dict[str, Any]]] = {"packets": [], "calls": [], "leases": []}
+    for minute in range(12):
+        for stream, kept in made.items():
+            for _ in range(40):
+                ts = at(60 * minute + rng.uniform(0.001, 60))
+                # Each minute of `calls` has keys of its own, so that its segments can be told apart.
+                src = minute * 4 + rng.randrange(4) if stream == "calls" else rng.randrange(50)
+                row = {"ts": ts, "src": src, "len": rng.randrange(1000), "note": rng.choice(["a", "b c", None])}
+                kept.append(
+                    row | ({"gone": ts + dt.timedelta(seconds=rng.uniform(60, 1200))} if stream == "leases" else {})
+                )
+    return made
+
+
+@pytest.fixture(scope="module")
+def wh(rows: dict[str, list[dict[str, Any]]], tmp_path_factory: pytest.TempPathFactory) -> Iterator[windrow.Warehouse]:
+    with windrow.open(tmp_path_factory.mktemp("statement") / "wh") as wh:
+        for name in ("packets", "calls"):
+            wh.create_stream(name, SCHEMA, time="ts", key="src", slide="1 minute", lifetime="10 minutes")
+        wh.create_stream(
+            "leases", LEASES, time="ts", key="src", slide="1 minute", expires="gone", max_lifetime="30 minutes"
+        )
+        wh.create_view("short", "SELECT ts, src, len FROM packets WHERE len < 200", key="src")
+        wh.add_query("counted", "SELECT count(*) AS n FROM packets [WINDOW 2 MINUTES SLIDE 2 MINUTES]", missed="every")
+        for minute in range(12):
+            for name, kept in rows.items():
+                batch = [row for row in kept if at(60 * minute) < row["ts"] <= at(60 * minute + 60)]
+                wh.append(name, pa.Table.from_pylist(batch, LEASES if name == "leases" else SCHEMA))
+                wh.slide(name, to=at(60 * minute + 60))
+        wh.put_table("hosts", pa.table({"src": pa.array(range(50), pa.int64()), "host": [f"h{n}" for n in range(50)]}))
+        wh.run_due()
+        yield wh
+
+
+def plain(rows: dict[str, list[dict[str, Any]]], sql: str) -> list[tuple[Any, ...]]:
+    """The answer of plain DuckDB over tables of the live rows; windows are conditions on `ts` there."""
+    tables = {
+        name: pa.Table.from_pylist(
+            [row for row in kept if row.get("gone", row["ts"] + dt.timedelta(minutes=10)) > NOW],
+            LEASES if name == "leases" else SCHEMA,
+        )
+        for name, kept in rows.items()
+    }
+    tables["short"] = tables["packets"].filter(pc.less(tables["packets"]["len"], 200)).drop(["note"])
+    tables["hosts"] = pa.table({"src": pa.array(range(50), pa.int64()), "host": [f"h{n}" for n in range(50)]})
+    with connect() as connection:
+        for name, table in tables.items():
+            connection.register(name, table)
+        return connection.execute(sql).fetchall()
+
+
+def collected(df: Any) -> list[str]:
+    return sorted(repr(tuple(row)) for row in df.collect())
+
+
+def last(seconds: int, stream: str = "packets") -> str:
+    return f"(SELECT * FROM {stream} WHERE ts > TIMESTAMPTZ '{at(720 - seconds).isoformat()}')"
+
+
+# (the statement for Spark, the same over plain tables of the live rows)
+CASES = [
+    ("SELECT src, count(*) AS n, sum(len) FROM packets [WINDOW 5 MINUTES] GROUP BY src",
+     f"SELECT src, count(*), sum(len) FROM {last(300)} GROUP BY src"),
+    ("SELECT count(*), min(len) FROM packets", "SELECT count(*), min(len) FROM packets"),
+    ("SELECT src, len FROM leases [WINDOW 90 SECONDS] WHERE len > 500", f"SELECT src, len FROM {last(90, 'leases')} WHERE len > 500"),
+    ("SELECT packets.src, c.len FROM packets [WINDOW 90 SECONDS] JOIN calls [WINDOW 3 MINUTES] AS c ON packets.src = c.src",
+     f"SELECT p.src, c.len FROM {last(90)} p JOIN {last(180, 'calls')} c ON p.src = c.src"),
+    ("SELECT p.len FROM packets p LEFT SEMI JOIN calls [WINDOW 2 MINUTES] c ON p.src = c.src WHERE p.note IS NOT NULL",
+     f"SELECT len FROM packets WHERE note IS NOT NULL AND src IN (SELECT src FROM {last(120, 'calls')})"),
+    ("SELECT h.host, count(*) FROM packets [WINDOW 2 MINUTES] p JOIN hosts h ON p.src = h.src WHERE p.src IN (17, 3) GROUP BY h.host",
+     f"SELECT host, count(*) FROM {last(120)} p JOIN hosts USING (src) WHERE src IN (17, 3) GROUP BY host"),
+    ("WITH w AS (SELECT src FROM packets [WINDOW 3 MINUTES] WHERE src < 9) SELECT src, count(*) FROM w WHERE src IN (SELECT src FROM leases) GROUP BY src",
+     f"SELECT src, count(*) FROM {last(180)} WHERE src < 9 AND src IN (SELECT src FROM leases) GROUP BY src"),
+    ("SELECT count(*) FROM packets WHERE ts > TIMESTAMP '2025-01-01 12:09:00Z' AND ts <= TIMESTAMP '2025-01-01 12:10:00Z'",
+     "SELECT count(*) FROM packets WHERE ts > TIMESTAMPTZ '2025-01-01 12:09:00Z' AND ts <= TIMESTAMPTZ '2025-01-01 12:10:00Z'"),
+    ("SELECT a.len, b.len FROM packets a JOIN packets b ON a.src = b.src AND a.len < b.len WHERE a.src = 5",
+     "SELECT a.len, b.len FROM packets a JOIN packets b ON a.src = b.src AND a.len < b.len WHERE a.src = 5"),
+    ("SELECT p.src, c.len FROM packets p LEFT JOIN calls [WINDOW 1 MINUTE] c ON p.src = c.src",
+     f"SELECT p.src, c.len FROM packets p LEFT JOIN {last(60, 'calls')} c ON p.src = c.src"),
+    ("SELECT src FROM packets [WINDOW 1 MINUTE] UNION ALL SELECT src FROM calls [WINDOW 1 MINUTE]",
+     f"SELECT src FROM {last(60)} UNION ALL SELECT src FROM {last(60, 'calls')}"),
+    ("SELECT (SELECT max(len) FROM calls [WINDOW 4 MINUTES] WHERE src < 40), 'it\\'s [WINDOW 1 MINUTE]', count(*) FROM short",
+     f"SELECT (SELECT max(len) FROM {last(240, 'calls')} WHERE src < 40), 'it''s [WINDOW 1 MINUTE]', count(*) FROM short"),
+    ("SELECT `src`, len FROM `packets` [FROM TIMESTAMP '2025-01-01 12:05:00Z' TO TIMESTAMP '2025-01-01 12:06:30Z'] WHERE note = 'b c'",
+     "SELECT src, len FROM packets WHERE note = 'b c' AND ts > TIMESTAMPTZ '2025-01-01 12:05:00Z' AND ts <= TIMESTAMPTZ '2025-01-01 12:06:30Z'"),
+    ("SELECT src, len FROM packets [ROWS 7]", "SELECT src, len FROM packets ORDER BY ts DESC LIMIT 7"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "truth"), CASES, ids=[str(number) for number in range(len(CASES))])
+def test_the_answer_is_that_of_plain_sql_over_the_live_rows(spark, wh, rows, text, truth):
+    df = windrow.spark.sql(spark, wh, text)
+    expected = plain(rows, truth)
+    assert collected(df) == sorted(repr(row) for row in expected)
+    windrow.spark.release(df)
+
+
+def test_results_and_system_tables_can_be_read(spark, wh):
+    df = windrow.spark.sql(spark, wh, "SELECT s.stream, c.n FROM windrow.streams s CROSS JOIN counted c")
+    expected = wh.sql("SELECT s.stream, c.n FROM windrow.streams s CROSS JOIN counted c").fetchall()
+    assert collected(df) == sorted(repr(row) for row in expected)
+
+
+def test_values_are_bound_and_the_sessions_own_views_stay(spark, wh, rows):
+    spark.range(3).createOrReplaceTempView("packets")
+    try:
+        df = windrow.spark.sql(spark, wh, "SELECT len FROM packets WHERE src = :key", {"key": 3})
+        assert collected(df) == sorted(repr(row) for row in plain(rows, "SELECT len FROM packets WHERE src = 3"))
+        assert spark.sql("SELECT * FROM packets").count() == 3
+        spark.range(2).createOrReplaceTempView("mine")
+        joined = windrow.spark.sql(spark, wh, "SELECT len FROM mine JOIN packets ON mine.id = packets.src")
+        assert collected(joined) == sorted(repr(row) for row in plain(rows, "SELECT len FROM packets WHERE src < 2"))
+    finally:
+        spark.catalog.dropTempView("packets")
+        spark.catalog.dropTempView("mine")
+
+
+def read_segments(explanation: Any) -> dict[str, tuple[int, int]]:
+    return {plan.view.name: plan.segments for plan in explanation.relations}
+
+
+def test_what_cannot_count_is_not_read(spark, wh):
+    by_time = windrow.spark.explain(spark, wh, "SELECT len FROM packets WHERE ts > TIMESTAMP '2025-01-01 12:11:00Z'")
+    assert read_segments(by_time)["packets"][0] == 1
+    by_key = windrow.spark.explain(spark, wh, "SELECT len FROM calls WHERE src = 47")  # only the last minute has it
+    assert read_segments(by_key)["calls"][0] == 1
+    assert "key: 1 range" in str(by_key)
+    joined = "SELECT c.len FROM calls c JOIN (SELECT * FROM packets WHERE src = 47) p ON c.src = p.src"
+    assert read_segments(windrow.spark.explain(spark, wh, joined))["calls"][0] == 1
+    ranged = windrow.spark.explain(
+        spark, wh, "SELECT a.len FROM calls a LEFT SEMI JOIN calls [WINDOW 1 MINUTE] b ON a.src = b.src"
+    )
+    assert [plan.segments[0] for plan in ranged.relations] == [1, 1]
+    assert "segments that calls.src can match" in str(ranged)
+    kept = windrow.spark.explain(spark, wh, "SELECT a.len FROM calls a LEFT JOIN calls [WINDOW 1 MINUTE] b USING (src)")
+    assert [plan.segments[0] for plan in kept.relations if plan.reference.window is not None][-1] >= 10
+
+
+def test_an_answer_keeps_its_files_until_nothing_uses_it(spark, wh):
+    df = windrow.spark.sql(spark, wh, "SELECT s.src FROM (SELECT src FROM packets WHERE len >= 0) s")
+    assert windrow.spark.about(df)["windows"][0]["stream"] == "packets"
+    before = wh.status().readers
+    derived = df.where("src >= 0")
+    count = derived.count()
+    assert before >= 1
+    windrow.spark.release(df)
+    assert wh.status().readers == before - 1
+    assert count > 0
+    gc.collect()
+
+
+def test_one_snapshot_answers_several_statements(spark, wh):
+    with windrow.spark.snapshot(spark, wh) as taken:
+        counts = [
+            windrow.spark.sql(spark, taken, f"SELECT count(*) FROM {name}").collect()[0][0]
+            for name in ("packets", "calls")
+        ]
+    assert counts == [wh.sql(f"SELECT count(*) FROM {name}").fetchall()[0][0] for name in ("packets", "calls")]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("SELECT nope FROM packets [WINDOW 5 MINUTES]", windrow.QueryError, "`nope` cannot be resolved"),
+        (
+            "SELECT * FROM pakets [WINDOW 1 MINUTE]",
+            windrow.UnknownStreamError,
+            "there is no stream 'pakets'; the streams are",
+        ),
+        ("SELECT * FROM nothing", windrow.QueryError, "`nothing` cannot be found"),
+        ("SELECT 1 FROM packets [WINDOW 3 HOURS]", windrow.WindowError, "keeps rows for 10 minutes"),
+        ("SELECT * FRM packets [WINDOW 1 MINUTE]", windrow.QueryError, "Syntax error"),
+        ("SELECT * FROM packets [WINDOW 1 PARSEC]", windrow.QueryError, "PARSEC"),
+        ("DROP VIEW packets", windrow.ConfinementError, "only queries can be asked here, not DropView"),
+        ("INSERT INTO t SELECT * FROM packets", windrow.ConfinementError, "not InsertIntoStatement"),
+        ("WITH a AS (SELECT 1) INSERT INTO t SELECT * FROM a", windrow.ConfinementError, "only queries"),
+        ("EXPLAIN SELECT 1", windrow.ConfinementError, "windrow.spark.explain"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_pins_nothing(spark, wh, text, error, message):
+    before = wh.status().readers
+    with pytest.raises(error) as raised:
+        windrow.spark.sql(spark, wh, text)
+    assert message in str(raised.value)
+    assert "== SQL" not in str(raised.value)
+    assert "+-" not in str(raised.value)
+    gc.collect()
+    assert wh.status().readers == before
+
+
+def test_a_damaged_file_is_an_error_and_no_answer(spark, tmp_path):
+    with windrow.open(tmp_path / "damaged") as wh:
+        wh.create_stream("packets", SCHEMA, time="ts", key="src", slide="1 minute", lifetime="10 minutes")
+        made = [{"ts": at(n), "src": n, "len": n * 7919 % 1000, "note": "a"} for n in range(1, 2000)]
+        wh.append("packets", pa.Table.from_pylist(made, SCHEMA))
+        wh.slide("packets", to=at(3600 * 2))
+        wh.append("packets", pa.Table.from_pylist([row | {"ts": at(7201)} for row in made[:5]], SCHEMA))
+        wh.slide("packets", to=at(7260))
+        (file,) = (path for path in Path(tmp_path / "damaged").rglob("segments/*.parquet") if path.stat().st_size)
+        data = bytearray(file.read_bytes())
+        data[40] ^= 1
+        file.chmod(0o600)
+        file.write_bytes(data)
+    with windrow.open(tmp_path / "damaged") as wh, pytest.raises(windrow.DamageError):
+        windrow.spark.sql(spark, wh, "SELECT sum(len), max(note), count(ts), sum(src) FROM packets").collect()
