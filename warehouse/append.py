@@ -493,11 +493,12 @@ class Append:
             bytes_written=bytes_written,
             seconds=time.perf_counter() - self._started,
         )
-        _log_report(report)
+        log_report(report)
         return report
 
 
-def _log_report(report: AppendReport) -> None:
+def log_report(report: AppendReport) -> None:
+    """Tell the log what became of an append."""
     batch = f"source {report.source!r}" + ("" if report.batch_id is None else f", batch {report.batch_id!r}")
     if report.duplicate:
         _log.debug("stream %r: %s was appended before", report.stream, batch, extra={"report": report})

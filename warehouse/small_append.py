@@ -13,7 +13,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from windrow import arrow_input
-from windrow.append import Append, AppendReport
+from windrow.append import Append, AppendReport, log_report
 from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.lookups import encode_batch_key, find_stream, refuse_view, resolve_source
 from windrow.catalog.records import BatchEntry, SourceEntry, SpoolEntry, StreamEntry, StreamState, WaitingEntry
@@ -72,6 +72,7 @@ def append_rows(
         if few is not None:
             report = SmallAppend(store, stream, source, batch_id, covers, hooks).run(few)
             if report is not None:
+                log_report(report)
                 return report
     append = Append(store, stream, source, batch_id, hooks)
     append.covers, append.max_rejected = covers, max_rejected

@@ -60,7 +60,7 @@ class Test_names_and_types:
 
         assert typing.get_args(GapPolicy) == GAP_POLICIES
         for choice in typing.get_args(RunGapPolicy):
-            registry.check_waiting(choice, "1 minute" if choice == "wait" else None, "latest")
+            registry.check_waiting(choice, "1 minute" if choice == "wait" else None, "latest", "snapshot")
         assert set(typing.get_args(Isolation)) == set(ISOLATION_LEVELS)
         assert set(typing.get_args(MissedRuns)) == set(MISSED_POLICIES)
         assert set(typing.get_args(Output)) == set(OUTPUT_KINDS)
