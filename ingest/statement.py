@@ -104,6 +104,8 @@ def _take_snapshot(
         raise QueryError("windrow.spark.sql needs a session of its own process; this one is a client of Spark Connect")
     if isinstance(warehouse, SparkSnapshot):
         return warehouse, True
+    if any(reference.schema for reference in statement.references):
+        return SparkSnapshot(spark, warehouse), False  # system tables show all streams
     alike = statement.names | {reference.name.lower() for reference in statement.references}
     return SparkSnapshot(spark, warehouse, alike=frozenset(alike)), False
 
