@@ -28,7 +28,7 @@ from bench.workload import ORIGIN
 from windrow.catalog.records import Pace, QueryEntry
 from windrow.queries.periodic import evaluation, registry, result_store, scheduler
 from windrow.queries.periodic.definition import KEEP_RUNS, RUN_COLUMNS
-from windrow.queries.synopses import reconcile
+from windrow.queries.synopses import synopsis_choice
 from windrow.snapshot import Snapshot
 from windrow.times import to_datetime
 
@@ -130,7 +130,7 @@ def register(
                 schema_bytes=columns[query.group], created=0, created_slides={}, revise=revise.get(query.name),
             )  # fmt: skip
             registry.record_query(tables, entry)
-    reconcile.reconcile_stream(store, "packets")
+    synopsis_choice.reconcile_stream(store, "packets")
     return store.catalog.read(lambda tables: [entry for _, entry in tables.items("queries")])
 
 

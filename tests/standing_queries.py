@@ -13,7 +13,7 @@ import windrow
 from oracle import Oracle
 from sample_streams import BASE, DELTA, when
 from windrow.catalog.records import Pace, QueryEntry
-from windrow.queries.synopses import evaluate, reconcile
+from windrow.queries.synopses import merged_answers, synopsis_choice
 from windrow.queries.synopses.node_cache import CatalogSynopses, node_cache_of, open_node_cursor
 from windrow.snapshot import Snapshot
 from windrow.store import Store
@@ -182,7 +182,7 @@ def register_query(world: QueriedStream, name: str, text: str, slots: int, kind:
         )  # fmt: skip
         tables.put("queries", name.encode(), entry)
     world.queries[name] = text, slots
-    reconcile.reconcile_stream(store, STREAM, kind=kind)
+    synopsis_choice.reconcile_stream(store, STREAM, kind=kind)
 
 
 def drop_query(world: QueriedStream, name: str, kind: str | None) -> None:
@@ -190,14 +190,14 @@ def drop_query(world: QueriedStream, name: str, kind: str | None) -> None:
     with world.wh._store.catalog.write() as tables:
         tables.delete("queries", name.encode())
     del world.queries[name]
-    reconcile.reconcile_stream(world.wh._store, STREAM, kind=kind)
+    synopsis_choice.reconcile_stream(world.wh._store, STREAM, kind=kind)
 
 
 def from_synopses(store: Store, snapshot: Snapshot, text: str) -> pa.Table:
     """A statement's answer without any row being read: DuckDB merges the nodes of its synopses."""
     synopses: dict[str, CatalogSynopses] = {}
-    planned, node_cache = evaluate.plan_answer(store, snapshot, text, synopses), node_cache_of(store)
+    planned, node_cache = merged_answers.plan_answer(store, snapshot, text, synopses), node_cache_of(store)
     with node_cache.lock:
-        evaluate.load_nodes(store, node_cache, [planned], synopses)
+        merged_answers.load_nodes(store, node_cache, [planned], synopses)
         with open_node_cursor(node_cache) as cursor:
-            return evaluate.answer_plan(node_cache, cursor, planned)
+            return merged_answers.answer_plan(node_cache, cursor, planned)

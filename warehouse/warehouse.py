@@ -964,7 +964,7 @@ class Warehouse(StreamChanges):
 
     def _renew_synopses(self) -> None:
         """Fill synopses of streams that have lost rows anew."""
-        from windrow.queries.synopses.reconcile import reconcile_all
+        from windrow.queries.synopses.synopsis_choice import reconcile_all
 
         queries = self._store.catalog.read(lambda tables: [entry for _, entry in tables.items("queries")])
         reconcile_all(self._store, [pace for entry in queries for pace in entry.paces])

@@ -9,8 +9,8 @@ from windrow.formats.html import HtmlList, HtmlRecord
 from windrow.queries.periodic.chains import order_levels
 from windrow.queries.periodic.evaluation import FROM_SNAPSHOT
 from windrow.queries.synopses import node_store
-from windrow.queries.synopses.reconcile import estimate_bytes
 from windrow.queries.synopses.sharing import analyse_queries, group_queries, share_synopses
+from windrow.queries.synopses.synopsis_choice import estimate_bytes
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 

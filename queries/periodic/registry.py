@@ -38,7 +38,7 @@ from windrow.queries.periodic.result_tables import PERIODIC_CONTEXT
 from windrow.queries.periodic.retained_slides import release_query, set_retention
 from windrow.queries.periodic.revisions import LateRows, check_room, count_outdated
 from windrow.queries.periodic.sinks import latest_file_name, query_folder
-from windrow.queries.synopses.reconcile import keeps_always, reconcile_all
+from windrow.queries.synopses.synopsis_choice import keeps_always, reconcile_all
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 

@@ -32,7 +32,7 @@ from windrow.queries.sql.statement import Statement, parse
 from windrow.queries.sql.window_spec import RangeWindow
 from windrow.queries.statement_context import StatementContext
 from windrow.queries.synopses.maintenance import prepare_synopses
-from windrow.queries.synopses.reconcile import reconcile_all
+from windrow.queries.synopses.synopsis_choice import reconcile_all
 from windrow.queries.views.ddl import (
     View,
     check_free_name,

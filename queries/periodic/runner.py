@@ -41,7 +41,7 @@ from windrow.queries.periodic.revisions import LateRows, is_revisable
 from windrow.queries.periodic.scheduler import HYBRID_LATE_PENDING, check_policy
 from windrow.queries.periodic.shared_rows import SharedRows
 from windrow.queries.sql.statement import parse
-from windrow.queries.synopses.reconcile import reconcile_all
+from windrow.queries.synopses.synopsis_choice import reconcile_all
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 from windrow.windows import window_to_json

@@ -18,11 +18,11 @@ from windrow.catalog.records import QueryEntry
 from windrow.queries.periodic.scheduler import HYBRID_LATE_PENDING, ScheduledQuery, SchedulingGroup, order_batches
 from windrow.queries.priorities import YIELDING
 from windrow.queries.sql.split_aggregate import CannotSplitError
-from windrow.queries.synopses import array_answers, evaluate, node_store
+from windrow.queries.synopses import array_answers, merged_answers, node_store
 from windrow.queries.synopses.array_answers import WindowTotals
 from windrow.queries.synopses.array_engine import ArraySynopsis, TooLargeError, can_use_arrays
-from windrow.queries.synopses.evaluate import AnswerPlan, SynopsisWindow
 from windrow.queries.synopses.kinds import BASIC
+from windrow.queries.synopses.merged_answers import AnswerPlan, SynopsisWindow
 from windrow.queries.synopses.node_cache import CatalogSynopses, NodeCache, node_cache_of, open_node_cursor
 from windrow.snapshot import Snapshot
 from windrow.store import Store
@@ -74,7 +74,7 @@ def plan_queries(
         try:
             if query.params:
                 raise CannotSplitError("it has parameters")
-            plans.append((query, evaluate.plan_answer(store, snapshot, query.sql, synopses)))
+            plans.append((query, merged_answers.plan_answer(store, snapshot, query.sql, synopses)))
         except CannotSplitError:
             others.append(query)
     return PlannedQueries(store, plans, synopses), others
@@ -145,7 +145,7 @@ def _merge_windows(
             cache.arrays.pop(key, None)
             duckdb_plans += [plan for _, _, plan in uses if plan not in duckdb_plans]
     if duckdb_plans:
-        evaluate.load_nodes(store, cache, duckdb_plans, synopses)
+        merged_answers.load_nodes(store, cache, duckdb_plans, synopses)
     return merged, done
 
 
@@ -221,11 +221,11 @@ def _answer_one(
     try:
         relations = [_merged_relation(cursor, merged, plan, number) for number in range(len(plan.sources))]
         if None in relations:
-            rows = evaluate.answer_plan(cache, cursor, plan)
+            rows = merged_answers.answer_plan(cache, cursor, plan)
         else:
             merged_relations = [relation for relation in relations if relation is not None]
             ranked = all(ranked for _, ranked in merged_relations)
-            rows = evaluate.finish_statement(cursor, plan, [text for text, _ in merged_relations], ranked=ranked)
+            rows = merged_answers.finish_statement(cursor, plan, [text for text, _ in merged_relations], ranked=ranked)
     except (CannotSplitError, duckdb.Error):
         return query  # the answer from its rows will show what is wrong with it
     return SharedAnswer(query, rows, time.perf_counter() - started, f"{plan.kinds} synopsis")

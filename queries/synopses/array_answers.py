@@ -14,7 +14,7 @@ import pyarrow as pa
 from windrow.native import group_aggregate as kernels
 from windrow.queries.synopses import node_store
 from windrow.queries.synopses.array_engine import ArraySynopsis, Numbers, Ranking
-from windrow.queries.synopses.evaluate import AnswerPlan
+from windrow.queries.synopses.merged_answers import AnswerPlan
 from windrow.queries.synopses.query_shape import ArrayStatement, OutputColumn, SortColumn
 
 _EXACT_FLOAT_LIMIT = 1 << 53

@@ -21,7 +21,7 @@ from windrow.queries.engine import arrow_ipc, python_values
 from windrow.queries.engine.arrow_source import run_streaming
 from windrow.queries.engine.types import quote_name
 from windrow.queries.synopses import kinds
-from windrow.queries.synopses.decompose import ROW_ALIAS
+from windrow.queries.synopses.decomposition import ROW_ALIAS
 from windrow.queries.synopses.kinds import Node
 from windrow.queries.synopses.partial_aggregates import ROWS, SynopsisNeed, merge_expressions, state_sql
 

@@ -14,7 +14,7 @@ import duckdb
 from windrow.catalog.records import StateCall, SynopsisColumn
 from windrow.queries.engine.types import survives_arrow
 from windrow.queries.sql.split_aggregate import MERGEABLE_AGGREGATES, CannotSplitError
-from windrow.queries.synopses.decompose import AggregateCall, DecomposedStatement, Expression
+from windrow.queries.synopses.decomposition import AggregateCall, DecomposedStatement, Expression
 
 _SAME = {"min", "max", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor", "product"}
 _COUNTS = {"count", "count_star"}

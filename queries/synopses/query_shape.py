@@ -24,7 +24,7 @@ from windrow.queries.sql.confinement import confine
 from windrow.queries.sql.parse_tree import Node, parse_statements, walk
 from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.sql.statement import Reference, Statement, parse
-from windrow.queries.synopses.decompose import ROW_ALIAS, DecomposedStatement, decompose_statement
+from windrow.queries.synopses.decomposition import ROW_ALIAS, DecomposedStatement, decompose_statement
 from windrow.queries.synopses.partial_aggregates import StatementNeeds, find_needs
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store

@@ -21,7 +21,7 @@ from windrow.indexes.row_model import Int64s
 from windrow.native import group_aggregate as kernels
 from windrow.queries.synopses import kinds, node_store
 from windrow.queries.synopses.array_engine import Numbers
-from windrow.queries.synopses.decompose import ROW_ALIAS
+from windrow.queries.synopses.decomposition import ROW_ALIAS
 from windrow.queries.synopses.kinds import Node
 from windrow.slide_hooks import SlideContext
 from windrow.store import Store

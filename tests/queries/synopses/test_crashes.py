@@ -15,7 +15,7 @@ from faulty_disks import join_child, start_child
 from sample_streams import SHAPES
 from standing_queries import from_synopses
 from windrow.catalog.environment import Tables, catalog_key, decode_last_int
-from windrow.queries.synopses import node_store, reconcile
+from windrow.queries.synopses import node_store, synopsis_choice
 from windrow.snapshot import Snapshot
 
 SHAPE = "per-row-rich"
@@ -108,7 +108,7 @@ def tallied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recorded_history.create(path, FIXED, windrow.Index("round-robin", 2, 2, maintenance="rebuild"))
     with recorded_history.open_warehouse(path) as wh:
         wh.add_query("q", TALLIED)
-        reconcile.reconcile_stream(wh._store, "s", kind="basic")
+        synopsis_choice.reconcile_stream(wh._store, "s", kind="basic")
     return path
 
 

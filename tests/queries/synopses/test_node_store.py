@@ -41,7 +41,7 @@ from windrow.queries.periodic import evaluation
 from windrow.queries.periodic.scheduler import POLICIES
 from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.synopses import check as synopsis_check
-from windrow.queries.synopses import evaluate, kinds, node_store
+from windrow.queries.synopses import kinds, merged_answers, node_store
 from windrow.snapshot import Snapshot
 
 CLOCK = BASE + HOUR
@@ -175,7 +175,7 @@ def test_a_statement_that_rows_must_answer_says_why(path: Path, text: str, why: 
     world.wh.put_table("hosts", pa.table({"name": ["one"]}))
     register_query(world, "sums", "SELECT sum(v) FROM s{}", 4, None)
     with Snapshot(world.wh._store) as snapshot, pytest.raises(CannotSplitError, match=why):
-        evaluate.plan_answer(world.wh._store, snapshot, text, {})
+        merged_answers.plan_answer(world.wh._store, snapshot, text, {})
 
 
 def test_a_statement_over_several_windows_and_kinds_of_counts_is_joined_from_its_synopses(path: Path) -> None:
