@@ -13,7 +13,7 @@ SEED ?= $(shell date +%s)
 .PHONY: help env demo test soak lint format types bench reference wheel clean
 
 help: ## List the targets
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
 env: ## Make .venv complete (all other targets do this first)
 	@.ci/bootstrap

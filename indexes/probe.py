@@ -61,7 +61,7 @@ def encode_key_ranges(
             f"not {sum(kinds)} of them"
         )
     if keys is not None and isinstance(keys, (str, bytes, int, float)):
-        raise SearchKeyError(f"keys={keys!r} must be a list of keys; for one, give key={keys!r}")
+        raise SearchKeyError(f"keys={keys!r} must be a list of keys; for one, give [{keys!r}]")
     if between is not None:
         if not isinstance(between, (tuple, list)) or len(between) != 2:
             raise SearchKeyError(f"between takes a pair (low, high), not {between!r}")

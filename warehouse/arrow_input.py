@@ -238,6 +238,8 @@ def _conform(
         before += batch.num_rows
 
 
+_MOST_SHOWN = 80
+"""Characters of a text that an error shows."""
 _CAST_ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 
 
@@ -255,10 +257,13 @@ def _cast(column: pa.Array, field: pa.Field, stream: str, before: int) -> pa.Arr
         return _convert(column, field.type)
     except _CAST_ERRORS as error:
         first = find_first_failing(len(column), lambda start, end: _fails(column.slice(start, end - start), field.type))
-        why = str(error).splitlines()[0]
+        place = f"stream {stream!r}: row {before + first + 1:,}, column {field.name!r}"
+        if _is_text(column.type):  # Arrow would name what the text was made into before it was read
+            text = repr(column[first].as_py())
+            text = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+            raise SchemaError(f"{place}: {text} cannot be read as {field.type}; nothing was appended") from None
         raise SchemaError(
-            f"stream {stream!r}: row {before + first + 1:,}, column {field.name!r} cannot become {field.type} without "
-            f"loss ({why}); nothing was appended"
+            f"{place} cannot become {field.type} without loss ({str(error).splitlines()[0]}); nothing was appended"
         ) from None
 
 

@@ -25,7 +25,7 @@ from windrow.catalog.segment_log import (
     retire_files,
     retire_segments,
 )
-from windrow.errors import BusyError, DefinitionError
+from windrow.errors import BusyError, DefinitionError, QueryError
 from windrow.files import disk_errors
 from windrow.gaps import note_moment
 from windrow.history import give_up, keep_expired, revoke
@@ -38,7 +38,7 @@ from windrow.indexes.segment_builder import SegmentDraft
 from windrow.indexes.segment_reader import read_ranges
 from windrow.indexes.segments import Histogram, Segment, pack_histogram, unpack_histogram
 from windrow.layouts import drop_empty_layouts
-from windrow.reclaim import find_oldest_hold, find_oldest_pin, find_reclaimable, forget_reclaimed, remove_files
+from windrow.reclaim import find_holders, find_reclaimable, forget_reclaimed, remove_files
 from windrow.rejected_rows import read_rejected_file
 from windrow.rejection import rejected_schema
 from windrow.relayout import hold_stream_lock
@@ -105,7 +105,15 @@ class _Condition:
             return np.zeros(0, bool)
         if self.ranges is not None:
             return match_keys(self.entry.definition.model.encoded_keys(rows), self.ranges)
-        (holding,) = evaluate(rows.select(self.columns(rows.schema)), [f"NOT ({self.where}\n)"])
+        import duckdb
+
+        try:
+            (holding,) = evaluate(rows.select(self.columns(rows.schema)), [f"NOT ({self.where}\n)"])
+        except duckdb.Error as error:
+            raise QueryError(
+                f"where={self.where!r} cannot be computed for rows of stream {self.entry.definition.name!r} "
+                f"({str(error).splitlines()[0]}); nothing was erased"
+            ) from None
         return holding
 
     def columns(self, schema: pa.Schema) -> list[str]:
@@ -533,15 +541,7 @@ def _remove_replaced(store: Store) -> tuple[str, ...]:
     store.files.reach("erase.reclaimed")
     wipe(store)
     waiting = store.catalog.read(lambda tables: sum(1 for _ in tables.raw_items("reclaim")))
-    if not waiting:
-        return ()
-    _, pins = find_oldest_pin(store)
-    held = [f"{pins} open reader{'s' if pins > 1 else ''}"] if pins else []
-    if store.catalog.read(find_oldest_hold) is not None:
-        held.append("slides that wait for periodic queries")
-    if store.catalog.read(lambda tables: any(record.held for _, record in tables.items("publications"))):
-        held.append("published versions, until their hold is over")
-    return tuple(held) or ("files that could not be removed",)
+    return find_holders(store) if waiting else ()
 
 
 def wipe(store: Store) -> None:

@@ -55,9 +55,9 @@ class Gap:
     files: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        since = "ever" if self.start is None else times.format_time(times.parse_instant(self.start))
+        since = "" if self.start is None else f"after {times.format_time(times.parse_instant(self.start))} "
         what = f"{self.kind}, {self.source}" if self.source else self.kind
-        return f"{what}: after {since} up to {times.format_time(times.parse_instant(self.end))} ({self.cause})"
+        return f"{what}: {since}up to {times.format_time(times.parse_instant(self.end))} ({self.cause})"
 
 
 class Ledger:

@@ -41,13 +41,15 @@ class GcReport:
     pins: int
     """Living readers that were found."""
     waiting: int
-    """Replaced files that a living reader may still need."""
+    """Replaced files that somebody may still need."""
     batches: int
     """Batch ids that were forgotten, being older than the stream's lifetime."""
     rejected: int = 0
     """Rejected rows that were kept for as long as their stream says."""
     marked: int = 0
     """Files that no record names and that go when they have been marked for an hour."""
+    held_by: tuple[str, ...] = ()
+    """Who keeps the replaced files that wait, in words."""
     refused: str = ""
     """Why no file without a record was marked or removed, in one sentence; empty if nothing kept it from that."""
 
@@ -265,8 +267,20 @@ def collect_garbage(store: Store) -> GcReport:
         batches=forgotten,
         rejected=rejected,
         marked=cleared.marked,
+        held_by=find_holders(store) if waiting else (),
         refused=cleared.refused,
     )
+
+
+def find_holders(store: Store) -> tuple[str, ...]:
+    """In words, who keeps replaced things that could not be removed."""
+    _, pins = find_oldest_pin(store)
+    held = [f"{pins} open reader{'s' if pins > 1 else ''}"] if pins else []
+    if store.catalog.read(find_oldest_hold) is not None:
+        held.append("slides that wait for periodic queries")
+    if store.catalog.read(find_oldest_published):
+        held.append("published versions, until their hold is over")
+    return tuple(held) or ("files that could not be removed",)
 
 
 def _reclaimable_sizes(store: Store) -> dict[str, int]:

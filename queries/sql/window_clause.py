@@ -456,8 +456,11 @@ class _ClauseParser:
     def _part(self, number: Decimal, nested: bool) -> Decimal:
         if nested:
             self.expect(")", "INTERVAL (n) unit must close its parenthesis")
-        token = self._take(f"a unit is expected here: {_UNITS}")
-        factor = times.unit_micros(token.word) if token.word else None
+        expected = f"a unit is expected here: {_UNITS}"
+        token = self._take(expected)
+        if not token.word:
+            raise self._error(expected, back=1)
+        factor = times.unit_micros(token.word)
         if factor is None:
             varies = token.word.rstrip("s") in ("month", "quarter", "year", "decade", "century")
             what = "has no fixed length" if varies else "is not a unit"

@@ -271,7 +271,7 @@ def test_the_window_of_an_answer_and_its_gaps_are_those_of_the_interval_that_was
         ("[ROWS 2 PARTITION BY k,]", "the name of a column is expected here"),
         ("[ROWS 2 PARTITION BY 3]", "the name of a column is expected here"),
         ("[SESSION 0 SECONDS]", "more than zero"),
-        ("[SESSION 5]", "is not a unit; use microseconds"),
+        ("[SESSION 5]", "a unit is expected here: microseconds"),
         ("[WINDOW 5 SECONDS OFFSET]", "a number is expected here"),
         ("[WINDOW 5 SECONDS SLIDE 5 SECONDS OFFSET 5 SECONDS]", "must end here with ]"),
         ("[WINDOW 5 SECONDS PARTITION BY k]", "must end here with ]"),

@@ -40,7 +40,7 @@ def wh(path):
         (lambda wh: wh.sql("SELECT 1", timeout=-1), "timeout=-1 must be seconds, more than zero"),
         (lambda wh: wh.sql("SELECT 1", timeout=[1]), "timeout=[1] must be seconds"),
         (lambda wh: wh.wait_for("s", up_to=NOON, timeout="x"), "timeout 'x' is not a duration"),
-        (lambda wh: wh.probe("s", keys="ant"), "keys='ant' must be a list of keys; for one, give key='ant'"),
+        (lambda wh: wh.probe("s", keys="ant"), "keys='ant' must be a list of keys; for one, give ['ant']"),
         (lambda wh: wh.probe("s", keys=5), "keys=5 must be a list of keys"),
         (lambda wh: wh.probe("s", between="ab"), "between takes a pair (low, high), not 'ab'"),
         (lambda wh: wh.scan("s", columns=5), "columns=5 must be a name or a list of names"),

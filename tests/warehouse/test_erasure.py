@@ -109,7 +109,7 @@ def test_a_condition_takes_what_it_holds_for_and_nothing_else(path: Path) -> Non
 def test_what_is_asked_wrongly_erases_nothing(path: Path) -> None:
     with make(path) as wh:
         for wrong in ({}, {"keys": ["ada"], "where": "true"}, {"where": "v = (SELECT 1)"}, {"where": "nobody = 1"},
-                      {"where": "v"}, {"keys": "ada"}, {"keys": [1.5]}):  # fmt: skip
+                      {"where": "v"}, {"where": "v > 'x'"}, {"where": "1 // (v - 401) = who"}, {"keys": "ada"}, {"keys": [1.5]}):  # fmt: skip
             with pytest.raises(windrow.WindrowError):
                 wh.erase("s", **wrong)
         with pytest.raises(windrow.WindrowError):
@@ -137,8 +137,11 @@ def test_lines_that_could_not_be_read_go_with_their_text(path: Path, tmp_path: P
     windrow_command("append", "s", tmp_path / "bad.csv", "--on-error", "reject")
     windrow_command("erase", "s", code=2)
     windrow_command("erase", "s", "--where", "nobody = 1", code=1)
+    refused = windrow_command("erase", "s", "--where", "v > 'x'", code=1).output
+    assert "cannot be computed" in refused and "nothing was erased" in refused
     shown = windrow_command("erase", "s", "--key", SECRET, "--receipt", tmp_path / "receipt.json").output
     assert "their bytes are gone" in shown
+    assert "1 from the rejected rows" in shown
     receipt = json.loads((tmp_path / "receipt.json").read_text())
     assert receipt["rows"] == {"window": 12, "history": 12, "rejected": 1}
     assert receipt["total"] == 25

@@ -143,6 +143,11 @@ def test_a_value_that_would_be_changed_by_the_streams_type_refuses_the_batch(wh:
     odd = pa.table({"ts": pa.array([BASE * 1000 + 1], pa.timestamp("ns", "UTC")), "k": [1]})
     with pytest.raises(windrow.SchemaError, match=r"'ts' cannot become .* without loss"):
         wh.append("s", [fine, odd])
+    for text in ("noon", "noon" * 100):
+        with pytest.raises(
+            windrow.SchemaError, match=f"row 2, column 'ts': '{text[:70]}.* cannot be read as timestamp"
+        ):
+            wh.append("s", [{"ts": "2026-01-01", "k": 1}, {"ts": text, "k": 1}])
     null = pa.table({"ts": pa.array([BASE], US), "k": pa.array([None], pa.int64())})
     with pytest.raises(windrow.SchemaError, match="'k' is not nullable but has 1 null"):
         wh.append("s", [pa.table({"ts": pa.array([BASE], US), "k": [1]}), null])

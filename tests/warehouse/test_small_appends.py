@@ -94,7 +94,7 @@ def test_what_is_dead_or_fails_a_check_is_rejected_as_in_a_large_append(wh: wind
 
 def test_a_wrong_row_is_named_and_nothing_waits(wh: windrow.Warehouse) -> None:
     for bad, message in (
-        (pa.table({"ts": ["soon"], "k": [1], "text": ["x"]}), "cannot become"),
+        (pa.table({"ts": ["soon"], "k": [1], "text": ["x"]}), "cannot be read as"),
         (pa.table({"k": [1]}), "is missing"),
         (pa.table({"ts": pa.array([when(1)], pa.timestamp("us", "UTC")), "k": [1.5], "text": ["x"]}), "k"),
     ):

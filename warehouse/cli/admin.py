@@ -183,8 +183,8 @@ def gc(session: Session) -> None:
         + (f" and {terminal.count(report.rejected, 'rejected row')}" if report.rejected else "")
     )
     if report.waiting:
-        readers = terminal.count(report.pins, "living reader")
-        terminal.say(f"{terminal.count(report.waiting, 'replaced file')} must wait for {readers}")
+        kept = terminal.count(report.waiting, "replaced file")
+        terminal.say(f"{kept} still kept: {' and '.join(report.held_by)}")
     if report.marked:
         terminal.say(f"{terminal.count(report.marked, 'orphan')} marked, to be removed an hour after it was first seen")
     if report.refused:

@@ -48,6 +48,7 @@ _ARRAY_ROWS = 8192
 """How many objects of a JSON array are parsed at a time."""
 _TYPE_CHANGE = re.compile(r"Column\(/([^/]*)[^)]*\) changed from \w+ to \w+ in row (\d+)")
 _NO_OBJECT = re.compile(r"Column\(\) changed from object to \w+ in row (\d+)")
+_WRONG_LENGTH = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+): (.*)")
 _PARSE_ERROR = re.compile(r"JSON parse error: (.*?)\.? in row (\d+)")
 
 
@@ -405,7 +406,11 @@ def _read_csv(source: _InputFile, schema: "pa.Schema", options: ReadOptions) -> 
 
 
 def _open_csv(
-    source: _InputFile, schema: "pa.Schema", options: ReadOptions, kinds: "Mapping[str, pa.DataType]"
+    source: _InputFile,
+    schema: "pa.Schema",
+    options: ReadOptions,
+    kinds: "Mapping[str, pa.DataType]",
+    use_threads: bool = True,
 ) -> "pa.RecordBatchReader":
     import pyarrow.csv as pcsv
 
@@ -414,7 +419,7 @@ def _open_csv(
         read_options=pcsv.ReadOptions(
             block_size=_BLOCK_BYTES,
             column_names=None if options.header else schema.names,
-            use_threads=True,
+            use_threads=use_threads,
             skip_rows=options.skip,
         ),
         parse_options=_csv_parse_options(source.path, options),
@@ -434,7 +439,7 @@ def _find_csv_error(source: _InputFile, schema: "pa.Schema", options: ReadOption
     message = str(error).splitlines()[0]
     match = re.match(r"In CSV column #(\d+): (?:Row #\d+: )?(.*)", message)
     if match is None:
-        return SchemaError(f"{message}; nothing was appended")
+        return SchemaError(f"{_number_csv_error(source, schema, options, message)}; nothing was appended")
     position, row_count = int(match[1]), 0
     reader = _open_csv(source, schema, options, {field.name: pa.string() for field in schema})
     name = reader.schema.names[position]
@@ -446,6 +451,24 @@ def _find_csv_error(source: _InputFile, schema: "pa.Schema", options: ReadOption
                 return value_error
             row_count += batch.num_rows
     return SchemaError(f"column {name!r}: {match[2]}; nothing was appended")
+
+
+def _number_csv_error(source: _InputFile, schema: "pa.Schema", options: ReadOptions, message: str) -> str:
+    """Arrow's message about a line of the wrong length, with its number, which Arrow counts only without threads."""
+    import pyarrow as pa
+
+    if "Expected" not in message:
+        return message
+    try:
+        for _ in _open_csv(source, schema, options, {field.name: pa.string() for field in schema}, use_threads=False):
+            pass
+    except pa.ArrowInvalid as error:
+        message = str(error).splitlines()[0]
+    match = _WRONG_LENGTH.match(message)
+    if match is None:
+        return message
+    row = int(match[1]) - options.skip - int(options.header)
+    return f"row {row:,} has {match[3]} cells, not {match[2]}: {match[4]}"
 
 
 def _csv_parse_options(path: str, options: ReadOptions) -> Any:

@@ -299,7 +299,8 @@ def erase(
     if session.json:
         terminal.write_json(record)
         return
-    places = ", ".join(f"{number:,} from the {place}" for place, number in report.rows.items())
+    counts = {"rejected rows" if place == "rejected" else place: number for place, number in report.rows.items()}
+    places = ", ".join(f"{number:,} from the {place}" for place, number in counts.items())
     terminal.say(f"{stream}: {terminal.count(report.total, 'row')} erased{': ' if places else ''}{places}")
     if report.total:
         terminal.say("their bytes are gone" if report.gone else f"files are still kept by {', '.join(report.held_by)}")

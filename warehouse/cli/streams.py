@@ -524,7 +524,7 @@ def describe_remaining(report: "RelayoutReport") -> str:
     return f"{amount}, {pace}"
 
 
-@click.command(short_help="Add a column, change lifetime, slack, skew or max_ahead.")
+@click.command(short_help="Add a column, change lifetime, history, checks, slack or skew.")
 @click.argument("name")
 @click.option("--add-column", metavar="NAME:TYPE", help="A nullable column; stored rows have null there.")
 @click.option("--lifetime", metavar="DURATION", help="How long every row lives, stored ones too; or forever.")

@@ -114,6 +114,7 @@ class Test_appending:
             ("a.csv", "ts,src\n2025-01-01T12:00:01Z,1\n", "column 'len' (int32) is missing; nothing was appended"),
             ("a.csv", "ts,src,len,dst\n2025-01-01T12:00:01Z,1,2,3\n", "column 'dst' is not in the stream"),
             ("a.csv", "ts,src,len\nnoon,1,2\n", "row 1, column 'ts': 'noon' is not a time like 2025-01-01T12:00:00Z"),
+            ("a.csv", "ts,src,len\n2025-01-01T12:00:00Z,1,2\n\n5,6\n", "row 2 has 2 cells, not 3: 5,6"),
             ("a.csv", "", "Empty CSV file"),
             ("a.jsonl", '{"ts": 1', "row 1 is not a whole JSON object"),
             ("a.jsonl", '{"ts":"2025-01-01T12:00:01Z","dst":1}\n', "column 'dst' is not in the stream"),

@@ -41,7 +41,7 @@ export function open(root, { parameters }) {
     const used = 1 - told.disk.free / told.disk.total;
     replace(tiles,
       tile("Streams", count(told.total), told.behind ? mark("warn", `${count(told.behind)} went on without a source`) : mark("good", "none lacks a source")),
-      tile("Open gaps", count(told.open_gaps), told.open_gaps ? mark("warn", "windows that touch them say so") : mark("good", "nothing is known to be missing")),
+      tile("Open gaps", count(told.open_gaps), told.open_gaps ? mark("warn", "windows that touch them say so") : mark("good", "nothing is missing since the first rows")),
       tile("Failing queries", count(told.failing.length), told.failing.length ? mark("bad", "see above") : mark("good", "all runs succeed")),
       tile("Disk free", bytes(told.disk.free), h("span", {}, h("meter", { min: 0, max: 1, high: 0.85, value: used, "aria-label": "disk used" }), ` ${Math.round(used * 100)} % of ${bytes(told.disk.total)} used`)),
       tile("Catalog", bytes(told.disk.catalog), `commit ${count(told.commit)}`));
