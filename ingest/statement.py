@@ -27,7 +27,7 @@ from windrow.ingest.reader import SparkSnapshot, pin_frame, scan_selection, to_p
 from windrow.ingest.schemas import build_read_schema
 from windrow.ingest.session import WarehouseOrPath
 from windrow.queries.answer import Explanation
-from windrow.queries.execution import describe_window
+from windrow.queries.execution import describe_window, go_back, show_pasts
 from windrow.queries.periodic.result_tables import STATEMENT_CONTEXT
 from windrow.queries.planner.join_ranges import prune
 from windrow.queries.planner.key_ranges import KeyPredicate
@@ -46,6 +46,11 @@ _COMMANDS = (
     "org.apache.spark.sql.catalyst.plans.logical.Command",
     "org.apache.spark.sql.catalyst.plans.logical.ParsedStatement",
 )
+_VOLATILE = frozenset(
+    {"now", "current_timestamp", "current_date", "current_time", "curdate", "localtimestamp", "unix_timestamp"}
+    | {"rand", "randn", "random", "uuid", "shuffle"}
+)
+"""Functions of Spark whose values depend on when they are called; of the past they are refused, as in `wh.sql`."""
 _POSITIONAL = ("Union", "Generate", "ScriptTransformation", "Repartition")
 """Operators that take the columns of their inputs as they come, without naming them."""
 _KEEPS_ROWS_APART = ("Project", "Filter", "SubqueryAlias")
@@ -104,6 +109,8 @@ def _take_snapshot(
         raise QueryError("windrow.spark.sql needs a session of its own process; this one is a client of Spark Connect")
     if isinstance(warehouse, SparkSnapshot):
         return warehouse, True
+    if any(reference.schema for reference in statement.references):
+        return SparkSnapshot(spark, warehouse), False  # system tables show all streams
     alike = statement.names | {reference.name.lower() for reference in statement.references}
     return SparkSnapshot(spark, warehouse, alike=frozenset(alike)), False
 
@@ -235,6 +242,10 @@ class _Planner:
         plain = [name for name in self._statement.names if name in streams or name in tables]
         unknown = self._statement.names - {*streams, *tables}
         results = {name.lower(): name for name in STATEMENT_CONTEXT.find_results(self._snapshot, unknown)}
+        self._snapshot = go_back(
+            self._statement.references, self._snapshot, lambda: bool(_VOLATILE & self._statement.names)
+        )
+        read = []
         for reference in self._statement.references:
             folded = reference.name.lower()
             if reference.schema or folded in results or folded in tables:
@@ -242,14 +253,17 @@ class _Planner:
             elif folded not in streams:
                 self._refuse_unknown(reference.name)
             else:
-                self._add_stream(replace(reference, name=streams[folded]))
+                read.append(replace(reference, name=streams[folded]))
         for folded in sorted({*plain, *results}):
             if folded in streams:
                 name = streams[folded]
-                self._add_stream(Reference(name, "", AllRows(), name, None, name))
+                read.append(Reference(name, "", AllRows(), name, None, name))
             else:
                 name = tables.get(folded) or results[folded]
                 self._offer_rows(name, f'"{name.replace(chr(34), chr(34) * 2)}"')
+        self._snapshot, shown = show_pasts(self._snapshot, read)
+        for reference in shown:
+            self._add_stream(reference)
 
     def _refuse_unknown(self, name: str) -> None:
         """The error that names what streams there are."""

@@ -8,7 +8,7 @@ import datetime as dt
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -219,9 +219,9 @@ def prepare(
     pooled: PooledCursor | None = None
     try:
         pooled = cursor_pool.take_cursor(store, memory_limit)
-        seen = _go_back(statement, pinned)
+        seen = go_back(statement.references, pinned, lambda: analyse(statement).is_volatile)
         streams, results = _offer_tables(statement, seen, records, pooled, context)
-        seen, streams = _show_pasts(seen, streams)
+        seen, streams = show_pasts(seen, streams)
         relations = plan_relations(seen, statement, params, pooled, streams)
         for relation in relations:
             offer_relation(relation, seen, pooled)
@@ -245,16 +245,16 @@ def prepare(
     )  # fmt: skip
 
 
-def _go_back(statement: Statement, pinned: Snapshot) -> Snapshot:
+def go_back(references: Sequence[Reference], pinned: Snapshot, is_volatile: Callable[[], bool]) -> Snapshot:
     """The snapshot that a statement is asked of: with AS OF COMMIT an earlier one, for all that it reads."""
-    pasts = {str(reference.past): reference.past for reference in statement.references if reference.past is not None}
+    pasts = {str(reference.past): reference.past for reference in references if reference.past is not None}
     then = next((past for past in pasts.values() if isinstance(past, AsOf) and past.kind == "commit"), None)
     if not pasts and pinned.commit is None:
         return pinned
     other = next((past for past in pasts.values() if past != AsOf("commit", pinned.commit or 0)), None)
     if pinned.commit is not None and other is not None:
         raise QueryError(f"{other} cannot be asked of what is AS OF COMMIT {pinned.commit} already; leave one out")
-    if analyse(statement).is_volatile:
+    if is_volatile():
         raise QueryError("a statement that calls a clock, or another volatile function, cannot be asked of the past")
     if then is not None and len(pasts) > 1:
         raise QueryError(
@@ -263,7 +263,7 @@ def _go_back(statement: Statement, pinned: Snapshot) -> Snapshot:
     return pinned if then is None or pinned.commit == then.value else pinned.as_of(then.value)
 
 
-def _show_pasts(snapshot: Snapshot, references: list[Reference]) -> tuple[Snapshot, list[Reference]]:
+def show_pasts(snapshot: Snapshot, references: list[Reference]) -> tuple[Snapshot, list[Reference]]:
     """The streams that references ask for as they were, beside those of the snapshot; a reference gets their name."""
     pasts: dict[str, tuple[str, Past]] = {}
     shown = []

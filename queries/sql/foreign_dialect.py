@@ -68,6 +68,7 @@ def find_clauses(text: str) -> ForeignStatement:
             alias=candidate.path[-1],
             span=find_span(source, candidate.start, candidate.stop),
             relation=make_placeholder(prefix, number),
+            past=candidate.past,
         )
         for number, candidate in enumerate(found)
     )

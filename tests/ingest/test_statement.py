@@ -236,3 +236,39 @@ def test_a_damaged_file_is_an_error_and_no_answer(spark, tmp_path):
         file.write_bytes(data)
     with windrow.open(tmp_path / "damaged") as wh, pytest.raises(windrow.DamageError):
         windrow.spark.sql(spark, wh, "SELECT sum(len), max(note), count(ts), sum(src) FROM packets").collect()
+
+
+def test_the_past_is_asked_in_sparks_sql_too(spark, tmp_path):
+    print(f"seed {SEED}")
+    rng = random.Random(SEED)
+    with windrow.open(tmp_path / "past") as wh:
+        wh.create_stream(
+            "packets", SCHEMA, time="ts", key="src", slide="1 minute", lifetime="3 minutes", history="1 hour",
+            index=windrow.Index("round-robin", 2, 2, maintenance="rebuild"),
+        )  # fmt: skip
+        wh.put_table("hosts", pa.table({"src": pa.array(range(5), pa.int64()), "host": [f"h{n}" for n in range(5)]}))
+        kept: list[dict[str, Any]] = []
+        live, commits = {}, {}
+        for minute in range(8):
+            batch = [
+                {"ts": at(60 * minute + rng.uniform(0.001, 60)), "src": rng.randrange(9), "len": n, "note": None}
+                for n in range(30)
+            ]
+            kept += batch
+            wh.append("packets", pa.Table.from_pylist(batch, SCHEMA))
+            wh.slide("packets", to=at(60 * minute + 60))
+            live[minute] = sorted((row["src"], row["len"]) for row in kept if row["ts"] > at(60 * minute - 120))
+            commits[minute] = wh.sql("SELECT 1 FROM packets").version
+
+        def ask_spark(text: str) -> list[tuple[Any, ...]]:
+            return sorted(tuple(row) for row in windrow.spark.sql(spark, wh, text).collect())
+
+        then = at(60 * 4).isoformat()
+        assert ask_spark(f"SELECT src, len FROM packets [AS OF TIMESTAMP '{then}']") == live[3]
+        assert ask_spark(f"SELECT src, len FROM packets [AS OF COMMIT {commits[5]}]") == live[5]
+        everything = sorted((row["src"], row["len"]) for row in kept)
+        assert ask_spark("SELECT src, len FROM packets [INCLUDING EXPIRED]") == everything
+        both = f"SELECT count(*), (SELECT count(*) FROM packets) FROM packets [AS OF TIMESTAMP '{then}'] WHERE src = 3"
+        assert ask_spark(both) == [(sum(src == 3 for src, _ in live[3]), len(live[7]))]
+        with pytest.raises(windrow.QueryError, match="cannot be asked of the past"):
+            windrow.spark.sql(spark, wh, f"SELECT now() FROM packets [AS OF TIMESTAMP '{then}']")

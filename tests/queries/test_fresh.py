@@ -65,6 +65,7 @@ def test_nothing_is_committed_and_readers_go_on_seeing_slides(path: Path) -> Non
     with windrow.open(path) as wh:
         wh.create_stream("s", SCHEMA, time="ts", key="k", slide="1 minute", lifetime="3 minutes")
         wh.append("s", [{"ts": START + MINUTE, "k": 1, "v": 1}])
+        assert wh.sql("SELECT v FROM s", isolation="fresh").fetchall() == [(1,)]  # writes the waiting row to a file
         version = wh.status().version
         assert wh.sql("SELECT v FROM s", isolation="fresh").fetchall() == [(1,)]
         assert wh.sql("SELECT v FROM s").fetchall() == []
@@ -75,3 +76,9 @@ def test_nothing_is_committed_and_readers_go_on_seeing_slides(path: Path) -> Non
             wh.sql("SELECT v FROM copies", isolation="fresh")
         with pytest.raises(windrow.WindrowError, match="no past"):
             wh.sql("SELECT v FROM s [AS OF SLIDE 3]", isolation="fresh")
+        wh.append("s", [{"ts": START + MINUTE, "k": 2, "v": 2}])
+        with windrow.open(path, read_only=True) as reader:
+            with pytest.raises(windrow.WindrowError, match="wait in the catalog"):
+                reader.sql("SELECT v FROM s", isolation="fresh")
+            assert wh.sql("SELECT v FROM s ORDER BY v", isolation="fresh").fetchall() == [(1,), (2,)]
+            assert reader.sql("SELECT v FROM s ORDER BY v", isolation="fresh").fetchall() == [(1,), (2,)]

@@ -162,3 +162,18 @@ def test_a_kill_leaves_the_rows_or_none_of_them(path: Path, tmp_path: Path, step
         wh.erase("s", keys=[SECRET])
         fill(wh, 8, 10)
         assert values(wh.sql("SELECT v FROM s")) == left(6, 8, {SECRET}) + left(8, 10, set())
+
+
+def test_rows_of_small_appends_that_wait_in_the_catalog_go_too(path: Path) -> None:
+    with make(path) as wh:
+        for row in rows_of(8)[:14]:
+            wh.append("s", [row])
+        assert find_bytes(path / "catalog", SECRET)
+        report = wh.erase("s", keys=[SECRET])
+        assert report.rows["spool"] == 2
+        assert report.gone
+        assert find_bytes(path, SECRET) == []
+        wh.slide("s", to=START + 9 * MINUTE)
+        kept = [row["v"] for row in rows_of(8)[:14] if row["who"] != SECRET]
+        assert values(wh.sql("SELECT v FROM s [WINDOW 1 MINUTE]")) == kept
+        assert wh.check().ok

@@ -354,6 +354,8 @@ def _to_ours(error: Any) -> Callable[[str], WindrowError]:
         return AccessError
     if isinstance(error, flight.FlightUnavailableError):
         return lambda message: BusyError(f"the server cannot be reached or is busy: {message}")
+    if isinstance(error, flight.FlightCancelledError):  # not by us: a server that ends lets go of its calls
+        return lambda message: BusyError(f"the server has cancelled the call; ask again, or another: {message}")
     return QueryError
 
 

@@ -14,7 +14,7 @@ import packet_warehouse
 import plain_duckdb
 import scratch_folders
 import windrow
-from windrow import arrow_input
+from windrow import arrow_input, small_append
 from windrow.queries.periodic import evaluation
 from windrow.queries.priorities import BACKGROUND, PROCESS_GATE, PoliteWork, PriorityGate
 
@@ -216,7 +216,8 @@ def test_a_statement_has_the_priority_that_it_is_given(monkeypatch):
 
 def test_a_statement_that_ends_duckdb_ends_neither_the_round_nor_the_sharing(monkeypatch):
     """As with rows of older warehouses, which nobody checked."""
-    monkeypatch.setattr(arrow_input, "check_values", lambda *_, **__: None)
+    for module in (arrow_input, small_append):
+        monkeypatch.setattr(module, "check_values", lambda *_, **__: None)
     lowest = duckdb.sql(f"SELECT '{-(1 << 127)}'::HUGEINT AS v").to_arrow_table()["v"]
     rows = pa.table({"ts": pa.array([NOON], STAMP), "v": lowest})
     with scratch_folders.scratch_folder() as path, windrow.open(path / "w") as wh:

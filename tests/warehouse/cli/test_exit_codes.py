@@ -63,7 +63,8 @@ class Test_what_may_pass_by_itself:
         monkeypatch.setattr(
             Session, "open", lambda self, **options: plain_open(self, **options, files=FailAtCall("sink", 1))
         )
-        (tmp_path / "a.csv").write_text("ts,src,len\n2025-01-01T12:04:00Z,1,1\n")
+        rows = "2025-01-01T12:04:00Z,1,1\n" * 20  # fewer would wait in the catalog
+        (tmp_path / "a.csv").write_text(f"ts,src,len\n{rows}")
         error = failure(packets, "append", "packets", tmp_path / "a.csv", code=75)
         assert error["type"] == "StorageError"
         assert "the disk is full" in error["message"]
