@@ -67,6 +67,8 @@ class Correction(Append):
                     f"was appended to stream {self.definition.name!r}, by an earlier release; erase its rows "
                     "(wh.erase(where=…)) and append the new ones under another batch id, nothing was changed"
                 )
+            self._drain(0)
+            self._check_share()  # before anything is written for the exchange
             self._preparers.clear()  # synopses are filled anew when rows have gone
             for staged in self.tally.files:
                 staged.contributions = ()

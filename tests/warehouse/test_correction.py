@@ -215,6 +215,9 @@ def test_what_cannot_be_corrected_is_refused_and_nothing_changes(path: Path) -> 
         with pytest.raises(DefinitionError, match="by its batch_id; give one"):
             wh.append("s", table([(0, 1)]), replace=True)
         wh.append("s", table([(0, 1)]), batch_id="a")
+        with pytest.raises(windrow.SchemaError, match="more than max_rejected=0"):
+            late = pa.Table.from_pylist([{"ts": None, "who": 1, "v": 5}], SCHEMA)
+            wh.append("s", late, batch_id="a", replace=True, max_rejected=0.0)
         with wh._store.catalog.write() as tables:  # as earlier releases recorded it
             for key, entry in list(tables.items("batches")):
                 tables.put("batches", key, msgspec.structs.replace(entry, places=None))
