@@ -57,6 +57,7 @@ def plan_update(
     segments: Iterable[Segment],
     bucket: int,
     needed: tuple[int, int] | None = None,
+    spans: Sequence[int] = (),
 ) -> UpdatePlan:
     """Plan the slide from `previous` to `slide`.
 
@@ -71,6 +72,7 @@ def plan_update(
         bucket: Bytes saved up for merging.
         needed: A slot before `slide` and its end, up to which a reader of the stream has come: rows that expire later
             are dead to every query, but must stay for it.
+        spans: Of each spooled file how many rows it once had, if some were erased since; else 0.
     """
     plan = UpdatePlan(slide, bucket=bucket, needed=None if needed is None else needed[1])
     gone_at = now if needed is None else needed[1]
@@ -85,7 +87,7 @@ def plan_update(
     plan.touched |= _cells(arrays, dying[expired > 0])
     stays = arrays.max_exp > gone_at
     plan.dropped += manifest.filter(~stays)
-    fresh = _place_arrivals(plan, arrivals, rows, ordinal, gone_at)
+    fresh = _place_arrivals(plan, arrivals, spans, rows, ordinal, gone_at)
     dead_at = slide if needed is None else needed[0]
     for number, partitioner in partitioners.items():
         chosen = stays & (arrays.layout == number)
@@ -105,13 +107,19 @@ def plan_update(
 
 
 def _place_arrivals(
-    plan: UpdatePlan, arrivals: Iterable[Sequence[Segment]], rows: Mapping[int, int], ordinal: int, gone_at: int
+    plan: UpdatePlan,
+    arrivals: Iterable[Sequence[Segment]],
+    spans: Sequence[int],
+    rows: Mapping[int, int],
+    ordinal: int,
+    gone_at: int,
 ) -> list[Segment]:
     """Give new segments their insertion row and sequence; gives those that are not dead already."""
     fresh: list[Segment] = []
-    slide = plan.slide
-    for file in arrivals:
-        base = compute_seq_base(ordinal, plan.inserted)
+    slide, before = plan.slide, 0
+    for number, file in enumerate(arrivals):
+        base = compute_seq_base(ordinal, before)
+        before += max(spans[number] if spans else 0, sum(segment.rows for segment in file))
         for segment in file:
             placed = replace(segment, row=rows[segment.layout], first_slide=slide, last_slide=slide, seq_base=base)
             plan.placed.append(placed)

@@ -611,3 +611,11 @@ def erase_until_step(path: str, key: str, step: str) -> None:
 
     with windrow.open(path, files=KillAtStep(step, 1)) as wh:
         wh.erase("s", keys=[key])
+
+
+def replace_until_step(path: str, rows: Any, step: str) -> None:
+    """Replace batch 1 of the stream, until a step is reached."""
+    import windrow
+
+    with windrow.open(path, files=KillAtStep(step, 1)) as wh:
+        wh.append("s", rows, batch_id="1", replace=True)

@@ -87,6 +87,8 @@ class AppendReport:
     """The batch had been appended before; nothing was changed."""
     bytes_written: int
     seconds: float
+    replaced: int = 0
+    """Rows that these took the place of, with ``replace=True``."""
 
 
 @dataclass
@@ -343,19 +345,8 @@ class Append:
 
     def commit(self, replacing: Sequence[int] = ()) -> AppendReport:
         """Publish what was staged and record it in one transaction."""
-        store, tally = self.store, self.tally
-        self._drain(0)
-        self._check_share()
-        folder = store.stream_folder(self.definition.name)
-        rejected = self.rejected.seal()
-        published: list[str] = []
-        try:
-            published += publish_files(store, [rejected] if rejected else [], folder / "rejected", "rejected")
-            published += publish_files(store, tally.files, folder / "segments", "append")
-            self._await_contributions()
-        except BaseException:
-            store.writer.discard([store.root / name for name in published])
-            raise
+        store = self.store
+        published, rejected = self.publish()
         store.files.reach("append.committing")
         with store.write_with_files(published) as tables:
             previous = (
@@ -375,8 +366,28 @@ class Append:
             for name in published:
                 store.files.unlink(store.root / name)
             return self.duplicate(previous)
-        written = sum(f.bytes for f in tally.files) + (rejected.bytes if rejected else 0)
-        return self._report(duplicate=False, bytes_written=written)
+        return self.report(rejected)
+
+    def publish(self) -> tuple[list[str], StagedFile | None]:
+        """Publish what was staged; gives the names of all files, and the one of rejected rows."""
+        store, published = self.store, list[str]()
+        self._drain(0)
+        self._check_share()
+        folder = store.stream_folder(self.definition.name)
+        rejected = self.rejected.seal()
+        try:
+            published += publish_files(store, [rejected] if rejected else [], folder / "rejected", "rejected")
+            published += publish_files(store, self.tally.files, folder / "segments", "append")
+            self._await_contributions()
+        except BaseException:
+            store.writer.discard([store.root / name for name in published])
+            raise
+        return published, rejected
+
+    def report(self, rejected: StagedFile | None, replaced: int = 0) -> AppendReport:
+        """The report of what was recorded."""
+        written = sum(f.bytes for f in self.tally.files) + (rejected.bytes if rejected else 0)
+        return self._report(duplicate=False, bytes_written=written, replaced=replaced)
 
     def _record(self, tables: Tables, rejected: StagedFile | None, replacing: Sequence[int]) -> None:
         entry, state = find_stream(tables, self.definition.name)
@@ -389,7 +400,9 @@ class Append:
         new_model = entry.definition.model if entry.definition.lasts_otherwise(self.definition) else None
         if tally.files:
             state = with_layout(state, self.layout if new_model is None else without_expiry_columns(self.layout))
+        places = []
         for staged in tally.files:
+            places.append((state.next_spool, 0, staged.taken))
             file = self._record_file(tables, state.next_spool, staged, now, new_model)
             tables.put("spool", stream + catalog_key(state.next_spool), file)
             state = replace(state, next_spool=state.next_spool + 1)
@@ -429,6 +442,7 @@ class Append:
                 rows=tally.rows,
                 accepted=tally.accepted,
                 at=now,
+                places=tuple(places),
             )
             tables.put("batches", encode_batch_key(entry.id, self.source, self.batch_id), batch)
         if self.checkpoint is not None:
@@ -479,7 +493,7 @@ class Append:
             record = settle_source(tables, entry, state, self.source, record, now)
         tables.put("sources", key, record)
 
-    def _report(self, *, duplicate: bool, bytes_written: int) -> AppendReport:
+    def _report(self, *, duplicate: bool, bytes_written: int, replaced: int = 0) -> AppendReport:
         tally = self.tally
         report = AppendReport(
             stream=self.definition.name,
@@ -492,6 +506,7 @@ class Append:
             duplicate=duplicate,
             bytes_written=bytes_written,
             seconds=time.perf_counter() - self._started,
+            replaced=replaced,
         )
         log_report(report)
         return report

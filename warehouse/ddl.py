@@ -136,6 +136,7 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
             "moments",
             "past_definitions",
             "erasures",
+            "arrivals",
         ):
             tables.delete_prefix(table, stream)
         for input_key in [

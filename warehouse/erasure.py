@@ -6,7 +6,7 @@ replaced is removed at once if no reader needs it. What cannot be changed from h
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +33,7 @@ from windrow.indexes.arrow_arrays import to_arrow
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.merge import rewrite_segment
 from windrow.indexes.probe import KeyRange, encode_key_ranges, find_row_ranges, find_sort_orders, match_keys
-from windrow.indexes.row_model import Bools
+from windrow.indexes.row_model import SEQ, Bools
 from windrow.indexes.segment_builder import SegmentDraft
 from windrow.indexes.segment_reader import read_ranges
 from windrow.indexes.segments import Histogram, Segment, pack_histogram, unpack_histogram
@@ -43,7 +43,7 @@ from windrow.rejected_rows import read_rejected_file
 from windrow.rejection import rejected_schema
 from windrow.relayout import hold_stream_lock
 from windrow.row_checks import evaluate, find_columns
-from windrow.row_spool import find_waiting, list_files
+from windrow.row_spool import BatchRows, find_batch, find_waiting, list_files
 from windrow.segment_files import Placement, StagedFile, StagedWriter, make_segment, publish_files, record_file
 from windrow.slide_hooks import PrepareContribution, SlideContext, SlideHook
 from windrow.small_append import gather_rows
@@ -98,11 +98,25 @@ class _Condition:
     """Keys as lines of text files have them."""
     where: str | None
     entry: StreamEntry
+    asked: str
+    """What was asked for, for the digest."""
+    batch: BatchRows | None = None
+    """The rows of one batch, and no others."""
 
-    def matches(self, rows: pa.Table) -> Bools:
-        """Which rows go."""
+    @property
+    def kind(self) -> str:
+        """By what rows are chosen."""
+        return "batch" if self.batch is not None else "where" if self.where is not None else "keys"
+
+    def matches(self, rows: pa.Table, base: int = 0) -> Bools:
+        """Which rows go; `base` is added to their sequences."""
         if not rows.num_rows:
             return np.zeros(0, bool)
+        if self.batch is not None:
+            arrived, chosen = rows.column(SEQ).to_numpy() + base, np.zeros(rows.num_rows, bool)
+            for first, stop in self.batch.arrivals:
+                chosen |= (arrived >= first) & (arrived < stop)
+            return chosen
         if self.ranges is not None:
             return match_keys(self.entry.definition.model.encoded_keys(rows), self.ranges)
         import duckdb
@@ -118,6 +132,8 @@ class _Condition:
 
     def columns(self, schema: pa.Schema) -> list[str]:
         """The columns that it reads."""
+        if self.batch is not None:
+            return [SEQ]
         if self.where is None:
             return list(self.entry.definition.key)
         return find_columns(((self.where, ""),), schema) or schema.names[:1]
@@ -158,6 +174,10 @@ class _Rewrite:
     spool: dict[int, "_NewFile"] = field(default_factory=dict)
     rejected: dict[int, tuple[StagedFile | None, int, dict[str, int]]] = field(default_factory=dict)
     rows: Counter[str] = field(default_factory=Counter)
+
+    def forget_files(self, store: Store) -> None:
+        """Close files that were replaced."""
+        store.reader.forget({segment.file for segment in (*self.cells.old, *self.history.old)})
 
     def staged(self) -> list[StagedFile]:
         """Its files of segments."""
@@ -208,7 +228,7 @@ def erase(
             contents = store.catalog.read(lambda tables: _read_contents(store, tables, stream))
             condition = _make_condition(contents.entry, keys, where)
             rewrite = _write(store, contents, condition)
-            record = _make_record(store, contents, condition, keys, rewrite)
+            record = _make_record(store, contents, condition, rewrite)
             if not rewrite.rows:
                 return _report(stream, store.catalog.version(), record, 0)
             try:
@@ -218,9 +238,40 @@ def erase(
                 continue
         else:
             raise BusyError(f"rows are appended to stream {stream!r} all the time; pause the appends and erase again")
-    store.reader.forget({segment.file for segment in (*rewrite.cells.old, *rewrite.history.old)})
+    rewrite.forget_files(store)
     files = len(rewrite.staged()) + sum(staged is not None for staged, _, _ in rewrite.rejected.values())
     return _report(stream, commit, record, files, _remove_replaced(store))
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What an append puts in the place of a batch's rows, in the transaction that removes them."""
+
+    batch_id: str
+    places: tuple[tuple[int, int, int], ...]
+    """Where the rows were spooled."""
+    publish: Callable[[], Sequence[str]]
+    """Puts files in place that the record names; gives their names."""
+    record: Callable[[Tables], None]
+
+
+def replace_batch(
+    store: Store, stream: str, new: Replacement, *, refill: PrepareContribution, hooks: Sequence[SlideHook]
+) -> int:
+    """Remove the rows of a batch and record what takes their place; the stream's lock must be held.
+
+    Returns:
+        How many rows went.
+    """
+    gather_rows(store, stream, store.catalog.read(lambda tables: find_waiting(tables, stream)), hooks)
+    contents = store.catalog.read(lambda tables: _read_contents(store, tables, stream))
+    batch = store.catalog.read(lambda tables: find_batch(tables, contents.entry.id, new.places))
+    condition = _Condition(None, (), None, contents.entry, repr(("batch", new.batch_id)), batch)
+    rewrite = _write(store, contents, condition)
+    record = _make_record(store, contents, condition, rewrite)
+    _commit(store, contents, rewrite, record, refill, 60.0, new)
+    rewrite.forget_files(store)
+    return sum(rewrite.rows.values())
 
 
 def _report(stream: str, commit: int, record: ErasureEntry, files: int, held: tuple[str, ...] = ()) -> EraseReport:
@@ -258,10 +309,11 @@ def _make_condition(entry: StreamEntry, keys: Sequence[Any] | None, where: str |
     if (keys is None) == (where is None):
         raise DefinitionError(f"erasing rows of stream {definition.name!r} takes either keys=[…] or where='…'")
     if keys is None:
-        return _Condition(None, (), where, entry)
+        return _Condition(None, (), where, entry, repr(("where", where)))
     ranges = encode_key_ranges(definition.name, definition.key, definition.key_types(), None, keys, None)
     parts = [value for key in keys for value in (key if isinstance(key, (tuple, list)) else (key,))]
-    return _Condition(ranges, tuple(str(value) for value in parts if value is not None), None, entry)
+    asked = repr(("keys", sorted(map(repr, keys))))
+    return _Condition(ranges, tuple(str(value) for value in parts if value is not None), None, entry, asked)
 
 
 # -- finding and writing -----------------------------------------------------------------------------------------------
@@ -273,7 +325,8 @@ def _find_files(store: Store, contents: _Contents, condition: _Condition, segmen
     wanted = pa.schema([schema.field(name) for name in condition.columns(contents.entry.definition.schema)])
 
     def holds(segment: Segment, start: int, stop: int) -> bool:
-        return bool(condition.matches(read_ranges({segment.file: [(start, stop)]}, wanted, schema, store.reader)).any())
+        rows = read_ranges({segment.file: [(start, stop)]}, wanted, schema, store.reader)
+        return bool(condition.matches(rows, segment.seq_base).any())
 
     if condition.ranges is None:
         return {segment.file for segment in segments if holds(segment, segment.start, segment.stop)}
@@ -293,8 +346,7 @@ def _find_files(store: Store, contents: _Contents, condition: _Condition, segmen
 
 def _write(store: Store, contents: _Contents, condition: _Condition) -> _Rewrite:
     """Write everything that holds such rows anew, without them."""
-    spooled = [segment for record in contents.spool.values() for segment in record.segments]
-    files = _find_files(store, contents, condition, [*contents.segments, *contents.history, *spooled])
+    files = _find_files(store, contents, condition, _list_candidates(contents, condition.batch))
     rewrite = _Rewrite(
         _NewFile([segment for segment in contents.segments if segment.file in files]),
         _NewFile([segment for segment in contents.history if segment.file in files]),
@@ -310,13 +362,23 @@ def _write(store: Store, contents: _Contents, condition: _Condition) -> _Rewrite
     for new in rewrite.spool.values():
         _write_segments(store, contents, condition, new, spooled=True)
         _count(rewrite, "spool", new)
-    for number, record in contents.rejected.items():
+    for number, record in contents.rejected.items() if condition.batch is None else ():
         _write_rejected(store, contents, condition, rewrite, number, record)
     folder = store.stream_folder(contents.entry.definition.name)
     publish_files(store, rewrite.staged(), folder / "segments", "erase")
     rejected = [staged for staged, _, _ in rewrite.rejected.values() if staged is not None]
     publish_files(store, rejected, folder / "rejected", "erase")
     return rewrite
+
+
+def _list_candidates(contents: _Contents, batch: BatchRows | None) -> list[Segment]:
+    """The segments that may hold such rows."""
+    taken_in = [*contents.segments, *contents.history]
+    spool = contents.spool
+    if batch is not None:
+        taken_in = [s for s in taken_in if any(s.first_slide <= slide <= s.last_slide for slide in batch.slides)]
+        spool = {number: record for number, record in spool.items() if number in batch.spooled}
+    return [*taken_in, *(segment for record in spool.values() for segment in record.segments)]
 
 
 def _count(rewrite: _Rewrite, place: str, new: _NewFile) -> None:
@@ -378,9 +440,7 @@ def _write_rejected(
 # -- recording ---------------------------------------------------------------------------------------------------------
 
 
-def _make_record(
-    store: Store, contents: _Contents, condition: _Condition, keys: Sequence[Any] | None, rewrite: _Rewrite
-) -> ErasureEntry:
+def _make_record(store: Store, contents: _Contents, condition: _Condition, rewrite: _Rewrite) -> ErasureEntry:
     name = contents.entry.definition.name
     untouched = ["backups and copies of the folder that were made before"]
     queries = store.catalog.read(lambda tables: [q.name for _, q in tables.items("queries") if name in q.reads])
@@ -389,11 +449,10 @@ def _make_record(
     if condition.where is not None and contents.rejected:
         untouched.append("rejected lines of text files that could not be read, which no condition can judge")
     secret = store.catalog.read(lambda tables: bytes(tables.raw("meta", b"uuid") or b""))
-    asked = repr(("keys", sorted(map(repr, keys)))) if keys is not None else repr(("where", condition.where))
     return ErasureEntry(
         at=store.clock(),
-        digest=hashlib.blake2b(f"{name} {asked}".encode(), key=secret[:64], digest_size=16).hexdigest(),
-        by="where" if keys is None else "keys",
+        digest=hashlib.blake2b(f"{name} {condition.asked}".encode(), key=secret[:64], digest_size=16).hexdigest(),
+        by=condition.kind,
         rows=dict(rewrite.rows),
         files=len(rewrite.staged()),
         untouched=tuple(untouched),
@@ -407,17 +466,22 @@ def _commit(
     record: ErasureEntry,
     refill: PrepareContribution,
     timeout: float,
+    new: Replacement | None = None,
 ) -> int:
     """Record everything in one transaction; gives its number."""
     names = [staged.name for staged in rewrite.staged()]
     names += [staged.name for staged, _, _ in rewrite.rejected.values() if staged is not None]
     with refill(store, _make_context(contents, rewrite, timeout)) as filled:
+        names += [*(filled.files if filled else ()), *(new.publish() if new else ())]
         store.files.reach("erase.committing")
-        with store.write_with_files([*names, *(filled.files if filled else ())]) as tables:
-            _check_unchanged(tables, contents)
+        with store.write_with_files(names) as tables:
+            if new is None:
+                _check_unchanged(tables, contents)
             _record(tables, contents, rewrite, record)
             if filled:
                 filled.commit(tables)
+            if new is not None:
+                new.record(tables)
             commit = tables.version
     store.files.reach("erase.committed")
     return commit
@@ -465,8 +529,10 @@ def _record(tables: Tables, contents: _Contents, rewrite: _Rewrite, record: Eras
         state = replace(state, rejected=state.rejected - gone)
     if rewrite.rows:
         total = sum(rewrite.rows.values())
-        state = revoke(entry, state, tables.version, f"{total} rows were erased")
-        _forget_digests(tables, entry)
+        is_batch = record.by == "batch"
+        state = revoke(entry, state, tables.version, f"{total} rows were {'corrected' if is_batch else 'erased'}")
+        if not is_batch:
+            _forget_digests(tables, entry)
         _replace_in_holds(tables, entry.definition.name, cells.placed | past.placed, [*cells.old, *past.old])
         tables.delete_prefix("synopses", stream)  # whoever asked for the erasure has them filled again
         tables.put("erasures", stream + catalog_key(tables.version), record)
@@ -486,7 +552,12 @@ def _record_spooled(tables: Tables, contents: _Contents, number: int, new: _NewF
         "spool",
         key,
         replace(
-            record, segments=tuple(segments), rows=new.staged.taken, bytes=new.staged.bytes, events=new.staged.events
+            record,
+            segments=tuple(segments),
+            rows=new.staged.taken,
+            bytes=new.staged.bytes,
+            events=new.staged.events,
+            arrivals=max(record.arrivals, record.rows),
         ),
     )
 

@@ -278,7 +278,7 @@ def _take_in(view: StreamSnapshot, spooled: Sequence[SpoolEntry]) -> StreamSnaps
         base = compute_seq_base(state.ordinal + 1, before)
         for segment in record.segments:
             placed.append(structs.replace(segment, row=0, first_slide=slot, last_slide=slot, seq_base=base))
-            before += segment.rows
+        before += max(record.rows, record.arrivals)
     progress, has_sources = view.progress(), bool(view.entry.definition.sources)
     missing = progress.excluded + (progress.waiting_for(now) if has_sources else ())
     own = {source.name: source.progress for source in progress.sources}

@@ -293,22 +293,24 @@ def _forget_batches(store: Store) -> int:
     """Forget batch ids older than twice the stream's lifetime, and at least a week; never-expiring streams keep all."""
     now = store.clock()
 
-    def old(tables: Tables) -> list[bytes]:
+    def old(tables: Tables, what: str) -> list[bytes]:
         keys = []
         for _, entry in tables.items("streams"):
             retention = batch_retention(entry)
             if retention is not None:
                 keys += [
-                    key for key, batch in tables.items("batches", catalog_key(entry.id)) if batch.at < now - retention
+                    key for key, record in tables.items(what, catalog_key(entry.id)) if record.at < now - retention
                 ]
         return keys
 
-    forgotten = store.catalog.read(old)
-    if forgotten:
+    batches, arrivals = store.catalog.read(lambda tables: (old(tables, "batches"), old(tables, "arrivals")))
+    if batches or arrivals:
         with store.catalog.write() as tables:
-            for key in forgotten:
+            for key in batches:
                 tables.delete("batches", key)
-    return len(forgotten)
+            for key in arrivals:
+                tables.delete("arrivals", key)
+    return len(batches)
 
 
 def _forget_rejected(store: Store) -> int:

@@ -6,7 +6,7 @@ puts its `SpoolEntry` in that place, in one transaction; rows that came meanwhil
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -16,8 +16,9 @@ from msgspec.structs import replace
 
 from windrow.catalog.environment import Catalog, Tables, catalog_key, decode_last_int
 from windrow.catalog.lookups import find_stream
-from windrow.catalog.records import SourceEntry, SpoolEntry, StreamState, WaitingEntry
+from windrow.catalog.records import ArrivalEntry, SourceEntry, SpoolEntry, StreamState, WaitingEntry
 from windrow.errors import FormatError
+from windrow.indexes.segments import Segment
 
 SMALL_ROWS = 8
 SMALL_BYTES = 16 << 10
@@ -165,6 +166,7 @@ def replace_waiting(
     if not later:
         return state
     moved = stream + catalog_key(state.next_spool)
+    tables.put("arrivals", key, ArrivalEntry(file.at, after=taken.head.rows, moved=state.next_spool))
     tables.put("spool", moved, taken.entry)
     for place, body in enumerate(later):
         tables.put_raw("waiting", moved + catalog_key(place), body)
@@ -175,6 +177,50 @@ def replace_waiting(
     if record.spooled == taken.number:
         tables.put("sources", source, replace(record, spooled=state.next_spool))
     return replace(state, next_spool=state.next_spool + 1)
+
+
+def note_arrivals(
+    tables: Tables, stream: int, spooled: Mapping[int, SpoolEntry], placed: Iterable[Segment], slide: int, at: int
+) -> None:
+    """Note what a slide has made of numbers in the spool, for who asks for the rows of a batch."""
+    if next(iter(tables.raw_items("batches", catalog_key(stream))), None) is None:
+        return
+    bases = {segment.id: segment.seq_base for segment in placed}
+    for number, record in spooled.items():
+        key = catalog_key(stream, number)
+        known: ArrivalEntry = tables.get("arrivals", key) or ArrivalEntry(at)
+        tables.put("arrivals", key, known._replace(at=at, base=bases[record.segments[0].id], slide=slide))
+
+
+@dataclass(frozen=True)
+class BatchRows:
+    """Where the rows of a batch are: all in the spool, or all taken in by one slide."""
+
+    spooled: frozenset[int]
+    """Their numbers in the spool; then `arrivals` count from 0 there."""
+    slides: frozenset[int]
+    """The slots of the slides that took them in; then `arrivals` are sequences of rows."""
+    arrivals: tuple[tuple[int, int], ...]
+    """First ones, and those after the last."""
+
+
+def find_batch(tables: Tables, stream: int, places: Iterable[tuple[int, int, int]]) -> BatchRows:
+    """Find the rows of a batch by where they were spooled."""
+    spooled, slides, arrivals = set[int](), set[int](), list[tuple[int, int]]()
+    for place in places:
+        number, first, rows = place
+        arrival: ArrivalEntry | None = tables.get("arrivals", catalog_key(stream, number))
+        while arrival is not None and arrival.after is not None and first >= arrival.after:
+            assert arrival.moved is not None
+            number, first = arrival.moved, first - arrival.after
+            arrival = tables.get("arrivals", catalog_key(stream, number))
+        if tables.raw("spool", catalog_key(stream, number)) is not None:
+            spooled.add(number)
+            arrivals.append((first, first + rows))
+        elif arrival is not None and arrival.base is not None and arrival.slide is not None:
+            slides.add(arrival.slide)
+            arrivals.append((arrival.base + first, arrival.base + first + rows))
+    return BatchRows(frozenset(spooled), frozenset(slides), tuple(arrivals))
 
 
 def find_problems(tables: Tables) -> Iterator[str]:

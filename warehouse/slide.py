@@ -32,7 +32,7 @@ from windrow.layouts import add_layout, drop_empty_layouts
 from windrow.locks import locked
 from windrow.reclaim import begin_removal, forget_old_rejected, forget_reclaimed
 from windrow.relayout import move_after_slide
-from windrow.row_spool import WaitingRows, list_files, list_waiting
+from windrow.row_spool import WaitingRows, list_files, list_waiting, note_arrivals
 from windrow.segment_files import (
     Placement,
     StagedFile,
@@ -200,6 +200,7 @@ class Slide:
             store.catalog.read(lambda tables: find_removal_limit(tables, inputs.hooks, inputs.entry, slot))
             if inputs.hooks
             else None,
+            [inputs.spooled[number].arrivals for number in sorted(inputs.spooled)],
         )
         loose = {layout.id for layout in state.layouts if layout.loose}
         update.merges = [task for task in update.merges if task.cell[0] not in loose]
@@ -243,6 +244,7 @@ class Slide:
             for number in inputs.spooled:
                 tables.delete("spool", catalog_key(entry.id, number))
             segments = record_slide(store, tables, entry, inputs.segments, update, record, merged, self.target, dead)
+            note_arrivals(tables, entry.id, inputs.spooled, update.placed, record.slide, record.at)
             record_gaps(tables, entry, state, record, inputs.sources, inputs.progress, inputs.spooled.values())
             note_moment(tables, entry)
             for contribution in contributions:

@@ -321,7 +321,7 @@ class _Recording:
         if self.batch_id is not None:
             entry = BatchEntry(
                 source=place.source, batch_id=self.batch_id, digest=self.digest, whole=True, rows=self.rows,
-                accepted=self.rows, at=place.at,
+                accepted=self.rows, at=place.at, places=((number, head.rows - self.rows, self.rows),),
             )  # fmt: skip
             tables.put("batches", batch, entry)
         return head

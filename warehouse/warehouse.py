@@ -495,6 +495,7 @@ class Warehouse(StreamChanges):
         evolve: Literal["add"] | None = None,
         flaws: "FlawedLines | None" = None,
         covers: tuple[times.Instant, times.Instant] | str | None = None,
+        replace: bool = False,
     ) -> "AppendReport":
         """Spool rows: durable when this returns, in the window after the next slide.
 
@@ -509,12 +510,16 @@ class Warehouse(StreamChanges):
             max_rejected: The share of rows that may be rejected, such as 0.01; with more, nothing is appended.
             evolve: ``"add"`` takes columns into the stream that it does not have yet; stored rows have null there.
             flaws: Where the reader of a text file puts lines that it cannot read; they are rejected.
+            replace: These rows take the place of those that the batch of that id had, in one transaction, in the window
+                and the history too; after its slide they come late. A batch that is not known is appended.
         """
         from windrow.small_append import append_rows
         from windrow.sources import parse_covers
 
         if evolve is not None:
             data = self._add_new_columns(stream, data, evolve)
+        if replace:
+            return self._replace_batch(stream, data, source, batch_id, parse_covers(covers), max_rejected, flaws)
         return append_rows(
             self._store,
             stream,
@@ -526,6 +531,28 @@ class Warehouse(StreamChanges):
             flaws=flaws,
             hooks=SLIDE_HOOKS,
         )
+
+    def _replace_batch(
+        self,
+        stream: str,
+        data: Any,
+        source: str | None,
+        batch_id: str | None,
+        covers: tuple[int, int] | None,
+        max_rejected: float | None,
+        flaws: "FlawedLines | None",
+    ) -> "AppendReport":
+        from windrow.correction import Correction
+        from windrow.publication import publish_due
+        from windrow.queries.views.slide_hook import prepare_refill
+
+        append = Correction(self._store, stream, source, batch_id, SLIDE_HOOKS, prepare_refill)
+        append.covers, append.max_rejected = covers, arguments.check_share(max_rejected, "max_rejected")
+        report = append.run(data, flaws=flaws)
+        if report.replaced:
+            self._renew_synopses()
+            publish_due(self._store)
+        return report
 
     def _add_new_columns(self, stream: str, data: Any, evolve: str) -> pa.RecordBatchReader:
         """A reader over `data`, whose columns the stream all has."""

@@ -78,6 +78,7 @@ DATABASES = (
     "past_tables",
     "erasures",
     "blank",
+    "arrivals",
 )
 _LATER = frozenset(DATABASES[DATABASES.index("orphans") :])
 """Databases that an older catalog may lack, until somebody who may write opens it."""
@@ -133,6 +134,7 @@ _RECORD_TYPES: dict[str, Any] = {
     "past_definitions": StreamDefinition,
     "past_tables": records.PastTable,
     "erasures": records.ErasureEntry,
+    "arrivals": records.ArrivalEntry,
     "roles": records.Role,
     "tokens": records.Token,
 }

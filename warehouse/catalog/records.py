@@ -141,6 +141,8 @@ class SpoolEntry(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     batch_id: str | None
     at: int
+    arrivals: int = 0
+    """How many rows it had when it was made, if some were erased since."""
 
 
 class WaitingEntry(NamedTuple):
@@ -246,6 +248,21 @@ class BatchEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the digest is of all values; in entries of earlier releases it is of times and search key."""
     erased: bool = False
     """Whether it was forgotten, because rows were erased: the batch is known by its id and number of rows."""
+    places: tuple[tuple[int, int, int], ...] | None = None
+    """Where its rows were spooled: number in the spool, first arrival there, how many; None in older entries."""
+
+
+class ArrivalEntry(NamedTuple):
+    """What became of a number in the spool, as long as the ids of its batches are remembered."""
+
+    at: int
+    base: int | None = None
+    """What a slide has added to its arrivals; None: they are in the spool."""
+    slide: int | None = None
+    """The slot of that slide."""
+    after: int | None = None
+    """Arrivals from this one on moved to another number before a file was made of the others."""
+    moved: int | None = None
 
 
 class CheckpointEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -64,6 +64,9 @@ def add_time_options(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("--format", type=click.Choice(FORMATS), help="What the files are; by default their suffix tells.")
 @click.option("--source", metavar="NAME", help="Which of the stream's sources the rows come from.")
 @click.option("--batch-id", metavar="ID", help="Appending the same source and ID again changes nothing.")
+@click.option(
+    "--replace", "replaces", is_flag=True, help="Put the rows in the place of those that the batch of that ID had."
+)
 @click.option("--covers", metavar="START/END", help="The source has sent all that it had there, which closes gaps.")
 @click.option(
     "--delimiter", metavar="CHAR", help="What separates CSV columns; by default a comma, in .tsv files a tab."
@@ -98,6 +101,7 @@ def append(
     files: tuple[str, ...],
     source: str | None,
     batch_id: str | None,
+    replaces: bool,
     covers: str | None,
     on_error: str,
     max_rejected: float | None,
@@ -122,8 +126,9 @@ def append(
                 _show_trial(session, wh, stream, rows, options)
                 return
             report = wh.append(
-                stream, rows, source=source, batch_id=batch_id, max_rejected=max_rejected, flaws=flaws, covers=covers
-            )
+                stream, rows, source=source, batch_id=batch_id, max_rejected=max_rejected, flaws=flaws, covers=covers,
+                replace=replaces,
+            )  # fmt: skip
         slid = slide_over(wh, stream) if slide else None
     if session.json:
         terminal.write_json(terminal.to_record(report) | ({} if slid is None else {"slide": slide_to_json(slid)}))
@@ -210,8 +215,9 @@ def _show_trial(
 def show_appended(report: "AppendReport") -> None:
     """Print what an append took in and what it rejected."""
     late = f", {report.late:,} of them late" if report.late else ""
+    instead = f" in the place of {report.replaced:,}" if report.replaced else ""
     took = f"{terminal.size(report.bytes_written)} in {terminal.format_seconds(report.seconds)}"
-    terminal.say(f"{report.stream}: {terminal.count(report.accepted, 'row')} appended{late} ({took})")
+    terminal.say(f"{report.stream}: {terminal.count(report.accepted, 'row')} appended{late}{instead} ({took})")
     for reason, number in sorted(report.rejected.items()):
         terminal.say(f"{report.stream}: {terminal.count(number, 'row')} rejected: {reason}")
 

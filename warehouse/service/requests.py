@@ -24,7 +24,7 @@ class SqlRequest(_Request, frozen=True):
 
     statement: Text
     params: Parameters | None = None
-    isolation: Literal["snapshot", "latest", "serial"] = "snapshot"
+    isolation: Literal["snapshot", "latest", "serial", "fresh"] = "snapshot"
     on_gap: Literal["tell", "error"] = "tell"
     timeout: Seconds | None = None
 

@@ -318,6 +318,19 @@ def test_bad_requests_are_refused_in_one_sentence(shared, body, status):
     assert set(answer.json()) == {"error"}
 
 
+def test_a_fresh_answer_has_spooled_rows_and_says_so(served):
+    served.wh.create_stream("coming", SCHEMA, time="ts", key="k", slide="1 minute", lifetime="1 hour")
+    served.wh.append("coming", rows(0, 3))
+    counting = "SELECT count(*) AS n FROM coming"
+    with served.client("operator") as client:
+        for isolation, number in (("snapshot", 0), ("fresh", 3)):
+            answer = ask(client, counting, isolation=isolation)
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["rows"] == [[number]]
+            assert answer.json()["about"]["isolation"] == isolation
+    served.wh.drop_stream("coming")
+
+
 def test_events_tell_slides_as_a_role_may_know_them(served):
     heard: list[dict] = []
     listening = threading.Event()
