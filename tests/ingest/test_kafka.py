@@ -210,6 +210,31 @@ def test_avro_and_messages_that_cannot_be_read(broker, driver, tmp_path):
     assert totals["rejected"] == {"the event time is null": 1}
 
 
+@pytest.mark.timeout(300)
+def test_a_silent_partition_is_promised_silent_while_others_have_rows(broker, driver, tmp_path):
+    def now() -> float:
+        return (dt.datetime.now(dt.UTC) - START) / dt.timedelta(minutes=1)
+
+    def progress_of_silent() -> int:
+        with windrow.open(topic.path) as wh:
+            return {source.name: source.progress for source in wh.stream("live").sources}["live-1"]
+
+    topic = Topic(broker, tmp_path, "live", 2)
+    for partition in range(2):
+        topic.send(partition, [now()])
+    # So seldom that only batches of the other partition can bring a promise.
+    forever = (*topic.arguments, "--continuous", "--heartbeat", "3650 days", "--lag", "1 second")
+    driver.begin(*forever)
+    topic.wait_for(2, driver, *forever)
+    sent, end = in_micros(topic.reached(1)), time.monotonic() + 200
+    with ended(driver):
+        while (reached := progress_of_silent()) <= sent:
+            assert time.monotonic() < end, f"the silent partition is still at {reached}"
+            topic.send(0, [now()])
+            topic.wait_for(len(topic.sent), driver, *forever)
+    assert reached < in_micros(dt.datetime.now(dt.UTC)) - 1_000_000
+
+
 @pytest.mark.timeout(400)
 def test_kills_of_the_driver_and_of_the_broker_lose_and_double_nothing(broker, driver, jars, tmp_path):
     topic = Topic(broker, tmp_path, "kills", 2)
