@@ -11,10 +11,11 @@ from urllib.parse import unquote, urlsplit
 
 from windrow.append import Append
 from windrow.catalog.environment import Tables
-from windrow.catalog.lookups import encode_batch_key, encode_checkpoint_key
+from windrow.catalog.lookups import encode_batch_key, encode_checkpoint_key, find_stream
 from windrow.catalog.records import BatchEntry, CheckpointEntry
 from windrow.errors import BatchConflictError
 from windrow.identity import Origin, read_origin
+from windrow.store import Store
 
 
 def read_query_id(checkpoint: str) -> str | None:
@@ -38,6 +39,8 @@ class StreamingBatch:
     older_id: str | None = None
     """The batch id that earlier releases gave it."""
     accept_loss: bool = False
+    is_part: bool = False
+    """Whether it is what one of several sources has in it. Then `begin` and `finish` stand for all parts."""
 
     @property
     def id(self) -> str:
@@ -54,6 +57,8 @@ class StreamingBatch:
 
     def attach(self, job: Append, *, is_recorded: bool) -> None:
         """Let an append record how far the query has come; refuse it if batches before this one are missing."""
+        if self.is_part:
+            return
         job.checkpoint = (self.query, self.number)
         if is_recorded or self.accept_loss or self.number == 0:
             return
@@ -65,12 +70,55 @@ class StreamingBatch:
             return reached, has_last, read_origin(tables)
 
         reached, has_last, origin = job.store.catalog.read(read_progress)
+        if reached is not None and reached.sources:
+            raise BatchConflictError(
+                f"query {self.query!r} has appended to stream {job.definition.name!r} as the sources "
+                f"{', '.join(reached.sources)}; go on as before, or start it with a new checkpoint"
+            )
+        if not has_last:
+            self._refuse_gap(job.definition.name, reached, origin)
+
+    def begin(self, store: Store, stream: str) -> bool:
+        """Say whether all of a batch of several sources is in; refuse it if batches before this one are missing."""
+
+        def read_progress(tables: Tables) -> tuple[CheckpointEntry | None, Origin | None]:
+            key = encode_checkpoint_key(find_stream(tables, stream)[0].id, self.query)
+            return tables.get("checkpoints", key), read_origin(tables)
+
+        reached, origin = store.catalog.read(read_progress)
+        if reached is not None and reached.batch >= self.number:
+            return True
+        if not self.accept_loss and self.number > 0:
+            self._refuse_gap(stream, reached, origin)
+        return False
+
+    def finish(self, store: Store, stream: str, sources: set[str]) -> None:
+        """Record that what each of several sources has in the batch is in; `sources` are all that the query has had."""
+        with store.catalog.write() as tables:
+            key = encode_checkpoint_key(find_stream(tables, stream)[0].id, self.query)
+            names = tuple(sorted(sources))
+            tables.put(
+                "checkpoints", key, CheckpointEntry(source="", batch=self.number, at=store.clock(), sources=names)
+            )
+
+    def _refuse_gap(self, stream: str, reached: CheckpointEntry | None, origin: Origin | None) -> None:
         # A warehouse that was never restored may have got the query from elsewhere, or from an earlier release.
-        if has_last or (origin is None if reached is None else reached.batch >= self.number - 1):
+        if origin is None if reached is None else reached.batch >= self.number - 1:
             return
-        missing = f"0 to {before.number}" if reached is None else f"{reached.batch + 1} to {before.number}"
+        last = self.number - 1
+        missing = f"0 to {last}" if reached is None else f"{reached.batch + 1} to {last}"
         raise BatchConflictError(
             f"the checkpoint of query {self.query!r} is at batch {self.number}, but batches {missing} of it are not in "
-            f"stream {job.definition.name!r}, and Spark never sends them again; the warehouse was probably restored "
+            f"stream {stream!r}, and Spark never sends them again; the warehouse was probably restored "
             "from a backup: start the query with a new checkpoint that reads them again, or with accept_loss=True"
         )
+
+
+def list_sources(store: Store, stream: str, query: str) -> set[str]:
+    """List the sources that a query has had, of which its rows themselves tell."""
+
+    def read_sources(tables: Tables) -> set[str]:
+        reached = tables.get("checkpoints", encode_checkpoint_key(find_stream(tables, stream)[0].id, query))
+        return set() if reached is None else set(reached.sources)
+
+    return store.catalog.read(read_sources)

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from windrow.definitions import StreamDefinition
 from windrow.errors import DefinitionError
+from windrow.ingest import kafka
 from windrow.ingest.append import append
 from windrow.ingest.backpressure import try_slide
 from windrow.ingest.errors import describe_error
@@ -43,6 +44,8 @@ class Job:
     sql: str | None = None
     where: str | None = None
     source: str | None = None
+    source_column: str | None = None
+    avro_schema: str | None = None
     batch_id: str | None = None
     checkpoint: str | None = None
     continuous: bool = False
@@ -56,13 +59,21 @@ class Job:
 
     def run(self, warehouse: Warehouse, spark: SparkSession, report_progress: ProgressCallback) -> Totals:
         """Ingest the input, calling `report_progress` from time to time."""
-        rows = self.load(spark, warehouse.stream(self.stream).definition)
+        definition = warehouse.stream(self.stream).definition
+        rows = self.load(spark, definition)
         if self.sql is not None:
             rows.createOrReplaceTempView("input")
             rows = spark.sql(self.sql)
-        return (
-            self._batch(warehouse, rows) if self.checkpoint is None else self._query(warehouse, rows, report_progress)
-        )
+        source_column = self.source_column
+        if self.format == kafka.FORMAT and self.sql is None and source_column is None:
+            # A stream that declares one source has all partitions under it.
+            if self.checkpoint is None or self.source is not None or len(definition.sources) == 1:
+                rows = rows.drop(kafka.SOURCE_COLUMN)
+            else:
+                source_column = kafka.SOURCE_COLUMN
+        if self.checkpoint is None:
+            return self._batch(warehouse, rows)
+        return self._query(warehouse, rows, source_column, report_progress)
 
     def load(self, spark: SparkSession, definition: StreamDefinition) -> DataFrame:
         """Load the input as a DataFrame; text formats have the stream's columns unless a schema was given."""
@@ -72,7 +83,14 @@ class Job:
         # Otherwise Spark would read a malformed record as nulls, without an error.
         strict = {"mode": "FAILFAST"} if self.format in _TEXT_FORMATS else {}
         reader: Any = (spark.readStream if streaming else spark.read).format(self.format)
-        reader = reader.options(**strict).options(**self.options)
+        reader = reader.options(**strict)
+        if self.format == kafka.FORMAT:
+            messages = reader.options(**(kafka.STREAM_OPTIONS if streaming else {})).options(**self.options).load()
+            if self.sql is not None:
+                return messages  # type: ignore[no-any-return]
+            schema = self.schema or build_read_schema(definition, definition.schema.names)
+            return kafka.parse_messages(messages, schema, self.options, self.avro_schema)
+        reader = reader.options(**self.options)
         if self.schema is not None:
             reader = reader.schema(self.schema)
         elif self.format in _TEXT_FORMATS or (streaming and self.paths and self.format != "text"):
@@ -100,7 +118,9 @@ class Job:
             counted.slides += 1
         return counted
 
-    def _query(self, warehouse: Warehouse, rows: DataFrame, report_progress: ProgressCallback) -> Totals:
+    def _query(
+        self, warehouse: Warehouse, rows: DataFrame, source_column: str | None, report_progress: ProgressCallback
+    ) -> Totals:
         query = write_stream(
             rows,
             warehouse,
@@ -108,6 +128,7 @@ class Job:
             checkpoint=str(Path(self.checkpoint or "").absolute()),
             slide="auto" if self.slide else None,
             source=self.source,
+            source_column=source_column,
             where=self.where,
             trigger=self.trigger if self.continuous else "available now",
             heartbeat=self.heartbeat,
@@ -123,6 +144,7 @@ class Job:
                 report_progress(counted)
         except KeyboardInterrupt:
             stop(query)
+        totals(query)
         failure = query.exception()
         if failure is not None and counted.failure is None:
             counted.failure = describe_error(failure)

@@ -62,6 +62,10 @@ class Totals:
     heartbeats: int = 0
     rejected: dict[str, int] = field(default_factory=dict)
     """Rows rejected, by reason."""
+    offsets: dict[str, int] = field(default_factory=dict)
+    """The next offset of each partition of Kafka."""
+    lag: dict[str, int] = field(default_factory=dict)
+    """How many offsets of each partition were still to be read when it was last looked at."""
     failure: str | None = None
     """Why the ingest ended early; None if it did not."""
 

@@ -11,20 +11,23 @@ import os
 import signal
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from windrow import times
 from windrow.append import AppendReport
 from windrow.arguments import check_share
 from windrow.catalog.lookups import find_stream, resolve_source
-from windrow.errors import BusyError, DefinitionError, WindrowError
+from windrow.catalog.records import StreamEntry
+from windrow.errors import BusyError, DefinitionError, SchemaError, WindrowError
 from windrow.ingest.append import append_rows
 from windrow.ingest.backpressure import try_slide, wait_for_spool_space
-from windrow.ingest.checkpoints import StreamingBatch
+from windrow.ingest.checkpoints import StreamingBatch, list_sources
 from windrow.ingest.errors import describe_error
+from windrow.ingest.kafka import find_positions, reads_only_kafka
 from windrow.ingest.schemas import check_columns, evolve_stream
 from windrow.ingest.session import Totals, WarehouseOrPath, open_warehouse, use_this_interpreter
+from windrow.ingest.sort_key import quote_name
 from windrow.sources import heartbeat as send_heartbeat
 from windrow.warehouse import Warehouse
 
@@ -50,6 +53,7 @@ def write_stream(
     checkpoint: str,
     slide: str | None = "auto",
     source: str | None = None,
+    source_column: str | None = None,
     where: "Column | str | None" = None,
     trigger: str | None = None,
     heartbeat: times.Duration | None = None,
@@ -70,6 +74,8 @@ def write_stream(
         checkpoint: Where Spark keeps what it has read. The same folder again goes on where the query stopped.
         slide: ``"auto"`` slides whenever the sources have passed a slot, None leaves that to others.
         source: Which of the stream's sources this query is.
+        source_column: The text column of the DataFrame that says for each row which source it is of, such as the
+            partition of Kafka that it came from. It is left out of the rows unless the stream has such a column.
         where: Only rows that meet this condition are appended. The others still tell how far the source has come, which
             rows that were filtered out of the DataFrame do not.
         trigger: ``"available now"`` to stop when all is read, or an interval like ``"5 seconds"``; by default at once.
@@ -87,23 +93,20 @@ def write_stream(
     Returns:
         Spark's query. `totals(query)` says what it brought in.
     """
-    if not df.isStreaming:
-        raise DefinitionError("this DataFrame is not a stream; use windrow.spark.append")
+    _check_arguments(df, source, source_column, slide)
     check_share(max_rejected, "max_rejected")
-    if slide not in ("auto", None):
-        raise DefinitionError(f"slide={slide!r} is unknown; use 'auto', or None to slide yourself")
     use_this_interpreter()
     borrowed = isinstance(warehouse, Warehouse)
     wh = warehouse if isinstance(warehouse, Warehouse) else open_warehouse(warehouse)
     try:
-        evolve_stream(wh, stream, df.schema, evolve)
-        entry, _ = wh._store.catalog.read(lambda tables: find_stream(tables, stream))
-        check_columns(df.schema, entry.definition)
+        entry, apart = _match_columns(df, wh, stream, source_column, evolve)
         streaming = _StreamingAppend(
             warehouse=wh,
             closes_warehouse=not borrowed,
             stream=stream,
-            source=resolve_source(entry, source),
+            sources=set() if source_column is not None else {resolve_source(entry, source)},
+            source_column=source_column,
+            drops_source_column=apart,
             slide=slide == "auto",
             where=where,
             interval=None if heartbeat is None else times.parse_duration(heartbeat, "heartbeat"),
@@ -124,6 +127,34 @@ def write_stream(
     return query
 
 
+def _match_columns(
+    df: "DataFrame", wh: Warehouse, stream: str, source_column: str | None, evolve: str | None
+) -> tuple[StreamEntry, bool]:
+    """Check the columns that will be appended; gives the stream, and whether the source column is not one of them."""
+    entry, _ = wh._store.catalog.read(lambda tables: find_stream(tables, stream))
+    apart = source_column is not None and source_column not in entry.definition.schema.names
+    columns = df.drop(source_column).schema if source_column is not None and apart else df.schema
+    evolve_stream(wh, stream, columns, evolve)
+    entry, _ = wh._store.catalog.read(lambda tables: find_stream(tables, stream))
+    check_columns(columns, entry.definition)
+    return entry, apart
+
+
+def _check_arguments(df: "DataFrame", source: str | None, source_column: str | None, slide: str | None) -> None:
+    if not df.isStreaming:
+        raise DefinitionError("this DataFrame is not a stream; use windrow.spark.append")
+    if slide not in ("auto", None):
+        raise DefinitionError(f"slide={slide!r} is unknown; use 'auto', or None to slide yourself")
+    if source_column is None:
+        return
+    if source is not None:
+        raise DefinitionError(f"source={source!r} and source_column={source_column!r} exclude each other; give one")
+    if source_column not in df.columns or df.schema[source_column].dataType.simpleString() != "string":
+        raise DefinitionError(
+            f"source_column={source_column!r} is no text column of the DataFrame, which has {', '.join(df.columns)}"
+        )
+
+
 def _start_query(writer: Any, checkpoint: str, name: str | None, trigger: str | None) -> "StreamingQuery":
     writer = writer.option("checkpointLocation", str(checkpoint))
     if name is not None:
@@ -136,15 +167,19 @@ def _start_query(writer: Any, checkpoint: str, name: str | None, trigger: str | 
 
 
 def totals(query: "StreamingQuery") -> Totals:
-    """Return what a query that `write_stream` started has brought in so far."""
-    return _find_streaming_append(query).totals
+    """Return what a query that `write_stream` started has brought in so far, and how far it has read Kafka."""
+    streaming = _find_streaming_append(query)
+    latest = streaming.read_progress()
+    if latest is not None:
+        streaming.totals.offsets, streaming.totals.lag = find_positions(latest)
+    return streaming.totals
 
 
 def progress(query: "StreamingQuery") -> list[dict[str, Any]]:
     """Return Spark's own progress of the last batches of a query that `write_stream` started, with what became of rows.
 
     Each entry has ``windrow`` besides: the batch's accepted and late rows, and rejected ones by reason; None for a
-    batch that is not appended yet.
+    batch that is not appended yet. For Kafka ``lag`` says how many offsets of each partition were left.
     """
     reports = _find_streaming_append(query).reports
     entries: list[dict[str, Any]] = [json.loads(entry.json) for entry in query.recentProgress]
@@ -155,6 +190,7 @@ def progress(query: "StreamingQuery") -> list[dict[str, Any]]:
             "rejected": dict(report.rejected),
             "late": report.late,
             "duplicate": report.duplicate,
+            "lag": find_positions(entry)[1],
         }
     return entries
 
@@ -172,7 +208,10 @@ class _StreamingAppend:
     closes_warehouse: bool
     """Whether the warehouse was opened for the query and is closed with it."""
     stream: str
-    source: str
+    sources: set[str]
+    """What it speaks for; where rows say so themselves, those of which rows have come."""
+    source_column: str | None
+    drops_source_column: bool
     slide: bool
     where: "Column | str | None"
     interval: int | None
@@ -194,10 +233,19 @@ class _StreamingAppend:
     _begun: threading.Event = field(default_factory=threading.Event)
     _busy: threading.Lock = field(default_factory=threading.Lock)
     _last_heartbeat: float = 0.0
+    _read_until: int | None = None
+    """When the last batch ended: what had come to Kafka by then is in the batches up to the next one."""
+
+    @property
+    def source(self) -> str:
+        """Its sources, as messages name them."""
+        return ", ".join(sorted(self.sources)) or f"column {self.source_column}"
 
     def begin(self, query: Any) -> None:
         """Let batches in, which have waited until the query was known."""
         self._query = query
+        if self.source_column is not None:
+            self.sources |= list_sources(self.warehouse._store, self.stream, str(query.id))
         _forget_ended()
         _streaming_appends[str(query.runId)] = self
         self._begun.set()
@@ -207,30 +255,88 @@ class _StreamingAppend:
         """Append one micro-batch."""
         self._begun.wait()
         with self._busy:
-            store = self.warehouse._store
-            room = wait_for_spool_space(
-                self.warehouse, self.stream, self.source, self.limit, slide=self.slide, stopping=self.stopping.is_set
-            )
-            if not room:
-                # A return would tell Spark that the batch is appended.
-                raise BusyError(
-                    f"stream {self.stream!r}: stopped while waiting for room in the spool; nothing was lost"
-                )
-            report = append_rows(
-                batch,
-                store,
-                self.stream,
-                self.source,
-                None,
-                self.where,
-                batch=StreamingBatch(str(self._query.id), number, accept_loss=self.accept_loss),
-                max_rejected=self.max_rejected,
-            )
+            identity = StreamingBatch(str(self._query.id), number, accept_loss=self.accept_loss)
+            if self.source_column is None:
+                (source,) = self.sources
+                self._wait_for_space(source)
+                report = self._append(batch, source, identity)
+            else:
+                report = self._append_parts(batch, identity)
             self.accept_loss = False
             self.totals.add(report)
             self.reports[number] = report
             self.reports.pop(number - _REPORTS, None)
             self._slide()
+
+    def _wait_for_space(self, source: str) -> None:
+        room = wait_for_spool_space(
+            self.warehouse, self.stream, source, self.limit, slide=self.slide, stopping=self.stopping.is_set
+        )
+        if not room:
+            # A return would tell Spark that the batch is appended.
+            raise BusyError(f"stream {self.stream!r}: stopped while waiting for room in the spool; nothing was lost")
+
+    def _append(self, rows: "DataFrame", source: str, batch: StreamingBatch) -> AppendReport:
+        store = self.warehouse._store
+        return append_rows(
+            rows, store, self.stream, source, None, self.where, batch=batch, max_rejected=self.max_rejected
+        )
+
+    def _append_parts(self, batch: "DataFrame", identity: StreamingBatch) -> AppendReport:
+        """Append what each source has in a micro-batch as a batch of its own.
+
+        Nothing waits for room in the spool here: the source that the stream waits for may be one of this query.
+        """
+        store, column = self.warehouse._store, self.source_column or ""
+        reports: list[AppendReport] = []
+        whole = _add_reports(self.stream, identity, reports)
+        if identity.begin(store, self.stream):
+            return replace(whole, duplicate=True)
+        rows = batch.persist()  # each source reads it
+        try:
+            names = {row[0] for row in rows.select(quote_name(column)).distinct().collect()}
+            self._check_sources(names, identity.number)
+            for name in sorted(names):
+                part = rows.where(rows[quote_name(column)] == name)
+                part = part.drop(column) if self.drops_source_column else part
+                reports.append(self._append(part, name, replace(identity, is_part=True)))
+        finally:
+            rows.unpersist()
+        silent = self.sources - names
+        self.sources |= names
+        identity.finish(store, self.stream, self.sources)
+        self._promise_silence(silent)
+        return _add_reports(self.stream, identity, reports)
+
+    def _check_sources(self, names: set[str | None], number: int) -> None:
+        """Refuse a batch before any of it is appended."""
+        if None in names:
+            raise SchemaError(
+                f"stream {self.stream!r}: column {self.source_column!r} is null in batch {number}; each row has to say "
+                "which source it is of; nothing was appended"
+            )
+        entry, _ = self.warehouse._store.catalog.read(lambda tables: find_stream(tables, self.stream))
+        for name in names:
+            resolve_source(entry, name)
+
+    def _promise_silence(self, silent: set[str]) -> None:
+        """Send heartbeats for partitions of Kafka that had nothing to be read while others had."""
+        store, until = self.warehouse._store, self._read_until
+        self._read_until = store.clock()
+        latest = self.read_progress() if silent and until is not None and self.interval is not None else None
+        if until is None or latest is None or not reads_only_kafka(latest):
+            return
+        for name in sorted(silent):
+            send_heartbeat(store, self.stream, name, until - self.lag)
+            self.totals.heartbeats += 1
+
+    def read_progress(self) -> dict[str, Any] | None:
+        """Read the last entry of Spark's progress; None if there is none."""
+        try:
+            latest = self._query.lastProgress
+            return None if latest is None else json.loads(latest.json)
+        except Exception:  # noqa: BLE001 - an ended session raises errors of many classes
+            return None
 
     def _slide(self) -> None:
         while self.slide and try_slide(self.warehouse, self.stream):
@@ -249,8 +355,9 @@ class _StreamingAppend:
             reason = describe_error(failure)
             self.totals.failure = reason
             log.error("stream %r: the query of source %r failed: %s", self.stream, self.source, reason)
-            with contextlib.suppress(WindrowError):
-                self.warehouse.fail_source(self.stream, self.source, reason[:200])
+            for name in sorted(self.sources):
+                with contextlib.suppress(WindrowError):
+                    self.warehouse.fail_source(self.stream, name, reason[:200])
         self.running = False
         if self.closes_warehouse:
             with self._busy:
@@ -278,8 +385,9 @@ class _StreamingAppend:
             if self.interval is not None and time.monotonic() - self._last_heartbeat >= self.interval / times.SECOND:
                 self._last_heartbeat = time.monotonic()
                 store = self.warehouse._store
-                send_heartbeat(store, self.stream, self.source, store.clock() - self.lag)
-                self.totals.heartbeats += 1
+                for name in sorted(self.sources):
+                    send_heartbeat(store, self.stream, name, store.clock() - self.lag)
+                    self.totals.heartbeats += 1
             self._slide()
         finally:
             self._busy.release()
@@ -290,6 +398,24 @@ class _StreamingAppend:
         with self._busy:
             pass
         self._query.stop()
+
+
+def _add_reports(stream: str, batch: StreamingBatch, reports: list[AppendReport]) -> AppendReport:
+    """Add up what became of a micro-batch of several sources; what a run before a crash appended is not in it."""
+    added = [report for report in reports if not report.duplicate]
+    reasons = sorted({reason for report in added for reason in report.rejected})
+    return AppendReport(
+        stream=stream,
+        source=", ".join(report.source for report in reports),
+        batch_id=batch.id,
+        rows=sum(report.rows for report in added),
+        accepted=sum(report.accepted for report in added),
+        rejected={reason: sum(report.rejected.get(reason, 0) for report in added) for reason in reasons},
+        late=sum(report.late for report in added),
+        duplicate=bool(reports) and not added,
+        bytes_written=sum(report.bytes_written for report in added),
+        seconds=sum(report.seconds for report in added),
+    )
 
 
 _streaming_appends: dict[str, _StreamingAppend] = {}

@@ -25,7 +25,6 @@ from windrow.indexes.row_model import NEVER, RowModel
 from windrow.indexes.segments import Segment, compute_seq_base
 from windrow.row_spool import list_files, list_waiting
 from windrow.slide_hooks import SlideHook
-from windrow.small_append import gather_waiting
 from windrow.snapshot import Snapshot, StreamSnapshot, load_stream, restrict_views
 from windrow.store import Store
 
@@ -228,6 +227,8 @@ def take_fresh(store: Store, alike: frozenset[str], role: Role, hooks: Sequence[
 
     Rows of small appends that wait in the catalog are written to a file first, as a slide would do it.
     """
+    from windrow.small_append import gather_waiting  # which writes; nothing else here does
+
     for _ in range(_FRESH_ATTEMPTS):
         base = Snapshot(store, alike=alike)
         try:

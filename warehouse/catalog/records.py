@@ -272,6 +272,8 @@ class CheckpointEntry(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     """The number of its last batch."""
     at: int
+    sources: tuple[str, ...] = ()
+    """All that its rows came from, if they say so themselves; `source` is empty then."""
 
 
 class RejectedEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -35,13 +36,21 @@ _OPTIONS: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
     click.option(
         "--schema",
         metavar="DDL",
-        help="Of the input, as in 'ts TIMESTAMP, src BIGINT'; CSV and JSON have the stream's.",
+        help="Of the input, as in 'ts TIMESTAMP, src BIGINT'; CSV, JSON and Kafka have the stream's.",
+    ),
+    click.option(
+        "--avro-schema",
+        "avro_file",
+        type=click.Path(exists=True, dir_okay=False),
+        metavar="FILE",
+        help="Of Kafka's messages, if they are Avro and not JSON.",
     ),
     click.option("--sql", metavar="SELECT", help="What becomes of the input, as in 'SELECT … FROM input'."),
     click.option(
         "--where", metavar="CONDITION", help="Only these rows; the others still tell how far the source has come."
     ),
     click.option("--source", metavar="NAME", help="Which of the stream's sources this is."),
+    click.option("--source-column", metavar="NAME", help="The text column that says which source each row is of."),
     click.option("--batch-id", metavar="ID", help="Ingesting the same source and ID again changes nothing."),
     click.option(
         "--checkpoint", metavar="FOLDER", help="Where Spark remembers what it has read; makes the ingest a stream."
@@ -90,6 +99,7 @@ def ingest(
     settings: tuple[str, ...],
     options: tuple[str, ...],
     fail_rejected: int | None,
+    avro_file: str | None,
     **job_options: Any,
 ) -> None:
     """Ingest rows with Spark: files, Kafka, sockets, whatever Spark can read.
@@ -98,6 +108,8 @@ def ingest(
     exactly once over restarts, until everything is read or, with --continuous, until the command is stopped.
     """
     _check_options(job_options)
+    if avro_file is not None and (job_options["format"] != "kafka" or job_options["sql"] or job_options["schema"]):
+        raise click.UsageError("--avro-schema goes with --format kafka, and without --sql and --schema")
     source, conf = parse_pairs(options, "--option"), parse_pairs(settings, "--conf")
     started = time.monotonic()
     from windrow.spark import load_module
@@ -111,7 +123,9 @@ def ingest(
             job.spark_session(master, packages, conf) as spark,
             _show_progress(wh, stream) as report_progress,
         ):
-            counted = job.Job(stream=stream, options=source, **job_options).run(wh, spark, report_progress)
+            avro_schema = None if avro_file is None else Path(avro_file).read_text()
+            described = job.Job(stream=stream, options=source, avro_schema=avro_schema, **job_options)
+            counted = described.run(wh, spark, report_progress)
         show_summary(session, wh, stream, counted, time.monotonic() - started)
     if counted.failure:
         raise Failure(f"stream {stream!r}: the ingest failed: {counted.failure}")
@@ -121,6 +135,8 @@ def ingest(
 def _check_options(options: dict[str, Any]) -> None:
     if options["continuous"] and not options["checkpoint"]:
         raise click.UsageError("--continuous needs --checkpoint, or a restart would read everything again")
+    if options["source_column"] and (options["source"] or not options["checkpoint"]):
+        raise click.UsageError("--source-column goes with --checkpoint, and without --source")
     if options["checkpoint"] and options["batch_id"]:
         raise click.UsageError("--batch-id is for a single batch; with --checkpoint batches have ids of their own")
     misplaced = [name for name in _ONLY_CONTINUOUS if options[name] and not options["continuous"]]
@@ -190,5 +206,8 @@ def show_summary(session: Session, wh: "Warehouse", stream: str, counted: "Total
     terminal.say(f"{stream}: {terminal.count(counted.accepted, 'row')} ingested{late} in {seconds:.1f} s ({rate})")
     for reason, number in sorted(counted.rejected.items()):
         terminal.say(f"{stream}: {terminal.count(number, 'row')} rejected: {reason}")
+    if counted.offsets:
+        behind = sum(counted.lag.values())
+        terminal.say(f"{stream}: {terminal.count(len(counted.offsets), 'partition')} read, {behind:,} offsets behind")
     clock = "not slid yet" if now is None else f"now {terminal.format_cell(now)}"
     terminal.say(f"{stream}: {terminal.count(counted.slides, 'slide')}, {clock}")
