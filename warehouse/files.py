@@ -241,7 +241,12 @@ class StagingWriter:
 def _claim_folder(folder: Path) -> LockedFile:
     """The lock on a folder in staging. Until it is held, whoever cleans up may take the folder for a dead writer's."""
     while True:
-        make_folder(folder)
+        try:
+            make_folder(folder)
+        except FileNotFoundError:
+            if not folder.parent.is_dir():
+                raise
+            continue  # somebody cleaned it up right after it was made
         held = LockedFile.claim(folder / _OWNER_FILE)
         if held is not None:
             return held

@@ -6,6 +6,7 @@ found          an hour later
 """
 
 import contextlib
+import datetime as dt
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ import recorded_history
 import windrow
 from child_processes import PER_SLOT
 from recorded_history import CLOCK
-from windrow import orphans
+from windrow import files, orphans
 from windrow.catalog.environment import Catalog
 from windrow.errors import UnpinnedWarning
 
@@ -301,3 +302,28 @@ def test_a_record_that_cannot_be_read_removes_nothing_and_keeps_nobody_from_the_
             assert "cannot be read" in wh.gc().refused
             assert wh.scan("s").read_all().num_rows == len(ALL)
             assert left.exists()
+
+
+def test_a_folder_in_staging_that_is_cleaned_up_right_after_it_was_made_is_made_again(tmp_path, monkeypatch):
+    """Whoever opens the warehouse removes folders whose lock is free, also one whose maker has not come to its lock yet."""
+    plain_chmod, cleaned = Path.chmod, []
+
+    def clean_up_first(self: Path, mode: int) -> None:
+        if self.parent.name == "staging" and self not in cleaned:
+            cleaned.append(self)
+            self.rmdir()
+        plain_chmod(self, mode)
+
+    monkeypatch.setattr(Path, "chmod", clean_up_first)
+    schema = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int64())])
+    with windrow.open(tmp_path / "wh") as wh:
+        wh.create_stream("s", schema, time="ts", slide="1 minute", lifetime="1 hour")
+        rows = [{"ts": dt.datetime(2025, 1, 1, tzinfo=dt.UTC), "n": number} for number in range(20)]
+        assert wh.append("s", rows).accepted == 20
+        assert wh.sql("SELECT 1", memory_limit="100MB").fetchall() == [(1,)]
+    assert len(cleaned) >= 2  # of the writer, and of the spilled rows
+
+
+def test_a_missing_staging_folder_is_an_error_and_no_endless_loop(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        files._claim_folder(tmp_path / "nowhere" / "folder")
