@@ -19,7 +19,7 @@ from windrow.catalog.segment_log import forget_dropped
 from windrow.definitions import StreamDefinition, check_history, check_schema, choose_index
 from windrow.errors import DefinitionError, InUseError, StreamExistsError, UnknownStreamError, ViewError
 from windrow.files import disk_errors
-from windrow.gaps import note_moment
+from windrow.gaps import note_version
 from windrow.history import NO_HISTORY, change_history, drop_history, note_definition
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.partitioners import Index
@@ -79,7 +79,7 @@ def record_stream(tables: Tables, definition: StreamDefinition, layout: Layout, 
     entry = StreamEntry(id=number, definition=definition, created=now)
     tables.put("streams", definition.name.encode(), entry)
     tables.put("states", catalog_key(number), StreamState(layouts=(layout,), manifest=tables.version))
-    note_moment(tables, entry)
+    note_version(tables, entry)
     return entry
 
 
@@ -133,7 +133,7 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
             "synopses",
             "publications",
             "published",
-            "moments",
+            "stream_versions",
             "past_definitions",
             "erasures",
             "arrivals",
@@ -225,7 +225,7 @@ def alter_stream(store: Store, stream: str, change: Alteration, timeout: float) 
             changed = replace(entry, definition=new)
             tables.put("streams", stream.encode(), changed)
             tables.put("states", catalog_key(entry.id), change_history(tables, entry, new, state))
-            note_moment(tables, changed)
+            note_version(tables, changed)
         store.files.reach("alter.committed")
     _log.info("altered stream %s", stream)
 

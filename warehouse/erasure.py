@@ -27,7 +27,7 @@ from windrow.catalog.segment_log import (
 )
 from windrow.errors import BusyError, DefinitionError, QueryError
 from windrow.files import disk_errors
-from windrow.gaps import note_moment
+from windrow.gaps import note_version
 from windrow.history import give_up, keep_expired, revoke
 from windrow.indexes.arrow_arrays import to_arrow
 from windrow.indexes.manifest import Manifest
@@ -537,7 +537,7 @@ def _record(tables: Tables, contents: _Contents, rewrite: _Rewrite, record: Eras
         tables.delete_prefix("synopses", stream)  # whoever asked for the erasure has them filled again
         tables.put("erasures", stream + catalog_key(tables.version), record)
     tables.put("states", stream, drop_empty_layouts(tables, entry.id, state, remaining))
-    note_moment(tables, entry)
+    note_version(tables, entry)
 
 
 def _record_spooled(tables: Tables, contents: _Contents, number: int, new: _NewFile) -> None:

@@ -17,7 +17,7 @@ from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.lookups import find_stream, refuse_view, resolve_source
 from windrow.catalog.records import GapEntry, StreamEntry, StreamGaps, ViewEntry
 from windrow.errors import GapError
-from windrow.history import record_moment
+from windrow.history import record_version
 from windrow.indexes.row_model import Int64s
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Ledger:
 
     def _note(self) -> None:
         """Gaps are part of what a stream with history shows from a commit on."""
-        note_moment(self._tables, self._entry)
+        note_version(self._tables, self._entry)
 
     def close(self, gap: GapEntry, by: str) -> None:
         """Close a gap."""
@@ -237,10 +237,10 @@ def find_logged(tables: Tables, stream: int) -> int:
     return longest
 
 
-def note_moment(tables: Tables, entry: StreamEntry) -> None:
+def note_version(tables: Tables, entry: StreamEntry) -> None:
     """Put down what a stream with history shows from the commit under way on, when all else of it is put down."""
     if entry.definition.history is not None:
-        record_moment(tables, entry, read_gaps(tables, entry))
+        record_version(tables, entry, read_gaps(tables, entry))
 
 
 def _read_gaps_of_runs(tables: Tables, entry: StreamEntry, plan: ViewEntry) -> StreamGaps:

@@ -9,7 +9,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from windrow.catalog.environment import Tables, catalog_key, decode_last_int
-from windrow.catalog.records import HistoryEntry, Moment, PastTable, StreamEntry, StreamGaps, StreamState, TableEntry
+from windrow.catalog.records import (
+    HistoryEntry,
+    PastTable,
+    StreamEntry,
+    StreamGaps,
+    StreamState,
+    StreamVersion,
+    TableEntry,
+)
 from windrow.catalog.segment_log import release_files, retire_files
 from windrow.definitions import StreamDefinition
 from windrow.indexes.segments import Segment
@@ -17,7 +25,7 @@ from windrow.indexes.segments import Segment
 NO_HISTORY = "none"
 """The history of a stream that keeps none, as a user writes it."""
 _MOST_FORGOTTEN = 4096
-"""Segments, and moments, that one commit gives up at most. Not measured: a bound on what a slide has to wait for."""
+"""Segments, and versions of streams, that one commit gives up at most. Not measured: a bound on what a slide has to wait for."""
 
 
 def find_cutoff(entry: StreamEntry, state: StreamState) -> int | None:
@@ -89,28 +97,28 @@ def _find_old(tables: Tables, stream: int, cutoff: int) -> list[Segment]:
     return old
 
 
-def record_moment(tables: Tables, entry: StreamEntry, gaps: Sequence[StreamGaps]) -> None:
-    """Put down what a stream with history shows from the commit under way on; see `gaps.note_moment`."""
+def record_version(tables: Tables, entry: StreamEntry, gaps: Sequence[StreamGaps]) -> None:
+    """Put down what a stream with history shows from the commit under way on; see `gaps.note_version`."""
     state: StreamState = tables.get("states", catalog_key(entry.id))
-    moment = Moment(
+    shown = StreamVersion(
         state.slide, state.ordinal, state.missing, state.spoken_for, state.ledger, state.rejected,
         tuple(part for part in gaps if part.gaps),
     )  # fmt: skip
-    tables.put("moments", catalog_key(entry.id, tables.version), moment)
+    tables.put("stream_versions", catalog_key(entry.id, tables.version), shown)
     cutoff = find_cutoff(entry, state)
     if cutoff is not None:
-        _forget_moments(tables, entry, state, cutoff)
+        _forget_versions(tables, entry, state, cutoff)
 
 
-def _forget_moments(tables: Tables, entry: StreamEntry, state: StreamState, cutoff: int) -> None:
-    """Forget moments before the clock `cutoff`, and what was changed before the first that is left."""
+def _forget_versions(tables: Tables, entry: StreamEntry, state: StreamState, cutoff: int) -> None:
+    """Forget versions before the clock `cutoff`, and what was changed before the first that is left."""
     stream, model, old = catalog_key(entry.id), entry.definition.model, list[bytes]()
     waiting: list[bytes] = []
-    for key, raw in tables.raw_items("moments", stream):
-        moment: Moment = tables.decode("moments", raw)
-        if moment.slide is None:
+    for key, raw in tables.raw_items("stream_versions", stream):
+        shown: StreamVersion = tables.decode("stream_versions", raw)
+        if shown.slide is None:
             waiting.append(key)  # before the first slide: kept as long as what came next
-        elif model.slot_end(moment.slide) < cutoff and len(old) < _MOST_FORGOTTEN:
+        elif model.slot_end(shown.slide) < cutoff and len(old) < _MOST_FORGOTTEN:
             old += [*waiting, key]
             waiting = []
         else:
@@ -118,7 +126,7 @@ def _forget_moments(tables: Tables, entry: StreamEntry, state: StreamState, cuto
     if not old:
         return
     for key in old:
-        tables.delete("moments", key)
+        tables.delete("stream_versions", key)
     last = decode_last_int(old[-1])
     for key in [key for key, _ in tables.raw_items("past_definitions", stream) if decode_last_int(key) <= last]:
         tables.delete("past_definitions", key)
@@ -151,7 +159,7 @@ def change_history(tables: Tables, old: StreamEntry, new: StreamDefinition, stat
     if new.history is None:
         left = [record.segment for _, record in tables.items("history", catalog_key(old.id)) if record.gone is None]
         state = give_up(tables, old, state, left) if left else state
-        for table in ("moments", "past_definitions"):
+        for table in ("stream_versions", "past_definitions"):
             tables.delete_prefix(table, catalog_key(old.id))
         return replace(state, history_from=None, revoked=())
     if old.definition.history is None and state.slide is not None:
@@ -185,7 +193,7 @@ def list_past_tables(tables: Tables) -> set[str]:
 
 def forget_past_tables(tables: Tables) -> None:
     """Give up versions of tables that no history reaches back to."""
-    oldest = min(_first_moments(tables), default=None)
+    oldest = min(_first_versions(tables), default=None)
     old = [(key, past) for key, past in tables.items("past_tables") if oldest is None or decode_last_int(key) <= oldest]
     for key, _ in old:
         tables.delete("past_tables", key)
@@ -199,10 +207,10 @@ def retire_versions(tables: Tables, versions: Sequence[TableEntry]) -> None:
     retire_files(tables, [version.file for version in versions if version.file not in kept])
 
 
-def _first_moments(tables: Tables) -> Iterable[int]:
+def _first_versions(tables: Tables) -> Iterable[int]:
     for _, entry in tables.items("streams"):
         if entry.definition.history is not None:
-            first = next(iter(tables.raw_items("moments", catalog_key(entry.id))), None)
+            first = next(iter(tables.raw_items("stream_versions", catalog_key(entry.id))), None)
             if first is not None:
                 yield decode_last_int(first[0])
 

@@ -1,7 +1,7 @@
 """The past of a stream: what it showed at an earlier slide, or its live rows and those that have expired since.
 
 Every row that was taken in is in one segment, in a cell or in history. Its sequence says which slide took it in, and
-its expiry how long it lived, so that the rows of a moment are found by pruning and filtering what there is now.
+its expiry how long it lived, so that the rows of an earlier commit are found by pruning and filtering what there is now.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from msgspec import structs
 
 from windrow import times
 from windrow.catalog.environment import Tables, catalog_key, decode_last_int
-from windrow.catalog.records import GapEntry, Moment, Role, SpoolEntry, TableEntry
+from windrow.catalog.records import GapEntry, Role, SpoolEntry, StreamVersion, TableEntry
 from windrow.catalog.segment_log import find_torn_files
 from windrow.definitions import StreamDefinition
 from windrow.errors import BusyError, UnknownStreamError, WindowError
@@ -31,7 +31,7 @@ from windrow.store import Store
 _FRESH_ATTEMPTS = 20
 """How often the spool is read again because a stream slid meanwhile. Not measured: a bound on waiting."""
 _CACHED_PASTS = 32
-"""Streams as of some moment that are remembered. Not measured: a bound on memory."""
+"""Streams as of some commit that are remembered. Not measured: a bound on memory."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def find_past(store: Store, view: StreamSnapshot, version: int, past: Past) -> S
     key = view.entry.id, version, past
     found = known.get(key)
     if found is None:
-        make = _make_moment if isinstance(past, AsOf) else _add_expired
+        make = _show_version if isinstance(past, AsOf) else _add_expired
         plain = StreamSnapshot(view.entry, view.state, view.segments, view.sources, view.gaps)  # whoever asks
         found = store.catalog.read(lambda tables: make(tables, plain, version, past))
         known.put(key, found)
@@ -92,29 +92,29 @@ def _add_expired(tables: Tables, view: StreamSnapshot, version: int, _: Past) ->
     return _make(view, plain, segments, {}, since=cutoff)
 
 
-def _make_moment(tables: Tables, view: StreamSnapshot, version: int, past: Past) -> StreamSnapshot:
+def _show_version(tables: Tables, view: StreamSnapshot, version: int, past: Past) -> StreamSnapshot:
     assert isinstance(past, AsOf)
-    commit, moment = _find_moment(tables, view, version, past)
+    commit, shown = _find_version(tables, view, version, past)
     current = view.entry.definition
     definition = _find_definition(tables, view, commit)
     changes = {
-        "slide": moment.slide, "ordinal": moment.ordinal, "missing": moment.missing, "ledger": moment.ledger,
-        "spoken_for": moment.spoken_for, "rejected": moment.rejected,
+        "slide": shown.slide, "ordinal": shown.ordinal, "missing": shown.missing, "ledger": shown.ledger,
+        "spoken_for": shown.spoken_for, "rejected": shown.rejected,
     }  # fmt: skip
-    gaps = moment.gaps or tuple(structs.replace(part, gaps=()) for part in view.gaps)
+    gaps = shown.gaps or tuple(structs.replace(part, gaps=()) for part in view.gaps)
     revoked = tuple(what for when, what in view.state.revoked if when > commit)
-    if moment.slide is None:
+    if shown.slide is None:
         return replace(_make(view, definition, [], changes), gaps=gaps, revoked=revoked)
-    now = definition.model.slot_end(moment.slide)
+    now = definition.model.slot_end(shown.slide)
     cutoff = find_cutoff(view.entry, view.state)
     if cutoff is not None and now < cutoff:
         raise _too_old(view, past)
     altered = current.floor is not None or _was_altered(tables, view.entry.id)
     stored = [*view.segments, *read_history(tables, view.entry.id, version, None if altered else now)]
-    segments = [_as_then(each, moment.slide, now) for each in stored if each.first_slide <= moment.slide]
+    segments = [_as_then(each, shown.slide, now) for each in stored if each.first_slide <= shown.slide]
     if altered:
-        segments = [_as_then(_restate(segment, definition), moment.slide, now) for segment in segments]
-    before = compute_seq_base(moment.ordinal + 1, 0)
+        segments = [_as_then(_restate(segment, definition), shown.slide, now) for segment in segments]
+    before = compute_seq_base(shown.ordinal + 1, 0)
     made = _make(view, definition, segments, changes, before=before)
     return replace(made, gaps=gaps, revoked=revoked)
 
@@ -176,15 +176,15 @@ def _find_definition(tables: Tables, view: StreamSnapshot, commit: int) -> Strea
     return view.entry.definition
 
 
-# -- moments -----------------------------------------------------------------------------------------------------------
+# -- versions ----------------------------------------------------------------------------------------------------------
 
 
-def _find_moment(tables: Tables, view: StreamSnapshot, version: int, past: AsOf) -> tuple[int, Moment]:
-    """The last moment at or before what was asked for, and the commit that it began with."""
+def _find_version(tables: Tables, view: StreamSnapshot, version: int, past: AsOf) -> tuple[int, StreamVersion]:
+    """The last version at or before what was asked for, and the commit that it began with."""
     stream, model = view.entry.id, view.entry.definition.model
 
-    def last_at(commit: int) -> tuple[int, Moment] | None:
-        item = tables.last_item("moments", catalog_key(stream), catalog_key(stream, commit))
+    def last_at(commit: int) -> tuple[int, StreamVersion] | None:
+        item = tables.last_item("stream_versions", catalog_key(stream), catalog_key(stream, commit))
         return None if item is None else (decode_last_int(item[0]), item[1])
 
     if past.kind == "commit":

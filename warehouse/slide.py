@@ -22,7 +22,7 @@ from windrow.catalog.segment_log import exchange_segments, find_torn_files, load
 from windrow.definitions import choose_index
 from windrow.errors import ClockError
 from windrow.files import disk_errors
-from windrow.gaps import note_moment
+from windrow.gaps import note_version
 from windrow.history import move_to_history
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.merge import merge_segments
@@ -246,7 +246,7 @@ class Slide:
             segments = record_slide(store, tables, entry, inputs.segments, update, record, merged, self.target, dead)
             note_arrivals(tables, entry.id, inputs.spooled, update.placed, record.slide, record.at)
             record_gaps(tables, entry, state, record, inputs.sources, inputs.progress, inputs.spooled.values())
-            note_moment(tables, entry)
+            note_version(tables, entry)
             for contribution in contributions:
                 contribution.commit(tables)
             if definition.rejected_retention is not None:

@@ -323,7 +323,7 @@ class Snapshot:
             return None
         return snapshot
 
-    def at(self, moments: Mapping[str, tuple[int | None, int | None]]) -> "Snapshot":
+    def at(self, clocks: Mapping[str, tuple[int | None, int | None]]) -> "Snapshot":
         """The same commit with other clocks: by stream, the slide that it is seen at and where calendars are reckoned.
 
         An earlier slide's windows have the rows that are known by now; those that have expired since are missing. It
@@ -332,7 +332,7 @@ class Snapshot:
         seen = Snapshot.__new__(Snapshot)
         seen.store, seen.version, seen.tables, seen.role = self.store, self.version, self.tables, self.role
         seen._views = dict(self._views)
-        for name, (slide, calendar) in moments.items():
+        for name, (slide, calendar) in clocks.items():
             view = self.view(name)
             state = view.state if slide is None else structs.replace(view.state, slide=slide)
             seen._views[name] = replace(view, state=state, calendar=calendar)

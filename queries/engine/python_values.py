@@ -85,8 +85,8 @@ def _convert_leaves(column: pa.Array) -> list[Any] | None:
         data = bytes(memoryview(column.buffers()[2] or b"")[ends[0] : ends[-1]]) if ends else b""
         return _with_nulls(column, [data[start - ends[0] : end - ends[0]] for start, end in pairwise(ends)])
     if is_.is_time64(kind) and kind.unit == "us" and not pc.any(_is_end_of_day(column)).as_py():
-        moments = _convert_times(column.view(pa.int64()).view(pa.timestamp("us")))
-        return None if moments is None else [None if moment is None else moment.time() for moment in moments]
+        instants = _convert_times(column.view(pa.int64()).view(pa.timestamp("us")))
+        return None if instants is None else [None if instant is None else instant.time() for instant in instants]
     if is_.is_timestamp(kind) and kind.tz in (None, "UTC") and not pc.any(_is_infinite(column)).as_py():
         try:
             return _convert_times(column.cast(pa.timestamp("us", kind.tz), safe=kind.unit != "ns"))

@@ -20,7 +20,7 @@ from windrow.files import disk_errors
 from windrow.queries.engine import instance
 from windrow.queries.periodic import result_store
 from windrow.queries.periodic.definition import read_stored_schema
-from windrow.queries.periodic.due import Moments, SlideNumbers, count_missed_periods
+from windrow.queries.periodic.due import Clocks, SlideNumbers, count_missed_periods
 from windrow.queries.periodic.evaluation import RunAnswer
 from windrow.queries.periodic.outbound import OUTBOUND
 from windrow.queries.periodic.retained_slides import release_slide
@@ -85,7 +85,7 @@ class DueRun:
     """The hold that keeps its slide, if it is a missed one."""
     coverage: float = 1.0
     windows: str = ""
-    moments: Moments = field(default_factory=dict)
+    clocks: Clocks = field(default_factory=dict)
     """Where streams are seen otherwise than the snapshot has them."""
     revision: int = 0
     """Of a window that was delivered before: the number of the revision."""

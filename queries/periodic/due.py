@@ -14,7 +14,7 @@ from windrow.snapshot import Snapshot
 
 SlideNumbers = dict[str, int]
 """The slide of each stream that has one."""
-Moments = dict[str, tuple[int | None, int | None]]
+Clocks = dict[str, tuple[int | None, int | None]]
 """At which slide, and with calendars reckoned from where, streams are seen; see `Snapshot.at`."""
 
 
@@ -55,7 +55,7 @@ def count_late_slides(pace: Pace, before: Mapping[str, int], slides: Mapping[str
     return max(0, slides[pace.stream] - (before[pace.stream] // pace.period + 1) * pace.period)
 
 
-def find_moments(entry: QueryEntry, slides: Mapping[str, int]) -> Moments:
+def find_clocks(entry: QueryEntry, slides: Mapping[str, int]) -> Clocks:
     """From where the calendar windows of a run at `slides` are reckoned."""
     return {
         pace.stream: (None, find_ended_unit(pace.calendar, slides[pace.stream]))

@@ -26,9 +26,9 @@ from windrow.queries.periodic import evaluation, result_store, sinks
 from windrow.queries.periodic.chains import find_undelivered, order_levels
 from windrow.queries.periodic.delivery import DueRun, deliver_runs
 from windrow.queries.periodic.due import (
-    Moments,
+    Clocks,
     count_late_slides,
-    find_moments,
+    find_clocks,
     find_run_window,
     is_due,
     read_committed_slides,
@@ -260,7 +260,7 @@ class QueryRound:
 
     def _revise_together(self, snapshot: Snapshot, revisions: Sequence[DueRun]) -> Iterator[RunReport]:
         """Revisions of several slides, over rows that are read once for all of them."""
-        groups = [(snapshot.at(runs[0].moments), runs) for runs in _group_runs(revisions)]
+        groups = [(snapshot.at(runs[0].clocks), runs) for runs in _group_runs(revisions)]
         with contextlib.closing(SharedRows(self.store, snapshot)) as shared:
             shared.plan((), *((seen, [run.entry for run in runs]) for seen, runs in groups))
             for seen, runs in groups:
@@ -285,13 +285,13 @@ class QueryRound:
             now = snapshot.now(entry.paces[0].stream)
             for run in runs:
                 if is_revisable(entry, run, now) and run.slides.keys() <= slides.keys():
-                    calendars = find_moments(entry, run.slides)
-                    moments: Moments = {
+                    calendars = find_clocks(entry, run.slides)
+                    clocks: Clocks = {
                         name: (slide, calendars.get(name, (None, None))[1]) for name, slide in run.slides.items()
                     }
                     window = run.window_start, run.window_end
                     number = run.revisions + 1
-                    due = DueRun(entry, state, run.slides, window, True, moments=moments, revision=number, known=known)
+                    due = DueRun(entry, state, run.slides, window, True, clocks=clocks, revision=number, known=known)
                     revisions.append(_with_coverage(due, snapshot))
         return revisions
 
@@ -312,7 +312,7 @@ class QueryRound:
     def _answer(self, snapshot: Snapshot, entries: Iterable[QueryEntry], hold: bytes | None) -> Iterator[RunReport]:
         """Answer and deliver over one snapshot, most important first."""
         for runs in _group_runs(self._find_runs(snapshot, entries, hold)):
-            seen = snapshot.at(runs[0].moments) if runs[0].moments else snapshot
+            seen = snapshot.at(runs[0].clocks) if runs[0].clocks else snapshot
             yield from self._answer_together(seen, runs)
 
     def _answer_together(
@@ -371,7 +371,7 @@ class QueryRound:
             found = {run.entry.id for run in runs}
             yield from self._deliver([each for each in overtaken if each[0].entry.id not in found])
             for group in _group_runs(runs):
-                seen = snapshot.at(group[0].moments) if group[0].moments else snapshot
+                seen = snapshot.at(group[0].clocks) if group[0].clocks else snapshot
                 yield from self._answer_together(seen, group, reruns=reruns)
 
     def _find_runs(
@@ -404,10 +404,10 @@ class QueryRound:
             assert first.now is not None
             end = first.model.slot_end(slides[first.name])
             window = find_run_window(entry.paces[0], slides[first.name], end)
-            moments = find_moments(entry, slides)
+            clocks = find_clocks(entry, slides)
             if state.held:
-                moments = {name: (slide, moments.get(name, (None, None))[1]) for name, slide in slides.items()}
-            run = DueRun(entry, state, slides, window, True, hold, moments=moments, known=marks)
+                clocks = {name: (slide, clocks.get(name, (None, None))[1]) for name, slide in slides.items()}
+            run = DueRun(entry, state, slides, window, True, hold, clocks=clocks, known=marks)
             run = _with_coverage(run, snapshot)
             if entry.deadline is None or run.complete or self.now or first.now >= end + entry.deadline:
                 yield run
@@ -448,10 +448,10 @@ def _group_runs(runs: Iterable[DueRun]) -> list[list[DueRun]]:
     """Runs that see the streams alike, and are answered together; higher priorities first if there are several."""
     groups: dict[tuple[int, tuple[object, ...]], list[DueRun]] = {}
     waiting = list(runs)
-    alike = all(run.moments == waiting[0].moments for run in waiting)
+    alike = all(run.clocks == waiting[0].clocks for run in waiting)
     for run in waiting:
         priority = 0 if alike else -run.entry.priority
-        groups.setdefault((priority, tuple(sorted(run.moments.items()))), []).append(run)
+        groups.setdefault((priority, tuple(sorted(run.clocks.items()))), []).append(run)
     return [groups[key] for key in sorted(groups, key=lambda key: key[0])]
 
 
@@ -467,7 +467,7 @@ def _refuse(snapshot: Snapshot, due: DueRun) -> RunAnswer:
 def _with_coverage(due: DueRun, snapshot: Snapshot) -> DueRun:
     """A run with what is known of its windows."""
     windows = execution.describe_windows(
-        snapshot.at(due.moments) if due.moments else snapshot, parse(due.entry.sql), PERIODIC_CONTEXT
+        snapshot.at(due.clocks) if due.clocks else snapshot, parse(due.entry.sql), PERIODIC_CONTEXT
     )
     packed = msgspec.json.encode([window_to_json(w) for w in windows]).decode() if due.entry.sink == "parquet" else ""
     complete, coverage = all(w.complete for w in windows), min((w.coverage for w in windows), default=1.0)

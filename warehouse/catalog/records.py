@@ -357,7 +357,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The commit that gave it up; the entry stays for readers that have pinned an earlier one."""
 
 
-class Moment(msgspec.Struct, frozen=True, array_like=True):
+class StreamVersion(msgspec.Struct, frozen=True, array_like=True):
     """What a stream showed from one commit on, in short, so that it can be asked again. Key: (stream, commit)."""
 
     slide: int | None
