@@ -25,7 +25,7 @@ from windrow.indexes.segments import Segment
 NO_HISTORY = "none"
 """The history of a stream that keeps none, as a user writes it."""
 _MOST_FORGOTTEN = 4096
-"""Segments, and versions of streams, that one commit gives up at most. Not measured: a bound on what a slide has to wait for."""
+"""Segments, and versions of streams, that one commit gives up at most. Not measured: a slide waits for it."""
 
 
 def find_cutoff(entry: StreamEntry, state: StreamState) -> int | None:

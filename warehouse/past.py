@@ -1,7 +1,7 @@
 """The past of a stream: what it showed at an earlier slide, or its live rows and those that have expired since.
 
 Every row that was taken in is in one segment, in a cell or in history. Its sequence says which slide took it in, and
-its expiry how long it lived, so that the rows of an earlier commit are found by pruning and filtering what there is now.
+its expiry how long it lived, so that rows of an earlier commit are found by pruning and filtering what there is now.
 """
 
 from collections import Counter
