@@ -454,14 +454,14 @@ class WindrowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 snapshot.close()
                 return start
             batch = _Arrivals(view, start, _make_offset(view, 0))
-            found = batch.count(self._open()._store)
+            present = batch.count(self._open()._store)
             if not self.accept_loss:
-                self._refuse_loss(view, batch, found, start)
+                self._refuse_loss(view, batch, present, start)
         except BaseException:
             snapshot.close()
             raise
         self._hold(view.state.ordinal, snapshot)
-        return _make_offset(view, found)
+        return _make_offset(view, present)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """End when what is there now has been read."""
@@ -478,11 +478,11 @@ class WindrowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         view = self._snapshots[end["ordinal"]].view(self.definition.name)
         self._check_stream(view, end)
         batch = _Arrivals(view, start, end)
-        found = batch.count(store)
-        if found != end["rows"] and not self.accept_loss:
+        present = batch.count(store)
+        if present != end["rows"] and not self.accept_loss:
             raise WindowError(
                 f"stream {self.definition.name!r}: the batch up to slide {end['slide']} had {end['rows']:,} rows and "
-                f"has {found:,} now, because rows expired meanwhile; {_ACCEPT}"
+                f"has {present:,} now, because rows expired meanwhile; {_ACCEPT}"
             )
         return batch.partitions(store)
 
@@ -523,15 +523,15 @@ class WindrowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "have: it was restored from an older backup; begin with a new checkpoint"
             )
 
-    def _refuse_loss(self, view: StreamSnapshot, batch: "_Arrivals", found: int, start: dict[str, Any]) -> None:
+    def _refuse_loss(self, view: StreamSnapshot, batch: "_Arrivals", present: int, start: dict[str, Any]) -> None:
         """Refuse to go on if a slide that was never read took in rows that are stored no more."""
         if start["ordinal"] == 0:
             return
         keys = [catalog_key(view.entry.id, ordinal) for ordinal in range(batch.after + 1, batch.upto + 1)]
         entries = self._open()._store.catalog.read(lambda tables: [tables.get("slides", key) for key in keys])
         inserted = sum(entry.inserted for entry in entries if entry is not None)
-        if None in entries or inserted > found:
-            lost = "some rows" if None in entries else f"{inserted - found:,} of {inserted:,} rows"
+        if None in entries or inserted > present:
+            lost = "some rows" if None in entries else f"{inserted - present:,} of {inserted:,} rows"
             raise WindowError(
                 f"stream {view.name!r}: {lost} that came after slide {start['slide']} have expired before they were "
                 f"read; {_ACCEPT}"
@@ -575,17 +575,17 @@ class _Arrivals:
 
     def partitions(self, store: Store) -> list[ArrivalPartition]:
         """Partitions of similar size."""
-        found: list[ArrivalPartition] = []
+        splits: list[ArrivalPartition] = []
         size = 0
         for part, part_bytes in self._parts():
             file = part[0]
-            if not found or size + part_bytes > _PARTITION_BYTES:
-                found.append(ArrivalPartition([], (self.after, self.upto), self.live_at, self.view.model, {}))
+            if not splits or size + part_bytes > _PARTITION_BYTES:
+                splits.append(ArrivalPartition([], (self.after, self.upto), self.live_at, self.view.model, {}))
                 size = 0
-            found[-1].parts.append(part)
-            found[-1].checksums[file] = find_checksums(store.catalog, {}, file)
+            splits[-1].parts.append(part)
+            splits[-1].checksums[file] = find_checksums(store.catalog, {}, file)
             size += part_bytes
-        return found
+        return splits
 
     def count(self, store: Store) -> int:
         """How many they are; only segments that hold others too are read."""

@@ -365,8 +365,8 @@ def _narrow_selection(
     ranges = find_key_ranges(_find_filters(spark, schema, where), view)
     if ranges is None:
         return selection
-    found = find_row_ranges(selection.segments, ranges, snapshot.directories, view.sorted_by)
-    kept = {row_range.segment.id for row_range in found if row_range.stop > row_range.start}
+    row_ranges = find_row_ranges(selection.segments, ranges, snapshot.directories, view.sorted_by)
+    kept = {row_range.segment.id for row_range in row_ranges if row_range.stop > row_range.start}
     whole, edge = (tuple(s for s in segments if s.id in kept) for segments in (selection.whole, selection.edge))
     return Selection(selection.bounds, whole, edge)
 
@@ -382,12 +382,12 @@ def _find_filters(spark: "SparkSession", schema: Any, where: "Column | str") -> 
     jvm: Any = spark._jvm
     package = jvm.org.apache.spark.sql.execution.datasources
     strategy = getattr(getattr(package, "DataSourceStrategy$"), "MODULE$")
-    found: list[Filter] = []
+    understood: list[Filter] = []
     for condition in split_condition(plan.condition()):
         translated = strategy.translateFilter(condition, True)
-        if translated.isDefined() and (known := to_python_filter(translated.get())) is not None:
-            found.append(known)
-    return found
+        if translated.isDefined() and (filter_ := to_python_filter(translated.get())) is not None:
+            understood.append(filter_)
+    return understood
 
 
 _COMPARISONS = {

@@ -375,15 +375,15 @@ class _Planner:
         for occurrence in each.occurrences:
             filters = self._translate_filters(occurrence)
             selection = prune_by_time(each.selection, _find_times(filters, each.view))
-            found = find_key_ranges(filters, each.view)
-            if found is not None:
-                rows = find_row_ranges(selection.segments, found, self._snapshot.directories, each.view.sorted_by)
+            keyed = find_key_ranges(filters, each.view)
+            if keyed is not None:
+                rows = find_row_ranges(selection.segments, keyed, self._snapshot.directories, each.view.sorted_by)
                 selection = keep_segments(selection, {r.segment.id for r in rows if r.stop > r.start})
-            ranges.append(found)
+            ranges.append(keyed)
             kept |= {segment.id for segment in selection.segments}
         each.selection = keep_segments(each.selection, kept)
-        if all(found is not None for found in ranges):
-            each.predicate = KeyPredicate(tuple(key_range for found in ranges for key_range in found or ()), None, None)
+        if all(keyed is not None for keyed in ranges):
+            each.predicate = KeyPredicate(tuple(key_range for keyed in ranges for key_range in keyed or ()), None, None)
 
     def _translate_filters(self, occurrence: _Occurrence) -> list[Any]:
         package = self._jvm.org.apache.spark.sql.execution.datasources
@@ -392,9 +392,9 @@ class _Planner:
         for condition in occurrence.conditions:
             for part in split_condition(condition):
                 translated = strategy.translateFilter(part, True)
-                known = to_python_filter(translated.get()) if translated.isDefined() else None
-                if known is not None:
-                    filters.append(known)
+                filter_ = to_python_filter(translated.get()) if translated.isDefined() else None
+                if filter_ is not None:
+                    filters.append(filter_)
         return filters
 
     def _prune_by_join(self, each: _Relation, column: str, other: _Relation, other_column: str) -> None:

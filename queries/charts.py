@@ -241,13 +241,13 @@ def _draw_lines(chart: Chart) -> str:
         parts.append(f'<text x="{x:.1f}" y="{_HEIGHT - 14}" text-anchor="{anchor}">{_text(shown)}</text>')
     for (name, points), color in zip(chart.series.items(), _COLORS, strict=False):
         pairs = zip(chart.labels, points, strict=True)
-        known = [(x_of[label], y_of(value), label, value) for label, value in pairs if value is not None]
-        line = " ".join(f"{x:.1f},{y:.1f}" for x, y, _, _ in known)
+        drawn = [(x_of[label], y_of(value), label, value) for label, value in pairs if value is not None]
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y, _, _ in drawn)
         parts.append(f'<polyline fill="none" stroke="{color}" stroke-width="2" points="{line}"/>')
         parts += [
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="{color}"><title>'
             f"{_text(f'{name}, {label.isoformat()}: {value:g}')}</title></circle>"
-            for x, y, label, value in known
+            for x, y, label, value in drawn
         ]
     return "\n".join([*parts, _legend(chart, 14), _cut_text(chart, _HEIGHT + 12), "</svg>"])
 

@@ -434,8 +434,8 @@ def describe_windows(snapshot: Snapshot, statement: Statement, context: Statemen
     """The windows of what a statement reads: streams, and results of periodic queries."""
     streams = {name.lower(): name for name in snapshot.streams()}
     references = [reference for reference in statement.references if not reference.schema]
-    found = [reference for reference in references if reference.name.lower() in streams]
-    windows = [describe_window(snapshot.view(streams[reference.name.lower()]), reference) for reference in found]
+    of_streams = [reference for reference in references if reference.name.lower() in streams]
+    windows = [describe_window(snapshot.view(streams[reference.name.lower()]), reference) for reference in of_streams]
     others = {reference.name.lower() for reference in references} - streams.keys()
     results = context.find_results(snapshot, others) if others else {}
     named = {name.lower(): table for name, table in results.items()}

@@ -219,10 +219,10 @@ def _rejected_rows(view: StreamSnapshot, records: CatalogRecords) -> Iterator[Ro
     schema = rejected_schema(view.schema)
     for record in records.rejected[view.name]:
         for batch in read_rejected_file(records.store, record, schema).to_batches():
-            own = [text.json_values(batch.column(field.name), field) for field in view.schema]
+            columns = [text.json_values(batch.column(field.name), field) for field in view.schema]
             shown = [batch.column(name).to_pylist() if name in batch.schema.names else None for name in _SHOWN]
             for position in range(batch.num_rows):
-                values = {field.name: column[position] for field, column in zip(view.schema, own, strict=True)}
+                values = {field.name: column[position] for field, column in zip(view.schema, columns, strict=True)}
                 texts = [None if column is None else column[position] for column in shown]
                 yield {
                     "stream": view.name, "source": record.source, "batch_id": record.batch_id, "at": record.at,

@@ -123,9 +123,9 @@ def operate_kept(child: Child, name: str, path: str, log: str, folder: str) -> N
         with open(log, "a") as calls:
             calls.write("acknowledged\t\t\t0\t-1\n")
 
-    told = copy.copy(child)
-    told.acknowledge = acknowledge  # type: ignore[method-assign]
-    _operate(told, name, path, in_turn=True, log=log)
+    report = copy.copy(child)
+    report.acknowledge = acknowledge  # type: ignore[method-assign]
+    _operate(report, name, path, in_turn=True, log=log)
     child.acknowledge()
 
 
@@ -229,9 +229,9 @@ def batch(shape: Shape, number: int, now: int, *, rejected: bool = False) -> Ope
     """An append of rows in time, late and early; with some that are dead on arrival or have no time, if asked."""
     choice = random.Random(number)
     rows = []
-    for at in range(12):
+    for position in range(12):
         ts = now + choice.randint(-2 * DELTA if number else 1, DELTA)
-        rows.append(shape.row(100 * number + at, ts, choice.randint(3, 5) * DELTA - choice.randint(0, 1), choice))
+        rows.append(shape.row(100 * number + position, ts, choice.randint(3, 5) * DELTA - choice.randint(0, 1), choice))
     if rejected:
         rows += [
             shape.row(100 * number + 50, None, DELTA, choice),
@@ -313,7 +313,7 @@ def rows_case(
     @cache
     def truths() -> list[State]:
         states = recorded_history.expected_states(made, [*past, killed, *then])
-        return [true_rows(made, copy.deepcopy(states[at])) for at in (len(past), len(past) + 1, -1)]
+        return [true_rows(made, copy.deepcopy(states[position])) for position in (len(past), len(past) + 1, -1)]
 
     def go_on(wh: windrow.Warehouse) -> None:
         for operation in then:
@@ -379,8 +379,8 @@ def see_runs(names: Sequence[str], wh: windrow.Warehouse) -> State:
     for name in names:
         rows = [(row[0] - FIRST, *row[-2:]) for row in wh.results(name).fetchall()]
         asked = wh.sql(f"SELECT _slide, slot, n FROM {name} ORDER BY ALL").fetchall()
-        own = [(slide - FIRST, outcome) for query, slide, outcome in runs if query == name]
-        state[name] = (own, rows, [(slide - FIRST, slot, n) for slide, slot, n in asked])
+        of_query = [(slide - FIRST, outcome) for query, slide, outcome in runs if query == name]
+        state[name] = (of_query, rows, [(slide - FIRST, slot, n) for slide, slot, n in asked])
         state[f"files of {name}"] = [slot for slot, rows in reports(wh, name).items() if rows != said(name, slot)]
     return state
 
@@ -415,12 +415,12 @@ def said(name: str, slot: int) -> list[tuple[int, int]]:
 
 def reports(wh: windrow.Warehouse, name: str) -> dict[int, list[tuple[int, int]]]:
     """What the files of a query say, by slot."""
-    found = {}
+    actual = {}
     for path in (wh.path / "results" / name).glob("[!.]*.*"):
         text = path.read_text()
         rows = csv.DictReader(io.StringIO(text)) if path.suffix == ".csv" else map(json.loads, text.splitlines())
-        found[int(path.stem.rsplit("-", 1)[1]) - FIRST] = [(int(row["slot"]), int(row["n"])) for row in rows]
-    return found
+        actual[int(path.stem.rsplit("-", 1)[1]) - FIRST] = [(int(row["slot"]), int(row["n"])) for row in rows]
+    return actual
 
 
 def delivery_case(names: Sequence[str], *, files: bool) -> Case:
@@ -461,9 +461,9 @@ def _view_truths() -> tuple[int, int, list[State]]:
         truth.do(operation)
         states.append(truth.state())
     moving = [
-        at
-        for at, (old, new) in enumerate(pairwise(states))
-        if at > 12 and all(old[name] != new[name] for name in view_histories.VIEWS)
+        position
+        for position, (old, new) in enumerate(pairwise(states))
+        if position > 12 and all(old[name] != new[name] for name in view_histories.VIEWS)
     ]
     return moving[0], moving[1], states
 

@@ -106,8 +106,8 @@ class PeriodicHistory:
 
     def slides(self, query: ExpectedQuery) -> Slides:
         """Find the slides of the streams that have a period in a query."""
-        found = {s.name: s.truth.slide_number for s in self.world.streams if s.name in query.periods}
-        return {name: number for name, number in found.items() if number is not None}
+        actual = {s.name: s.truth.slide_number for s in self.world.streams if s.name in query.periods}
+        return {name: number for name, number in actual.items() if number is not None}
 
     @staticmethod
     def due(query: ExpectedQuery, since: Slides, now: Slides) -> bool:
@@ -119,7 +119,7 @@ class PeriodicHistory:
 
     def truth(self, query: ExpectedQuery) -> Any:
         """Ask plain DuckDB over the windows as they are now."""
-        tables = {f"t{at}": stream.rows(look()) for at, (stream, look) in enumerate(query.looks)}
+        tables = {f"t{index}": stream.rows(look()) for index, (stream, look) in enumerate(query.looks)}
         if "hosts" in query.question.tables:
             tables["hosts"] = self.world.hosts
         return random_statements.plain_answer(self.plain, StatementPair(

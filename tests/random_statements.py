@@ -49,10 +49,10 @@ def sql_value(value: Any, kind: pa.DataType) -> str | None:
         return f"'{float(value)!r}'::DOUBLE" if not np.isfinite(value) else repr(float(value))
     if pa.types.is_timestamp(kind):
         micros = oracle.micros(int(value), kind.unit) or 0
-        moment = (dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=micros)).isoformat(" ")
+        instant = (dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=micros)).isoformat(" ")
         if kind.unit == "ns":
-            return f"'{moment}'" if kind.tz is None else f"'{moment}+00'"
-        return f"TIMESTAMP '{moment}'" if kind.tz is None else f"TIMESTAMPTZ '{moment}+00'"
+            return f"'{instant}'" if kind.tz is None else f"'{instant}+00'"
+        return f"TIMESTAMP '{instant}'" if kind.tz is None else f"TIMESTAMPTZ '{instant}+00'"
     if pa.types.is_date(kind):
         return f"DATE '{value.isoformat()}'"
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -449,7 +449,7 @@ def comparable(table: pa.Table, *, ordered: bool) -> list[str]:
 
 def _positions(table: pa.Table) -> pa.Table:
     columns = [c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c for c in table.columns]
-    return pa.table(columns, names=[str(at) for at in range(len(columns))])
+    return pa.table(columns, names=[str(index) for index in range(len(columns))])
 
 
 def _value(value: Any) -> Any:

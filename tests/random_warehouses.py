@@ -69,12 +69,14 @@ class RandomStream:
     def rows(self, chosen: Sequence[Row]) -> pa.Table:
         """The rows as plain DuckDB will read them, and as it would read them from Parquet."""
         table = self.shape.table([row.values for row in chosen])
-        for at, kind in enumerate(table.schema):
+        for index, kind in enumerate(table.schema):
             plain = _plain(kind.type)
             if plain != kind.type:
-                column = table.column(at)
+                column = table.column(index)
                 table = table.set_column(
-                    at, kind.name, pa.nulls(len(column), plain) if pa.types.is_null(kind.type) else column.cast(plain)
+                    index,
+                    kind.name,
+                    pa.nulls(len(column), plain) if pa.types.is_null(kind.type) else column.cast(plain),
                 )
         return table
 

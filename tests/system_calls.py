@@ -294,12 +294,12 @@ def _serve(descriptor: int) -> None:
 
 
 def _here(function: Callable[..., None], args: tuple[Any, ...]) -> Outcome:
-    told = _Itself()
+    report = _Itself()
     try:
-        function(told, *args)
+        function(report, *args)
     except Exception:  # noqa: BLE001 - whatever it was, it is told
-        return Outcome(1, told.acknowledged, traceback.format_exc())
-    return Outcome(0, told.acknowledged, told.value)
+        return Outcome(1, report.acknowledged, traceback.format_exc())
+    return Outcome(0, report.acknowledged, report.value)
 
 
 def _in_child(function: Callable[..., None], args: tuple[Any, ...]) -> Outcome:

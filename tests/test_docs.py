@@ -126,12 +126,12 @@ def test_every_command_is_documented():
 
 def test_every_documented_command_exists():
     """`windrow x` in backticks is a command, or a group that has one."""
-    known = {" ".join(name.split()[:words]) for name, _ in commands() for words in (2, 3)}
+    names = {" ".join(name.split()[:words]) for name, _ in commands() for words in (2, 3)}
     named = {
         name
         for page in PAGES
         for name in re.findall(r"`(windrow [a-z]+(?: [a-z]+)?)`", page.read_text())
-        if not any(name == command or name.startswith(f"{command} ") for command in known)
+        if not any(name == command or name.startswith(f"{command} ") for command in names)
     }
     assert named == set()
 
@@ -176,8 +176,8 @@ def test_links_between_pages_lead_somewhere_and_the_index_names_every_page():
     links = {page: re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()) for page in pages}
     broken = [
         f"{page.name}: {link}"
-        for page, found in links.items()
-        for link in found
+        for page, actual in links.items()
+        for link in actual
         if "://" not in link and not (page.parent / link).exists()
     ]
     assert broken == []

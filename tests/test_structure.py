@@ -135,9 +135,9 @@ def wrong_direction(importer: str, found: Import) -> str | None:
 def test_dependencies_point_one_way(path):
     importer = module_name(path)
     wrong = [
-        f"{relative(path)}:{found.line}: imports {found.module}: {reason}"
-        for found in imports(path)
-        if (reason := wrong_direction(importer, found))
+        f"{relative(path)}:{imported.line}: imports {imported.module}: {reason}"
+        for imported in imports(path)
+        if (reason := wrong_direction(importer, imported))
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -153,9 +153,9 @@ def test_subpackages_of_queries_know_only_those_below(path):
     """Also not inside functions, nor for type annotations."""
     height = SUBPACKAGES.index(subpackage(module_name(path)))
     wrong = [
-        f"{relative(path)}:{found.line}: imports {found.module}"
-        for found in imports(path)
-        if found.module.startswith("windrow.queries.") and SUBPACKAGES.index(subpackage(found.module)) > height
+        f"{relative(path)}:{imported.line}: imports {imported.module}"
+        for imported in imports(path)
+        if imported.module.startswith("windrow.queries.") and SUBPACKAGES.index(subpackage(imported.module)) > height
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -163,7 +163,9 @@ def test_subpackages_of_queries_know_only_those_below(path):
 def test_imports_have_no_cycle():
     """Imports inside functions count too; only the facade may be part of a cycle. Type annotations do not count."""
     graph = {
-        module_name(path): {found.module for found in imports(path) if found.module in MODULES and not found.typing}
+        module_name(path): {
+            imported.module for imported in imports(path) if imported.module in MODULES and not imported.typing
+        }
         for path in sources(".py")
         if not FACADE.match(module_name(path))
     }
@@ -180,18 +182,18 @@ def test_one_module_touches_the_private_hook_of_duckdb():
 
 @pytest.mark.parametrize("path", sources(".pyx", ".pxi"), ids=relative)
 def test_kernels_know_nothing_of_the_rest(path):
-    known = [
+    imported = [
         line
         for line in path.read_text().splitlines()
         if re.match(r"\s*(from|c?import)\s+windrow\.(?!native|errors\b)", line)
     ]
-    assert not known
+    assert not imported
 
 
 @pytest.mark.parametrize("leaf", sorted(LEAVES))
 def test_leaves_import_nothing_of_ours(leaf):
     path = ROOT / "warehouse" / f"{leaf.removeprefix('windrow.')}.py"
-    assert [found.module for found in imports(path) if found.module.startswith("windrow")] == []
+    assert [imported.module for imported in imports(path) if imported.module.startswith("windrow")] == []
 
 
 @pytest.mark.parametrize(
@@ -201,12 +203,12 @@ def test_leaves_import_nothing_of_ours(leaf):
 def test_engines_are_known_only_where_they_belong(package, homes):
     """Only ingest/ knows Spark; indexes/ and native/ know nothing of SQL. Type annotations do not count."""
     strangers = [
-        f"{relative(path)}:{found.line}"
+        f"{relative(path)}:{imported.line}"
         for path in sources(".py")
-        for found in imports(path)
-        if found.module.partition(".")[0] == package
+        for imported in imports(path)
+        if imported.module.partition(".")[0] == package
         and path.relative_to(ROOT).parts[0] not in homes
-        and not found.typing
+        and not imported.typing
     ]
     assert strangers == []
 

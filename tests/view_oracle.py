@@ -143,20 +143,20 @@ class View:
         rows = [row for row in self.rows if row.ts <= now < row.exp]
         if self.distinct:
             return Counter({tuple(row.values.items()) for row in rows})
-        found = Counter((tuple(row.values.items()), row.ts, row.exp, None) for row in rows)
-        for at, values, ended in self.restored:
-            if at == now:
-                found[tuple(values.items()), None, None, ended] += 1
-        return found
+        actual = Counter((tuple(row.values.items()), row.ts, row.exp, None) for row in rows)
+        for position, values, ended in self.restored:
+            if position == now:
+                actual[tuple(values.items()), None, None, ended] += 1
+        return actual
 
     def from_scratch(self) -> Counter[Any]:
         """The same for plain views of streams, without any history: all combinations of rows taken in that live now."""
-        found: Counter[Any] = Counter()
+        actual: Counter[Any] = Counter()
         for join in self.joins:
-            known = [[r for r in part.of.rows if r.taken <= self.seen.get(id(part.of), -1)] for part in join.parts]
-            for rows in itertools.product(*known):
+            rows_seen = [[r for r in part.of.rows if r.taken <= self.seen.get(id(part.of), -1)] for part in join.parts]
+            for rows in itertools.product(*rows_seen):
                 begins = max(row.ts for row in rows)
                 ends = min(part.ends(row) for part, row in zip(join.parts, rows, strict=True))
                 if self.clock is not None and begins <= self.clock < ends and join.fits(*rows):
-                    found[tuple(join.gives(*rows).items()), begins, ends, None] += 1
-        return found
+                    actual[tuple(join.gives(*rows).items()), begins, ends, None] += 1
+        return actual

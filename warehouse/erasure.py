@@ -144,12 +144,12 @@ class _Condition:
 
     def match_rejected(self, rows: pa.Table) -> Bools:
         """Which rejected rows go; lines that are no rows go if a key stands in them."""
-        found = self.matches(rows.select(self.entry.definition.schema.names))
+        matching = self.matches(rows.select(self.entry.definition.schema.names))
         if "_text" not in rows.schema.names or self.ranges is None or "_text" in self.entry.definition.schema.names:
-            return found
+            return matching
         lines = rows.column("_text").to_pylist()  # of rejected lines, which are few
         named = [line is not None and any(text in line for text in self.texts) for line in lines]
-        either: Bools = found | np.array(named, bool)
+        either: Bools = matching | np.array(named, bool)
         return either
 
 
@@ -332,16 +332,16 @@ def _find_files(store: Store, contents: _Contents, condition: _Condition, segmen
         return {segment.file for segment in segments if holds(segment, segment.start, segment.stop)}
     layouts = [(layout.id, layout.key) for layout in (*contents.state.layouts, *contents.state.past_layouts)]
     sorted_by = find_sort_orders(contents.entry.definition.key, layouts)
-    found: set[str] = set()
+    names: set[str] = set()
     manifest = Manifest(segments)
     for each in find_row_ranges(manifest, condition.ranges, lambda some, use: use(store.directories(some)), sorted_by):
         if (
-            each.segment.file not in found
+            each.segment.file not in names
             and each.stop > each.start
             and (each.exact or holds(each.segment, each.start, each.stop))
         ):
-            found.add(each.segment.file)
-    return found
+            names.add(each.segment.file)
+    return names
 
 
 def _write(store: Store, contents: _Contents, condition: _Condition) -> _Rewrite:

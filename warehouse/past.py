@@ -66,15 +66,15 @@ def find_past(store: Store, view: StreamSnapshot, version: int, past: Past) -> S
             f"stream {view.name!r} keeps no history, so {past} cannot be asked of it; "
             "declare history=… or use 'windrow stream alter --history'"
         )
-    known: BoundedCache[Any, StreamSnapshot] = store.shared.attached("pasts", lambda: BoundedCache(_CACHED_PASTS))
+    pasts: BoundedCache[Any, StreamSnapshot] = store.shared.attached("pasts", lambda: BoundedCache(_CACHED_PASTS))
     key = view.entry.id, version, past
-    found = known.get(key)
-    if found is None:
+    cached = pasts.get(key)
+    if cached is None:
         make = _show_version if isinstance(past, AsOf) else _add_expired
         plain = StreamSnapshot(view.entry, view.state, view.segments, view.sources, view.gaps)  # whoever asks
-        found = store.catalog.read(lambda tables: make(tables, plain, version, past))
-        known.put(key, found)
-    return found
+        cached = store.catalog.read(lambda tables: make(tables, plain, version, past))
+        pasts.put(key, cached)
+    return cached
 
 
 def _add_expired(tables: Tables, view: StreamSnapshot, version: int, _: Past) -> StreamSnapshot:
@@ -171,8 +171,8 @@ def _find_definition(tables: Tables, view: StreamSnapshot, commit: int) -> Strea
     stream = catalog_key(view.entry.id)
     start = catalog_key(view.entry.id, commit + 1)
     for _, raw in tables.raw_items("past_definitions", stream, start):
-        found: StreamDefinition = tables.decode("past_definitions", raw)
-        return found
+        definition_then: StreamDefinition = tables.decode("past_definitions", raw)
+        return definition_then
     return view.entry.definition
 
 
@@ -190,24 +190,24 @@ def _find_version(tables: Tables, view: StreamSnapshot, version: int, past: AsOf
     if past.kind == "commit":
         if past.value > version:
             raise WindowError(f"{past} is in the future: the last commit is {version}")
-        found = last_at(past.value)
+        latest = last_at(past.value)
     else:
         slide = past.value if past.kind == "slide" else model.last_slot(past.value)
         if view.state.slide is None or slide > view.state.slide:
-            at = "it has not slid yet" if view.now is None else f"its clock is at {times.format_time(view.now)}"
-            raise WindowError(f"{past} is ahead of stream {view.name!r}: {at}, slide {view.state.slide}")
-        low, high, found = 0, version, None
+            clock = "it has not slid yet" if view.now is None else f"its clock is at {times.format_time(view.now)}"
+            raise WindowError(f"{past} is ahead of stream {view.name!r}: {clock}, slide {view.state.slide}")
+        low, high, latest = 0, version, None
         while low <= high:  # slides grow with commits
             middle = (low + high) // 2
             candidate = last_at(middle)
             if candidate is None or candidate[1].slide is None or candidate[1].slide <= slide:
-                found, low = candidate, middle + 1
+                latest, low = candidate, middle + 1
             else:
                 high = candidate[0] - 1
-        found = last_at(high)
-    if found is None:
+        latest = last_at(high)
+    if latest is None:
         raise _too_old(view, past)
-    return found
+    return latest
 
 
 def _too_old(view: StreamSnapshot, past: AsOf) -> WindowError:
@@ -282,10 +282,16 @@ def _take_in(view: StreamSnapshot, spooled: Sequence[SpoolEntry]) -> StreamSnaps
         before += max(record.rows, record.arrivals)
     progress, has_sources = view.progress(), bool(view.entry.definition.sources)
     missing = progress.excluded + (progress.waiting_for(now) if has_sources else ())
-    own = {source.name: source.progress for source in progress.sources}
+    progress_of = {source.name: source.progress for source in progress.sources}
     gaps = tuple(
         GapEntry(
-            id=0, source=name, start=own.get(name), end=now, kind="behind", cause="it has not come so far", opened=0
+            id=0,
+            source=name,
+            start=progress_of.get(name),
+            end=now,
+            kind="behind",
+            cause="it has not come so far",
+            opened=0,
         )
         for name in missing
     )
@@ -352,10 +358,10 @@ def past_view(snapshot: Snapshot, stream: str, past: Past) -> StreamSnapshot:
     role, view = snapshot.role, snapshot.view(stream)
     if role.oldest is not None or role.newest is not None:
         raise WindowError(f"role {role.name!r} sees rows by their age, so {past} cannot be asked by it")
-    found = find_past(snapshot.store, view, snapshot.version, past)
+    past_stream = find_past(snapshot.store, view, snapshot.version, past)
     if not role.is_restricted:
-        return found
-    seen = restrict_views(role, {view.name: found}).get(view.name)
+        return past_stream
+    seen = restrict_views(role, {view.name: past_stream}).get(view.name)
     if seen is None:
         raise UnknownStreamError(f"there is no stream {stream!r}")
     return seen

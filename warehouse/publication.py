@@ -76,7 +76,7 @@ def publish(store: Store, stream: str, form: str, every: times.Duration, hold: t
             changed = replace(publication, every=intervals[0], hold=intervals[1])
             tables.put("publications", catalog_key(entry.id), changed)
         _publish_window(store, entry.id, stream)
-    return next(found for found in list_publications(store) if found.stream == stream)
+    return next(status for status in list_publications(store) if status.stream == stream)
 
 
 def unpublish(store: Store, stream: str) -> None:
@@ -110,7 +110,7 @@ def list_publications(store: Store) -> list[Publication]:
     """All publications, by the names of their streams."""
 
     def read(tables: Tables) -> list[Publication]:
-        found = []
+        publications = []
         for _, entry in tables.items("streams"):
             publication = _find(tables, entry.id)
             if publication is None:
@@ -119,8 +119,10 @@ def list_publications(store: Store) -> list[Publication]:
             now = None if publication.slide is None else times.to_datetime(model.slot_end(publication.slide))
             every, hold = dt.timedelta(microseconds=publication.every), dt.timedelta(microseconds=publication.hold)
             version = None if publication.version < 0 else publication.version
-            found.append(Publication(name, publication.format, store.stream_folder(name), version, now, every, hold))
-        return found
+            publications.append(
+                Publication(name, publication.format, store.stream_folder(name), version, now, every, hold)
+            )
+        return publications
 
     return store.catalog.read(read)
 
@@ -207,9 +209,9 @@ def _publish_window(store: Store, stream: int, name: str) -> None:
         now = store.clock()
         after = {
             file: before[file]
-            if file in before and before[file].fingerprint == found.fingerprint
-            else _describe_file(store, view, found)
-            for file, found in files.items()
+            if file in before and before[file].fingerprint == published.fingerprint
+            else _describe_file(store, view, published)
+            for file, published in files.items()
         }
         schema = delta.to_delta_schema(view.schema)
         actions = _make_actions(publication, name, schema, before, after, now)
@@ -256,9 +258,9 @@ def _record(
         tables.put("publications", catalog_key(stream), publication)
         for file in before.keys() - after.keys():
             tables.delete("published", catalog_key(stream, file))
-        for file, found in after.items():
-            if before.get(file) != found:
-                tables.put("published", catalog_key(stream, file), found)
+        for file, published in after.items():
+            if before.get(file) != published:
+                tables.put("published", catalog_key(stream, file), published)
 
 
 def _place_pending(store: Store, stream: int, log: Path) -> PublicationEntry | None:
@@ -355,9 +357,9 @@ def _make_actions(
         if not _is_same(old, after.get(file)):
             actions.append({"remove": delta.make_removal(_relative(file, name), old.size, old.vector, old.dead, now)})
     actions += [
-        {"add": _make_add(file, name, found, now)}
-        for file, found in after.items()
-        if not _is_same(before.get(file), found)
+        {"add": _make_add(file, name, published, now)}
+        for file, published in after.items()
+        if not _is_same(before.get(file), published)
     ]
     return actions
 
@@ -370,8 +372,10 @@ def _relative(file: str, name: str) -> str:
     return file.removeprefix(f"streams/{name}/")
 
 
-def _make_add(file: str, name: str, found: PublishedFile, now: int) -> dict[str, Any]:
-    return delta.make_file_action(_relative(file, name), found.size, found.rows, found.vector, found.dead, now)
+def _make_add(file: str, name: str, published: PublishedFile, now: int) -> dict[str, Any]:
+    return delta.make_file_action(
+        _relative(file, name), published.size, published.rows, published.vector, published.dead, now
+    )
 
 
 def _write_file(store: Store, path: Path, content: bytes) -> None:
@@ -385,7 +389,7 @@ def _write_checkpoint(
 ) -> None:
     """Write the state of the last version. If a crash prevents it, readers go through more versions."""
     metadata = delta.make_metadata(publication.table, name, publication.schema, publication.at)
-    adds = [_make_add(file, name, found, publication.at) for file, found in files.items()]
+    adds = [_make_add(file, name, published, publication.at) for file, published in files.items()]
     staged = log / f".{uuid.uuid4().hex}"
     with store.files.sink(staged) as sink:
         delta.write_checkpoint(sink, delta.make_protocol(publication.schema), metadata, adds)

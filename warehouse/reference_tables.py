@@ -80,10 +80,10 @@ def _supersede(tables: Tables, name: str, entry: TableEntry, since: int | None) 
     if old is not None:
         number = tables.allocate("versions")
         tables.put("versions", _version_key(name) + catalog_key(number), old)
-    found = sorted(tables.items("versions", _version_key(name)), key=lambda item: _since(item[1]))
+    versions = sorted(tables.items("versions", _version_key(name)), key=lambda item: _since(item[1]))
     horizon = _find_horizon(tables, name)
-    ends = [*(_since(version) for _, version in found[1:]), _since(entry)]
-    for (key, version), end in zip(found, ends, strict=False):
+    ends = [*(_since(version) for _, version in versions[1:]), _since(entry)]
+    for (key, version), end in zip(versions, ends, strict=False):
         if _since(version) >= _since(entry) or min(end, _since(entry)) <= horizon:
             tables.delete("versions", key)
             retire_versions(tables, [version])

@@ -84,8 +84,8 @@ def _read_lines_again(
         lines = rows.filter(pc.equal(rows.column("_format"), written)).select(["_file", "_line", "_text"]).to_pylist()
         text = TextFormat.from_json(written)
         text = text if reading is None else reading(text)
-        found, reasons = text.parse([line["_text"].encode() for line in lines], schema)
-        tables.append(conform_to_schema(found, typed.schema))
+        parsed, reasons = text.parse([line["_text"].encode() for line in lines], schema)
+        tables.append(conform_to_schema(parsed, typed.schema))
         for position, why in sorted(reasons.items()):
             line = lines[position]
             flaws.kept.append(FlawedLine(line["_file"], line["_line"], why, line["_text"], text.to_json()))

@@ -129,12 +129,12 @@ def read_rows(catalog: Catalog, stream: bytes, waiting: WaitingRows) -> pa.Table
     while len(bodies) < waiting.head.records:
         most = min(_RECORDS_AT_A_TIME, waiting.head.records - len(bodies))
         with catalog.exclusive() as tables:
-            found = list(islice(_bodies(tables, stream, waiting.number, len(bodies)), most))
-        if len(found) < most:
+            stored = list(islice(_bodies(tables, stream, waiting.number, len(bodies)), most))
+        if len(stored) < most:
             raise FormatError(
                 f"the catalog has lost waiting rows of source {waiting.entry.source!r}; restore it from a copy"
             )
-        bodies += found
+        bodies += stored
     return _decode(waiting.entry, bodies)
 
 
@@ -188,8 +188,8 @@ def note_arrivals(
     bases = {segment.id: segment.seq_base for segment in placed}
     for number, record in spooled.items():
         key = catalog_key(stream, number)
-        known: ArrivalEntry = tables.get("arrivals", key) or ArrivalEntry(at)
-        tables.put("arrivals", key, known._replace(at=at, base=bases[record.segments[0].id], slide=slide))
+        arrivals: ArrivalEntry = tables.get("arrivals", key) or ArrivalEntry(at)
+        tables.put("arrivals", key, arrivals._replace(at=at, base=bases[record.segments[0].id], slide=slide))
 
 
 @dataclass(frozen=True)
@@ -237,9 +237,9 @@ def find_problems(tables: Tables) -> Iterator[str]:
             continue
         bodies = list(_bodies(tables, stream, number, 0))
         rows = _decode(record, bodies)
-        found = Head(len(bodies), rows.num_rows, sum(map(len, bodies)), xxhash.xxh3_64_intdigest(record.schema))
-        if found != head:
-            yield f"waiting rows of source {record.source!r} should be {head}, they are {found}"
+        actual = Head(len(bodies), rows.num_rows, sum(map(len, bodies)), xxhash.xxh3_64_intdigest(record.schema))
+        if actual != head:
+            yield f"waiting rows of source {record.source!r} should be {head}, they are {actual}"
     stray = {key[:16] for key, _ in tables.raw_items("waiting")} - places
     if stray:
         yield f"{len(stray)} numbers of waiting rows have no place in the spool"

@@ -128,8 +128,8 @@ class _KnownStream:
             *raw,
             schema=None if has_dictionary else schema.serialize().to_pybytes(),
             key=catalog_key(entry.id),
-            watched=tuple(at for at, field in enumerate(schema) if is_checked(field.type)),
-            required=tuple(at for at, field in enumerate(schema) if not field.nullable),
+            watched=tuple(index for index, field in enumerate(schema) if is_checked(field.type)),
+            required=tuple(index for index, field in enumerate(schema) if not field.nullable),
         )
 
     def is_current(self, tables: Tables) -> bool:
@@ -187,25 +187,25 @@ class SmallAppend:
         """Take the rows; None if the append must go the long way, and nothing was changed."""
         started = time.perf_counter()
         for _ in range(_MOST_TRIES):
-            known: _KnownStream | None = self.store.known_streams.get(self.stream)
-            if known is None:
-                known = self.store.catalog.read(lambda tables: _KnownStream.read(tables, self.stream))
-                self.store.known_streams[self.stream] = known
+            cached: _KnownStream | None = self.store.known_streams.get(self.stream)
+            if cached is None:
+                cached = self.store.catalog.read(lambda tables: _KnownStream.read(tables, self.stream))
+                self.store.known_streams[self.stream] = cached
             try:
-                return self._append(known, data, started)
+                return self._append(cached, data, started)
             except _NotSmallError:
                 return None
             except _StaleError:
                 self.store.known_streams.pop(self.stream, None)
         return None
 
-    def _append(self, known: _KnownStream, data: pa.Table | pa.RecordBatch, started: float) -> AppendReport:
-        definition, model, state = known.entry.definition, known.model, known.state
-        if known.schema is None:
+    def _append(self, cached: _KnownStream, data: pa.Table | pa.RecordBatch, started: float) -> AppendReport:
+        definition, model, state = cached.entry.definition, cached.model, cached.state
+        if cached.schema is None:
             raise _NotSmallError
         try:
-            source = resolve_source(known.entry, self.source)
-            rows = _conform(data, known)
+            source = resolve_source(cached.entry, self.source)
+            rows = _conform(data, cached)
             now = None if state.slide is None else model.slot_end(state.slide)
             ts, _, codes = classify_rows(rows, definition, now, self.store.clock() + definition.max_ahead)
             if definition.checks:
@@ -215,13 +215,13 @@ class SmallAppend:
                 raise _NotSmallError
         except Exception:
             # What is wrong with them is said of the stream as it is now.
-            if self.store.catalog.read(known.is_current):
+            if self.store.catalog.read(cached.is_current):
                 raise
             raise _StaleError from None
         late = 0 if state.slide is None else int((model.slots(ts) <= state.slide).sum())
         work = _Recording(
-            known,
-            WaitingEntry(source, known.schema, self.store.clock()),
+            cached,
+            WaitingEntry(source, cached.schema, self.store.clock()),
             rows.num_rows,
             body,
             int(ts.max()),
@@ -257,16 +257,16 @@ def _as_batch(rows: pa.Table | pa.RecordBatch) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def _conform(data: pa.Table | pa.RecordBatch, known: _KnownStream) -> pa.RecordBatch:
+def _conform(data: pa.Table | pa.RecordBatch, stream: _KnownStream) -> pa.RecordBatch:
     """The rows in the stream's schema, as one batch."""
-    definition = known.entry.definition
+    definition = stream.entry.definition
     judged = (definition.time, definition.expires or "")
     if data.schema.equals(definition.schema):
         rows = _as_batch(data)
-        if not any(rows.column(at).null_count for at in known.required):
-            for at in known.watched:
-                name = rows.schema.names[at]
-                check_values(rows.column(at), name, f"stream {definition.name!r}", rejected=name in judged)
+        if not any(rows.column(index).null_count for index in stream.required):
+            for index in stream.watched:
+                name = rows.schema.names[index]
+                check_values(rows.column(index), name, f"stream {definition.name!r}", rejected=name in judged)
             return rows
     batches = list(arrow_input.conform_batches(data, definition.schema, definition.name, definition.added, judged))
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
@@ -294,17 +294,17 @@ class _Recording:
 
     def record(self, tables: Tables) -> Head:
         """Put everything down; raises before it changes anything."""
-        known, place = self.known, self.place
-        if not known.is_current(tables):
+        cached, place = self.known, self.place
+        if not cached.is_current(tables):
             raise _StaleError
-        stream, batch = known.key, b""
+        stream, batch = cached.key, b""
         if self.batch_id is not None:
-            batch = encode_batch_key(known.entry.id, place.source, self.batch_id)
+            batch = encode_batch_key(cached.entry.id, place.source, self.batch_id)
             if tables.raw("batches", batch) is not None:
                 raise _NotSmallError
         key = stream + place.source.encode()
         previous: SourceEntry = tables.get("sources", key) or SourceEntry()
-        added = add_rows(tables, stream, known.state, previous, place, self.rows, self.body)
+        added = add_rows(tables, stream, cached.state, previous, place, self.rows, self.body)
         if added is None:
             raise _NotSmallError
         number, head = added

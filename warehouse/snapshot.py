@@ -179,12 +179,12 @@ class RestrictedStream(StreamSnapshot):
 
     def coverage(self, bounds: WindowBounds | None) -> Coverage:
         """As it is; of inputs that the role does not see it learns only when something is missing."""
-        known = super().coverage(bounds)
+        whole = super().coverage(bounds)
         gaps = tuple(
             gap if self.role.sees(gap.stream) else Gap(None, self.name, None, gap.start, gap.end, gap.kind, "an input")
-            for gap in known.gaps
+            for gap in whole.gaps
         )
-        return Coverage(gaps, known.share)
+        return Coverage(gaps, whole.share)
 
     @property
     def schema(self) -> pa.Schema:

@@ -169,8 +169,8 @@ def fail_source(store: Store, stream: str, source: str, reason: str) -> None:
         entry, state = find_stream(tables, stream)
         refuse_view(entry, "failed by a source")
         name = resolve_source(entry, source)
-        known = tables.raw("sources", catalog_key(entry.id) + name.encode()) is not None
-        if not known and not entry.definition.sources:
+        recorded = tables.raw("sources", catalog_key(entry.id) + name.encode()) is not None
+        if not recorded and not entry.definition.sources:
             raise UnknownSourceError(f"stream {stream!r} never heard of source {source!r}")
         record_failure(tables, entry, state, name, reason or "declared failed", store.clock())
 

@@ -128,8 +128,8 @@ def _convert_nested(column: pa.Array) -> list[Any] | None:
     if not len(column):
         return []
     if pa.types.is_struct(kind):
-        names = [kind.field(at).name for at in range(kind.num_fields)]
-        columns = [_convert_inner(inner, kind.field(at)) for at, inner in enumerate(column.flatten())]
+        names = [kind.field(index).name for index in range(kind.num_fields)]
+        columns = [_convert_inner(inner, kind.field(index)) for index, inner in enumerate(column.flatten())]
         if not names or len(set(names)) < len(names) or any(values is None for values in columns):
             return None
         return _with_nulls(column, [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)])

@@ -84,8 +84,8 @@ def find_undelivered(tables: Tables, entry: QueryEntry, slides: Mapping[str, int
         state: QueryState | None = None if query is None else tables.get("paced", catalog_key(query.id))
         if query is None or state is None:
             continue  # it was dropped: the statement will say so
-        at = read_committed_slides(tables, query)
-        at |= {name: slide for name, slide in slides.items() if name in at}
-        if is_due(query.paces, state.reached, at) and (query.missed != "skip" or state.seen == at):
+        committed = read_committed_slides(tables, query)
+        committed |= {name: slide for name, slide in slides.items() if name in committed}
+        if is_due(query.paces, state.reached, committed) and (query.missed != "skip" or state.seen == committed):
             return query.name
     return None

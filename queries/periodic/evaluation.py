@@ -111,7 +111,8 @@ def answer_from_rows(
 def _lower_priority() -> None:
     """Let the system run other threads before this one: one-time statements go first even while it computes."""
     with contextlib.suppress(OSError, AttributeError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + _NICE))
 
 
 @dataclass(frozen=True)

@@ -34,15 +34,15 @@ def find_delivered_results(snapshot: Snapshot, names: Collection[str] | None = N
     from windrow.queries.periodic.result_store import read_stored_results
 
     def read_results(tables: Tables) -> "dict[str, StoredResults]":
-        found = {}
+        delivered = {}
         for raw_name, _ in list(tables.raw_items("queries")):
             name = raw_name.decode()
             if names is None or name.lower() in names:
                 entry = tables.get("queries", raw_name)
                 pacing = [pace.stream for pace in entry.paces[:1] if pace.stream in snapshot.streams()]
                 upto = snapshot.view(pacing[0]).state.slide if pacing else None
-                found[name] = read_stored_results(tables, entry, upto=upto)
-        return found
+                delivered[name] = read_stored_results(tables, entry, upto=upto)
+        return delivered
 
     return snapshot.store.catalog.read(read_results)
 

@@ -135,9 +135,9 @@ def create_view(
 
 def _find_queries(tables: Tables, name: str, statement: Statement, snapshot: Snapshot) -> dict[str, QueryEntry]:
     """The queries whose results a statement reads, by name; refuses what it may not read beside them."""
-    known: dict[str, QueryEntry] = {entry.name.lower(): entry for _, entry in tables.items("queries")}
+    by_name: dict[str, QueryEntry] = {entry.name.lower(): entry for _, entry in tables.items("queries")}
     streams = {stream.lower(): stream for stream in snapshot.streams()}
-    found: dict[str, QueryEntry] = {}
+    chosen: dict[str, QueryEntry] = {}
     for reference in statement.references:
         folded = reference.name.lower()
         if reference.schema:
@@ -147,11 +147,11 @@ def _find_queries(tables: Tables, name: str, statement: Statement, snapshot: Sna
                 f"view {name!r} reads results, which come with runs, and {streams[folded]!r}, whose rows come with "
                 "slides; add a query that reads both, and make this a view of its results"
             )
-        if folded in known:
-            found[known[folded].name] = known[folded]
+        if folded in by_name:
+            chosen[by_name[folded].name] = by_name[folded]
             if isinstance(reference.window, RangeWindow) and reference.window.slide is not None:
                 raise ViewError(f"view {name!r}: a view moves with its inputs; leave SLIDE out of {reference.window}")
-    return found
+    return chosen
 
 
 def _check_relations(
@@ -159,10 +159,10 @@ def _check_relations(
 ) -> tuple[str, ...]:
     """Refuse what no view may contain; gives the tables that it reads."""
     check_statement(name, statement)
-    known = {table.lower(): table for table in snapshot.tables}
+    by_name = {table.lower(): table for table in snapshot.tables}
     results = {query.lower() for query in queries}
     names = {reference.name.lower() for reference in statement.references} - results
-    read = [known[name] for name in sorted(names) if name in known]
+    read = [by_name[name] for name in sorted(names) if name in by_name]
     for table in retroactive:
         if table not in read:
             raise ViewError(f"view {name!r} does not read table {table!r}; leave it out of retroactive")
@@ -191,14 +191,14 @@ def _results_up_to(view: ViewEntry, clock: int | None) -> StatementContext:
 
     def find_results(snapshot: Snapshot, names: Collection[str] | None = None) -> dict[str, StoredResults]:
         def read(tables: Tables) -> dict[str, StoredResults]:
-            found = {}
+            delivered = {}
             for name in view.results:
                 if names is None or name.lower() in names:
                     entry: QueryEntry = tables.get("queries", name.encode())
                     model = snapshot.view(entry.paces[0].stream).model
                     upto = -(1 << 62) if clock is None else model.last_slot(clock)
-                    found[name] = read_stored_results(tables, entry, snapshot.version, upto)
-            return found
+                    delivered[name] = read_stored_results(tables, entry, snapshot.version, upto)
+            return delivered
 
         return snapshot.store.catalog.read(read)
 
@@ -245,8 +245,8 @@ def _find_limit(
 
     def is_due_at(slide: int) -> bool:
         end = model.slot_end(slide)
-        at = {name: min(reached, definitions[name].model.last_slot(end)) for name, reached in committed.items()}
-        return is_due(query.paces, state.reached, at)
+        slides = {name: min(reached, definitions[name].model.last_slot(end)) for name, reached in committed.items()}
+        return is_due(query.paces, state.reached, slides)
 
     high = committed[first]
     low = state.reached.get(first, high - 1)
@@ -270,10 +270,10 @@ def move_result_views(store: Store) -> None:
 def _move(store: Store, number: int) -> None:
     """Compute a view where it is to be; if its statement fails it stays, and says why."""
     with locked(store.lock_path(number), "the computation of a view of results", LOCK_SECONDS, store.sleep):
-        found = store.catalog.read(lambda tables: _read_step(tables, number))
-        if found is None:  # dropped, or moved by another process while we waited
+        step_read = store.catalog.read(lambda tables: _read_step(tables, number))
+        if step_read is None:  # dropped, or moved by another process while we waited
             return
-        view, step = found
+        view, step = step_read
         try:
             with Snapshot(store) as snapshot:  # after the step was decided: it has all runs that the step counts on
                 _compute(store, view, step, snapshot)
@@ -324,9 +324,9 @@ def _compute(store: Store, view: ViewEntry, step: _Step, snapshot: Snapshot) -> 
         store.files.reach("view.written")
         with store.write_with_files(updates.files) as tables:
             updates.commit(tables)
-            known = {
+            changes = {
                 "complete": all(window.complete for window in windows),
                 "coverage": min((window.coverage for window in windows), default=1.0),
             }
-            tables.put("plans", catalog_key(view.id), replace(view, seen=snapshot.version, error="", **known))
+            tables.put("plans", catalog_key(view.id), replace(view, seen=snapshot.version, error="", **changes))
         store.files.reach("view.moved")

@@ -58,10 +58,10 @@ class LateRows:
         if pace.stream not in self._streams:
             entry: StreamEntry | None = self._tables.get("streams", pace.stream.encode())
             state: StreamState | None = self._tables.get("states", catalog_key(pace.stream_id))
-            known = entry is not None and state is not None and entry.id == pace.stream_id
+            is_same_stream = entry is not None and state is not None and entry.id == pace.stream_id
             self._streams[pace.stream] = (
                 _RecentSlides(entry.definition.model, state.ordinal, state.slide, [])
-                if known and entry is not None and state is not None
+                if is_same_stream and entry is not None and state is not None
                 else None
             )
         return self._streams[pace.stream]

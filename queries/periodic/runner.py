@@ -270,18 +270,18 @@ class QueryRound:
 
     def _find_revisions(self, snapshot: Snapshot, entries: Sequence[QueryEntry]) -> list[DueRun]:
         def find_changed(tables: Tables) -> list[tuple[QueryEntry, QueryState, dict[str, int], list[RunEntry]]]:
-            late, found = LateRows(tables), []
+            late, revised = LateRows(tables), []
             for entry in entries:
                 state: QueryState | None = tables.get("paced", catalog_key(entry.id))
                 if state is not None:
                     changed = list(late.changed_runs(entry, state.checked))
-                    found.append((entry, state, late.marks(entry), changed))
-            return found
+                    revised.append((entry, state, late.marks(entry), changed))
+            return revised
 
         revisions = []
         for entry, state, marks, runs in self.store.catalog.read(find_changed):
             slides = read_snapshot_slides(snapshot, entry)
-            known = slides | marks
+            position = slides | marks
             now = snapshot.now(entry.paces[0].stream)
             for run in runs:
                 if is_revisable(entry, run, now) and run.slides.keys() <= slides.keys():
@@ -291,7 +291,7 @@ class QueryRound:
                     }
                     window = run.window_start, run.window_end
                     number = run.revisions + 1
-                    due = DueRun(entry, state, run.slides, window, True, clocks=clocks, revision=number, known=known)
+                    due = DueRun(entry, state, run.slides, window, True, clocks=clocks, revision=number, known=position)
                     revisions.append(_with_coverage(due, snapshot))
         return revisions
 
@@ -368,8 +368,8 @@ class QueryRound:
         self._overtaken = True
         with Snapshot(self.store) as snapshot:
             runs = list(self._find_runs(snapshot, [run.entry for run, _ in overtaken], None, again=True))
-            found = {run.entry.id for run in runs}
-            yield from self._deliver([each for each in overtaken if each[0].entry.id not in found])
+            revised = {run.entry.id for run in runs}
+            yield from self._deliver([each for each in overtaken if each[0].entry.id not in revised])
             for group in _group_runs(runs):
                 seen = snapshot.at(group[0].clocks) if group[0].clocks else snapshot
                 yield from self._answer_together(seen, group, reruns=reruns)
@@ -378,7 +378,7 @@ class QueryRound:
         self, snapshot: Snapshot, entries: Iterable[QueryEntry], hold: bytes | None, *, again: bool = False
     ) -> Iterator[DueRun]:
         """What is to be run over a snapshot, judged again under the lock: another round may have been quicker."""
-        at = {entry.id: read_snapshot_slides(snapshot, entry) for entry in entries}
+        slides_of = {entry.id: read_snapshot_slides(snapshot, entry) for entry in entries}
 
         def read_states(tables: Tables) -> dict[int, tuple[QueryState | None, dict[str, int], str | None]]:
             late = LateRows(tables)
@@ -386,14 +386,14 @@ class QueryRound:
                 entry.id: (
                     tables.get("paced", catalog_key(entry.id)),
                     late.marks(entry),
-                    None if self.now else find_undelivered(tables, entry, at[entry.id]),
+                    None if self.now else find_undelivered(tables, entry, slides_of[entry.id]),
                 )
                 for entry in entries
             }
 
         states = self.store.catalog.read(read_states)
         for entry in entries:
-            (state, marks, undelivered), slides = states[entry.id], at[entry.id]
+            (state, marks, undelivered), slides = states[entry.id], slides_of[entry.id]
             if state is None or undelivered:
                 continue
             due = self._is_due(entry, state, slides) or (again and is_due(entry.paces, state.reached, slides))

@@ -96,7 +96,7 @@ def place_waiting_files(store: Store, entries: Sequence[QueryEntry]) -> dict[int
         in it.
     """
     waiting = store.catalog.read(lambda tables: [_find_waiting(store, tables, entry) for entry in entries])
-    todo = [(entry, *found) for entry, found in zip(entries, waiting, strict=True) if found is not None]
+    todo = [(entry, *file) for entry, file in zip(entries, waiting, strict=True) if file is not None]
     if not todo:
         return {}
     sent = [each for each in todo if each[0].sink in OUTBOUND]

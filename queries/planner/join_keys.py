@@ -91,8 +91,8 @@ class KeySourceFinder:
 
     def sources(self) -> Iterator[KeySource]:
         """All key sources that the statement certainly has."""
-        for found in self._matches():
-            yield self._source(*found)
+        for match in self._matches():
+            yield self._source(*match)
 
     def pairs(self) -> Iterator[tuple[str, str, str, str]]:
         """Relation and column that must be equal to a column of one of the tables, and that table and column."""

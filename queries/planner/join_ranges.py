@@ -64,10 +64,10 @@ def prune(
         if extremes is None:
             return None
         ranges.append(extremes)
-    found = _find_all(snapshot, view, segments, column, kind)
+    bounds = _find_all(snapshot, view, segments, column, kind)
     return {
         segment.id
-        for segment, extremes in zip(segments, found, strict=True)
+        for segment, extremes in zip(segments, bounds, strict=True)
         if extremes is None or any(_overlap(extremes, each) for each in ranges)
     }
 

@@ -117,8 +117,8 @@ def ordered_window_sql(rows: str, names: Sequence[str], time: pa.Field, window: 
         time: The column that rows are ordered by first.
         window: Its keys are among the columns.
     """
-    columns, at = ", ".join(map(quote_name, names)), quote_name(time.name)
-    order = f"ORDER BY {at} DESC, {quote_name(SEQ)} DESC"
+    columns, time_column = ", ".join(map(quote_name, names)), quote_name(time.name)
+    order = f"ORDER BY {time_column} DESC, {quote_name(SEQ)} DESC"
     if isinstance(window, CountWindow) and not window.keys:
         return f"SELECT {columns} FROM ({rows}) {order} LIMIT {window.count}"
     over = (f"PARTITION BY {', '.join(map(quote_name, window.keys))} " if window.keys else "") + order
@@ -126,7 +126,9 @@ def ordered_window_sql(rows: str, names: Sequence[str], time: pa.Field, window: 
         return f"SELECT {columns} FROM ({rows}) QUALIFY row_number() OVER ({over}) <= {window.count}"
     epoch, pause = ("epoch_ns", window.pause * 1000) if time.type.unit == "ns" else ("epoch_us", window.pause)
     # A pause belongs to the row before it; the newest session is what comes after the last row that has one.
-    paused = f"coalesce(lag({epoch}({at})) OVER ({over}) - {epoch}({at}) >= {pause}, false) AS {_PAUSED}"
+    paused = (
+        f"coalesce(lag({epoch}({time_column})) OVER ({over}) - {epoch}({time_column}) >= {pause}, false) AS {_PAUSED}"
+    )
     broken = f"bool_or({_PAUSED}) OVER ({over} ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"
     return f"SELECT {columns} FROM (SELECT *, {paused} FROM ({rows})) QUALIFY NOT {broken}"
 

@@ -126,9 +126,9 @@ def _find_restricted_names(statement: Statement) -> frozenset[str] | None:
                 restricted.update(_find_columns(node))
     grown = True
     while grown:
-        found = {name for pair in equal if not restricted.isdisjoint(pair) for name in pair} - restricted
-        restricted |= found
-        grown = bool(found)
+        implied = {name for pair in equal if not restricted.isdisjoint(pair) for name in pair} - restricted
+        restricted |= implied
+        grown = bool(implied)
     return frozenset(restricted)
 
 

@@ -55,11 +55,11 @@ def find_clauses(text: str) -> ForeignStatement:
     """Read the window clauses of a statement, or say what is wrong with one."""
     masked = _QUOTED.sub(lambda quoted: _ESCAPE.sub("__", quoted[0]), text)  # our tokenizer knows no escapes
     source = replace(tokenize(masked), text=text)
-    found = window_clause.find_candidates(source, parse_tree.parse_timestamp)
+    clauses = window_clause.find_candidates(source, parse_tree.parse_timestamp)
     source = replace(source, data=text.encode()) if masked != text else source
-    prefix = find_free_prefix(source, found)
-    guessed = [wants_alias(source, candidate) for candidate in found]
-    spellings = dict.fromkeys((tuple(guessed), (False,) * len(found), (True,) * len(found)))
+    prefix = find_free_prefix(source, clauses)
+    guessed = [wants_alias(source, candidate) for candidate in clauses]
+    spellings = dict.fromkeys((tuple(guessed), (False,) * len(clauses), (True,) * len(clauses)))
     references = tuple(
         Reference(
             name=candidate.path[-1],
@@ -70,9 +70,9 @@ def find_clauses(text: str) -> ForeignStatement:
             relation=make_placeholder(prefix, number),
             past=candidate.past,
         )
-        for number, candidate in enumerate(found)
+        for number, candidate in enumerate(clauses)
     )
-    candidates = tuple(render_clauses(source, found, prefix, aliased) for aliased in spellings)
+    candidates = tuple(render_clauses(source, clauses, prefix, aliased) for aliased in spellings)
     return ForeignStatement(text, candidates, references, frozenset(_find_names(source.tokens)))
 
 

@@ -115,15 +115,19 @@ def make_template(source: SourceText, tree: parse_tree.Node, spans: Sequence[Spa
     """The template of a statement; None if it has no constants, or too many. Of `spans` some may be none."""
     if len(spans) > _MAX_CONSTANTS or any("pivot" in token.word for token in source.tokens):
         return None  # the tree of a pivot is that of a changed text
-    found = {stop: (start, node, path) for start, stop, node, path in _find_constants(tree)}
+    by_end = {stop: (start, node, path) for start, stop, node, path in _find_constants(tree)}
     numbers = {token.start: number for number, token in enumerate(source.tokens)}
     constants = []
     for first, last in spans:
         quote = source.data[first - 1 : first] == b"'"  # DuckDB counts quotes in
         start, stop = first - quote, last + quote
         number = numbers.get(start)
-        at, node, path = found.get(stop, (None, {}, ()))
-        if number is not None and at in (start, None) and _is_token(source.tokens[number], stop, node.get("literal")):
+        position, node, path = by_end.get(stop, (None, {}, ()))
+        if (
+            number is not None
+            and position in (start, None)
+            and _is_token(source.tokens[number], stop, node.get("literal"))
+        ):
             constants.append(TemplateConstant(number, (*path, "literal", "text"), (first, last)))
     return StatementTemplate(source, tree, tuple(constants), duckdb.tokenize(source.text)) if constants else None
 
@@ -310,8 +314,8 @@ def parse(text: str) -> Statement:
     data = text.encode() if text.isascii() else b""
     spans = _find_constant_spans(data)
     normalized = normalize(data, spans)
-    if spans and (known := _constants.get(normalized)) is not None:
-        cached = _templates.get(normalize(data, known))
+    if spans and (cached_constants := _constants.get(normalized)) is not None:
+        cached = _templates.get(normalize(data, cached_constants))
         if cached is not None and (source := cached[1].source_of(text)) is not None:
             first, first_template = cached
             sql, tree = first_template.sql_of(first.sql, source), first_template.tree_of(source)
@@ -320,9 +324,9 @@ def parse(text: str) -> Statement:
     if spans and not statement.explain:
         template = make_template(statement.source, statement.tree, spans)
         if template is not None:
-            known = tuple(constant.span for constant in template.constants)
-            _constants.put(normalized, known)
-            _templates.put(normalize(data, known), (statement, template))
+            cached_constants = tuple(constant.span for constant in template.constants)
+            _constants.put(normalized, cached_constants)
+            _templates.put(normalize(data, cached_constants), (statement, template))
     return statement
 
 

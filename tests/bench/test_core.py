@@ -80,6 +80,6 @@ class Test_memory:
 
     def test_the_peak_is_seen(self, tmp_path):
         assert anonymous() > 1 << 20
-        found = measure(Settings(200, 4, batch_rows=4000, updates=1), tmp_path)
-        assert found["batch"] == 4_000_000
-        assert found["append"] >= 0
+        actual = measure(Settings(200, 4, batch_rows=4000, updates=1), tmp_path)
+        assert actual["batch"] == 4_000_000
+        assert actual["append"] >= 0

@@ -20,28 +20,28 @@ def case(**changes) -> Case:
 
 
 def test_figures_are_in_milliseconds():
-    found = summarise_one(samples(0.010, 0.020, 0.030, 0.100))
-    assert (found.mean, found.median, found.least, found.cpu) == pytest.approx((40, 25, 10, 20))
-    assert found.p95 > 80
-    assert found.spread == pytest.approx((47.5 - 17.5) / 2 / 25)
+    actual = summarise_one(samples(0.010, 0.020, 0.030, 0.100))
+    assert (actual.mean, actual.median, actual.least, actual.cpu) == pytest.approx((40, 25, 10, 20))
+    assert actual.p95 > 80
+    assert actual.spread == pytest.approx((47.5 - 17.5) / 2 / 25)
 
 
 def test_repetitions_damp_noise_but_not_what_a_step_always_costs():
     """Step 1 is slow in each repetition (a merge); step 0 was disturbed once."""
-    found = summarise_one(
+    actual = summarise_one(
         [
             *samples(0.010, 0.090, repetition=0),
             *samples(0.010, 0.090, repetition=1),
             *samples(0.500, 0.090, repetition=2),
         ]
     )
-    assert found.mean == pytest.approx(50)
+    assert actual.mean == pytest.approx(50)
 
 
 def test_summaries_keep_contestants_apart():
-    found = summarise([*samples(0.001), *samples(0.003, name="floor-sorted")])
-    assert found["floor-raw", "update"].mean == pytest.approx(1)
-    assert found["floor-sorted", "update"].mean == pytest.approx(3)
+    actual = summarise([*samples(0.001), *samples(0.003, name="floor-sorted")])
+    assert actual["floor-raw", "update"].mean == pytest.approx(1)
+    assert actual["floor-sorted", "update"].mean == pytest.approx(3)
 
 
 def test_results_are_kept_and_resumed_only_for_the_same_case(tmp_path):

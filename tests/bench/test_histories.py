@@ -98,7 +98,7 @@ class Stream:
         return self.wh.snapshot(["s"])
 
     def read(self, task: ScheduledQuery, slot: int, pinned: Any) -> Any:
-        start, stop = (when(at * DELTA).replace("T", " ")[:19] for at in (slot - 1, slot))
+        start, stop = (when(instant * DELTA).replace("T", " ")[:19] for instant in (slot - 1, slot))
         text = f"SELECT slot, count(*) FROM s [FROM TIMESTAMP '{start}' TO TIMESTAMP '{stop}'] GROUP BY slot"
         return execution.answer_from_snapshot(self.wh._store, text, snapshot=pinned).fetchall()
 
@@ -131,7 +131,9 @@ def test_every_answer_is_the_state_of_one_slide(path, policy):
         assert finished.answer == window_at(finished.slide, finished.task.length)
         assert finished.staleness >= 0 and finished.response > 0
         if policy.follows:
-            newest = max(slide for slide, at in executor.slid_at.items() if at < finished.at or at == 0)
+            newest = max(
+                slide for slide, position in executor.slid_at.items() if position < finished.at or position == 0
+            )
             assert finished.slide == newest
     assert sum(finished.task.name == "once" for finished in done) == 6
 

@@ -71,8 +71,8 @@ def test_all_systems_give_the_same_answers(tmp_path, monkeypatch):
 
 
 def test_a_point_of_growth_has_all_its_figures(tmp_path):
-    found = measure(Point(200, 50, row_bytes=100, steps=2), tmp_path)
-    assert set(found) == set(growth.COLUMNS)
+    actual = measure(Point(200, 50, row_bytes=100, steps=2), tmp_path)
+    assert set(actual) == set(growth.COLUMNS)
 
 
 def test_a_slope_is_one_where_cost_is_proportional():

@@ -72,6 +72,6 @@ def test_different_workloads_are_not_compared(tmp_path):
 
 def test_progress_is_told_once_per_update(tmp_path):
     case = Case("tiny", contestants([RawBytes, SortedParquet], TINY), steps=3, repetitions=2)
-    told = []
-    run(case, tmp_path, told.append)
-    assert len(told) == case.turns
+    messages = []
+    run(case, tmp_path, messages.append)
+    assert len(messages) == case.turns

@@ -167,9 +167,9 @@ def test_standing_measures_all_its_parts(tmp_path, monkeypatch):
 
 
 def test_one_stream_of_many_is_asked_for(tmp_path):
-    found = Measured()
-    cold.measure_streams(cold.Size(0, 1, 12, 0, 0), tmp_path, found)
-    assert len(found.aims) == 5
+    actual = Measured()
+    cold.measure_streams(cold.Size(0, 1, 12, 0, 0), tmp_path, actual)
+    assert len(actual.aims) == 5
     assert cold.agrees("n,m\n3,-4\n", "[(3, -4)]")
     assert not cold.agrees("n,m\n3,5\n", "[(3, -4)]")
 

@@ -94,8 +94,8 @@ def test_more_queries_ask_for_fewer_segments_and_more_updates_for_less_rewriting
 
 def test_a_total_is_the_update_and_the_questions_before_the_next():
     mix = Workload(rows=1000, row_bytes=100, lives=UNIFORM, probes=7, scans=3)
-    (found,) = finish(compare_in_steps(mix, 16, [Index("round-robin", 2, 2)]))
-    assert found.total == pytest.approx(found.update + 7 * found.probe + 3 * found.scan)
+    (actual,) = finish(compare_in_steps(mix, 16, [Index("round-robin", 2, 2)]))
+    assert actual.total == pytest.approx(actual.update + 7 * actual.probe + 3 * actual.scan)
 
 
 def test_rows_that_never_expire_and_long_lifetimes_are_played_too():

@@ -65,8 +65,8 @@ def test_some_of_the_segments_bring_their_columns_along(
     manifest = Manifest(made_of(given, 0))
     places = chance.sample(range(len(manifest)), chance.randint(0, len(manifest)))
     picked = manifest.take(np.array(places, np.int64))
-    assert list(picked) == [manifest[at] for at in places]
+    assert list(picked) == [manifest[index] for index in places]
     cut = min(cut, len(places))
     for part, wanted in ((picked, places), *zip(picked.split(cut), (places[:cut], places[cut:]), strict=True)):
-        assert [one.id for one in part] == [manifest[at].id for at in wanted] == part.arrays.id.tolist()
+        assert [one.id for one in part] == [manifest[index].id for index in wanted] == part.arrays.id.tolist()
         assert np.array_equal(part.arrays.matrix, manifest.arrays.matrix[:, wanted])

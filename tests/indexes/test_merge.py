@@ -51,7 +51,7 @@ def test_runs_of_any_size_become_one(tmp_path, monkeypatch, seed):
             for _ in range(chance.choice([1, 1, 1, 7, 300]))
         ]
         segments.append(write_run(tmp_path, number, rows))
-        expected += [(*row, number * 1000 + at) for at, row in enumerate(rows) if row[2] > NOW]
+        expected += [(*row, number * 1000 + index) for index, row in enumerate(rows) if row[2] > NOW]
     expected.sort(key=lambda row: (row[1] is not None, row[1] or "", row[2], row[3]))
     with pa.OSFile(str(tmp_path / "merged"), "wb") as sink:
         writer = SegmentFileWriter(sink, SCHEMA, 4096, ["k"])

@@ -27,10 +27,10 @@ def test_a_scan_is_kept_from_its_second_time_on(cache: ColumnCache) -> None:
     made = batches(MB)
     copies.keep("scan", A, made, MB)
     copies.keep("scan", A, batches(MB), MB)
-    found = copies.begin("scan", {A, B})
-    assert found is not None
-    assert list(found) == [A]
-    assert found[A] is made
+    actual = copies.begin("scan", {A, B})
+    assert actual is not None
+    assert list(actual) == [A]
+    assert actual[A] is made
     assert copies.bytes == cache.reserved == MB
 
 
@@ -40,9 +40,9 @@ def test_what_a_scan_no_longer_wants_goes_before_anything_new_is_made(cache: Col
         copies.begin("scan", {A, B})
     copies.keep("scan", A, batches(MB), MB)
     copies.keep("scan", B, batches(MB), MB)
-    found = copies.begin("scan", {B, C})
-    assert found is not None
-    assert list(found) == [B]
+    actual = copies.begin("scan", {B, C})
+    assert actual is not None
+    assert list(actual) == [B]
     assert copies.bytes == cache.reserved == MB
 
 

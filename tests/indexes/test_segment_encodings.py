@@ -28,8 +28,8 @@ def sorted_by(encodings: Encodings) -> list[int]:
 
 def stored_with_dictionary(path, stream: str) -> set[bool]:
     files = (path / "streams" / stream / "segments").glob("*.parquet")
-    found = [pq.ParquetFile(file).metadata.row_group(0) for file in files]
-    texts = [group.column(at) for group in found for at in range(group.num_columns)]
+    actual = [pq.ParquetFile(file).metadata.row_group(0) for file in files]
+    texts = [group.column(index) for group in actual for index in range(group.num_columns)]
     return {column.has_dictionary_page for column in texts if column.path_in_schema == "text"}
 
 
@@ -86,7 +86,7 @@ def column_facts(table: pa.Table, sorted_by: list[str]) -> dict[str, tuple[set[s
     file = pq.ParquetFile(pa.BufferReader(sink.getvalue()), page_checksum_verification=True)
     assert file.read().equals(table)
     group = file.metadata.row_group(0)
-    columns = [group.column(at) for at in range(group.num_columns)]
+    columns = [group.column(index) for index in range(group.num_columns)]
     return {column.path_in_schema: (set(column.encodings), column.compression) for column in columns}
 
 
@@ -98,7 +98,7 @@ def test_each_column_has_the_encoding_that_suits_it():
             "k": pa.array(np.sort(chance.integers(0, 900, count))),
             "ts": pa.array(1_700_000_000_000_000 + chance.permutation(count) * 1000, pa.timestamp("us")),
             "country": pa.array(chance.choice(["de", "fr", "us"], count)),
-            "noise": pa.array(chance.bytes(8 * count)[at : at + 8] for at in range(0, 8 * count, 8)),
+            "noise": pa.array(chance.bytes(8 * count)[index : index + 8] for index in range(0, 8 * count, 8)),
             "words": pa.array([f"user {n % 900} did a thing {n}" for n in range(count)]),
             "price": pa.array(np.round(chance.normal(50, 20, count), 3)),
             "tags": pa.array([[n % 3, 7] for n in range(count)]),
@@ -131,7 +131,7 @@ def test_other_engines_can_skip(path):
     [file] = (path / "streams" / "s" / "segments").glob("*.parquet")
     group = pq.ParquetFile(file).metadata.row_group(0)
     assert [(column.column_index, column.nulls_first) for column in group.sorting_columns] == [(1, True)]
-    for at in range(group.num_columns):
-        column = group.column(at)
+    for index in range(group.num_columns):
+        column = group.column(index)
         assert column.is_stats_set == (column.path_in_schema != "text")
         assert column.has_column_index == column.is_stats_set and column.has_offset_index

@@ -153,8 +153,8 @@ def test_few_rows_of_compressed_pages_are_right_whatever_is_kept_of_them(
     assert read_spans(Spans.of({"a": [(0, count)]}), table.schema, table.schema, reader).equals(table)
     assert reader._pages.used == 0
     for start in chance.integers(0, count - 3, 60).tolist():
-        found = read_spans(Spans.of({name: [(start, start + 3)] for name in "ab"}), table.schema, table.schema, reader)
-        assert found.to_pylist() == 2 * table.slice(start, 3).to_pylist()
+        actual = read_spans(Spans.of({name: [(start, start + 3)] for name in "ab"}), table.schema, table.schema, reader)
+        assert actual.to_pylist() == 2 * table.slice(start, 3).to_pylist()
         assert reader._pages.used <= limit
     assert (reader._pages.used > 0) == (limit > 0)
 
@@ -198,10 +198,10 @@ def timed_files(folder: Path, counts: list[int], width: int) -> dict[str, pa.Tab
     """Files of rows with random times, as their tables."""
     chance, files = random.Random(width), {}
     for number, count in enumerate(counts):
-        at, gone = ([chance.randrange(100) for _ in range(count)] for _ in range(2))
+        position, gone = ([chance.randrange(100) for _ in range(count)] for _ in range(2))
         texts = [None if n % 11 == 5 else chance.randbytes(width).hex() for n in range(count)]
         files[f"f{number}"] = pa.table(
-            [pa.array(at).cast(AT), pa.array(gone).cast(AT), pa.array(texts, pa.string())], schema=TIMED
+            [pa.array(position).cast(AT), pa.array(gone).cast(AT), pa.array(texts, pa.string())], schema=TIMED
         )
         with pa.OSFile(str(folder / f"f{number}"), "wb") as sink:
             writer = SegmentFileWriter(sink, TIMED, 1 << 20)
@@ -219,7 +219,7 @@ def test_rows_within_limits_are_those_that_a_loop_over_all_rows_keeps(
     ranges = {"f1": [(0, 10), (10, 10), (500, 700)], "f2": [(7, 2900)], "f0": [(0, 1)]}
     model = RowModel("at", (), "gone", None, 0, 10)
     bounds = WindowBounds(after, upto, now)
-    found = read_live_spans(Spans.of(ranges), bounds, model, TIMED, TIMED, SegmentFileReader(tmp_path))
+    actual = read_live_spans(Spans.of(ranges), bounds, model, TIMED, TIMED, SegmentFileReader(tmp_path))
     expected = [
         row
         for file, pairs in ranges.items()
@@ -229,7 +229,7 @@ def test_rows_within_limits_are_those_that_a_loop_over_all_rows_keeps(
         and row["at"] <= EPOCH + upto * MICRO
         and (after is None or row["at"] > EPOCH + after * MICRO)
     ]
-    assert found.to_pylist() == expected
+    assert actual.to_pylist() == expected
     assert bounds.limits(model, TIMED) is not None
 
 

@@ -113,18 +113,18 @@ class Test_three_sources:
         """Feed an hour; gives the most rows that were spooled at once, and how far behind the clock was, in minutes."""
         most, behind = 0, []
         for minute in range(self.MINUTES):
-            at = minute - self.MINUTES
+            instant = minute - self.MINUTES
             for source in ("fast 1", "fast 2"):
-                wh.append("s", rows(at, 30), source=source)
+                wh.append("s", rows(instant, 30), source=source)
             if minute < 10 or minute > 50:
-                wh.append("s", rows(at, 3), source="control")
+                wh.append("s", rows(instant, 3), source="control")
             if every is not None and minute % every == 0:
-                wh.heartbeat("s", source="control", up_to=NOW + dt.timedelta(minutes=at))
+                wh.heartbeat("s", source="control", up_to=NOW + dt.timedelta(minutes=instant))
             wh.slide("s")
             state = wh.stream("s")
             most = max(most, state.spooled_rows)
             clock = wh.now("s")
-            reached = NOW + dt.timedelta(minutes=at)
+            reached = NOW + dt.timedelta(minutes=instant)
             behind.append(self.MINUTES if clock is None else (reached - clock) // dt.timedelta(minutes=1))
         return most, behind
 

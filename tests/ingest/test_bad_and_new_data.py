@@ -77,18 +77,18 @@ def test_the_progress_of_a_query_has_accepted_rejected_and_late_rows(spark, wh, 
     folder = str(tmp_path / "in")
     batches = [range(3), range(3, 10)]
     rows = spark.readStream.schema("ts timestamp, k bigint, amount bigint")
-    told = []
+    messages = []
     for batch in batches:
-        at = ROW.removesuffix("id k")
-        df = spark.sql(f"SELECT {at} id + {batch.start} k, id - 1 amount FROM range({len(batch)})")
+        position = ROW.removesuffix("id k")
+        df = spark.sql(f"SELECT {position} id + {batch.start} k, id - 1 amount FROM range({len(batch)})")
         df.coalesce(1).write.mode("append").parquet(folder)
         query = windrow.spark.write_stream(
             rows.parquet(folder), wh, "s", checkpoint=str(tmp_path / "c"), trigger="available now", slide=None
         )
         query.awaitTermination()
-        told += [entry for entry in windrow.spark.progress(query) if entry["numInputRows"]]
-    assert [(entry["batchId"], entry["numInputRows"]) for entry in told] == [(0, 3), (1, 7)]
-    for entry, batch in zip(told, batches, strict=True):
+        messages += [entry for entry in windrow.spark.progress(query) if entry["numInputRows"]]
+    assert [(entry["batchId"], entry["numInputRows"]) for entry in messages] == [(0, 3), (1, 7)]
+    for entry, batch in zip(messages, batches, strict=True):
         accepted, reasons = entry["windrow"]["accepted"], entry["windrow"]["rejected"]
         assert (accepted, sum(reasons.values())) == (len(batch) - 1, 1)
         assert entry["windrow"]["late"] == accepted, "all of them belong to a slot that was slid past"

@@ -66,8 +66,8 @@ class Test_a_batch_that_comes_again:
         assert wh.stream("s").spooled_rows == 4 * 200
         for way, append in ways.items():
             if way == "command line":
-                told = run("append", "s", files["other"], "--batch-id", "python", code=1).output
-                assert "before with other rows" in told and "under a new batch id" in told
+                report = run("append", "s", files["other"], "--batch-id", "python", code=1).output
+                assert "before with other rows" in report and "under a new batch id" in report
                 continue
             with pytest.raises(Exception, match=r"(?s)before with other rows.*under a new batch id"):
                 append("python", other, "other")

@@ -147,8 +147,8 @@ class Topic:
         with windrow.open(self.path) as wh:
             latest = max(minute for _, minute, _ in self.sent)
             wh.slide(self.name, at(int(latest) + 1), force=True)
-            found = wh.scan(self.name).read_all()
-            got = zip(*(found.column(name).to_pylist() for name in ("ts", "k", "word")), strict=True)
+            actual = wh.scan(self.name).read_all()
+            got = zip(*(actual.column(name).to_pylist() for name in ("ts", "k", "word")), strict=True)
             assert sorted(got) == sorted((at(minute), k, f"w{k}") for _, minute, k in self.sent)
             assert wh.stream(self.name).rejected == 0
             assert wh.check().problems == ()

@@ -21,22 +21,22 @@ def test_a_file_is_synced_each_time_it_has_grown_enough(
     tmp_path: Path, growing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(append, "_SYNC_STEP_BYTES", 50)
-    sizes, heard = [], threading.Semaphore(0)
+    sizes, events = [], threading.Semaphore(0)
 
     def sync(opened: int) -> None:
         sizes.append(os.fstat(opened).st_size)
-        heard.release()
+        events.release()
 
     monkeypatch.setattr(os, "fdatasync", sync)
     with append.sync_in_background(tmp_path):
-        assert heard.acquire(timeout=60)
+        assert events.acquire(timeout=60)
         with growing.open("ab") as more:
             more.write(b"x" * 200)
-        assert heard.acquire(timeout=60)
+        assert events.acquire(timeout=60)
         committed = tmp_path / "_temporary" / "0" / "task_1" / growing.name
         committed.parent.mkdir()
         growing.rename(committed)
-        assert not heard.acquire(timeout=5 * append._SYNC_INTERVAL), "the same bytes under another name"
+        assert not events.acquire(timeout=5 * append._SYNC_INTERVAL), "the same bytes under another name"
     assert sizes == [100, 300]
 
 

@@ -45,10 +45,10 @@ class Feeder:
 
     def run(self, started: float) -> None:
         tick = 0
-        while (at := time.monotonic() - started) < RUN:
+        while (instant := time.monotonic() - started) < RUN:
             for source in SOURCES[:2]:
                 self.write(source, 100)
-            if tick % 10 == 0 and not SILENT_FROM < at < SILENT_TO:
+            if tick % 10 == 0 and not SILENT_FROM < instant < SILENT_TO:
                 self.write("control", 10)
             tick += 1
             time.sleep(0.5)

@@ -144,13 +144,13 @@ class History(AlterationRules, RuleBasedStateMachine):
             with pytest.raises(windrow.BatchConflictError, match=batch_id):
                 self.handles[handle].append(STREAM, self.shape.table(rows), source=source, batch_id=batch_id)
         else:
-            found = self.handles[handle].append(STREAM, self.shape.table(rows), source=source, batch_id=batch_id)
-            self.same(found, expected)
+            actual = self.handles[handle].append(STREAM, self.shape.table(rows), source=source, batch_id=batch_id)
+            self.same(actual, expected)
 
     @staticmethod
     def same(report: windrow.AppendReport, expected: ExpectedAppend) -> None:
-        found = ExpectedAppend(report.rows, report.accepted, report.rejected, report.late, report.duplicate)
-        assert found == expected
+        actual = ExpectedAppend(report.rows, report.accepted, report.rejected, report.late, report.duplicate)
+        assert actual == expected
 
     @rule(handle=handles, offset=st.integers(0, 3 * DELTA), choice=st.integers(0, 2))
     def heartbeat(self, handle: int, offset: int, choice: int) -> None:
@@ -200,10 +200,10 @@ class History(AlterationRules, RuleBasedStateMachine):
         self.slid(self.handles[handle].slide(STREAM, to=when(to), force=True), self.truth.slide(self.clock, to, True))
 
     def slid(self, report: windrow.SlideReport, expected: ExpectedSlide) -> None:
-        found = ExpectedSlide(
+        actual = ExpectedSlide(
             report.moved, report.slide, report.inserted, report.expired, report.late, frozenset(report.missing)
         )
-        assert found == expected
+        assert actual == expected
         assert report.now == (None if self.truth.now is None else times.to_datetime(self.truth.now))
 
         if report.moved:
@@ -259,13 +259,13 @@ class History(AlterationRules, RuleBasedStateMachine):
         length = None if window is None else f"{window} microseconds"
         if kind == "between":
             low, high = (self.key(choice)[: choice.randint(1, len(self.shape.key))] for _ in range(2))
-            found = wh.probe(STREAM, between=(low, high), window=length)
-            assert_rows(found, self.truth.probe(between=(low, high), window=window), f"between {low, high}")
+            actual = wh.probe(STREAM, between=(low, high), window=length)
+            assert_rows(actual, self.truth.probe(between=(low, high), window=window), f"between {low, high}")
             return
         size = len(self.shape.key) if kind == "keys" else 1
         keys = [self.key(choice)[:size] for _ in range(choice.randint(1, 4))]
-        found = wh.probe(STREAM, keys=keys, window=length)
-        assert_rows(found, self.truth.probe(keys=keys, window=window), f"keys {keys}")
+        actual = wh.probe(STREAM, keys=keys, window=length)
+        assert_rows(actual, self.truth.probe(keys=keys, window=window), f"keys {keys}")
         if keys[0] != (None,):
             one = wh.probe(STREAM, keys[0], window=length, columns=["n"])
             expected = [row.values["n"] for row in self.truth.probe(keys=keys[:1], window=window)]
@@ -273,8 +273,8 @@ class History(AlterationRules, RuleBasedStateMachine):
 
     @rule(handle=handles)
     def rejected_rows_can_be_read(self, handle: int) -> None:
-        found = self.handles[handle].rejected(STREAM)
-        got = zip(found.column("n").to_pylist(), found.column("_reason").to_pylist(), strict=True)
+        actual = self.handles[handle].rejected(STREAM)
+        got = zip(actual.column("n").to_pylist(), actual.column("_reason").to_pylist(), strict=True)
         assert sorted(got) == sorted((values["n"], why) for values, why, _ in self.truth.rejects)
 
     # -- holding on, cleaning up, coming back ----------------------------------------------------------------------
@@ -331,9 +331,9 @@ class History(AlterationRules, RuleBasedStateMachine):
             return
         status = self.handles[1].stream(STREAM)
         now = None if status.now is None else windrow.times.parse_instant(status.now)
-        found = (now, status.inserted, status.expired, status.late, status.rejected, status.spooled_rows)
+        actual = (now, status.inserted, status.expired, status.late, status.rejected, status.spooled_rows)
         truth = self.truth
-        assert found == (truth.now, truth.inserted, truth.expired, truth.late, len(truth.rejects), len(truth.spool))
+        assert actual == (truth.now, truth.inserted, truth.expired, truth.late, len(truth.rejects), len(truth.spool))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -72,21 +72,21 @@ def backups_survive(server: Server, folder: Path, *, base: bool, every: bool) ->
     for nth in places(calls, every):
         here, outcome, made = attempt(nth)
         assert outcome.killed or made < nth, outcome.value
-        told = f"killed after call {nth} of {calls}"
+        label = f"killed after call {nth} of {calls}"
         with CASE.open(here / "warehouse") as wh:
-            assert CASE.see(wh) == CASE.before(), told
+            assert CASE.see(wh) == CASE.before(), label
             wh.gc()
-            whole = [found.path.name for found in list_backups(here) if found.manifest is not None]
+            whole = [each_backup.path.name for each_backup in list_backups(here) if each_backup.manifest is not None]
             if outcome.acknowledged or "backup" in whole:
-                assert verify_backup(here / "backup").ok, told
+                assert verify_backup(here / "backup").ok, label
             else:
                 with pytest.raises(windrow.FormatError, match=r"no backup|never finished"):
                     verify_backup(here / "backup")
                 wh.backup(here / "backup")
         windrow.restore(here / "backup", here / "restored")
         with CASE.open(here / "restored") as wh:
-            assert CASE.see(wh) == CASE.before(), told
-            assert wh.check().ok, told
+            assert CASE.see(wh) == CASE.before(), label
+            assert wh.check().ok, label
 
 
 def restorations_survive(server: Server, folder: Path, *, every: bool) -> None:
@@ -102,17 +102,17 @@ def restorations_survive(server: Server, folder: Path, *, every: bool) -> None:
     for nth in places(calls, every):
         here, outcome, made = attempt(nth)
         assert outcome.killed or made < nth, outcome.value
-        told = f"killed after call {nth} of {calls}"
+        label = f"killed after call {nth} of {calls}"
         if not (here / "restored" / "windrow.json").exists():
             assert not outcome.acknowledged
             with pytest.raises(windrow.FormatError):
                 windrow.open(here / "restored", create=(here / "restored" / ".unfinished").exists())
             windrow.restore(here / "backup", here / "restored")
         with CASE.open(here / "restored") as wh:
-            assert CASE.see(wh) == CASE.before(), told
-            assert wh.check().ok, told
+            assert CASE.see(wh) == CASE.before(), label
+            assert wh.check().ok, label
             CASE.do(wh)
-            assert CASE.see(wh) == CASE.after(), told
+            assert CASE.see(wh) == CASE.after(), label
 
 
 @pytest.mark.parametrize("base", [False, True], ids=["full", "incremental"])

@@ -58,11 +58,11 @@ def assert_recovers(path: Path, progress: Path) -> None:
     shape, done = SHAPES[SHAPE], len(progress.read_bytes()) if progress.exists() else 0
     with recorded_history.open_warehouse(path) as wh:
         recorded_history.assert_sound(wh)
-        found = recorded_history.state(wh)
+        actual = recorded_history.state(wh)
         possible = [
-            k for k in (done, done + 1) if k < len(TRUTHS) and found == recorded_history.expected(TRUTHS[k], shape)
+            k for k in (done, done + 1) if k < len(TRUTHS) and actual == recorded_history.expected(TRUTHS[k], shape)
         ]
-        assert possible, f"after {done} operations, killed in {OPERATIONS[done : done + 1]}: {found}"
+        assert possible, f"after {done} operations, killed in {OPERATIONS[done : done + 1]}: {actual}"
         for k in range(done, len(OPERATIONS)):
             if OPERATIONS[k] == ("replay",) and k < possible[-1]:
                 continue
@@ -112,12 +112,12 @@ def kills(fresh: Path, tmp_path: Path, seed: int, count: int, how: str) -> Itera
     for turn in range(count):
         path, progress = shutil.copytree(fresh, tmp_path / f"wh{turn}"), tmp_path / f"progress{turn}"
         if how == "call":
-            moment: Any = choice.randint(1, 60_000)
-            child = start_child(child_processes.run_until_call, str(path), SHAPE, OPERATIONS, str(progress), moment)
+            instant: Any = choice.randint(1, 60_000)
+            child = start_child(child_processes.run_until_call, str(path), SHAPE, OPERATIONS, str(progress), instant)
         else:
-            moment = choice.uniform(0.001, 0.8)
-            child = start_child(child_processes.run_until_alarm, str(path), SHAPE, OPERATIONS, str(progress), moment)
-        print(f"seed {seed}, turn {turn}: killed by {how} at {moment}")
+            instant = choice.uniform(0.001, 0.8)
+            child = start_child(child_processes.run_until_alarm, str(path), SHAPE, OPERATIONS, str(progress), instant)
+        print(f"seed {seed}, turn {turn}: killed by {how} at {instant}")
         yield path, progress, child
         shutil.rmtree(path)
 
@@ -157,12 +157,14 @@ def test_nothing_is_named_by_a_commit_before_it_is_durable(shape: str, tmp_path:
     with recorded_history.open_warehouse(path, files=files) as wh:
         for operation in operations:
             recorded_history.perform(wh, SHAPES[shape], operation)
-    renamed = [(at, event) for at, event in enumerate(files.events) if event[0] == "rename"]
+    renamed = [(index, event) for index, event in enumerate(files.events) if event[0] == "rename"]
     assert len(renamed) > len(operations) // 2
-    for at, (_, source, target) in renamed:
-        commits = (i for i, e in enumerate(files.events) if i > at and e[0] == "reach" and e[1].endswith(".committing"))
-        until = files.events[at : next(commits)]
-        assert ("sync", source) in files.events[:at] or ("sync", target) in until, f"{target} could be lost"
+    for index, (_, source, target) in renamed:
+        commits = (
+            i for i, e in enumerate(files.events) if i > index and e[0] == "reach" and e[1].endswith(".committing")
+        )
+        until = files.events[index : next(commits)]
+        assert ("sync", source) in files.events[:index] or ("sync", target) in until, f"{target} could be lost"
         folder = str(Path(target).parent)
         assert ("sync", folder) in until, f"{folder} was not durable at the commit"
 

@@ -33,15 +33,15 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def calls(fresh: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, CountingDisk]:
     """How often each scenario asks something of the disk."""
-    found: dict[str, CountingDisk] = {}
+    actual: dict[str, CountingDisk] = {}
     for name, path in fresh.items():
-        found[name] = files = FailAtCall("write", -1)
+        actual[name] = files = FailAtCall("write", -1)
         with recorded_history.open_warehouse(
             shutil.copytree(path, tmp_path_factory.mktemp("c") / "wh"), files=files
         ) as wh:
             for operation in OPERATIONS[name]:
                 recorded_history.perform(wh, SHAPES[name], operation)
-    return found
+    return actual
 
 
 def unnamed(wh: windrow.Warehouse) -> list[str]:
@@ -153,8 +153,10 @@ def test_a_warehouse_on_a_disk_that_is_really_full_keeps_what_it_has_and_goes_on
                     except windrow.StorageError as error:
                         failed += 1
                         assert_tells_that_the_disk_is_full(error)
-                        found = recorded_history.state(wh)[-1]
-                        assert found == recorded_history.expected(truth, shape)[-1], "committed rows must stay readable"
+                        actual = recorded_history.state(wh)[-1]
+                        assert actual == recorded_history.expected(truth, shape)[-1], (
+                            "committed rows must stay readable"
+                        )
                         ballast.unlink(missing_ok=True)
                 else:
                     break
@@ -172,10 +174,10 @@ def test_a_limit_on_the_size_of_files_is_told_and_changes_nothing(fresh: dict[st
         copy = shutil.copytree(path, tmp_path / f"limit{limit}")
         queue = PROCESSES.SimpleQueue()
         child = start_child(child_processes.run_with_small_files, str(copy), SHAPE, OPERATIONS[SHAPE], limit, queue)
-        told, same = queue.get()
+        answers, same = queue.get()
         assert join_child(child) == 0
-        assert told.startswith("StorageError"), told
-        assert "nothing was changed" in told
+        assert answers.startswith("StorageError"), answers
+        assert "nothing was changed" in answers
         assert same
         with recorded_history.open_warehouse(copy) as wh:
             assert recorded_history.state(wh) == recorded_history.expected(TRUTHS[SHAPE][-1], SHAPES[SHAPE])

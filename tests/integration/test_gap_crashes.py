@@ -40,10 +40,10 @@ def test_a_kill_leaves_rows_and_gaps_as_before_or_after(tmp_path: Path) -> None:
             child = start_child(child_processes.make_gaps_until_step, str(killed), str(progress), step, nth)
             assert join_child(child) == -signal.SIGKILL
             done = len(progress.read_bytes())
-            found = state(killed)
+            actual = state(killed)
             possible = [truths[done], truths[done + 1]]
             # Steps of two operations may be killed between them: then the ledger is still the one of before.
-            assert found in possible or found[:3] == truths[done][:3], (step, nth, done)
+            assert actual in possible or actual[:3] == truths[done][:3], (step, nth, done)
             with child_processes.open_gapped(str(killed)) as wh:
                 for number in range(done, child_processes.GAP_STEPS):
                     child_processes.perform_gap_step(wh, number)

@@ -155,9 +155,9 @@ def test_serve_goes_on_in_a_new_process_when_its_worker_is_killed(path):
 
 
 def _wait_for(look):
-    while not (found := look()):
+    while not (actual := look()):
         time.sleep(0.05)
-    return found
+    return actual
 
 
 def test_an_error_that_ends_a_program_leaves_no_report_of_leaks(path):

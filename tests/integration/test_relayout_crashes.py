@@ -73,11 +73,11 @@ def assert_goes_on(path: Path, progress: Path) -> None:
     shape, done = SHAPES[SHAPE], len(progress.read_bytes()) if progress.exists() else 0
     with recorded_history.open_warehouse(path) as wh:
         recorded_history.assert_sound(wh)
-        found = recorded_history.state(wh)
+        actual = recorded_history.state(wh)
         possible = [
-            k for k in (done, done + 1) if k < len(TRUTHS) and found == recorded_history.expected(TRUTHS[k], shape)
+            k for k in (done, done + 1) if k < len(TRUTHS) and actual == recorded_history.expected(TRUTHS[k], shape)
         ]
-        assert possible, f"after {done} operations, killed in {OPERATIONS[done : done + 1]}: {found}"
+        assert possible, f"after {done} operations, killed in {OPERATIONS[done : done + 1]}: {actual}"
         for k in range(done, len(OPERATIONS)):
             if OPERATIONS[k][0] in ("replay", "cancel") and k < possible[-1]:
                 continue

@@ -101,20 +101,20 @@ def test_a_reader_does_not_wait_for_a_commit_that_is_under_way(tmp_path: Path) -
         assert reached == step
         reader_process = start_child(child_processes.scan_once, str(copy), answers)
         assert join_child(reader_process) == 0
-        slot, probed, found = answers.get()
-        assert (slot, probed, found) == (2, 2 * PER_SLOT // KEYS, slide)
+        slot, probed, actual = answers.get()
+        assert (slot, probed, actual) == (2, 2 * PER_SLOT // KEYS, slide)
         kill_child(writer)
 
 
 def test_the_writer_does_not_wait_for_a_stopped_reader_and_takes_no_file_from_it(tmp_path: Path) -> None:
     """Stopped (SIGSTOP) in the middle of a scan; 20 slides and clean-ups replace all it reads; then it goes on."""
-    path, told, go = tmp_path / "wh", PROCESSES.SimpleQueue(), PROCESSES.SimpleQueue()
+    path, answers, go = tmp_path / "wh", PROCESSES.SimpleQueue(), PROCESSES.SimpleQueue()
     child_processes.create_numbered(str(path), REBUILD)
     with recorded_history.open_warehouse(path) as wh:
         for slot in range(1, 5):
             child_processes.slide_numbered(wh, slot)
-        reader = start_child(child_processes.scan_slowly, str(path), told, go)
-        assert told.get() == "holding"
+        reader = start_child(child_processes.scan_slowly, str(path), answers, go)
+        assert answers.get() == "holding"
         os.kill(reader.pid, signal.SIGSTOP)
         for slot in range(5, 25):
             child_processes.slide_numbered(wh, slot)
@@ -123,7 +123,7 @@ def test_the_writer_does_not_wait_for_a_stopped_reader_and_takes_no_file_from_it
         assert wh.gc().waiting > 0, "the stopped reader holds files: it must be able to go on"
         os.kill(reader.pid, signal.SIGCONT)
         go.put("go")
-        assert told.get() == (4, 4 * PER_SLOT // KEYS)
+        assert answers.get() == (4, 4 * PER_SLOT // KEYS)
         assert join_child(reader) == 0
         assert wh.gc().waiting == 0
 
@@ -138,19 +138,19 @@ def test_what_the_very_next_commit_replaces_is_kept_for_a_reader(tmp_path: Path)
         with other.snapshot() as snapshot:
             assert wh.slide("s", to=when(BASE + 2 * DELTA)).rebuilt == 1
             assert wh.gc().waiting > 0
-            found = snapshot.scan("s").read_all().column("slot").to_pylist()
-            assert child_processes.slot_of_answer(found, PER_SLOT) == 1
+            actual = snapshot.scan("s").read_all().column("slot").to_pylist()
+            assert child_processes.slot_of_answer(actual, PER_SLOT) == 1
             assert snapshot.probe("s", 0).num_rows == PER_SLOT // KEYS
         assert wh.gc().waiting == 0
 
 
 def test_a_reader_that_was_killed_does_not_hold_space_for_ever(tmp_path: Path) -> None:
-    path, told = tmp_path / "wh", PROCESSES.SimpleQueue()
+    path, answers = tmp_path / "wh", PROCESSES.SimpleQueue()
     child_processes.create_numbered(str(path), REBUILD)
     with recorded_history.open_warehouse(path) as wh:
         child_processes.slide_numbered(wh, 1)
-        reader = start_child(child_processes.hold_and_wait, str(path), told)
-        assert told.get() == 2
+        reader = start_child(child_processes.hold_and_wait, str(path), answers)
+        assert answers.get() == 2
         for slot in range(2, 8):
             child_processes.slide_numbered(wh, slot)
         assert wh.status().readers == 2
@@ -166,12 +166,12 @@ def test_a_reader_that_was_killed_does_not_hold_space_for_ever(tmp_path: Path) -
 
 
 def test_slides_alone_clear_up_after_a_killed_reader(tmp_path: Path) -> None:
-    path, told = tmp_path / "wh", PROCESSES.SimpleQueue()
+    path, answers = tmp_path / "wh", PROCESSES.SimpleQueue()
     child_processes.create_numbered(str(path), REBUILD)
     with recorded_history.open_warehouse(path) as wh:
         child_processes.slide_numbered(wh, 1)
-        reader = start_child(child_processes.hold_and_wait, str(path), told)
-        told.get()
+        reader = start_child(child_processes.hold_and_wait, str(path), answers)
+        answers.get()
         child_processes.slide_numbered(wh, 2)
         kill_child(reader)
         for slot in range(3, 30):
@@ -181,10 +181,10 @@ def test_slides_alone_clear_up_after_a_killed_reader(tmp_path: Path) -> None:
 
 
 def test_a_forked_child_gets_an_error_from_old_handles_and_harms_its_parent_in_nothing(tmp_path: Path) -> None:
-    path, told = tmp_path / "wh", PROCESSES.SimpleQueue()
+    path, answers = tmp_path / "wh", PROCESSES.SimpleQueue()
     child_processes.create_numbered(str(path), REBUILD)
-    process = start_child(child_processes.fork_and_use, str(path), told)
-    code, same_pins, old, new, slid, problems = told.get()
+    process = start_child(child_processes.fork_and_use, str(path), answers)
+    code, same_pins, old, new, slid, problems = answers.get()
     assert join_child(process) == 0
     assert code == 0, "every use of an inherited handle raises ClosedError, and the child can open its own"
     assert same_pins, "the parent's pin survives its child"
@@ -194,7 +194,7 @@ def test_a_forked_child_gets_an_error_from_old_handles_and_harms_its_parent_in_n
 @pytest.mark.parametrize("how", ["hash", "copy"])
 def test_reading_all_bytes_of_the_folder_in_a_process_that_uses_it_harms_nobody(how: str, tmp_path: Path) -> None:
     """Closing a descriptor of lock.mdb drops LMDB's own locks: the next opener believes that it is alone."""
-    path, told = tmp_path / "wh", PROCESSES.SimpleQueue()
+    path, answers = tmp_path / "wh", PROCESSES.SimpleQueue()
     shape = SHAPES["fixed"]
     with recorded_history.open_warehouse(path) as wh:
         shape.create(wh, "s", REBUILD)
@@ -208,7 +208,7 @@ def test_reading_all_bytes_of_the_folder_in_a_process_that_uses_it_harms_nobody(
 
         everything = [batches(first) for first in (0, 1000, 2000)]
         others = [
-            start_child(child_processes.append_and_hash, str(path), "fixed", part, told) for part in everything[1:]
+            start_child(child_processes.append_and_hash, str(path), "fixed", part, answers) for part in everything[1:]
         ]
         for turn, (rows, batch) in enumerate(everything[0]):
             if how == "copy":
@@ -252,9 +252,9 @@ def test_a_process_that_opens_the_warehouse_in_the_middle_of_anothers_work_remov
     visits = []
 
     def visit() -> None:
-        told = PROCESSES.SimpleQueue()
-        assert join_child(start_child(child_processes.check_and_leave, str(path), told)) == 0
-        problems, state = told.get()
+        answers = PROCESSES.SimpleQueue()
+        assert join_child(start_child(child_processes.check_and_leave, str(path), answers)) == 0
+        problems, state = answers.get()
         assert problems == []
         assert state in [recorded_history.expected(truths[k], shape) for k in (done, done + 1)]
         with recorded_history.open_warehouse(path) as visitor:
@@ -275,10 +275,10 @@ def test_a_process_that_opens_the_warehouse_in_the_middle_of_anothers_work_remov
 
 
 def test_a_read_only_visitor_removes_nothing_not_even_what_the_dead_left(tmp_path: Path) -> None:
-    path, told = tmp_path / "wh", PROCESSES.SimpleQueue()
+    path, answers = tmp_path / "wh", PROCESSES.SimpleQueue()
     child_processes.create_numbered(str(path), REBUILD)
-    writer = start_child(child_processes.stage_and_wait, str(path), told, "append.committing")
-    told.get()
+    writer = start_child(child_processes.stage_and_wait, str(path), answers, "append.committing")
+    answers.get()
     kill_child(writer)
     files = sorted(str(p) for p in path.rglob("*.parquet"))
     staging = sorted(str(p) for p in (path / "staging").rglob("*"))
@@ -306,16 +306,16 @@ def test_a_read_only_visitor_removes_nothing_not_even_what_the_dead_left(tmp_pat
 
 
 def test_appenders_work_side_by_side_and_a_batch_given_to_both_is_in_once(tmp_path: Path) -> None:
-    path, told, shape = tmp_path / "wh", PROCESSES.SimpleQueue(), SHAPES["fixed"]
+    path, answers, shape = tmp_path / "wh", PROCESSES.SimpleQueue(), SHAPES["fixed"]
     choice = random.Random(3)
     recorded_history.create(path, "fixed", REBUILD)
     batches = [
         ([shape.row(100 * b + i, BASE + 1 + i, None, choice) for i in range(20)], f"batch {b}") for b in range(30)
     ]
     parts = [batches[:20], list(reversed(batches[10:])), batches[5:25]]
-    crowd = [start_child(child_processes.append_many, str(path), "fixed", part, told) for part in parts]
+    crowd = [start_child(child_processes.append_many, str(path), "fixed", part, answers) for part in parts]
     assert [join_child(child) for child in crowd] == [0, 0, 0]
-    assert sum(told.get() for _ in crowd) == len(batches)
+    assert sum(answers.get() for _ in crowd) == len(batches)
     truth = shape.oracle()
     for rows, batch in batches:
         truth.append(rows, recorded_history.CLOCK, None, batch)
@@ -384,10 +384,10 @@ def test_two_slides_of_one_stream_queue_up_and_the_second_finds_the_work_done(tm
 
 
 def test_a_slide_that_cannot_have_its_turn_in_time_names_the_holder(tmp_path: Path) -> None:
-    path, told = tmp_path / "wh", PROCESSES.SimpleQueue()
+    path, answers = tmp_path / "wh", PROCESSES.SimpleQueue()
     child_processes.create_numbered(str(path), REBUILD)
-    holder = start_child(child_processes.stage_and_wait, str(path), told, "slide.committing")
-    told.get()
+    holder = start_child(child_processes.stage_and_wait, str(path), answers, "slide.committing")
+    answers.get()
     slept: list[float] = []
     with recorded_history.open_warehouse(path, sleep=slept.append) as wh:
         with pytest.raises(windrow.BusyError, match=rf"'s'.*process {holder.pid} on .*2 s") as error:

@@ -112,7 +112,7 @@ def found_after(stage: Stage, kill: Kill) -> list[str]:
             break
         wrong += [f"after {made[-1] if made else 'nothing'}: {line}" for line in more]
         # Now and then LMDB writes a page more or less.
-        earlier = [at for at in range(1, len(made) + 1) if system_calls.place(made, at) == wanted]
+        earlier = [index for index in range(1, len(made) + 1) if system_calls.place(made, index) == wanted]
         nth = earlier[0] if earlier else nth + 1
     else:
         wrong.append(f"the process was never killed {kill.told(calls)}")
@@ -161,16 +161,16 @@ class Observer:
     def look(self, when: str, *, acknowledged: bool) -> None:
         """Everything is as before the operation or as after it, and never goes back."""
         try:
-            found, pinned = self.case.see(self.wh), self.case.pinned(self._pin)
+            actual, pinned = self.case.see(self.wh), self.case.pinned(self._pin)
         except (windrow.WindrowError, OSError) as error:
             self.wrong.append(f"{when}: {type(error).__name__}: {error}")
             return
-        self.wrong += kills.neither(self.case, when, found, acknowledged=acknowledged)
+        self.wrong += kills.neither(self.case, when, actual, acknowledged=acknowledged)
         self.wrong += kills.missing_files(when, self.wh)
         before, after = self.case.before(), self.case.after()
-        back = [name for name in found if found[name] == before[name] != after[name] == self.seen[name]]
+        back = [name for name in actual if actual[name] == before[name] != after[name] == self.seen[name]]
         self.wrong += [f"{when}: {name} is what it was before, although it had changed" for name in back]
-        self.seen = found
+        self.seen = actual
         if pinned != self.case.pinned_is():
             self.wrong.append(f"{when}: a snapshot that was taken before shows something else")
 
@@ -206,11 +206,11 @@ def assert_survives(stage: Stage, made: list[Kill]) -> None:
             failed[kill] = wrong
     spent = time.perf_counter() - started
     print(f"{len(made)} kills in {spent:.1f} s ({1000 * spent / max(1, len(made)):.0f} ms each), {len(failed)} failed")
-    told = [
+    report = [
         "\n    ".join([kill.told(stage.traced(kill.case)), *(line[:400] for line in wrong)])
         for kill, wrong in failed.items()
     ]
-    assert not failed, f"{len(failed)} of {len(made)} kills\n" + "\n".join(told)
+    assert not failed, f"{len(failed)} of {len(made)} kills\n" + "\n".join(report)
 
 
 # -- tests -------------------------------------------------------------------------------------------------------------

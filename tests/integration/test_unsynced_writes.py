@@ -44,17 +44,17 @@ class File:
 
     def content(self, now: int, chance: random.Random) -> bytes:
         """After a cut at call `now`: each page of the last sync, or as it was written since then."""
-        before = [path for at, path in self.versions if at <= now]
+        before = [path for position, path in self.versions if position <= now]
         old = before[-1].read_bytes() if before else b""
-        since = max((at for at, _ in self.versions if at <= now), default=0)
-        if not any(since < at <= now for at in self.written):
+        since = max((position for position, _ in self.versions if position <= now), default=0)
+        if not any(since < position <= now for position in self.written):
             return old
-        later = [path for at, path in self.versions if at > now]
+        later = [path for position, path in self.versions if position > now]
         new = (later[0] if later else self.last).read_bytes() if later or self.last else b""
         size = chance.choice([len(old), len(new)])
         pages = [
-            (new if chance.random() < 0.5 else old)[at : at + PAGE].ljust(min(PAGE, size - at), b"\0")
-            for at in range(0, size, PAGE)
+            (new if chance.random() < 0.5 else old)[position : position + PAGE].ljust(min(PAGE, size - position), b"\0")
+            for position in range(0, size, PAGE)
         ]
         return b"".join(pages)[:size]
 
@@ -192,7 +192,7 @@ def cut_power(stage: Stage, name: str, at: int, seed: str, recording: Recording 
 def test_a_power_cut_leaves_the_state_before_or_after(stage: Stage, name: str) -> None:
     recording, chance = stage.recording(name), random.Random(f"{SEED} {name}")
     cuts = [recording.acknowledged, recording.calls, *chance.sample(range(1, recording.calls), 2)]
-    wrong = [line for at in cuts for line in cut_power(stage, name, at, f"{SEED} {name} {at}")]
+    wrong = [line for index in cuts for line in cut_power(stage, name, index, f"{SEED} {name} {index}")]
     assert not wrong, "\n".join(wrong)
 
 
@@ -214,5 +214,5 @@ def test_each_sync_that_is_left_out_is_found(stage: Stage, name: str) -> None:
 def test_a_power_cut_after_any_call_leaves_the_state_before_or_after(stage: Stage, name: str) -> None:
     calls = stage.recording(name).calls
     seeds = [f"{SEED} {name} {number}" for number in range(5)]
-    wrong = [line for at in range(1, calls + 1) for seed in seeds for line in cut_power(stage, name, at, seed)]
+    wrong = [line for index in range(1, calls + 1) for seed in seeds for line in cut_power(stage, name, index, seed)]
     assert not wrong, "\n".join(wrong)

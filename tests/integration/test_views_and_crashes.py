@@ -27,11 +27,11 @@ STEPS = (
 def truths() -> list[dict]:
     """What must be seen after so many operations."""
     truth = view_histories.ExpectedViews()
-    found = [truth.state()]
+    actual = [truth.state()]
     for operation in OPERATIONS:
         truth.do(operation)
-        found.append(truth.state())
-    return found
+        actual.append(truth.state())
+    return actual
 
 
 TRUTHS = truths()
@@ -87,8 +87,8 @@ def kill_at_passes(step: str, passes: Iterable[int], fresh: Path, tmp_path: Path
         assert join_child(child) == -signal.SIGKILL
         done = len(progress.read_bytes())
         with view_histories.open_warehouse(path) as wh:
-            found = view_histories.state(wh)
-            assert found in TRUTHS[done : done + 2], f"killed in {OPERATIONS[done]}"
+            actual = view_histories.state(wh)
+            assert actual in TRUTHS[done : done + 2], f"killed in {OPERATIONS[done]}"
             for number, operation in enumerate(OPERATIONS[done:], done + 1):
                 view_histories.perform(wh, operation)
                 if number > done + 1 and number % 10 == 0:

@@ -23,7 +23,7 @@ LETTERS = "".join(map(chr, range(33, 127)))
 
 
 def made(folder: Path, files: int) -> dict[str, pa.Table]:
-    chance, found = random.Random(11), {}
+    chance, actual = random.Random(11), {}
     for number in range(files):
         times = [pa.array([chance.randrange(100) for _ in range(ROWS)]).cast(AT) for _ in range(2)]
         texts = ["".join(chance.choices(LETTERS, k=WIDTH)) for _ in range(ROWS)]
@@ -32,8 +32,8 @@ def made(folder: Path, files: int) -> dict[str, pa.Table]:
             writer = SegmentFileWriter(sink, SCHEMA, 256 << 10)
             writer.add(rows)
             writer.close()
-        found[f"f{number}"] = rows
-    return found
+        actual[f"f{number}"] = rows
+    return actual
 
 
 def forget(folder: Path) -> None:
@@ -47,8 +47,8 @@ def forget(folder: Path) -> None:
 
 def fetched() -> int:
     """Bytes that this process had read from disks."""
-    told = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
-    return int(told["read_bytes"])
+    report = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(report["read_bytes"])
 
 
 @pytest.mark.parametrize("trusted", [True, False])
@@ -58,7 +58,7 @@ def test_a_probe_of_cold_files_fetches_what_it_reads(trusted: bool, tmp_path: Pa
     part = np.repeat(np.arange(3, dtype=np.int64), len(starts))
     start = np.tile(starts, 3)
     spans = Spans(tuple(files), part, start, start + 20)
-    wanted = [files[f"f{at}"].slice(first, 20) for at, first in zip(part.tolist(), start.tolist(), strict=True)]
+    wanted = [files[f"f{index}"].slice(first, 20) for index, first in zip(part.tolist(), start.tolist(), strict=True)]
     stored = sum((tmp_path / name).stat().st_size for name in files)
     for turn in range(2):
         reader = SegmentFileReader(tmp_path)
@@ -67,13 +67,13 @@ def test_a_probe_of_cold_files_fetches_what_it_reads(trusted: bool, tmp_path: Pa
         forget(tmp_path)
         before = fetched()
         if turn:
-            found = read_spans(spans, SCHEMA, SCHEMA, reader)
-            assert found.equals(pa.concat_tables(wanted).combine_chunks())
+            actual = read_spans(spans, SCHEMA, SCHEMA, reader)
+            assert actual.equals(pa.concat_tables(wanted).combine_chunks())
         else:
             model, bounds = RowModel("at", (), "gone", None, 0, 10), WindowBounds(None, (1 << 63) - 1, 50)
-            found = read_live_spans(spans, bounds, model, SCHEMA, SCHEMA, reader)
+            actual = read_live_spans(spans, bounds, model, SCHEMA, SCHEMA, reader)
             live = [row for rows in wanted for row in rows.to_pylist() if row["gone"].microsecond > 50]
-            assert found.to_pylist() == live
+            assert actual.to_pylist() == live
         # Where the kernel could not be made to forget, nothing is fetched at all.
         assert fetched() - before < (stored // 8 if trusted else stored * 3 // 4)
     assert read_spans(Spans.of({"f1": [(0, ROWS)]}), SCHEMA, SCHEMA, reader).equals(files["f1"])

@@ -60,15 +60,15 @@ def near(r: random.Random, listed: list[bytes]) -> bytes:
     if change == 2:
         return key + r.choice([b"\x00", b"\xff", b"m"])
     if change == 3 and key:
-        at = r.randrange(len(key))
-        return key[:at] + bytes([key[at] ^ (1 << r.randrange(8))]) + key[at + 1 :]
+        position = r.randrange(len(key))
+        return key[:position] + bytes([key[position] ^ (1 << r.randrange(8))]) + key[position + 1 :]
     return r.randbytes(3) if change == 4 else key
 
 
 def rows_of(ranges: directory.Ranges, blob: int = 0) -> set[int]:
     """All candidate rows of one blob."""
-    found = zip(ranges.blob, ranges.start, ranges.stop, strict=True)
-    return {row for owner, start, stop in found if owner == blob for row in range(start, stop)}
+    actual = zip(ranges.blob, ranges.start, ranges.stop, strict=True)
+    return {row for owner, start, stop in actual if owner == blob for row in range(start, stop)}
 
 
 def matching(listed: list[bytes], low: bytes, high: bytes | None) -> set[int]:
@@ -89,12 +89,12 @@ def test_no_row_is_missed_and_exact_ranges_hold_nothing_else(name: str, block_ro
         bounds = r.choice(
             [(low, high), (min(low, high), max(low, high)), (low, low), (low, None), (b"", high), (b"", None)]
         )
-        found = directory.lookup([blob], [bounds[0]], [bounds[1]])
+        actual = directory.lookup([blob], [bounds[0]], [bounds[1]])
         expected = matching(listed, *bounds)
-        assert expected <= rows_of(found)
-        assert len(found.start) <= 1
-        if found.exact.all():
-            assert expected == rows_of(found)
+        assert expected <= rows_of(actual)
+        assert len(actual.start) <= 1
+        if actual.exact.all():
+            assert expected == rows_of(actual)
 
 
 @pytest.mark.parametrize("name", ["repeated integers", "repeated names", "one key", "one row", "empty"])
@@ -104,9 +104,9 @@ def test_a_dense_directory_is_exact(name: str) -> None:
     assert directory.describe(blob)["exact"]
     for _ in range(200):
         low, high = sorted((near(r, listed), near(r, listed)))
-        found = directory.lookup([blob], [low], [high])
-        assert found.exact.all()
-        assert rows_of(found) == matching(listed, low, high)
+        actual = directory.lookup([blob], [low], [high])
+        assert actual.exact.all()
+        assert rows_of(actual) == matching(listed, low, high)
 
 
 @pytest.mark.parametrize(
@@ -117,8 +117,8 @@ def test_a_sparse_directory_reads_little_more_than_what_matches(name: str) -> No
     blob = directory.build(array(listed))
     assert not directory.describe(blob)["dense"]
     for key in listed[::17]:
-        found = rows_of(directory.lookup([blob], [key], [key]))
-        assert len(found) <= len(matching(listed, key, key)) + 128
+        actual = rows_of(directory.lookup([blob], [key], [key]))
+        assert len(actual) <= len(matching(listed, key, key)) + 128
 
 
 @pytest.mark.parametrize("name", [name for name in SEGMENTS if segment(name)[:1] not in ([], [b""])])
@@ -148,16 +148,16 @@ def test_many_ranges_in_many_blobs_are_merged_and_in_order(
     segments = [sorted(listed), sorted(key + b"!" for key in listed), []]
     blobs = [directory.build(array(part), block_rows=block_rows, max_key=max_key) for part in segments]
     unaligned = [memoryview(b"-" * shift + blob)[shift:] for blob in blobs]
-    found = directory.lookup(unaligned, [low for low, _ in bounds], [high for _, high in bounds])
-    spans = list(zip(found.blob.tolist(), found.start.tolist(), found.stop.tolist(), strict=True))
+    actual = directory.lookup(unaligned, [low for low, _ in bounds], [high for _, high in bounds])
+    spans = list(zip(actual.blob.tolist(), actual.start.tolist(), actual.stop.tolist(), strict=True))
     assert spans == sorted(spans)
     for (owner, _, stop), (next_owner, start, _) in itertools.pairwise(spans):
         assert owner < next_owner or stop < start
-    for at, part in enumerate(segments):
+    for index, part in enumerate(segments):
         expected = set().union(*(matching(part, low, high) for low, high in bounds))
-        assert expected <= rows_of(found, at)
-        if found.exact[found.blob == at].all():
-            assert expected == rows_of(found, at)
+        assert expected <= rows_of(actual, index)
+        if actual.exact[actual.blob == index].all():
+            assert expected == rows_of(actual, index)
 
 
 @pytest.mark.parametrize("name", SEGMENTS)
@@ -171,9 +171,9 @@ def test_damage_is_refused_or_harmless_and_never_a_crash(name: str) -> None:
         if r.random() < 0.3:
             del blob[r.randrange(len(blob)) :]
         try:
-            found = directory.lookup([blob], [near(r, listed), b""], [near(r, listed), None])
-            assert (found.start >= 0).all()
-            assert (found.start < found.stop).all()
+            actual = directory.lookup([blob], [near(r, listed), b""], [near(r, listed), None])
+            assert (actual.start >= 0).all()
+            assert (actual.start < actual.stop).all()
             directory.describe(blob)
         except ValueError:
             assert blob != whole

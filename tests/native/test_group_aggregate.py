@@ -30,13 +30,15 @@ def test_the_first_and_all_that_equal_the_last(
     there = sorted((value for value, count in pairs if count), reverse=descending)
     edge = there[min(most, len(there)) - 1] if there else 0
     right = [
-        at for at, (value, count) in enumerate(pairs) if count and (value >= edge if descending else value <= edge)
+        index
+        for index, (value, count) in enumerate(pairs)
+        if count and (value >= edge if descending else value <= edge)
     ]
     values = np.array([value for value, _ in pairs], "float64" if floats else "int64")
-    found = group_aggregate.find_top(
+    actual = group_aggregate.find_top(
         values, np.array([count for _, count in pairs], np.int64), most, descending=descending
     )
-    assert sorted(found.tolist()) == right
+    assert sorted(actual.tolist()) == right
 
 
 def test_edges_are_checked() -> None:
@@ -66,19 +68,25 @@ KEYS = st.tuples(st.integers(-128, 127), st.integers(-(2**40), 2**40) | st.integ
 def test_groups_are_tallied_as_python_would(rows: list[tuple[tuple[int, ...], int]], used: list[int]) -> None:
     """In a table where codes are short, by sorting where they are long, in two steps where no row number fits above."""
     kinds = (np.int8, np.int64, np.int32)
-    keys, plain = [], [tuple(key[at] for at in used) for key, _ in rows]
-    for number, at in enumerate(used):
-        own = [key[number] for key in plain] or [0]
-        keys.append((np.array([key[number] for key in plain], kinds[at]), min(own), (max(own) - min(own)).bit_length()))
+    keys, plain = [], [tuple(key[index] for index in used) for key, _ in rows]
+    for number, index in enumerate(used):
+        group_keys = [key[number] for key in plain] or [0]
+        keys.append(
+            (
+                np.array([key[number] for key in plain], kinds[index]),
+                min(group_keys),
+                (max(group_keys) - min(group_keys)).bit_length(),
+            )
+        )
     values = np.array([value for _, value in rows], np.int32)
-    found, counts, totals = group_aggregate.tally(len(rows), keys, [(values, how) for how in ("sum", "min", "max")])
+    actual, counts, totals = group_aggregate.tally(len(rows), keys, [(values, how) for how in ("sum", "min", "max")])
     expected: dict[tuple[int, ...], list[int]] = {}
     for key, (_, value) in sorted(zip(plain, rows, strict=True), key=lambda each: each[0][::-1]):
         expected.setdefault(key, []).append(value)
-    assert list(zip(*found, strict=True)) == list(expected) if used else len(counts) == len(expected)
-    assert counts.tolist() == [len(own) for own in expected.values()]
+    assert list(zip(*actual, strict=True)) == list(expected) if used else len(counts) == len(expected)
+    assert counts.tolist() == [len(group_keys) for group_keys in expected.values()]
     for total, how in zip(totals, (sum, min, max), strict=True):
-        assert total.tolist() == [how(own) for own in expected.values()]
+        assert total.tolist() == [how(group_keys) for group_keys in expected.values()]
         assert total.dtype == next(k for k in (np.int8, np.int16, np.int32, np.int64) if not len(total) or
                                    (np.iinfo(k).min <= total.min() and total.max() <= np.iinfo(k).max))  # fmt: skip
 
@@ -90,11 +98,11 @@ def test_many_rows_are_tallied_as_numpy_would() -> None:
     values = chance.integers(-1000, 1000, 70_000).astype(np.int16)
     first, second, long = (one, -500, 10), (two, 0, 12), (two << 37, 0, 49)
     for keys in ([first], [first, second], [second, long]):
-        found, counts, (totals,) = group_aggregate.tally(70_000, keys, [(values, "sum")])
+        actual, counts, (totals,) = group_aggregate.tally(70_000, keys, [(values, "sum")])
         order = np.lexsort([key for key, _, _ in keys])
         rows = np.stack([key.astype(np.int64)[order] for key, _, _ in keys], 1)
         distinct, starts = [*np.unique(rows[:, ::-1], axis=0, return_index=True)]
-        assert np.array_equal(np.stack(found, 1), distinct[:, ::-1])
+        assert np.array_equal(np.stack(actual, 1), distinct[:, ::-1])
         assert np.array_equal(counts, np.diff(np.append(starts, 70_000)))
         assert np.array_equal(totals, np.add.reduceat(values[order].astype(np.int64), starts))
 

@@ -24,19 +24,19 @@ def whole(values: list[int | None], kind: str = "int64") -> pa.Array:
 
 @given(KEYS, CHUNKS, st.integers(1, 5))
 def test_every_pair_is_found_once(keys: list[int], chunks: list[list[int | None]], most: int) -> None:
-    matcher, found, start = Matcher([np.array(keys, np.int64)]), [], 0
+    matcher, actual, start = Matcher([np.array(keys, np.int64)]), [], 0
     assert matcher.distinct == len(set(keys))
     while start < len(chunks) << 32:
         places, partners, stop = matcher.match([[whole(chunk) for chunk in chunks]], start, most)
         assert start < stop <= len(chunks) << 32
         assert len(places) < most + len(keys)
-        found += list(zip(places.tolist(), partners.tolist(), strict=True))
+        actual += list(zip(places.tolist(), partners.tolist(), strict=True))
         start = stop
-    assert found == [
-        ((number << 32) + row, own)
+    assert actual == [
+        ((number << 32) + row, values_of_chunk)
         for number, chunk in enumerate(chunks)
         for row, value in enumerate(chunk)
-        for own, key in enumerate(keys)
+        for values_of_chunk, key in enumerate(keys)
         if key == value
     ]
 
@@ -46,16 +46,16 @@ PAIR = st.tuples(st.none() | st.integers(-2, 2), st.none() | st.integers(-2, 2))
 
 @given(st.lists(st.tuples(st.integers(-2, 2), st.integers(-2, 2)), max_size=20), st.lists(st.lists(PAIR, max_size=9)))
 def test_all_numbers_of_a_key_must_be_equal(keys: list[tuple[int, int]], chunks: list[list[Any]]) -> None:
-    matcher = Matcher([np.array([key[at] for key in keys], np.int64) for at in (0, 1)])
+    matcher = Matcher([np.array([key[index] for key in keys], np.int64) for index in (0, 1)])
     assert matcher.distinct == len(set(keys))
     kinds = "int8", "int32"
-    columns = [[whole([row[at] for row in chunk], kinds[at]) for chunk in chunks] for at in (0, 1)]
+    columns = [[whole([row[index] for row in chunk], kinds[index]) for chunk in chunks] for index in (0, 1)]
     places, partners, _ = matcher.match(columns)
     assert list(zip(places.tolist(), partners.tolist(), strict=True)) == [
-        ((number << 32) + row, own)
+        ((number << 32) + row, values_of_chunk)
         for number, chunk in enumerate(chunks)
         for row, value in enumerate(chunk)
-        for own, key in enumerate(keys)
+        for values_of_chunk, key in enumerate(keys)
         if key == value
     ]
 
@@ -123,15 +123,18 @@ def test_what_is_gathered_is_what_stands_there(kind: pa.DataType, nulls: bool) -
     values = [value for value in SAMPLES[kind] if nulls or value is not None]
     lists = [values, [], values[::-1] * 20, values[:1]]
     plain = kind.value_type if pa.types.is_dictionary(kind) else kind
-    chunks = [pa.array([values[0], *own, values[0]], plain).cast(kind).slice(1, len(own)) for own in lists]
-    every = [(at << 32) + row for at, own in enumerate(lists) for row in range(len(own))]
+    chunks = [
+        pa.array([values[0], *values_of_chunk, values[0]], plain).cast(kind).slice(1, len(values_of_chunk))
+        for values_of_chunk in lists
+    ]
+    every = [(index << 32) + row for index, values_of_chunk in enumerate(lists) for row in range(len(values_of_chunk))]
     chance = np.random.default_rng(3)
     places = chance.choice(np.array(every), 200)
-    found = gather(chunks, places)
-    found.validate(full=True)
+    actual = gather(chunks, places)
+    actual.validate(full=True)
     expected = pa.array([lists[place >> 32][place & 0xFFFFFFFF] for place in places.tolist()], plain)
-    assert found.equals(expected)
-    assert found.null_count == expected.null_count
+    assert actual.equals(expected)
+    assert actual.null_count == expected.null_count
     assert gather(chunks, places[:0]).equals(expected[:0])
 
 

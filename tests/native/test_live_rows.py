@@ -43,14 +43,14 @@ def test_rows_within_limits_equal_what_pyarrow_keeps(options, rows, nulls, as_vi
     files, part, start, stop, expected = [], [], [], [], []
     limits = [(name, r.randrange(-1, 70), r.randrange(30, 101)) for name in ("a", "b")[: r.randint(1, 2)]]
     schema = None
-    for at in range(r.randint(1, 3)):
+    for index in range(r.randint(1, 3)):
         columns = {f"c{i}": column(kind, VALUE_MAKERS[kind], rows, nulls, r) for i, kind in enumerate(kinds)}
         file = written(pa.table({**columns, "a": limits_of(rows, r), "b": limits_of(rows, r)}), **options)
         schema = schema or pq.ParquetFile(io.BytesIO(file)).schema_arrow
         files.append((file, parquet_reader.open_file_layout(file, schema)))
         table = pq.read_table(io.BytesIO(file))
         for low, high in zip(*some_ranges(rows, r), strict=True):
-            part.append(at)
+            part.append(index)
             start.append(low)
             stop.append(high)
             expected.append(kept(table.slice(low, high - low), limits))
@@ -58,15 +58,15 @@ def test_rows_within_limits_equal_what_pyarrow_keeps(options, rows, nulls, as_vi
     wanted = pa.schema([f.with_type(TEXTS.get(f.type, f.type)) if as_views else f for f in fields])
     ranges = [np.array(each, np.int64) for each in (part, start, stop)]
     try:
-        found = parquet_reader.read_live(files, *ranges, limits, wanted, schema)
+        actual = parquet_reader.read_live(files, *ranges, limits, wanted, schema)
     except parquet_reader.Declined:
         if as_views and (options["compression"] != "none" or options["use_dictionary"]):
             return  # texts are unpacked into memory of no file
         raise
-    found.validate(full=True)
-    assert found.schema == wanted
+    actual.validate(full=True)
+    assert actual.schema == wanted
     rows_kept = pa.concat_tables(expected or [table.slice(0, 0)]).select(wanted.names)
-    assert plain(pa.Table.from_batches([found])).equals(plain(rows_kept.cast(wanted)))
+    assert plain(pa.Table.from_batches([actual])).equals(plain(rows_kept.cast(wanted)))
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 700])
@@ -76,11 +76,11 @@ def test_views_are_of_the_files_and_short_texts_are_in_them(every: int) -> None:
     table = pa.table({"t": pa.array(texts), "a": pa.array([int(each) for each in live])})
     file = written(table, row_group_size=200, **OPEN)
     layout = parquet_reader.open_file_layout(file, table.schema)
-    whole = [np.array([at], np.int64) for at in (0, 0, 1500)]
+    whole = [np.array([index], np.int64) for index in (0, 0, 1500)]
     wanted = pa.schema([("t", pa.string_view())])
     before = pa.total_allocated_bytes()
-    found = parquet_reader.read_live([(file, layout)], *whole, [("a", 0, 1)], wanted, table.schema)
-    assert found.column(0).to_pylist() == [text for text, lives in zip(texts, live, strict=True) if lives]
+    actual = parquet_reader.read_live([(file, layout)], *whole, [("a", 0, 1)], wanted, table.schema)
+    assert actual.column(0).to_pylist() == [text for text, lives in zip(texts, live, strict=True) if lives]
     assert pa.total_allocated_bytes() - before < 40_000, "no text is copied"
     for name in ("t", "a"):
         alone = pa.schema([table.schema.field(name)])
@@ -92,7 +92,7 @@ def test_texts_in_a_file_beyond_what_a_view_can_say_are_declined() -> None:
     table = pa.table({"t": pa.array(["a text that is longer than a view"] * 3), "a": pa.array([1, 1, 1])})
     file = written(table, compression="zstd", use_dictionary=False)
     layout = parquet_reader.open_file_layout(file, table.schema)
-    whole = [np.array([at], np.int64) for at in (0, 0, 3)]
+    whole = [np.array([index], np.int64) for index in (0, 0, 3)]
     with pytest.raises(parquet_reader.Declined, match="'t' has texts that do not lie open"):
         parquet_reader.read_live(
             [(file, layout)], *whole, [("a", 0, 1)], pa.schema([("t", pa.string_view())]), table.schema
@@ -105,11 +105,11 @@ def test_what_is_kept_of_chosen_rows_is_about_as_large_as_it_says(every: int) ->
     table = pa.table({"n": pa.array(range(rows)), "a": pa.array([int(n % every == 0) for n in range(rows)])})
     file = written(table, **OPEN)
     layout = parquet_reader.open_file_layout(file, table.schema)
-    whole = [np.array([at], np.int64) for at in (0, 0, rows)]
+    whole = [np.array([index], np.int64) for index in (0, 0, rows)]
     parquet_reader.read_live([(file, layout)], *whole, [("a", 0, 1)], table.schema, table.schema)
     before = pa.total_allocated_bytes()
-    found = parquet_reader.read_live(
+    actual = parquet_reader.read_live(
         [(file, layout)], *whole, [("a", 0, 1)], pa.schema([table.schema.field("n")]), table.schema
     )
-    assert found.column(0).to_pylist() == list(range(0, rows, every))
-    assert pa.total_allocated_bytes() - before <= 2 * found.nbytes + rows // 8 + 4096
+    assert actual.column(0).to_pylist() == list(range(0, rows, every))
+    assert pa.total_allocated_bytes() - before <= 2 * actual.nbytes + rows // 8 + 4096

@@ -65,7 +65,7 @@ def by_pyarrow(file: bytes, starts: list[int], stops: list[int]) -> pa.Table:
 def packed(table: pa.Table) -> dict:
     """Settings for every column in the encoding that segment files use for values that do not repeat."""
     columns = pq.ParquetFile(io.BytesIO(written(table))).schema
-    kinds = {columns.column(at).path: columns.column(at).physical_type for at in range(len(columns))}
+    kinds = {columns.column(index).path: columns.column(index).physical_type for index in range(len(columns))}
     kinds = {name: kind for name, kind in kinds.items() if not pa.types.is_dictionary(table.schema.field(name).type)}
     encodings = {name: segment_writer._PACKED[kind] for name, kind in kinds.items() if kind in segment_writer._PACKED}
     return {"use_dictionary": False, "column_encoding": encodings or None}
@@ -202,11 +202,11 @@ def test_differences_of_any_width_are_read(kind, bits):
 
 
 def test_int96_and_texts_as_differences_are_declined():
-    moments = pa.table({"c": pa.array([1, 2], pa.timestamp("ns"))})
+    instant = pa.table({"c": pa.array([1, 2], pa.timestamp("ns"))})
     assert (
         "c"
         in parquet_reader.open_file_layout(
-            written(moments, use_deprecated_int96_timestamps=True), moments.schema
+            written(instant, use_deprecated_int96_timestamps=True), instant.schema
         ).declined
     )
     words = pa.table({"c": ["a", "b"]})
@@ -373,8 +373,8 @@ def test_flipped_bytes_are_an_error_or_other_rows_but_never_a_crash(seed):
     for _ in range(40):
         damaged = bytearray(file)
         for _ in range(r.choice([1, 1, 2, 20])):
-            at = r.randrange(footer) if r.random() < 0.6 else r.randrange(footer, len(file))
-            damaged[at] = r.choice([0, 0xFF, 0x7F, 0x80, damaged[at] ^ 1 << r.randrange(8)])
+            position = r.randrange(footer) if r.random() < 0.6 else r.randrange(footer, len(file))
+            damaged[position] = r.choice([0, 0xFF, 0x7F, 0x80, damaged[position] ^ 1 << r.randrange(8)])
         survive(bytes(damaged), schema, 200, r)
 
 
@@ -452,8 +452,8 @@ def test_only_long_texts_that_are_stored_bare_are_said_to_lie_open() -> None:
         encodings = {"long": chosen, "short": chosen}
         file = written(table, use_dictionary=False, column_encoding=encodings, row_group_size=500, **options)
         layout = parquet_reader.open_file_layout(file, table.schema)
-        found = [layout.open_bytes([name], 0, 2000) for name in table.column_names]
-        assert found == [0, pytest.approx(2000 * 500, rel=0.05) if is_open else 0, 0]
+        actual = [layout.open_bytes([name], 0, 2000) for name in table.column_names]
+        assert actual == [0, pytest.approx(2000 * 500, rel=0.05) if is_open else 0, 0]
         if is_open:
             assert layout.open_bytes(table.column_names, 500, 1200) == pytest.approx(500 * 500, rel=0.05)
             assert layout.open_bytes(["absent"], 0, 2000) == 0
@@ -464,4 +464,9 @@ def test_a_mapped_file_knows_which_memory_is_its_own(tmp_path: Path) -> None:
     with (tmp_path / "file").open("rb") as file:
         mapped = parquet_reader.FileMap(file.fileno(), 10_000)
     first = pa.py_buffer(mapped).address
-    assert [mapped.holds(at) for at in (first - 1, first, first + 9_999, first + 10_000)] == [False, True, True, False]
+    assert [mapped.holds(index) for index in (first - 1, first, first + 9_999, first + 10_000)] == [
+        False,
+        True,
+        True,
+        False,
+    ]

@@ -52,7 +52,7 @@ def test_every_value_of_a_type_counts_wherever_it_lies(kind: pa.DataType, values
     whole = table(kind, many)
     expected = sum(alone[[repr(v) for v in values].index(repr(value))] for value in many) % 2**64
     assert digest_rows(whole) == expected, "rows add up"
-    parts = pa.concat_tables([whole.slice(at, 7) for at in range(0, 200, 7)][::-1])
+    parts = pa.concat_tables([whole.slice(position, 7) for position in range(0, 200, 7)][::-1])
     assert digest_rows(parts) == expected, "slices, chunks and order"
     assert digest_rows(whole.combine_chunks().to_batches()[0]) == expected
 

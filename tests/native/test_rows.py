@@ -190,34 +190,34 @@ def test_order_of_any_byte_strings_is_their_order(values: list[bytes], times: in
 
 @given(values=st.lists(INT64, max_size=60))
 def test_histogram_counts_each_distinct_value(values: list[int]) -> None:
-    found, counts = rows.histogram(int64(values))
-    assert list(zip(found.tolist(), counts.tolist(), strict=True)) == sorted(Counter(values).items())
+    actual, counts = rows.histogram(int64(values))
+    assert list(zip(actual.tolist(), counts.tolist(), strict=True)) == sorted(Counter(values).items())
 
 
 @given(values=st.lists(st.integers(0, 65535), max_size=60))
 def test_boundaries_are_the_runs_of_a_sorted_column(values: list[int]) -> None:
     values.sort()
-    found, starts = rows.find_run_starts(np.array(values, np.uint16))
-    assert found.tolist() == sorted(set(values))
-    assert starts.tolist() == [values.index(value) for value in found]
+    actual, starts = rows.find_run_starts(np.array(values, np.uint16))
+    assert actual.tolist() == sorted(set(values))
+    assert starts.tolist() == [values.index(value) for value in actual]
 
 
 @given(
     values=st.lists(st.integers(-20, 20) | INT64, max_size=60),
     low=st.integers(-20, 20) | INT64,
-    known=st.lists(st.booleans(), max_size=20),
+    members=st.lists(st.booleans(), max_size=20),
 )
-def test_members_are_the_values_that_the_table_knows(values: list[int], low: int, known: list[bool]) -> None:
+def test_members_are_the_values_that_the_table_knows(values: list[int], low: int, members: list[bool]) -> None:
     """What lies below `low` must not be taken for something far above it, also at the ends of int64."""
-    known = known[: (1 << 63) - low]
-    wanted = [at for at, value in enumerate(values) if 0 <= value - low < len(known) and known[value - low]]
-    assert rows.find_members(int64(values), low, np.array(known, bool)).tolist() == wanted
+    members = members[: (1 << 63) - low]
+    wanted = [index for index, value in enumerate(values) if 0 <= value - low < len(members) and members[value - low]]
+    assert rows.find_members(int64(values), low, np.array(members, bool)).tolist() == wanted
 
 
 @given(st.lists(st.integers(-5, 5) | st.integers(-(1 << 63), (1 << 63) - 1)))
 def test_numbered_values_are_told_apart_in_the_order_of_their_first_appearance(values: list[int]) -> None:
     first, which = rows.number_distinct(int64(values))
-    assert [values[at] for at in first] == list(dict.fromkeys(values))
+    assert [values[index] for index in first] == list(dict.fromkeys(values))
     assert [values[first[number]] for number in which.tolist()] == values
 
 

@@ -426,8 +426,8 @@ class Test_cancelling:
         assert wh.status().readers == 0
 
     def test_a_handler_that_does_not_raise_is_heard_and_the_query_goes_on(self, wh):
-        heard = []
-        before = signal.signal(signal.SIGINT, lambda *_: heard.append(time.monotonic()))
+        events = []
+        before = signal.signal(signal.SIGINT, lambda *_: events.append(time.monotonic()))
         try:
             threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT]).start()
             rows = wh.sql("SELECT count(*) FROM range(300000) a(i), range(800) b(j) WHERE (i + j) % 7 = 0").fetchall()
@@ -435,15 +435,15 @@ class Test_cancelling:
         finally:
             signal.signal(signal.SIGINT, before)
         assert len(rows) == 1
-        assert len(heard) == 1
-        assert heard[0] < finished
+        assert len(events) == 1
+        assert events[0] < finished
 
     def test_a_query_can_run_on_any_thread(self, wh):
-        found = []
-        thread = threading.Thread(target=lambda: found.extend(wh.sql("SELECT count(*) FROM packets").fetchall()))
+        actual = []
+        thread = threading.Thread(target=lambda: actual.extend(wh.sql("SELECT count(*) FROM packets").fetchall()))
         thread.start()
         thread.join()
-        assert found == [(LIVE_MINUTES * ROWS_PER_MINUTE,)]
+        assert actual == [(LIVE_MINUTES * ROWS_PER_MINUTE,)]
 
 
 class Test_memory_limit:

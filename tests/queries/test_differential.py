@@ -35,10 +35,10 @@ def compare(path: Path, seed: int, count: int, **size: int) -> None:
     with world.wh as wh, open_plain() as plain:
         for number in range(count):
             question = questions.ask()
-            expected, told = plain_answer(plain, question), f"world {seed}, question {number}, {size}"
-            check(our_answer(wh, question), expected, question, f"{told}, as rows come")
+            expected, label = plain_answer(plain, question), f"world {seed}, question {number}, {size}"
+            check(our_answer(wh, question), expected, question, f"{label}, as rows come")
             row_caches.settle(wh)
-            check(our_answer(wh, question), expected, question, f"{told}, from memory where it can be")
+            check(our_answer(wh, question), expected, question, f"{label}, from memory where it can be")
         assert wh.status().readers == 0
 
 

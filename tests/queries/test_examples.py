@@ -25,9 +25,9 @@ HOUR, DAY = dt.timedelta(hours=1), dt.timedelta(days=1)
 def example(name: str) -> str:
     """A statement of the page, by the name it has there."""
     page = Path(ROOT / "docs" / "sql.md").read_text()
-    found = re.search(rf'^{name} = """\n(.*?)"""', page, re.MULTILINE | re.DOTALL)
-    assert found is not None
-    return found[1]
+    actual = re.search(rf'^{name} = """\n(.*?)"""', page, re.MULTILINE | re.DOTALL)
+    assert actual is not None
+    return actual[1]
 
 
 def make_ticks(choice: random.Random) -> list[dict]:
@@ -52,8 +52,8 @@ def market(request: pytest.FixtureRequest) -> Iterator[tuple[windrow.Warehouse, 
     with scratch_folders.scratch_folder() as path, windrow.open(path / "w") as wh:
         index = windrow.Index("round-robin", 2, 2, maintenance=choice.choice(("rebuild", "norebuild", "adaptive")))
         wh.create_stream("ticks", SCHEMA, time="ts", key="sid", slide="10 minutes", lifetime="4 days", index=index)
-        for at in range(0, len(ticks), 700):
-            batch = ticks[at : at + 700]
+        for position in range(0, len(ticks), 700):
+            batch = ticks[position : position + 700]
             wh.append("ticks", pa.Table.from_pylist(batch, SCHEMA))
             wh.slide("ticks", to=min(NOW, max(tick["ts"] for tick in batch)))
         wh.slide("ticks", to=NOW)
@@ -68,10 +68,10 @@ def test_moving_average(market):
     wh, ticks = market
     trades = last(ticks, HOUR / 2, sid="ACME", type="trade")
     expected = []
-    for at in range(len(trades) - 1, len(trades) - 4, -1):
-        window = [trade["price"] for trade in trades[max(0, at - 4) : at + 1]]
-        change = trades[at]["price"] - trades[at - 1]["price"]
-        expected.append((trades[at]["ts"], trades[at]["price"], change, sum(window) / len(window)))
+    for index in range(len(trades) - 1, len(trades) - 4, -1):
+        window = [trade["price"] for trade in trades[max(0, index - 4) : index + 1]]
+        change = trades[index]["price"] - trades[index - 1]["price"]
+        expected.append((trades[index]["ts"], trades[index]["price"], change, sum(window) / len(window)))
     assert wh.sql(example("moving")).fetchall() == expected
 
 
@@ -80,8 +80,8 @@ def test_hammer(market):
     wh, ticks = market
     bids = last(ticks, HOUR / 2, sid="ACME", type="bid")
     times = Counter()
-    for at, bid in enumerate(bids):
-        recent = [b["price"] for b in bids[: at + 1] if bid["ts"] - b["ts"] <= dt.timedelta(seconds=90)]
+    for index, bid in enumerate(bids):
+        recent = [b["price"] for b in bids[: index + 1] if bid["ts"] - b["ts"] <= dt.timedelta(seconds=90)]
         times[bid["mmid"]] += bid["price"] == max(recent)
     assert wh.sql(example("hammer")).fetchall() == sorted((who, n) for who, n in times.items() if n)
 
@@ -129,5 +129,5 @@ class Test_the_hidden_sequence:
         expected = []
         for sid in ("ACME", "BOLT"):
             own = [t["volume"] for t in last(ticks, HOUR, sid=sid)]
-            expected += [(sid, v, max(own[max(0, at - 3) : at + 1])) for at, v in enumerate(own)]
+            expected += [(sid, v, max(own[max(0, index - 3) : index + 1])) for index, v in enumerate(own)]
         assert wh.sql(grouped).fetchall() == expected

@@ -88,8 +88,8 @@ def test_the_function_form_gives_a_window(filled: tuple[windrow.Warehouse, pa.Ta
     """Half-open: a window of three minutes at 12:12 holds 12:09 < ts <= 12:12."""
     wh, rows = filled
     with wh.snapshot() as snapshot, snapshot.duckdb() as connection:
-        found = connection.execute("SELECT count(*) FROM \"window\"('calls', INTERVAL 3 MINUTE)").fetchall()
-    assert found == truth(rows, 12, "SELECT count(*) FROM calls WHERE ts > TIMESTAMPTZ '2025-01-01 12:09:00+00'")
+        actual = connection.execute("SELECT count(*) FROM \"window\"('calls', INTERVAL 3 MINUTE)").fetchall()
+    assert actual == truth(rows, 12, "SELECT count(*) FROM calls WHERE ts > TIMESTAMPTZ '2025-01-01 12:09:00+00'")
 
 
 def test_a_window_longer_than_the_stream_keeps_is_refused(filled: tuple[windrow.Warehouse, pa.Table]) -> None:
@@ -122,8 +122,8 @@ def test_times_of_any_unit_and_zone_have_windows(path: Path, unit: str, zone: st
         wh.append("s", pa.table([times, [1, 2, 3]], schema=schema))
         wh.slide("s", to=NOON + dt.timedelta(minutes=3))
         with wh.snapshot() as snap, snap.duckdb() as connection:
-            found = connection.execute("""SELECT n FROM "window"('s', INTERVAL 2 MINUTE) ORDER BY n""").fetchall()
-    assert found == [(2,), (3,)]
+            actual = connection.execute("""SELECT n FROM "window"('s', INTERVAL 2 MINUTE) ORDER BY n""").fetchall()
+    assert actual == [(2,), (3,)]
 
 
 def test_it_stays_at_its_slide_while_the_stream_goes_on(filled: tuple[windrow.Warehouse, pa.Table]) -> None:

@@ -53,8 +53,8 @@ def test_it_is_what_a_forced_slide_then_shows(path: Path, sources: list[str] | N
             now = wh.now("s") or now
             after = [wh.sql(statement) for statement in STATEMENTS]
             assert fresh == [answer.fetchall() for answer in after]
-            for told, then in zip(answers, after, strict=True):
-                mine, theirs = told.windows[0], then.windows[0]
+            for report, then in zip(answers, after, strict=True):
+                mine, theirs = report.windows[0], then.windows[0]
                 assert (mine.slide, mine.start, mine.end) == (theirs.slide, theirs.start, theirs.end)
                 assert (mine.missing, mine.spoken_for) == (theirs.missing, theirs.spoken_for)
                 assert mine.complete or not theirs.complete or mine.missing

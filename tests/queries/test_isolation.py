@@ -90,8 +90,8 @@ def disturb(path, kind: str, seed: int, cut: list[str], questions: int, role: Ro
         held = ask(history, windowed, params, role=role, level="snapshot")
         slide = history.truth.slide_number
         answer = ask(history, windowed, params, between, role)
-        found = [tuple(row.values()) for row in answer.arrow().to_pylist()]
-        assert_same(found, history.expected(plain, live(history.truth), params), f"latest: {windowed}")
+        actual = [tuple(row.values()) for row in answer.arrow().to_pylist()]
+        assert_same(actual, history.expected(plain, live(history.truth), params), f"latest: {windowed}")
         assert answer.windows[0].slide == history.truth.slide_number
         assert answer.staleness == dt.timedelta(0)
         assert held.windows[0].slide == slide
@@ -146,9 +146,9 @@ def test_what_cannot_be_cut_is_run_again_until_no_slide_came(path, text, cut):
 
     window = f"{STREAM} [WINDOW {2 * DELTA} MICROSECONDS]"
     answer = ask(history, text.format(p=f"{window} AS a", q=f"{window} AS b"), None, between)
-    found = [tuple(row.values()) for row in answer.arrow().to_pylist()]
+    actual = [tuple(row.values()) for row in answer.arrow().to_pylist()]
     plain = text.format(p=f"{STREAM} AS a", q=f"{STREAM} AS b")
-    assert_same(found, history.expected(plain, history.truth.live(2 * DELTA)), text)
+    assert_same(actual, history.expected(plain, history.truth.live(2 * DELTA)), text)
     assert left == 0 and cut == []
     assert {window.slide for window in answer.windows} == {history.truth.slide_number}
     assert answer.staleness == dt.timedelta(0)
@@ -183,8 +183,8 @@ def test_slides_at_every_check_are_absorbed_until_that_would_never_end(path, mon
 
     before: list[Any] = []
     answer = ask(history, f"SELECT k, count(*) FROM {STREAM} GROUP BY k", None, between)
-    found = [tuple(row.values()) for row in answer.arrow().to_pylist()]
-    assert_same(found, history.expected(f"SELECT k, count(*) FROM {STREAM} GROUP BY k", before[-1]), "one whole slide")
+    actual = [tuple(row.values()) for row in answer.arrow().to_pylist()]
+    assert_same(actual, history.expected(f"SELECT k, count(*) FROM {STREAM} GROUP BY k", before[-1]), "one whole slide")
     assert answer.staleness == dt.timedelta(microseconds=DELTA)
 
 
@@ -216,10 +216,10 @@ def test_rows_that_were_ahead_of_the_clock_are_counted_when_it_reaches_them(path
 @pytest.fixture
 def works(monkeypatch):
     """The queries that were computed slot by slot."""
-    found: list[incremental.IncrementalAggregation] = []
+    actual: list[incremental.IncrementalAggregation] = []
     real = incremental.IncrementalAggregation.run
-    monkeypatch.setattr(incremental.IncrementalAggregation, "run", lambda self: (found.append(self), real(self))[1])
-    return found
+    monkeypatch.setattr(incremental.IncrementalAggregation, "run", lambda self: (actual.append(self), real(self))[1])
+    return actual
 
 
 def test_more_slides_than_were_kept_apart_are_absorbed_by_reading_again(path, works, monkeypatch):
@@ -235,8 +235,8 @@ def test_more_slides_than_were_kept_apart_are_absorbed_by_reading_again(path, wo
                 history.move(rows=6)
 
     text = f"SELECT k, sum(n), count(*) FROM {STREAM} GROUP BY k"
-    found = [tuple(row.values()) for row in ask(history, text, None, between).arrow().to_pylist()]
-    assert_same(found, history.expected(text, history.truth.live()), text)
+    actual = [tuple(row.values()) for row in ask(history, text, None, between).arrow().to_pylist()]
+    assert_same(actual, history.expected(text, history.truth.live()), text)
     assert works[0].reread and works[0].absorbed == 3
 
 
@@ -256,9 +256,9 @@ def test_slides_that_come_faster_than_they_are_absorbed_do_not_make_it_read_all_
                 history.move(rows=6)
 
     text = f"SELECT k, sum(n), count(*) FROM {STREAM} [WINDOW {5 * DELTA} MICROSECONDS] GROUP BY k"
-    found = [tuple(row.values()) for row in ask(history, text, None, between).arrow().to_pylist()]
+    actual = [tuple(row.values()) for row in ask(history, text, None, between).arrow().to_pylist()]
     plain = f"SELECT k, sum(n), count(*) FROM {STREAM} GROUP BY k"
-    assert_same(found, history.expected(plain, history.truth.live(5 * DELTA)), text)
+    assert_same(actual, history.expected(plain, history.truth.live(5 * DELTA)), text)
     assert works[0].absorbed == 8
     assert works[0].reread <= begun
 
@@ -291,10 +291,10 @@ def test_a_lifetime_that_is_changed_meanwhile_is_that_of_the_answer(path, text):
         if step == "check" and todo:
             history.wh.alter_stream(STREAM, lifetime=todo.pop())
 
-    found = ask(history, text.format(p=STREAM), None, between).fetchall()
+    actual = ask(history, text.format(p=STREAM), None, between).fetchall()
     left = [(row.values["k"],) for row in history.truth.live(2 * DELTA)]
     assert todo == [] and len(left) < len(history.truth.live())
-    assert found == [(len(left),)] if "count" in text else sorted(found, key=str) == sorted(left, key=str)
+    assert actual == [(len(left),)] if "count" in text else sorted(actual, key=str) == sorted(left, key=str)
 
 
 # -- serial ----------------------------------------------------------------------------------------------------------
@@ -340,16 +340,16 @@ def test_a_serial_query_waits_for_a_slide_that_is_under_way(path):
 
     with two_streams(path):
         pass
-    told: list[str] = []
+    messages: list[str] = []
 
     def ask_inside() -> None:
         with pytest.raises(BusyError, match="the slide of stream 'a'"):
             wh.sql("SELECT count(*) FROM a", isolation="serial", timeout=0.3)
-        told.append("busy")
+        messages.append("busy")
 
     wh = windrow.open(path, clock=lambda: BASE + 1000 * DELTA, files=CallAtStep("slide.committing", ask_inside))
     wh.slide("a", to=when(BASE + 2 * DELTA))
-    assert told == ["busy"]
+    assert messages == ["busy"]
     assert wh.sql("SELECT count(*) FROM a", isolation="serial").windows[0].slide == wh.stream("a").slide
     wh.close()
 
@@ -481,12 +481,12 @@ def crowd(path, layout: str, readers: int, rounds: int) -> None:
     At `latest` that is the last slide's when the answer was finished, unless slides came between any two of so many looks.
     """
     isolation_histories.create_numbered(str(path), layout)
-    stop, log, told = path.with_name("stop"), path.with_name("log"), PROCESSES.Queue()
+    stop, log, from_child = path.with_name("stop"), path.with_name("log"), PROCESSES.Queue()
     writer = start_child(isolation_histories.write_numbered, str(path), str(stop), str(log))
-    asking = [start_child(isolation_histories.read_numbered, str(path), rounds, told) for _ in range(readers)]
+    asking = [start_child(isolation_histories.read_numbered, str(path), rounds, from_child) for _ in range(readers)]
     answers = []
     for _ in asking:
-        answers += told.get(timeout=200)
+        answers += from_child.get(timeout=200)
     assert [join_child(process) for process in asking] == [0] * readers
     stop.touch()
     assert join_child(writer) == 0

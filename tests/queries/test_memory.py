@@ -45,8 +45,8 @@ def spilling(wh: windrow.Warehouse) -> set[str]:
 @pytest.mark.parametrize("level", ["snapshot", "serial"])
 def test_a_large_answer_is_read_without_ever_being_whole_in_memory(wh, level):
     asked = [sys.executable, "-c", CHILD, str(wh.path), LARGE, level]
-    told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-    answered, grown = map(int, told.split())
+    report = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    answered, grown = map(int, report.split())
     assert answered > 300 << 20
     assert grown < 120 << 20
 

@@ -96,13 +96,13 @@ def test_any_frame_will_do(wh):
     import pandas
     import polars
 
-    for at, data in enumerate((
+    for index, data in enumerate((
         pandas.DataFrame({"a": [1, 2], "b": ["x", None]}),
         polars.DataFrame({"a": [1, 2], "b": ["x", None]}),
         pa.table({"a": [1, 2], "b": ["x", None]}).to_reader(),
     )):  # fmt: skip
-        assert wh.put_table(f"t{at}", data) == 2
-        assert wh.sql(f"SELECT * FROM t{at} ORDER BY a").fetchall() == [(1, "x"), (2, None)]
+        assert wh.put_table(f"t{index}", data) == 2
+        assert wh.sql(f"SELECT * FROM t{index} ORDER BY a").fetchall() == [(1, "x"), (2, None)]
 
 
 def test_types_come_back_as_duckdb_reads_arrow(wh):

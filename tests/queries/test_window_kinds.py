@@ -57,14 +57,14 @@ def rows_of_keys(count: int, *names: str) -> Window:
 
 def sessions(*names: str) -> Window:
     def find(rows: list[Row], _: int) -> list[Row]:
-        found = []
+        actual = []
         for group in by_key(rows, *names):
-            found.append(group[0])
+            actual.append(group[0])
             for later, earlier in itertools.pairwise(group):
                 if later.ts - earlier.ts >= PAUSE:
                     break
-                found.append(earlier)
-        return found
+                actual.append(earlier)
+        return actual
 
     return find
 
@@ -159,12 +159,12 @@ def test_every_way_of_asking_gives_what_a_loop_over_the_live_rows_gives(path: Pa
                     assert numbers(snap.sql(f"SELECT n FROM s {clause}")) == truth, (seed, clause)
                     assert numbers(wh.sql(f"SELECT n FROM window('s', {arguments})")) == truth, (seed, arguments)
         for clause, (_, window) in WINDOWS.items():
-            found = history.expected(window)
+            actual = history.expected(window)
             for level in ("latest", "serial"):
-                assert numbers(wh.sql(f"SELECT n FROM s {clause}", isolation=level)) == found, (seed, clause, level)
+                assert numbers(wh.sql(f"SELECT n FROM s {clause}", isolation=level)) == actual, (seed, clause, level)
             kept = {row.n: row for row in window(history.live(), history.now)}
             for condition, holds in CONDITIONS.items():
-                truth = [n for n in found if holds(kept[n])]
+                truth = [n for n in actual if holds(kept[n])]
                 assert numbers(wh.sql(f"SELECT n FROM s {clause} WHERE {condition}")) == truth, (seed, clause)
             pairs = sorted((a.k, a.n, b.n) for a in kept.values() for b in history.live() if a.k == b.k is not None)
             joined = wh.sql(f"SELECT a.k, a.n, b.n FROM s {clause} a JOIN s b USING (k) ORDER BY ALL")
@@ -186,12 +186,12 @@ def test_a_condition_on_all_of_a_windows_keys_leaves_segments_out(path: Path) ->
     with opened(path) as wh:
         wh.create_stream("s", schema, time="ts", key="k", slide=SLOT, lifetime=50 * SLOT)
         for turn in range(1, 7):
-            at = [when(BASE + turn * DELTA)] * 2
-            wh.append("s", pa.table({"ts": at, "k": [2 * turn, 2 * turn + 1]}, schema=schema))
-            wh.slide("s", to=at[0])
+            instant = [when(BASE + turn * DELTA)] * 2
+            wh.append("s", pa.table({"ts": instant, "k": [2 * turn, 2 * turn + 1]}, schema=schema))
+            wh.slide("s", to=instant[0])
         for clause, segments in {"[ROWS 3 PARTITION BY k]": 1, "[ROWS 3 PARTITION BY ts]": 6, "[ROWS 3]": 6}.items():
-            told = str(wh.explain(f"SELECT * FROM s {clause} WHERE k = 5"))
-            assert f"segments {segments} of 6" in told, told
+            plan = str(wh.explain(f"SELECT * FROM s {clause} WHERE k = 5"))
+            assert f"segments {segments} of 6" in plan, plan
 
 
 def test_a_role_sees_no_hidden_ages_in_any_kind_of_window(path: Path) -> None:
@@ -300,10 +300,10 @@ def test_views_and_periodic_queries_of_every_kind(path: Path) -> None:
         history.move(10)
         wh.run_due()
         for name, (_, window) in zip(names, WINDOWS.values(), strict=True):
-            found = window(history.live(), history.now)
+            actual = window(history.live(), history.now)
             truth = history.expected(window)
             assert numbers(wh.sql(f"SELECT n FROM {name}_view")) == truth, name
-            assert numbers(wh.sql(f"SELECT n FROM {name}_above")) == sorted(group[0] for group in tops(found)), name
+            assert numbers(wh.sql(f"SELECT n FROM {name}_above")) == sorted(group[0] for group in tops(actual)), name
             last = wh.sql(f"SELECT * FROM {name} WHERE _slide = (SELECT max(_slide) FROM {name})")
             assert numbers(last) == truth, name
     assert not wh.check().problems
@@ -329,7 +329,7 @@ def test_results_are_asked_for_a_window_that_ended_earlier(path: Path) -> None:
             history.move(4)
             wh.run_due()
             ends.append(when(history.now))
-        found = wh.sql("SELECT _window_end FROM each [WINDOW 20 SECONDS OFFSET 10 SECONDS] ORDER BY 1").fetchall()
-        assert [row[0] for row in found] == ends[-3:-1]
+        actual = wh.sql("SELECT _window_end FROM each [WINDOW 20 SECONDS OFFSET 10 SECONDS] ORDER BY 1").fetchall()
+        assert [row[0] for row in actual] == ends[-3:-1]
         with pytest.raises(windrow.QueryError, match="windows go by _window_end"):
             wh.sql("SELECT * FROM each [SESSION 20 SECONDS]")

@@ -51,10 +51,10 @@ def test_files_and_folders_are_for_their_owner_only(path: Path, made: bool) -> N
             wh.run_due()
             wh.sql("SELECT count(*) FROM s").fetchall()
             with wh.snapshot():
-                found = modes(path)
+                actual = modes(path)
     finally:
         os.umask(before)
-    assert found == {(True, 0o700), (False, 0o600)}
+    assert actual == {(True, 0o700), (False, 0o600)}
 
 
 def test_a_group_that_may_list_the_folder_may_read_what_comes_later(path: Path) -> None:

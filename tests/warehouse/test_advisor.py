@@ -14,7 +14,7 @@ SCHEMA = pa.schema([("ts", US), ("exp", US), ("k", pa.int64()), ("host", pa.stri
 
 def rows(slot, count=20):
     ts = [BASE + (slot - 1) * DELTA + 1 + n for n in range(count)]
-    exp = [at + (1 + n % 6) * DELTA for n, at in enumerate(ts)]
+    exp = [instant + (1 + n % 6) * DELTA for n, instant in enumerate(ts)]
     return pa.table(
         [pa.array(ts, US), pa.array(exp, US), list(range(count)), [f"h{n % 3}" for n in range(count)]], schema=SCHEMA
     )
@@ -50,11 +50,11 @@ def test_queries_are_counted_by_the_slide_that_follows_them(wh):
         wh.scan("s").read_all()
         wh.sql("SELECT count(*) FROM s WHERE host = 'h1'").fetchall()
     slide(wh, 3)
-    found = wh.advise("s")
-    assert found.workload.probes == pytest.approx(6 / 3)
-    assert found.workload.scans == pytest.approx(12 / 3)
-    assert found.workload.probe_rows == pytest.approx(2.0)
-    assert found.workload.rows == 20
+    actual = wh.advise("s")
+    assert actual.workload.probes == pytest.approx(6 / 3)
+    assert actual.workload.scans == pytest.approx(12 / 3)
+    assert actual.workload.probe_rows == pytest.approx(2.0)
+    assert actual.workload.rows == 20
 
 
 def test_no_query_writes_until_many_have_come_together(wh):
@@ -89,10 +89,10 @@ def test_another_search_key_is_advised_where_queries_ask_for_it(wh):
         wh.sql("SELECT count(*) FROM s WHERE host = 'h1'").fetchall()
     wh.probe("s", 3)
     slide(wh, 3)
-    found = wh.advise("s")
-    assert found.key == ("host",)
-    assert "'host'" in found.key_why
-    wh.relayout("s", key=list(found.key))
+    actual = wh.advise("s")
+    assert actual.key == ("host",)
+    assert "'host'" in actual.key_why
+    wh.relayout("s", key=list(actual.key))
     for _ in range(60):
         wh.probe("s", "h1")
     slide(wh, 4)
@@ -101,10 +101,10 @@ def test_another_search_key_is_advised_where_queries_ask_for_it(wh):
 
 def test_advice_names_the_present_layout_the_best_and_why(wh):
     slide(wh, *range(1, 10))
-    found = wh.advise("s")
-    assert str(found.current.index) == wh.stream("s").index
-    assert found.best == min(found.alternatives, key=lambda each: each.total)
-    assert found.why.startswith("with 20 rows")
+    actual = wh.advise("s")
+    assert str(actual.current.index) == wh.stream("s").index
+    assert actual.best == min(actual.alternatives, key=lambda each: each.total)
+    assert actual.why.startswith("with 20 rows")
     only = wh.advise("s", among=[Index("round-robin", 2, 2)])
     assert {str(each.index) for each in only.alternatives} == {wh.stream("s").index, "round-robin 2x2 adaptive"}
     with pytest.raises(windrow.UnknownStreamError):
@@ -128,11 +128,11 @@ def test_a_stream_that_chooses_for_itself_follows_clear_advice_and_no_other(wh, 
     real = module.advise_in_steps
 
     def chosen(store, stream, among=None):
-        found = yield from real(store, stream, [better])
-        estimates = {each.index: each for each in found.alternatives}
+        actual = yield from real(store, stream, [better])
+        estimates = {each.index: each for each in actual.alternatives}
         cheap = estimates[better]
-        vars(found)["best"] = type(cheap)(**{**vars(cheap), "total": found.current.total * share})
-        return found
+        vars(actual)["best"] = type(cheap)(**{**vars(cheap), "total": actual.current.total * share})
+        return actual
 
     monkeypatch.setattr(module, "advise_in_steps", chosen)
     monkeypatch.setattr(module, "FIRST_REVIEW", 8)

@@ -44,13 +44,13 @@ def slide(wh, *slots):
 
 
 def keys(wh, window=None):
-    found = sorted(wh.scan("s", window=window).read_all().column("k").to_pylist())
+    actual = sorted(wh.scan("s", window=window).read_all().column("k").to_pylist())
     if window is None:
-        assert found == sorted(k for (k,) in wh.sql("SELECT k FROM s").fetchall())
-        assert found == sorted(k for k in range(100) if wh.probe("s", k).num_rows)
-        assert len(found) == wh.stream("s").live_rows
+        assert actual == sorted(k for (k,) in wh.sql("SELECT k FROM s").fetchall())
+        assert actual == sorted(k for k in range(100) if wh.probe("s", k).num_rows)
+        assert len(actual) == wh.stream("s").live_rows
     assert wh.check().ok, wh.check().problems
-    return found
+    return actual
 
 
 def test_a_longer_lifetime_keeps_what_is_live_and_brings_nothing_back(wh):
@@ -114,9 +114,9 @@ def test_a_snapshot_sees_the_stream_as_it_was(wh):
     with wh.snapshot() as snapshot:
         wh.alter_stream("s", lifetime=f"{DELTA} us", add_column=("extra", pa.string()))
         assert keys(wh) == [4]
-        found = snapshot.scan("s").read_all()
-        assert sorted(found.column("k").to_pylist()) == [1, 2, 3, 4]
-        assert found.column_names == ["ts", "k"]
+        actual = snapshot.scan("s").read_all()
+        assert sorted(actual.column("k").to_pylist()) == [1, 2, 3, 4]
+        assert actual.column_names == ["ts", "k"]
         assert snapshot.probe("s", 1).num_rows == 1
 
 
@@ -135,13 +135,13 @@ def test_an_added_column_is_null_in_what_is_stored_spooled_and_rejected(wh):
     wh.append("s", rows(2))
     wh.append("s", pa.table([pa.array([None], US), [77]], schema=SCHEMA))
     wh.alter_stream("s", add_column=("note", pa.string()))
-    told = pa.table([*rows(3).columns, ["hello"]], names=["ts", "k", "note"])
-    wh.append("s", told)
+    report = pa.table([*rows(3).columns, ["hello"]], names=["ts", "k", "note"])
+    wh.append("s", report)
     wh.append("s", rows(4))
     wh.slide("s", to=when(BASE + 4 * DELTA))
     expected = {1: None, 2: None, 3: "hello", 4: None}
-    found = wh.scan("s").read_all()
-    assert dict(zip(found.column("k").to_pylist(), found.column("note").to_pylist(), strict=True)) == expected
+    actual = wh.scan("s").read_all()
+    assert dict(zip(actual.column("k").to_pylist(), actual.column("note").to_pylist(), strict=True)) == expected
     for question in ("SELECT k, note FROM s", "SELECT k, note FROM s [ROWS 10]", "SELECT k, note FROM s ORDER BY k"):
         assert dict(wh.sql(question).fetchall()) == expected
     assert wh.sql("SELECT k FROM s WHERE note = 'hello'").fetchall() == [(3,)]
@@ -168,7 +168,7 @@ def test_limits_of_the_clock_change_at_once(wh):
 
 def test_what_makes_no_sense_is_refused_and_changes_nothing(wh):
     before = wh.stream("s").definition
-    for options, told in (
+    for options, message in (
         ({"lifetime": "1 second"}, "shorter than the slide"),
         ({"lifetime": "soon"}, "is not a duration"),
         ({"max_lifetime": "1 hour"}, "alter lifetime, not max_lifetime"),
@@ -177,7 +177,7 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(wh):
         ({"add_column": pa.field("x", pa.int64(), nullable=False)}, "cannot be added as not null"),
         ({"add_column": "x"}, "takes a pair"),
     ):
-        with pytest.raises(windrow.DefinitionError, match=told):
+        with pytest.raises(windrow.DefinitionError, match=message):
             wh.alter_stream("s", **options)
     assert wh.stream("s").definition == before
 

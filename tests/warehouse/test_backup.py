@@ -175,8 +175,8 @@ def test_an_interrupted_backup_is_none_and_is_gone_on_with(original: Path, tmp_p
 
     with pytest.raises(KeyboardInterrupt):
         back_up(original, tmp_path / "backup", progress=stop)
-    (found,) = list_backups(tmp_path)
-    assert found.manifest is None and "never finished" in found.problem
+    (each_backup,) = list_backups(tmp_path)
+    assert each_backup.manifest is None and "never finished" in each_backup.problem
     for refused in (verify_backup, lambda path: windrow.restore(path, tmp_path / "restored"), windrow.open):
         with pytest.raises(windrow.FormatError, match=r"never finished|a part of a backup"):
             refused(tmp_path / "backup")
@@ -218,7 +218,7 @@ def test_a_damaged_warehouse_gives_no_backup(original: Path, tmp_path: Path) -> 
     next(original.rglob("*.parquet")).unlink()
     with pytest.raises(windrow.DamageError, match=r"missing|checksum"):
         back_up(original, tmp_path / "backup")
-    assert [found.manifest for found in list_backups(tmp_path)] == [None]
+    assert [each_backup.manifest for each_backup in list_backups(tmp_path)] == [None]
 
 
 @pytest.mark.parametrize("kind", ["*.parquet", "data.mdb", "backup.json"])
@@ -274,10 +274,12 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(original: Path, tmp_path
     from windrow import backup
 
     back_up(original, tmp_path / "backup")
-    told = read_manifest(tmp_path / "backup")
+    manifest = read_manifest(tmp_path / "backup")
     (tmp_path / "outside").write_text("x")
-    files = told.files | {"../outside": backup.SavedFile(1, "0")}
-    backup._write_manifest(tmp_path / "backup", msgspec.structs.replace(told, files=files), windrow.files.FileSystem())
+    files = manifest.files | {"../outside": backup.SavedFile(1, "0")}
+    backup._write_manifest(
+        tmp_path / "backup", msgspec.structs.replace(manifest, files=files), windrow.files.FileSystem()
+    )
     with pytest.raises(windrow.DamageError, match="leads out of"):
         windrow.restore(tmp_path / "backup", tmp_path / "restored")
 

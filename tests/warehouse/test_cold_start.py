@@ -58,9 +58,9 @@ def test_commands_load_no_pandas_and_nothing_that_writes_and_start_no_thread(fol
     assert done.returncode == 0, done.stderr
     loaded = [line.split() for line in done.stdout.splitlines() if line.startswith("loaded:")]
     assert len(loaded) == len(COMMANDS)
-    for arguments, found in zip(COMMANDS, loaded, strict=True):
+    for arguments, actual in zip(COMMANDS, loaded, strict=True):
         # One thread waits for Ctrl-C.
-        assert [name for name in found if name != "windrow-interrupts"] == ["loaded:"], arguments
+        assert [name for name in actual if name != "windrow-interrupts"] == ["loaded:"], arguments
 
 
 def test_the_first_statement_of_a_program_loads_no_pandas(folder: Path) -> None:

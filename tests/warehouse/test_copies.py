@@ -45,9 +45,9 @@ def slots(path: Path, **options: Any) -> list[int]:
     """The truth of a warehouse as far as this page goes: the slots of its rows."""
     with recorded_history.open_warehouse(path, **options) as wh:
         recorded_history.assert_sound(wh)
-        found = sorted(wh.scan("s").read_all().column("slot").to_pylist())
-    assert found == sorted([*set(found)] * PER_SLOT), "a slot is there as a whole, once"
-    return sorted(set(found))
+        actual = sorted(wh.scan("s").read_all().column("slot").to_pylist())
+    assert actual == sorted([*set(actual)] * PER_SLOT), "a slot is there as a whole, once"
+    return sorted(set(actual))
 
 
 def slide(path: Path, slot: int) -> None:
@@ -56,22 +56,22 @@ def slide(path: Path, slot: int) -> None:
 
 
 def marker(path: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((path / "windrow.json").read_text())
-    return told
+    reply: dict[str, Any] = json.loads((path / "windrow.json").read_text())
+    return reply
 
 
 def owner(catalog: Path) -> identity.Owner:
-    found = Catalog(catalog, create=False)
+    actual = Catalog(catalog, create=False)
     try:
-        return found.read(identity.read_owner)
+        return actual.read(identity.read_owner)
     finally:
-        found.close()
+        actual.close()
 
 
 def forget_ids(path: Path, catalog: Path) -> None:
     """Make a warehouse as it was before there were ids."""
-    told = marker(path)
-    (path / "windrow.json").write_text(json.dumps({"format": told["format"], "catalog": told["catalog"]}))
+    report = marker(path)
+    (path / "windrow.json").write_text(json.dumps({"format": report["format"], "catalog": report["catalog"]}))
     env = lmdb.open(str(catalog), max_dbs=64, map_size=1 << 30)
     with env.begin(write=True) as txn:
         for name in (b"uuid", b"root"):
@@ -264,10 +264,10 @@ def test_a_warehouse_made_before_there_were_ids_gets_one_at_the_first_open_for_w
     before = (path / "windrow.json").read_text()
     assert slots(path, read_only=True) == [1, 2]
     assert (path / "windrow.json").read_text() == before, "readers change nothing"
-    told = PROCESSES.SimpleQueue()
-    for child in [start_child(child_processes.open_and_tell_id, str(path), told) for _ in range(2)]:
+    answers = PROCESSES.SimpleQueue()
+    for child in [start_child(child_processes.open_and_tell_id, str(path), answers) for _ in range(2)]:
         assert join_child(child) == 0
-    assert {told.get() for _ in range(2)} == {owner(catalog).uuid}, "who comes at the same time gets the same"
+    assert {answers.get() for _ in range(2)} == {owner(catalog).uuid}, "who comes at the same time gets the same"
     assert owner(catalog).root == marker(path)["root"] == str(path)
     assert slots(path) == [1, 2]
 
@@ -275,13 +275,13 @@ def test_a_warehouse_made_before_there_were_ids_gets_one_at_the_first_open_for_w
 def test_a_copy_is_known_though_the_original_was_killed_before_its_marker_had_the_id(
     original: Path, tmp_path: Path
 ) -> None:
-    told = marker(original)
-    (original / "windrow.json").write_text(json.dumps({"format": 1, "catalog": told["catalog"]}))
+    report = marker(original)
+    (original / "windrow.json").write_text(json.dumps({"format": 1, "catalog": report["catalog"]}))
     copy = shutil.copytree(original, tmp_path / "copy")
     with pytest.raises(windrow.FormatError, match="is a copy of"):
         windrow.open(copy)
     assert slots(original) == [1, 2]
-    assert marker(original) == told
+    assert marker(original) == report
 
 
 def test_a_disk_that_is_full_keeps_nobody_from_an_old_warehouse(tmp_path: Path) -> None:
@@ -298,6 +298,6 @@ def test_the_marker_is_durable(tmp_path: Path) -> None:
     files = RecordingDisk()
     windrow.open(tmp_path / "wh", files=files).close()
     events = [event for event in files.events if event[0] != "reach"]
-    (at,) = (n for n, event in enumerate(events) if event[0] == "rename" and event[2].endswith("windrow.json"))
-    assert events[at - 1] == ("sync", events[at][1])
-    assert events[at + 1] == ("sync", str(tmp_path / "wh"))
+    (position,) = (n for n, event in enumerate(events) if event[0] == "rename" and event[2].endswith("windrow.json"))
+    assert events[position - 1] == ("sync", events[position][1])
+    assert events[position + 1] == ("sync", str(tmp_path / "wh"))

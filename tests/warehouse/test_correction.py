@@ -111,9 +111,9 @@ def test_any_course_of_appends_corrections_and_slides(path: Path, seed: int) -> 
         )
         for minute in range(14):
             for _ in range(choice.randint(1, 6)):
-                known = list(truth.batches)
-                replaces = bool(known) and choice.random() < 0.5
-                batch = choice.choice(known) if replaces else f"batch {len(known)}"
+                batch_ids = list(truth.batches)
+                replaces = bool(batch_ids) and choice.random() < 0.5
+                batch = choice.choice(batch_ids) if replaces else f"batch {len(batch_ids)}"
                 count = choice.choice([0, 1, 2, 3, 5, 40]) if replaces else choice.choice([1, 2, 3, 5, 40])
                 base = minute if choice.random() < 0.7 else max(0, minute - choice.randint(1, 6))
                 rows = [(max(0, base - choice.randint(0, 1)), next(numbers)) for _ in range(count)]
@@ -143,8 +143,8 @@ def test_any_course_of_appends_corrections_and_slides(path: Path, seed: int) -> 
             expected: dict[int, list[int]] = {}
             for v in truth.live():
                 expected.setdefault(v % 5, []).append(v)
-            found = wh.sql(f"SELECT who, n, t FROM sums WHERE _slide = {wh.stream('s').slide}").fetchall()
-            assert sorted(found) == [(who, len(some), sum(some)) for who, some in sorted(expected.items())]
+            actual = wh.sql(f"SELECT who, n, t FROM sums WHERE _slide = {wh.stream('s').slide}").fetchall()
+            assert sorted(actual) == [(who, len(some), sum(some)) for who, some in sorted(expected.items())]
         assert wh.check().ok, wh.check().problems
 
 

@@ -227,8 +227,8 @@ def test_a_flipped_bit_in_a_footer_is_told_and_a_merge_does_not_make_it_permanen
     path = Path(shutil.copytree(made, tmp_path / "copy"))
     victim = data_files(path)["plain"][1]
     content = victim.read_bytes()
-    at = content.index(b"amount", len(content) - 8 - int.from_bytes(content[-8:-4], "little"))
-    victim.write_bytes(flip(content, at * 8))
+    position = content.index(b"amount", len(content) - 8 - int.from_bytes(content[-8:-4], "little"))
+    victim.write_bytes(flip(content, position * 8))
     with windrow.open(path, clock=lambda: CLOCK) as wh:
         for read in (lambda: wh.sql("SELECT sum(amount) FROM plain").fetchall(), lambda: wh.scan("plain").read_all()):
             with pytest.raises(windrow.DamageError, match=rf"{victim.name} of stream 'plain' is damaged \(its footer"):
@@ -354,9 +354,9 @@ def record_places(path: Path) -> list[tuple[str, int, int]]:
             database = env.open_db(name.encode(), create=False)
             with env.begin(db=database) as txn:
                 for key, value in txn.cursor():
-                    at = data.find(key + value)
-                    if at >= 0:
-                        places.append((name, at, len(key) + len(value)))
+                    position = data.find(key + value)
+                    if position >= 0:
+                        places.append((name, position, len(key) + len(value)))
     return places
 
 
@@ -421,8 +421,8 @@ def flip_in_records(made: Path, tmp_path: Path, bits: int) -> None:
     chance = random.Random(SEED)
     chosen = []
     for _ in range(bits):
-        _, at, length = chance.choice(places)
-        chosen.append(at * 8 + chance.randrange(length * 8))
+        _, position, length = chance.choice(places)
+        chosen.append(position * 8 + chance.randrange(length * 8))
     done = read_with_flips(path, chosen)
     assert done.returncode == 0, f"seed {SEED}, bit {chosen[done.stdout.count('fine')]}: {done.stderr[-2000:]}"
     assert "WRONG" not in done.stdout, f"seed {SEED}: {done.stdout}"

@@ -163,10 +163,10 @@ def test_every_parameter_is_kept(wh: windrow.Warehouse) -> None:
     with windrow.open(wh.path) as again:
         kept = again.stream("leases").definition
     assert kept.schema == SCHEMA
-    found = (kept.time, kept.key, kept.slide, kept.lifetime, kept.expires, kept.max_lifetime, kept.sources, kept.slack)
-    assert found == ("ts", ("k", "text"), 120 * SECOND, None, "exp", 3600 * SECOND, ("a", "b"), 5 * SECOND)
-    found = (kept.max_skew, kept.max_ahead, kept.origin, kept.on_source_failure)
-    assert found == (30 * SECOND, 300 * SECOND, BASE - 3600 * SECOND + 30 * SECOND, "exclude")
+    actual = (kept.time, kept.key, kept.slide, kept.lifetime, kept.expires, kept.max_lifetime, kept.sources, kept.slack)
+    assert actual == ("ts", ("k", "text"), 120 * SECOND, None, "exp", 3600 * SECOND, ("a", "b"), 5 * SECOND)
+    actual = (kept.max_skew, kept.max_ahead, kept.origin, kept.on_source_failure)
+    assert actual == (30 * SECOND, 300 * SECOND, BASE - 3600 * SECOND + 30 * SECOND, "exclude")
 
 
 @pytest.mark.parametrize(

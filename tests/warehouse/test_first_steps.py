@@ -102,9 +102,9 @@ class Test_declaring:
             wh.create_stream(name, like=frame, time="ts", slide="1 minute")
             assert wh.append(name, frame).accepted == 2
             wh.slide(name, to=at(60))
-            found = wh.sql(f"SELECT epoch_us(ts), name, n, x FROM {name} ORDER BY n").fetchall()
-            assert [row[1:] for row in found] == [("a", 1, 0.5), (None, 2, None)]
-            assert [row[0] for row in found] == [int(at(s).timestamp()) * 1_000_000 for s in (1, 2)]
+            actual = wh.sql(f"SELECT epoch_us(ts), name, n, x FROM {name} ORDER BY n").fetchall()
+            assert [row[1:] for row in actual] == [("a", 1, 0.5), (None, 2, None)]
+            assert [row[0] for row in actual] == [int(at(s).timestamp()) * 1_000_000 for s in (1, 2)]
 
     def test_a_stream_like_a_file_takes_that_file(self, tmp_path, wh):
         file = tmp_path / "day.csv"
@@ -308,8 +308,8 @@ class Test_frames_are_checked_by_value:
                     wh.append("packets", pa.table({"ts": times, "src": pa.array([1, 2]), "len": lengths})).accepted == 2
                 )
         wh.slide("packets", to=at(60))
-        found = wh.sql("SELECT DISTINCT ts FROM packets ORDER BY ts").fetchall()
-        assert found == [(at(1),), (at(2),)], "times without a zone are UTC"
+        actual = wh.sql("SELECT DISTINCT ts FROM packets ORDER BY ts").fetchall()
+        assert actual == [(at(1),), (at(2),)], "times without a zone are UTC"
 
     def test_a_frame_of_pandas_with_gaps_is_taken(self, wh):
         frame = pd.DataFrame({"ts": pd.to_datetime(["2025-01-01 12:00:01", "2025-01-01 12:00:02"]), "src": [1, None]})
@@ -362,8 +362,8 @@ class Test_data_that_changes:
         assert wh.append("packets", new, evolve="add").accepted == 1
         assert wh.append("packets", rows(3), evolve="add").accepted == 1
         wh.slide("packets", to=at(60))
-        found = wh.sql("SELECT src, host, tags FROM packets ORDER BY ts").fetchall()
-        assert found == [(1, None, None), (2, "ant", ["a"]), (0, None, None)]
+        actual = wh.sql("SELECT src, host, tags FROM packets ORDER BY ts").fetchall()
+        assert actual == [(1, None, None), (2, "ant", ["a"]), (0, None, None)]
 
     def test_rejected_rows_are_mended_by_sql(self, wh):
         wh.append("packets", [{"ts": None, "src": n, "len": n} for n in (1, 2, 3)])

@@ -158,11 +158,11 @@ def test_a_merge_that_meets_damage_fails_in_words_and_changes_nothing(path: Path
 
 
 def test_every_flipped_byte_is_found_by_check_and_none_brings_a_reader_down(filled: Path) -> None:
-    told = PROCESSES.SimpleQueue()
+    answers = PROCESSES.SimpleQueue()
     file = str(segment_files(filled)[0].relative_to(filled))
-    child = start_child(child_processes.read_damaged, str(filled), file, 1, 120, told)
+    child = start_child(child_processes.read_damaged, str(filled), file, 1, 120, answers)
     assert join_child(child) == 0, "a damaged file must not crash the process, nor raise anything but DamageError"
-    outcomes = told.get()
+    outcomes = answers.get()
     print(f"seed 1: {outcomes}")
     assert outcomes["checked"] == 120
     assert outcomes["DamageError"] > 0
@@ -256,10 +256,10 @@ def test_the_kernel_is_asked_what_holds_a_path(path: Path) -> None:
     kinds = subprocess.run(
         ["stat", "-f", "-c", "%T", str(path.parent)], check=True, capture_output=True, text=True
     ).stdout.strip()
-    found = FileSystem().file_system(path.parent)
-    assert found
+    actual = FileSystem().file_system(path.parent)
+    assert actual
     if kinds == "tmpfs":
-        assert found == "tmpfs"
+        assert actual == "tmpfs"
     assert FileSystem().file_system(Path("/proc")) == "proc"
 
 

@@ -91,8 +91,8 @@ def test_a_failed_source_that_comes_back_leaves_its_gap_open(wh):
     for source in ("a", "b"):
         wh.append("s", rows(51), source=source)
     wh.slide("s")
-    found = window(wh, "[WINDOW 60 SECONDS]")
-    assert (found.complete, found.missing, found.coverage) == (False, (), 1 - 30 / 120)
+    actual = window(wh, "[WINDOW 60 SECONDS]")
+    assert (actual.complete, actual.missing, actual.coverage) == (False, (), 1 - 30 / 120)
     assert window(wh, "[WINDOW 10 SECONDS]").complete, "after it came back"
     assert wh.gaps("s")[0].cause == "machine burnt"
 
@@ -175,9 +175,9 @@ def test_a_window_that_reaches_behind_the_retention_is_not_complete(wh):
     for source in ("a", "b"):
         wh.heartbeat("s", source=source, up_to=at(70))
     wh.slide("s")
-    found = window(wh, f"[FROM TIMESTAMP '{at(-10).isoformat()}' TO TIMESTAMP '{at(30).isoformat()}']")
-    assert (found.complete, found.coverage) == (False, 0.5)
-    assert [(gap.kind, gap.id, gap.end) for gap in found.gaps] == [("expired", None, at(10))]
+    actual = window(wh, f"[FROM TIMESTAMP '{at(-10).isoformat()}' TO TIMESTAMP '{at(30).isoformat()}']")
+    assert (actual.complete, actual.coverage) == (False, 0.5)
+    assert [(gap.kind, gap.id, gap.end) for gap in actual.gaps] == [("expired", None, at(10))]
     assert window(wh, "").complete, "all live rows"
 
 
@@ -194,8 +194,8 @@ def test_every_isolation_level_tells_the_same(wh):
     wh.append("s", rows(31), source="a")
     wh.slide("s", to=at(30), force=True)
     for level in ("snapshot", "latest", "serial"):
-        found = window(wh, "[WINDOW 40 SECONDS]", level)
-        assert (found.complete, found.coverage, len(found.gaps)) == (False, 0.75, 1), level
+        actual = window(wh, "[WINDOW 40 SECONDS]", level)
+        assert (actual.complete, actual.coverage, len(actual.gaps)) == (False, 0.75, 1), level
 
 
 def test_an_answer_can_be_refused_where_something_is_missing(wh):
@@ -322,8 +322,8 @@ def test_a_restored_warehouse_lacks_what_came_after_its_backup(wh, tmp_path):
     wh.backup(tmp_path / "backup")
     windrow.restore(tmp_path / "backup", tmp_path / "restored")
     with windrow.open(tmp_path / "restored") as restored:
-        found = restored.gaps("s")
-        assert [(gap.kind, gap.source, gap.start) for gap in found] == [
+        actual = restored.gaps("s")
+        assert [(gap.kind, gap.source, gap.start) for gap in actual] == [
             ("restored", "a", at(20)), ("restored", "b", at(10))
         ]  # fmt: skip
         assert window(restored, "").complete, "its clock is still where the backup had it"
@@ -361,8 +361,8 @@ def test_the_trace_has_the_last_thousand_heartbeats(wh):
     create(wh)
     for second in range(1005):
         wh.heartbeat("s", source="a", up_to=at(second))
-    found = wh.sql("SELECT count(*), min(up_to) FROM windrow.trace").fetchall()
-    assert found == [(1000, at(5))]
+    actual = wh.sql("SELECT count(*), min(up_to) FROM windrow.trace").fetchall()
+    assert actual == [(1000, at(5))]
 
 
 def test_liveness_needs_sources_and_a_stream_that_goes_on_without_them(wh):
@@ -462,9 +462,9 @@ class History:
         actions = "append append append heartbeat slide slide force force fail close declare open silence lose"
         action = choice.choice(actions.split())
         if action == "append":  # late ones too, some of them dead, and some that its heartbeats had excluded
-            found = [time - int(choice.expovariate(0.05)) for _ in range(choice.randrange(4))]
-            wh.append("s", rows(*found), source=name, covers=covers and (at(covers[0]), at(covers[1])))
-            truth.append(name, found, covers, self.wall)
+            actual = [time - int(choice.expovariate(0.05)) for _ in range(choice.randrange(4))]
+            wh.append("s", rows(*actual), source=name, covers=covers and (at(covers[0]), at(covers[1])))
+            truth.append(name, actual, covers, self.wall)
         elif action == "heartbeat":
             wh.heartbeat("s", source=name, up_to=at(time), covers=covers and at(covers[0]))
             truth.heartbeat(name, time, covers and covers[0], self.wall)
@@ -492,8 +492,8 @@ class History:
             self.clock.time += 20 * SECOND
         elif action == "lose":
             self.lose_a_file()
-        elif found := [gap for gap in wh.gaps("s") if gap.kind != "behind"]:
-            gap = choice.choice(found)
+        elif actual := [gap for gap in wh.gaps("s") if gap.kind != "behind"]:
+            gap = choice.choice(actual)
             wh.close_gap(gap.id, note="test")
             if gap.kind == "damaged":
                 del truth.damaged[gap.id]
@@ -535,8 +535,12 @@ class History:
         for clause, (after, upto) in clauses.items():
             complete, coverage = self.truth.measure(after, upto)
             for stream in ("s", "v") if self.view and self.wh.now("v") == self.wh.now("s") else ("s",):
-                found = window(self.wh, clause, stream=stream)
-                assert (found.complete, found.coverage) == (complete, pytest.approx(coverage)), (stream, clause, found)
+                actual = window(self.wh, clause, stream=stream)
+                assert (actual.complete, actual.coverage) == (complete, pytest.approx(coverage)), (
+                    stream,
+                    clause,
+                    actual,
+                )
 
 
 def run_history(path: Path, seed: int, steps: int) -> None:

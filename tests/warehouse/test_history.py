@@ -135,8 +135,8 @@ class History:
         commit, clock, live = self.chance.choice([each for each in self.shown if each[1] >= cutoff])
         with self.wh.snapshot(as_of=commit) as then:
             assert sorted(then.scan("s").read_all()["v"].to_pylist()) == live
-            found = [v for key in range(12) for v in then.probe("s", key)["v"].to_pylist()] if self.by_key else live
-            assert sorted(found) == live
+            actual = [v for key in range(12) for v in then.probe("s", key)["v"].to_pylist()] if self.by_key else live
+            assert sorted(actual) == live
             assert [v for (v,) in then.sql("SELECT v FROM s ORDER BY v").fetchall()] == live
             newest = then.sql("SELECT v FROM s [ROWS 7]").fetchall()
             assert len(newest) == min(7, len(live))
@@ -152,12 +152,12 @@ class History:
         for clock in sorted(last)[-6:]:
             if clock < self.clock - self.history:
                 continue
-            at = (START + clock * MINUTE + dt.timedelta(seconds=self.chance.randrange(60))).isoformat()
+            instant = (START + clock * MINUTE + dt.timedelta(seconds=self.chance.randrange(60))).isoformat()
             by_slide = self.wh.sql(f"SELECT v FROM s [AS OF SLIDE {first + clock}] ORDER BY v")
             assert [v for (v,) in by_slide.fetchall()] == last[clock]
             if clock < self.clock:
                 later = max((other for other in last if other <= clock), default=clock)
-                by_time = self.wh.sql(f"SELECT v FROM s [WINDOW 2 MINUTES AS OF TIMESTAMP '{at}'] ORDER BY v")
+                by_time = self.wh.sql(f"SELECT v FROM s [WINDOW 2 MINUTES AS OF TIMESTAMP '{instant}'] ORDER BY v")
                 since = START + (later - 2) * MINUTE
                 wanted = sorted(row.v for row in self.rows if row.v in set(last[later]) and row.ts > since)
                 assert [v for (v,) in by_time.fetchall()] == wanted

@@ -88,11 +88,11 @@ class Test_asking:
     def test_every_spelling_means_the_same(self, wh: Any) -> None:
         slide = wh.stream("s").slide - 2
         wanted = expected(13, back=3)
-        at = minute_start(13).isoformat()
+        instant = minute_start(13).isoformat()
         for relation in (
             f"s [WINDOW 3 MINUTES AS OF SLIDE {slide}]",
-            f"s [WINDOW 3 MINUTES AS OF TIMESTAMP '{at}']",
-            f"window('s', INTERVAL 3 MINUTES, as_of := TIMESTAMP '{at}')",
+            f"s [WINDOW 3 MINUTES AS OF TIMESTAMP '{instant}']",
+            f"window('s', INTERVAL 3 MINUTES, as_of := TIMESTAMP '{instant}')",
             f"window('s', INTERVAL 3 MINUTES, as_of_slide := {slide})",
         ):
             for isolation in ("snapshot", "latest", "serial"):

@@ -37,7 +37,7 @@ def go_on(wh):
 def test_the_core_tells_what_happened_with_its_level(path, caplog):
     with caplog.at_level(logging.DEBUG, "windrow"), windrow.open(path) as wh:
         go_on(wh)
-    told = [(record.levelname, record.getMessage()) for record in caplog.records if record.name.startswith("windrow")]
+    report = [(record.levelname, record.getMessage()) for record in caplog.records if record.name.startswith("windrow")]
     for level, words in [
         ("DEBUG", "opened "),
         ("INFO", "created stream packets"),
@@ -50,7 +50,7 @@ def test_the_core_tells_what_happened_with_its_level(path, caplog):
         ("WARNING", "source 'default' of stream 'packets' has failed: unplugged"),
         ("INFO", "dropped stream packets"),
     ]:
-        assert any(level == each and message.startswith(words) for each, message in told), (level, words, told)
+        assert any(level == each and message.startswith(words) for each, message in report), (level, words, report)
 
 
 def test_a_server_writes_time_level_and_figures(path, caplog):

@@ -75,46 +75,46 @@ def _without_numbers(statement: str, rows: Any) -> Any:
 
 
 def test_every_database_of_the_catalog_has_records(older):
-    path, told = older
-    assert told["empty"] == make.empty_databases(path) == []
+    path, recorded = older
+    assert recorded["empty"] == make.empty_databases(path) == []
 
 
 def test_it_says_what_it_said_goes_on_and_says_what_it_would_have_said(older):
-    path, told = older
-    with open_at(path, told["clock"]) as wh:
-        assert_said(make.answers(wh), told["before"])
+    path, recorded = older
+    with open_at(path, recorded["clock"]) as wh:
+        assert_said(make.answers(wh), recorded["before"])
         make.go_on(wh)
-        assert_said(make.answers(wh), told["after"])
+        assert_said(make.answers(wh), recorded["after"])
         assert wh.status().readers == 0
-    with open_at(path, told["clock"]) as wh:
-        assert_said(make.answers(wh), told["after"])
+    with open_at(path, recorded["clock"]) as wh:
+        assert_said(make.answers(wh), recorded["after"])
         assert wh.check().problems == ()
 
 
 def test_it_can_be_read_without_changing_a_byte(older):
-    path, told = older
+    path, recorded = older
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
-    with open_at(path, told["clock"], read_only=True) as wh:
-        assert_said(make.answers(wh), told["before"])
+    with open_at(path, recorded["clock"], read_only=True) as wh:
+        assert_said(make.answers(wh), recorded["before"])
     after = {file: file.read_bytes() for file in path.rglob("*") if file.is_file() and file.name != "lock.mdb"}
     assert {file for file in before if "pins" not in file.parts} <= set(after)
     assert all(after[file] == data for file, data in before.items() if file in after)
 
 
 def test_it_is_backed_up_as_it_is_and_converted_when_it_is_restored(older, tmp_path):
-    path, told = older
-    with open_at(path, told["clock"], read_only=True) as wh:
+    path, recorded = older
+    with open_at(path, recorded["clock"], read_only=True) as wh:
         wh.backup(tmp_path / "backup")
     windrow.restore(tmp_path / "backup", tmp_path / "restored")
-    with open_at(tmp_path / "restored", told["clock"]) as wh:
-        assert_said(make.answers(wh), told["before"])
+    with open_at(tmp_path / "restored", recorded["clock"]) as wh:
+        assert_said(make.answers(wh), recorded["before"])
         assert wh.check().problems == ()
     assert formats(tmp_path / "restored") == (FORMAT, FORMAT)
 
 
 def test_what_a_killed_reader_and_writer_left_is_reclaimed(older):
-    path, told = older
-    with open_at(path, told["clock"]) as wh:
+    path, recorded = older
+    with open_at(path, recorded["clock"]) as wh:
         waiting = wh.status().reclaimable_files
         assert waiting > 0
         wh.run_due()  # slides that are held for periodic queries keep files too
@@ -127,8 +127,8 @@ def test_what_a_killed_reader_and_writer_left_is_reclaimed(older):
 
 
 def test_it_lives_on_until_everything_it_held_has_expired(older):
-    path, told = older
-    with open_at(path, told["clock"] + 2 * 3_600_000_000) as wh:
+    path, recorded = older
+    with open_at(path, recorded["clock"] + 2 * 3_600_000_000) as wh:
         last = make.LAST + 90
         for name in ("packets", "turning", "lasting", *make.KINDS):
             wh.slide(name, to=make.minute(last), force=True)
@@ -157,35 +157,35 @@ def formats(path: Path) -> tuple[int, int]:
 
 
 def test_it_is_converted_when_it_is_opened_for_writing_and_every_record_and_file_has_a_checksum(older):
-    path, told = older
+    path, recorded = older
     assert formats(path) == (1, 1)
-    with open_at(path, told["clock"]) as wh:
+    with open_at(path, recorded["clock"]) as wh:
         assert wh.check().problems == ()
         for file in (path / "streams").rglob("*.parquet"):
             file.write_bytes(file.read_bytes()[:-9] + b"x" + file.read_bytes()[-8:])
     assert formats(path) == (FORMAT, FORMAT)
-    with open_at(path, told["clock"]) as wh, pytest.raises(windrow.DamageError, match="its footer"):
+    with open_at(path, recorded["clock"]) as wh, pytest.raises(windrow.DamageError, match="its footer"):
         wh.scan("packets").read_all()
 
 
 def test_a_file_that_was_damaged_before_is_not_taken_for_sound(older):
-    path, told = older
+    path, recorded = older
     for victim in (path / "streams" / "packets" / "segments").glob("*.parquet"):
         content = bytearray(victim.read_bytes())
         content[len(content) // 3] ^= 1
         victim.write_bytes(content)
-    with open_at(path, told["clock"]) as wh:
+    with open_at(path, recorded["clock"]) as wh:
         assert any("checksum" in problem for problem in wh.check().problems)
         with pytest.raises(windrow.DamageError, match="stream 'packets' is damaged"):
             wh.scan("packets").read_all()
 
 
 def test_a_reader_of_the_old_format_goes_on_while_it_is_converted(older):
-    path, told = older
-    with open_at(path, told["clock"], read_only=True) as reader:
+    path, recorded = older
+    with open_at(path, recorded["clock"], read_only=True) as reader:
         reader.scan("packets").read_all()
-        with open_at(path, told["clock"]):
-            assert_said(make.answers(reader), told["before"])
+        with open_at(path, recorded["clock"]):
+            assert_said(make.answers(reader), recorded["before"])
 
 
 @pytest.fixture(scope="module")
@@ -197,10 +197,10 @@ def server() -> Iterator[Server]:
 
 
 def kill_conversions(older: tuple[Path, dict[str, Any]], server: Server, sample: int | None) -> None:
-    path, told = older
+    path, recorded = older
     kept, log = path.with_name("kept"), path.with_name("log")
     shutil.copytree(path, kept)
-    assert server.call("open_for_writing", str(path), told["clock"], str(log), 0).status == 0
+    assert server.call("open_for_writing", str(path), recorded["clock"], str(log), 0).status == 0
     calls = system_calls.read_log(log)
     chosen: Any = range(1, len(calls) + 1)
     if sample is not None:
@@ -212,15 +212,15 @@ def kill_conversions(older: tuple[Path, dict[str, Any]], server: Server, sample:
         shutil.rmtree(path)
         shutil.copytree(kept, path)
         log.unlink(missing_ok=True)
-        outcome = server.call("open_for_writing", str(path), told["clock"], str(log), nth)
+        outcome = server.call("open_for_writing", str(path), recorded["clock"], str(log), nth)
         assert outcome.killed, f"call {nth}: {outcome}"
         where = f"killed after call {nth} of {len(calls)}: {calls[nth - 1]}"
         assert formats(path) in ((1, 1), (1, FORMAT), (FORMAT, FORMAT)), where
-        with open_at(path, told["clock"], read_only=True) as wh:
-            assert_said(make.answers(wh), told["before"])
-        with open_at(path, told["clock"]) as wh:
+        with open_at(path, recorded["clock"], read_only=True) as wh:
+            assert_said(make.answers(wh), recorded["before"])
+        with open_at(path, recorded["clock"]) as wh:
             assert wh.check().problems == (), where
-            assert sample is not None or assert_said(make.answers(wh), told["before"]) is None
+            assert sample is not None or assert_said(make.answers(wh), recorded["before"]) is None
         assert formats(path) == (FORMAT, FORMAT), where
 
 

@@ -135,10 +135,10 @@ def test_probes_by_a_new_key_are_exact_while_old_segments_are_sorted_by_the_old_
     wh.append("s", rows(8))
     for last in (7, 8):
         wh.slide("s", to=when(BASE + last * DELTA))
-        found = live(last, lambda n: n % 5 == 1)
-        assert numbers(wh.probe("s", "h1")) == found
-        assert numbers(wh.probe("s", between=("h1", "h1"))) == found
-        assert numbers(wh.probe("s", keys=["h1", "nobody"])) == found
+        actual = live(last, lambda n: n % 5 == 1)
+        assert numbers(wh.probe("s", "h1")) == actual
+        assert numbers(wh.probe("s", between=("h1", "h1"))) == actual
+        assert numbers(wh.probe("s", keys=["h1", "nobody"])) == actual
     with pytest.raises(windrow.SearchKeyError):
         wh.probe("s", 2)
     assert wh.check().ok
@@ -177,13 +177,13 @@ def test_an_append_that_began_before_the_change_is_adopted_under_its_old_layout(
 def test_what_makes_no_sense_is_refused_and_changes_nothing(wh):
     slide(wh, 1)
     before = wh.stream("s").index
-    for options, told in (
+    for options, message in (
         ({"key": "nothing"}, "not in the schema"),
         ({"move": "later"}, "must be False, 'steps' or 'now'"),
         ({"budget": 0}, "at least one byte"),
         ({"index": "round-robin"}, "must be 'auto' or windrow.Index"),
     ):
-        with pytest.raises(windrow.DefinitionError, match=told):
+        with pytest.raises(windrow.DefinitionError, match=message):
             wh.relayout("s", **options)
     with pytest.raises(windrow.UnknownStreamError):
         wh.relayout("t", key="k")

@@ -40,10 +40,10 @@ def fill(path: Path, slots: int = 6, wide: int = 0, **options) -> windrow.Wareho
 
 def files(wh: windrow.Warehouse) -> list[tuple[str, int]]:
     """Files with the least time in them, oldest first."""
-    found = wh.sql(
+    actual = wh.sql(
         "SELECT file, min(min_time) FROM windrow.segments WHERE stream = 's' GROUP BY 1 ORDER BY 2"
     ).fetchall()
-    return [(file, (time - at(0)).total_seconds()) for file, time in found]
+    return [(file, (time - at(0)).total_seconds()) for file, time in actual]
 
 
 def keys(wh: windrow.Warehouse) -> list[int]:
@@ -97,8 +97,8 @@ def test_rows_of_a_damaged_file_that_can_be_read_are_saved(path):
     with windrow.open(path, clock=lambda: BASE + 3600 * SECOND) as wh:
         report = wh.repair("s", give_up=True)
         assert report.rows_saved and report.rows_lost and report.rows_saved + report.rows_lost == 390
-        found = {row["k"]: row for row in wh.scan("s").read_all().to_pylist()}
-        assert found.items() <= before.items() and wh.check().ok, wh.check().problems
+        actual = {row["k"]: row for row in wh.scan("s").read_all().to_pylist()}
+        assert actual.items() <= before.items() and wh.check().ok, wh.check().problems
         wh.slide("s", to=at(400))
         assert set(keys(wh)) <= set(range(101, 401)) and len(keys(wh)) >= 300 - report.rows_lost
 

@@ -148,11 +148,11 @@ def test_rejected_rows_are_kept_as_long_as_the_stream_says(wh, clock):
 def test_rejected_rows_are_read_in_sql(wh):
     create(wh, {"amount >= 0": "reject"})
     wh.append("s", table([(BASE, 1, -1.5, "a"), (BASE, 2, 1.0, "b"), (None, 3, 1.0, 'c"')]), batch_id="b1")
-    found = wh.sql(
+    actual = wh.sql(
         """SELECT stream, batch_id, reason, CAST(row->>'k' AS BIGINT) AS k, row->>'name', CAST(row->>'amount' AS DOUBLE)
         FROM windrow.rejected_rows ORDER BY k"""
     ).fetchall()
-    assert found == [
+    assert actual == [
         ("s", "b1", "it fails the check amount >= 0", 1, "a", -1.5),
         ("s", "b1", "the event time is null", 3, 'c"', 1.0),
     ]

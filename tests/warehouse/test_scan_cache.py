@@ -75,8 +75,8 @@ def test_every_scan_of_a_sliding_window_gives_its_live_rows(
             assert bag(wh.scan(S, window=2 * SLOT).read_all()) == half
             earlier.append((wh.scan(S).read_all(), expected))
             kept = max(kept, wh._store.scan_cache.bytes)
-        for found, expected in earlier:
-            assert bag(found) == expected, "an answer that was given stays as it is"
+        for actual, expected in earlier:
+            assert bag(actual) == expected, "an answer that was given stays as it is"
         assert kept > 0
 
 
@@ -113,17 +113,19 @@ def test_what_lies_open_in_files_is_kept_for_its_offsets_alone(path: Path, monke
             expected = live(rows, now)
             before = wh._store.scan_cache.bytes
             for _ in range(3):
-                found = wh.scan(S).read_all()
-                assert bag(found) == expected
-            earlier.append((found, expected))
+                actual = wh.scan(S).read_all()
+                assert bag(actual) == expected
+            earlier.append((actual, expected))
             if turn > 1:
                 assert len(made) == len(set(made)), "what is kept is not made again"
             else:
                 made.clear()
                 assert before == 0
-                assert 0 < wh._store.scan_cache.bytes < found.nbytes / 8, "only offsets and times are memory of its own"
-        for found, expected in earlier:
-            assert bag(found) == expected, "an answer that was given stays as it is"
+                assert 0 < wh._store.scan_cache.bytes < actual.nbytes / 8, (
+                    "only offsets and times are memory of its own"
+                )
+        for actual, expected in earlier:
+            assert bag(actual) == expected, "an answer that was given stays as it is"
         wh.slide(S, to=when(now + 20 * DELTA))
         wh.slide(S, to=when(now + 21 * DELTA))
         assert wh.scan(S).read_all().num_rows == 0

@@ -57,7 +57,7 @@ def descriptors(path: Path) -> list[str]:
         except FileNotFoundError:
             continue
     mapped = [line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()]
-    return [found for found in (*opened, *mapped) if found.startswith(str(path))]
+    return [actual for actual in (*opened, *mapped) if actual.startswith(str(path))]
 
 
 def threads_since(before: set[int]) -> set[int]:
@@ -169,8 +169,8 @@ def test_a_forked_child_has_its_own_and_leaves_the_parents_alone(tmp_path):
         if child == 0:
             status = 1
             try:
-                with windrow.open(path) as own:
-                    use(own)
+                with windrow.open(path) as handle:
+                    use(handle)
                 del wh
                 gc.collect()
                 status = 0

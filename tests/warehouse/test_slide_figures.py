@@ -300,10 +300,10 @@ def test_every_row_keeps_its_place_in_arrival_order_through_slides_and_merges(pa
                 taken += [row["n"] for row in batch]
             arrived.append(taken)
             wh.slide(S, to=when(BASE + (turn + 1) * DELTA))
-        found: dict[int, int] = {}
+        actual: dict[int, int] = {}
         for segment in segments(wh):
             rows = pq.read_table(path / segment.file, columns=["n", "_seq"]).slice(segment.start, segment.rows)
-            found |= dict(
+            actual |= dict(
                 zip(
                     rows.column("n").to_pylist(),
                     (rows.column("_seq").to_numpy() + segment.seq_base).tolist(),
@@ -312,12 +312,12 @@ def test_every_row_keeps_its_place_in_arrival_order_through_slides_and_merges(pa
             )
         live = wh.scan(S).read_all()
         assert "_seq" not in live.schema.names
-    in_order = sorted(found, key=found.__getitem__)
-    everything = [n for taken in arrived for n in taken if n in found]
+    in_order = sorted(actual, key=actual.__getitem__)
+    everything = [n for taken in arrived for n in taken if n in actual]
     assert len(everything) > 45
     assert in_order == everything
     for ordinal, taken in enumerate(arrived, 1):
-        assert {found[n] >> SEQ_BITS for n in taken if n in found} <= {ordinal}
+        assert {actual[n] >> SEQ_BITS for n in taken if n in actual} <= {ordinal}
 
 
 def test_live_rows_are_those_that_an_answer_would_give(path: Path) -> None:

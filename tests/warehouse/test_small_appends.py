@@ -214,7 +214,7 @@ def test_threads_commit_together_and_nothing_is_lost_or_doubled(wh: windrow.Ware
 
 def test_work_that_raises_is_undone_alone(wh: windrow.Warehouse) -> None:
     """Three threads are in one group; the second's work raises after it has changed something."""
-    commit, store, entered, told = GroupCommit(), wh._store, threading.Event(), {}
+    commit, store, entered, report = GroupCommit(), wh._store, threading.Event(), {}
     go_on = threading.Event()
 
     def hold(tables: Any) -> str:
@@ -234,9 +234,9 @@ def test_work_that_raises_is_undone_alone(wh: windrow.Warehouse) -> None:
 
     def run(name: str, work: Any) -> None:
         try:
-            told[name] = commit.run(store, work)
+            report[name] = commit.run(store, work)
         except ValueError as error:
-            told[name] = error
+            report[name] = error
 
     first = threading.Thread(target=run, args=("hold", hold))
     first.start()
@@ -249,10 +249,12 @@ def test_work_that_raises_is_undone_alone(wh: windrow.Warehouse) -> None:
     go_on.set()
     for thread in (first, *others):
         thread.join()
-    assert isinstance(told.pop("bad"), ValueError)
-    assert told == {"hold": "held", "one": "one", "two": "two"}
-    found = store.catalog.read(lambda tables: [tables.raw("meta", f"test {n}".encode()) for n in ("one", "bad", "two")])
-    assert [value is not None for value in found] == [True, False, True]
+    assert isinstance(report.pop("bad"), ValueError)
+    assert report == {"hold": "held", "one": "one", "two": "two"}
+    actual = store.catalog.read(
+        lambda tables: [tables.raw("meta", f"test {n}".encode()) for n in ("one", "bad", "two")]
+    )
+    assert [value is not None for value in actual] == [True, False, True]
 
 
 def test_a_release_that_does_not_know_waiting_rows_says_so(wh: windrow.Warehouse) -> None:

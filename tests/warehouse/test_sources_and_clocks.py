@@ -68,8 +68,8 @@ def make(wh: windrow.Warehouse) -> Callable[..., None]:
 
 def now(wh: windrow.Warehouse) -> float | None:
     """The clock in slots."""
-    at = wh.stream("s").now
-    return None if at is None else (windrow.times.parse_instant(at) - BASE) / DELTA
+    instant = wh.stream("s").now
+    return None if instant is None else (windrow.times.parse_instant(instant) - BASE) / DELTA
 
 
 def test_before_the_first_slide_there_is_no_clock_and_nothing_is_late_or_dead(wh, make) -> None:
@@ -316,8 +316,8 @@ def test_rejected_rows_are_kept_with_reason_source_batch_and_time_and_are_no_pro
     report = wh.append("s", rows(5, None, 10), source="b", batch_id="x")
     assert report.rejected == {"the row had already expired on arrival": 1, "the event time is null": 1}
     assert (report.accepted, report.late) == (1, 0)
-    found = wh.rejected("s")
-    assert found.schema.names == [
+    actual = wh.rejected("s")
+    assert actual.schema.names == [
         "ts",
         "n",
         "_reason",
@@ -329,10 +329,10 @@ def test_rejected_rows_are_kept_with_reason_source_batch_and_time_and_are_no_pro
         "_text",
         "_format",
     ]
-    assert found.column("n").to_pylist() == [0, 1]
-    assert set(found.column("_source").to_pylist()) == {"b"}
-    assert set(found.column("_batch").to_pylist()) == {"x"}
-    assert found.column("_rejected_at").cast(pa.int64()).to_pylist() == [clock.time] * 2
+    assert actual.column("n").to_pylist() == [0, 1]
+    assert set(actual.column("_source").to_pylist()) == {"b"}
+    assert set(actual.column("_batch").to_pylist()) == {"x"}
+    assert actual.column("_rejected_at").cast(pa.int64()).to_pylist() == [clock.time] * 2
     status = {source.name: (source.rows, source.rejected, source.progress) for source in wh.stream("s").sources}
     assert status == {"a": (1, 0, end(9)), "b": (2, 2, end(10))}
     assert wh.stream("s").rejected == 2
@@ -476,6 +476,6 @@ def test_nanoseconds_are_rounded_up_so_that_a_row_is_never_seen_before_its_time(
     wh.slide("ns", to=when(end(1)))
     assert wh.scan("ns").read_all().column("n").to_pylist() == [0]
     wh.slide("ns", to=when(end(3)))
-    found = wh.scan("ns").read_all()
-    assert found.column("n").to_pylist() == [1]
-    assert found.column("ts").cast(pa.int64()).to_pylist() == [end(1) * 1000 + 1], "the stored value is untouched"
+    actual = wh.scan("ns").read_all()
+    assert actual.column("n").to_pylist() == [1]
+    assert actual.column("ts").cast(pa.int64()).to_pylist() == [end(1) * 1000 + 1], "the stored value is untouched"

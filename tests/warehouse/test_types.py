@@ -113,13 +113,15 @@ def test_every_type_comes_back_exactly_as_it_went_in(wh: windrow.Warehouse, name
         wh.append("s", table)
         wh.slide("s", to=when(BASE + (turn + 1) * DELTA))
         expected.append(table)
-    found = wh.scan("s").read_all().sort_by("n")
-    assert found.schema.equals(schema), found.schema
+    actual = wh.scan("s").read_all().sort_by("n")
+    assert actual.schema.equals(schema), actual.schema
     want = pa.concat_tables(expected, promote_options="none")
     if pa.types.is_dictionary(kind):
-        assert found.column("v").cast(kind.value_type).to_pylist() == want.column("v").cast(kind.value_type).to_pylist()
+        assert (
+            actual.column("v").cast(kind.value_type).to_pylist() == want.column("v").cast(kind.value_type).to_pylist()
+        )
     else:
-        assert found.column("v").to_pylist() == want.column("v").to_pylist()
+        assert actual.column("v").to_pylist() == want.column("v").to_pylist()
     probed = wh.probe("s", keys=[0, 11, 22])
     assert probed.schema.equals(schema)
     assert [str(v) for v in probed.sort_by("n").column("v").to_pylist()] == [

@@ -207,8 +207,8 @@ def live(wh: windrow.Warehouse, number: int) -> None:
         # So far ahead that the third source, which is silent, is spoken for; later it is declared failed.
         wh.heartbeat("packets", source=source, up_to=minute(number + 5))
     wh.slide("packets", to=minute(number))
-    for at, name in enumerate((*KINDS, "turning", "lasting")):
-        wh.append(name, simple(number, at))
+    for index, name in enumerate((*KINDS, "turning", "lasting")):
+        wh.append(name, simple(number, index))
         wh.slide(name, to=minute(number))
     if number % 2 == 0:
         wh.append("leases", leases(number))
@@ -386,8 +386,8 @@ def rows(table: pa.Table) -> list[Any]:
         column.cast(pa.int64()) if pa.types.is_timestamp(column.type) and column.type.unit == "ns" else column
         for column in table.columns
     ]
-    found = [[plain(value) for value in row] for row in zip(*(column.to_pylist() for column in columns), strict=True)]
-    return sorted(found, key=repr)
+    actual = [[plain(value) for value in row] for row in zip(*(column.to_pylist() for column in columns), strict=True)]
+    return sorted(actual, key=repr)
 
 
 def digest(found: list[Any]) -> str:
@@ -481,14 +481,14 @@ def main(name: str, folder: Path) -> None:
         wh.close()
         pack(root / "killed", folder / f"{name}.tar.xz")
         unpack(folder / f"{name}.tar.xz", root / "again")
-        told: dict[str, Any] = {"clock": CLOCK, "empty": empty_databases(root / "again")}
+        report: dict[str, Any] = {"clock": CLOCK, "empty": empty_databases(root / "again")}
         with open_warehouse(root / "again") as again:
-            told["before"] = answers(again)
+            report["before"] = answers(again)
             go_on(again)
-            told["after"] = answers(again)
-    (folder / f"{name}.json").write_text(written(told) + "\n")
+            report["after"] = answers(again)
+    (folder / f"{name}.json").write_text(written(report) + "\n")
     print(
-        f"{name}: {(folder / f'{name}.tar.xz').stat().st_size:,} bytes packed, empty databases: {told['empty'] or 'none'}"
+        f"{name}: {(folder / f'{name}.tar.xz').stat().st_size:,} bytes packed, empty databases: {report['empty'] or 'none'}"
     )
 
 

@@ -67,10 +67,10 @@ class Names:
         from windrow.queries.system_tables import TABLE_NAMES
 
         relations = list(self.relations())
-        used = {found.lower() for found in _WORD.findall(text)}
+        used = {name.lower() for name in _WORD.findall(text)}
         named = [name for name in relations if name.lower() in used]
         columns = [column for name in named or relations[:_MOST_DESCRIBED] for column, _ in self.columns(name)]
         system = [f"windrow.{name}" for name in sorted(TABLE_NAMES)]
         keywords = [keyword if word[:1].isupper() else keyword.lower() for keyword in KEYWORDS]
-        found = dict.fromkeys([*columns, *relations, *system, *keywords])
-        return [name for name in found if name.lower().startswith(word.lower())]
+        candidates = dict.fromkeys([*columns, *relations, *system, *keywords])
+        return [name for name in candidates if name.lower().startswith(word.lower())]

@@ -215,17 +215,17 @@ def _join_open_quotes(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 def find_failing(count: int, fails: Callable[[int, int], bool]) -> list[int]:
     """All of `count` items that fail, by halving those parts that do."""
-    found, parts = [], [(0, count)]
+    failing, parts = [], [(0, count)]
     while parts:
         low, high = parts.pop()
         if low >= high or not fails(low, high):
             continue
         if high - low == 1:
-            found.append(low)
+            failing.append(low)
         else:
             middle = (low + high) // 2
             parts += [(middle, high), (low, middle)]
-    return found
+    return failing
 
 
 def _find_undecodable(records: Sequence[bytes]) -> dict[int, str]:

@@ -430,16 +430,16 @@ def window_to_json(view: "StreamSnapshot", window: str | None) -> dict[str, Any]
     from windrow.windows import gap_to_json
 
     now = view.now
-    known = view.coverage(view.bounds() if window is None else view.last(parse_duration(window, "window")))
+    of_window = view.coverage(view.bounds() if window is None else view.last(parse_duration(window, "window")))
     return {
         "stream": view.name,
         "slide": view.state.slide,
         "now": None if now is None else format_time(now),
         "window": window,
         "missing": list(view.state.missing),
-        "complete": now is not None and not known.gaps,
-        "coverage": known.share,
-        "gaps": [gap_to_json(gap) for gap in known.gaps],
+        "complete": now is not None and not of_window.gaps,
+        "coverage": of_window.share,
+        "gaps": [gap_to_json(gap) for gap in of_window.gaps],
     }
 
 

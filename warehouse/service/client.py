@@ -30,6 +30,7 @@ _MESSAGE_END = re.compile(r"\. (gRPC client debug context|Detail: \w+).*", re.DO
 _MESSAGE_START = re.compile(r"^Flight (error|returned \w+ error, with message): ")
 
 _POLL_SECONDS = 0.2
+"""Between two looks whether a slide that is waited for has come. A choice, not measured."""
 
 
 class RemoteWarehouse:

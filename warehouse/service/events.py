@@ -13,6 +13,7 @@ from windrow.queries.periodic.counters import ServerCounters
 from windrow.store import Store
 
 _POLL_SECONDS = 0.2
+"""Between two looks whether another process has committed. `bench service` has what 1,000 idle listeners cost."""
 _MOST_QUEUED = 1000
 """Events that wait for a slow listener; of more, the oldest are left out and the listener is told."""
 

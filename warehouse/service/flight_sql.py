@@ -38,6 +38,7 @@ _CALLS = ("streams", "stream", "tables", "views", "queries", "status", "explain"
 _MOST_HANDLES = 10_000
 """Statements that are prepared or wait to be fetched; of more, the oldest are forgotten."""
 _HANDLE_SECONDS = 3600.0
+"""How long a statement waits to be fetched. Both are bounds, not measured."""
 _FAIL, _CREATE, _REPLACE = 1, 1, 3
 _CANCELLED, _NOT_CANCELLABLE = 1, 3
 _GONE_CHECKS, _GONE_SECONDS = 4, 0.005
@@ -45,6 +46,7 @@ _HEADER = "x-windrow-"
 _UPLOAD_OPTIONS = ("batch_id", "covers", "source", "max_rejected", "end")
 _STATEMENT_OPTIONS = ("isolation", "on_gap", "timeout")
 _MOST_SECONDS = 86_400.0
+"""The longest timeout of a statement: a day. A bound, not measured."""
 
 
 @dataclass(eq=False)
@@ -369,12 +371,12 @@ class FlightSqlServer(flight.FlightServerBase):
         if not self._uploads.acquire(blocking=False):
             raise errors.BusyError("too many uploads are under way already; ask again later")
         try:
-            with self._service.audited(session, f"append to {message.table}") as told:
+            with self._service.audited(session, f"append to {message.table}") as record:
                 upload = context.get_middleware("token").options(_UPLOAD_OPTIONS)
                 report = _ingest(
                     session, message, reader, upload, self._service.limits.body_bytes, context.is_cancelled
                 )
-                told.rows = report.accepted
+                record.rows = report.accepted
                 return report
         finally:
             self._uploads.release()
@@ -609,13 +611,13 @@ def _tables(session: RoleSession, message: Any) -> pa.Table:
     columns = {name: pa.string() for name in ("catalog_name", "db_schema_name", "table_name", "table_type")}
     if message.include_schema:
         columns["table_schema"] = pa.binary()
-    found: list[tuple[str, str, str, pa.Schema]] = []
+    tables: list[tuple[str, str, str, pa.Schema]] = []
     if _in_catalog(message) and _like(SCHEMA, message, "db_schema_filter_pattern"):
-        found += [(SCHEMA, name, *described) for name, described in sorted(session.schemas().items())]
+        tables += [(SCHEMA, name, *described) for name, described in sorted(session.schemas().items())]
     if _in_catalog(message) and _like(SYSTEM_SCHEMA, message, "db_schema_filter_pattern"):
-        found += [(SYSTEM_SCHEMA, name, "SYSTEM TABLE", schema) for name, schema in session.system_schemas().items()]
+        tables += [(SYSTEM_SCHEMA, name, "SYSTEM TABLE", schema) for name, schema in session.system_schemas().items()]
     rows = []
-    for schema_name, name, kind, schema in found:
+    for schema_name, name, kind, schema in tables:
         if _like(name, message, "table_name_filter_pattern") and kind in (message.table_types or (kind,)):
             row: dict[str, Any] = {
                 "catalog_name": CATALOG, "db_schema_name": schema_name, "table_name": name, "table_type": kind,

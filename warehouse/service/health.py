@@ -22,13 +22,13 @@ _PACKAGES = ("duckdb", "pyarrow", "lmdb", "numpy", "starlette", "uvicorn", "vl-c
 
 def versions() -> dict[str, str | None]:
     """Of Windrow and what it stands on; None for what is not installed."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
+    installed: dict[str, str | None] = {"python": platform.python_version()}
     for name in ("windrow", *_PACKAGES):
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+            installed[name] = None
+    return installed
 
 
 def read_health(service: "Service", session: RoleSession) -> dict[str, Any]:

@@ -47,11 +47,13 @@ from windrow.store import Store
 from windrow.warehouse import Warehouse
 
 _GAPS_IN_HEADER = 8
+"""A header with more gaps could pass the 8 KB that proxies allow. A bound, not measured."""
 LOCAL = Role(name="local", rights=("read",))
 """Requests from this machine while there is no token at all: they may ask, and change nothing."""
 _LOCAL_HOSTS = re.compile(r"(localhost|127\.0\.0\.1|\[::1\]|testserver)(:\d+)?")
 """Other names may come from a web page that rebinds its DNS name to this machine."""
 _WATCH_AFTER_SECONDS = 0.02
+"""A statement that is shorter is answered before anybody looks whether its client has gone. Not measured."""
 AuditLine = Callable[[dict[str, Any]], None]
 
 

@@ -30,9 +30,11 @@ from windrow.service.statement_worker import Request
 from windrow.service.worker_pool import RunningStatement, read_batches
 
 _PIECE_ROWS = 8192
+"""Rows that are kept, and read again, together. A choice, not measured."""
 _CELL_CHARACTERS = 400
 """Of longer cells a piece has the beginning."""
 _CHART_ROWS = 100_000
+"""Of a longer answer the chart has the beginning, and says so. A bound, not measured."""
 
 
 @dataclass(frozen=True)
@@ -282,8 +284,8 @@ class AnswerStore:
         """Drop what is old, and the least recently used of what is too much; the lock is held."""
         limits = self._limits
         self._drop_idle()
-        own = [key for key, kept in self._kept.items() if kept.who == who]
-        for key in own[: max(0, len(own) - limits.of_one_token + 1)]:
+        of_caller = [key for key, kept in self._kept.items() if kept.who == who]
+        for key in of_caller[: max(0, len(of_caller) - limits.of_one_token + 1)]:
             self._kept.pop(key).cancel()
         ended = [key for key, kept in self._kept.items() if kept.done]
         while len(self._kept) >= limits.answers:

@@ -20,6 +20,7 @@ _RECENT = 40
 _DRAWN = ("now", "in", "out", "late", "rejected")
 _MOST_REJECTED_FILES = 40
 _MOST_GAPS = 100
+"""Files of rejected rows that are looked through, and gaps that are listed. Bounds of one page, not measured."""
 
 
 def format_instant(instant: int | None) -> str | None:
@@ -34,9 +35,9 @@ def read_overview(session: RoleSession, find: str, offset: int, limit: int) -> d
 
     def read(tables: Tables) -> tuple[int, list[tuple[StreamEntry, StreamState]], dict[int, list[GapEntry]]]:
         entries = [entry for _, entry in tables.items("streams") if role.sees(entry.definition.name)]
-        found = [entry for entry in entries if find.lower() in entry.definition.name.lower()]
-        states = [(entry, tables.get("states", catalog_key(entry.id))) for entry in found]
-        gaps = {entry.id: list(_open_gaps(tables, entry.id)) for entry in found}
+        matching = [entry for entry in entries if find.lower() in entry.definition.name.lower()]
+        states = [(entry, tables.get("states", catalog_key(entry.id))) for entry in matching]
+        gaps = {entry.id: list(_open_gaps(tables, entry.id)) for entry in matching}
         return len(entries), states, gaps
 
     total, streams, gaps = store.catalog.read(read)

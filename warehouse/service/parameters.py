@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 _MOST = 10_000
+"""Parameters of one statement. A bound, not measured."""
 _PARAMETER = re.compile(
     r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/|(\?\d*)|\$(\d+)|\$([^\W\d]\w*)", re.DOTALL
 )

@@ -184,7 +184,7 @@ class RoleSession:
         self.role.check("read", name)
         with Snapshot(self.warehouse._store, [name], role=self.role) as snapshot:
             view = snapshot.view(name)
-            definition, state, known = view.entry.definition, view.state, view.coverage(view.bounds())
+            definition, state, covered = view.entry.definition, view.state, view.coverage(view.bounds())
             return {
                 "stream": name,
                 "columns": [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in view.schema],
@@ -195,9 +195,9 @@ class RoleSession:
                 "lifetime": None if definition.lifetime is None else times.format_duration(definition.lifetime),
                 "number": state.slide,
                 "now": None if view.now is None else times.format_time(view.now),
-                "complete": view.now is not None and not known.gaps,
-                "coverage": known.share,
-                "gaps": [gap_to_json(gap) for gap in known.gaps],
+                "complete": view.now is not None and not covered.gaps,
+                "coverage": covered.share,
+                "gaps": [gap_to_json(gap) for gap in covered.gaps],
                 "missing": list(state.missing),
                 "waiting_for": list(view.progress().waiting_for()),
                 "sources": [source.name for source in view.progress().sources],

@@ -24,6 +24,7 @@ from windrow.warehouse import Warehouse
 
 HTTP_PORT = 9464
 _START_SECONDS = 30.0
+"""How long a start may take before it counts as failed. A bound, not measured."""
 _END_SECONDS = 5
 """After the grace: for statements that were cancelled to tell it."""
 LogLine = Callable[[str], None]

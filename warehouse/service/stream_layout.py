@@ -30,12 +30,13 @@ from windrow.store import Store
 
 _RECENT = 120
 _MOST_SEGMENTS, _MOST_BUCKETS, _MOST_REJECTED_ROWS = 200, 48, 100
+"""What one page shows. Bounds, not measured."""
 
 
 def read_stream_page(session: RoleSession, name: str) -> dict[str, Any]:
     """What there is to see of one stream; what the role may not see is None."""
     store, role = session.warehouse._store, session.role
-    known = session.stream(name)  # which also checks that the role sees it
+    visible = session.stream(name)  # which also checks that the role sees it
     status = stream_status(store, name)
     with Snapshot(store, [name]) as snapshot:
         view = snapshot.view(name)
@@ -44,7 +45,7 @@ def read_stream_page(session: RoleSession, name: str) -> dict[str, Any]:
         if role.sees_counts and shows(role, "cells"):
             layout = describe_layout(view, slides[-1] if slides else None)
     tells = role.grants is None or "operate" in role.rights
-    return known | describe_sizes(status, role) | {
+    return visible | describe_sizes(status, role) | {
         "kind": "view" if view.entry.definition.inputs else "stream",
         "lag": None if view.now is None else (store.clock() - view.now) / times.SECOND,
         "slide_seconds": view.entry.definition.slide / times.SECOND,
@@ -105,13 +106,13 @@ def _cells(segments: Any, slide: int | None) -> list[dict[str, Any]]:
     for segment in segments:
         cells.setdefault(segment.cell, []).append(segment)
     shown = []
-    for (layout, row, column), own in sorted(cells.items()):
-        live = sum(segment.bytes if slide is None else segment.live_bytes(slide) for segment in own)
-        total = sum(segment.bytes for segment in own)
-        dead_rows = 0 if slide is None else sum(segment.dead(slide) for segment in own)
+    for (layout, row, column), in_cell in sorted(cells.items()):
+        live = sum(segment.bytes if slide is None else segment.live_bytes(slide) for segment in in_cell)
+        total = sum(segment.bytes for segment in in_cell)
+        dead_rows = 0 if slide is None else sum(segment.dead(slide) for segment in in_cell)
         shown.append({
-            "layout": layout, "row": row, "column": column, "segments": len(own),
-            "rows": sum(segment.rows for segment in own), "dead_rows": dead_rows,
+            "layout": layout, "row": row, "column": column, "segments": len(in_cell),
+            "rows": sum(segment.rows for segment in in_cell), "dead_rows": dead_rows,
             "live_bytes": live, "dead_bytes": total - live,
         })  # fmt: skip
     return shown

@@ -15,6 +15,7 @@ _MORE_KEYWORDS = (
 )  # fmt: skip
 """Words that DuckDB does not reserve, and those of window clauses."""
 _MOST_RELATIONS = 5_000
+"""Relations that a prompt can complete. A bound, not measured."""
 
 
 def read_vocabulary(session: RoleSession) -> dict[str, Any]:
@@ -22,8 +23,8 @@ def read_vocabulary(session: RoleSession) -> dict[str, Any]:
 
     def read(tables: Tables) -> list[tuple[str, str]]:
         streams = [entry.definition for _, entry in tables.items("streams")]
-        found = [(stream.name, "view" if stream.inputs else "stream") for stream in streams]
-        return found + [(entry.name, "result") for _, entry in tables.items("queries")]
+        relations = [(stream.name, "view" if stream.inputs else "stream") for stream in streams]
+        return relations + [(entry.name, "result") for _, entry in tables.items("queries")]
 
     role = session.role
     role.check("read")

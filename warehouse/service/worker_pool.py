@@ -34,6 +34,8 @@ _START_SECONDS = 60.0
 _RETRY_SECONDS = 1.0
 _WATCH_SECONDS = 1.0
 _END_SECONDS = 5.0
+"""Between two looks for a free worker; bytes read at once; a worker's start; the pause after a failed one; between
+two looks for dead workers; until a worker that was ended is killed. Choices, not measured."""
 
 Frame = tuple[int, Any]
 """What a piece of a reply is, and its bytes."""

@@ -53,8 +53,8 @@ class TestThePrivateHook:
     )
     def test_has_predicates_of_the_same_nodes(self, node, fields):
         nodes = importlib.import_module("duckdb._sources.nodes")
-        found = [field.name for field in dataclasses.fields(getattr(nodes, node))]
-        assert found == fields, f"{CHANGED}nodes.{node} has the fields {found}"
+        actual = [field.name for field in dataclasses.fields(getattr(nodes, node))]
+        assert actual == fields, f"{CHANGED}nodes.{node} has the fields {actual}"
 
     def test_a_source_is_told_predicates_and_asked_for_columns(self, connection):
         asked: list[list[str]] = []
@@ -67,11 +67,11 @@ class TestThePrivateHook:
         assert asked in ([["k", "v"]], [["v", "k"]]), f"{CHANGED}stream was asked for {asked}"
 
     def test_a_plan_names_the_scan_and_its_number_of_rows(self, connection):
-        found = arrow_source.collect_predicates(
+        actual = arrow_source.collect_predicates(
             connection, "SELECT * FROM r WHERE k = 2 AND v = 'b'", None, {"r": SCHEMA}
         )
-        assert list(found) == ["r"], f"{CHANGED}EXPLAIN (FORMAT JSON) shows no scan of the relation"
-        assert sorted(predicate.fragment() for predicate in found["r"]) == ['("k" = 2)', "(\"v\" = 'b')"], CHANGED
+        assert list(actual) == ["r"], f"{CHANGED}EXPLAIN (FORMAT JSON) shows no scan of the relation"
+        assert sorted(predicate.fragment() for predicate in actual["r"]) == ['("k" = 2)', "(\"v\" = 'b')"], CHANGED
 
     def test_a_statement_streams_its_rows_and_names_its_types(self, connection):
         reader, types = arrow_source.run_streaming(connection, "SELECT 1 AS a, 'x' AS b WHERE 1 = ?", [1], 10)
@@ -85,15 +85,15 @@ def test_predicates_of_a_relation_that_is_scanned_twice_are_not_told(connection)
 
 
 def test_a_filtering_source_leaves_out_rows_that_a_predicate_excludes(connection):
-    told: list[str] = []
+    messages: list[str] = []
 
     def read(filters, schema):
-        told.extend(predicate.fragment() for predicate in filters)
+        messages.extend(predicate.fragment() for predicate in filters)
         yield from ROWS.select(schema.names).to_batches()
 
     arrow_source.register_source(connection, "r", FilteringSource(SCHEMA, read))
     assert connection.execute("SELECT v FROM r WHERE k IN (1, 3) ORDER BY k").fetchall() == [("a",), (None,)]
-    assert told
+    assert messages
     arrow_source.unregister_source(connection, "r")
     with pytest.raises(duckdb.CatalogException):
         connection.execute("FROM r")

@@ -46,17 +46,17 @@ def assert_delivered(path: Path) -> None:
         runs = wh.sql("SELECT query, slide, outcome, file FROM windrow.runs ORDER BY ALL").fetchall()
         for name in ("newest", "each", "come", "gone"):
             kept = due(name)[-3:] if name == "each" else due(name)
-            own = [run for run in runs if run[0] == name]
-            assert [run[1] - FIRST for run in own] == kept
-            assert {run[2] for run in own} == {"delivered"}
+            of_query = [run for run in runs if run[0] == name]
+            assert [run[1] - FIRST for run in of_query] == kept
+            assert {run[2] for run in of_query} == {"delivered"}
             rows = [(row[0] - FIRST, *row[-2:]) for row in wh.results(name).fetchall()]
             assert rows == [(slot, *row) for slot in kept for row in expected(name, slot)]
             assert wh.sql(f"SELECT count(*), count(DISTINCT (_slide, slot)) FROM {name}").fetchall() == [
                 (len(rows),) * 2
             ]
             files = {str(p.relative_to(path)) for p in (path / "results" / name).glob("*") if p.is_file()}
-            assert files == ({run[3] for run in own} if name in ("each", "come") else set())
-            for _, slide, _, file in own if files else ():
+            assert files == ({run[3] for run in of_query} if name in ("each", "come") else set())
+            for _, slide, _, file in of_query if files else ():
                 assert _read(path / file) == expected(name, slide - FIRST)
         assert wh.check().problems == ()
         assert wh._store.catalog.read(lambda tables: list(tables.raw_items("holds"))) == []

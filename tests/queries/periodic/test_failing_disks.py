@@ -68,8 +68,8 @@ def test_a_round_that_failed_is_made_again(call, kept, reached):
             try:
                 wh.run_due()
             except windrow.StorageError as error:
-                told = str(error)
-                assert "failed" in told
+                message = str(error)
+                assert "failed" in message
             assert files.failed, f"{call} {nth}"
             assert wh.check().problems == ()
             wh.run_due(now=True)  # a run that failed waits a while; not here

@@ -94,8 +94,8 @@ def test_a_run_is_of_the_newest_slide_and_one_at_snapshot_of_that_of_its_round(w
         if end < world.minute:
             continue
         recent = [expected["newest"][slide][0] for slide in expected["newest"] if slide > world.minute - 5]
-        found = wh.sql("SELECT most FROM most ORDER BY _slide DESC LIMIT 1").fetchall()
-        assert found == [(max(recent),)] or wh.queries()[1].revisions
+        actual = wh.sql("SELECT most FROM most ORDER BY _slide DESC LIMIT 1").fetchall()
+        assert actual == [(max(recent),)] or wh.queries()[1].revisions
     for query in ("plain", "newest"):
         rows = wh.results(query, revisions=query == "newest").arrow().to_pylist()
         stored = {row["_slide"] - first: (row["n"], row["total"]) for row in rows if not row.get("_revision")}

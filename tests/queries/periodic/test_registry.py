@@ -50,13 +50,13 @@ def test_a_window_longer_than_the_stream_keeps(wh):
     [("90 SECONDS", "2 minutes"), ("80 SECONDS", "1 minute"), ("1 SECOND", "1 minute"), ("200 SECONDS", "3 minutes")],
 )
 def test_a_period_that_is_no_multiple_of_the_slide(wh, period, nearest):
-    told = refused(wh, f"SELECT 1 FROM packets [WINDOW 5 MINUTES SLIDE {period}]")
-    assert "slides every 1 minute" in told
-    assert f"the nearest is {nearest}" in told
+    message = refused(wh, f"SELECT 1 FROM packets [WINDOW 5 MINUTES SLIDE {period}]")
+    assert "slides every 1 minute" in message
+    assert f"the nearest is {nearest}" in message
 
 
 @pytest.mark.parametrize(
-    ("sql", "told"),
+    ("sql", "message"),
     [
         ("SELECT nothing FROM packets [WINDOW 5 MINUTES SLIDE 1 MINUTE]", "nothing"),
         ("SELECT 1 FROM nowhere [WINDOW 5 MINUTES SLIDE 1 MINUTE]", "no stream, table or view 'nowhere'"),
@@ -73,12 +73,12 @@ def test_a_period_that_is_no_multiple_of_the_slide(wh, period, nearest):
         ("SELECT union_value(a := 1) AS u FROM packets [WINDOW 5 MINUTES SLIDE 1 MINUTE]", "column 'u'"),
     ],
 )
-def test_what_cannot_be_asked_again_and_again(wh, sql, told):
-    assert told in refused(wh, sql)
+def test_what_cannot_be_asked_again_and_again(wh, sql, message):
+    assert message in refused(wh, sql)
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "message"),
     [
         ({"missed": "sometimes"}, "latest, every, skip"),
         ({"output": "all"}, "whole, inserts, deletes"),
@@ -92,8 +92,8 @@ def test_what_cannot_be_asked_again_and_again(wh, sql, told):
         ({"params": [1]}, ""),
     ],
 )
-def test_wishes_that_cannot_be_met(wh, how, told):
-    assert told in refused(wh, TOP, **how)
+def test_wishes_that_cannot_be_met(wh, how, message):
+    assert message in refused(wh, TOP, **how)
 
 
 def test_names_are_shared_with_streams_and_tables(path):
@@ -174,9 +174,9 @@ def test_a_period_beside_the_text_must_not_contradict_it(path):
                 add("q", text, slide="5 minutes")
         assert wh.queries() == []
         assert wh.add_query("same", text, slide="120 seconds").period == "2 minutes"
-        for at, clause in enumerate(("[WINDOW 3 MINUTES]", "[ROWS 5]", "")):
+        for index, clause in enumerate(("[WINDOW 3 MINUTES]", "[ROWS 5]", "")):
             joined = f"{text} AS a, quiet {clause} AS b"
-            assert wh.add_query(f"q{at}", joined, slide="5 minutes").period == "packets 2 minutes, quiet 5 minutes"
+            assert wh.add_query(f"q{index}", joined, slide="5 minutes").period == "packets 2 minutes, quiet 5 minutes"
 
 
 def test_a_query_without_a_stream_has_nothing_to_wait_for(path):

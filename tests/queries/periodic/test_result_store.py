@@ -243,11 +243,11 @@ FILED = """SELECT note, sum(len) AS total, avg(len) AS mean, 'a "quoted", <b>tex
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
-@pytest.mark.parametrize("own", [True, False])
-def test_each_run_is_one_file(wh, tmp_path, kind, own):
-    wh.add_query("q", FILED, sink=kind if own else f"{kind}:{tmp_path}/a/b")
+@pytest.mark.parametrize("default_folder", [True, False])
+def test_each_run_is_one_file(wh, tmp_path, kind, default_folder):
+    wh.add_query("q", FILED, sink=kind if default_folder else f"{kind}:{tmp_path}/a/b")
     go(wh, 21, 23)
-    folder = wh.path / "results" / "q" if own else tmp_path / "a" / "b"
+    folder = wh.path / "results" / "q" if default_folder else tmp_path / "a" / "b"
     files = sorted(path for path in folder.iterdir() if path.is_file())
     assert [path.name for path in files] == [f"q-20250101T12{n}00Z-{slot(n)}.{kind}" for n in (21, 22, 23)]
     rows = _read(files[0], kind)
@@ -257,8 +257,8 @@ def test_each_run_is_one_file(wh, tmp_path, kind, own):
     assert rows[0]["words"] == 'a "quoted", <b>text</b>'
     assert int(rows[0]["_slide"]) == slot(21)
     assert float(rows[0]["_staleness"]) == 0.0
-    told = wh.sql("SELECT file FROM windrow.runs ORDER BY slide").fetchall()
-    assert [wh.path / row[0] for row in told] == files
+    listed = wh.sql("SELECT file FROM windrow.runs ORDER BY slide").fetchall()
+    assert [wh.path / row[0] for row in listed] == files
 
 
 def _read(path, kind: str) -> list[dict]:
@@ -276,10 +276,10 @@ def test_wide_integers_are_whole_in_files(wh):
         wh.add_query(kind, sql, sink=kind)
     go(wh, 21, 21)
     expected = sum(range(600)) * 10**20
-    found = {
+    actual = {
         kind: _read(next((wh.path / "results" / kind).glob(f"*.{kind}")), kind)[0]["big"] for kind in ("csv", "parquet")
     }
-    assert found == {"csv": str(expected), "parquet": Decimal(expected)}
+    assert actual == {"csv": str(expected), "parquet": Decimal(expected)}
     assert str(expected) in next((wh.path / "results" / "jsonl").glob("*.jsonl")).read_text()
 
 
@@ -288,12 +288,16 @@ def test_files_have_the_forms_of_the_command_line(wh):
     for kind in ("csv", "jsonl"):
         wh.add_query(kind, TYPES, sink=kind)
     go(wh, 21, 21)
-    found = {k: _read(next((wh.path / "results" / k).glob(f"*.{k}")), k)[0] for k in ("csv", "jsonl")}
-    for row in found.values():
+    actual = {k: _read(next((wh.path / "results" / k).glob(f"*.{k}")), k)[0] for k in ("csv", "jsonl")}
+    for row in actual.values():
         assert (row["at"], row["_window_end"]) == ("2025-01-01T12:20:59.1Z", "2025-01-01T12:21:00Z")
         assert (row["span"], row["raw"], row["day"], row["price"]) == ("36 hours", r"\x00ff", "2026-01-02", "1.50")
-    assert (found["csv"]["list"], found["csv"]["part"], found["csv"]["nan"]) == ("[1,null,3]", '{"a":"x"}', "nan")
-    assert (found["jsonl"]["list"], found["jsonl"]["part"], found["jsonl"]["nan"]) == ([1, None, 3], {"a": "x"}, "NaN")
+    assert (actual["csv"]["list"], actual["csv"]["part"], actual["csv"]["nan"]) == ("[1,null,3]", '{"a":"x"}', "nan")
+    assert (actual["jsonl"]["list"], actual["jsonl"]["part"], actual["jsonl"]["nan"]) == (
+        [1, None, 3],
+        {"a": "x"},
+        "NaN",
+    )
 
 
 class _Page(html.parser.HTMLParser):
@@ -356,10 +360,10 @@ def test_a_folder_that_cannot_be_written_is_told_and_tried_again(wh, tmp_path):
     assert (ran["q"].outcome, ran["q"].file, ran["q"].rows) == ("unplaced", None, 1)
     assert (ran["other"].outcome, ran["other"].error) == ("delivered", None)
     assert Path(ran["other"].file).exists(), "a file that is reported is there"
-    told = {query.name: query.error for query in wh.queries()}
-    assert "writing" in (told["q"] or "")
-    assert ran["q"].error == told["q"]
-    assert told["other"] is None
+    report = {query.name: query.error for query in wh.queries()}
+    assert "writing" in (report["q"] or "")
+    assert ran["q"].error == report["q"]
+    assert report["other"] is None
     assert wh.results("q").arrow().num_rows == 1, "the run is delivered; only its file is missing"
     assert wh.run_due() == [], "nothing is due, and the file cannot be written still"
     blocked.unlink()
@@ -391,7 +395,7 @@ def test_results_of_several_queries_are_rolled_in_one_commit_and_one_that_cannot
     assert wh._store.catalog.version() == before + 4
     assert not (wh.path / "results" / "b").exists()
     for name in ("a", "b", "c"):
-        assert [row[0] for row in wh.results(name).fetchall()] == [slot(at) for at in (21, 22, 23)]
+        assert [row[0] for row in wh.results(name).fetchall()] == [slot(number) for number in (21, 22, 23)]
     assert wh.check().ok
 
 
@@ -409,11 +413,11 @@ def test_a_file_that_is_written_anew_while_the_old_one_is_being_removed_stays(wh
     plain, written = reclaim.find_reclaimable, []
 
     def early(store, *more):
-        found = plain(store, *more)
+        actual = plain(store, *more)
         if not written:
             wh.add_query("q", COUNT, sink=sink)
             written.extend(wh.run_due(["q"], now=True))
-        return found
+        return actual
 
     monkeypatch.setattr(reclaim, "find_reclaimable", early)
     wh.gc() if clean_up == "gc" else wh.slide("quiet", to=NOON)

@@ -84,8 +84,8 @@ def test_every_revision_is_plain_sql_over_the_rows_of_its_window_known_then(wh):
                 expected[window, newest[window][0]] = history.window(window, minute)
         assert {(run.query, run.slide - first, run.revision) for run in made if run.revision} == {
             (query, window, number)
-            for window, (number, known) in newest.items()
-            if known == minute and number
+            for window, (number, taken_in) in newest.items()
+            if taken_in == minute and number
             for query in ("r", "sums")
         }
         assert wh.run_due() == [], "at most one revision of a window per slide"
@@ -102,7 +102,7 @@ def test_every_revision_is_plain_sql_over_the_rows_of_its_window_known_then(wh):
         shown[slide - first].append(k)
     assert shown == {window: rows for window, (number, _) in newest.items() if (rows := expected[window, number])}
     changed = {w for w in newest if history.window(w, 14) != history.window(w, w)}
-    late = {w for w, (_, known) in newest.items() if history.window(w, 14) != history.window(w, known)}
+    late = {w for w, (_, taken_in) in newest.items() if history.window(w, 14) != history.window(w, taken_in)}
     status = {query.name: query for query in wh.queries()}
     assert (status["plain"].outdated, status["plain"].revisions) == (len(changed), 0)
     assert status["r"].outdated == len(late)

@@ -111,10 +111,10 @@ def test_a_missed_run_is_of_its_own_window_though_its_rows_have_expired(wh):
         wh.gc()
     assert wh.sql("SELECT min(note) FROM packets").fetchall() == [("m45",)]
     wh.run_due()
-    found = {}
+    actual = {}
     for row in wh.results("every").fetchall():
-        found.setdefault(row[0] - slot(0), {})[row[-2]] = row[-1]
-    assert found == {
+        actual.setdefault(row[0] - slot(0), {})[row[-2]] = row[-1]
+    assert actual == {
         number: {f"m{live}": packet_warehouse.ROWS_PER_MINUTE for live in range(number - 15, number + 1)}
         for number in range(21, 61)
     }
@@ -139,9 +139,9 @@ def test_too_many_waiting_runs_give_the_oldest_up(wh, monkeypatch):
     assert wh.queries()[0].missed_runs == 4
     wh.run_due()
     assert slides(wh, "every") == [25, 26, 27]
-    told = wh.sql("SELECT slide, outcome, error FROM windrow.runs WHERE outcome = 'missed' ORDER BY slide").fetchall()
-    assert [row[0] - slot(0) for row in told] == [21, 22, 23, 24]
-    assert "3 later runs were waiting" in told[0][2]
+    rows = wh.sql("SELECT slide, outcome, error FROM windrow.runs WHERE outcome = 'missed' ORDER BY slide").fetchall()
+    assert [row[0] - slot(0) for row in rows] == [21, 22, 23, 24]
+    assert "3 later runs were waiting" in rows[0][2]
 
 
 def test_a_slide_over_several_slots_is_one_run_of_the_window_it_reached(wh):
@@ -205,8 +205,8 @@ def test_a_failing_query_is_left_alone_for_longer_and_longer_and_harms_no_other(
         assert [run.outcome for run in wh.run_due()] == ["failed"]
         assert [query.failures for query in wh.queries() if query.name == "bad"] == [turn + 1]
     assert waits == [1, 2, 4, 8, 16]
-    (told,) = wh.sql("SELECT attempts, error FROM windrow.runs WHERE outcome = 'failed'").fetchall()
-    assert told == (6, "too big")
+    (rows,) = wh.sql("SELECT attempts, error FROM windrow.runs WHERE outcome = 'failed'").fetchall()
+    assert rows == (6, "too big")
     packet_warehouse.append_and_slide(wh, 22)
     packet_warehouse.append_and_slide(wh, 23)
     clock.pass_(3600)
@@ -341,7 +341,7 @@ def test_every_scheduling_policy_delivers_the_same_runs(wh, policy):
             wh.run_due(policy=policy)
     made = [number for number in range(21, 31) if number not in (24, 25)]
     for period in periods:
-        expected = [n for at, n in enumerate(made) if n // period > (made[at - 1] if at else 20) // period]
+        expected = [n for index, n in enumerate(made) if n // period > (made[index - 1] if index else 20) // period]
         assert slides(wh, f"q{period}") == expected
 
 

@@ -72,9 +72,9 @@ def test_aligning_many_sub_groups_never_costs_more_than_leaving_them() -> None:
     chance = random.Random(3)
     parts = [SubGroup(chance.randint(1, 40), (chance.randint(20, 100),)) for _ in range(12)]
     own = tuple(part.period for part in parts)
-    found = align_periods("basic", parts)
-    assert found.cost <= schedule_cost("basic", parts, own)
-    assert all(aligned <= period for aligned, period in zip(found.periods, own, strict=True))
+    actual = align_periods("basic", parts)
+    assert actual.cost <= schedule_cost("basic", parts, own)
+    assert all(aligned <= period for aligned, period in zip(actual.periods, own, strict=True))
 
 
 def test_other_kinds_put_each_window_together_by_itself() -> None:
@@ -98,26 +98,26 @@ def test_kinds_follow_their_costs() -> None:
 def executions(policy: str, groups: list[SchedulingGroup], minutes: int) -> dict[str, list[int]]:
     """When each query is executed if there is time for everything."""
     scheduler = Scheduler(policy, groups)
-    found: dict[str, list[int]] = {member.name: [] for group in groups for member in group.members}
+    actual: dict[str, list[int]] = {member.name: [] for group in groups for member in group.members}
     for minute in range(1, minutes + 1):
         scheduler.slid()
         while tasks := scheduler.next():
             scheduler.done(tasks)
             for member in (member for task in tasks for member in task.members):
-                found[member.name].append(minute)
-    return found
+                actual[member.name].append(minute)
+    return actual
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_without_overload_no_query_waits_longer_than_its_period(policy: str) -> None:
-    found = executions(policy, [SchedulingGroup(SEVEN)], 30)
+    actual = executions(policy, [SchedulingGroup(SEVEN)], 30)
     for member in SEVEN:
-        gaps = [later - sooner for sooner, later in pairwise([0, *found[member.name]])]
+        gaps = [later - sooner for sooner, later in pairwise([0, *actual[member.name]])]
         assert max(gaps) <= member.period
     if policy in ("conservative", "no-sharing"):
-        assert found["Q6"] == [5, 10, 15, 20, 25, 30]
+        assert actual["Q6"] == [5, 10, 15, 20, 25, 30]
     if policy == "aggressive":
-        assert found["Q7"] == list(range(2, 31, 2))
+        assert actual["Q7"] == list(range(2, 31, 2))
 
 
 def late(policy: str, behind: dict[int, int]) -> list[list[str]]:
@@ -126,15 +126,15 @@ def late(policy: str, behind: dict[int, int]) -> list[list[str]]:
     scheduler = Scheduler(policy, [SchedulingGroup(SEVEN)])
     for task in scheduler.tasks:
         task.deadline = -max(behind[member.period] for member in task.members)
-    found = []
+    actual = []
     for _ in range(3):
         tasks = scheduler.next()
-        found.append(sorted(member.name for task in tasks for member in task.members))
+        actual.append(sorted(member.name for task in tasks for member in task.members))
         scheduler.done(tasks)
         if not tasks:
             break
     assert sorted(names[2] + names[3] + names[5]) == sorted(m.name for m in SEVEN)
-    return [each for each in found if each]
+    return [each for each in actual if each]
 
 
 def test_late_queries_share_as_far_as_the_policy_lets_them() -> None:

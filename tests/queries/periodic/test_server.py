@@ -138,10 +138,10 @@ def test_it_runs_what_other_processes_make_due_and_shows_itself(windrow_command,
         assert value("windrow_disk_free_bytes") > 0
         assert value("windrow_oldest_pin_commits") >= 0
         code, text = fetch(port, "/status?x")
-        told = json.loads(text)
-        assert (code, told["leading"], told["errors"]) == (200, True, 0)
-        assert {query["name"]: query["slide"] for query in told["queries"]}["come"] == FIRST + 4
-        assert told["streams"] == [{"stream": "s", "slide": FIRST + 4, "now": told["streams"][0]["now"]}]
+        reply = json.loads(text)
+        assert (code, reply["leading"], reply["errors"]) == (200, True, 0)
+        assert {query["name"]: query["slide"] for query in reply["queries"]}["come"] == FIRST + 4
+        assert reply["streams"] == [{"stream": "s", "slide": FIRST + 4, "now": reply["streams"][0]["now"]}]
         assert fetch(port, "/healthz") == (200, "ok\n")
         assert fetch(port, "/etc/passwd")[0] == 404
         assert fetch(port, "/status", host="evil.example")[0] == 403

@@ -189,10 +189,10 @@ def test_a_standing_statement_is_suspended_between_its_reads():
 @pytest.mark.skipif(not hasattr(os, "setpriority"), reason="the system has no priorities of threads")
 def test_the_system_runs_one_time_statements_before_standing_ones(monkeypatch):
     """Inside a statement only the system can suspend: its threads of standing queries come after all others."""
-    found, read = [], evaluation._RowStatements._answer_alone
+    actual, read = [], evaluation._RowStatements._answer_alone
 
     def answer(self, query):
-        found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        actual.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
         return read(self, query)
 
     monkeypatch.setattr(evaluation._RowStatements, "_answer_alone", answer)
@@ -200,8 +200,8 @@ def test_the_system_runs_one_time_statements_before_standing_ones(monkeypatch):
         wh.add_query("q", "SELECT count(*) AS n FROM packets [WINDOW 2 MINUTES SLIDE 1 MINUTE] JOIN hosts USING (src)")
         packet_warehouse.append_and_slide(wh, 21)
         assert [run.outcome for run in wh.run_due()] == ["delivered"]
-    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    assert found == [min(19, own + evaluation._NICE)]
+    priority = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    assert actual == [min(19, priority + evaluation._NICE)]
 
 
 def test_a_statement_has_the_priority_that_it_is_given(monkeypatch):

@@ -57,7 +57,7 @@ def make_rows(kind: str, slide: int, side: str) -> pa.Table:
             "k": pa.array(keys, VALUES[kind][0]),
             "second": pa.array([None if n is None else n % 3 for n in numbers], pa.int64()),
             "v": pa.array([None if n is None else n * 7 for n in numbers], pa.int64()),
-            "n": pa.array([100 * slide + at for at in range(len(keys))]),
+            "n": pa.array([100 * slide + index for index in range(len(keys))]),
         }
     )
 
@@ -85,8 +85,8 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.parametrize("how", JOINS)
 def test_a_join_gives_what_it_gives_over_all_rows(both, how):
     wh, oracle, kind = both
-    found = sorted(map(repr, wh.sql(JOINS[how]).fetchall()))
-    assert found == sorted(map(repr, oracle.execute(JOINS[how]).fetchall()))
+    actual = sorted(map(repr, wh.sql(JOINS[how]).fetchall()))
+    assert actual == sorted(map(repr, oracle.execute(JOINS[how]).fetchall()))
     left = next(r for r in wh.explain(JOINS[how]).relations if r.reference.name == "l")
     if how in PRUNED and not (kind == "real" and how != "not key"):  # NaN, the greatest, is in every segment
         # Two segments have such values; that of text only their greatest is known, where there are nulls.

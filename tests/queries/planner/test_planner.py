@@ -111,7 +111,7 @@ class Test_predicates_on_the_time:
 
 class Test_predicates_on_the_search_key:
     @pytest.mark.parametrize(
-        ("where", "keys", "found"),
+        ("where", "keys", "matches"),
         [
             ("src = 7", "1 key", 1),
             ("src IN (7, 8, 100)", "3 keys", 2),
@@ -124,11 +124,11 @@ class Test_predicates_on_the_search_key:
             ("SRC = 7 AND ts > TIMESTAMPTZ '2025-01-01 12:10:00+00'", "1 key", 0.625),
         ],
     )
-    def test_go_through_the_directory(self, wh, where, keys, found):
+    def test_go_through_the_directory(self, wh, where, keys, matches):
         sql = f"SELECT * FROM packets WHERE {where}"
         pruned = read(wh, sql)
         assert pruned.keys == keys
-        assert rows(wh, sql) == found * LIVE_MINUTES * ROWS_PER_MINUTE / 60
+        assert rows(wh, sql) == matches * LIVE_MINUTES * ROWS_PER_MINUTE / 60
 
     def test_of_one_window_are_read_by_row(self, wh):
         pruned = read(wh, "SELECT * FROM packets [WINDOW 1 MINUTE] WHERE src = 7")
@@ -185,11 +185,11 @@ class Test_where_a_predicate_holds_for_one_use_only:
             assert wh.sql(sql).fetchall() == [(4 * LIVE_MINUTES * ROWS_PER_MINUTE // 60,)]
 
     def test_each_window_has_its_own(self, wh):
-        told = wh.explain(
+        plan = wh.explain(
             "SELECT * FROM packets [WINDOW 1 MINUTE] a JOIN packets [WINDOW 2 MINUTES] b ON a.ts = b.ts "
             "WHERE a.src = 1 AND b.src IN (1, 2)"
         )
-        assert [pruned.keys for pruned in told.relations] == ["1 key", "2 keys"]
+        assert [pruned.keys for pruned in plan.relations] == ["1 key", "2 keys"]
 
 
 class Test_keys_from_a_table:
@@ -320,10 +320,10 @@ class Test_what_is_remembered_of_a_statement:
 
 class Test_explaining:
     def test_in_words(self, wh):
-        told = wh.explain("SELECT sum(len) FROM packets [WINDOW 1 MINUTE] WHERE src = 7")
-        assert isinstance(told, Explanation)
-        first, *plan = str(told).splitlines()
-        assert first.startswith(f"packets [WINDOW 1 MINUTE] at slide {told.windows[0].slide}: probe; cells ")
+        explained = wh.explain("SELECT sum(len) FROM packets [WINDOW 1 MINUTE] WHERE src = 7")
+        assert isinstance(explained, Explanation)
+        first, *plan = str(explained).splitlines()
+        assert first.startswith(f"packets [WINDOW 1 MINUTE] at slide {explained.windows[0].slide}: probe; cells ")
         assert first.endswith("; key: 1 key")
         assert plan
 

@@ -42,8 +42,8 @@ def wh() -> Iterator[windrow.Warehouse]:
 def minute(number: int) -> pa.Table:
     """20 000 rows with 5000 keys: a block of a directory holds many keys, and a key is a small part of all rows."""
     start = packet_warehouse.NOON + dt.timedelta(minutes=number - 1)
-    at = [start + dt.timedelta(milliseconds=3 * i + 1) for i in range(20_000)]
-    columns = [at, [i % 5000 for i in range(20_000)], list(range(20_000)), ["x"] * 20_000]
+    instant = [start + dt.timedelta(milliseconds=3 * i + 1) for i in range(20_000)]
+    columns = [instant, [i % 5000 for i in range(20_000)], list(range(20_000)), ["x"] * 20_000]
     return pa.table(
         [pa.array(c, f.type) for c, f in zip(columns, packet_warehouse.SCHEMA, strict=True)],
         schema=packet_warehouse.SCHEMA,
@@ -84,8 +84,8 @@ class Test_the_tree_says_what_duckdb_would_say:
         ],
     )
     def test_where_a_key_is_plainly_named(self, wh, text, params):
-        plain, told = collected(wh, text, params)
-        assert plain is not None and plain == told
+        plain, report = collected(wh, text, params)
+        assert plain is not None and plain == report
         assert all(isinstance(each, KeyRange) for asked in plain.values() for each in asked.keys)
 
     @pytest.mark.parametrize(
@@ -160,16 +160,16 @@ class Test_a_plain_probe:
 
     def test_sees_its_snapshot(self, wh):
         """Two snapshots, the same statement: each has the rows of its own slides."""
-        with scratch_folders.scratch_folder() as path, windrow.open(path / "w") as own:
-            own.create_stream(
+        with scratch_folders.scratch_folder() as path, windrow.open(path / "w") as other:
+            other.create_stream(
                 "packets", packet_warehouse.SCHEMA, time="ts", key="src", slide="1 minute", lifetime="16 minutes"
             )
-            packet_warehouse.append_and_slide(own, 1)
-            with own.snapshot() as old:
-                packet_warehouse.append_and_slide(own, 2)
+            packet_warehouse.append_and_slide(other, 1)
+            with other.snapshot() as old:
+                packet_warehouse.append_and_slide(other, 2)
                 for key in (7, 8, 7):
                     text = f"SELECT count(*) FROM packets WHERE src = {key}"
-                    assert (old.sql(text).fetchone(), own.sql(text).fetchone()) == ((10,), (20,))
+                    assert (old.sql(text).fetchone(), other.sql(text).fetchone()) == ((10,), (20,))
 
 
 FEW = [
@@ -192,10 +192,10 @@ class Test_an_answer_of_few_rows:
             plain.execute("SET TimeZone = 'UTC'")
             plain.register("many", rows)
             for key in (3, 4999, 5000):
-                told = plain.sql(text.format(key=key))
+                listed = plain.sql(text.format(key=key))
                 given = wh.sql(text.format(key=key))
-                wanted = sorted(map(repr, told.to_arrow_table().to_pylist()))
-                assert given.columns == told.columns
+                wanted = sorted(map(repr, listed.to_arrow_table().to_pylist()))
+                assert given.columns == listed.columns
                 assert sorted(map(repr, given.arrow().to_pylist())) == wanted
 
     def test_has_unsigned_integers_of_128_bits_as_they_are(self, wh):
@@ -205,12 +205,12 @@ class Test_an_answer_of_few_rows:
 
     def test_says_what_is_wrong_before_it_is_read(self, wh):
         for text in ("SELECT CAST(note AS INT) FROM many WHERE src = 7", "SELECT absent FROM many WHERE src = 7"):
-            told = []
+            messages = []
             for timeout in (None, 600):
                 with pytest.raises(windrow.QueryError) as raised:
                     wh.sql(text, timeout=timeout)
-                told.append(str(raised.value))
-            assert told[0] == told[1]
+                messages.append(str(raised.value))
+            assert messages[0] == messages[1]
         assert wh.status().readers == 0
 
     def test_holds_its_pin_until_it_is_read(self, wh):

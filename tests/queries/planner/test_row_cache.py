@@ -31,9 +31,11 @@ def rows(slot: int, chance: random.Random, count: int = 40) -> pa.Table:
     """Extreme values, nulls, and some rows of an earlier slot."""
     columns: dict[str, list[object]] = {name: [] for name in SCHEMA.names}
     for number in range(count):
-        at = BASE + (slot - 1) * DELTA + chance.randint(1, DELTA) - (DELTA if chance.random() < 0.1 and slot > 1 else 0)
+        instant = (
+            BASE + (slot - 1) * DELTA + chance.randint(1, DELTA) - (DELTA if chance.random() < 0.1 and slot > 1 else 0)
+        )
         row = {
-            "ts": at, "k": chance.randint(0, 3), "n": slot * 1000 + number, "i8": chance.choice((-128, 127, None)),
+            "ts": instant, "k": chance.randint(0, 3), "n": slot * 1000 + number, "i8": chance.choice((-128, 127, None)),
             "u64": chance.choice((0, 2**64 - 1, None)), "i64": chance.choice((-(2**63), 2**63 - 1, 5, None)),
             "f": chance.choice((float("nan"), -0.0, float("inf"), 1.5, None)), "g": chance.choice((0.1, None)),
             "b": chance.choice((True, False, None)), "d": chance.choice((0, 20_000, None)),

@@ -49,28 +49,28 @@ def taken(wh: windrow.Warehouse, rows: list[dict[str, Any]], at: pa.DataType, no
 
 
 @pytest.mark.parametrize("cache_bytes", [0, None], ids=["files", "memory"])
-@pytest.mark.parametrize("at", [US, TZ, NANOS], ids=str)
+@pytest.mark.parametrize("position", [US, TZ, NANOS], ids=str)
 def test_answers_of_a_window_with_an_edge_are_those_of_a_loop(
-    path: Path, cache_bytes: int | None, at: pa.DataType
+    path: Path, cache_bytes: int | None, position: pa.DataType
 ) -> None:
     choice, rows = random.Random(7), list[dict[str, Any]]()
-    with opened(path, at, cache_bytes) as wh:
+    with opened(path, position, cache_bytes) as wh:
         for turn in range(1, 9):
             now = BASE + turn * DELTA
             fresh = batch(choice, now, 60)
-            taken(wh, fresh, at, now)
+            taken(wh, fresh, position, now)
             rows += fresh
             for slots in (4, 2):
                 live = [row for row in rows if row["exp"] > now and row["ts"] > now - slots * DELTA]
                 window = f"{S} [WINDOW {slots * DELTA} MICROSECONDS]"
-                found = wh.sql(f"SELECT k, text, raw FROM {window}").fetchall()
-                assert sorted(found, key=str) == sorted(((r["k"], r["text"], r["raw"]) for r in live), key=str)
+                actual = wh.sql(f"SELECT k, text, raw FROM {window}").fetchall()
+                assert sorted(actual, key=str) == sorted(((r["k"], r["text"], r["raw"]) for r in live), key=str)
                 by_text: dict[Any, list[int]] = {}
                 for row in live:
                     by_text.setdefault(row["text"], []).append(row["k"])
                 grouped = wh.sql(f"SELECT text, count(*), sum(k) FROM {window} WHERE k <> 3 GROUP BY text").fetchall()
-                wanted = [(text, len(own), sum(own)) for text, all_of in by_text.items()
-                          for own in [[k for k in all_of if k != 3]] if own]  # fmt: skip
+                wanted = [(text, len(keys), sum(keys)) for text, all_of in by_text.items()
+                          for keys in [[k for k in all_of if k != 3]] if keys]  # fmt: skip
                 assert sorted(grouped, key=str) == sorted(wanted, key=str)
                 assert wh.sql(f"SELECT count(*) FROM {window}").fetchall() == [(len(live),)]
             row_caches.settle(wh)

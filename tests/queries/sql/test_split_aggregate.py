@@ -114,9 +114,9 @@ def test_a_statement_that_is_cut_answers_as_in_one_piece(wh, monkeypatch, name):
     # What is known of the answer, which names the isolation, is the schema's own metadata: that differs.
     plain = [answer.schema.remove_metadata() for answer in (latest, whole)]
     assert plain[0].equals(plain[1], check_metadata=True)
-    found, wanted = latest.to_pylist(), whole.to_pylist()
+    actual, wanted = latest.to_pylist(), whole.to_pylist()
     ordered = "ORDER BY" in CUT[name].upper()
-    assert found == wanted if ordered else sorted(map(repr, found)) == sorted(map(repr, wanted))
+    assert actual == wanted if ordered else sorted(map(repr, actual)) == sorted(map(repr, wanted))
 
 
 @pytest.mark.parametrize("name", UNCUT)

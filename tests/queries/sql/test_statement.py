@@ -17,7 +17,7 @@ def names(text: str) -> list[str]:
 
 class Test_streams_without_a_clause:
     @pytest.mark.parametrize(
-        ("text", "found"),
+        ("text", "expected"),
         [
             ("SELECT 1", []),
             ("FROM packets", ["packets"]),
@@ -36,11 +36,11 @@ class Test_streams_without_a_clause:
             ('FROM windrow.streams s JOIN Windrow."slides" USING (x)', ["windrow.streams", "windrow.slides"]),
         ],
     )
-    def test_are_found(self, text, found):
-        assert sorted(names(text)) == sorted(found)
+    def test_are_found(self, text, expected):
+        assert sorted(names(text)) == sorted(expected)
 
     @pytest.mark.parametrize(
-        ("text", "found"),
+        ("text", "expected"),
         [
             ("WITH a AS (SELECT 1) FROM a", []),
             ("WITH a AS (SELECT 1) FROM A", []),
@@ -58,11 +58,11 @@ class Test_streams_without_a_clause:
             ("WITH RECURSIVE b AS (FROM a), a AS (SELECT 1) FROM b", ["a"]),
         ],
     )
-    def test_are_told_from_common_table_expressions(self, text, found):
+    def test_are_told_from_common_table_expressions(self, text, expected):
         """Checked against DuckDB: with no relation of these names it can bind the statement iff none was found."""
-        assert names(text) == found
+        assert names(text) == expected
         with plain_duckdb.connect() as connection:
-            if found:
+            if expected:
                 with pytest.raises(duckdb.Error):
                     connection.execute(text)
             else:

@@ -69,11 +69,14 @@ def test_duckdb_reads_no_clock_out_of_strings(word, kind):
 
 def test_predicates_on_the_clock_are_not_remembered(wh):
     """The clock moves on, so a bound that was collected before would leave out rows."""
-    own = ("SELECT count(*) FROM s WHERE ts <= ago(INTERVAL 0 HOUR)", "SELECT count(*) FROM s WHERE ts <= now()")
-    assert wh.sql(own[0]).fetchall() == wh.sql(own[1]).fetchall()
+    on_the_clock = (
+        "SELECT count(*) FROM s WHERE ts <= ago(INTERVAL 0 HOUR)",
+        "SELECT count(*) FROM s WHERE ts <= now()",
+    )
+    assert wh.sql(on_the_clock[0]).fetchall() == wh.sql(on_the_clock[1]).fetchall()
     cached = wh._store.shared.attached("predicates", predicates.PredicateCache)
-    assert not [statement for statement, *_ in cached if statement in own]
-    assert [relation.segments[0] < relation.segments[1] for relation in wh.explain(own[0]).relations] == [True]
+    assert not [statement for statement, *_ in cached if statement in on_the_clock]
+    assert [relation.segments[0] < relation.segments[1] for relation in wh.explain(on_the_clock[0]).relations] == [True]
 
 
 @pytest.mark.parametrize("clock", ["ago(INTERVAL 1 HOUR)", "now()", "age(ts)", "current_date", "random()", "uuid()"])

@@ -43,7 +43,7 @@ def unchanged_outside(statement: Statement) -> bool:
     text, sql = statement.text.encode(), statement.sql.encode()
     for reference in statement.references:
         if reference.span is not None and reference.relation != reference.name:
-            start, stop = (len(statement.text[:at].encode()) for at in reference.span)
+            start, stop = (len(statement.text[:position].encode()) for position in reference.span)
             text = text[:start] + sql[start:stop] + text[stop:]
     return text == sql
 

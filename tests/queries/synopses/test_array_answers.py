@@ -43,17 +43,17 @@ def question(chance: random.Random) -> str:
     """A statement of the common form, in a total order, so that ties have one answer."""
     groups = chance.choice((*GROUPS, ""))
     aggregates = chance.sample(chance.choice((PLAIN, PLAIN, COUNTED)), chance.randint(1, 3))
-    named = [f"{text} AS a{at}" for at, text in enumerate(aggregates)]
+    named = [f"{text} AS a{index}" for index, text in enumerate(aggregates)]
     if not groups:
         return f"SELECT {', '.join(named)} FROM {STREAM}{{}}"
     keys = groups.split(", ")
     selected = [*keys, *named]
     chance.shuffle(selected)
     orders = chance.sample([*range(1, len(selected) + 1), "a0", aggregates[-1], *keys], chance.randint(0, 3))
-    told = [f"{by}{chance.choice(('', ' ASC', ' DESC'))}{chance.choice(('', ' NULLS FIRST', ' NULLS LAST'))}"
+    report = [f"{by}{chance.choice(('', ' ASC', ' DESC'))}{chance.choice(('', ' NULLS FIRST', ' NULLS LAST'))}"
             for by in [*orders, *keys]]  # fmt: skip
     limit = chance.choice(("", " LIMIT 2", " LIMIT 3 OFFSET 1", " LIMIT 0", " LIMIT 100", " OFFSET 2"))
-    return f"SELECT {', '.join(selected)} FROM {STREAM}{{}} GROUP BY {groups} ORDER BY {', '.join(told)}{limit}"
+    return f"SELECT {', '.join(selected)} FROM {STREAM}{{}} GROUP BY {groups} ORDER BY {', '.join(report)}{limit}"
 
 
 def more(world: QueriedStream, chance: random.Random, count: int, huge: bool) -> list[dict]:
@@ -102,13 +102,13 @@ def test_every_common_form_equals_plain_duckdb(lifetimes: str, huge: bool, seed:
 
 def answered_directly(monkeypatch: pytest.MonkeyPatch, texts: list[str]) -> list[bool]:
     """Which of some statements arrays answered; all are compared with plain DuckDB."""
-    told: dict[str, bool] = {}
+    report: dict[str, bool] = {}
     real = array_answers.answer_from_totals
 
     def answer(window, planned, direct) -> pa.Table | None:
-        found = real(window, planned, direct)
-        told[planned.statement.statement.text] = found is not None
-        return found
+        actual = real(window, planned, direct)
+        report[planned.statement.statement.text] = actual is not None
+        return actual
 
     monkeypatch.setattr(array_answers, "answer_from_totals", answer)
     chance = random.Random(3)
@@ -117,13 +117,13 @@ def answered_directly(monkeypatch: pytest.MonkeyPatch, texts: list[str]) -> list
         for _ in range(3):
             append(world, more(world, chance, 60, huge=False), CLOCK)
             slide(world, 1, CLOCK)
-        for at, text in enumerate(texts):
-            register_query(world, f"q{at}", text, 3, "basic")
+        for index, text in enumerate(texts):
+            register_query(world, f"q{index}", text, 3, "basic")
         check(world)
         entries = world.wh._store.catalog.read(lambda tables: dict(tables.items("queries")))
-        found = [told.get(entries[f"q{at}".encode()].sql, False) for at in range(len(texts))]
+        answered = [report.get(entries[f"q{index}".encode()].sql, False) for index in range(len(texts))]
         world.wh.close()
-    return found
+    return answered
 
 
 def test_the_common_forms_need_no_statement_in_duckdb(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,8 +35,8 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("fresh") / "wh"
     recorded_history.create(path, SHAPE, windrow.Index("round-robin", 2, 2, maintenance="rebuild"))
     with recorded_history.open_warehouse(path) as wh:
-        for at, sql in enumerate(QUERIES):
-            wh.add_query(f"q{at}", sql)
+        for index, sql in enumerate(QUERIES):
+            wh.add_query(f"q{index}", sql)
     return path
 
 
@@ -47,8 +47,8 @@ def kept(wh: windrow.Warehouse) -> int:
 def kills(steps: Sequence[str], nths: Sequence[int]) -> list[Any]:
     """Each step at one of its passes, in turn; all passes in a soak."""
     return [
-        pytest.param(step, nth, marks=() if nth == nths[at % len(nths)] else pytest.mark.soak)
-        for at, step in enumerate(steps)
+        pytest.param(step, nth, marks=() if nth == nths[index % len(nths)] else pytest.mark.soak)
+        for index, step in enumerate(steps)
         for nth in nths
     ]
 
@@ -115,7 +115,7 @@ def tallied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def spooled_tallies(wh: windrow.Warehouse) -> int:
     def look(tables: Tables) -> int:
         entries = node_store.read_entries(tables, 1)
-        spooled = [decode_last_int(at) for at, _ in tables.raw_items("spool", catalog_key(1))]
+        spooled = [decode_last_int(key) for key, _ in tables.raw_items("spool", catalog_key(1))]
         return sum(bool(node_store.find_tallied_slots(tables, entry, spool)) for entry in entries for spool in spooled)
 
     return wh._store.catalog.read(look)
@@ -143,6 +143,6 @@ def test_tallies_are_there_with_their_rows_or_not_at_all(step: str, nth: int, ta
         assert wh.check().problems == ()
         window = TALLIED.replace(" SLIDE 10 SECONDS", "")
         with Snapshot(wh._store) as snapshot:
-            found = from_synopses(wh._store, snapshot, window)
+            actual = from_synopses(wh._store, snapshot, window)
         rows = wh.sql("SELECT n FROM s [WINDOW 30 SECONDS]").fetchall()
-        assert found.to_pylist() == [{"n": n, "c": 1} for n in sorted(n for (n,) in rows)]
+        assert actual.to_pylist() == [{"n": n, "c": 1} for n in sorted(n for (n,) in rows)]

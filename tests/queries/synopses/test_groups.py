@@ -36,9 +36,9 @@ GROUPS = {
 
 def rows(minute: int) -> list[dict[str, Any]]:
     """Each minute has other signs of nothing and of what is no number, so that groups meet only when slots do."""
-    at = NOON + dt.timedelta(minutes=minute) - dt.timedelta(seconds=1)
+    instant = NOON + dt.timedelta(minutes=minute) - dt.timedelta(seconds=1)
     numbers = range(minute, minute + 4)
-    return [{"ts": at, "i": i, "f": FLOATS[i % len(FLOATS)]} for i in numbers]
+    return [{"ts": instant, "i": i, "f": FLOATS[i % len(FLOATS)]} for i in numbers]
 
 
 @pytest.fixture
@@ -81,9 +81,9 @@ def grouped():
     """A warehouse with two queries for each type of a group, all of them run once; its runs, and its live rows."""
     with scratch_folders.scratch_folder() as path, windrow.open(path / "w") as made:
         create(made)
-        for at, group in enumerate(GROUPS.values()):
+        for index, group in enumerate(GROUPS.values()):
             for kind, text in (("alone", ALONE), ("simple", SIMPLE)):
-                made.add_query(f"{kind}{at}", text.format(group).replace("@", WINDOW))
+                made.add_query(f"{kind}{index}", text.format(group).replace("@", WINDOW))
         made.add_query("other", f"SELECT i % 2 AS odd, count(*) AS n FROM s {WINDOW} GROUP BY 1")
         live = move(made, 2, 5)
         yield made, {run.query: run for run in made.run_due()}, live
@@ -91,13 +91,13 @@ def grouped():
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_a_synopsis_makes_the_groups_of_plain_sql(grouped, name):
-    (wh, ran, live), group, at = grouped, GROUPS[name], [*GROUPS].index(name)
-    assert {ran[query].outcome for query in (f"alone{at}", f"simple{at}")} == {"delivered"}, ran
+    (wh, ran, live), group, position = grouped, GROUPS[name], [*GROUPS].index(name)
+    assert {ran[query].outcome for query in (f"alone{position}", f"simple{position}")} == {"delivered"}, ran
     simple = SIMPLE.format(group)
     counted = plain(f"SELECT n, m FROM ({simple.replace('@', '')})", live)
-    assert told([row[-2:] for row in wh.results(f"simple{at}").fetchall()]) == counted
+    assert told([row[-2:] for row in wh.results(f"simple{position}").fetchall()]) == counted
     alone = plain(ALONE.format(group).replace("@", ""), live)
-    assert told([row[-2:] for row in wh.results(f"alone{at}").fetchall()]) == alone
+    assert told([row[-2:] for row in wh.results(f"alone{position}").fetchall()]) == alone
     for level in ("snapshot", "latest"):
         again = wh.sql(f"SELECT n, m FROM ({simple.replace('@', WINDOW)})", isolation=level).fetchall()
         assert told(again) == counted

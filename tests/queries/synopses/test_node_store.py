@@ -194,8 +194,8 @@ def test_a_statement_over_several_windows_and_kinds_of_counts_is_joined_from_its
 def test_mode_and_top_k_come_from_counts(path: Path) -> None:
     world = small(path)
     made = rows(world, 30, (1, DELTA), 6 * DELTA)
-    for at, row in enumerate(made):
-        row["v"] = 5 if at < 16 else 7 if at < 26 else at
+    for index, row in enumerate(made):
+        row["v"] = 5 if index < 16 else 7 if index < 26 else index
     append(world, made, CLOCK)
     slide(world, 1, CLOCK)
     register_query(world, "most", "SELECT mode(v), approx_top_k(v, 2) FROM s{}", 1, None)

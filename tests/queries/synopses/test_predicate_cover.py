@@ -28,9 +28,9 @@ def test_the_six_queries_of_the_text() -> None:
 
 
 def test_a_supercover_is_subtracted_from() -> None:
-    known = {2: (UDP,), 3: (TCP, UDP)}
-    assert predicate_cover.find_cover((TCP,), known, ["sum"], subtractable=True, read=READ) == [(3, 1), (2, -1)]
-    assert predicate_cover.find_cover((TCP,), known, ["max"], subtractable=False, read=READ) is None
+    covers = {2: (UDP,), 3: (TCP, UDP)}
+    assert predicate_cover.find_cover((TCP,), covers, ["sum"], subtractable=True, read=READ) == [(3, 1), (2, -1)]
+    assert predicate_cover.find_cover((TCP,), covers, ["max"], subtractable=False, read=READ) is None
     assert (
         predicate_cover.find_cover((TCP,), {3: (TCP, UDP, ICMP), 2: (UDP,)}, ["sum"], subtractable=True, read=READ)
         is None
@@ -71,10 +71,10 @@ def test_what_is_called_disjoint_shares_no_row() -> None:
             column, operator, kind, text = atom
             constant = f"'{text}'" if kind == "STRING" else text
             try:
-                found = plain.execute(
+                actual = plain.execute(
                     f"SELECT rowid FROM (SELECT *, row_number() OVER () AS rowid FROM t) WHERE {column} {operator} {constant}"
                 )
-                return {row[0] for row in found.fetchall()}
+                return {row[0] for row in actual.fetchall()}
             except duckdb.Error:
                 return set()
 

@@ -69,14 +69,14 @@ def check(world: QueriedStream) -> None:
         stream = snapshot.view(STREAM).entry.id
         for text, slots in world.queries.values():
             try:
-                found = from_synopses(store, snapshot, text.format(clause(slots)))
+                actual = from_synopses(store, snapshot, text.format(clause(slots)))
             except CannotSplitError as error:
                 if str(error) == "nothing is kept yet":
                     continue
                 raise
             wanted = expected(world, text, slots)
-            assert found.schema.types == wanted.schema.types
-            assert same(found.to_pylist(), wanted.to_pylist()), f"{text}, {slots} slots"
+            assert actual.schema.types == wanted.schema.types
+            assert same(actual.to_pylist(), wanted.to_pylist()), f"{text}, {slots} slots"
         for entry in store.catalog.read(lambda tables: node_store.read_entries(tables, stream)):
             assert list(synopsis_check.find_differences(store, snapshot, STREAM, entry)) == []
     assert tallies(world) == named(world) | waiting(world)
@@ -88,26 +88,26 @@ def tallies(world: QueriedStream) -> set[tuple[int, int]]:
 
     def look(tables):
         stream = tables.get("streams", STREAM.encode()).id
-        keys = [at for at, _ in tables.raw_items("synopses", catalog_key(stream, "t"))]
-        return {(decode_last_int(at[:-16]), decode_last_int(at[:-8])) for at in keys}
+        keys = [key for key, _ in tables.raw_items("synopses", catalog_key(stream, "t"))]
+        return {(decode_last_int(key[:-16]), decode_last_int(key[:-8])) for key in keys}
 
     return world.wh._store.catalog.read(look)
 
 
 def named(world: QueriedStream) -> set[tuple[int, int]]:
     """The same, of tallies that nodes are made of."""
-    found = set()
+    actual = set()
 
     def look(tables):
         stream = tables.get("streams", STREAM.encode()).id
         for entry in node_store.read_entries(tables, stream):
             for node, _ in node_store.list_nodes(tables, entry):
                 places_ = node_store.find_node_keys(tables, entry, node)[1:]
-                found.update((entry.number, decode_last_int(at[:-8])) for at in places_)
-                assert all(tables.raw("synopses", at) is not None for at in places_)
+                actual.update((entry.number, decode_last_int(key[:-8])) for key in places_)
+                assert all(tables.raw("synopses", key) is not None for key in places_)
 
     world.wh._store.catalog.read(look)
-    return found
+    return actual
 
 
 def waiting(world: QueriedStream) -> set[tuple[int, int]]:
@@ -115,7 +115,7 @@ def waiting(world: QueriedStream) -> set[tuple[int, int]]:
 
     def look(tables):
         stream = tables.get("streams", STREAM.encode()).id
-        return {decode_last_int(at) for at, _ in tables.raw_items("spool", catalog_key(stream))}
+        return {decode_last_int(key) for key, _ in tables.raw_items("spool", catalog_key(stream))}
 
     spooled = world.wh._store.catalog.read(look)
     return {(number, spool) for number, spool in tallies(world) if spool in spooled}
@@ -196,13 +196,13 @@ def test_late_rows_go_into_a_node_of_tallies_whose_tallies_go(path, monkeypatch,
         made = [row | {"ts": world.now + slot * DELTA - DELTA // 2} for row in rows(world, 20, (1, DELTA), 0)]
         append(world, made, CLOCK)
 
-    for at in (1, 1, 3):
-        come(at)
+    for index in (1, 1, 3):
+        come(index)
     slide(world, 1, CLOCK)
     assert len(named(world)) == (3 if most > 1 else 1)
     check(world)
-    for at in (0, 0, 2):
-        come(at)
+    for index in (0, 0, 2):
+        come(index)
     assert len(waiting(world)) == 3
     slide(world, 1, CLOCK)
     assert tallies(world) == set()

@@ -44,16 +44,16 @@ def entry(
 
 
 def plainly(rows: list[dict[str, Any]], names: list[str]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    actual: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        found.setdefault(tuple(row[name] for name in names), []).append(row)
+        actual.setdefault(tuple(row[name] for name in names), []).append(row)
 
-    def kept(own: list[dict[str, Any]]) -> tuple[Any, ...]:
-        v, p = ([row[name] for row in own if row[name] is not None] for name in ("v", "p"))
-        texts = sum(row["t"] is not None for row in own)
-        return len(own), sum(v) if v else None, len(v), min(v, default=None), max(p, default=None), texts
+    def kept(members: list[dict[str, Any]]) -> tuple[Any, ...]:
+        v, p = ([row[name] for row in members if row[name] is not None] for name in ("v", "p"))
+        texts = sum(row["t"] is not None for row in members)
+        return len(members), sum(v) if v else None, len(v), min(v, default=None), max(p, default=None), texts
 
-    return {group: kept(own) for group, own in found.items()}
+    return {group: kept(members) for group, members in actual.items()}
 
 
 @example([{"k": (1 << 63) - 1, "p": 0, "v": 7, "t": None}, {"k": None, "p": 0, "v": 7, "t": None}], ["k"])
@@ -71,9 +71,9 @@ def test_groups_are_kept_as_python_adds_them_up(rows: list[dict[str, Any]], name
         return
     built = given_.build(recipe)
     width = len(names)
-    told = [tuple(row.values()) for row in built.to_pylist()]
-    assert {row[:width]: row[width:] for row in told} == plainly(rows, names)
-    assert len(told) == len(plainly(rows, names))
+    report = [tuple(row.values()) for row in built.to_pylist()]
+    assert {row[:width]: row[width:] for row in report} == plainly(rows, names)
+    assert len(report) == len(plainly(rows, names))
 
 
 @pytest.mark.parametrize(

@@ -234,8 +234,8 @@ class AnyView(RuleBasedStateMachine):
     def append(self, name: str, rows: list[tuple[int, int | None, int, int]]) -> None:
         base = self.base()
         given = []
-        for at, k, x, life in rows:
-            ts = base + at * TICK
+        for position, k, x, life in rows:
+            ts = base + position * TICK
             exp = ts + life * TICK
             self.streams[name].append({"k": k, "x": x}, ts, exp if self.variable[name] else None)  # type: ignore[union-attr]
             given.append({"ts": time(ts), "exp": time(exp), "k": k, "x": x})
@@ -307,8 +307,8 @@ class AnyView(RuleBasedStateMachine):
     @invariant()
     def every_view_holds_what_it_should(self) -> None:
         for name, (view, plain) in self.views.items():
-            found = self.wh.now(name)
-            assert (None if found is None else time(view.clock)) == found, name
+            actual = self.wh.now(name)
+            assert (None if actual is None else time(view.clock)) == actual, name
             assert self.held(name, view) == view.live(), name
             if plain and not view.restore:
                 assert view.live() == view.from_scratch()
@@ -316,20 +316,20 @@ class AnyView(RuleBasedStateMachine):
     def held(self, name: str, view: view_oracle.View) -> Counter[Any]:
         definition = self.wh.stream(name).definition
         rows = self.wh.sql(f"SELECT * FROM {name}").arrow().to_pylist()
-        own = {definition.time, definition.expires, "_died"}
-        found: Counter[Any] = Counter()
+        hidden = {definition.time, definition.expires, "_died"}
+        actual: Counter[Any] = Counter()
         for row in rows:
-            values = tuple((column, value) for column, value in row.items() if column not in own)
+            values = tuple((column, value) for column, value in row.items() if column not in hidden)
             if view.distinct:
-                found[values] += 1
+                actual[values] += 1
                 continue
             begins, died = micros(row["_ts"]), row.get("_died")
             if definition.expires is not None:
                 ends = micros(row[definition.expires])
             else:
                 ends = view_oracle.NEVER if definition.lifetime is None else begins + definition.lifetime
-            found[(values, begins, ends, None) if died is None else (values, None, None, micros(died))] += 1
-        return found
+            actual[(values, begins, ends, None) if died is None else (values, None, None, micros(died))] += 1
+        return actual
 
     def teardown(self) -> None:
         if self.wh is not None:

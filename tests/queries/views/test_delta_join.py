@@ -72,12 +72,12 @@ def batch(slot: int, seed: int, count: int, *, keys: int = 40) -> pa.Table:
     seconds = (slot - 1) * 60 + chance.integers(-150, 100, count)
     ts = [NOON + dt.timedelta(seconds=int(each)) for each in seconds]
     ends = [t + dt.timedelta(seconds=int(life)) for t, life in zip(ts, chance.integers(1, 300, count), strict=True)]
-    found = [None if chance.random() < 0.1 else int(key) for key in chance.integers(-keys // 2, keys // 2, count)]
-    wide = [None if key is None else key << 40 for key in found]
+    actual = [None if chance.random() < 0.1 else int(key) for key in chance.integers(-keys // 2, keys // 2, count)]
+    wide = [None if key is None else key << 40 for key in actual]
     who = [None if chance.random() < 0.1 else f"host-{each}" for each in chance.integers(0, 3, count)]
-    text = [f"{slot}-{seed}-{at}" for at in range(count)]
+    text = [f"{slot}-{seed}-{index}" for index in range(count)]
     few = [None if chance.random() < 0.1 else int(each) for each in chance.integers(0, 3, count)]
-    return pa.table([ts, ends, found, wide, chance.random(count), who, text, few], schema=SCHEMA)
+    return pa.table([ts, ends, actual, wide, chance.random(count), who, text, few], schema=SCHEMA)
 
 
 @pytest.fixture(autouse=True)
@@ -166,9 +166,9 @@ def test_matched_rows_are_those_that_duckdb_joins(
         if slot > 3:
             both(lambda name, slot=slot: step(ours if name == "ours" else theirs, slot, count))
         for number, name in enumerate(statements):
-            found = told(ours, f"v{number}")
-            assert found == told(theirs, f"v{number}"), f"{name}, slot {slot}"
-            seen[name] += len(found)
+            actual = told(ours, f"v{number}")
+            assert actual == told(theirs, f"v{number}"), f"{name}, slot {slot}"
+            seen[name] += len(actual)
     assert all(seen.values()), seen
     assert used
     assert all(used)
@@ -217,7 +217,7 @@ def test_a_text_that_has_no_place_in_a_chunk_is_found_all_the_same() -> None:
     lists = [["a", None, "b"], [], ["c", "d"]]
     places = np.array([2 << 32, 1, 2, (2 << 32) + 1, 0])
     for kind in (pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())):
-        chunks: list[Any] = [pa.array(own, pa.string()).cast(kind) for own in lists]
+        chunks: list[Any] = [pa.array(texts, pa.string()).cast(kind) for texts in lists]
         if kind == pa.string():
             chunks[0] = pa.chunked_array([chunks[0][:1], chunks[0][1:]])
         assert take_values(chunks, places).to_pylist() == ["c", None, "b", "d", "a"]
@@ -254,13 +254,13 @@ def test_few_new_rows_find_their_partners_by_directory(
 
 @pytest.mark.parametrize("sql", NOT_PLAIN.values(), ids=NOT_PLAIN)
 def test_what_is_not_plain_is_left_to_duckdb(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, sql: str) -> None:
-    found: list[bool] = []
+    actual: list[bool] = []
     monkeypatch.setattr(
         slide_hook,
         "can_join_natively",
-        lambda *given: found.append(delta_join.can_join_natively(*given)) or delta_join.can_join_natively(*given),
+        lambda *given: actual.append(delta_join.can_join_natively(*given)) or delta_join.can_join_natively(*given),
     )
     wh = world(tmp_path, sql, FIXED)
     step(wh, 4)
-    assert found
-    assert not any(found)
+    assert actual
+    assert not any(actual)

@@ -15,10 +15,10 @@ def branch(*links: JoinLink, streams: int = 3) -> Any:
 
 
 def test_columns_are_equal_through_others() -> None:
-    found = find_equal_columns(branch(JoinLink(A, K, B, K), JoinLink(A, M, C, M), JoinLink(B, K, C, K)))
-    assert set(found) == {frozenset([(A, K), (B, K), (C, K)]), frozenset([(A, M), (C, M)])}
-    assert are_linked(found, C, {A})
-    assert not are_linked(found[-1:], C, {5})
+    actual = find_equal_columns(branch(JoinLink(A, K, B, K), JoinLink(A, M, C, M), JoinLink(B, K, C, K)))
+    assert set(actual) == {frozenset([(A, K), (B, K), (C, K)]), frozenset([(A, M), (C, M)])}
+    assert are_linked(actual, C, {A})
+    assert not are_linked(actual[-1:], C, {5})
 
 
 def test_each_stream_must_be_reached_and_none_compared_with_itself() -> None:

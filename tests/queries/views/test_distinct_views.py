@@ -39,7 +39,7 @@ def test_every_live_value_is_there_once_at_every_slide(seed, variable):
     chance = random.Random(seed)
     print("seed", seed)
     lives = {"expires": "ends", "max_lifetime": "24 minutes"} if variable else {"lifetime": "24 minutes"}
-    known: list[tuple[dt.datetime, int, dt.datetime]] = []
+    taken_in: list[tuple[dt.datetime, int, dt.datetime]] = []
     with scratch_folders.scratch_folder() as path:
         wh = windrow.open(path / "w")
         wh.create_stream("a", SCHEMA, time="ts", key="k", slide="1 minute", **lives)
@@ -53,14 +53,14 @@ def test_every_live_value_is_there_once_at_every_slide(seed, variable):
                 ts = at(minute - chance.choice((0.5, 0.5, 0.5, 4, -1.5)))
                 life = dt.timedelta(minutes=chance.randint(2, 24) if variable else 24)
                 rows.append((ts, chance.choice((0, 1, chance.randint(2, 40))), ts + life))
-            known += rows
+            taken_in += rows
             wh.append("a", pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], SCHEMA))
             wh.slide("a", to=at(minute))
             if chance.random() < 0.05:
                 wh.close()
                 wh = windrow.open(path / "w")
-            live = {k for ts, k, ends in known if ts <= at(minute) < ends}
-            recent = {k for ts, k, ends in known if at(minute - 15) < ts <= at(minute) < ends}
+            live = {k for ts, k, ends in taken_in if ts <= at(minute) < ends}
+            recent = {k for ts, k, ends in taken_in if at(minute - 15) < ts <= at(minute) < ends}
             assert sorted(wh.sql("SELECT k FROM d").fetchall()) == [(k,) for k in sorted(live)], minute
             assert sorted(wh.sql("SELECT k FROM e").fetchall()) == [(k,) for k in sorted(recent)], minute
             joined += len(recent)

@@ -33,7 +33,7 @@ def order(text: str) -> tuple[int, ...]:
     [("S1S2", 200), ("S1S3", 400), ("S1S4", 600), ("S2S3", 400), ("S2S4", 600), ("S3S4", 1500), ("S1S2S3", 800), ("S1S2S4", 1200)],
 )  # fmt: skip
 def test_expected_sizes_are_those_of_table_5_4(of, size):
-    assert expected_results([TABLE_5_3[at] for at in order(of)]) == size
+    assert expected_results([TABLE_5_3[index] for index in order(of)]) == size
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,9 @@ class Log:
         return self.view.slides
 
     def follow(self) -> None:
-        known, ended = len(self.view.rows), len(self.view.restored)
+        length, ended = len(self.view.rows), len(self.view.restored)
         if self.view.follow():
-            new = [(row.values, row.ts) for row in self.view.rows[known:]]
+            new = [(row.values, row.ts) for row in self.view.rows[length:]]
             new += [(values, values["_begins"]) for _, values, _ in self.view.restored[ended:]]
             for given, begins in new:
                 values = {name: value for name, value in given.items() if name != "_begins"}
@@ -83,8 +83,8 @@ def make_logs(a: view_oracle.Stream, b: view_oracle.Stream) -> dict[str, Log]:
 
 
 def read_log(wh, name: str) -> Counter:
-    found = wh.sql(f"SELECT * FROM {name}").arrow().to_pylist()
-    return Counter((tuple((n, v) for n, v in row.items() if n != "_ts"), micros(row["_ts"])) for row in found)
+    actual = wh.sql(f"SELECT * FROM {name}").arrow().to_pylist()
+    return Counter((tuple((n, v) for n, v in row.items() if n != "_ts"), micros(row["_ts"])) for row in actual)
 
 
 def run_history(path, seed: int, steps: int) -> None:
@@ -162,8 +162,8 @@ def test_a_log_knows_what_it_lacks_though_its_inputs_have_forgotten(wh):
     assert wh.sql("SELECT x FROM log [WINDOW 1 HOUR]").fetchall() == [(1,)]
     for minutes, kinds in ((60, {"expired", "declared"}), (39, {"declared"}), (37, set())):
         (window,) = wh.sql(f"SELECT x FROM log [WINDOW {minutes} MINUTES]").windows
-        found = {gap.kind for gap in window.gaps} - {"before first data"}
-        assert (found, window.complete) == (kinds, not kinds), minutes
+        actual = {gap.kind for gap in window.gaps} - {"before first data"}
+        assert (actual, window.complete) == (kinds, not kinds), minutes
     for minute in range(40, 130):
         wh.slide("a", to=time(START + minute * MINUTE))
     assert wh.gaps("a") == [], "nobody can ask about them any more"

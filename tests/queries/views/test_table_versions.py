@@ -67,16 +67,16 @@ class World:
             self.wh.create_view(name, sql, **OPTIONS.get(name, {}))
 
     def put(self, name: str) -> None:
-        word, found = ("name", self.tables[name]) if name == "hosts" else ("colour", self.tables[name])
+        word, actual = ("name", self.tables[name]) if name == "hosts" else ("colour", self.tables[name])
         values = {k: f"{name} {self.choice.randrange(100)}" for k in self.choice.sample(range(4), 3)}
         greatest = max(self.clocks.values())
         # What is dated back is for rows that come later; DISTINCT, which reads hosts, may find earlier ones again.
         earliest = 0 if name == "hosts" else -30
         since = greatest + self.choice.randrange(earliest, 10) * TICK if self.choice.random() < 0.4 else None
-        first = not found.found
+        first = not actual.found
         data = pa.table({"k": list(values), word: list(values.values())})
         self.wh.put_table(name, data, **({} if since is None or first else {"valid_from": time(since)}))
-        found.put(values, float("-inf") if first else greatest if since is None else since)
+        actual.put(values, float("-inf") if first else greatest if since is None else since)
 
     def append(self, name: str) -> None:
         clock = self.clocks[name]
@@ -127,9 +127,9 @@ class World:
             if name == "now_named" and slid != "a":
                 continue  # a retroactive change is shown from the next slide on
             times = {"_ts", "_exp"}
-            found = self.wh.sql(f"SELECT * FROM {name}").arrow()
-            found = found.select([column for column in found.column_names if column not in times])
-            assert Counter(map(tuple, (row.values() for row in found.to_pylist()))) == self.expected(name), name
+            actual = self.wh.sql(f"SELECT * FROM {name}").arrow()
+            actual = actual.select([column for column in actual.column_names if column not in times])
+            assert Counter(map(tuple, (row.values() for row in actual.to_pylist()))) == self.expected(name), name
 
 
 def run_history(path, seed: int, steps: int) -> None:

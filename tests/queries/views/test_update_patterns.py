@@ -93,8 +93,8 @@ def test_a_retroactive_table_makes_a_plan_strict(wh):
 
 
 def test_streams_have_a_class_too(wh):
-    found = {name: wh.stream(name).definition.update_pattern for name in ("a", "own", "ever")}
-    assert found == {"a": "weakest", "own": "weak", "ever": "monotonic"}
+    actual = {name: wh.stream(name).definition.update_pattern for name in ("a", "own", "ever")}
+    assert actual == {"a": "weakest", "own": "weak", "ever": "monotonic"}
 
 
 @pytest.mark.parametrize(

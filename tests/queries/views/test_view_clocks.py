@@ -67,10 +67,10 @@ def test_two_inputs_that_slide_at_the_same_time_see_each_other(path):
 
     def run(name):
         try:
-            with view_histories.open_warehouse(path) as own:
+            with view_histories.open_warehouse(path) as wh:
                 for minute in range(1, 16):
-                    append_rows(own, name, (minute - 0.5, 1, minute))
-                    slide(own, name, minute)
+                    append_rows(wh, name, (minute - 0.5, 1, minute))
+                    slide(wh, name, minute)
         except BaseException as error:  # noqa: BLE001 - told below
             errors.append(error)
 

@@ -23,8 +23,8 @@ def test_a_result_begins_with_its_last_part_and_ends_with_its_first(wh):
     for minute in range(1, 7):
         slide(wh, "ab", minute)
         lives = minute in (2, 3, 4)
-        found = wh.sql("SELECT ax, bx, _ts, _exp FROM v").fetchall()
-        assert found == ([(10, 20, time(START + 1.5 * MINUTE), time(START + 4.5 * MINUTE))] if lives else [])
+        actual = wh.sql("SELECT ax, bx, _ts, _exp FROM v").fetchall()
+        assert actual == ([(10, 20, time(START + 1.5 * MINUTE), time(START + 4.5 * MINUTE))] if lives else [])
 
 
 def test_a_new_view_is_filled_from_what_its_inputs_hold(wh):
@@ -219,11 +219,11 @@ def test_a_strict_plan_is_what_its_query_gives_at_each_slide(wh, sql):
         )
         append_rows(wh, "b", (minute - 0.4, minute % 3, 2))
         slide(wh, "ab", minute)
-        own = [column for column in wh.stream("v").definition.schema.names if column != "_ts"]
-        columns = ", ".join(own)
-        found = Counter(wh.sql(f"SELECT {columns} FROM v").fetchall())
-        assert found == Counter(wh.sql(sql).fetchall())
-        assert {at for (at,) in wh.sql("SELECT _ts FROM v").fetchall()} <= {wh.now("v")}
+        query_columns = [column for column in wh.stream("v").definition.schema.names if column != "_ts"]
+        columns = ", ".join(query_columns)
+        actual = Counter(wh.sql(f"SELECT {columns} FROM v").fetchall())
+        assert actual == Counter(wh.sql(sql).fetchall())
+        assert {time_ for (time_,) in wh.sql("SELECT _ts FROM v").fetchall()} <= {wh.now("v")}
 
 
 def test_views_of_a_strict_view_follow_it(wh):
@@ -316,7 +316,7 @@ def test_times_of_any_unit_and_columns_of_any_type(path, unit, zone):
 
     def rows(*given):
         times = [
-            [pa.scalar(START + (at + life) * 1_000_000, pa.timestamp("us", zone)) for at, _ in given]
+            [pa.scalar(START + (instant + life) * 1_000_000, pa.timestamp("us", zone)) for instant, _ in given]
             for life in (0, 300)
         ]
         columns = [pa.array(each, pa.timestamp("us", zone)).cast(stamp) for each in times]
@@ -336,8 +336,8 @@ def test_times_of_any_unit_and_columns_of_any_type(path, unit, zone):
         wh.append("a", rows((10, "p"), (20, None), (25, None)))
         wh.append("b", rows((30, "p"), (31, "q")))
         slide(wh, "ab", 2)
-        found = wh.sql("SELECT k, d, l, b, epoch_us(_ts), epoch_us(_exp) FROM v").fetchall()
-        assert found == [("p", Decimal("1.50"), [1, 2], b"x", START + 30_000_000, START + 210_000_000)]
+        actual = wh.sql("SELECT k, d, l, b, epoch_us(_ts), epoch_us(_exp) FROM v").fetchall()
+        assert actual == [("p", Decimal("1.50"), [1, 2], b"x", START + 30_000_000, START + 210_000_000)]
         assert wh.probe("v", ("p", Decimal("1.50"))).num_rows == 1
         assert Counter(k for (k,) in wh.sql("SELECT k FROM u").fetchall()) == Counter(["p", None])
         assert wh.check().ok

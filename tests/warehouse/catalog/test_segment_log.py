@@ -117,9 +117,9 @@ def test_a_commit_that_moved_a_stream_twice_is_followed_once(path: Path) -> None
     twice = (changes[0], SegmentChange(5, 5, (first.id,), ()), changes[2])
     for noted in (changes, twice):
         state = StreamState(layouts=(), manifest=9, changes=noted)
-        for version, known in ((1, Manifest()), (5, Manifest([first]))):
-            found = segment_log._apply_changes(Records(), 1, state, version, known)  # type: ignore[arg-type]
-            assert found is not None and list(found) == list(stored)
+        for version, manifest_before in ((1, Manifest()), (5, Manifest([first]))):
+            actual = segment_log._apply_changes(Records(), 1, state, version, manifest_before)  # type: ignore[arg-type]
+            assert actual is not None and list(actual) == list(stored)
     assert segment_log._apply_changes(Records(), 1, state, 4, Manifest()) is None  # type: ignore[arg-type]
 
 

@@ -93,12 +93,12 @@ class Test_bad_lines:
         bad = ["[1]", '{"ts": 1}', '{"src": 1, "nope": 2}', "{", '{"ts": "soon"}']
         file.write_bytes("\n".join([good[0], *bad, good[1]]).encode() + b'\n{"src": "\xff"}\n')
         waiting("append", "packets", file, "--on-error", "reject")
-        found = rejected(waiting)
-        assert [each["_line"] for each in found] == [2, 3, 4, 5, 6, 8]
-        assert [each["_text"] for each in found[:5]] == bad
-        assert found[0]["_reason"] == "it is not a JSON object"
-        assert found[2]["_reason"] == "column 'nope' is not in the stream"
-        assert found[5]["_reason"] == "it is not text in UTF-8"
+        actual = rejected(waiting)
+        assert [each["_line"] for each in actual] == [2, 3, 4, 5, 6, 8]
+        assert [each["_text"] for each in actual[:5]] == bad
+        assert actual[0]["_reason"] == "it is not a JSON object"
+        assert actual[2]["_reason"] == "column 'nope' is not in the stream"
+        assert actual[5]["_reason"] == "it is not text in UTF-8"
         assert [row[1] for row in stored(waiting.path)] == [1, 2]
 
     def test_kept_lines_are_read_again(self, waiting, tmp_path):

@@ -72,7 +72,7 @@ def test_a_stream_is_altered(packets):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         (("stream", "relayout", "packets", "--step", "--cancel"), "give one of --move"),
         (("stream", "relayout", "packets", "--key", "src", "--no-key"), "either --key or --no-key"),
@@ -86,9 +86,9 @@ def test_a_stream_is_altered(packets):
     ],
     ids=lambda value: " ".join(value[2:]) if isinstance(value, tuple) else "",
 )
-def test_what_makes_no_sense_is_refused_in_one_line(packets, given, told):
+def test_what_makes_no_sense_is_refused_in_one_line(packets, given, message):
     done = packets(*given, fails=True)
-    assert told in " ".join(done.stderr.split())
+    assert message in " ".join(done.stderr.split())
 
 
 def test_advice_is_a_table_and_a_sentence_and_can_be_followed(packets):

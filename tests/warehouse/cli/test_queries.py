@@ -103,7 +103,7 @@ def test_a_statement_from_standard_input(run, path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("add", "q", "SELECT nothing FROM packets [WINDOW 2 MINUTES SLIDE 1 MINUTE]"), "nothing"),
         (("add", "q", "SELECT 1 FROM packets [WINDOW 2 MINUTES SLIDE 90 SECONDS]"), "the nearest is 2 minutes"),
@@ -114,9 +114,9 @@ def test_a_statement_from_standard_input(run, path):
         (("run", "q"), "no periodic query 'q'"),
     ],
 )
-def test_mistakes_are_told_in_one_line(run, arguments, told):
+def test_mistakes_are_told_in_one_line(run, arguments, message):
     error = run("query", *arguments, code=1)
-    assert told in error
+    assert message in error
     assert error.startswith("windrow: ")
     assert "Traceback" not in error
 

@@ -53,9 +53,9 @@ def test_a_role_sees_only_what_it_may(shared):
         assert page["recent"][-1]["in"] == 600
         assert client.get("/health").json()["pins"] is not None
     with shared.client("analyst") as client:
-        told = client.get("/overview").json()
-        assert [stream["name"] for stream in told["streams"]] == ["seen"]
-        assert told["streams"][0]["live_rows"] is None and told["streams"][0]["recent"][-1]["in"] is None
+        reply = client.get("/overview").json()
+        assert [stream["name"] for stream in reply["streams"]] == ["seen"]
+        assert reply["streams"][0]["live_rows"] is None and reply["streams"][0]["recent"][-1]["in"] is None
         page = client.get("/streams/seen/layout").json()
         assert page["layout"] is None and page["live_rows"] is None and page["reasons"] is None
         assert client.get("/streams/hidden/layout").status_code == 403
@@ -73,9 +73,11 @@ def test_a_role_sees_only_what_it_may(shared):
 
 def test_a_page_of_streams_is_found_by_a_part_of_the_name(shared):
     with shared.client("operator") as client:
-        told = client.get("/overview", params={"find": "HID"}).json()
+        reply = client.get("/overview", params={"find": "HID"}).json()
         assert (
-            [stream["name"] for stream in told["streams"]] == ["hidden"] and told["found"] == 1 and told["total"] == 2
+            [stream["name"] for stream in reply["streams"]] == ["hidden"]
+            and reply["found"] == 1
+            and reply["total"] == 2
         )
         assert client.get("/overview", params={"limit": 1, "offset": 1}).json()["streams"][0]["name"] in (
             "seen",

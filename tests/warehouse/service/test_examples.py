@@ -80,6 +80,6 @@ def test_alerts_and_dashboard_name_metrics_that_there_are(shared):
     expressions = [target["expr"] for panel in json.loads(dashboard)["panels"] for target in panel["targets"]]
     expressions += re.findall(r"expr: (.*)", examples("yaml")[1])
     text = render_metrics(shared.wh._store, ServerCounters(0)).decode()
-    known = {family.name for family in text_string_to_metric_families(text)}
+    metric_names = {family.name for family in text_string_to_metric_families(text)}
     used = {name.removesuffix("_total") for text in expressions for name in re.findall(r"\bwindrow_\w+", text)}
-    assert used <= known
+    assert used <= metric_names

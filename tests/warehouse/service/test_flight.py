@@ -117,8 +117,8 @@ def test_our_client_has_the_words_of_the_library(served):
         assert remote.now("seen") == wh.now("seen")
         assert remote.tables() == wh.tables()
         for options in ({"key": 5}, {"keys": [1, 2, 9999]}, {"between": (3, 6)}, {"key": 599, "window": "1 minute"}):
-            found = remote.probe("seen", **options).sort_by("k")
-            assert found.to_pylist() == wh.probe("seen", **options).sort_by("k").to_pylist()
+            actual = remote.probe("seen", **options).sort_by("k")
+            assert actual.to_pylist() == wh.probe("seen", **options).sort_by("k").to_pylist()
         assert (
             remote.scan("seen", "2 minutes", ["k"]).read_all().num_rows
             == wh.scan("seen", "2 minutes").read_all().num_rows

@@ -59,8 +59,8 @@ def test_what_is_missing_is_told_to_those_who_may_read_the_stream(served):
             assert (headers["Complete"], answer.json()["about"]["complete"]) == ("false", False)
             assert float(headers["Coverage"]) == pytest.approx(answer.json()["about"]["coverage"], rel=1e-5)
             assert 0 <= float(headers["Coverage"]) < 1, "a role may see old rows only"
-            told = client.get("/streams/seen").json()
-            assert number in [gap["id"] for gap in told["gaps"]] and told["complete"] is False
+            reply = client.get("/streams/seen").json()
+            assert number in [gap["id"] for gap in reply["gaps"]] and reply["complete"] is False
             shown = ask(client, "SELECT DISTINCT stream FROM windrow.gaps").json()["rows"]
             assert ["seen"] in shown and (["hidden"] in shown) is (role == "operator")
     with served.connect("operator") as remote:
@@ -119,13 +119,13 @@ def test_revisions_are_read_and_announced(served):
             wh.slide("revised", to=f"2026-01-01T00:0{minute}:00Z")
             wh.run_due()
         expected = wh.results("again", revisions=True).fetchall()
-        for wanted, known in ((True, expected), (False, wh.results("again").fetchall())):
+        for wanted, expected_rows in ((True, expected), (False, wh.results("again").fetchall())):
             answer = client.get("/queries/again/results", params={"revisions": str(wanted).lower()}).json()
-            assert [row[-1] for row in answer["rows"]] == [row[-1] for row in known]
+            assert [row[-1] for row in answer["rows"]] == [row[-1] for row in expected_rows]
             assert ("_revision" in str(answer["columns"])) is wanted
-        told = next(e for line in lines if line[:6] == "data: " and (e := json.loads(line[6:]))["event"] == "revision")
+        reply = next(e for line in lines if line[:6] == "data: " and (e := json.loads(line[6:]))["event"] == "revision")
     (revised,) = wh.sql("SELECT slide FROM windrow.runs WHERE query = 'again' AND revision = 1").fetchall()
-    assert (told["query"], told["slide"], told["revision"]) == ("again", *revised, 1)
+    assert (reply["query"], reply["slide"], reply["revision"]) == ("again", *revised, 1)
     wh.drop_query("again")
 
 
@@ -186,10 +186,10 @@ def test_a_role_sees_what_was_granted_and_no_more(shared):
 @pytest.mark.parametrize("word", ["EXPLAIN", "EXPLAIN ANALYZE"])
 def test_no_figure_tells_a_role_of_rows_whose_age_is_hidden(shared, word):
     with shared.client("analyst") as client:
-        told = ask(client, f"{word} SELECT max(k) FROM seen WHERE k > 590").text
-        told += client.post("/explain", json={"statement": "SELECT k FROM seen WHERE k = 599"}).text
-        assert "role 'analyst' does not see" in told
-        assert not re.search(r"rows? \d|\d+ rows?|\b600\b|\b599\b", told), told
+        reply = ask(client, f"{word} SELECT max(k) FROM seen WHERE k > 590").text
+        reply += client.post("/explain", json={"statement": "SELECT k FROM seen WHERE k = 599"}).text
+        assert "role 'analyst' does not see" in reply
+        assert not re.search(r"rows? \d|\d+ rows?|\b600\b|\b599\b", reply), reply
         figures = "segments, live_rows, stored_rows, bytes, inserted, expired"
         assert ask(client, f"SELECT {figures} FROM windrow.streams").json()["rows"] == [[None] * 6]
         slides = ask(client, "SELECT DISTINCT inserted, expired, touched, bytes_written FROM windrow.slides").json()
@@ -332,7 +332,7 @@ def test_a_fresh_answer_has_spooled_rows_and_says_so(served):
 
 
 def test_events_tell_slides_as_a_role_may_know_them(served):
-    heard: list[dict] = []
+    events: list[dict] = []
     listening = threading.Event()
 
     def listen() -> None:
@@ -340,7 +340,7 @@ def test_events_tell_slides_as_a_role_may_know_them(served):
             for line in answer.iter_lines():
                 listening.set()
                 if line.startswith("data: "):
-                    heard.append(json.loads(line[6:]))
+                    events.append(json.loads(line[6:]))
                     return
 
     thread = threading.Thread(target=listen)
@@ -349,7 +349,7 @@ def test_events_tell_slides_as_a_role_may_know_them(served):
     served.wh.slide("hidden", to="2026-01-01T00:12:00Z")
     served.wh.slide("seen", to="2026-01-01T00:12:00Z")
     thread.join(30)
-    assert [(event["event"], event["stream"]) for event in heard] == [("slide", "seen")]
+    assert [(event["event"], event["stream"]) for event in events] == [("slide", "seen")]
 
 
 def test_every_statement_leaves_a_line_in_the_audit(shared):

@@ -25,9 +25,9 @@ def read(client, key: str, start: int = 0, count: int = 200, **options):
 
 
 def read_to_end(client, key: str) -> dict:
-    told = read(client, key).json()
-    while not told["done"]:
-        told = read(client, key, told["rows"], 1).json()
+    reply = read(client, key).json()
+    while not reply["done"]:
+        reply = read(client, key, reply["rows"], 1).json()
     return read(client, key).json()
 
 
@@ -37,9 +37,9 @@ def test_pieces_are_the_rows_of_the_answer(shared):
         key = begin(
             client, f"SELECT range AS n, range + 9007199254740993 AS big, 'v' || range AS t FROM range({number})"
         )
-        told = read_to_end(client, key)
-        assert told["rows"] == number and told["cut"] == ""
-        assert [column["kind"] for column in told["columns"]] == ["number", "number", "text"]
+        reply = read_to_end(client, key)
+        assert reply["rows"] == number and reply["cut"] == ""
+        assert [column["kind"] for column in reply["columns"]] == ["number", "number", "text"]
         chance = random.Random(SEED)
         for start in [0, number - 5, *(chance.randrange(number) for _ in range(20))]:
             count = chance.randrange(1, 500)
@@ -138,9 +138,9 @@ def bounded(served, request):
 def test_of_an_answer_that_is_too_large_the_first_rows_are_kept_and_it_says_so(bounded):
     with bounded.client("operator") as client:
         key = begin(client, "SELECT md5(range::VARCHAR) AS t FROM range(200000)")
-        told = read_to_end(client, key)
-        assert 0 < told["rows"] < 200_000 and "ask for less" in told["cut"]
-        assert len(read(client, key, told["rows"] - 3, 10).json()["cells"]) == 3
+        reply = read_to_end(client, key)
+        assert 0 < reply["rows"] < 200_000 and "ask for less" in reply["cut"]
+        assert len(read(client, key, reply["rows"] - 3, 10).json()["cells"]) == 3
 
 
 @pytest.mark.parametrize("bounded", [KeepLimits(all_bytes=3_000_000)], indirect=True)

@@ -49,8 +49,8 @@ def test_a_standby_answers_hears_and_takes_over(windrow_command, place):
                 next(lines)
                 assert remote.append("seen", rows(1, 60)).accepted == 60
                 assert leader.post("/streams/seen/slide", json={"to": "2026-01-01T00:01:00Z"}).status_code == 200
-                told = next(json.loads(line[6:]) for line in lines if line.startswith("data: "))
-                assert (told["event"], told["stream"]) == ("slide", "seen")
+                reply = next(json.loads(line[6:]) for line in lines if line.startswith("data: "))
+                assert (reply["event"], reply["stream"]) == ("slide", "seen")
                 until(lambda: remote.results("counted").fetchall())
                 asked = standby.post("/sql", json={"statement": "SELECT count(*) AS n FROM seen"})
                 assert asked.json()["rows"] == [[60]]
@@ -75,8 +75,8 @@ def test_what_runs_ends_within_the_grace(windrow_command, place, tmp_path):
             request = client.build_request("POST", "/sql", json={"statement": LONG}, headers={"Accept": "text/csv"})
             answer = client.send(request, stream=True)
             server.child.terminate()
-            told = [line for line in lines if line.startswith("data: ")]
-            assert json.loads(told[-1][6:]) == {"event": "end", "reason": "the server is ending"}
+            report = [line for line in lines if line.startswith("data: ")]
+            assert json.loads(report[-1][6:]) == {"event": "end", "reason": "the server is ending"}
             assert sum(piece.count(b"\n") for piece in answer.iter_raw()) == 4_000_001
             answer.close()
         assert server.stop() == 0
@@ -121,8 +121,8 @@ def test_an_event_stream_ends_when_its_token_is_revoked(served):
         next(lines)
         revoke_token(served.wh._store, number)
         served.wh.slide("seen", to="2026-01-01T00:12:00Z")
-        told = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
-    assert told == [{"event": "end", "reason": "the token is not, or no longer, valid"}]
+        reply = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
+    assert reply == [{"event": "end", "reason": "the token is not, or no longer, valid"}]
 
 
 def test_statements_go_on_when_the_audit_cannot_be_written(windrow_command, place):
@@ -131,6 +131,6 @@ def test_statements_go_on_when_the_audit_cannot_be_written(windrow_command, plac
         for _ in range(3):
             assert client.post("/sql", json={"statement": "SELECT 1 AS n"}).json()["rows"] == [[1]]
         server.child.terminate()
-        told = "the audit /dev/full cannot be written (No space left on device); statements go on without"
-        assert sum(told in line for line in server.child.stdout) == 1
+        message = "the audit /dev/full cannot be written (No space left on device); statements go on without"
+        assert sum(message in line for line in server.child.stdout) == 1
         assert server.stop() == 0

@@ -205,8 +205,8 @@ def test_answers_are_kept_apart_by_role(one):
     for _ in range(3):
         for role, shapes in expected.items():
             for statement, (rows, columns) in zip(statements, shapes, strict=True):
-                found = ask(one, statement, role).json()
-                assert (len(found["rows"]), len(found["columns"])) == (rows, columns)
+                actual = ask(one, statement, role).json()
+                assert (len(actual["rows"]), len(actual["columns"])) == (rows, columns)
 
 
 def test_headers_and_slow_clients_are_bounded(tmp_path):
