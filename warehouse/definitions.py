@@ -85,6 +85,11 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
         return "monotonic" if self.longest_life is None else "weakest" if self.expires is None else "weak"
 
     @property
+    def has_overrides(self) -> bool:
+        """Whether rows may end before the expiry that is stored with them: of strict views kept up from new rows."""
+        return self.pattern == "strict" and self.lifetime is None
+
+    @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the stream's rows."""
         return read_schema(self.schema_bytes)
