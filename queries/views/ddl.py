@@ -23,9 +23,10 @@ from windrow.locks import locked
 from windrow.queries.planner.scan_sql import read_table_schema
 from windrow.queries.views.delta_sql import describe_columns
 from windrow.queries.views.inputs import InputState
+from windrow.queries.views.join_statistics import JoinOrder, list_join_orders
 from windrow.queries.views.plan import ViewPlan
 from windrow.queries.views.planner import expand_views, make_plan
-from windrow.queries.views.slide_hook import LOCK_SECONDS, ViewUpdates, update_view
+from windrow.queries.views.slide_hook import LOCK_SECONDS, ViewUpdates, find_plan, update_view
 from windrow.queries.views.storage import DIED_COLUMN, ViewSlide
 from windrow.queries.views.update_patterns import Pattern
 from windrow.reference_tables import find_table
@@ -59,6 +60,8 @@ class View(HtmlRecord):
     """How long results stay after they came about, whatever becomes of their parts."""
     error: str = ""
     """Of a view of results: why it could not be computed again, and stays where it is."""
+    joins: tuple[JoinOrder, ...] = ()
+    """How new rows of each input of a join find their partners, and what that costs."""
 
 
 def create_view(
@@ -358,15 +361,30 @@ def _find_start(snapshot: Snapshot, inputs: Iterable[str], clock: int | None) ->
 
 def list_views(store: Store) -> list[View]:
     """All views, by name."""
+    with Snapshot(store) as snapshot:
+        records = store.catalog.read(lambda tables: [record for _, record in tables.items("plans")])
+        joins = {record.id: _list_joins(snapshot, record) for record in records}
 
     def read(tables: Tables) -> list[View]:
-        views = (_describe_view(tables, record) for _, record in tables.items("plans"))
+        views = (_describe_view(tables, record, joins.get(record.id, ())) for _, record in tables.items("plans"))
         return HtmlList(sorted(views, key=lambda view: view.name))
 
     return store.catalog.read(read)
 
 
-def _describe_view(tables: Tables, record: ViewEntry) -> View:
+def _list_joins(snapshot: Snapshot, record: ViewEntry) -> tuple[JoinOrder, ...]:
+    if record.recompute or not record.inputs or not {record.name, *record.inputs} <= set(snapshot.streams()):
+        return ()
+    plan = find_plan(
+        snapshot.store, record, {name: snapshot.view(name).entry.definition for name in record.inputs}, snapshot
+    )
+    inputs: dict[str, ViewInput] = snapshot.store.catalog.read(
+        lambda tables: {name: tables.get("views", catalog_key(n, record.id)) for name, n in record.inputs.items()}
+    )
+    return list_join_orders(plan, snapshot.view(record.name).entry.definition, inputs)
+
+
+def _describe_view(tables: Tables, record: ViewEntry, joins: tuple[JoinOrder, ...]) -> View:
     entry: StreamEntry = tables.get("streams", record.name.encode())
     state: StreamState = tables.get("states", catalog_key(record.id))
     model = entry.definition.model
@@ -395,5 +413,6 @@ def _describe_view(tables: Tables, record: ViewEntry) -> View:
         now=None if state.slide is None else times.to_datetime(model.slot_end(state.slide)),
         waiting_for=silent or behind or (tuple(record.results) if state.slide is None else ()),
         error=record.error,
+        joins=joins,
         keep=None if record.keep is None else times.format_duration(record.keep),
     )
