@@ -97,6 +97,8 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     relayout: RelayoutState | None = None
     rewritten: int = 0
     """The commit that last changed the records of segments which keep their number."""
+    overridden: int = 0
+    """The commit that last ended rows of segments by overrides: `changes` lists those as gone and come."""
     batch_floor: int = 0
     """Batch ids recorded before this wall time may have been forgotten."""
     history_from: int | None = None
