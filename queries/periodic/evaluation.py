@@ -95,12 +95,15 @@ def answer_from_rows(
     with ThreadPoolExecutor(_WORKERS, thread_name_prefix="windrow-query", initializer=_lower_priority) as pool:
         answers: queue.SimpleQueue[RunAnswer | None] = queue.SimpleQueue()
         workers = [pool.submit(work.answer_all, waiting, answers) for _ in range(min(_WORKERS, len(queries)))]
+        running = len(workers)
         try:
-            while any(not worker.done() for worker in workers) or not answers.empty():
+            while running:
                 with contextlib.suppress(queue.Empty):
                     answer = answers.get(timeout=_POLL_SECONDS)
                     if answer is not None:
                         yield answer
+                    else:
+                        running -= 1
                 interrupt_periodic(only_late=True)
             for worker in workers:
                 worker.result()
@@ -124,16 +127,18 @@ class _RowStatements:
     shared: SharedRows | None
 
     def answer_all(self, waiting: "deque[QueryEntry]", answers: "queue.SimpleQueue[RunAnswer | None]") -> None:
-        """Answer what waits, one after the other, together with other workers."""
-        with contextlib.ExitStack() as stack:
-            pooled = None
-            while waiting:
-                with contextlib.suppress(IndexError):  # another worker has taken the last one
-                    query = waiting.popleft()
-                    if pooled is None and self.shared is not None and self.shared.serves(query):
-                        pooled = stack.enter_context(self.shared.cursor())
-                    answers.put(self.answer(query, pooled))
-        answers.put(None)
+        """Answer what waits, one after the other, together with other workers; None comes last."""
+        try:
+            with contextlib.ExitStack() as stack:
+                pooled = None
+                while waiting:
+                    with contextlib.suppress(IndexError):  # another worker has taken the last one
+                        query = waiting.popleft()
+                        if pooled is None and self.shared is not None and self.shared.serves(query):
+                            pooled = stack.enter_context(self.shared.cursor())
+                        answers.put(self.answer(query, pooled))
+        finally:
+            answers.put(None)
 
     def answer(self, query: QueryEntry, pooled: PooledCursor | None) -> RunAnswer:
         """One statement. One-time queries go first: it waits a while for those that are running."""
