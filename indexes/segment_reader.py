@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from windrow.errors import DamageError
 from windrow.indexes.bounded_cache import BoundedCache
+from windrow.indexes.end_overrides import find_ended_rows
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.row_model import Bools, Int64s, RowModel
 from windrow.indexes.segments import Segment
@@ -324,6 +325,24 @@ class Spans:
         range_of = np.searchsorted(offsets, first, side="right") - 1
         shift = start[range_of] - offsets[range_of]
         return Spans(self.files, part[range_of], first + shift, last + shift)
+
+    def without_ended(self, segments: Iterable[Segment], now: int | None) -> "Spans":
+        """The same rows without those of `segments` that overrides have ended by `now` (None: at any time)."""
+        ended: dict[str, list[Int64s]] = {}
+        for segment in Manifest.of(segments).ended:
+            ended.setdefault(segment.file, []).append(find_ended_rows(segment, now))
+        if not ended:
+            return self
+        mask, offsets = np.ones(self.rows, bool), np.concatenate(([0], np.cumsum(self.stop - self.start)))
+        for part, file in enumerate(self.files):
+            if file in ended:
+                rows, ranges = np.sort(np.concatenate(ended[file])), np.flatnonzero(self.part == part)
+                first, last = (np.searchsorted(rows, bounds[ranges]) for bounds in (self.start, self.stop))
+                counts = last - first
+                steps = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+                inside = rows[steps + np.repeat(first, counts)]
+                mask[inside + np.repeat(offsets[:-1][ranges] - self.start[ranges], counts)] = False
+        return self.where(mask)
 
     def by_file(self) -> dict[str, list[tuple[int, int]]]:
         """The ranges of each file one by one, for readers that cannot take arrays."""

@@ -86,7 +86,8 @@ class CachedTable:
     def find(self, segment: Segment, now: int) -> int | None:
         """The number of a segment's rows, if all are there that live at `now`."""
         place = _place(segment)
-        return None if self.without.get(place, now) > now else self.numbers.get(place)
+        # The rows that overrides have ended cannot be told from the others here.
+        return None if segment.ended or self.without.get(place, now) > now else self.numbers.get(place)
 
     def has(self, fields: Iterable[pa.Field]) -> bool:
         """Whether it has these columns."""
@@ -200,8 +201,11 @@ class RowCache:
 
     def want(self, store: Store, view: StreamSnapshot, fields: Sequence[pa.Field], segments: Iterable[Segment]) -> None:
         """Keep these rows from now on, if there is room; returns at once."""
+        wanted = {_place(segment): segment for segment in segments if not segment.ended}
+        if not wanted:
+            return
         with self._guard:
-            demand = _Demand(view, store, {f.name: f for f in fields}, {_place(s): s for s in segments})
+            demand = _Demand(view, store, {f.name: f for f in fields}, wanted)
             refused = self._refused.get(view.entry.id)
             if self._closed.is_set():
                 return

@@ -7,11 +7,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from windrow.catalog.records import TableEntry
 from windrow.definitions import StreamDefinition
-from windrow.indexes.row_model import SEQ, RowModel
+from windrow.indexes.end_overrides import find_ended_rows
+from windrow.indexes.manifest import Manifest
+from windrow.indexes.row_model import SEQ, Int64s, RowModel
 from windrow.indexes.segment_reader import SegmentFileReader
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection, WindowBounds
@@ -45,10 +48,14 @@ class _FileScan:
     """Whether live rows of the file are in no segment, so that only the ranges of its segments may be read."""
     older: OlderColumns
     """In what its columns are not yet those of the stream."""
+    ended: tuple[Segment, ...] = ()
+    """Those of which overrides have ended rows."""
 
 
 _PAUSED = "_windrow_paused"
 """Of a row after which none came for as long as ends a session; no column of a stream begins like that."""
+_MOST_LISTED = 64
+"""Row numbers that are listed one by one in a statement."""
 OlderFiles = Mapping[str, OlderColumns]
 """The files whose columns are not yet those of the stream."""
 
@@ -81,7 +88,8 @@ def window_sql(
 ) -> str:
     """A SELECT that gives the rows of a window, with the stream's columns."""
     files = _files(root, selection, torn, older or {})
-    parts = list(_parts(files, _columns(schema), _condition(model, schema, selection.bounds)))
+    bounds = selection.bounds
+    parts = list(_parts(files, _columns(schema), _condition(model, schema, bounds), bounds.now))
     return " UNION ALL ".join(parts) if parts else empty_sql(schema)
 
 
@@ -120,7 +128,8 @@ def ordered_sql(
             tuple(s for s in segments if not selection.bounds.holds(s)),
         )
         columns = _columns(schema, _sequence(schema.field(model.time), base))
-        inner += _parts(_files(root, part, torn, older or {}), columns, _condition(model, schema, selection.bounds))
+        files, condition = _files(root, part, torn, older or {}), _condition(model, schema, selection.bounds)
+        inner += _parts(files, columns, condition, selection.bounds.now)
     if not inner:
         return empty_sql(schema, *([f"CAST(NULL AS HUGEINT) AS {quote_name(SEQ)}"] if numbered else ()))
     names, rows = (*schema.names, *([SEQ] if numbered else ())), " UNION ALL ".join(inner)
@@ -247,24 +256,42 @@ def _files(root: Path, selection: Selection, torn: Collection[str], older: Older
         covered = sum(segment.rows for segment in segments) == segments[0].file_rows
         wholly = all(segment.id in whole for segment in segments) and (covered or file in torn)
         columns = older.get(file, _AS_NOW)
-        files.append(_FileScan(str(root / file), tuple(segments), edge=not wholly, torn=file in torn, older=columns))
+        ended = () if wholly else Manifest(segments).ended
+        files.append(_FileScan(str(root / file), tuple(segments), not wholly, file in torn, columns, ended))
     return files
 
 
-def _parts(files: Sequence[_FileScan], columns: Callable[[OlderColumns], str], condition: str) -> Iterable[str]:
+def _parts(
+    files: Sequence[_FileScan], columns: Callable[[OlderColumns], str], condition: str, now: int
+) -> Iterable[str]:
     together: dict[tuple[bool, OlderColumns], list[str]] = {}
     for file in files:
-        if not file.torn:
+        if not (file.torn or file.ended):
             together.setdefault((file.edge, file.older), []).append(file.path)
     for (edge, older), paths in together.items():
         where = f" WHERE {condition}" if edge else ""
         yield f"SELECT {columns(older)} FROM read_parquet([{', '.join(map(quote_text, paths))}]){where}"
     for file in files:
-        if file.torn:
+        if file.torn or file.ended:
             ranges = " OR ".join(f"file_row_number BETWEEN {s.start} AND {s.stop - 1}" for s in file.segments)
-            where = f"({ranges})" + (f" AND {condition}" if file.edge else "")
+            terms = [f"({ranges})"] if file.torn else []
+            terms += [condition] if file.edge else []
+            terms += [term for s in file.ended for term in _exclude_rows(find_ended_rows(s, now))]
+            where = " AND ".join(terms)
             source = f"read_parquet({quote_text(file.path)}, file_row_number = true)"
             yield f"SELECT {columns(file.older)} FROM {source} WHERE {where}"
+
+
+def _exclude_rows(rows: Int64s) -> list[str]:
+    """The condition that a row of a file is none of some, which are ascending; none if there are none."""
+    if len(rows) <= _MOST_LISTED:
+        return [f"file_row_number NOT IN ({', '.join(map(str, rows.tolist()))})"] if len(rows) else []
+    # A long list takes DuckDB longer to parse than the rows take to read; this is one constant.
+    first, last = int(rows[0]), int(rows[-1])
+    bits = np.full(last - first + 1, ord("0"), np.uint8)
+    bits[rows - first] = ord("1")
+    ended = f"get_bit('{bits.tobytes().decode()}'::BIT, (file_row_number - {first})::INTEGER) = 1"
+    return [f"NOT CASE WHEN file_row_number BETWEEN {first} AND {last} THEN {ended} ELSE false END"]
 
 
 def edge_condition(view: StreamSnapshot, selection: Selection) -> str:

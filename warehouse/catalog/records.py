@@ -97,6 +97,8 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     relayout: RelayoutState | None = None
     rewritten: int = 0
     """The commit that last changed the records of segments which keep their number."""
+    overridden: int = 0
+    """The commit that last ended rows of segments by overrides: `changes` lists those as gone and come."""
     batch_floor: int = 0
     """Batch ids recorded before this wall time may have been forgotten."""
     history_from: int | None = None
@@ -128,6 +130,9 @@ class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     segments: int
     """How many segments of it are spooled or in a cell."""
+    min_ts: int | None = None
+    min_exp: int | None = None
+    """The least time and expiry of its rows, also of those whose segments have gone; None: the file tells."""
 
 
 class SpoolEntry(msgspec.Struct, frozen=True, kw_only=True):
