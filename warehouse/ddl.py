@@ -137,6 +137,7 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
             "past_definitions",
             "erasures",
             "arrivals",
+            "summaries",
         ):
             tables.delete_prefix(table, stream)
         for input_key in [
@@ -204,7 +205,8 @@ def alter_stream(store: Store, stream: str, change: Alteration, timeout: float) 
             )
         if contents.summarised and change.changes_lifetime:
             raise DefinitionError(
-                f"standing queries keep synopses of stream {stream!r}, by the lifetime that it has; drop them first"
+                f"standing queries or summaries keep synopses of stream {stream!r}, by the lifetime that it has; "
+                "drop them first"
             )
         new = old if change.add_column is None else _add_column(old, change.add_column)
         new = _change_limits(new if change.checks is None else replace(new, checks=change.checks), change.limits)

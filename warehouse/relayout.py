@@ -48,7 +48,7 @@ class LayoutContents:
     viewed: bool
     """Whether views follow the stream: they may still need rows that are dead."""
     summarised: bool
-    """Whether standing queries keep synopses of it, which know when its rows leave."""
+    """Whether standing queries or summaries keep synopses of it, which know when its rows leave."""
 
     @property
     def older(self) -> list[Segment]:
@@ -76,10 +76,12 @@ def read_layout_contents(store: Store, tables: Tables, stream: str) -> LayoutCon
     if len(state.layouts) > 1:
         for _, record in list_files(tables, catalog_key(entry.id)):
             spooled += sum(segment.bytes for segment in record.segments if segment.layout != state.layout.id)
-    viewed, summarised = (
-        next(iter(tables.raw_items(table, catalog_key(entry.id))), None) is not None for table in ("views", "synopses")
+    viewed, synopses, summaries = (
+        next(iter(tables.raw_items(table, catalog_key(entry.id))), None) is not None
+        for table in ("views", "synopses", "summaries")
     )
-    return LayoutContents(entry, state, load_segments(store, tables, entry.id, state), spooled, viewed, summarised)
+    segments = load_segments(store, tables, entry.id, state)
+    return LayoutContents(entry, state, segments, spooled, viewed, synopses or summaries)
 
 
 def move_after_slide(store: Store, stream: str) -> SlideRelayout:

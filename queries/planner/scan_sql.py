@@ -6,6 +6,7 @@ Expired rows that still lie in a file never pass: where a segment may hold some,
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -17,6 +18,9 @@ from windrow.indexes.selection import Selection, WindowBounds
 from windrow.queries.engine.types import duckdb_type, quote_name, quote_text, stored_column_sql
 from windrow.queries.sql.window_spec import CountWindow, OrderedWindow
 from windrow.snapshot import StreamSnapshot
+
+if TYPE_CHECKING:
+    from windrow.slide_hooks import SlideContext
 
 
 @dataclass(frozen=True)
@@ -40,10 +44,10 @@ MissingColumns = Mapping[str, frozenset[str]]
 
 
 def find_missing_columns(
-    view: StreamSnapshot, segments: Iterable[Segment], reader: SegmentFileReader
+    of: "StreamSnapshot | SlideContext", segments: Iterable[Segment], reader: SegmentFileReader
 ) -> MissingColumns:
     """What the files of segments lack because it was added to the stream after they were written."""
-    added = frozenset(view.entry.definition.added)
+    added = frozenset(of.entry.definition.added)
     if not added:
         return {}
     lacking = {file: added - reader.columns(file) for file in {segment.file for segment in segments}}
