@@ -328,7 +328,7 @@ class Explanation:
     """Which summary answers it, or says which rows do; in the first case no relation is read."""
 
     def __str__(self) -> str:
-        pairs = zip(self.relations, self.windows, strict=not self.summary)
+        pairs = zip(self.relations, self.windows, strict=True)
         lines = [self.summary] if self.summary else []
         lines += [_describe_relation(plan, window, self.counts) for plan, window in pairs]
         pattern = [f"update pattern: {self.pattern}"] if self.pattern else []

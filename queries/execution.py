@@ -606,7 +606,7 @@ def _explain_prepared(prepared: PreparedStatement, params: Params) -> Explanatio
     word, shortcut = prepared.statement.explain or "explain", prepared.shortcut
     described = "" if shortcut is None else shortcut.describe()
     if shortcut is not None and shortcut.is_known:
-        return Explanation((), prepared.windows, "", summary=described)
+        return Explanation((), (), "", summary=described)
     try:
         rows = prepared.cursor.execute(f"{word} {prepared.statement.sql}", params).fetchall()
     except duckdb.Error as error:

@@ -24,7 +24,7 @@ from windrow.errors import QueryError, StreamExistsError, SummaryError
 from windrow.formats.html import HtmlList, HtmlRecord
 from windrow.indexes.bounded_cache import BoundedCache
 from windrow.queries.engine import instance
-from windrow.queries.planner.scan_sql import find_missing_columns, window_sql
+from windrow.queries.planner.scan_sql import find_older_files, window_sql
 from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.sql.window_spec import WindowSpec
 from windrow.queries.synopses import kinds, maintenance, node_store
@@ -455,8 +455,8 @@ def compute_bounds(store: Store, view: StreamSnapshot, entry: SummaryEntry, wind
     needed = {*maintenance.find_columns(view.schema, [counted]), view.model.time}
     narrow = pa.schema([f for f in view.schema if f.name in needed or f.name == view.model.expires])
     store.reader.verify_columns({segment.file for segment in selection.segments}, narrow.names)
-    absent = find_missing_columns(view, selection.segments, store.reader)
-    rows = window_sql(store.root, view.model, narrow, selection, view.state.torn, absent)
+    older = find_older_files(view.entry.definition, selection.segments, store.reader)
+    rows = window_sql(store.root, view.model, narrow, selection, view.state.torn, older)
     with instance.open_cursor(store) as cursor:
         lists = make_lists(cursor, replace(entry, counted=counted), f"(SELECT *, 0 AS {node_store.SLOT} FROM ({rows}))")
     decoded = [DecodedList.of(encode_list(each)) for each in lists.values()]
