@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from windrow.slide import SlideReport
     from windrow.snapshot import Snapshot
     from windrow.status import StreamStatus, WarehouseStatus
+    from windrow.times import Duration
     from windrow.warehouse import Warehouse
     from windrow.windows import Window
 else:
@@ -122,6 +123,10 @@ def open(  # noqa: A001
     spill: str | None = None,
     allow_hosts: "Sequence[str]" = (),
     allow_commands: "Sequence[str]" = (),
+    segments: str | None = None,
+    segment_cache: str | None = None,
+    copy_every: "Duration | None" = None,
+    copy_commits: int | None = None,
 ) -> "Warehouse":
     """Open the warehouse in the folder `path`, creating it if it is missing; see `Warehouse` for the options."""
     from windrow.warehouse import Warehouse
@@ -140,6 +145,10 @@ def open(  # noqa: A001
         spill=spill,
         allow_hosts=allow_hosts,
         allow_commands=allow_commands,
+        segments=segments,
+        segment_cache=segment_cache,
+        copy_every=copy_every,
+        copy_commits=copy_commits,
     )
 
 

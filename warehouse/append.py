@@ -363,8 +363,7 @@ class Append:
         store.files.reach("append.committed")
         if previous is not None:
             # Another process appended the same batch since we looked; no record names our files.
-            for name in published:
-                store.files.unlink(store.root / name)
+            store.withdraw(published)
             return self.duplicate(previous)
         return self.report(rejected)
 

@@ -24,7 +24,7 @@ from windrow.errors import BusyError, DefinitionError, QueryError
 from windrow.files import FileSystem
 from windrow.indexes.partitioners import Index
 from windrow.layouts import STEP_BYTES
-from windrow.open_store import open_store
+from windrow.open_store import make_store_options, open_store
 from windrow.slide_hooks import PrepareAppend, PrepareContribution, SlideHook
 from windrow.snapshot import Snapshot, load_stream
 from windrow.store import Store
@@ -290,6 +290,11 @@ class Warehouse(StreamChanges):
         allow_hosts: Hosts that periodic queries may post to (``sink="webhook:URL"``): ``"hooks.example.org"`` for
             HTTPS, or ``"http://localhost:8080"``; by default none.
         allow_commands: Absolute paths of programs that they may run (``sink="command:…"``); by default none.
+        segments: Where the files of the warehouse lie if not only in its folder, which then is their cache:
+            ``"s3://bucket/prefix"``, or a location of gs, hdfs or file. It is remembered; see docs/object-store.md.
+        segment_cache: How much of them is kept in the folder, such as ``"50GB"``; remembered, as the next two.
+        copy_every: The catalog is copied there when the oldest commit without a copy is as old as this,
+        copy_commits: or when there are so many of them.
     """
 
     def __init__(
@@ -308,6 +313,10 @@ class Warehouse(StreamChanges):
         spill: str | None = None,
         allow_hosts: Sequence[str] = (),
         allow_commands: Sequence[str] = (),
+        segments: str | None = None,
+        segment_cache: str | None = None,
+        copy_every: times.Duration | None = None,
+        copy_commits: int | None = None,
     ) -> None:
         for name, size in (("memory", memory), ("spill", spill)):
             arguments.check_size(size, name)
@@ -326,6 +335,7 @@ class Warehouse(StreamChanges):
             files=files or FileSystem(),
             randomness=randomness,
             cache_bytes=cache_bytes,
+            object_store=make_store_options(segments, segment_cache, copy_every, copy_commits),
         )
         self._store.memory, self._store.spill = memory, spill
         self._store.allowed_hosts, self._store.allowed_commands = allowed
