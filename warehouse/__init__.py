@@ -174,7 +174,14 @@ def connect(address: str, token: str | None = None, certificates: str | None = N
 def restore(
     backup: str | os.PathLike[str], path: str | os.PathLike[str], catalog: str | os.PathLike[str] | None = None
 ) -> "Restored":
-    """Make a warehouse out of a backup, in a new or empty folder; see `windrow.backup`."""
+    """Make a warehouse out of a backup, in a new or empty folder; see `windrow.backup`.
+
+    Or out of its object store, whose URI stands in the place of the backup; see `windrow.object_store.restoration`.
+    """
+    if isinstance(backup, str) and "://" in backup:
+        from windrow.object_store.restoration import restore_from_store
+
+        return restore_from_store(backup, path, catalog)
     from windrow.backup import restore
 
     return restore(backup, path, catalog)

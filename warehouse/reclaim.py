@@ -254,6 +254,8 @@ def collect_garbage(store: Store) -> GcReport:
         store.files.reach("reclaim.committed")
         if not settled:
             break
+    if store.remote is not None:
+        store.remote.collect_garbage()
     cleared = clear_orphans(store)
     folders = remove_dead_staging(store.root)
     forgotten = _forget_batches(store)

@@ -544,7 +544,8 @@ def _make_finalizer(snapshot: Snapshot, pin: Pin | None) -> "weakref.finalize[[]
     """Releases a snapshot's pin when it is called, or when the snapshot is garbage-collected."""
     remote = snapshot.store.remote
     if remote is not None:
-        return weakref.finalize(snapshot, _release, snapshot.store.pins, pin, remote.cache, remote.cache.enter())
+        cache = remote.cache
+        return weakref.finalize(snapshot, partial(_release, snapshot.store.pins, pin, cache, cache.enter()))
     if pin is None:
         return weakref.finalize(snapshot, _do_nothing)
     return weakref.finalize(snapshot, partial(snapshot.store.pins.release, pin))

@@ -20,7 +20,7 @@ from windrow.catalog.environment import Tables
 from windrow.catalog.lookups import find_stream
 from windrow.catalog.records import StreamEntry
 from windrow.definitions import make_definition
-from windrow.errors import BusyError, DefinitionError, QueryError
+from windrow.errors import BusyError, DefinitionError, QueryError, StorageError
 from windrow.files import FileSystem
 from windrow.indexes.partitioners import Index
 from windrow.layouts import STEP_BYTES
@@ -60,6 +60,7 @@ RunIsolation = Literal["snapshot", "latest"]
 Isolation = Literal["snapshot", "latest", "serial", "fresh"]
 MissedRuns = Literal["latest", "every", "skip"]
 Output = Literal["whole", "inserts", "deletes"]
+Durability = Literal["disk", "store"]
 Policy = Literal["no-sharing", "aggressive", "conservative", "hybrid", "hybrid+late", "hybrid+late-pending"]
 
 
@@ -240,6 +241,25 @@ SLIDE_HOOKS: tuple[SlideHook, ...] = (
     SlideHook("synopses", _load_synopsis_hook, load_append=_load_append_hook),
 )
 """What changes with a slide, and what appends do for it."""
+
+
+def check_durability(store: Store, durable: str) -> None:
+    """Refuse to wait for what cannot come."""
+    if durable not in ("disk", "store"):
+        raise DefinitionError(f"durable={durable!r} must be 'disk' or 'store'")
+    if durable == "store" and store.remote is None:
+        raise StorageError(
+            f"durable='store' waits for the object store of a warehouse, and {store.root} has none; "
+            "give it one with windrow.open(…, segments='s3://bucket/prefix')"
+        )
+
+
+def note_copy(store: Store, report: "AppendReport", durable: Durability) -> "AppendReport":
+    """The report of an append, with what of the catalog is in the object store; waits for that if it is asked to."""
+    if store.remote is None:
+        return report
+    copy = store.remote.wait_for_copy() if durable == "store" else store.remote.last_copy()
+    return replace(report, copied_commit=None if copy is None else copy.commit, durable=durable)
 
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
@@ -506,6 +526,7 @@ class Warehouse(StreamChanges):
         flaws: "FlawedLines | None" = None,
         covers: tuple[times.Instant, times.Instant] | str | None = None,
         replace: bool = False,
+        durable: Durability = "disk",
     ) -> "AppendReport":
         """Spool rows: durable when this returns, in the window after the next slide.
 
@@ -522,15 +543,19 @@ class Warehouse(StreamChanges):
             flaws: Where the reader of a text file puts lines that it cannot read; they are rejected.
             replace: These rows take the place of those that the batch of that id had, in one transaction, in the window
                 and the history too; after its slide they come late. A batch that is not known is appended.
+            durable: ``"store"`` returns only when a machine that restores the warehouse from its object store would
+                have the rows; ``"disk"`` when this machine's disk has them.
         """
         from windrow.small_append import append_rows
         from windrow.sources import parse_covers
 
+        check_durability(self._store, durable)
         if evolve is not None:
             data = self._add_new_columns(stream, data, evolve)
         if replace:
-            return self._replace_batch(stream, data, source, batch_id, parse_covers(covers), max_rejected, flaws)
-        return append_rows(
+            report = self._replace_batch(stream, data, source, batch_id, parse_covers(covers), max_rejected, flaws)
+            return note_copy(self._store, report, durable)
+        report = append_rows(
             self._store,
             stream,
             data,
@@ -541,6 +566,7 @@ class Warehouse(StreamChanges):
             flaws=flaws,
             hooks=SLIDE_HOOKS,
         )
+        return note_copy(self._store, report, durable)
 
     def _replace_batch(
         self,

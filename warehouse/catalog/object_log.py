@@ -4,7 +4,6 @@ A file is on record from the commit that names it. When nothing names it any mor
 and is deleted when a copy of the catalog is in the store in which it is on that list too.
 """
 
-import functools
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
@@ -20,17 +19,12 @@ _COPY = b"catalog_copy"
 _PENDING = b"pending_copy"
 
 
-@functools.cache
-def _decoder(kind: Any) -> Any:
-    return msgspec.msgpack.Decoder(kind)
-
-
 def _read(tables: Tables, name: bytes, kind: type[T]) -> T | None:
     raw = tables.raw("meta", name)
     if raw is None:
         return None
     try:
-        record: T = _decoder(kind).decode(raw)
+        record = msgspec.msgpack.decode(raw, type=kind)
     except msgspec.MsgspecError as error:
         raise FormatError(f"the catalog's record {name.decode()} cannot be read ({error})") from None
     return record
@@ -48,6 +42,14 @@ def read_store_entry(tables: Tables) -> ObjectStoreEntry | None:
 def write_store_entry(tables: Tables, entry: ObjectStoreEntry) -> None:
     """Remember where the files are."""
     _write(tables, _STORE, entry)
+
+
+def forget_store(tables: Tables) -> None:
+    """Make the warehouse one whose files are only in its folder, as in what was restored from a backup."""
+    for name in (_STORE, _COPY, _PENDING, SUPERSEDED):
+        tables.delete("meta", name)
+    for database in ("objects", "deletions"):
+        tables.delete_prefix(database, b"")
 
 
 def is_in_store(tables: Tables) -> bool:

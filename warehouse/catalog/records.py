@@ -777,6 +777,8 @@ class ObjectStoreEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The catalog is copied to the store when the oldest commit without a copy is so many microseconds old,"""
     copy_commits: int
     """or when there are so many of them."""
+    place: int = 0
+    """The inode of the catalog's folder, by which a copy of the folder knows that it is one."""
 
 
 class CatalogCopyEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -156,6 +156,7 @@ class CatalogCopies:
 
     def _copy(self, catalog: Catalog, last: CatalogCopyEntry | None) -> CatalogCopyEntry:
         self.check_epoch(catalog)
+        self._check_alone(catalog, None if last is None else last.name)
         name = f"catalog/{self.entry.epoch:08d}-{self._unique_name()}.mdb.zst"
         with catalog.exclusive() as tables:
             write_pending_copy(tables, name)
@@ -166,6 +167,7 @@ class CatalogCopies:
         epochs.publish_copy(self.objects, self.entry.epoch, copy)
         self._files.reach("copy.published")
         self.check_epoch(catalog)
+        self._check_alone(catalog, copy.name)
         self._record(catalog, copy, last)
         return copy
 
@@ -194,6 +196,16 @@ class CatalogCopies:
             write_successor(tables, successor)
         raise superseded_error(self._root, successor)
 
+    def _check_alone(self, catalog: Catalog, expected: str | None) -> None:
+        """Refuse, for ever, if a clone of this machine has published a copy as the same epoch."""
+        published = epochs.find_copy(self.objects, self.entry.epoch)
+        if (None if published is None else published.name) == expected or (expected and published is None):
+            return
+        clone = EpochEntry(epoch=self.entry.epoch, host="a clone of this machine", at=0, nonce="")
+        with catalog.exclusive() as tables:
+            write_successor(tables, clone)
+        raise superseded_error(self._root, clone)
+
 
 def superseded_error(root: Path, successor: EpochEntry) -> StorageError:
     """Why nothing is committed any more."""
@@ -221,10 +233,12 @@ def _write_copy(catalog: Catalog, folder: Path, name: str) -> CatalogCopyEntry:
         commit, owner, form = opened.read(_read_facts)
     finally:
         opened.close()
-    with (folder / "catalog" / "data.mdb").open("rb") as source:
-        with pa.CompressedOutputStream(str(folder / "copy.zst"), "zstd") as sink:
-            while chunk := source.read(1 << 20):
-                sink.write(chunk)
+    with (
+        (folder / "catalog" / "data.mdb").open("rb") as source,
+        pa.CompressedOutputStream(str(folder / "copy.zst"), "zstd") as sink,
+    ):
+        while chunk := source.read(1 << 20):
+            sink.write(chunk)
     return CatalogCopyEntry(
         name=name,
         commit=commit,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import pyarrow as pa
@@ -37,6 +37,13 @@ MOST_REQUESTS = 16
 """Requests at a time, which hides most of a store's latency (`bench scale`)."""
 _CHUNK = 1 << 20
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}")
+
+
+class Sink(Protocol):
+    """Where the bytes of an object go."""
+
+    def write(self, chunk: bytes, /) -> int:
+        """Take some bytes."""
 
 
 @dataclass(frozen=True)
@@ -201,12 +208,12 @@ class ObjectStore:
             "which one of several machines is chosen; use s3 or file"
         )
 
-    def fetch(self, name: str, sink: BinaryIO) -> None:
+    def fetch(self, name: str, sink: Sink) -> None:
         """Write the bytes of an object into `sink`, by one request where the store is S3."""
         with store_errors(f"reading {self.uri(name)}"):
             self._fetch(name, sink)
 
-    def _fetch(self, name: str, sink: BinaryIO) -> None:
+    def _fetch(self, name: str, sink: Sink) -> None:
         with self._fs[0].open_input_stream(self._path(name)) as source:
             shutil.copyfileobj(source, sink, _CHUNK)
 
@@ -282,7 +289,7 @@ class _FolderStore(ObjectStore):
             raise
         return path, hidden
 
-    def _fetch(self, name: str, sink: BinaryIO) -> None:
+    def _fetch(self, name: str, sink: Sink) -> None:
         with open(self._path(name), "rb") as source:
             shutil.copyfileobj(source, sink, _CHUNK)
 
@@ -351,7 +358,7 @@ class _S3Store(ObjectStore):
                 raise
             return True
 
-    def _fetch(self, name: str, sink: BinaryIO) -> None:
+    def _fetch(self, name: str, sink: Sink) -> None:
         from botocore.exceptions import ClientError
 
         try:

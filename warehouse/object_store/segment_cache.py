@@ -1,4 +1,4 @@
-"""The cache of segment files: the warehouse's own folder, which holds what was read last of what is in the object store.
+"""The cache of segment files: the warehouse's own folder, which holds what was read last of the object store.
 
 A file lies where it would lie without an object store, so that every reader opens and maps it by the same path. What is
 not there is brought as a whole, by one request, and compared with its digest; what was not read for longest is removed
@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 import xxhash
 
@@ -132,7 +133,7 @@ class SegmentCache:
                         os.fchmod(stream.fileno(), file_mode(target.parent))
                         sink = _DigestingSink(stream)
                         self.requests += 1
-                        self.objects.fetch(file, sink)  # type: ignore[arg-type]
+                        self.objects.fetch(file, sink)
                     if (sink.count, sink.digest()) == (entry.bytes, entry.digest):
                         hidden.rename(target)
                         with self._guard:
@@ -141,8 +142,7 @@ class SegmentCache:
                 finally:
                     hidden.unlink(missing_ok=True)
         raise DamageError(
-            f"object {self.objects.uri(file)} does not have the checksum with which it was written; "
-            "run 'windrow check'"
+            f"object {self.objects.uri(file)} does not have the checksum with which it was written; run 'windrow check'"
         )
 
     def _stage(self) -> Path:
@@ -286,7 +286,7 @@ class SegmentCache:
 class _DigestingSink:
     """Writes into a file, and computes the digest of what is written."""
 
-    def __init__(self, sink: object) -> None:
+    def __init__(self, sink: BinaryIO) -> None:
         self._sink = sink
         self._hasher = xxhash.xxh3_64()
         self.count = 0
@@ -294,7 +294,7 @@ class _DigestingSink:
     def write(self, chunk: bytes) -> int:
         self._hasher.update(chunk)
         self.count += len(chunk)
-        return int(self._sink.write(chunk))  # type: ignore[attr-defined]
+        return self._sink.write(chunk)
 
     def digest(self) -> str:
         return self._hasher.hexdigest()

@@ -4,6 +4,7 @@ Files are staged, sealed and published in the warehouse's folder as ever. Before
 uploaded, so whatever a commit names is in the store; the files in the folder are its cache from then on.
 """
 
+import datetime as dt
 import os
 import random
 import time
@@ -19,8 +20,10 @@ from windrow import arguments, times
 from windrow.catalog.environment import Catalog, Tables
 from windrow.catalog.object_log import (
     find_objects,
+    list_objects,
     read_copy,
     read_store_entry,
+    read_successor,
     record_objects,
     write_store_entry,
 )
@@ -65,6 +68,29 @@ class StoreOptions:
                 raise FormatError(f"copy_commits={self.copy_commits!r} must be a whole number, 1 or more")
             entry = replace(entry, copy_commits=self.copy_commits)
         return entry
+
+
+@dataclass(frozen=True)
+class StoreStatus:
+    """What is in the object store of a warehouse, in its cache, and in the last copy of its catalog."""
+
+    uri: str
+    epoch: int
+    objects: int
+    object_bytes: int
+    cached_bytes: int
+    cache_limit: int
+    copied_commit: int | None
+    """What a machine that restores the warehouse would have."""
+    copied_at: dt.datetime | None
+    uncopied_commits: int
+    """Commits that would be lost with this machine. Uploads never wait: they come before their commit."""
+    waiting_deletions: int
+    """Objects that nothing names any more but an earlier copy of the catalog."""
+    taken_over_by: str
+    """Who has restored the warehouse since, so that this machine may only read it."""
+    problem: str
+    """Why the last copy of this process could not be made."""
 
 
 class SegmentStore:
@@ -157,6 +183,65 @@ class SegmentStore:
         copy: CatalogCopyEntry | None = self._catalog.read(read_copy)
         return copy
 
+    def find_problems(self) -> list[str]:
+        """Objects that are missing from the store, or have another size than what was written."""
+        entries = self._catalog.read(list_objects)
+        problems: list[str] = []
+
+        def look(name: str, expected: int) -> None:
+            size = self.objects.size(name)
+            if size is None:
+                problems.append(f"object {self.objects.uri(name)} is missing")
+            elif size != expected:
+                problems.append(f"object {self.objects.uri(name)} has {size} bytes, {expected} were written")
+
+        try:
+            self.cache.run_all(look, [(name, entry.bytes) for name, entry in entries.items()])
+        except StorageError as error:
+            problems.append(str(error))
+        return sorted(problems)
+
+    def erase_traces(self) -> tuple[str, ...]:
+        """Copy the catalog without what was erased, and delete the copy before it and all that was replaced.
+
+        Returns:
+            In words, what still holds it.
+        """
+        try:
+            self.copies.copy(self._catalog)
+        except StorageError as error:
+            return (f"objects and the last copy of the catalog in {self.objects.location.uri} ({error})",)
+        waiting = self._catalog.read(lambda tables: tables.count("deletions"))
+        return (f"{waiting} objects that are still to be deleted",) if waiting else ()
+
+    def status(self) -> "StoreStatus":
+        """Where things stand."""
+
+        def read(tables: Tables) -> StoreStatus:
+            copy, successor = read_copy(tables), read_successor(tables)
+            return StoreStatus(
+                uri=self.entry.uri,
+                epoch=self.entry.epoch,
+                objects=tables.count("objects"),
+                object_bytes=sum(entry.bytes for _, entry in tables.items("objects")),
+                cached_bytes=self.cache.bytes,
+                cache_limit=self.entry.cache_bytes,
+                copied_commit=None if copy is None else copy.commit,
+                copied_at=None if copy is None else times.to_datetime(copy.at),
+                uncopied_commits=tables.version - (0 if copy is None else copy.commit),
+                waiting_deletions=tables.count("deletions"),
+                taken_over_by="" if successor is None else f"{successor.host}, as epoch {successor.epoch}",
+                problem=self.copies.problem,
+            )
+
+        status: StoreStatus = self._catalog.read(read)
+        return status
+
+    def collect_garbage(self) -> None:
+        """Copy the catalog, delete objects that the copy names nowhere, and keep the cache's limit."""
+        self.copies.copy(self._catalog)
+        self.note_added(0)
+
     def finish(self) -> None:
         """Copy what has no copy, before the handle is closed."""
         if self._writes:
@@ -178,6 +263,11 @@ def attach_store(
 ) -> SegmentStore | None:
     """The object store of a warehouse that is opened: the one that it remembers, or the one that it now gets."""
     entry = catalog.read(read_store_entry)
+    if entry is not None and writes and entry.place != find_place(catalog):
+        raise FormatError(
+            f"{root} is a copy of a warehouse in {entry.uri}, or was moved here; if this one is to go on, say so with "
+            f"'windrow adopt {root}': any other can then be read only"
+        )
     if options.is_given:
         entry = _apply_options(root, catalog, entry, options, files, writes=writes)
     return None if entry is None else SegmentStore(root, catalog, entry, files, writes=writes)
@@ -207,7 +297,12 @@ def _apply_options(
     changed = options.apply(
         entry
         or ObjectStoreEntry(
-            uri="", epoch=epochs.FIRST, cache_bytes=_CACHE_BYTES, copy_every=_COPY_EVERY, copy_commits=_COPY_COMMITS
+            uri="",
+            epoch=epochs.FIRST,
+            cache_bytes=_CACHE_BYTES,
+            copy_every=_COPY_EVERY,
+            copy_commits=_COPY_COMMITS,
+            place=find_place(catalog),
         )
     )
     if location is not None:
@@ -223,6 +318,34 @@ def _apply_options(
         with catalog.exclusive() as tables:
             write_store_entry(tables, changed)
     return changed
+
+
+def find_place(catalog: Catalog) -> int:
+    """What is another thing in a copy of the catalog's folder."""
+    return catalog.folder.stat().st_ino
+
+
+def take_over(catalog: Catalog) -> bool:
+    """Claim the next epoch for a folder that was moved or copied; False if its files are in no object store."""
+    entry: ObjectStoreEntry | None = catalog.read(read_store_entry)
+    if entry is None:
+        return False
+    objects, last = open_objects(parse_location(entry.uri)), catalog.read(read_copy)
+
+    def check_copy() -> None:
+        published = epochs.find_copy(objects, entry.epoch)
+        if published is not None and (last is None or last.name != published.name):
+            raise FormatError(
+                f"the warehouse that {catalog.folder} was copied from has gone on since; take it over with "
+                f"'windrow restore --from {entry.uri} FOLDER'"
+            )
+
+    check_copy()  # before a machine that lives is refused its commits
+    claimed = epochs.claim_next(objects, entry.epoch)
+    check_copy()
+    with catalog.exclusive() as tables:
+        write_store_entry(tables, replace(entry, epoch=claimed.epoch, place=find_place(catalog)))
+    return True
 
 
 def _place(location: Location) -> tuple[str, str, str]:
@@ -268,4 +391,3 @@ def _try_rights(objects: ObjectStore) -> None:
     if objects.read_if_present(name) != b"rights":
         raise StorageError(f"{objects.uri(name)} could not be read after it was written; check the store")
     objects.delete([name])
-
