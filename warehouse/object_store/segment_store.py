@@ -268,9 +268,15 @@ def attach_store(
             f"{root} is a copy of a warehouse in {entry.uri}, or was moved here; if this one is to go on, say so with "
             f"'windrow adopt {root}': any other can then be read only"
         )
+    is_new = entry is None
     if options.is_given:
         entry = _apply_options(root, catalog, entry, options, files, writes=writes)
-    return None if entry is None else SegmentStore(root, catalog, entry, files, writes=writes)
+    if entry is None:
+        return None
+    store = SegmentStore(root, catalog, entry, files, writes=writes)
+    if is_new:
+        store.wait_for_copy()  # from now on there is something to restore
+    return store
 
 
 def _apply_options(
