@@ -40,12 +40,15 @@ WRITE_SETTINGS = {
 QUIET_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
-    "spark.driver.host": "localhost",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.log.level": "ERROR",
 }
+_LOCAL_SETTINGS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.host": "localhost",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+"""Of a session that has this machine only."""
 
 
 @dataclass
@@ -168,8 +171,10 @@ def _read_setting(spark: Any, name: str) -> str | None:
 
 
 @contextmanager
-def quiet_session(name: str) -> "Iterator[SparkSession]":
-    """Use the running session, or a small silent local one that ends with the block."""
+def quiet_session(
+    name: str, master: str = "local[2]", settings: Mapping[str, str] | None = None
+) -> "Iterator[SparkSession]":
+    """Use the running session, or a silent one that ends with the block."""
     use_this_interpreter()
     from pyspark.sql import SparkSession
 
@@ -177,8 +182,9 @@ def quiet_session(name: str) -> "Iterator[SparkSession]":
     if running is not None:
         yield running
         return
-    builder = SparkSession.builder.appName(name).master("local[2]")
-    for setting, value in QUIET_SETTINGS.items():
+    builder = SparkSession.builder.appName(name).master(master)
+    local = _LOCAL_SETTINGS if master.startswith("local") else {}
+    for setting, value in {**QUIET_SETTINGS, **local, **(settings or {})}.items():
         builder = builder.config(setting, value)
     with _silence_stderr():
         spark = builder.getOrCreate()

@@ -7,7 +7,7 @@ import click
 
 from windrow.arguments import check_size
 from windrow.cli import terminal
-from windrow.cli.queries import policy_option
+from windrow.cli.queries import policy_option, spark_options, spark_session
 from windrow.cli.server_log import server_log
 from windrow.cli.session import Group, Session, command, sending
 from windrow.cli.worker_process import RESTART, can_fork, supervise
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     "--lag", metavar="DURATION", default="0 seconds", show_default=True, help="How far behind it, for late rows."
 )
 @policy_option
+@spark_options
 @command
 @sending
 def serve(
@@ -68,6 +69,8 @@ def serve(
     slides: tuple[str, ...],
     lag: str,
     policy: str,
+    master: str | None,
+    spark_settings: tuple[str, ...],
 ) -> None:
     """Answer SQL and take rows over HTTP and Arrow Flight SQL; watch for slides and run what is due.
 
@@ -81,15 +84,23 @@ def serve(
         from windrow.automatic_slides import AutomaticSlides
         from windrow.queries.engine.interrupt import has_late_calls
         from windrow.queries.periodic.server import PeriodicServer
+        from windrow.spark import find_engine
+
+        def must_restart() -> bool:
+            return has_late_calls() or (engine is not None and not engine.is_alive())
 
         def ran_in_time(_: "RunReport") -> None:
-            if has_late_calls():
+            if must_restart():
                 server.stop()
 
         with contextlib.ExitStack() as stack:
+            spark = stack.enter_context(spark_session(master, spark_settings))
+            engine = find_engine(spark)
             wh = stack.enter_context(session.open(**allowed))
             clocks = AutomaticSlides(wh, slides, behind, lambda _: None, log.warning)
-            server = PeriodicServer(wh._store, poll=poll, policy=policy, ran=ran_in_time, before=clocks.run)
+            server = PeriodicServer(
+                wh._store, poll=poll, policy=policy, engine=engine, ran=ran_in_time, before=clocks.run
+            )
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: server.stop())
             if not no_http:
@@ -113,7 +124,7 @@ def serve(
                 )
                 stack.enter_context(network.serving(wh, settings, server.counts, audit_log.write, log.info))
             server.run()
-        return RESTART if has_late_calls() else 0
+            return RESTART if must_restart() else 0
 
     behind = parse_slack(lag, "--lag")
     session.check_exists()
