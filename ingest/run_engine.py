@@ -33,13 +33,11 @@ class SparkEngine:
         spark: The session; by default the one that is active in this process.
 
     Raises:
-        DefinitionError: there is none, or it is a client of Spark Connect.
+        DefinitionError: it is a client of Spark Connect.
     """
 
     def __init__(self, spark: "SparkSession | None" = None) -> None:
-        session = SparkSession.getActiveSession() if spark is None else spark
-        if session is None:
-            raise DefinitionError("there is no active Spark session in this process; start one, or give spark=")
+        session = SparkSession.active() if spark is None else spark
         if not hasattr(session, "_jsparkSession"):
             raise DefinitionError(
                 "periodic queries need a Spark session of this process; this one is a client of Spark Connect"
@@ -49,9 +47,8 @@ class SparkEngine:
     def plan(self, snapshot: "Snapshot", sql: str, params: Arguments, context: Any) -> "SparkStatement":
         """Plan a statement; what it reads must be of the warehouse, and what it gives must fit into a results table."""
         try:
-            planner = plan_statement(self._spark, snapshot, sql, params, context)
-            references = planner.find_references()
-            return SparkStatement(self._spark, planner.build_frame(), references)
+            frame, references = plan_statement(self._spark, snapshot, sql, params, context)
+            return SparkStatement(self._spark, frame, references)
         except SPARK_ERRORS as error:
             raise QueryError(describe_error(error)) from None
 

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,6 +160,21 @@ def apply_settings(spark: Any, values: Mapping[str, str]) -> Iterator[None]:
                         spark.conf.set(name, before)
 
 
+@contextmanager
+def keep_active_session(spark: Any) -> Iterator[None]:
+    """Leave the active session as it is: PySpark makes whichever session creates a DataFrame the active one."""
+    sessions, kind = spark._get_j_spark_session_class(spark._jvm), type(spark)
+    active, java_active = kind._activeSession, sessions.getActiveSession()
+    try:
+        yield
+    finally:
+        kind._activeSession = active
+        if java_active.isDefined():
+            sessions.setActiveSession(java_active.get())
+        else:
+            sessions.clearActiveSession()
+
+
 def find_session_id(spark: Any) -> str:
     """Identify a session, for which there may be several Python objects."""
     return str(spark._jsparkSession.sessionUUID())
@@ -176,6 +191,7 @@ def quiet_session(
 ) -> "Iterator[SparkSession]":
     """Use the running session, or a silent one that ends with the block."""
     use_this_interpreter()
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession()
@@ -191,7 +207,8 @@ def quiet_session(
     try:
         yield spark
     finally:
-        spark.stop()
+        with suppress(OSError, Py4JError):  # its JVM is gone already
+            spark.stop()
 
 
 @contextmanager

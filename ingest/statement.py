@@ -25,7 +25,7 @@ from windrow.ingest.errors import SPARK_ERRORS
 from windrow.ingest.logical_plans import find_kind, list_items, split_condition, walk, walk_with_conditions
 from windrow.ingest.reader import SparkSnapshot, pin_frame, scan_selection, to_python_filter
 from windrow.ingest.schemas import build_read_schema
-from windrow.ingest.session import WarehouseOrPath
+from windrow.ingest.session import WarehouseOrPath, keep_active_session
 from windrow.queries.answer import Explanation
 from windrow.queries.execution import answer_from_snapshot, describe_window, go_back, show_pasts
 from windrow.queries.periodic.result_tables import STATEMENT_CONTEXT
@@ -77,8 +77,9 @@ def sql(
     statement = find_clauses(text)
     taken, borrowed = _take_snapshot(spark, warehouse, statement)
     try:
-        plan = StatementPlanner(spark, taken.contents, statement, args)
-        frame = plan.build_frame()
+        with keep_active_session(spark):
+            plan = _StatementPlanner(spark, taken.contents, statement, args)
+            frame = plan.build_frame()
         about = plan.describe()
     except BaseException:
         if not borrowed:
@@ -96,8 +97,9 @@ def explain(
     statement = find_clauses(text)
     taken, borrowed = _take_snapshot(spark, warehouse, statement)
     try:
-        plan = StatementPlanner(spark, taken.contents, statement, args)
-        frame: Any = plan.build_frame()
+        with keep_active_session(spark):
+            plan = _StatementPlanner(spark, taken.contents, statement, args)
+            frame: Any = plan.build_frame()
         return Explanation(plan.relation_plans(), plan.windows(), frame._jdf.queryExecution().toString())
     finally:
         if not borrowed:
@@ -106,9 +108,16 @@ def explain(
 
 def plan_statement(
     spark: "SparkSession", snapshot: Snapshot, text: str, args: Arguments, context: StatementContext
-) -> "StatementPlanner":
-    """Plan a statement over a snapshot that somebody else keeps open."""
-    return StatementPlanner(spark, snapshot, find_clauses(text), args, context)
+) -> tuple["DataFrame", tuple[Reference, ...]]:
+    """A statement over a snapshot that somebody else keeps open, and the relations of the warehouse that it reads.
+
+    Raises:
+        QueryError: it reads other relations too.
+    """
+    with keep_active_session(spark):
+        planner = _StatementPlanner(spark, snapshot, find_clauses(text), args, context)
+        references = planner.find_references()
+        return planner.build_frame(), references
 
 
 def _take_snapshot(
@@ -152,7 +161,7 @@ class _Relation:
         return isinstance(self.reference.window, OrderedWindow)
 
 
-class StatementPlanner:
+class _StatementPlanner:
     """Plans one statement.
 
     Args:

@@ -69,9 +69,8 @@ def find_engine(spark: Any = None) -> Any:
     """
     import sys
 
-    if spark is None and "pyspark.sql" not in sys.modules:
-        return None
-    if spark is None and sys.modules["pyspark.sql"].SparkSession.getActiveSession() is None:
+    pyspark: Any = sys.modules.get("pyspark")
+    if spark is None and (pyspark is None or pyspark.SparkContext._active_spark_context is None):
         return None
     return load_module("windrow.ingest.run_engine").SparkEngine(spark)
 

@@ -151,17 +151,16 @@ class _RowStatements:
         """One statement. One-time queries go first: it waits a while for those that are running."""
         YIELDING.pause()
         started = time.perf_counter()
+        how = FROM_SNAPSHOT if query.engine == DUCKDB else query.engine
         try:
             rows = self._answer_shared(query, pooled)
             if rows is None:
                 rows = self._answer_alone(query) if query.engine == DUCKDB else self._answer_elsewhere(query)
         except WindrowError as error:
-            return RunAnswer(query.name, None, error, time.perf_counter() - started)
+            return RunAnswer(query.name, None, error, time.perf_counter() - started, how)
         except Exception as error:  # noqa: BLE001 - whatever it was, the other queries go on
-            return RunAnswer(
-                query.name, None, QueryError(f"{type(error).__name__}: {error}"), time.perf_counter() - started
-            )
-        how = FROM_SNAPSHOT if query.engine == DUCKDB else query.engine
+            failure = QueryError(f"{type(error).__name__}: {error}")
+            return RunAnswer(query.name, None, failure, time.perf_counter() - started, how)
         return RunAnswer(query.name, rows, None, time.perf_counter() - started, how)
 
     def _answer_shared(self, query: QueryEntry, pooled: PooledCursor | None) -> pa.Table | None:

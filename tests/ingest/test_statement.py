@@ -139,6 +139,7 @@ def test_values_are_bound_and_the_sessions_own_views_stay(spark, wh, rows):
         df = windrow.spark.sql(spark, wh, "SELECT len FROM packets WHERE src = :key", {"key": 3})
         assert collected(df) == sorted(repr(row) for row in plain(rows, "SELECT len FROM packets WHERE src = 3"))
         assert spark.sql("SELECT * FROM packets").count() == 3
+        assert spark.getActiveSession().sql("SELECT * FROM packets").count() == 3
         spark.range(2).createOrReplaceTempView("mine")
         joined = windrow.spark.sql(spark, wh, "SELECT len FROM mine JOIN packets ON mine.id = packets.src")
         assert collected(joined) == sorted(repr(row) for row in plain(rows, "SELECT len FROM packets WHERE src < 2"))

@@ -1,5 +1,8 @@
 """Commands of the service: `serve`, and the roles and tokens of those who use it."""
 
+import contextlib
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +18,9 @@ from windrow.errors import AccessError
 from windrow.times import parse_slack
 
 if TYPE_CHECKING:
+    from windrow.queries.periodic.counters import ServerCounters
     from windrow.queries.periodic.runner import RunReport
+    from windrow.warehouse import Warehouse
 
 
 @click.command(short_help="Answer over the network, and run periodic queries as their streams slide.")
@@ -52,32 +57,20 @@ if TYPE_CHECKING:
 def serve(
     session: Session,
     allowed: dict[str, Any],
-    host: str,
-    port: int,
-    flight_port: int | None,
     no_http: bool,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    insecure: bool,
-    concurrency: int,
-    queue: int,
-    timeout: float,
-    memory: str | None,
-    grace: float,
-    audit: Path | None,
     poll: float,
     slides: tuple[str, ...],
     lag: str,
     policy: str,
     master: str | None,
     spark_settings: tuple[str, ...],
+    **network_options: Any,
 ) -> None:
     """Answer SQL and take rows over HTTP and Arrow Flight SQL; watch for slides and run what is due.
 
     One line with time and level is written for each run, slide and problem. A second process on the same warehouse
     answers too; it waits with the periodic queries and takes them over when the first ends.
     """
-    import contextlib
     import signal
 
     def work() -> int:
@@ -104,25 +97,7 @@ def serve(
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: server.stop())
             if not no_http:
-                network = _import_network()
-                from windrow.service.audit import AuditLog
-
-                audit_log = AuditLog(audit, log.warning)
-                stack.callback(audit_log.close)
-                limits = network.Limits(
-                    concurrency=concurrency, waiting=queue, seconds=timeout, memory=check_size(memory, "memory")
-                )
-                settings = network.ServerSettings(
-                    host=host,
-                    port=port,
-                    flight_port=flight_port,
-                    certificate=tls_cert,
-                    key=tls_key,
-                    insecure=insecure,
-                    grace=grace,
-                    limits=limits,
-                )
-                stack.enter_context(network.serving(wh, settings, server.counts, audit_log.write, log.info))
+                stack.enter_context(_answer_network(wh, server.counts, log, **network_options))
             server.run()
             return RESTART if must_restart() else 0
 
@@ -132,6 +107,47 @@ def serve(
         code = supervise(work) if can_fork() else work()
     if code:
         raise click.exceptions.Exit(code)
+
+
+@contextlib.contextmanager
+def _answer_network(
+    wh: "Warehouse",
+    counts: "ServerCounters",
+    log: logging.Logger,
+    *,
+    host: str,
+    port: int,
+    flight_port: int | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    insecure: bool,
+    concurrency: int,
+    queue: int,
+    timeout: float,
+    memory: str | None,
+    grace: float,
+    audit: Path | None,
+) -> Iterator[None]:
+    """Answer over HTTP, and Flight SQL, as long as the block lasts."""
+    network = _import_network()
+    from windrow.service.audit import AuditLog
+
+    limits = network.Limits(
+        concurrency=concurrency, waiting=queue, seconds=timeout, memory=check_size(memory, "memory")
+    )
+    settings = network.ServerSettings(
+        host=host,
+        port=port,
+        flight_port=flight_port,
+        certificate=tls_cert,
+        key=tls_key,
+        insecure=insecure,
+        grace=grace,
+        limits=limits,
+    )
+    audit_log = AuditLog(audit, log.warning)
+    with contextlib.closing(audit_log), network.serving(wh, settings, counts, audit_log.write, log.info):
+        yield
 
 
 def _import_network() -> Any:
