@@ -190,7 +190,8 @@ def scan_segments(
     bounds = selection.edge_bounds()
 
     def read_edge(spans: Spans) -> ReadTask:
-        return lambda: _batches(read_live_spans(spans, bounds, model, schema, full, reader))
+        live = spans.without_ended(selection.edge, bounds.now)
+        return lambda: _batches(read_live_spans(live, bounds, model, schema, full, reader))
 
     shared, small = list[_Read](), []
     for segment in selection.whole:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from windrow.errors import DamageError
 from windrow.indexes.bounded_cache import BoundedCache
+from windrow.indexes.end_overrides import find_ended_rows
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.row_model import Bools, Int64s, RowModel
 from windrow.indexes.segments import Segment
@@ -66,7 +67,7 @@ class SegmentFileReader:
         self._find_checksums = find_checksums
         self._footers: BoundedCache[str, tuple[pq.FileMetaData, np.ndarray[Any, Any]]] = BoundedCache(_CACHED_FOOTERS)
         self._maps: BoundedCache[str, tuple[pa.Schema, FileMap, FileLayout]] = BoundedCache(_CACHED_MAPS)
-        self._columns: BoundedCache[str, frozenset[str]] = BoundedCache(_CACHED_FOOTERS)
+        self._types: BoundedCache[str, Mapping[str, pa.DataType]] = BoundedCache(_CACHED_FOOTERS)
         self._trusted: BoundedCache[str, bool] = BoundedCache(_CACHED_MAPS)
         self._verified: BoundedCache[str, frozenset[str]] = BoundedCache(_CACHED_MAPS)
 
@@ -120,9 +121,14 @@ class SegmentFileReader:
         cached = self._maps.get(file)
         return (cached[1], cached[2]) if cached is not None else self.map_file(file, _NO_COLUMNS)
 
-    def columns(self, file: str) -> frozenset[str]:
-        """The names of a file's columns: one that was written before a column was added lacks it."""
-        return self._columns.get_or_make(file, lambda: frozenset(self.open(file)[0].schema_arrow.names))
+    def types(self, file: str) -> Mapping[str, pa.DataType]:
+        """The types of a file's columns by name: an older file lacks columns, or has them in narrower types."""
+
+        def read() -> Mapping[str, pa.DataType]:
+            schema = self.open(file)[0].schema_arrow
+            return dict(zip(schema.names, schema.types, strict=True))
+
+        return self._types.get_or_make(file, read)
 
     def verify_columns(self, files: Iterable[str], columns: Collection[str]) -> None:
         """Compare columns of whole files with their checksums, each once: for readers that compare none, as DuckDB's.
@@ -172,7 +178,7 @@ class SegmentFileReader:
     def forget(self, files: Iterable[str]) -> None:
         """Drop what is known of files that are gone."""
         for file in files:
-            for cache in (self._footers, self._maps, self._columns, self._verified):
+            for cache in (self._footers, self._maps, self._types, self._verified):
                 cache.pop(file)
 
     def retain(self, folder: str, files: set[str]) -> None:
@@ -215,7 +221,7 @@ def read_row_groups(opened: "pq.ParquetFile", groups: list[int], columns: list[s
 
 
 def conform_to_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Give `table` the columns of `schema`: older files lack added columns, Spark's files lack Arrow's own types."""
+    """Give `table` the columns of `schema`: older ones lack some or have narrower types, Spark's lack Arrow's own."""
     if table.schema.equals(schema):
         return table
     columns = []
@@ -319,6 +325,24 @@ class Spans:
         range_of = np.searchsorted(offsets, first, side="right") - 1
         shift = start[range_of] - offsets[range_of]
         return Spans(self.files, part[range_of], first + shift, last + shift)
+
+    def without_ended(self, segments: Iterable[Segment], now: int | None) -> "Spans":
+        """The same rows without those of `segments` that overrides have ended by `now` (None: at any time)."""
+        ended: dict[str, list[Int64s]] = {}
+        for segment in Manifest.of(segments).ended:
+            ended.setdefault(segment.file, []).append(find_ended_rows(segment, now))
+        if not ended:
+            return self
+        mask, offsets = np.ones(self.rows, bool), np.concatenate(([0], np.cumsum(self.stop - self.start)))
+        for part, file in enumerate(self.files):
+            if file in ended:
+                rows, ranges = np.sort(np.concatenate(ended[file])), np.flatnonzero(self.part == part)
+                first, last = (np.searchsorted(rows, bounds[ranges]) for bounds in (self.start, self.stop))
+                counts = last - first
+                steps = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+                inside = rows[steps + np.repeat(first, counts)]
+                mask[inside + np.repeat(offsets[:-1][ranges] - self.start[ranges], counts)] = False
+        return self.where(mask)
 
     def by_file(self) -> dict[str, list[tuple[int, int]]]:
         """The ranges of each file one by one, for readers that cannot take arrays."""

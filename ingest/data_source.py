@@ -44,6 +44,7 @@ from windrow.catalog.lookups import find_checksums
 from windrow.definitions import StreamDefinition
 from windrow.errors import DefinitionError, SearchKeyError, WindowError
 from windrow.files import disk_errors
+from windrow.indexes.end_overrides import list_live_ranges
 from windrow.indexes.probe import KeyRange, find_row_ranges
 from windrow.indexes.row_model import NEVER, SEQ, RowModel, encode_key
 from windrow.indexes.segment_reader import SegmentFileReader, conform_to_schema
@@ -355,17 +356,22 @@ class WindrowReader(DataSourceReader):
         edge_ids = {segment.id for segment in selection.edge}
         ranges = find_key_ranges(self.filters, view)
         if ranges is None:
-            return [(s.file, s.start, s.stop, s.id in edge_ids, s.bytes) for s in selection.segments]
+            return [
+                (s.file, start, stop, s.id in edge_ids, s.bytes * (stop - start) // s.rows)
+                for s in selection.segments
+                for start, stop in list_live_ranges(s, bounds.now)
+            ]
         rows = find_row_ranges(selection.segments, ranges, snapshot.directories, view.sorted_by)
         return [
             (
                 row_range.segment.file,
-                row_range.start,
-                row_range.stop,
+                start,
+                stop,
                 row_range.segment.id in edge_ids,
-                row_range.segment.bytes * (row_range.stop - row_range.start) // row_range.segment.rows,
+                row_range.segment.bytes * (stop - start) // row_range.segment.rows,
             )
             for row_range in rows
+            for start, stop in list_live_ranges(row_range.segment, bounds.now, row_range.start, row_range.stop)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -571,7 +577,10 @@ class _Arrivals:
             ):
                 continue
             edge = not s.seq_base or (self.live_at is not None and s.min_exp <= self.live_at.now)
-            yield (s.file, s.start, s.stop, s.seq_base, edge), s.bytes
+            # What a later slide ends has come all the same; at the beginning only what lives counts.
+            ranges = [(s.start, s.stop)] if self.live_at is None else list_live_ranges(s, self.live_at.now)
+            for start, stop in ranges:
+                yield (s.file, start, stop, s.seq_base, edge), s.bytes * (stop - start) // s.rows
 
     def partitions(self, store: Store) -> list[ArrivalPartition]:
         """Partitions of similar size."""

@@ -160,19 +160,24 @@ def apply_settings(spark: Any, values: Mapping[str, str]) -> Iterator[None]:
                         spark.conf.set(name, before)
 
 
+_active_guard = threading.RLock()
+"""PySpark's active session is one for all threads of the process; the JVM's is one for each."""
+
+
 @contextmanager
 def keep_active_session(spark: Any) -> Iterator[None]:
     """Leave the active session as it is: PySpark makes whichever session creates a DataFrame the active one."""
     sessions, kind = spark._get_j_spark_session_class(spark._jvm), type(spark)
-    active, java_active = kind._activeSession, sessions.getActiveSession()
-    try:
-        yield
-    finally:
-        kind._activeSession = active
-        if java_active.isDefined():
-            sessions.setActiveSession(java_active.get())
-        else:
-            sessions.clearActiveSession()
+    with _active_guard:
+        active, java_active = kind._activeSession, sessions.getActiveSession()
+        try:
+            yield
+        finally:
+            kind._activeSession = active
+            if java_active.isDefined():
+                sessions.setActiveSession(java_active.get())
+            else:
+                sessions.clearActiveSession()
 
 
 def find_session_id(spark: Any) -> str:

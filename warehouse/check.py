@@ -12,7 +12,8 @@ from windrow.catalog.environment import DATABASES, Tables, decode_last_int
 from windrow.catalog.records import FileEntry, RejectedEntry, ResultPart, SpoolEntry, TableEntry
 from windrow.errors import DamageError, FormatError
 from windrow.files import compute_digest, find_living_writers, parse_writer_name
-from windrow.indexes.row_model import SEQ
+from windrow.indexes.end_overrides import read_ends
+from windrow.indexes.row_model import SEQ, Int64s
 from windrow.indexes.segment_reader import conform_to_schema
 from windrow.indexes.segments import Segment, pack_histogram
 from windrow.native import directory as native_directory
@@ -272,15 +273,15 @@ def _check_segment(
             yield "has times outside the recorded range"
         yield from _check_directory(segment, model.encoded_keys(table) if model.key else None, records)
         return
-    slots = model.slots(exp)
-    if (int(ts.min()), int(ts.max()), int(exp.min()), int(exp.max())) != (
+    slots, shortened = model.slots(exp), _override_ends(segment, exp)
+    if (int(ts.min()), int(ts.max()), int(shortened.min()), int(exp.max())) != (
         segment.min_ts,
         segment.max_ts,
         segment.min_exp,
         segment.max_exp,
     ):
-        yield "has times or expiries outside the recorded range"
-    if pack_histogram(*native_rows.histogram(slots)) != segment.expiries:
+        yield "has times or expiries outside the recorded range, or overrides that do not fit its rows"
+    if pack_histogram(*native_rows.histogram(model.slots(shortened))) != segment.expiries:
         yield "has other expiry slots than recorded"
     partitioner = layout.partitioner()
     if partitioner.columns > 1 and bool(np.any(partitioner.columns_of(slots) != segment.column)):
@@ -301,6 +302,19 @@ def _check_segment(
     seq = table.column(SEQ)
     if len(seq.unique()) != len(seq):
         yield "has two rows with the same sequence"
+
+
+def _override_ends(segment: Segment, exp: Int64s) -> Int64s:
+    """When the rows of a segment end; before all times where an override does not fit the rows."""
+    rows, ends = read_ends(segment)
+    rows = rows - segment.start
+    if not len(rows):
+        return exp
+    if rows[0] < 0 or rows[-1] >= len(exp) or bool(np.any(np.diff(rows) <= 0)) or bool(np.any(ends > exp[rows])):
+        return np.full(len(exp), -(1 << 62), np.int64)
+    shortened = exp.copy()
+    shortened[rows] = ends
+    return shortened
 
 
 def _check_directory(segment: Segment, keys: pa.Array | None, records: _FileRecords) -> Iterator[str]:

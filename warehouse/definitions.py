@@ -40,6 +40,9 @@ _MOST_DIGITS = 38
 _MOST_LEVELS = 100
 
 
+_NOTHING = pa.schema([])
+
+
 class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """A stream as declared; times and durations in microseconds."""
 
@@ -68,6 +71,8 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """Rows at or before this event time are gone for good; see `RowModel`."""
     added: tuple[str, ...] = ()
     """Columns that were added later: older files lack them, and so may rows that are appended."""
+    widened_bytes: bytes = b""
+    """See `widened`."""
     checks: tuple[tuple[str, str], ...] = ()
     """SQL predicates over a row, each with what happens to rows that fail it; see `windrow.row_checks`."""
     rejected_retention: int | None = None
@@ -85,9 +90,19 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
         return "monotonic" if self.longest_life is None else "weakest" if self.expires is None else "weak"
 
     @property
+    def has_overrides(self) -> bool:
+        """Whether rows may end before the expiry that is stored with them: of strict views kept up from new rows."""
+        return self.pattern == "strict" and self.lifetime is None
+
+    @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the stream's rows."""
         return read_schema(self.schema_bytes)
+
+    @property
+    def widened(self) -> pa.Schema:
+        """Columns that became wider, with the types that they had, each time: older files have them in these."""
+        return read_schema(self.widened_bytes) if self.widened_bytes else _NOTHING
 
     @property
     def stored_schema(self) -> pa.Schema:

@@ -18,7 +18,13 @@ from msgspec.structs import replace
 from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.lookups import find_stream, refuse_view
 from windrow.catalog.records import SlideEntry, SourceEntry, SpoolEntry, StreamEntry, StreamState
-from windrow.catalog.segment_log import exchange_segments, find_torn_files, load_segments, note_change
+from windrow.catalog.segment_log import (
+    exchange_segments,
+    find_torn_files,
+    load_segments,
+    note_change,
+    override_segments,
+)
 from windrow.definitions import choose_index
 from windrow.errors import ClockError
 from windrow.files import disk_errors
@@ -385,7 +391,7 @@ def record_slide(
         store: The warehouse.
         tables: Of the transaction.
         entry: The stream or view.
-        segments: What was in its cells before.
+        segments: What was in its cells before, with the overrides of this slide.
         update: What the slide changes.
         record: The slide.
         merged: The published file that its merges wrote.
@@ -396,13 +402,14 @@ def record_slide(
     added, replaced_segments = [*update.kept(), *record_placed(tables, entry.id, merged)], update.replaced()
     rewritten = [segment for task in update.merges for segment in task.segments]
     exchange_segments(tables, entry.id, added, rewritten if has_history else replaced_segments)
+    override_segments(tables, entry.id, update.ended)
     tables.put("slides", stream + catalog_key(record.ordinal), record)
     tables.delete("slides", stream + catalog_key(record.ordinal - SLIDES_KEPT))
     # Read again: appends may have changed it since we looked.
     _, state = find_stream(tables, entry.definition.name)
     remaining = segments.replace({segment.id for segment in replaced_segments}, added, update.dead)
     state = replace(
-        note_change(state, tables.version, added, replaced_segments, remaining),
+        note_change(state, tables.version, [*added, *update.ended], [*replaced_segments, *update.ended], remaining),
         slide=record.slide,
         ordinal=record.ordinal,
         missing=record.missing,
@@ -412,6 +419,7 @@ def record_slide(
         expired=state.expired + record.expired,
         late=state.late + record.late,
         bucket=update.bucket,
+        overridden=tables.version if update.ended else state.overridden,
         torn=find_torn_files(state.torn, rewritten, update.placed, remaining),
         heartbeat=state.heartbeat if target is None else max(state.heartbeat or target, target),
     )

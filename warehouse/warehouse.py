@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from windrow.relayout import RelayoutReport
     from windrow.repair import RepairReport
     from windrow.row_checks import Checks
+    from windrow.schema_changes import Column
     from windrow.slide import SlideReport
     from windrow.status import StreamStatus, WarehouseStatus
 
@@ -60,6 +61,7 @@ GapPolicy = Literal["tell", "error"]
 RunGapPolicy = Literal["tell", "error", "wait"]
 RunIsolation = Literal["snapshot", "latest"]
 Isolation = Literal["snapshot", "latest", "serial", "fresh"]
+Evolution = Literal["add", "widen"]
 MissedRuns = Literal["latest", "every", "skip"]
 Output = Literal["whole", "inserts", "deletes"]
 Engine = Literal["duckdb", "spark"]
@@ -75,7 +77,8 @@ class StreamChanges:
         self,
         stream: str,
         *,
-        add_column: tuple[str, pa.DataType] | pa.Field | None = None,
+        add_column: "Column | None" = None,
+        widen_column: "Column | None" = None,
         lifetime: times.Duration | None = None,
         max_lifetime: times.Duration | None = None,
         slack: times.Duration | None = None,
@@ -92,6 +95,8 @@ class StreamChanges:
             stream: Its name.
             add_column: A pair (name, Arrow type) or a nullable field; stored rows have null there, and so do rows that
                 are appended without it.
+            widen_column: A column and its new type, of which every value of the old type must be one: larger integers,
+                double for float, decimals with more digits. Files stay as they are, and are read as the wider type.
             lifetime: How long every row lives, stored rows too; ``"forever"`` for rows that never expire. Rows that
                 have expired stay gone. Only for streams whose rows all live equally long.
             max_lifetime: The longest that rows to come may live, on a stream with `expires`; stored rows keep theirs.
@@ -114,7 +119,14 @@ class StreamChanges:
             "slack": slack, "max_skew": max_skew, "max_ahead": max_ahead, "rejected_retention": rejected_retention,
             "history": history,
         }  # fmt: skip
-        alter_stream(self._store, stream, Alteration(add_column, lifetime, max_lifetime, predicates, limits), timeout)
+        change = Alteration(add_column, widen_column, lifetime, max_lifetime, predicates, limits)
+        alter_stream(self._store, stream, change, timeout)
+        if widen_column is not None:
+            from windrow.queries.periodic.registry import renew_result_types
+            from windrow.queries.synopses.synopsis_choice import renew_synopses
+
+            renew_result_types(self._store, stream)
+            renew_synopses(self._store)
 
     def relayout(
         self,
@@ -495,7 +507,7 @@ class Warehouse(StreamChanges):
         source: str | None = None,
         batch_id: str | None = None,
         max_rejected: float | None = None,
-        evolve: Literal["add"] | None = None,
+        evolve: Evolution | None = None,
         flaws: "FlawedLines | None" = None,
         covers: tuple[times.Instant, times.Instant] | str | None = None,
         replace: bool = False,
@@ -512,6 +524,7 @@ class Warehouse(StreamChanges):
                 to end, which closes gaps there.
             max_rejected: The share of rows that may be rejected, such as 0.01; with more, nothing is appended.
             evolve: ``"add"`` takes columns into the stream that it does not have yet; stored rows have null there.
+                ``"widen"`` does so too, and columns of a wider type than the stream's give it that type.
             flaws: Where the reader of a text file puts lines that it cannot read; they are rejected.
             replace: These rows take the place of those that the batch of that id had, in one transaction, in the window
                 and the history too; after its slide they come late. A batch that is not known is appended.
@@ -520,7 +533,7 @@ class Warehouse(StreamChanges):
         from windrow.sources import parse_covers
 
         if evolve is not None:
-            data = self._add_new_columns(stream, data, evolve)
+            data = self._evolve_for(stream, data, evolve)
         if replace:
             return self._replace_batch(stream, data, source, batch_id, parse_covers(covers), max_rejected, flaws)
         return append_rows(
@@ -547,18 +560,19 @@ class Warehouse(StreamChanges):
     ) -> "AppendReport":
         from windrow.correction import Correction
         from windrow.publication import publish_due
+        from windrow.queries.synopses.synopsis_choice import renew_synopses
         from windrow.queries.views.slide_hook import prepare_refill
 
         append = Correction(self._store, stream, source, batch_id, SLIDE_HOOKS, prepare_refill)
         append.covers, append.max_rejected = covers, arguments.check_share(max_rejected, "max_rejected")
         report = append.run(data, flaws=flaws)
         if report.replaced:
-            self._renew_synopses()
+            renew_synopses(self._store)
             publish_due(self._store)
         return report
 
-    def _add_new_columns(self, stream: str, data: Any, evolve: str) -> pa.RecordBatchReader:
-        """A reader over `data`, whose columns the stream all has."""
+    def _evolve_for(self, stream: str, data: Any, evolve: str) -> pa.RecordBatchReader:
+        """A reader over `data`, for whose columns the stream was changed."""
         from windrow.arrow_input import open_reader
 
         reader = open_reader(data, f"stream {stream!r}")
@@ -566,13 +580,14 @@ class Warehouse(StreamChanges):
         return reader
 
     def _evolve(self, stream: str, given: pa.Schema, evolve: str) -> None:
-        """Take the columns of a schema into a stream that it does not have yet."""
-        from windrow.arrow_input import find_new_columns
+        """Take new columns of a schema into a stream, and wider types if that is asked for."""
+        from windrow.schema_changes import find_changes
 
-        if evolve != "add":
-            raise DefinitionError(f"evolve={evolve!r} is unknown; 'add' takes new columns in, None refuses them")
-        for field in find_new_columns(given, self.stream(stream).definition.schema):
+        added, widened = find_changes(evolve, given, self.stream(stream).definition.schema)
+        for field in added:
             self.alter_stream(stream, add_column=field)
+        for field in widened:
+            self.alter_stream(stream, widen_column=field)
 
     def heartbeat(
         self, stream: str, *, source: str | None = None, up_to: times.Instant, covers: times.Instant | None = None
@@ -760,6 +775,7 @@ class Warehouse(StreamChanges):
         isolation: RunIsolation = "snapshot",
         engine: Engine = "duckdb",
         spark: "SparkSession | None" = None,
+        backfill: times.Duration | None = None,
         if_not_exists: bool = False,
     ) -> "QueryStatus":
         """Register a periodic query, after running it once: it is answered again each time its window has moved on.
@@ -789,6 +805,7 @@ class Warehouse(StreamChanges):
                 ``"latest"``: they are absorbed, and the run is of the newest slide.
             engine: ``"spark"``: the statement is Spark's SQL, with our window clauses, and runs there.
             spark: The session that plans it now; by default the active one of this process.
+            backfill: Also make the runs of so long a time before now, from the history of its streams.
         """
         from windrow.queries.periodic import registry
         from windrow.spark import find_engine
@@ -797,26 +814,20 @@ class Warehouse(StreamChanges):
             return existing[0]
 
         return registry.add_query(
-            self._store,
-            name,
-            sql,
-            params=params,
-            slide=slide,
-            lag=lag,
-            sink=sink,
-            priority=priority,
-            missed=missed,
-            output=output,
-            revise=revise,
-            keep=keep,
-            timeout=timeout,
-            memory_limit=memory_limit,
-            on_gap=on_gap,
-            deadline=deadline,
-            isolation=isolation,
-            engine=engine,
+            self._store, name, sql, params=params, slide=slide, lag=lag, sink=sink, priority=priority, missed=missed,
+            output=output, revise=revise, keep=keep, timeout=timeout, memory_limit=memory_limit, on_gap=on_gap,
+            deadline=deadline, isolation=isolation, backfill=backfill, engine=engine,
             run_engine=find_engine(spark) if engine == "spark" else None,
-        )
+        )  # fmt: skip
+
+    def backfill(self, name: str, *, since: times.Instant) -> "QueryStatus":
+        """Let a periodic query make the runs that it would have made since a time, from the history of its streams.
+
+        What is due goes first. Runs that were delivered already are not made again.
+        """
+        from windrow.queries.periodic import registry
+
+        return registry.backfill_query(self._store, name, since)
 
     def promote(
         self, answer: "Answer | str", name: str, *, slide: times.Duration | None = None, **delivery: Any
@@ -918,6 +929,7 @@ class Warehouse(StreamChanges):
         """
         from windrow.erasure import erase
         from windrow.queries.sql.row_predicate import find_predicate_problem
+        from windrow.queries.synopses.synopsis_choice import renew_synopses
         from windrow.queries.views.slide_hook import prepare_refill
 
         if where is not None:
@@ -927,7 +939,7 @@ class Warehouse(StreamChanges):
                 raise QueryError(f"where={where!r} cannot be used on stream {stream!r}: {problem}; nothing was erased")
         report = erase(self._store, stream, keys, where, refill=prepare_refill, hooks=SLIDE_HOOKS, timeout=timeout)
         if report.total:
-            self._renew_synopses()
+            renew_synopses(self._store)
             from windrow.publication import publish_due
 
             publish_due(self._store)
@@ -999,20 +1011,14 @@ class Warehouse(StreamChanges):
         Readable rows of damaged files are saved, a gap says what is missing, and views of the stream are filled anew.
         Restore a backup if there is one.
         """
+        from windrow.queries.synopses.synopsis_choice import renew_synopses
         from windrow.queries.views.slide_hook import prepare_refill
         from windrow.repair import repair
 
         report = repair(self._store, stream, give_up=give_up, refill=prepare_refill, timeout=timeout)
         if report.repaired:
-            self._renew_synopses()
+            renew_synopses(self._store)
         return report
-
-    def _renew_synopses(self) -> None:
-        """Fill synopses of streams that have lost rows anew."""
-        from windrow.queries.synopses.synopsis_choice import reconcile_all
-
-        queries = self._store.catalog.read(lambda tables: [entry for _, entry in tables.items("queries")])
-        reconcile_all(self._store, [pace for entry in queries for pace in entry.paces])
 
     def gc(self) -> "GcReport":
         """Remove what can go now. Slides do this as they pass; answers never depend on it."""

@@ -18,6 +18,7 @@ from windrow.formats.html import HtmlList, HtmlRecord
 from windrow.queries import execution
 from windrow.queries.answer import GAP_POLICIES, Answer, check_gap_policy
 from windrow.queries.periodic import result_store
+from windrow.queries.periodic.backfill import BackfillPlan, plan_backfill, set_backfill
 from windrow.queries.periodic.chains import check_cycle, find_reads
 from windrow.queries.periodic.definition import (
     Params,
@@ -28,6 +29,7 @@ from windrow.queries.periodic.definition import (
     format_period,
     pack_params,
     read_columns,
+    read_own_schema,
     read_statement,
     unpack_params,
 )
@@ -46,6 +48,7 @@ from windrow.queries.periodic.run_engine import (
 )
 from windrow.queries.periodic.sinks import latest_file_name, query_folder
 from windrow.queries.synopses.synopsis_choice import keeps_always, reconcile_all
+from windrow.schema_changes import is_wider
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 
@@ -95,6 +98,8 @@ class QueryStatus(HtmlRecord):
     """Whether slides that commit while a round runs are for the next one, or absorbed: snapshot or latest."""
     engine: str = "duckdb"
     """Who runs it: duckdb or spark. When one of Spark is due, it waits for rounds that were given a session."""
+    to_backfill: int = 0
+    """Runs of slides from before it was there that are still to be made."""
 
 
 def add_query(
@@ -118,6 +123,7 @@ def add_query(
     isolation: str = "snapshot",
     engine: str = DUCKDB,
     run_engine: RunEngine | None = None,
+    backfill: times.Duration | None = None,
 ) -> QueryStatus:
     """Check a query by running it once (Spark only plans it) and register it; it is due in its next period."""
     store.check_writable()
@@ -149,31 +155,18 @@ def add_query(
         for option, length in (("revise", room), ("deadline", patience)):
             if length is not None:
                 check_room(read, [pace.stream for pace in paces], length, option)
+        reads = [*(view.name for _, view in streams), *(pace.stream for _, query in results for pace in query.paces)]
         entry = QueryEntry(
-            id=0,
-            name=name,
-            sql=sql,
-            params=pack_params(params),
-            paces=paces,
-            reads=tuple(
-                dict.fromkeys(
-                    [view.name for _, view in streams] + [pace.stream for _, query in results for pace in query.paces]
-                )
-            ),
+            id=0, name=name, sql=sql, params=pack_params(params), paces=paces, reads=tuple(dict.fromkeys(reads)),
             schema_bytes=result_store.to_storable_schema(read_columns(columns)).serialize().to_pybytes(),
-            **vars(options),
-            memory_limit=memory_limit,
-            created=store.clock(),
-            created_slides={},
-            revise=room,
-            after=after,
-            on_gap=on_gap,
-            deadline=patience,
-            engine=engine,
+            **vars(options), memory_limit=memory_limit, created=store.clock(), created_slides={}, revise=room,
+            after=after, on_gap=on_gap, deadline=patience, engine=engine,
             unwindowed=() if run_engine is None else find_unwindowed(statement.references),
-        )
+        )  # fmt: skip
+        back = None if backfill is None else times.parse_duration(backfill, "backfill")
+        plan = None if back is None else plan_backfill(store, entry, None, snapshot, None, back)
     with store.catalog.write() as tables:
-        record_query(tables, entry)
+        record_query(tables, entry, plan)
     if keeps_always():  # else the first round decides, when all that were added together are there
         reconcile_all(store, entry.paces)
     return query_status(store, name)
@@ -207,7 +200,7 @@ def check_waiting(on_gap: str, deadline: times.Duration | None, missed: str, iso
     return None if deadline is None else times.parse_duration(deadline, "deadline")
 
 
-def record_query(tables: Tables, entry: QueryEntry) -> None:
+def record_query(tables: Tables, entry: QueryEntry, plan: BackfillPlan | None = None) -> None:
     """Record a checked query under a number of its own, as of the current slides of its streams."""
     clash = find_name_clash(tables, entry.name)
     if clash is not None:
@@ -224,10 +217,61 @@ def record_query(tables: Tables, entry: QueryEntry) -> None:
     recorded = replace(entry, id=number, created_slides=now)
     tables.put("queries", entry.name.encode(), recorded)
     tables.put(
-        "paced", catalog_key(number), QueryState(reached=now, seen=now, checked=now | LateRows(tables).marks(entry))
+        "paced",
+        catalog_key(number),
+        QueryState(
+            reached=now,
+            seen=now,
+            checked=now | LateRows(tables).marks(entry),
+            backfill=None if plan is None else plan.go_on(tables, recorded, now),
+        ),
     )
     if recorded.missed != "latest":
         set_retention(tables, recorded, watched=True)
+
+
+def renew_result_types(store: Store, stream: str) -> None:
+    """Give the results of queries the wider types that a stream's columns have now; earlier runs are read as these."""
+    readers = store.catalog.read(
+        lambda tables: sorted((q for _, q in tables.items("queries") if stream in q.reads), key=lambda query: query.id)
+    )
+    for query in readers:  # one that reads results of another was added after it
+        with (
+            Snapshot(store) as snapshot,
+            execution.answer_from_snapshot(
+                store, query.sql, unpack_params(query.params), snapshot=snapshot, context=PERIODIC_CONTEXT
+            ) as answer,
+        ):
+            schema = result_store.to_storable_schema(read_columns(answer.schema))
+        old = read_own_schema(query)
+        if schema.names != old.names or not any(map(_holds_more, schema.types, old.types)):
+            continue
+        with store.catalog.write() as tables:
+            current: QueryEntry | None = tables.get("queries", query.name.encode())
+            if current is not None and current.id == query.id and not _find_views(tables, current):
+                packed = schema.serialize().to_pybytes()
+                tables.put("queries", query.name.encode(), replace(current, schema_bytes=packed))
+
+
+def _holds_more(new: pa.DataType, old: pa.DataType) -> bool:
+    """Whether results go on in a new type; sums of decimals have 38 digits in all, before and after."""
+    if pa.types.is_decimal(new) and pa.types.is_decimal(old):
+        return bool(new.scale > old.scale or new.precision > old.precision)
+    return is_wider(new, old)
+
+
+def backfill_query(store: Store, name: str, since: times.Instant) -> QueryStatus:
+    """Let a query make the runs of earlier slides that it has not made, from a time on."""
+    store.check_writable()
+    instant = times.parse_instant(since, "since")
+
+    def find(tables: Tables) -> tuple[QueryEntry, QueryState]:
+        entry = find_query(tables, name)
+        return entry, tables.get("paced", catalog_key(entry.id))
+
+    entry, state = store.catalog.read(find)
+    set_backfill(store, entry, state, instant)
+    return query_status(store, entry.name)
 
 
 def _queries_by_name(tables: Tables) -> dict[str, QueryEntry]:
@@ -246,12 +290,17 @@ def find_query(tables: Tables, name: str) -> QueryEntry:
     return entry
 
 
+def _find_views(tables: Tables, entry: QueryEntry) -> list[str]:
+    """The views that read results of a query, by the columns that these have."""
+    return [view.name for _, view in tables.items("plans") if entry.id in view.results.values()]
+
+
 def drop_query(store: Store, name: str) -> None:
     """Remove a query with its results; files in a folder that the user named stay."""
     store.check_writable()
     with store.catalog.write() as tables:
         entry = find_query(tables, name)
-        views = [view.name for _, view in tables.items("plans") if entry.id in view.results.values()]
+        views = _find_views(tables, entry)
         if views:
             raise InUseError(f"results of query {name!r} are read by views ({', '.join(views)}); drop them first")
         state: QueryState = tables.get("paced", catalog_key(entry.id))
@@ -316,6 +365,7 @@ def _status(tables: Tables, entry: QueryEntry) -> QueryStatus:
         outdated=count_outdated(tables, entry, state),
         isolation=entry.isolation,
         engine=entry.engine,
+        to_backfill=0 if state.backfill is None else state.backfill.left,
     )
 
 

@@ -18,14 +18,17 @@ from windrow.definitions import StreamDefinition, check_name, make_definition
 from windrow.errors import StreamExistsError, UnknownTableError, ViewError
 from windrow.files import disk_errors
 from windrow.formats.html import HtmlList, HtmlRecord
+from windrow.history import find_cutoff
 from windrow.indexes.partitioners import Index
 from windrow.locks import locked
+from windrow.past import IncludingExpired
 from windrow.queries.planner.scan_sql import read_table_schema
 from windrow.queries.views.delta_sql import describe_columns
 from windrow.queries.views.inputs import InputState
+from windrow.queries.views.join_statistics import JoinOrder, list_join_orders
 from windrow.queries.views.plan import ViewPlan
 from windrow.queries.views.planner import expand_views, make_plan
-from windrow.queries.views.slide_hook import LOCK_SECONDS, ViewUpdates, update_view
+from windrow.queries.views.slide_hook import LOCK_SECONDS, ViewUpdates, find_plan, update_view
 from windrow.queries.views.storage import DIED_COLUMN, ViewSlide
 from windrow.queries.views.update_patterns import Pattern
 from windrow.reference_tables import find_table
@@ -59,6 +62,8 @@ class View(HtmlRecord):
     """How long results stay after they came about, whatever becomes of their parts."""
     error: str = ""
     """Of a view of results: why it could not be computed again, and stays where it is."""
+    joins: tuple[JoinOrder, ...] = ()
+    """How new rows of each input of a join find their partners, and what that costs."""
 
 
 def create_view(
@@ -297,9 +302,12 @@ def _fill_view(
     store: Store, draft: ViewEntry, plan: ViewPlan, definition: StreamDefinition, layout: Layout, snapshot: Snapshot
 ) -> None:
     """Compute the view's first rows, and record the view and the rows in one transaction."""
+    floor = None if draft.keep is None else _find_log_start(snapshot, draft)
     inputs = {}
     for name in draft.inputs:
         view = snapshot.view(name)
+        if floor is not None and view.entry.definition.history is not None:
+            view = snapshot.past_view(name, IncludingExpired())
         inputs[name] = InputState(view.entry, view.state.slide, view.state.ordinal, view.segments)
     entry = StreamEntry(id=0, definition=definition, created=store.clock())
     clocks = [side.now for side in inputs.values()]
@@ -326,9 +334,10 @@ def _fill_view(
                 itertools.count(-1, -1),
                 None,
                 updates,
+                floor,
             )
             if draft.keep is not None:
-                draft = replace(draft, since=view_slide.now)
+                draft = replace(draft, since=view_slide.now if floor is None else min(floor, view_slide.now))
     except BaseException:
         updates.discard()
         raise
@@ -346,6 +355,20 @@ def _fill_view(
     store.files.reach("view.created")
 
 
+def _find_log_start(snapshot: Snapshot, view: ViewEntry) -> int | None:
+    """From when on the history of its inputs has all that a new log would have; None if it has nothing for it."""
+    starts = []
+    for name in view.inputs:
+        stream = snapshot.view(name)
+        if stream.now is None:
+            return None
+        cutoff = find_cutoff(stream.entry, stream.state)
+        kept = stream.now - (view.keep or 0)
+        lost = stream.now if stream.entry.definition.history is None else cutoff
+        starts.append(kept if lost is None else max(kept, lost))
+    return max(starts)
+
+
 def _find_start(snapshot: Snapshot, inputs: Iterable[str], clock: int | None) -> int | None:
     """When the clock of a new view can begin, None for at once.
 
@@ -358,15 +381,30 @@ def _find_start(snapshot: Snapshot, inputs: Iterable[str], clock: int | None) ->
 
 def list_views(store: Store) -> list[View]:
     """All views, by name."""
+    with Snapshot(store) as snapshot:
+        records = store.catalog.read(lambda tables: [record for _, record in tables.items("plans")])
+        joins = {record.id: _list_joins(snapshot, record) for record in records}
 
     def read(tables: Tables) -> list[View]:
-        views = (_describe_view(tables, record) for _, record in tables.items("plans"))
+        views = (_describe_view(tables, record, joins.get(record.id, ())) for _, record in tables.items("plans"))
         return HtmlList(sorted(views, key=lambda view: view.name))
 
     return store.catalog.read(read)
 
 
-def _describe_view(tables: Tables, record: ViewEntry) -> View:
+def _list_joins(snapshot: Snapshot, record: ViewEntry) -> tuple[JoinOrder, ...]:
+    if record.recompute or not record.inputs or not {record.name, *record.inputs} <= set(snapshot.streams()):
+        return ()
+    plan = find_plan(
+        snapshot.store, record, {name: snapshot.view(name).entry.definition for name in record.inputs}, snapshot
+    )
+    inputs: dict[str, ViewInput] = snapshot.store.catalog.read(
+        lambda tables: {name: tables.get("views", catalog_key(n, record.id)) for name, n in record.inputs.items()}
+    )
+    return list_join_orders(plan, snapshot.view(record.name).entry.definition, inputs)
+
+
+def _describe_view(tables: Tables, record: ViewEntry, joins: tuple[JoinOrder, ...]) -> View:
     entry: StreamEntry = tables.get("streams", record.name.encode())
     state: StreamState = tables.get("states", catalog_key(record.id))
     model = entry.definition.model
@@ -395,5 +433,6 @@ def _describe_view(tables: Tables, record: ViewEntry) -> View:
         now=None if state.slide is None else times.to_datetime(model.slot_end(state.slide)),
         waiting_for=silent or behind or (tuple(record.results) if state.slide is None else ()),
         error=record.error,
+        joins=joins,
         keep=None if record.keep is None else times.format_duration(record.keep),
     )

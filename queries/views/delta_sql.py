@@ -8,6 +8,7 @@ part and ends with its first; it counts if it lives now, or with restore semanti
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import duckdb
@@ -129,6 +130,14 @@ def _register_empty(
         pooled.create_view(part.relation, table_sql(store.root, tables[part.name], store.reader))
     else:
         binder.register_part(part, part.definition, (), None if plan.recompute else plan.time_columns(part))
+
+
+def are_joined(branch: PlanBranch, number: int, reached: set[int]) -> bool:
+    """Whether a part is compared with one that was reached."""
+    return any(
+        (link.left == number and link.right in reached) or (link.right == number and link.left in reached)
+        for link in branch.links
+    )
 
 
 class SqlUpdate:
@@ -297,15 +306,11 @@ class SqlUpdate:
 
     def _choose_order(self, branch: PlanBranch, seed: PlanPart) -> tuple[int, ...]:
         """The order in which partners are joined: by rates, windows and numbers of values."""
-
-        def linked(number: int, reached: set[int]) -> bool:
-            return any(
-                (link.left == number and link.right in reached) or (link.right == number and link.left in reached)
-                for link in branch.links
-            )
-
         return join_order.choose_partner_order(
-            seed.number, [part.number for part in branch.streams], self.update.rates, linked
+            seed.number,
+            [part.number for part in branch.streams],
+            self.update.rates,
+            partial(are_joined, branch),
         )
 
     def _reduce_part(self, part: PlanPart, links: Sequence[JoinLink], parts: Mapping[int, PlanPart]) -> int:

@@ -23,7 +23,7 @@ from windrow.queries.planner.scan_sql import read_table_schema
 from windrow.queries.views.delta_join import NativeJoin, can_join_natively
 from windrow.queries.views.delta_sql import SqlUpdate, UpdateInputs
 from windrow.queries.views.inputs import InputPosition, InputState, UpdateInterval
-from windrow.queries.views.join_order import InputRate
+from windrow.queries.views.join_statistics import estimate_rate, update_statistics
 from windrow.queries.views.plan import ViewPlan
 from windrow.queries.views.planner import make_plan
 from windrow.queries.views.storage import ViewSlide, to_stream_rows
@@ -33,8 +33,6 @@ from windrow.snapshot import Snapshot
 from windrow.store import Store
 
 LOCK_SECONDS = 60.0
-_STATISTICS_DECAY = 0.9
-"""The weight that statistics from before an update keep after it: half after seven. Not measured."""
 _MAX_PLANS = 256
 """Plans of views that a warehouse keeps in memory; making one again costs some milliseconds."""
 _PlanCache = BoundedCache[int, tuple[object, ViewPlan]]
@@ -296,14 +294,18 @@ def update_view(
     numbers: Iterator[int],
     needed: tuple[int, int] | None,
     updates: ViewUpdates,
+    begun: int | None = None,
 ) -> None:
-    """Compute and write a view's new rows; what must be committed goes into `updates`."""
+    """Compute and write a view's new rows; what must be committed goes into `updates`.
+
+    `begun` is from when on a new log has what came about before it was there, out of the history of its inputs.
+    """
     before = view_state.now
-    floor = view_slide.now
+    floor = view_slide.now if begun is None else min(begun, view_slide.now)
     if (view.restore or view.keep is not None) and before is not None:
         floor = before
     interval = UpdateInterval(before, view_slide.now, floor)
-    rates = {part.number: _rate(plan, part.number, records[part.name]) for part in plan.streams}
+    rates = {part.number: estimate_rate(plan, part.number, records[part.name]) for part in plan.streams}
     update_inputs = UpdateInputs(
         view.name,
         plan,
@@ -327,49 +329,5 @@ def update_view(
         to_stream_rows(update.compute_results(), view, view_slide.entry.definition, interval), numbers, needed
     )
     for name, number in view.inputs.items():
-        record = _update_statistics(records[name], inputs[name], interval, plan, name, update.distinct)
+        record = update_statistics(records[name], inputs[name], interval, plan, name, update.distinct)
         input_updates.append(InputUpdate(number, replace(record, pending=update.pending)))
-
-
-def _rate(plan: ViewPlan, number: int, record: ViewInput) -> InputRate | None:
-    """The catalog's statistics of a part, for the order of joins."""
-    part = plan.parts[number]
-    columns = {
-        link.from_part(number).left_column
-        for branch in plan.branches
-        for link in branch.links
-        if number in (link.left, link.right)
-    }
-    values = [record.distinct[column] for column in columns if column in record.distinct]
-    if not record.span or not values:
-        return None
-    arrivals = record.rows / record.span
-    window = float(part.life) if part.life is not None else max(record.span, 1.0)
-    return InputRate(arrivals, window, max(1.0, *values))
-
-
-def _update_statistics(
-    record: ViewInput,
-    state: InputState,
-    interval: UpdateInterval,
-    plan: ViewPlan,
-    name: str,
-    distinct: dict[int, dict[str, float]],
-) -> ViewInput:
-    """The statistics of an input after an update: its rate, and how many values its joined columns have."""
-    new_rows = sum(s.rows for s in state.segments if record.slide is None or s.first_slide > record.slide)
-    first = min((s.min_ts for s in state.segments), default=interval.now)
-    span = interval.now - (first if interval.before is None else interval.before)
-    value_counts = dict(record.distinct)
-    for part in plan.streams:
-        if part.name == name:
-            for column, values in distinct.get(part.number, {}).items():
-                value_counts[column] = max(values, _STATISTICS_DECAY * value_counts.get(column, 0.0))
-    return replace(
-        record,
-        seen=state.ordinal,
-        slide=state.slide,
-        rows=_STATISTICS_DECAY * record.rows + new_rows,
-        span=_STATISTICS_DECAY * record.span + max(1, span),
-        distinct=value_counts,
-    )

@@ -1,6 +1,5 @@
 """Periodic queries that Spark runs: the same windows, delivered by the same code; the truth is plain DuckDB over all rows."""
 
-import contextlib
 import datetime as dt
 import json
 import os
@@ -17,6 +16,7 @@ import pytest
 
 import windrow
 from plain_duckdb import connect
+from spark_executors import find_executors
 
 NOON = dt.datetime(2025, 1, 1, 12, tzinfo=dt.UTC)
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("src", pa.int64()), ("len", pa.int32())])
@@ -182,6 +182,7 @@ def test_a_run_that_takes_too_long_ends_and_harms_no_other(spark, world):
         ),
         ("DROP TABLE packets", {"slide": "1 minute"}, "only queries can be asked here"),
         ("SELECT src FROM packets {}", {"memory_limit": "1GB"}, "memory_limit= is DuckDB's"),
+        ("SELECT src FROM packets {}", {"backfill": "5 minutes"}, "past runs are made by DuckDB only"),
         ("SELECT src FROM packets {}", {"engine": "flink"}, "engine='flink' is not an engine"),
     ],
 )
@@ -197,23 +198,6 @@ def test_what_could_not_be_delivered_is_refused_when_it_is_added(spark, world, s
     assert "\n" not in str(raised.value)
     assert world.wh.queries() == []
     assert world.wh.status().readers == 0
-
-
-def find_executors(driver: int) -> list[int]:
-    """The processes of executors that a driver's JVM has started, and theirs."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = stat.read_text().rpartition(")")[2].split()
-            children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    found, waiting = [], [driver]
-    while waiting:
-        for child in children.get(waiting.pop(), []):
-            waiting.append(child)
-            with contextlib.suppress(OSError):
-                if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    found.append(child)
-    return found
 
 
 @pytest.mark.timeout(300)

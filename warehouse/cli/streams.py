@@ -524,9 +524,10 @@ def describe_remaining(report: "RelayoutReport") -> str:
     return f"{amount}, {pace}"
 
 
-@click.command(short_help="Add a column, change lifetime, history, checks, slack or skew.")
+@click.command(short_help="Add or widen a column, change lifetime, history, checks, slack or skew.")
 @click.argument("name")
 @click.option("--add-column", metavar="NAME:TYPE", help="A nullable column; stored rows have null there.")
+@click.option("--widen-column", metavar="NAME:TYPE", help="A wider type for a column, such as bigint for int.")
 @click.option("--lifetime", metavar="DURATION", help="How long every row lives, stored ones too; or forever.")
 @click.option("--max-lifetime", metavar="DURATION", help="The longest that rows to come may live, with --expires.")
 @click.option("--slack", metavar="DURATION", help="How far out of order a source's rows may be.")
@@ -541,6 +542,7 @@ def alter(
     session: Session,
     name: str,
     add_column: str | None,
+    widen_column: str | None,
     timeout: float,
     no_checks: bool,
     reject: tuple[str, ...],
@@ -549,20 +551,21 @@ def alter(
 ) -> None:
     """Change a stream while it is in use; what is not named stays as it is. Checks are replaced by those given."""
     checks = {} if no_checks else _collect_checks(reject, refuse)
-    if add_column is None and checks is None and all(value is None for value in options.values()):
+    if checks is None and all(value is None for value in (add_column, widen_column, *options.values())):
         raise click.UsageError("say what to change: --add-column, --lifetime, --max-lifetime, --slack, --max-skew …")
     column = None if add_column is None else parse_column(add_column)
+    wider = None if widen_column is None else parse_column(widen_column)
     if column is not None and not column.nullable:
         raise DefinitionError(
             f"stream {name!r}: column {column.name!r} cannot be added as not null; stored rows have no value for it"
         )
     with session.open() as wh:
-        wh.alter_stream(name, add_column=column, checks=checks, timeout=timeout, **options)
+        wh.alter_stream(name, add_column=column, widen_column=wider, checks=checks, timeout=timeout, **options)
         status = wh.stream(name)
     if session.json:
         terminal.write_json(stream_to_json(status))
     else:
-        changes = [] if column is None else [f"column {column.name} {column.type}"]
+        changes = [f"column {each.name} {each.type}" for each in (column, wider) if each is not None]
         changes += [] if checks is None else [terminal.count(len(checks), "check")]
         changes += [f"{option.replace('_', ' ')} {value}" for option, value in options.items() if value is not None]
         terminal.say(f"altered stream {name}: {', '.join(changes)}; {terminal.count(status.live_rows, 'live row')}")

@@ -128,6 +128,7 @@ def show(session: Session, name: str) -> None:
             ("columns", ", ".join(f"{field.name} {field.type}" for field in status.definition.schema)),
             ("update pattern", f"{view.pattern}: {view.why}"),
             ("kept", "recomputed at each slide" if view.recomputed else "from the new rows of each slide"),
+            *(("join order", str(order)) for order in view.joins),
             ("restore", "yes" if view.restore else "no"),
             *([] if view.keep is None else [("keep", view.keep)]),
             ("index", f"{view.index}: {status.index_why}"),

@@ -1,16 +1,22 @@
 """The tables of section 5.3 (see docs/references.md, [1]), corrected: sizes, costs of orders, and the chosen order."""
 
+import functools
 import itertools
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from windrow.queries.views.join_order import (
+    MAX_ENUMERATED_INPUTS,
     InputRate,
     choose_order,
+    choose_partner_order,
     expected_results,
     greedy_order,
     list_probes,
     order_cost,
+    probe_cost,
 )
 
 TABLE_5_3 = [InputRate(10, 100, 500), InputRate(1, 100, 50), InputRate(1, 200, 40), InputRate(3, 100, 5)]
@@ -94,3 +100,65 @@ def test_a_row_never_looks_where_nothing_is_linked_while_something_is():
     assert list_probes(0, (3, 2, 1, 0), linked) == (1, 2, 3)
     assert list_probes(2, (0, 1, 2, 3), linked) == (1, 0, 3)
     assert list_probes(0, (2, 1, 0), lambda one, others: False) == (2, 1)
+
+
+RATES = st.builds(
+    InputRate,
+    st.sampled_from([0.1, 1, 3, 10, 500]),
+    st.sampled_from([1, 60, 1000]),
+    st.sampled_from([1, 5, 40, 500, 100_000]),
+)
+
+
+@st.composite
+def joins(draw):
+    """Inputs, and which of them are joined with which."""
+    inputs = draw(st.lists(RATES, min_size=3, max_size=MAX_ENUMERATED_INPUTS))
+    pairs = itertools.combinations(range(len(inputs)), 2)
+    return inputs, frozenset(pair for pair in pairs if draw(st.integers(0, 2)))
+
+
+def joined(links, number, reached):
+    return any(tuple(sorted((number, other))) in links for other in reached)
+
+
+def is_allowed(links, probes, first):
+    """Whether a linked input always comes before those that are not linked yet."""
+    reached, rest = {first}, list(probes)
+    while rest:
+        linked = [number for number in rest if joined(links, number, reached)]
+        if linked and rest[0] not in linked:
+            return False
+        reached.add(rest.pop(0))
+    return True
+
+
+@given(joins())
+def test_no_order_is_cheaper_than_the_chosen_one(join):
+    inputs, links = join
+    rates = dict(enumerate(inputs))
+    for first in rates:
+        chosen = choose_partner_order(first, list(rates), rates, functools.partial(joined, links))
+        others = itertools.permutations(number for number in rates if number != first)
+        costs = [
+            probe_cost(inputs[first], [inputs[number] for number in probes])
+            for probes in others
+            if is_allowed(links, probes, first)
+        ]
+        assert is_allowed(links, chosen, first)
+        assert probe_cost(inputs[first], [inputs[number] for number in chosen]) == pytest.approx(min(costs))
+
+
+def test_orders_that_the_heuristic_misses_are_found_and_joins_of_many_have_one_too():
+    inputs = [
+        InputRate(500, 1000, 100_000),
+        InputRate(500, 60, 1),
+        InputRate(10, 60, 1),
+        InputRate(500, 1000, 100_000),
+    ]
+    rates, anything = dict(enumerate(inputs)), lambda one, others: True
+    probes = {first: choose_partner_order(first, list(rates), rates, anything) for first in rates}
+    exact = sum(probe_cost(inputs[first], [inputs[number] for number in probes[first]]) for first in rates)
+    assert exact < order_cost(inputs, choose_order(inputs)) / 100
+    many = dict(enumerate(inputs * 2))
+    assert sorted(choose_partner_order(2, list(many), many, anything)) == [0, 1, 3, 4, 5, 6, 7]

@@ -282,6 +282,12 @@ def test_statistics_of_the_inputs_are_kept_for_the_order_of_joins(wh):
     rates = [record.rows / record.span * MINUTE for record in records]
     assert rates == pytest.approx([40, 3, 1], rel=0.3)
     assert [round(record.distinct["k"]) for record in records] == [4, 3, 1]
+    orders = {order.input: order for order in wh.views()[0].joins}
+    partners = {name: order.partners for name, order in orders.items()}
+    assert partners == {"a": ("c", "b"), "b": ("c", "a"), "c": ("a", "b")}
+    assert [orders[name].values for name in "abc"] == [4, 3, 1]
+    assert all(order.rate > 0 and order.cost > 0 for order in orders.values())
+    assert str(orders["b"]).startswith("b meets c, then a (")
     expected = wh.sql("SELECT count(*) FROM a, b, c WHERE a.k = b.k AND b.k = c.k").fetchall()
     assert wh.sql("SELECT count(*) FROM v").fetchall() == expected
 
