@@ -15,7 +15,7 @@ from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.lookups import find_name_clash, find_stream, refuse_view
 from windrow.catalog.records import Layout, ReclaimEntry, SpoolEntry, StreamEntry, StreamState
 from windrow.catalog.segment_log import forget_dropped
-from windrow.definitions import StreamDefinition, check_history, choose_index
+from windrow.definitions import StreamDefinition, check_erase_within, check_history, choose_index
 from windrow.errors import DefinitionError, InUseError, StreamExistsError, UnknownStreamError, ViewError
 from windrow.files import disk_errors
 from windrow.gaps import note_version
@@ -173,6 +173,11 @@ FOREVER = "forever"
 """The lifetime of rows that never expire, as a user writes it."""
 NEVER_SPOKEN_FOR = "never"
 """The max_skew of a stream that waits for silent sources."""
+_NO_LIMITS = (
+    ("max_skew", NEVER_SPOKEN_FOR), ("rejected_retention", FOREVER), ("history", NO_HISTORY),
+    ("erase_within", NO_HISTORY),
+)  # fmt: skip
+"""What a user writes to take a limit away."""
 
 
 @dataclass(frozen=True)
@@ -246,13 +251,13 @@ def _change_limits(old: StreamDefinition, limits: Mapping[str, times.Duration | 
     """The definition with other limits; those that are None stay."""
     changed = {name: value for name, value in limits.items() if value is not None}
     spans = {
-        name: None
-        if (name, value) in (("max_skew", NEVER_SPOKEN_FOR), ("rejected_retention", FOREVER), ("history", NO_HISTORY))
-        else times.parse_slack(value, f"stream {old.name!r}: {name}")
+        name: None if (name, value) in _NO_LIMITS else times.parse_slack(value, f"stream {old.name!r}: {name}")
         for name, value in changed.items()
     }
     if spans.get("history") is not None:
         check_history(old.name, changed["history"], old.slide)
+    if spans.get("erase_within") is not None:
+        check_erase_within(old.name, changed["erase_within"], old.slide, old.longest_life)
     return replace(old, **spans)
 
 

@@ -87,6 +87,7 @@ class StreamChanges:
         checks: Mapping[str, CheckOutcome] | None = None,
         rejected_retention: times.Duration | None = None,
         history: times.Duration | None = None,
+        erase_within: times.Duration | None = None,
         timeout: float = 60.0,
     ) -> None:
         """Change a stream while it is in use; what is not given stays as it is. One transaction.
@@ -107,6 +108,8 @@ class StreamChanges:
             rejected_retention: How long rejected rows are kept; ``"forever"`` until somebody discards them.
             history: How long expired rows are kept aside and earlier slides can be asked again; ``"none"`` gives up
                 what there is. What has gone already does not come back.
+            erase_within: How long after its expiry, or the end of the history, a file may hold a row; ``"none"``
+                takes the limit away.
             timeout: Seconds to wait for a slide.
         """
         from windrow.ddl import Alteration, alter_stream
@@ -117,7 +120,7 @@ class StreamChanges:
             predicates = _check_predicates(stream, entry.definition.schema, checks)
         limits = {
             "slack": slack, "max_skew": max_skew, "max_ahead": max_ahead, "rejected_retention": rejected_retention,
-            "history": history,
+            "history": history, "erase_within": erase_within,
         }  # fmt: skip
         change = Alteration(add_column, widen_column, lifetime, max_lifetime, predicates, limits)
         alter_stream(self._store, stream, change, timeout)
@@ -373,6 +376,7 @@ class Warehouse(StreamChanges):
         checks: Mapping[str, CheckOutcome] | None = None,
         rejected_retention: times.Duration | None = None,
         history: times.Duration | None = None,
+        erase_within: times.Duration | None = None,
         if_not_exists: bool = False,
     ) -> None:
         """Declare a stream.
@@ -403,6 +407,8 @@ class Warehouse(StreamChanges):
                 them.
             history: How long, by the stream's clock, expired rows are kept aside and earlier slides can be asked again;
                 see docs/history.md. By default expired rows go.
+            erase_within: How long after its expiry, or the end of the history, by the stream's clock, a file of the
+                warehouse may hold a row; by default until its file is merged or goes.
         """
         from windrow import ddl
 
@@ -419,7 +425,7 @@ class Warehouse(StreamChanges):
             name, schema, time=time, key=key, slide=slide, lifetime=lifetime, expires=expires,
             max_lifetime=max_lifetime, sources=sources, slack=slack, max_skew=max_skew, max_ahead=max_ahead,
             origin=origin, on_source_failure=on_source_failure, index_auto=index == "auto", liveness=liveness,
-            rejected_retention=rejected_retention, history=history,
+            rejected_retention=rejected_retention, history=history, erase_within=erase_within,
         )  # fmt: skip
         if checks:
             definition = with_fields(definition, checks=_check_predicates(name, definition.schema, checks))

@@ -78,6 +78,7 @@ def _collect_checks(reject: Sequence[str], refuse: Sequence[str]) -> dict[str, L
 @click.option("--lifetime", metavar="DURATION", help="How long every row lives; without it and --expires, for ever.")
 @click.option("--expires", metavar="COLUMN", help="The column with each row's own expiry.")
 @click.option("--history", metavar="DURATION", help="Keep expired rows so long, and answer as of earlier slides.")
+@click.option("--erase-within", metavar="DURATION", help="How long files may hold a row after it expired.")
 @click.option("--max-lifetime", metavar="DURATION", help="The longest that a row with its own expiry may live.")
 @click.option(
     "--index", metavar="LAYOUT", default="auto", show_default=True, help="A layout such as 'round-robin 4 4'."
@@ -245,6 +246,13 @@ def show(session: Session, name: str) -> None:
     if definition.history is not None:
         kept = f"{terminal.count(status.history_rows, 'expired row')}, {terminal.size(status.history_bytes)}"
         facts.insert(6, ("history", f"{format_duration(definition.history)}: {kept}"))
+    if definition.erase_within is not None or definition.history is not None:
+        limit = definition.erase_within
+        within = "" if limit is None else f"; erased within {format_duration(limit)} of its end"
+        oldest = status.oldest_expired_on_disk
+        facts.insert(
+            7, ("expired rows", f"{'none' if oldest is None else f'since {show_time(oldest)}'} in files{within}")
+        )
     if status.relayout is not None:
         facts.insert(9, ("relayout", describe_remaining(status.relayout)))
     terminal.print_pairs(facts)
@@ -330,6 +338,7 @@ def stream_to_json(status: "StreamStatus") -> dict[str, Any]:
         "liveness",
         "rejected_retention",
         "history",
+        "erase_within",
     )
     declared |= terminal.to_record({name: getattr(definition, name) for name in durations}, durations=durations)
     index_name, grid, maintenance = status.index.split()
@@ -362,6 +371,7 @@ def stream_state_to_json(status: "StreamStatus") -> dict[str, Any]:
         "now": None if status.now is None else show_time(status.now),
         "waiting_for": list(status.waiting_for),
         "waits_for": status.waits_for,
+        "oldest_expired_on_disk": show_time(status.oldest_expired_on_disk),
         "missing": list(status.missing),
         "spoken_for": list(status.spoken_for),
         "sources": sources,
@@ -534,6 +544,7 @@ def describe_remaining(report: "RelayoutReport") -> str:
 @click.option("--max-skew", metavar="DURATION", help="How far a silent source may fall behind; or never.")
 @click.option("--max-ahead", metavar="DURATION", help="How far ahead of the wall clock a row may be.")
 @click.option("--history", metavar="DURATION", help="How long expired rows are kept aside; or none.")
+@click.option("--erase-within", metavar="DURATION", help="How long files may hold a row after it expired; or none.")
 @click.option("--timeout", metavar="SECONDS", type=float, default=60.0, show_default=True, help="Wait for a slide.")
 @click.option("--no-checks", is_flag=True, help="Take its checks away.")
 @check_options
