@@ -10,6 +10,7 @@ from windrow.background import background_of
 from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.records import SlideEntry
 from windrow.definitions import StreamDefinition
+from windrow.expired_rows import find_oldest_expired
 from windrow.formats.html import HtmlRecord, render_table
 from windrow.indexes.row_model import NEVER
 from windrow.indexes.segment_reader import read_live
@@ -23,6 +24,10 @@ from windrow.times import format_time, to_datetime
 
 if TYPE_CHECKING:
     from windrow.relayout import RelayoutReport
+
+
+_ROW_CACHES = "row cache", "row cache of standing statements"
+"""What is kept in memory for SQL."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,8 @@ class StreamStatus(HtmlRecord):
     history_rows: int = 0
     history_bytes: int = 0
     """Expired rows that are kept aside."""
+    oldest_expired_on_disk: dt.datetime | None = None
+    """When the row expired that has been expired for longest of those that files still hold, history included."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +118,7 @@ def warehouse_status(store: Store) -> WarehouseStatus:
 
     version, streams, waiting = store.catalog.read(read_status)
     oldest, readers = find_oldest_pin(store)
-    cache = store.shared.find("row cache")
+    caches = [cache for cache in map(store.shared.find, _ROW_CACHES) if cache is not None]
     return WarehouseStatus(
         path=str(store.root),
         version=version,
@@ -120,8 +127,8 @@ def warehouse_status(store: Store) -> WarehouseStatus:
         oldest_reader=oldest,
         reclaimable_files=waiting,
         catalog_bytes=store.catalog.size(),
-        memory_rows=0 if cache is None else cache.rows,
-        memory_bytes=0 if cache is None else cache.bytes,
+        memory_rows=sum(cache.rows for cache in caches),
+        memory_bytes=sum(cache.bytes for cache in caches),
         background=background_of(store).waiting(),
     )
 
@@ -136,6 +143,7 @@ def _stream_status(store: Store, tables: Tables, view: StreamSnapshot) -> Stream
     stored = sum(segment.rows for segment in view.segments)
     dead = 0 if slide is None else sum(segment.dead(slide) for segment in view.segments)
     ahead = count_rows_ahead(store, view)
+    oldest = find_oldest_expired(store, tables, view.entry, state)
     directories = sum(len(tables.raw("directories", catalog_key(segment.id)) or b"") for segment in view.segments)
     return StreamStatus(
         name=view.name,
@@ -167,6 +175,7 @@ def _stream_status(store: Store, tables: Tables, view: StreamSnapshot) -> Stream
         relayout=None if state.relayout is None else _report_relayout(store, tables, view.name),
         history_rows=state.history_rows,
         history_bytes=state.history_bytes,
+        oldest_expired_on_disk=None if oldest is None else to_datetime(oldest),
     )
 
 

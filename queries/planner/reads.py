@@ -18,7 +18,7 @@ from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection
 from windrow.queries.engine.cursor_pool import PooledCursor
 from windrow.queries.planner.row_cache import MAX_SHOWN, CachedRows, row_cache
-from windrow.queries.planner.scan_sql import find_missing_columns, ordered_sql, window_sql
+from windrow.queries.planner.scan_sql import find_older_files, ordered_sql, window_sql
 from windrow.queries.sql.window_spec import OrderedWindow
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
@@ -74,8 +74,8 @@ def plan_window(
         files = _files_sql(store, view, selection, view.schema, names, torn, window=window, numbered=numbered)
         path = "scan" if selection.segments else "empty"
         return WindowRead(path, "rows in order" if selection.segments else "no segment can hold such rows", files)
-    fields = _needed_fields(view, names)
-    cache = row_cache(store) if pooled.shares_instance and not view.is_past else None
+    fields = needed_fields(view, names)
+    cache = None if pooled.engine is None or view.is_past else row_cache(store, pooled.engine)
     cached = None if cache is None else cache.read(view, fields, selection)
     if cached is None:
         schema = view.schema if len(view.schema) <= MAX_SHOWN else pa.schema(fields)
@@ -90,11 +90,12 @@ def is_in_memory(
     store: Store, pooled: PooledCursor, view: StreamSnapshot, selection: Selection, names: Collection[str]
 ) -> bool:
     """Whether all rows of a selection are in memory, with the columns that may be needed."""
-    cache = row_cache(store) if pooled.shares_instance else None
-    return cache is not None and cache.holds(view, _needed_fields(view, names), selection)
+    cache = None if pooled.engine is None else row_cache(store, pooled.engine)
+    return cache is not None and cache.holds(view, needed_fields(view, names), selection)
 
 
-def _needed_fields(view: StreamSnapshot, names: Collection[str]) -> tuple[pa.Field, ...]:
+def needed_fields(view: StreamSnapshot, names: Collection[str]) -> tuple[pa.Field, ...]:
+    """The columns of a stream that are kept in memory where `names` may be needed."""
     needed = {*names, view.model.time, view.model.expires}
     return tuple(field for field in view.schema if field.name in needed)
 
@@ -132,10 +133,10 @@ def _files_sql(
     if ordered:
         columns |= {SEQ, *(() if window is None else window.keys)}
     store.reader.verify_columns({segment.file for segment in selection.segments}, columns)
-    absent = find_missing_columns(view, selection.segments, store.reader)
+    older_files = find_older_files(view.entry.definition, selection.segments, store.reader)
     if not ordered:
-        return window_sql(store.root, model, schema, selection, torn, absent)
-    return ordered_sql(store.root, model, schema, selection, torn, window=window, numbered=numbered, absent=absent)
+        return window_sql(store.root, model, schema, selection, torn, older_files)
+    return ordered_sql(store.root, model, schema, selection, torn, window=window, numbered=numbered, older=older_files)
 
 
 def find_partial_files(segments: Iterable[Segment]) -> set[str]:
