@@ -21,6 +21,7 @@ from windrow.catalog.segment_log import exchange_segments, find_torn_files, load
 from windrow.errors import WindrowError
 from windrow.files import disk_errors
 from windrow.history import find_cutoff, give_up, keep_expired
+from windrow.history_merge import TASK as HISTORY_TASK
 from windrow.indexes.arrow_arrays import to_arrow
 from windrow.indexes.end_overrides import can_merge
 from windrow.indexes.manifest import Manifest
@@ -206,6 +207,7 @@ def keep_limit(store: Store, stream: str, hooks: Sequence[SlideHook]) -> LimitRe
                     while (size := _erase_step(store, name, hooks, ahead=False)) is not None:
                         written += size
                 if store.catalog.read(partial(_has_overdue_remains, store, name)):
+                    background_of(store).drop(HISTORY_TASK)  # which pins what it reads
                     remove_replaced(store)  # which else is left to the next slide
                 _offer(store, name, hooks)
     except WindrowError as error:
