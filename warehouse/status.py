@@ -23,7 +23,12 @@ from windrow.store import Store
 from windrow.times import format_time, to_datetime
 
 if TYPE_CHECKING:
+    from windrow.object_store.segment_store import StoreStatus
     from windrow.relayout import RelayoutReport
+
+
+_ROW_CACHES = "row cache", "row cache of standing statements"
+"""What is kept in memory for SQL."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,8 @@ class WarehouseStatus:
     memory_bytes: int = 0
     background: tuple[str, ...] = ()
     """What waits to be done in this process while it slides or serves."""
+    store: "StoreStatus | None" = None
+    """Where the files are, if not only in the folder."""
 
     def _repr_html_(self) -> str:
         columns = ("name", "now", "live_rows", "spooled_rows", "late", "rejected", "segments", "bytes", "waits_for")
@@ -114,7 +121,7 @@ def warehouse_status(store: Store) -> WarehouseStatus:
 
     version, streams, waiting = store.catalog.read(read_status)
     oldest, readers = find_oldest_pin(store)
-    cache = store.shared.find("row cache")
+    caches = [cache for cache in map(store.shared.find, _ROW_CACHES) if cache is not None]
     return WarehouseStatus(
         path=str(store.root),
         version=version,
@@ -123,9 +130,10 @@ def warehouse_status(store: Store) -> WarehouseStatus:
         oldest_reader=oldest,
         reclaimable_files=waiting,
         catalog_bytes=store.catalog.size(),
-        memory_rows=0 if cache is None else cache.rows,
-        memory_bytes=0 if cache is None else cache.bytes,
+        memory_rows=sum(cache.rows for cache in caches),
+        memory_bytes=sum(cache.bytes for cache in caches),
         background=background_of(store).waiting(),
+        store=None if store.remote is None else store.remote.status(),
     )
 
 

@@ -20,11 +20,11 @@ from windrow.catalog.environment import Tables
 from windrow.catalog.lookups import find_stream
 from windrow.catalog.records import StreamEntry
 from windrow.definitions import make_definition
-from windrow.errors import BusyError, DefinitionError, QueryError
+from windrow.errors import BusyError, DefinitionError, QueryError, StorageError
 from windrow.files import FileSystem
 from windrow.indexes.partitioners import Index
 from windrow.layouts import STEP_BYTES
-from windrow.open_store import open_store
+from windrow.open_store import make_store_options, open_store
 from windrow.slide_hooks import PrepareAppend, PrepareContribution, SlideHook
 from windrow.snapshot import Snapshot, load_stream
 from windrow.store import Store
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from windrow.queries.periodic.query_plan import QueryPlanGroup
     from windrow.queries.periodic.registry import QueryStatus
     from windrow.queries.periodic.runner import RunReport
+    from windrow.queries.synopses.summaries import Summary
     from windrow.queries.views.ddl import View
     from windrow.reclaim import GcReport
     from windrow.relayout import RelayoutReport
@@ -65,6 +66,7 @@ Evolution = Literal["add", "widen"]
 MissedRuns = Literal["latest", "every", "skip"]
 Output = Literal["whole", "inserts", "deletes"]
 Engine = Literal["duckdb", "spark"]
+Durability = Literal["disk", "store"]
 Policy = Literal["no-sharing", "aggressive", "conservative", "hybrid", "hybrid+late", "hybrid+late-pending"]
 
 
@@ -234,6 +236,12 @@ def _load_synopsis_hook() -> PrepareContribution:
     return prepare_synopses
 
 
+def _load_summary_hook() -> PrepareContribution:
+    from windrow.queries.synopses.summaries import prepare_summaries
+
+    return prepare_summaries
+
+
 def _load_append_hook() -> PrepareAppend:
     from windrow.queries.synopses.tally import tally_rows
 
@@ -256,8 +264,28 @@ SLIDE_HOOKS: tuple[SlideHook, ...] = (
     SlideHook("views", _load_view_hook, _needed_by_views),  # first: what keeps a slide keeps that of its views too
     SlideHook("keepers", _load_retention_hook),
     SlideHook("synopses", _load_synopsis_hook, load_append=_load_append_hook),
+    SlideHook("summaries", _load_summary_hook),
 )
 """What changes with a slide, and what appends do for it."""
+
+
+def check_durability(store: Store, durable: str) -> None:
+    """Refuse to wait for what cannot come."""
+    if durable not in ("disk", "store"):
+        raise DefinitionError(f"durable={durable!r} must be 'disk' or 'store'")
+    if durable == "store" and store.remote is None:
+        raise StorageError(
+            f"durable='store' waits for the object store of a warehouse, and {store.root} has none; "
+            "give it one with windrow.open(…, segments='s3://bucket/prefix')"
+        )
+
+
+def note_copy(store: Store, report: "AppendReport", durable: Durability) -> "AppendReport":
+    """The report of an append, with what of the catalog is in the object store; waits for that if it is asked to."""
+    if store.remote is None:
+        return report
+    copy = store.remote.wait_for_copy() if durable == "store" else store.remote.last_copy()
+    return replace(report, copied_commit=None if copy is None else copy.commit, durable=durable)
 
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
@@ -308,6 +336,11 @@ class Warehouse(StreamChanges):
         allow_hosts: Hosts that periodic queries may post to (``sink="webhook:URL"``): ``"hooks.example.org"`` for
             HTTPS, or ``"http://localhost:8080"``; by default none.
         allow_commands: Absolute paths of programs that they may run (``sink="command:…"``); by default none.
+        segments: Where the files of the warehouse lie if not only in its folder, which then is their cache:
+            ``"s3://bucket/prefix"``, or a location of gs, hdfs or file. It is remembered; see docs/object-store.md.
+        segment_cache: How much of them is kept in the folder, such as ``"50GB"``; remembered, as the next two.
+        copy_every: The catalog is copied there when the oldest commit without a copy is as old as this,
+        copy_commits: or when there are so many of them.
     """
 
     def __init__(
@@ -326,6 +359,10 @@ class Warehouse(StreamChanges):
         spill: str | None = None,
         allow_hosts: Sequence[str] = (),
         allow_commands: Sequence[str] = (),
+        segments: str | None = None,
+        segment_cache: str | None = None,
+        copy_every: times.Duration | None = None,
+        copy_commits: int | None = None,
     ) -> None:
         for name, size in (("memory", memory), ("spill", spill)):
             arguments.check_size(size, name)
@@ -344,6 +381,7 @@ class Warehouse(StreamChanges):
             files=files or FileSystem(),
             randomness=randomness,
             cache_bytes=cache_bytes,
+            object_store=make_store_options(segments, segment_cache, copy_every, copy_commits),
         )
         self._store.memory, self._store.spill = memory, spill
         self._store.allowed_hosts, self._store.allowed_commands = allowed
@@ -505,6 +543,42 @@ class Warehouse(StreamChanges):
 
         return ddl.list_views(self._store)
 
+    def create_summary(self, name: str, sql: str, *, frequent: int = 64, if_not_exists: bool = False) -> "Summary":
+        """Declare a summary: bounds of what groups of a stream weigh, in any window of whole slots.
+
+        Under its name it is a relation with the group columns, ``lower``, ``upper`` and ``certain``; statements that
+        ask for the heaviest groups use it by themselves where the answer is certain.
+
+        Args:
+            name: Letters, digits, ``_`` and ``-``.
+            sql: Such as ``SELECT src, count(*) AS n FROM packets GROUP BY src``, or with ``sum(len)``; a window behind
+                the stream says how far back it can be asked, by default as long as rows live.
+            frequent: How many groups are kept of each slot and slide.
+            if_not_exists: Leave a summary of that name as it is.
+        """
+        from windrow.queries.synopses import summaries
+        from windrow.queries.synopses.synopsis_choice import renew_synopses
+
+        if if_not_exists and (existing := [summary for summary in self.summaries() if summary.name == name]):
+            return existing[0]
+        created = summaries.create_summary(self._store, name, sql, frequent)
+        renew_synopses(self._store)  # some are not needed beside it
+        return created
+
+    def drop_summary(self, name: str) -> None:
+        """Remove a summary; the rows of its stream stay."""
+        from windrow.queries.synopses import summaries
+        from windrow.queries.synopses.synopsis_choice import renew_synopses
+
+        summaries.drop_summary(self._store, name)
+        renew_synopses(self._store)
+
+    def summaries(self) -> "list[Summary]":
+        """What is known of each summary: its statement, what it counts, how far back, and what it takes."""
+        from windrow.queries.synopses import summaries
+
+        return summaries.list_summaries(self._store)
+
     def append(
         self,
         stream: str,
@@ -517,6 +591,7 @@ class Warehouse(StreamChanges):
         flaws: "FlawedLines | None" = None,
         covers: tuple[times.Instant, times.Instant] | str | None = None,
         replace: bool = False,
+        durable: Durability = "disk",
     ) -> "AppendReport":
         """Spool rows: durable when this returns, in the window after the next slide.
 
@@ -534,15 +609,19 @@ class Warehouse(StreamChanges):
             flaws: Where the reader of a text file puts lines that it cannot read; they are rejected.
             replace: These rows take the place of those that the batch of that id had, in one transaction, in the window
                 and the history too; after its slide they come late. A batch that is not known is appended.
+            durable: ``"store"`` returns only when a machine that restores the warehouse from its object store would
+                have the rows; ``"disk"`` when this machine's disk has them.
         """
         from windrow.small_append import append_rows
         from windrow.sources import parse_covers
 
+        check_durability(self._store, durable)
         if evolve is not None:
             data = self._evolve_for(stream, data, evolve)
         if replace:
-            return self._replace_batch(stream, data, source, batch_id, parse_covers(covers), max_rejected, flaws)
-        return append_rows(
+            report = self._replace_batch(stream, data, source, batch_id, parse_covers(covers), max_rejected, flaws)
+            return note_copy(self._store, report, durable)
+        report = append_rows(
             self._store,
             stream,
             data,
@@ -553,6 +632,7 @@ class Warehouse(StreamChanges):
             flaws=flaws,
             hooks=SLIDE_HOOKS,
         )
+        return note_copy(self._store, report, durable)
 
     def _replace_batch(
         self,
@@ -1007,9 +1087,10 @@ class Warehouse(StreamChanges):
             return report
         if not self._store.catalog.read(lambda tables: next(iter(tables.raw_items("synopses")), None) is not None):
             return report
-        from windrow.queries.synopses.check import find_problems
+        from windrow.queries.synopses import check, summaries
 
-        return replace(report, problems=(*report.problems, *find_problems(self._store)))
+        problems = (*check.find_problems(self._store), *summaries.find_problems(self._store))
+        return replace(report, problems=(*report.problems, *problems))
 
     def repair(self, stream: str, *, give_up: bool = False, timeout: float = 60.0) -> "RepairReport":
         """Say which files of a stream are damaged or missing; with `give_up`, go on without what cannot be read.
