@@ -221,6 +221,8 @@ class RelationBinder:
         hidden: tuple[str, str] | None,
         prune: Prune | None = None,
         value_filter: tuple[str, Mask] | None = None,
+        *,
+        only: str = "",
     ) -> int:
         """Register rows under the part's relation; returns about how many they are.
 
@@ -231,6 +233,7 @@ class RelationBinder:
             hidden: Names for the beginning and the end of its rows.
             prune: Chooses the rows that are read.
             value_filter: A column and which of its values count.
+            only: A condition that its rows must meet.
         """
         schema, model = definition.schema, definition.model
         extra = ""
@@ -248,7 +251,8 @@ class RelationBinder:
                 continue
             relation = f"{part.relation} {number}"
             rows += self.columns(relation, definition, segments, ranges, value_filter)
-            where = f" WHERE {group.condition}" if group.condition else ""
+            terms = " AND ".join(term for term in (group.condition, only) if term)
+            where = f" WHERE {terms}" if terms else ""
             arrival = f", {quote_name(SEQ)} + {group.base} AS {quote_name(SEQ)}" if ordered else ""
             selects.append(f"SELECT {columns}{extra}{arrival} FROM {quote_name(relation)}{where}")
         if not selects:
@@ -256,7 +260,8 @@ class RelationBinder:
             return 0
         sql = " UNION ALL ".join(selects)
         if ordered is not None:
-            sql = ordered_window_sql(sql, schema.names, schema.field(definition.time), ordered)
+            names = [*schema.names, *(hidden or ())]
+            sql = ordered_window_sql(sql, names, schema.field(definition.time), ordered)
         self._pooled.create_view(part.relation, sql)
         return rows
 

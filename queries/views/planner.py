@@ -189,7 +189,11 @@ def expand_views(name: str, sql: str, views: Mapping[str, ViewEntry]) -> str:
         views: All views, by name.
     """
     statement, queries = parse(sql), {}
-    recomputed = {view.name.lower(): view for view in views.values() if view.recompute}
+    recomputed = {
+        view.name.lower(): view
+        for view in views.values()
+        if view.recompute or (view.grouped is not None and not view.partials_of)
+    }
     for reference in statement.references:
         view = None if reference.schema else recomputed.get(reference.name.lower())
         if view is None:
@@ -198,7 +202,7 @@ def expand_views(name: str, sql: str, views: Mapping[str, ViewEntry]) -> str:
             raise ViewError(
                 f"view {name!r}: {view.name} is computed anew at each slide and has no windows; leave it out"
             )
-        text = view.sql.rstrip().rstrip(";")
+        text = (view.sql if view.grouped is None else view.grouped.statement).rstrip().rstrip(";")
         queries[view.name] = f"{quote_name(view.name)} AS ({text}\n)"
     if not queries:
         return sql
