@@ -241,6 +241,7 @@ def _queries(entry: QueryEntry, state: QueryState, records: CatalogRecords) -> I
         "streams": [pace.stream for pace in entry.paces],
         "missed_runs": state.missed,
         "slide": state.delivered,
+        "to_backfill": 0 if state.backfill is None else state.backfill.left,
     } | {
         name: getattr(source, name)
         for source, names in (
@@ -298,13 +299,14 @@ _QUERIES = pa.schema([
     *_columns(_TEXT, "query statement sink missed output"), ("streams", _TEXTS), ("priority", _INT),
     ("created", _STAMP), ("slide", _INT), ("delivered_at", _STAMP),
     *_columns(_INT, "runs missed_runs waiting failures"), ("error", _TEXT), ("retry_at", _STAMP),
-    ("seconds", pa.float64()),
+    ("seconds", pa.float64()), ("to_backfill", _INT),
 ])  # fmt: skip
 _RUNS = pa.schema([
     *_columns(_TEXT, "query stream"), ("slide", _INT), ("outcome", _TEXT),
     *_columns(_STAMP, "window_start window_end at"), *_columns(_INT, "rows bytes attempts"),
     ("seconds", pa.float64()), ("staleness", pa.float64()), ("complete", pa.bool_()),
     *_columns(_TEXT, "how error file"), ("revision", _INT), ("coverage", pa.float64()),
+    ("backfilled", pa.bool_()),
 ])  # fmt: skip
 
 STREAM_TABLES: dict[str, tuple[pa.Schema, Callable[[StreamSnapshot, CatalogRecords], Iterator[RowValues]]]] = {

@@ -411,6 +411,13 @@ def run_periodic_until_step(path: str, progress: str, step: str, nth: int, slots
             log.write(b".")
 
 
+def run_due_until_step(path: str, step: str, nth: int) -> None:
+    """Run what is due, and what is to be made from history, and kill this process at the nth pass of a step."""
+    shrink_inline_results()
+    with recorded_history.open_warehouse(Path(path), files=KillAtStep(step, nth)) as wh:
+        wh.run_due()
+
+
 def run_periodic_rounds(path: str, stop: str, queue: Any) -> None:
     """Run what is due until the file `stop` exists; report what this process delivered."""
     shrink_inline_results()

@@ -755,6 +755,7 @@ class Warehouse(StreamChanges):
         on_gap: RunGapPolicy = "tell",
         deadline: times.Duration | None = None,
         isolation: RunIsolation = "snapshot",
+        backfill: times.Duration | None = None,
         if_not_exists: bool = False,
     ) -> "QueryStatus":
         """Register a periodic query, after running it once: it is answered again each time its window has moved on.
@@ -782,6 +783,7 @@ class Warehouse(StreamChanges):
             deadline: How long, by the stream's clock, a run waits at most; then it is made, and tells.
             isolation: Of slides that commit while a round runs: ``"snapshot"``: they are for the next round;
                 ``"latest"``: they are absorbed, and the run is of the newest slide.
+            backfill: Also make the runs of so long a time before now, from the history of its streams.
         """
         from windrow.queries.periodic import registry
 
@@ -806,7 +808,17 @@ class Warehouse(StreamChanges):
             on_gap=on_gap,
             deadline=deadline,
             isolation=isolation,
+            backfill=backfill,
         )
+
+    def backfill(self, name: str, *, since: times.Instant) -> "QueryStatus":
+        """Let a periodic query make the runs that it would have made since a time, from the history of its streams.
+
+        What is due goes first. Runs that were delivered already are not made again.
+        """
+        from windrow.queries.periodic import registry
+
+        return registry.backfill_query(self._store, name, since)
 
     def promote(
         self, answer: "Answer | str", name: str, *, slide: times.Duration | None = None, **delivery: Any

@@ -91,6 +91,8 @@ class DueRun:
     """Of a window that was delivered before: the number of the revision."""
     known: SlideNumbers = field(default_factory=dict)
     """Of a revision: up to which slides late rows are in it; of any run, up to which commits revisions of results."""
+    backfilled: int | None = None
+    """Of a run that is made from history: the commit that it is as of."""
 
     @property
     def slide(self) -> int:
@@ -218,6 +220,7 @@ def _pack_run(store: Store, run_columns: _RunColumns, due: DueRun, answer: RunAn
         how=answer.how,
         revision=due.revision,
         known={} if due.revision else due.known,
+        backfilled=due.backfilled is not None,
     )
     try:
         if answer.rows is None:
@@ -268,6 +271,8 @@ def _commit_run(tables: Tables, store: Store, packed: _PackedRun, late: LateRows
         return None
     if due.revision:
         return _commit_revision(tables, store, packed, state)
+    if due.backfilled is not None:
+        return _commit_backfilled(tables, store, packed, state)
     if state.reached != due.state.reached:
         return None
     key = catalog_key(entry.id, due.slide)
@@ -327,8 +332,57 @@ def _commit_revision(tables: Tables, store: Store, packed: _PackedRun, state: Qu
     return run
 
 
+def _commit_backfilled(tables: Tables, store: Store, packed: _PackedRun, state: QueryState) -> RunEntry | None:
+    """Record a run that was made from history, unless another process has made it."""
+    due, entry = packed.due, packed.due.entry
+    assert due.backfilled is not None
+    backfill = state.backfill
+    if backfill is None or backfill != due.state.backfill:
+        return None
+    key = catalog_key(entry.id, due.slide)
+    before: RunEntry | None = tables.get("runs", key)
+    if before is not None and before.outcome == "delivered":
+        return None
+    run = replace(packed.run, version=tables.version, attempts=1 if before is None else before.attempts + 1)
+    if run.outcome == "failed":
+        state = result_store.record_trouble(tables, entry, state, run)
+        wait = _find_back_off(backfill.failures)
+        failed = replace(backfill, failures=backfill.failures + 1, retry_at=store.clock() + wait)
+        tables.put("paced", catalog_key(entry.id), replace(state, backfill=failed, error=run.error))
+        return run
+    tables.put("runs", key, run)
+    if packed.raw is not None:
+        tables.put_raw("results", result_store.encode_run_key(entry.id, run.slide), packed.raw)
+    last = run.slide if state.delivered is None else max(state.delivered, run.slide)
+    state = replace(
+        state,
+        delivered=last,
+        delivered_at=store.clock(),
+        runs=state.runs + 1,
+        unplaced=(*state.unplaced, run.slide) if entry.sink != "table" else state.unplaced,
+        error=None if backfill.failures else state.error,
+        parts=state.parts if packed.part is None else (*state.parts, packed.part),
+        tail_runs=state.tail_runs + (packed.raw is not None),
+        tail_bytes=state.tail_bytes + len(packed.raw or b""),
+        stored_runs=state.stored_runs + 1,
+        troubles=state.troubles - (before is not None),
+        revised_at=tables.version,  # whoever reads its results has read them without this run
+        backfill=replace(
+            backfill, commit=due.backfilled, reached=due.slides, left=backfill.left - 1, failures=0, retry_at=None
+        ),
+    )
+    newest: RunEntry = tables.get("runs", catalog_key(entry.id, last))
+    state = result_store.trim_runs(tables, entry, state, newest.window_end, query_folder(entry))
+    tables.put("paced", catalog_key(entry.id), state)
+    return run
+
+
+def _find_back_off(failures: int) -> int:
+    return min(_FIRST_BACK_OFF << min(failures, 32), MAX_BACK_OFF)
+
+
 def _record_failure(store: Store, state: QueryState, run: RunEntry) -> QueryState:
-    wait = min(_FIRST_BACK_OFF << min(state.failures, 32), MAX_BACK_OFF)
+    wait = _find_back_off(state.failures)
     return replace(
         state, failures=state.failures + 1, error=run.error, retry_at=store.clock() + wait, seconds=run.seconds
     )

@@ -22,12 +22,15 @@ def is_due(paces: Sequence[Pace], before: Mapping[str, int], slides: Mapping[str
     """Whether a run is due at `slides`, the last one having been at `before`."""
     return all(
         pace.stream in slides
-        and (pace.stream not in before or _period(pace, slides[pace.stream]) > _period(pace, before[pace.stream]))
+        and (
+            pace.stream not in before or find_period(pace, slides[pace.stream]) > find_period(pace, before[pace.stream])
+        )
         for pace in paces
     )
 
 
-def _period(pace: Pace, slide: int) -> int:
+def find_period(pace: Pace, slide: int) -> int:
+    """A number that grows with the periods of a stream, and is the same for all slides in one."""
     return slide // pace.period if pace.calendar is None else find_ended_unit(pace.calendar, slide)
 
 
@@ -44,7 +47,7 @@ def count_missed_periods(paces: Sequence[Pace], before: Mapping[str, int], slide
 
 
 def _count_periods(pace: Pace, before: int, slide: int) -> int:
-    first, last = _period(pace, before), _period(pace, slide)
+    first, last = find_period(pace, before), find_period(pace, slide)
     return last - first if pace.calendar is None else count_units(pace.calendar.unit, pace.calendar.zone, first, last)
 
 

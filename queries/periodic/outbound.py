@@ -136,7 +136,7 @@ def _render(entry: QueryEntry, run: RunEntry, rows: pa.Table) -> bytes:
         "window_start": None if run.window_start is None else times.format_time(run.window_start),
         "window_end": times.format_time(run.window_end),
         "complete": run.complete,
-    }
+    } | ({"backfilled": True} if run.backfilled else {})
     pieces: list[bytes] = []
     write_json_lines(rows.to_batches(), pieces.append)
     lines = b",".join(line for piece in pieces for line in piece.splitlines())

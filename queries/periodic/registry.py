@@ -19,6 +19,7 @@ from windrow.formats.html import HtmlList, HtmlRecord
 from windrow.queries import execution
 from windrow.queries.answer import GAP_POLICIES, Answer, check_gap_policy
 from windrow.queries.periodic import result_store
+from windrow.queries.periodic.backfill import BackfillPlan, plan_backfill, set_backfill
 from windrow.queries.periodic.chains import check_cycle, find_reads
 from windrow.queries.periodic.definition import (
     Params,
@@ -86,6 +87,8 @@ class QueryStatus(HtmlRecord):
     """Delivered windows that late rows have changed since, and that were not run again."""
     isolation: str = "snapshot"
     """Whether slides that commit while a round runs are for the next one, or absorbed: snapshot or latest."""
+    to_backfill: int = 0
+    """Runs of slides from before it was there that are still to be made."""
 
 
 def add_query(
@@ -107,6 +110,7 @@ def add_query(
     on_gap: str = "tell",
     deadline: times.Duration | None = None,
     isolation: str = "snapshot",
+    backfill: times.Duration | None = None,
 ) -> QueryStatus:
     """Check a query by running it once, and register it; it is due at the first slide of its next period."""
     store.check_writable()
@@ -159,8 +163,10 @@ def add_query(
             on_gap=on_gap,
             deadline=patience,
         )
+        back = None if backfill is None else times.parse_duration(backfill, "backfill")
+        plan = None if back is None else plan_backfill(store, entry, None, snapshot, None, back)
     with store.catalog.write() as tables:
-        record_query(tables, entry)
+        record_query(tables, entry, plan)
     if keeps_always():  # else the first round decides, when all that were added together are there
         reconcile_all(store, entry.paces)
     return query_status(store, name)
@@ -178,7 +184,7 @@ def check_waiting(on_gap: str, deadline: times.Duration | None, missed: str, iso
     return None if deadline is None else times.parse_duration(deadline, "deadline")
 
 
-def record_query(tables: Tables, entry: QueryEntry) -> None:
+def record_query(tables: Tables, entry: QueryEntry, plan: BackfillPlan | None = None) -> None:
     """Record a checked query under a number of its own, as of the current slides of its streams."""
     clash = find_name_clash(tables, entry.name)
     if clash is not None:
@@ -195,10 +201,31 @@ def record_query(tables: Tables, entry: QueryEntry) -> None:
     recorded = replace(entry, id=number, created_slides=now)
     tables.put("queries", entry.name.encode(), recorded)
     tables.put(
-        "paced", catalog_key(number), QueryState(reached=now, seen=now, checked=now | LateRows(tables).marks(entry))
+        "paced",
+        catalog_key(number),
+        QueryState(
+            reached=now,
+            seen=now,
+            checked=now | LateRows(tables).marks(entry),
+            backfill=None if plan is None else plan.go_on(tables, recorded, now),
+        ),
     )
     if recorded.missed != "latest":
         set_retention(tables, recorded, watched=True)
+
+
+def backfill_query(store: Store, name: str, since: times.Instant) -> QueryStatus:
+    """Let a query make the runs of earlier slides that it has not made, from a time on."""
+    store.check_writable()
+    instant = times.parse_instant(since, "since")
+
+    def find(tables: Tables) -> tuple[QueryEntry, QueryState]:
+        entry = find_query(tables, name)
+        return entry, tables.get("paced", catalog_key(entry.id))
+
+    entry, state = store.catalog.read(find)
+    set_backfill(store, entry, state, instant)
+    return query_status(store, entry.name)
 
 
 def _queries_by_name(tables: Tables) -> dict[str, QueryEntry]:
@@ -286,6 +313,7 @@ def _status(tables: Tables, entry: QueryEntry) -> QueryStatus:
         revisions=state.revisions,
         outdated=count_outdated(tables, entry, state),
         isolation=entry.isolation,
+        to_backfill=0 if state.backfill is None else state.backfill.left,
     )
 
 

@@ -17,12 +17,12 @@ from msgspec import structs
 from windrow import times
 from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.records import Pace, QueryEntry, QueryState, RunEntry
-from windrow.errors import BusyError, GapError, StorageError, UnknownQueryError
+from windrow.errors import BusyError, GapError, QueryError, StorageError, UnknownQueryError, WindowError
 from windrow.files import disk_errors
 from windrow.locks import locked
 from windrow.queries import execution
 from windrow.queries.answer import refuse_gaps
-from windrow.queries.periodic import evaluation, result_store, sinks
+from windrow.queries.periodic import backfill, evaluation, result_store, sinks
 from windrow.queries.periodic.chains import find_undelivered, order_levels
 from windrow.queries.periodic.delivery import DueRun, deliver_runs
 from windrow.queries.periodic.due import (
@@ -84,6 +84,8 @@ class RunReport:
     """Where a file sink put it; None if it could not, or if there is none."""
     revision: int = 0
     """Which revision of a window that was delivered before; 0 for the run itself."""
+    backfilled: bool = False
+    """Whether it was made from history, for a slide from before the query was there."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,8 @@ class _RoundState:
     due: set[int]
     revising: set[int]
     """Queries some of whose delivered windows late rows, or revised results, may have changed."""
+    backfilling: set[int]
+    """Queries that have runs to make from history."""
 
 
 def run_due(
@@ -109,7 +113,12 @@ def run_due(
         policy: Which of them are answered together, and in which order: one of `scheduler.POLICIES`.
     """
     store.check_writable()
-    return list(QueryRound(store, names, now, policy=policy).run())
+    reports: list[RunReport] = []
+    while True:
+        query_round = QueryRound(store, names, now, policy=policy)
+        reports += query_round.run()
+        if not query_round.gave_way:
+            return reports
 
 
 class QueryRound:
@@ -145,6 +154,8 @@ class QueryRound:
         """Queries whose files were put in their folders in this round, or could not be."""
         self._overtaken = False
         """Whether a slide was absorbed that the round's snapshot does not know."""
+        self.gave_way = False
+        """Whether runs from history were put off because something else became due."""
 
     def run(self) -> Iterator[RunReport]:
         """Make the round; reports come as runs are delivered."""
@@ -161,11 +172,13 @@ class QueryRound:
             due = {number: entry for number, entry in locked_queries.items() if number in round_state.due}
             yield from self._run_due_queries(round_state, due)
             yield from self._run_revisions([e for e in locked_queries.values() if e.id in round_state.revising])
+            yield from self._run_backfills([e for e in locked_queries.values() if e.id in round_state.backfilling])
             self._settle(list(locked_queries.values()))
         move_result_views(self.store)
 
     def _read_state(self, tables: Tables) -> _RoundState:
         queries, due, revising, waiting, late = [], set(), set(), False, LateRows(tables)
+        backfilling: set[int] = set()
         clock = self.store.clock()
         slides: dict[int, int | None] = {}
         for _, entry in tables.items("queries"):
@@ -179,13 +192,15 @@ class QueryRound:
             ):
                 due.add(entry.id)
                 waiting = waiting or bool(state.waiting)
+            if state.backfill is not None and not self.now and (state.backfill.retry_at or 0) <= clock:
+                backfilling.add(entry.id)
             if ready and entry.revise is not None and late.have_come(entry, state.checked):
                 revising.add(entry.id)
         chained = [e for e, s in queries if e.after and e.revise is not None and (s.retry_at or 0) <= clock]
         for level in order_levels(chained, (entry for entry, _ in queries)):
             revising |= {entry.id for entry in level if any(read.id in revising for read in entry.after)}
         holds = [(key, hold.queries) for key, hold in tables.items("holds")] if waiting else []
-        return _RoundState(queries, holds, due, revising)
+        return _RoundState(queries, holds, due, revising, backfilling)
 
     def _check_names(self, round_state: _RoundState) -> None:
         names = {entry.name.lower() for entry, _ in round_state.queries}
@@ -194,7 +209,8 @@ class QueryRound:
 
     @staticmethod
     def _needs_lock(round_state: _RoundState, entry: QueryEntry, state: QueryState) -> bool:
-        return entry.id in round_state.due | round_state.revising or bool(state.unplaced or state.unplaced_revisions)
+        todo = round_state.due | round_state.revising | round_state.backfilling
+        return entry.id in todo or bool(state.unplaced or state.unplaced_revisions)
 
     def _is_due(self, entry: QueryEntry, state: QueryState, slides: dict[str, int]) -> bool:
         if self.now:
@@ -294,6 +310,41 @@ class QueryRound:
                     due = DueRun(entry, state, run.slides, window, True, clocks=clocks, revision=number, known=position)
                     revisions.append(_with_coverage(due, snapshot))
         return revisions
+
+    def _run_backfills(self, entries: Sequence[QueryEntry]) -> Iterator[RunReport]:
+        """Runs from history, oldest first, until something else is due: that goes first, in a round of its own."""
+        first = True
+        while not self.stop.is_set():
+            entries = [entry for entry in entries if entry.id not in self._failed]
+            runs = backfill.find_next_runs(self.store, entries) if entries else []
+            if not runs:
+                return
+            if not first and self.store.catalog.read(self._read_state).due - self._failed:
+                self.gave_way = True
+                return
+            first = False
+            with Snapshot(self.store) as snapshot:
+                done = [made for run in runs if (made := self._make_past_run(snapshot, run)) is not None]
+            if not self.stop.is_set():
+                yield from self._deliver(done)
+
+    def _make_past_run(self, snapshot: Snapshot, run: backfill.PastRun) -> tuple[DueRun, RunAnswer] | None:
+        """A run over its streams as they were; None if it can never be made, which is put down."""
+        entry = run.entry
+        first = snapshot.view(entry.paces[0].stream)
+        end = first.model.slot_end(run.slides[first.name])
+        window = find_run_window(entry.paces[0], run.slides[first.name], end)
+        try:
+            seen = backfill.open_past(snapshot, run).at(find_clocks(entry, run.slides))
+            due = DueRun(entry, run.state, run.slides, window, True, backfilled=run.commit)
+            due = _with_coverage(due, seen)
+            if entry.on_gap == "error" and not due.complete:
+                raise _refuse(seen, due).error or QueryError("its windows are not complete")
+        except (GapError, WindowError) as error:
+            backfill.pass_over(self.store, run, window, str(error))
+            return None
+        (answer,) = evaluation.answer_from_rows(self.store, seen, [entry])
+        return due, answer
 
     def _find_changed_streams(self, snapshot: Snapshot, entries: Sequence[QueryEntry]) -> list[Pace]:
         """Streams whose synopses are to be decided upon: a query is new, or the rows are now twice or half as many."""
@@ -545,6 +596,7 @@ def _make_report(store: Store, run: RunEntry, unplaced: str | None) -> RunReport
         error=run.error or unplaced,
         file=str(store.root / run.file) if run.file and unplaced is None else None,
         revision=run.revision,
+        backfilled=run.backfilled,
     )
     _log.log(
         logging.INFO if report.outcome == "delivered" else logging.WARNING,

@@ -63,7 +63,7 @@ def place_file(store: Store, entry: QueryEntry, run: RunEntry, newest: int | Non
         store.files.make_folder(target.parent)
         content = _WRITERS[entry.sink](store, entry, run, rows)
         _replace_file(store, target, content)
-        if entry.sink == "html" and (newest is None or run.slide >= newest or not run.revision):
+        if entry.sink == "html" and (newest is None or run.slide >= newest or not (run.revision or run.backfilled)):
             _replace_file(store, target.with_name(Path(latest_file_name(entry)).name), content)
     store.files.reach("query.placed")
 

@@ -18,8 +18,10 @@ from windrow.definitions import StreamDefinition, check_name, make_definition
 from windrow.errors import StreamExistsError, UnknownTableError, ViewError
 from windrow.files import disk_errors
 from windrow.formats.html import HtmlList, HtmlRecord
+from windrow.history import find_cutoff
 from windrow.indexes.partitioners import Index
 from windrow.locks import locked
+from windrow.past import IncludingExpired
 from windrow.queries.engine.types import quote_name
 from windrow.queries.planner.scan_sql import read_table_schema
 from windrow.queries.sql.split_aggregate import CannotSplitError
@@ -407,9 +409,12 @@ def _fill_view(
     store: Store, draft: ViewEntry, plan: ViewPlan, definition: StreamDefinition, layout: Layout, snapshot: Snapshot
 ) -> None:
     """Compute the view's first rows, and record the view and the rows in one transaction."""
+    floor = None if draft.keep is None else _find_log_start(snapshot, draft)
     inputs = {}
     for name in draft.inputs:
         view = snapshot.view(name)
+        if floor is not None and view.entry.definition.history is not None:
+            view = snapshot.past_view(name, IncludingExpired())
         inputs[name] = InputState(view.entry, view.state.slide, view.state.ordinal, view.segments)
     entry = StreamEntry(id=0, definition=definition, created=store.clock())
     clocks = [side.now for side in inputs.values()]
@@ -436,9 +441,10 @@ def _fill_view(
                 itertools.count(-1, -1),
                 None,
                 updates,
+                floor,
             )
             if draft.keep is not None:
-                draft = replace(draft, since=view_slide.now)
+                draft = replace(draft, since=view_slide.now if floor is None else min(floor, view_slide.now))
     except BaseException:
         updates.discard()
         raise
@@ -454,6 +460,20 @@ def _fill_view(
             view_slide.entry = recorded
         updates.commit(tables)
     store.files.reach("view.created")
+
+
+def _find_log_start(snapshot: Snapshot, view: ViewEntry) -> int | None:
+    """From when on the history of its inputs has all that a new log would have; None if it has nothing for it."""
+    starts = []
+    for name in view.inputs:
+        stream = snapshot.view(name)
+        if stream.now is None:
+            return None
+        cutoff = find_cutoff(stream.entry, stream.state)
+        kept = stream.now - (view.keep or 0)
+        lost = stream.now if stream.entry.definition.history is None else cutoff
+        starts.append(kept if lost is None else max(kept, lost))
+    return max(starts)
 
 
 def _find_start(snapshot: Snapshot, inputs: Iterable[str], clock: int | None) -> int | None:

@@ -296,10 +296,14 @@ def update_view(
     numbers: Iterator[int],
     needed: tuple[int, int] | None,
     updates: ViewUpdates,
+    begun: int | None = None,
 ) -> None:
-    """Compute and write a view's new rows; what must be committed goes into `updates`."""
+    """Compute and write a view's new rows; what must be committed goes into `updates`.
+
+    `begun` is from when on a new log has what came about before it was there, out of the history of its inputs.
+    """
     before = view_state.now
-    floor = view_slide.now
+    floor = view_slide.now if begun is None else min(begun, view_slide.now)
     if (view.restore or view.keep is not None) and before is not None:
         floor = before
     interval = UpdateInterval(before, view_slide.now, floor)

@@ -489,7 +489,8 @@ class ViewEntry(msgspec.Struct, frozen=True, kw_only=True):
     keep: int | None = None
     """How long results stay after they came about, whatever becomes of their parts."""
     since: int | None = None
-    """Of a view with `keep`: its first clock; of the results before, it has those that lived then."""
+    """Of a view with `keep`: its first clock, or how far back it was filled from history; of the results before, it has
+    those that lived then."""
     grouped: "GroupedStatement | None" = None
     """Of a view with GROUP BY that is kept from new rows, and of the view of its partial aggregates."""
     partials_of: str = ""
@@ -605,6 +606,23 @@ class ResultPart(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
 
 
+class BackfillState(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a periodic query has come with runs of slides that were committed before it was there."""
+
+    commit: int
+    """Of the last run that was made or passed over; later ones are still to be made."""
+    reached: dict[str, int]
+    """The slide of each pacing stream at that run."""
+    upto: int
+    """The last slide of the first pacing stream that may have a run."""
+    left: int
+    """How many runs are to be made."""
+    failures: int = 0
+    """How many times in a row the next run has failed."""
+    retry_at: int | None = None
+    """Not before this wall time: it failed, and is left alone for a while."""
+
+
 class QueryState(msgspec.Struct, frozen=True, kw_only=True):
     """What changes with each run of a periodic query."""
 
@@ -660,6 +678,8 @@ class QueryState(msgspec.Struct, frozen=True, kw_only=True):
     """Not before this wall time is it tried again."""
     held: dict[str, int] = {}
     """The slides of a run that waits until its windows are complete."""
+    backfill: BackfillState | None = None
+    """Runs of slides before it was there that are still to be made."""
 
 
 class RunEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -699,6 +719,8 @@ class RunEntry(msgspec.Struct, frozen=True, kw_only=True):
     commit revisions of results; what is not there is as of the run."""
     outdated: bool = False
     """Whether late rows have changed its window, and it was not revised."""
+    backfilled: bool = False
+    """Whether it was made from history, later than its slide."""
 
 
 class RetainedStream(msgspec.Struct, frozen=True, kw_only=True):

@@ -57,6 +57,7 @@ def query() -> None:
 @click.option("--deadline", metavar="DURATION", help="How long a run waits for what is missing, with --on-gap wait.")
 @click.option("--keep", metavar="RUNS|DURATION", help="What the results table keeps.  [default: 1000 runs]")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Cancel a run after this.  [default: 600]")
+@click.option("--backfill", metavar="DURATION", help="Also make the runs of so long ago, from the streams' history.")
 @if_not_exists_option
 @command
 @sending
@@ -82,9 +83,28 @@ def add(
         terminal.write_json(_query_to_json(added))
         return
     destination = "" if added.sink == "table" else f", to {added.sink}"
+    earlier = f", {terminal.count(added.to_backfill, 'earlier run')} to make" if added.to_backfill else ""
     terminal.say(
         f"{name}: every {added.period} of {terminal.names(added.streams)}, missed runs: {added.missed}{destination}"
+        f"{earlier}"
     )
+
+
+@query.command("backfill")
+@click.argument("name")
+@click.option("--since", metavar="TIME", required=True, help="Runs whose windows end after this time.")
+@command
+def backfill(session: Session, name: str, since: str) -> None:
+    """Let a query make the runs that it would have made since a time, from the history of its streams.
+
+    'windrow query run' and 'windrow serve' make them, oldest first, when nothing else is due.
+    """
+    with session.open() as wh:
+        status = wh.backfill(name, since=since)
+    if session.json:
+        terminal.write_json(_query_to_json(status))
+        return
+    terminal.say(f"{status.name}: {terminal.count(status.to_backfill, 'earlier run')} to make")
 
 
 def _query_to_json(query: "QueryStatus") -> dict[str, Any]:
@@ -124,6 +144,8 @@ def _describe_state(query: "QueryStatus") -> str:
         return f"{terminal.count(query.failures, 'failure')}: {query.error}" if query.failures else query.error
     if query.waiting:
         return f"{terminal.count(query.waiting, 'run')} to make"
+    if query.to_backfill and not query.due:
+        return f"{terminal.count(query.to_backfill, 'earlier run')} to make"
     if query.outdated:
         return f"{terminal.count(query.outdated, 'outdated window')}"
     return "due" if query.due else "up to date"
@@ -221,7 +243,7 @@ def _format_run(report: "RunReport") -> tuple[Any, ...]:
     return (
         report.query,
         f"{report.slide} r{report.revision}" if report.revision else report.slide,
-        report.outcome,
+        f"{report.outcome}, backfilled" if report.backfilled else report.outcome,
         f"{report.rows:,}",
         terminal.format_seconds(report.seconds),
         f"{report.staleness:g} s",

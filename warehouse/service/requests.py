@@ -138,6 +138,7 @@ class QueryRequest(_Request, frozen=True):
     on_gap: Literal["tell", "error", "wait"] = "tell"
     deadline: Duration | None = None
     revise: Duration | None = None
+    backfill: Duration | None = None
 
 
 class ViewRequest(_Request, frozen=True):

@@ -134,3 +134,19 @@ def test_the_table_put_over_a_query_is_refused(run, path, tmp_path):
     file = tmp_path / "q.csv"
     file.write_text("a\n1\n")
     assert "'q' exists already" in run("table", "put", "q", file, code=1)
+
+
+def test_runs_from_history_are_asked_for_and_told(run, path):
+    with windrow.open(path) as wh:
+        wh.alter_stream("packets", history="1 hour")
+    for number in (2, 3, 4, 5):
+        advance(path, number)
+    since = (NOON + dt.timedelta(minutes=1)).isoformat()
+    output = run("query", "add", "top", TOP, "-p", "2", "--backfill", "4 minutes")
+    assert output == "top: every 1 minute of packets, missed runs: latest, 4 earlier runs to make\n"
+    assert "4 earlier runs to make" in run("query", "list")
+    assert run("query", "run").count("delivered, backfilled") == 4
+    assert run("query", "backfill", "top", "--since", since) == "top: 0 earlier runs to make\n"
+    assert json.loads(run("query", "backfill", "top", "--since", since, "--json"))["to_backfill"] == 0
+    message = run("query", "backfill", "top", "--since", "2025-01-01T11:59:00Z", code=1)
+    assert "the history of stream 'packets' reaches back to" in message
