@@ -162,10 +162,11 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
 
 def _refuse_if_viewed(tables: Tables, entry: StreamEntry) -> None:
     """Refuse to drop a stream that views are derived from."""
-    views = [
-        tables.get("plans", catalog_key(decode_last_int(key))).name
+    plans = [
+        tables.get("plans", catalog_key(decode_last_int(key)))
         for key, _ in tables.raw_items("views", catalog_key(entry.id))
     ]
+    views = [plan.partials_of or plan.name for plan in plans]
     if views:
         raise InUseError(
             f"{entry.definition.name!r} is needed by the view{'s' if len(views) > 1 else ''} {', '.join(views)}; "

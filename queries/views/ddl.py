@@ -41,6 +41,8 @@ from windrow.store import Store
 
 _MAX_SLOTS = 1_000_000
 """Slots of a view's longest life; with more, a slide would have to be given by the user."""
+_LONGEST_STEM = 50
+"""So much of a view's name begins the name of its partial aggregates: names have 63 letters at most."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +217,7 @@ def _create_grouped(
 
 def _choose_partials_name(store: Store, name: str) -> str:
     """A free name for the partial aggregates of a view; what a creation that did not end has left of them goes."""
-    chosen = f"{name}_partials"
+    chosen = f"{name[:_LONGEST_STEM]}_partials"
     records = store.catalog.read(lambda tables: [record for _, record in tables.items("plans")])
     if any(record.name == chosen and record.partials_of == name for record in records):
         drop_stream(store, chosen, view=True)
@@ -487,13 +489,15 @@ def _find_start(snapshot: Snapshot, inputs: Iterable[str], clock: int | None) ->
 
 
 def list_views(store: Store) -> list[View]:
-    """All views, by name."""
+    """All views, by name; of views with GROUP BY, not those of their partial aggregates."""
     with Snapshot(store) as snapshot:
         records = store.catalog.read(lambda tables: [record for _, record in tables.items("plans")])
-        joins = {record.id: _list_joins(snapshot, record) for record in records}
+        joined = [record for record in records if record.grouped is None or record.partials_of]
+        joins = {record.partials_of or record.name: _list_joins(snapshot, record) for record in joined}
 
     def read(tables: Tables) -> list[View]:
-        views = (_describe_view(tables, record, joins.get(record.id, ())) for _, record in tables.items("plans"))
+        shown = (record for _, record in tables.items("plans") if not record.partials_of)
+        views = (_describe_view(tables, record, joins.get(record.name, ())) for record in shown)
         return HtmlList(sorted(views, key=lambda view: view.name))
 
     return store.catalog.read(read)

@@ -309,7 +309,7 @@ def update_view(
     interval = UpdateInterval(before, view_slide.now, floor)
     rates = {part.number: estimate_rate(plan, part.number, records[part.name]) for part in plan.streams}
     update_inputs = UpdateInputs(
-        view.name,
+        view.partials_of or view.name,
         plan,
         interval,
         inputs,
