@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from windrow.catalog.records import GroupedStatement, TableEntry
 from windrow.definitions import StreamDefinition
+from windrow.indexes.arrow_arrays import to_arrow
 from windrow.indexes.row_model import NEVER
 from windrow.queries.engine import cursor_pool
 from windrow.queries.engine.types import quote_name
@@ -25,6 +26,7 @@ from windrow.queries.views.group_plan import (
     split_groups,
 )
 from windrow.queries.views.inputs import RelationBinder, UpdateInterval
+from windrow.queries.views.key_rows import KeySet, PlacedRows
 from windrow.queries.views.keyed_update import KeyedUpdate, RowKeys
 from windrow.queries.views.plan import ViewPlan
 from windrow.queries.views.planner import make_plan
@@ -86,15 +88,21 @@ class GroupUpdate(KeyedUpdate):
         now, longest = self.update.interval.now, self.definition.longest_life
         _, ends = self.plan.time_columns(self.part)
         nothing = NEVER if longest is None else now + longest  # of a total over no rows
-        columns = ", ".join(map(quote_name, self._result_columns()))
+        columns = ", ".join(map(quote_name, self.result_names))
         return (
             f"SELECT {now}::BIGINT, coalesce({ENDS}, {nothing})::BIGINT, {columns} "
             f"FROM ({finished_sql(self._groups, rows, quote_name(ends))})"
         )
 
-    def _find_changed_keys(self) -> bool:
+    def offer_rows(self, rows: PlacedRows) -> None:
+        """Partial aggregates, each with its end."""
+        _, ends = self.plan.time_columns(self.part)
+        table = rows.rows.select(self.part.columns).append_column(ends, to_arrow(rows.ends))
+        self.pooled.offer_table(self.part.relation, table)
+
+    def _find_changed_keys(self, before: int) -> tuple[bool, KeySet | None]:
         """Without groups there is one row, also when there is nothing to add up."""
-        return not self.keys.source or super()._find_changed_keys()
+        return super()._find_changed_keys(before) if self.keys.source else (True, None)
 
 
 def plan_groups(

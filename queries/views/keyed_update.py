@@ -1,48 +1,30 @@
 """Views whose rows belong to keys, such as groups: a slide replaces the rows of the keys that it changes.
 
-A key changes when rows of it come or expire. Its result is computed anew from its rows alone and compared with what the
+A key changes when rows of it come or end. Its result is computed anew from its rows alone and compared with what the
 view has of it: rows that are no longer there end now, which the slide records as end overrides, and rows that are not
 there yet are stored. So the work follows the changed keys, not the window.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from windrow.definitions import StreamDefinition
-from windrow.indexes.column_cache import SegmentRanges
-from windrow.indexes.end_overrides import find_ended_rows
-from windrow.indexes.row_model import Int64s
-from windrow.indexes.segments import Segment
+from windrow.indexes.arrow_arrays import to_arrow
+from windrow.indexes.row_model import SEQ, Bools, Int64s
+from windrow.indexes.segments import SEQ_BITS, Segment
+from windrow.queries.engine import arrow_source
 from windrow.queries.engine.types import quote_name
-from windrow.queries.views.delta_sql import SqlUpdate, UpdateInputs, translating_errors
-from windrow.queries.views.inputs import (
-    ALL,
-    NEW,
-    InputPosition,
-    SegmentGroup,
-    ends_sql,
-    time_sql,
-)
-from windrow.queries.views.partner_filter import (
-    MAX_LOOKUP_KEYS,
-    Mask,
-    encode_partner_ranges,
-    make_mask,
-    max_lookup_keys,
-    prune_by_directory,
-)
-from windrow.queries.views.plan import PlanPart, Prune
+from windrow.queries.views.delta_sql import BATCH_ROWS, SqlUpdate, UpdateInputs, translating_errors
+from windrow.queries.views.inputs import ALL, NEW, InputPosition, find_row_filter
+from windrow.queries.views.key_rows import KeyedRows, KeySet, PlacedRows, split_place
+from windrow.queries.views.plan import PlanPart
 from windrow.queries.views.storage import RowEnding
 from windrow.store import Store
 
-_CHANGED, _STORED, _DIFFERENCE = "_v changed", "_v stored", "_v difference"
-_PLACE = "_windrow_place"
-_BEGINS, _ENDS = "_windrow_begins", "_windrow_ends"
-_ROW = (1 << 32) - 1
-"""The bits of a place that are the row in its file; those above are the segment."""
+_BEGINS, _ENDS, _PLACE = "_windrow_begins", "_windrow_ends", "_windrow_place"
 
 
 @dataclass(frozen=True)
@@ -77,6 +59,13 @@ class KeyedUpdate(SqlUpdate):
         self.keys = keys
         self.endings: list[RowEnding] = []
         """Stored rows that end with this slide."""
+        self._source = KeyedRows(store, update.inputs[self.part.name].definition, keys.source, self.part.window)
+
+    @property
+    def result_names(self) -> list[str]:
+        """The view's columns besides its times."""
+        times = (self.definition.time, self.definition.expires)
+        return [name for name in self.definition.schema.names if name not in times]
 
     @property
     def part(self) -> PlanPart:
@@ -88,9 +77,10 @@ class KeyedUpdate(SqlUpdate):
         reusable = False
         with translating_errors(self.update.name):
             try:
-                yield from self._replace_rows()
-                for name in self._temporary:
-                    self.pooled.cursor.execute(f"DROP TABLE IF EXISTS {quote_name(name)}")
+                if self.update.interval.before is None:
+                    yield from self._compute_all()
+                else:
+                    yield from self._replace_rows(self.update.interval.before)
                 reusable = True
             finally:
                 self.pooled.release(reusable=reusable)
@@ -99,187 +89,143 @@ class KeyedUpdate(SqlUpdate):
         """The result of the rows of some keys: when each begins and ends, then the view's columns."""
         raise NotImplementedError
 
-    def _replace_rows(self) -> Iterator[pa.RecordBatch]:
+    def offer_rows(self, rows: PlacedRows) -> None:
+        """Let DuckDB find the live rows of changed keys under the name of the part."""
+        raise NotImplementedError
+
+    def changes_by_expiry(self) -> bool:
+        """Whether rows that end can change more of a result than that they are gone themselves."""
+        return True
+
+    def _compute_all(self) -> Iterator[pa.RecordBatch]:
         part, state = self.part, self.update.inputs[self.part.name]
-        everything = self.update.interval.before is None
-        if not everything and not self._find_changed_keys():
-            return
         groups = self.binder.find_groups(part, state, InputPosition(0, None), ALL)
-        values = None if everything else self._read_first_key()
-        segments = [segment for group in groups for segment in group.segments]
-        prune, value_filter = self._restrict(state.definition, segments, self.keys.source, values)
-        only = "" if everything else self._is_changed(self.keys.source)
-        self.binder.register_part(
-            part, state.definition, groups, self.plan.time_columns(part), prune, value_filter, only=only
-        )
-        results = self.select_results(quote_name(part.relation))
-        if everything:
-            yield from self._run(results)
-        else:
-            yield from self._store_difference(results, values)
+        self.binder.register_part(part, state.definition, groups, self.plan.time_columns(part))
+        yield from self._run(self.select_results(quote_name(part.relation)))
+
+    def _replace_rows(self, before: int) -> Iterator[pa.RecordBatch]:
+        state, now = self.update.inputs[self.part.name], self.update.interval.now
+        changed, keys = self._find_changed_keys(before)
+        if not changed:
+            return
+        segments = [segment for segment in state.segments if segment.max_exp > now and segment.min_ts <= now]
+        rows = self._source.read(segments, self._read_names(), keys, ended_by=now)
+        self.offer_rows(rows.select((rows.begins <= now) & (rows.ends > now)))
+        sql = self.select_results(quote_name(self.part.relation))
+        results = arrow_source.run_streaming(self.pooled.cursor, sql, None, BATCH_ROWS)[0].read_all()
+        yield from self._store_difference(results, keys)
+
+    def _read_names(self) -> Sequence[str]:
+        """The columns of the source that are needed."""
+        return [*self.part.columns, SEQ]
 
     # -- changed keys --------------------------------------------------------------------------------------------------
 
-    def _find_changed_keys(self) -> bool:
-        """Store the keys of rows that came or expired; False if there are none."""
-        part, state, interval = self.part, self.update.inputs[self.part.name], self.update.interval
-        assert interval.before is not None
-        groups = list(self.binder.find_groups(part, state, self.update.positions[part.name], NEW))
-        if self._may_change_by_expiry():
-            ends = ends_sql(state.definition.model, state.definition.schema, part.window)
-            condition = f"{ends} > {interval.before} AND {ends} <= {interval.now}"
-            expiring = tuple(s for s in state.segments if s.max_exp > interval.before and self._may_expire(s))
-            groups += [SegmentGroup(expiring, condition, 0)] if expiring else []
-        if not groups:
-            return False
-        selects = []
-        for number, group in enumerate(groups):
-            relation = f"{part.relation} changed {number}"
-            self.binder.columns(relation, state.definition, group.segments, None)
-            columns = ", ".join(f"{quote_name(name)} AS {_key(n)}" for n, name in enumerate(self.keys.source))
-            where = f" WHERE {group.condition}" if group.condition else ""
-            selects.append(f"SELECT {columns or '1 AS k'} FROM {quote_name(relation)}{where}")
-        return self._store_temporary(_CHANGED, f"SELECT DISTINCT * FROM ({' UNION ALL '.join(selects)})") > 0
+    def _find_changed_keys(self, before: int) -> tuple[bool, KeySet | None]:
+        """Whether some key has changed, and which; None if that cannot be told, so that any may have."""
+        part, now = self.part, self.update.interval.now
+        state, position = self.update.inputs[part.name], self.update.positions[part.name]
+        schema = pa.schema([state.definition.schema.field(name) for name in self.keys.source])
+        found = []
+        for segment in state.segments:
+            row_filter = find_row_filter(segment, position, NEW, before)
+            new = row_filter is not None and segment.min_ts <= now and segment.max_exp > before
+            ending = self.changes_by_expiry() and self._may_end(segment, before)
+            if new or ending:
+                rows = self._source.read([segment], [SEQ], ended_by=before)
+                chosen = np.zeros(len(rows.places), bool)
+                if row_filter is not None and new:
+                    chosen |= self._is_new(segment, rows, row_filter, before)
+                if ending:
+                    chosen |= (rows.begins <= before) & (rows.ends > before) & (rows.ends <= now)
+                if chosen.any():
+                    found.append(rows.select(chosen).rows.select(schema.names).cast(schema))
+        stored_types = [self.definition.schema.field(name).type for name in self.keys.result]
+        alike = stored_types == schema.types
+        return bool(found), KeySet.collect(found, schema) if found and alike else None
 
-    def _may_change_by_expiry(self) -> bool:
-        """Whether rows that expire can change more of a result than that they are gone themselves."""
-        return True
-
-    def _may_expire(self, segment: Segment) -> bool:
-        """Whether rows of a segment can end until now, by their expiry or by the window."""
+    def _may_end(self, segment: Segment, before: int) -> bool:
+        """Whether rows of a segment can end in the update's time."""
         window, now = self.part.window, self.update.interval.now
-        return segment.min_exp <= now or (window is not None and segment.min_ts + window <= now)
+        least, most = segment.min_exp, segment.max_exp
+        if window is not None:
+            least, most = min(least, segment.min_ts + window), min(most, segment.max_ts + window)
+        return least <= now and most > before
 
-    def _is_changed(self, columns: Sequence[str]) -> str:
-        """The condition that a row's key is among the changed ones."""
-        same = " AND ".join(f"{_key(n)} IS NOT DISTINCT FROM {quote_name(name)}" for n, name in enumerate(columns))
-        return f"EXISTS (FROM {quote_name(_CHANGED)} WHERE {same})" if same else ""
-
-    def _read_first_key(self) -> pa.Array | None:
-        """The changed values of the first key; None if a null is among them, or there is no key."""
-        if not self.keys.source:
-            return None
-        sql = f"SELECT DISTINCT {_key(0)} FROM {quote_name(_CHANGED)}"
-        values = self.pooled.cursor.sql(sql).to_arrow_table().column(0).combine_chunks()
-        return None if values.null_count else values
-
-    def _restrict(
-        self,
-        definition: StreamDefinition,
-        segments: Sequence[Segment],
-        columns: Sequence[str],
-        values: pa.Array | None,
-    ) -> tuple[Prune | None, tuple[str, Mask] | None]:
-        """What of a stream need not be read, by the first of its columns with keys and its values."""
-        if values is None:
-            return None, None
-        column, kind, prune = columns[0], definition.schema.field(columns[0]).type, None
-        if definition.key[:1] == (column,) and len(values) <= min(max_lookup_keys(segments), MAX_LOOKUP_KEYS):
-            ranges = encode_partner_ranges(definition, [pa.chunked_array([values])])
-            prune = None if ranges is None else prune_by_directory(self.store, definition, ranges)
-        if not values.type.equals(kind) or not (pa.types.is_integer(kind) or pa.types.is_string(kind)):
-            return prune, None
-        return prune, (column, make_mask(values))
+    def _is_new(self, segment: Segment, rows: PlacedRows, row_filter: tuple[bool, bool], before: int) -> Bools:
+        """Which rows have come since the last update, or were ahead of the clock then."""
+        mixed, ahead = row_filter
+        known = np.full(len(rows.places), mixed or ahead)
+        if mixed:
+            arrived = (rows.rows.column(SEQ).to_numpy() + segment.seq_base) >> SEQ_BITS
+            known &= arrived <= self.update.positions[self.part.name].ordinal
+        if ahead:
+            known &= rows.begins <= before
+        new: Bools = ~known & (rows.begins <= self.update.interval.now) & (rows.ends > self.update.interval.now)
+        return new
 
     # -- what is stored ------------------------------------------------------------------------------------------------
 
-    def _store_difference(self, results: str, values: pa.Array | None) -> Iterator[pa.RecordBatch]:
+    def _store_difference(self, results: pa.Table, keys: KeySet | None) -> Iterator[pa.RecordBatch]:
         """The rows of changed keys that are not stored yet; those that are stored but should not be, end now."""
-        previous, now = self.update.previous, self.update.interval.now
+        previous, definition = self.update.previous, self.definition
         assert previous is not None
+        now = self.update.interval.now
+        names = self.result_names
         segments = [segment for segment in previous.segments if segment.max_exp > now]
-        self._offer_stored(segments, values)
-        definition, names = self.definition, [_BEGINS, _ENDS, *self._result_columns()]
-        columns = ", ".join(map(quote_name, names))
-        begins = time_sql(definition.time, definition.schema.field(definition.time).type)
-        ends = ends_sql(definition.model, definition.schema, None)
-        condition = " AND ".join(term for term in (f"{ends} > {now}", self._is_changed(self.keys.result)) if term)
-        stored_columns = ", ".join(map(quote_name, self._result_columns()))
-        stored = f"SELECT {begins}, {ends}, {stored_columns}, {_PLACE} FROM {quote_name(_STORED)} WHERE {condition}"
-        types = self._describe_columns(stored)
-        typed = ", ".join(
-            f"CAST({quote_name(name)} AS {kind}) AS {quote_name(name)}" for name, kind in zip(names, types, strict=True)
+        stored = KeyedRows(self.store, definition, self.keys.result).read(segments, names, keys, ended_by=now)
+        stored = stored.select(stored.ends > now)
+        fields = [definition.schema.field(name) for name in names]
+        new_columns = [results.column(n + 2).cast(field.type) for n, field in enumerate(fields)]
+        new = pa.table([results.column(0), results.column(1), *new_columns], [_BEGINS, _ENDS, *names])
+        if any(pa.types.is_nested(field.type) for field in fields):  # such values are not compared
+            self._end_rows(segments, stored.places, stored.ends)
+            yield from new.to_batches()
+            return
+        old = pa.table(
+            [to_arrow(stored.begins), to_arrow(stored.ends), *(stored.rows.column(name) for name in names)],
+            [_BEGINS, _ENDS, *names],
         )
-        new = f"SELECT {typed}, NULL::BIGINT FROM ({results}) AS _new({columns})"
-        by = ", ".join(map(quote_name, names[1:] if self.begins_with_slide else names))
-        begun = f"max({_BEGINS}) AS {_BEGINS}, " if self.begins_with_slide else ""
-        self._store_temporary(
-            _DIFFERENCE,
-            f"SELECT {begun}{by}, count(*) - count({_PLACE}) AS wanted, count({_PLACE}) AS present, "
-            f"list({_PLACE}) FILTER ({_PLACE} IS NOT NULL) AS places "
-            f"FROM ({new} UNION ALL {stored}) AS _rows({columns}, {_PLACE}) "
-            f"GROUP BY {by} HAVING count(*) <> 2 * count({_PLACE})",
-        )
-        self._end_rows(segments)
-        yield from self._run(
-            f"SELECT {columns} FROM (SELECT *, unnest(range(wanted - present)) FROM {quote_name(_DIFFERENCE)} "
-            f"WHERE wanted > present)"
-        )
+        yield from self._compare(segments, old, stored.places, new)
 
-    def _result_columns(self) -> list[str]:
-        """The view's columns besides its times."""
-        return [n for n in self.definition.schema.names if n not in (self.definition.time, self.definition.expires)]
+    def _compare(
+        self, segments: Sequence[Segment], old: pa.Table, places: Int64s, new: pa.Table
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of `new` that `old` has not; those of `old` that `new` has not end. Equal rows are counted."""
+        by = new.column_names[1:] if self.begins_with_slide else new.column_names
+        both = pa.concat_tables([new.cast(old.schema), old])
+        both = both.append_column(_PLACE, pa.array(np.arange(both.num_rows)))
+        groups = both.group_by(by, use_threads=False).aggregate([(_PLACE, "list")])
+        numbers = groups.column(f"{_PLACE}_list").combine_chunks()
+        lengths = np.diff(numbers.offsets.to_numpy())
+        members = numbers.flatten().to_numpy()
+        group_of = np.repeat(np.arange(len(lengths)), lengths)
+        is_old = members >= new.num_rows
+        present = np.bincount(group_of, weights=is_old, minlength=len(lengths)).astype(np.int64)
+        wanted = lengths - present
+        rank = _rank(group_of, is_old)
+        ended = members[is_old & (rank >= wanted[group_of])] - new.num_rows
+        added = members[~is_old & (rank >= present[group_of])]
+        ends = old.column(_ENDS).to_numpy()
+        self._end_rows(segments, places[ended], ends[ended])
+        yield from new.take(to_arrow(np.sort(added))).to_batches()
 
-    def _describe_columns(self, sql: str) -> list[str]:
-        """DuckDB's types of a query's columns."""
-        return [str(row[1]) for row in self.pooled.cursor.execute(f"DESCRIBE {sql}").fetchall()][:-1]
-
-    def _end_rows(self, segments: Sequence[Segment]) -> None:
-        sql = (
-            f"SELECT unnest(places[wanted + 1:]) AS place, {_ENDS} AS ends "
-            f"FROM {quote_name(_DIFFERENCE)} WHERE present > wanted"
-        )
-        rows = self.pooled.cursor.sql(f"SELECT * FROM ({sql}) ORDER BY place").to_arrow_table()
-        places, ends = (rows.column(number).to_numpy() for number in (0, 1))
-        bounds = np.searchsorted(places >> 32, np.arange(len(segments) + 1))
+    def _end_rows(self, segments: Sequence[Segment], places: Int64s, ends: Int64s) -> None:
+        order = np.argsort(places)
+        (numbers, rows), ends = split_place(places[order]), ends[order]
+        bounds = np.searchsorted(numbers, np.arange(len(segments) + 1))
         for number, segment in enumerate(segments):
             start, stop = bounds[number], bounds[number + 1]
             if start < stop:
                 now = np.full(stop - start, self.update.interval.now, np.int64)
-                self.endings.append(RowEnding(segment.id, places[start:stop] & _ROW, ends[start:stop], now))
-
-    def _offer_stored(self, segments: Sequence[Segment], values: pa.Array | None) -> None:
-        """Let DuckDB find the view's rows, each with the segment and row where it lies."""
-        definition, now = self.definition, self.update.interval.now
-        full, cache = definition.stored_schema, self.store.columns
-        prune, value_filter = self._restrict(definition, segments, self.keys.result, values)
-        pruned = prune(segments) if prune is not None else None
-        ranges: SegmentRanges | None = None if pruned is None else pruned[1]
-        numbers = {segment.id: number for number, segment in enumerate(segments)}
-        chosen = segments if pruned is None else pruned[0]
-
-        def read(narrow: pa.Schema) -> Iterable[pa.RecordBatch]:
-            wanted = pa.schema([field for field in narrow if field.name != _PLACE])
-            key = None if value_filter is None else wanted.get_field_index(value_filter[0])
-            for segment in chosen:
-                rows = _list_rows(segment, ranges)
-                ended, start = find_ended_rows(segment, now), 0
-                for batch in cache.read_batches([segment], wanted, full, ranges):
-                    these, start = rows[start : start + batch.num_rows], start + batch.num_rows
-                    if value_filter is not None and key is not None and key >= 0:
-                        passing = value_filter[1](batch.column(key))
-                        batch, these = batch.take(pa.array(passing)), these[passing]  # noqa: PLW2901
-                    if len(ended):
-                        stays = np.flatnonzero(~np.isin(these, ended))
-                        batch, these = batch.take(pa.array(stays)), these[stays]  # noqa: PLW2901
-                    if len(these):
-                        places = pa.array(these + (numbers[segment.id] << 32))
-                        columns = [places if f.name == _PLACE else batch.column(f.name) for f in narrow]
-                        yield pa.RecordBatch.from_arrays(columns, schema=narrow)
-
-        schema = pa.schema([*full, pa.field(_PLACE, pa.int64())])
-        self.pooled.offer_source(_STORED, schema, read, sum(segment.rows for segment in chosen))
+                self.endings.append(RowEnding(segment.id, rows[start:stop], ends[start:stop], now))
 
 
-def _list_rows(segment: Segment, ranges: SegmentRanges | None) -> Int64s:
-    """The rows of a segment that are read, as its file counts them."""
-    if ranges is None:
-        return np.arange(segment.start, segment.stop, dtype=np.int64)
-    starts, stops = ranges[segment.id]
-    return np.concatenate([np.arange(a, b, dtype=np.int64) for a, b in zip(starts, stops, strict=True)] or [[]]).astype(
-        np.int64
-    )
-
-
-def _key(number: int) -> str:
-    return f"_windrow_k{number}"
+def _rank(group_of: Int64s, is_old: Bools) -> Int64s:
+    """The number of each member among those of its group that are old like it, or new; groups stand together."""
+    rank = np.zeros(len(group_of), np.int64)
+    for kind in (is_old, ~is_old):
+        groups = group_of[kind]
+        firsts = np.searchsorted(groups, groups)
+        rank[kind] = np.arange(len(groups)) - firsts
+    return rank
