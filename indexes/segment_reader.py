@@ -67,7 +67,7 @@ class SegmentFileReader:
         self._find_checksums = find_checksums
         self._footers: BoundedCache[str, tuple[pq.FileMetaData, np.ndarray[Any, Any]]] = BoundedCache(_CACHED_FOOTERS)
         self._maps: BoundedCache[str, tuple[pa.Schema, FileMap, FileLayout]] = BoundedCache(_CACHED_MAPS)
-        self._columns: BoundedCache[str, frozenset[str]] = BoundedCache(_CACHED_FOOTERS)
+        self._types: BoundedCache[str, Mapping[str, pa.DataType]] = BoundedCache(_CACHED_FOOTERS)
         self._trusted: BoundedCache[str, bool] = BoundedCache(_CACHED_MAPS)
         self._verified: BoundedCache[str, frozenset[str]] = BoundedCache(_CACHED_MAPS)
 
@@ -121,9 +121,14 @@ class SegmentFileReader:
         cached = self._maps.get(file)
         return (cached[1], cached[2]) if cached is not None else self.map_file(file, _NO_COLUMNS)
 
-    def columns(self, file: str) -> frozenset[str]:
-        """The names of a file's columns: one that was written before a column was added lacks it."""
-        return self._columns.get_or_make(file, lambda: frozenset(self.open(file)[0].schema_arrow.names))
+    def types(self, file: str) -> Mapping[str, pa.DataType]:
+        """The types of a file's columns by name: an older file lacks columns, or has them in narrower types."""
+
+        def read() -> Mapping[str, pa.DataType]:
+            schema = self.open(file)[0].schema_arrow
+            return dict(zip(schema.names, schema.types, strict=True))
+
+        return self._types.get_or_make(file, read)
 
     def verify_columns(self, files: Iterable[str], columns: Collection[str]) -> None:
         """Compare columns of whole files with their checksums, each once: for readers that compare none, as DuckDB's.
@@ -173,7 +178,7 @@ class SegmentFileReader:
     def forget(self, files: Iterable[str]) -> None:
         """Drop what is known of files that are gone."""
         for file in files:
-            for cache in (self._footers, self._maps, self._columns, self._verified):
+            for cache in (self._footers, self._maps, self._types, self._verified):
                 cache.pop(file)
 
     def retain(self, folder: str, files: set[str]) -> None:
@@ -216,7 +221,7 @@ def read_row_groups(opened: "pq.ParquetFile", groups: list[int], columns: list[s
 
 
 def conform_to_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Give `table` the columns of `schema`: older files lack added columns, Spark's files lack Arrow's own types."""
+    """Give `table` the columns of `schema`: older ones lack some or have narrower types, Spark's lack Arrow's own."""
     if table.schema.equals(schema):
         return table
     columns = []

@@ -21,6 +21,7 @@ from windrow.catalog.records import (
     SlideEntry,
     TraceEntry,
 )
+from windrow.expired_rows import find_oldest_expired
 from windrow.formats import text
 from windrow.indexes.arrow_arrays import from_values
 from windrow.indexes.row_model import NEVER
@@ -33,7 +34,7 @@ _HIDDEN = frozenset(("statement", "sink", "streams", "stream", "file", "error"))
 """Of a query whose results are granted, what would tell of relations that are not."""
 _COUNTS = frozenset((
     "segments", "live_rows", "stored_rows", "bytes", "inserted", "expired", "late", "touched", "rebuilt", "dropped",
-    "bytes_written", "rows",
+    "bytes_written", "rows", "oldest_expired_on_disk",
 ))  # fmt: skip
 """What tells of rows that a role does not see for their age."""
 _STAMP = pa.timestamp("us", "UTC")
@@ -51,6 +52,8 @@ class CatalogRecords:
     rejected: dict[str, list[RejectedEntry]]
     ahead: dict[str, int]
     """Rows that are stored, but later than their stream's clock."""
+    oldest: dict[str, int | None]
+    """When the row expired that has been expired for longest of those in files."""
     queries: list[tuple[QueryEntry, QueryState]]
     runs: dict[str, list[RunEntry]]
     gaps: dict[str, list[GapEntry]]
@@ -76,10 +79,15 @@ def read_records(snapshot: Snapshot, names: Collection[str]) -> CatalogRecords:
             entry.name: [run for kind in ("runs", "revisions") for _, run in tables.items(kind, catalog_key(entry.id))]
             for entry, _ in running
         }
+        oldest = {
+            view.name: find_oldest_expired(snapshot.store, tables, view.entry, view.state)
+            for view in views
+            if "streams" in names
+        }
         trace = [event for _, event in tables.items("trace")] if "trace" in names else []
         return CatalogRecords(
-            tables.version, of("slides"), of("batches"), of("rejected"), ahead, queries, runs, of("gaps"), trace,
-            snapshot.store,
+            tables.version, of("slides"), of("batches"), of("rejected"), ahead, oldest, queries, runs, of("gaps"),
+            trace, snapshot.store,
         )  # fmt: skip
 
     ahead = {view.name: count_rows_ahead(snapshot.store, view) for view in views} if "streams" in names else {}
@@ -127,6 +135,7 @@ def _streams(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValue
         "segments": len(view.segments),
         "live_rows": stored - sum(_dead(view, segment) for segment in view.segments) - records.ahead[view.name],
         "stored_rows": stored,
+        "oldest_expired_on_disk": records.oldest[view.name],
         "bytes": sum(segment.bytes for segment in view.segments),
         "inserted": state.inserted,
         "expired": state.expired,
@@ -266,7 +275,7 @@ _STREAMS = pa.schema([
     ("stream", _TEXT), ("slide", _INT), ("now", _STAMP), ("time", _TEXT), ("key", _TEXTS),
     *_columns(_TEXT, "index why"),
     *_columns(_INT, "segments live_rows stored_rows bytes inserted expired late rejected"),
-    ("waiting_for", _TEXTS), ("missing", _TEXTS),
+    ("waiting_for", _TEXTS), ("missing", _TEXTS), ("oldest_expired_on_disk", _STAMP),
 ])  # fmt: skip
 _SLIDES = pa.schema([
     ("stream", _TEXT), *_columns(_INT, "slide previous ordinal"), *_columns(_STAMP, "now at"),

@@ -44,6 +44,7 @@ from windrow.native import rows as native_rows
 from windrow.native.row_digest import digest_rows
 from windrow.rejection import RejectedRowsWriter, classify_rows
 from windrow.row_checks import apply_checks
+from windrow.schema_changes import in_first_types
 from windrow.segment_files import (
     CHUNK_BYTES,
     CHUNK_ROWS,
@@ -243,7 +244,7 @@ class Append:
 
     def digest(self, rows: pa.Table | pa.RecordBatch) -> int:
         """By what rows are recognised if they are appended again; 0 where nobody will ask."""
-        return digest_rows(rows) if self.digests else 0
+        return digest_rows(in_first_types(rows, self.definition)) if self.digests else 0
 
     def count(self, rows: int, digest: int) -> None:
         """Count rows that were given, taken or not; a batch with an id is remembered by their digest."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 from windrow.catalog.environment import DATABASES, Tables, decode_last_int
 from windrow.catalog.records import FileEntry, RejectedEntry, ResultPart, SpoolEntry, TableEntry
 from windrow.errors import DamageError, FormatError
+from windrow.expired_rows import find_breaches
 from windrow.files import compute_digest, find_living_writers, parse_writer_name
 from windrow.indexes.end_overrides import read_ends
 from windrow.indexes.row_model import SEQ, Int64s
@@ -120,6 +121,7 @@ def check_warehouse(store: Store, progress: Callable[[str], None] | None = None)
         ]
         wrong, orphans = _unnamed(store, unnamed, present) if unnamed else ([], 0)
         problems += wrong
+    problems += store.catalog.read(lambda tables: list(find_breaches(store, tables)))
     return CheckReport(tuple(map(without_advice, problems)), len(views), segments, len(records.files), rows, orphans)
 
 

@@ -38,7 +38,7 @@ from windrow.indexes.segment_builder import SegmentDraft
 from windrow.indexes.segment_reader import read_ranges
 from windrow.indexes.segments import Histogram, Segment, pack_histogram, unpack_histogram
 from windrow.layouts import drop_empty_layouts
-from windrow.reclaim import find_holders, find_reclaimable, forget_reclaimed, remove_files
+from windrow.reclaim import find_holders, remove_replaced
 from windrow.rejected_rows import read_rejected_file
 from windrow.rejection import rejected_schema
 from windrow.relayout import hold_stream_lock
@@ -600,15 +600,7 @@ def _replace_in_holds(tables: Tables, name: str, placed: dict[int, Segment], gon
 
 def _remove_replaced(store: Store) -> tuple[str, ...]:
     """Remove what was replaced, and what the catalog knew of it; gives who keeps any of it."""
-    while True:
-        store.pins.clear()
-        ready = find_reclaimable(store)
-        if not ready:
-            break
-        remove_files(store, ready)
-        with store.catalog.write() as tables:
-            if not forget_reclaimed(store, tables, ready):
-                break
+    remove_replaced(store)
     store.files.reach("erase.reclaimed")
     wipe(store)
     waiting = store.catalog.read(lambda tables: sum(1 for _ in tables.raw_items("reclaim")))

@@ -230,6 +230,19 @@ def forget_reclaimed(store: Store, tables: Tables, ready: list[tuple[bytes, Recl
     return settled
 
 
+def remove_replaced(store: Store) -> None:
+    """Remove at once what was replaced, and what the catalog knew of it, as far as no reader needs it."""
+    while True:
+        store.pins.clear()
+        ready = find_reclaimable(store)
+        if not ready:
+            return
+        remove_files(store, ready)
+        with store.catalog.write() as tables:
+            if not forget_reclaimed(store, tables, ready):
+                return
+
+
 def collect_garbage(store: Store) -> GcReport:
     """Remove all that can go: replaced files, dead writers' leavings, forgotten batch ids."""
     store.check_writable()

@@ -148,7 +148,11 @@ def publish_files(store: Store, staged: Sequence[StagedFile], folder: Path, oper
 def record_file(tables: Tables, stream: int, staged: StagedFile) -> range:
     """Name a published file and the directories of its segments; gives the numbers of the segments."""
     count = len(staged.drafts)
-    entry = FileEntry(stream=stream, rows=staged.rows, bytes=staged.bytes, digest=staged.digest, segments=count)
+    entry = FileEntry(
+        stream=stream, rows=staged.rows, bytes=staged.bytes, digest=staged.digest, segments=count,
+        min_ts=min((draft.min_ts for draft in staged.drafts), default=None),
+        min_exp=min((draft.min_exp for draft in staged.drafts), default=None),
+    )  # fmt: skip
     tables.put("files", staged.name.encode(), entry)
     first = tables.allocate("segments", count)
     for number, draft in enumerate(staged.drafts, first):

@@ -27,6 +27,7 @@ from windrow.catalog.segment_log import (
 )
 from windrow.definitions import choose_index
 from windrow.errors import ClockError
+from windrow.expired_rows import keep_limit
 from windrow.files import disk_errors
 from windrow.gaps import note_version
 from windrow.history import move_to_history
@@ -91,6 +92,10 @@ class SlideReport:
     """Why it could not; the slide itself is committed all the same."""
     publish_problem: str | None = None
     """Why a published window could not be written; the next slide tries again."""
+    erased_late: int = 0
+    """Bytes that this slide wrote because expired rows had been in their files for as long as `erase_within` allows."""
+    limit_problem: str | None = None
+    """Why it could not erase them; the slide itself is committed all the same."""
 
 
 _log = logging.getLogger(__name__)
@@ -105,7 +110,7 @@ def _log_report(report: SlideReport) -> None:
             "slid %s to %s: %s in, %s out",
             report.stream, report.now, f"{report.inserted:,}", f"{report.expired:,}", extra={"report": report},
         )  # fmt: skip
-    for problem in (report.relayout_problem, report.publish_problem):
+    for problem in (report.relayout_problem, report.publish_problem, report.limit_problem):
         if problem:
             _log.warning("stream %r: %s", report.stream, problem)
 
@@ -169,6 +174,7 @@ class Slide:
                 report = self._slide(time.perf_counter())
                 if report.moved:
                     report = replaced(report, **vars(move_after_slide(self.store, self.stream)))
+                    report = replaced(report, **vars(keep_limit(self.store, self.stream, self.hooks)))
         report = self._publish(report)
         _log_report(report)
         return report

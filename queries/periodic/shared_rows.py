@@ -27,7 +27,7 @@ from windrow.queries.engine.cursor_pool import PooledCursor
 from windrow.queries.engine.types import cast_to_marked, mark_schema, quote_name
 from windrow.queries.periodic.definition import unpack_params
 from windrow.queries.planner.planner import find_bounds
-from windrow.queries.planner.scan_sql import find_missing_columns, table_sql, timestamp_literal, window_sql
+from windrow.queries.planner.scan_sql import find_older_files, table_sql, timestamp_literal, window_sql
 from windrow.queries.sql import window_spec
 from windrow.queries.sql.statement import Reference
 from windrow.queries.synopses.query_shape import StandingStatement, read_standing_statement
@@ -203,8 +203,8 @@ class SharedRows:
         whole, edge = (tuple(sorted(part, key=lambda s: s.min_ts)) for part in (selection.whole, selection.edge))
         ordered = Selection(selection.bounds, whole, edge)
         self._store.reader.verify_columns({segment.file for segment in ordered.segments}, schema.names)
-        absent = find_missing_columns(view, ordered.segments, self._store.reader)
-        return window_sql(self._store.root, view.model, schema, ordered, view.state.torn, absent)
+        older_files = find_older_files(view.entry.definition, ordered.segments, self._store.reader)
+        return window_sql(self._store.root, view.model, schema, ordered, view.state.torn, older_files)
 
     @cached_property
     def _standing(self) -> "_StandingInstance":

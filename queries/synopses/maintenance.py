@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from windrow.catalog.environment import Tables
 from windrow.catalog.records import SynopsisEntry
+from windrow.definitions import StreamDefinition
 from windrow.files import disk_errors
 from windrow.indexes.row_model import RowModel
 from windrow.indexes.segment_reader import read_ranges
@@ -24,7 +25,7 @@ from windrow.indexes.selection import Selection, WindowBounds, select_segments
 from windrow.locks import locked
 from windrow.queries.engine import instance
 from windrow.queries.engine.types import quote_name
-from windrow.queries.planner.scan_sql import window_sql
+from windrow.queries.planner.scan_sql import find_older_files, window_sql
 from windrow.queries.synopses import kinds, node_store, tally
 from windrow.queries.synopses.kinds import Node
 from windrow.queries.synopses.node_store import EXPIRY, SLOT, NodeMerger, fetch_rows
@@ -210,12 +211,11 @@ def _register_rows(
     store: Store, cursor: Any, context: SlideContext, entries: Sequence[SynopsisEntry], after: int
 ) -> None:
     """The new rows that can be in a window, with their slots, as a table."""
-    definition = context.entry.definition
     row_counts: dict[str, int] = {}
     for segment in context.arrived:
         row_counts[segment.file] = row_counts.get(segment.file, 0) + segment.rows
     torn = {segment.file for segment in context.arrived if row_counts[segment.file] != segment.file_rows}
-    rows = _rows_sql(store, definition.model, definition.schema, context.arrived, after, context.now, torn, entries)
+    rows = _rows_sql(store, context.entry.definition, context.arrived, after, context.now, torn, entries)
     cursor.execute(f"CREATE OR REPLACE TEMP TABLE _came AS {rows}")
 
 
@@ -226,15 +226,14 @@ def _select_new_rows(segments: Sequence[Segment], after: int, now: int) -> Selec
 
 def _rows_sql(
     store: Store,
-    model: RowModel,
-    schema: pa.Schema,
+    definition: StreamDefinition,
     segments: Sequence[Segment],
     after: int,
     now: int,
     torn: set[str],
     entries: Sequence[SynopsisEntry],
 ) -> str:
-    selection = _select_new_rows(segments, after, now)
+    model, schema, selection = definition.model, definition.schema, _select_new_rows(segments, after, now)
     wanted = _find_columns(schema, entries)
     units = {name: schema.field(name).type.unit for name in (model.time, model.expires) if name is not None}
     columns = [quote_name(name) for name in wanted]
@@ -244,7 +243,9 @@ def _rows_sql(
     needed = dict.fromkeys([*wanted, *units])
     narrow = pa.schema([schema.field(name) for name in needed])
     store.reader.verify_columns({segment.file for segment in segments}, narrow.names)
-    return f"SELECT {', '.join(columns)} FROM ({window_sql(store.root, model, narrow, selection, torn)})"
+    older_files = find_older_files(definition, segments, store.reader)
+    rows = window_sql(store.root, model, narrow, selection, torn, older_files)
+    return f"SELECT {', '.join(columns)} FROM ({rows})"
 
 
 def _find_columns(schema: pa.Schema, entries: Sequence[SynopsisEntry]) -> list[str]:
@@ -401,7 +402,7 @@ def _offer_rows(store: Store, cursor: Any, view: StreamSnapshot, slide: int, ent
     model = view.entry.definition.model
     after = model.slot_end(slide - max((entry.slots for entry in entries), default=1))
     torn = set(view.state.torn)
-    rows = _rows_sql(store, model, view.schema, view.segments, after, model.slot_end(slide), torn, entries)
+    rows = _rows_sql(store, view.entry.definition, view.segments, after, model.slot_end(slide), torn, entries)
     if len(entries) <= _MAX_PASSES:
         return f"({rows})"
     cursor.execute(f"CREATE OR REPLACE TEMP TABLE _stored AS {rows}")

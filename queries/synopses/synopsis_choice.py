@@ -184,6 +184,12 @@ def reconcile_all(store: Store, paces: Iterable[Pace]) -> None:
             reconcile_stream(store, stream)
 
 
+def renew_synopses(store: Store) -> None:
+    """Fill synopses anew where they were taken away, because their streams lost rows or have other columns."""
+    queries: list[QueryEntry] = store.catalog.read(lambda tables: [entry for _, entry in tables.items("queries")])
+    reconcile_all(store, [pace for entry in queries for pace in entry.paces])
+
+
 def _read_statistics(tables: Tables, stream: int) -> tuple[list[SynopsisEntry], list[QueryEntry]]:
     queries = [entry for _, entry in tables.items("queries") if any(p.stream_id == stream for p in entry.paces)]
     return node_store.read_entries(tables, stream), queries

@@ -1,6 +1,7 @@
 """Bad and new data through Spark: refused shares, new columns, checks and mended rows, as with `wh.append`."""
 
 import datetime as dt
+import decimal
 
 import pyarrow as pa
 import pytest
@@ -104,6 +105,40 @@ def test_new_columns_are_taken_in_when_asked(spark, wh, write):
     write(more, evolve="add")
     write(spark.sql(f"SELECT {ROW}, 3L amount FROM range(1)"), evolve="add")
     assert answers(wh, "amount, k, note") == [(1, 0, None), (1, 1, None), (2, 0, "n0"), (2, 1, "n1"), (3, 0, None)]
+
+
+def test_wider_types_are_taken_in_when_asked(spark, wh, source):
+    """Files that Spark wrote with the narrower types are read as the wider ones: by Spark itself, in SQL and by key."""
+    step = "id % 2 + {} k, CAST({} AS {}) small, CAST({} AS {}) ratio, CAST({} AS {}) price"
+    narrow = step.format(0, "id - 9", "INT", "0.5", "FLOAT", "1.5", "DECIMAL(4,1)")
+    wide = step.format(2, "id + 5000000000", "BIGINT", "1e300", "DOUBLE", "1234567.125", "DECIMAL(20,4)")
+    columns = [("k", pa.int64()), ("small", pa.int32()), ("ratio", pa.float32()), ("price", pa.decimal128(4, 1))]
+    wh.create_stream("w", pa.schema([SCHEMA.field("ts"), *columns]), time="ts", key="k", slide="1 minute",
+                     lifetime="10 minutes")  # fmt: skip
+    position = ROW.removesuffix("id k")
+    windrow.spark.append(spark.sql(f"SELECT {position} {narrow} FROM range(4)"), wh, "w")
+    more = spark.sql(f"SELECT {position} {wide} FROM range(2)")
+    with pytest.raises(windrow.SchemaError, match="column 'small' is bigint, the stream has int32"):
+        windrow.spark.append(more, wh, "w", evolve="add")
+    windrow.spark.append(more, wh, "w", evolve="widen")
+    wh.slide("w", NOW)
+    price = decimal.Decimal
+    expected = [(id % 2, id - 9, 0.5, price("1.5")) for id in range(4)]
+    expected += [(id % 2 + 2, id + 5_000_000_000, 1e300, price("1234567.125")) for id in range(2)]
+    by_price = sorted(expected)
+    names = ["k", "small", "ratio", "price"]
+    frame = windrow.spark.read(spark, wh, "w")
+    assert dict(frame.dtypes) | {"ts": ""} == {
+        "ts": "", "k": "bigint", "small": "bigint", "ratio": "double", "price": "decimal(20,4)"
+    }  # fmt: skip
+    assert sorted(map(tuple, frame.select(names).collect())) == by_price
+    assert [row.k for row in frame.where("small > 5000000000").collect()] == [3]
+    by_key = windrow.spark.read(spark, wh, "w", where="k = 1").select(names)
+    assert sorted(map(tuple, by_key.collect())) == [row for row in by_price if row[0] == 1]
+    source = spark.read.format("windrow").options(**{**source, "stream": "w"}).load().select(names)
+    assert sorted(map(tuple, source.collect())) == by_price
+    assert wh.sql("SELECT k, small, ratio, price FROM w ORDER BY ALL").fetchall() == by_price
+    assert wh.check().ok
 
 
 def test_an_option_that_is_no_share_is_refused(spark, wh, source):

@@ -130,6 +130,9 @@ class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     segments: int
     """How many segments of it are spooled or in a cell."""
+    min_ts: int | None = None
+    min_exp: int | None = None
+    """The least time and expiry of its rows, also of those whose segments have gone; None: the file tells."""
 
 
 class SpoolEntry(msgspec.Struct, frozen=True, kw_only=True):
