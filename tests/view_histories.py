@@ -143,7 +143,10 @@ def state(wh: Any) -> dict[str, Any]:
     states = {}
     for name in VIEWS:
         now = wh.now(name)
-        states[name] = (None if now is None else micros(now), dict(read_view(wh, name, distinct=name in ("keys", "totals"))))
+        states[name] = (
+            None if now is None else micros(now),
+            dict(read_view(wh, name, distinct=name in ("keys", "totals"))),
+        )
     return states
 
 

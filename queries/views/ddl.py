@@ -103,6 +103,8 @@ def create_view(
         )
         _check_options(draft, plan)
         schema = describe_columns(store, name, plan, snapshot.tables)
+        if key is None and plan.keys is not None and not any(pa.types.is_nested(f.type) for f in schema):
+            key = plan.keys.result or None  # by them the rows are found that newer ones push out
         options = _StreamOptions(key, index, slide, time, expires)
         grouped = None
         if plan.recompute and not retroactive:
@@ -323,6 +325,8 @@ def _find_lifetime(view: ViewEntry, plan: ViewPlan, step: int) -> tuple[int | No
         return view.keep, None
     if view.partials_of and pattern is Pattern.WEAKEST and plan.label.life is not None:
         return None, plan.label.life + step  # they end with slots
+    if plan.keys is not None:
+        return None, None if plan.keys.life is None else max(step, plan.keys.life)
     if pattern is Pattern.STRICT:
         return step, None
     longest = []

@@ -27,8 +27,8 @@ from windrow.queries.views.group_plan import (
 )
 from windrow.queries.views.inputs import RelationBinder, UpdateInterval
 from windrow.queries.views.key_rows import KeySet, PlacedRows
-from windrow.queries.views.keyed_update import KeyedUpdate, RowKeys
-from windrow.queries.views.plan import ViewPlan
+from windrow.queries.views.keyed_update import KeyedUpdate
+from windrow.queries.views.plan import RowKeys, ViewPlan
 from windrow.queries.views.planner import make_plan
 from windrow.store import Store
 
@@ -83,7 +83,7 @@ class GroupUpdate(KeyedUpdate):
         super().__init__(store, update, definition, RowKeys(source, groups.keys))
         self._groups = groups
 
-    def select_results(self, rows: str) -> str:
+    def select_results(self) -> str:
         """The rows of some groups, from their partial aggregates."""
         now, longest = self.update.interval.now, self.definition.longest_life
         _, ends = self.plan.time_columns(self.part)
@@ -91,7 +91,7 @@ class GroupUpdate(KeyedUpdate):
         columns = ", ".join(map(quote_name, self.result_names))
         return (
             f"SELECT {now}::BIGINT, coalesce({ENDS}, {nothing})::BIGINT, {columns} "
-            f"FROM ({finished_sql(self._groups, rows, quote_name(ends))})"
+            f"FROM ({finished_sql(self._groups, quote_name(self.part.relation), quote_name(ends))})"
         )
 
     def offer_rows(self, rows: PlacedRows) -> None:

@@ -1,7 +1,7 @@
 """The rows of some keys, out of the decoded columns of a stream's segments, with the places where they lie."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,7 +12,7 @@ from windrow.definitions import StreamDefinition
 from windrow.indexes.arrow_arrays import to_arrow
 from windrow.indexes.column_cache import SegmentRanges
 from windrow.indexes.end_overrides import read_ends
-from windrow.indexes.row_model import Bools, Int64s
+from windrow.indexes.row_model import SEQ, Bools, Int64s
 from windrow.indexes.segments import Segment
 from windrow.native import key_encoding as native_keys
 from windrow.queries.views.partner_filter import (
@@ -101,15 +101,24 @@ class PlacedRows:
 
     Args:
         rows: Their columns.
+        segments: Where they lie.
         places: Where each lies: the number of its segment in the high bits, its row in the file in the low ones.
         begins: When each begins.
         ends: When each ends, by what is stored, overrides and the window.
     """
 
     rows: pa.Table
+    segments: Sequence[Segment]
     places: Int64s
     begins: Int64s
     ends: Int64s
+
+    @property
+    def sequence(self) -> Int64s:
+        """The hidden sequence of each, which must be among the columns."""
+        bases = np.array([segment.seq_base for segment in self.segments], np.int64)
+        sequence: Int64s = self.rows.column(SEQ).to_numpy() + bases[self.places >> 32]
+        return sequence
 
     def select(self, chosen: Bools) -> "PlacedRows":
         """Some of them."""
@@ -117,7 +126,7 @@ class PlacedRows:
         if len(positions) == len(chosen):
             return self
         taken = self.rows.take(to_arrow(positions))
-        return PlacedRows(taken, self.places[positions], self.begins[positions], self.ends[positions])
+        return PlacedRows(taken, self.segments, self.places[positions], self.begins[positions], self.ends[positions])
 
 
 class KeyedRows:
@@ -165,7 +174,7 @@ class KeyedRows:
         table = pa.Table.from_batches(batches, schema)
         if table.column(0).num_chunks > 1:
             table = table.combine_chunks()
-        placed = self._measure(table, np.concatenate([np.empty(0, np.int64), *places]))
+        placed = self._measure(table, segments, np.concatenate([np.empty(0, np.int64), *places]))
         return self._shorten(placed, overrides, ended_by) if overrides else placed
 
     def _read_segment(
@@ -181,13 +190,13 @@ class KeyedRows:
             elif len(passing):
                 yield batch.take(to_arrow(passing)), these[passing]
 
-    def _measure(self, rows: pa.Table, places: Int64s) -> PlacedRows:
+    def _measure(self, rows: pa.Table, segments: Sequence[Segment], places: Int64s) -> PlacedRows:
         model = self._definition.model
         begins, _ = model.times(rows)
         ends, _ = model.expiries(rows, begins)
-        return PlacedRows(
-            rows, places, begins, ends if self._window is None else np.minimum(ends, begins + self._window)
-        )
+        if self._window is not None:
+            ends = np.minimum(ends, begins + self._window)
+        return PlacedRows(rows, segments, places, begins, ends)
 
     @staticmethod
     def _shorten(placed: PlacedRows, overrides: Sequence[tuple[Int64s, Int64s]], ended_by: int) -> PlacedRows:
@@ -197,7 +206,7 @@ class KeyedRows:
         places, ends = places[order], ends[order]
         positions = np.minimum(np.searchsorted(places, placed.places), len(places) - 1)
         shortened = np.where(places[positions] == placed.places, np.minimum(ends[positions], placed.ends), placed.ends)
-        result = PlacedRows(placed.rows, placed.places, placed.begins, shortened)
+        result = replace(placed, ends=shortened)
         return result.select(shortened > ended_by)
 
 

@@ -6,7 +6,6 @@ there yet are stored. So the work follows the changed keys, not the window.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -16,28 +15,14 @@ from windrow.indexes.arrow_arrays import to_arrow
 from windrow.indexes.row_model import SEQ, Bools, Int64s
 from windrow.indexes.segments import SEQ_BITS, Segment
 from windrow.queries.engine import arrow_source
-from windrow.queries.engine.types import quote_name
 from windrow.queries.views.delta_sql import BATCH_ROWS, SqlUpdate, UpdateInputs, translating_errors
 from windrow.queries.views.inputs import ALL, NEW, InputPosition, find_row_filter
 from windrow.queries.views.key_rows import KeyedRows, KeySet, PlacedRows, split_place
-from windrow.queries.views.plan import PlanPart
+from windrow.queries.views.plan import PlanPart, RowKeys
 from windrow.queries.views.storage import RowEnding
 from windrow.store import Store
 
 _BEGINS, _ENDS, _PLACE = "_windrow_begins", "_windrow_ends", "_windrow_place"
-
-
-@dataclass(frozen=True)
-class RowKeys:
-    """The columns that say to which key a row belongs.
-
-    Args:
-        source: Columns of the stream that is read.
-        result: The same among the view's columns.
-    """
-
-    source: tuple[str, ...]
-    result: tuple[str, ...]
 
 
 class KeyedUpdate(SqlUpdate):
@@ -85,13 +70,17 @@ class KeyedUpdate(SqlUpdate):
             finally:
                 self.pooled.release(reusable=reusable)
 
-    def select_results(self, rows: str) -> str:
-        """The result of the rows of some keys: when each begins and ends, then the view's columns."""
+    def select_results(self) -> str:
+        """The result of the rows of the part's relation: when each begins and ends, then the view's columns."""
         raise NotImplementedError
 
     def offer_rows(self, rows: PlacedRows) -> None:
         """Let DuckDB find the live rows of changed keys under the name of the part."""
         raise NotImplementedError
+
+    def choose_segments(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Of the segments with live rows those that matter."""
+        return list(segments)
 
     def changes_by_expiry(self) -> bool:
         """Whether rows that end can change more of a result than that they are gone themselves."""
@@ -101,17 +90,18 @@ class KeyedUpdate(SqlUpdate):
         part, state = self.part, self.update.inputs[self.part.name]
         groups = self.binder.find_groups(part, state, InputPosition(0, None), ALL)
         self.binder.register_part(part, state.definition, groups, self.plan.time_columns(part))
-        yield from self._run(self.select_results(quote_name(part.relation)))
+        yield from self._run(self.select_results())
 
     def _replace_rows(self, before: int) -> Iterator[pa.RecordBatch]:
         state, now = self.update.inputs[self.part.name], self.update.interval.now
         changed, keys = self._find_changed_keys(before)
         if not changed:
             return
-        segments = [segment for segment in state.segments if segment.max_exp > now and segment.min_ts <= now]
+        live = [segment for segment in state.segments if segment.max_exp > now and segment.min_ts <= now]
+        segments = self.choose_segments(live)
         rows = self._source.read(segments, self._read_names(), keys, ended_by=now)
         self.offer_rows(rows.select((rows.begins <= now) & (rows.ends > now)))
-        sql = self.select_results(quote_name(self.part.relation))
+        sql = self.select_results()
         results = arrow_source.run_streaming(self.pooled.cursor, sql, None, BATCH_ROWS)[0].read_all()
         yield from self._store_difference(results, keys)
 
@@ -135,7 +125,7 @@ class KeyedUpdate(SqlUpdate):
                 rows = self._source.read([segment], [SEQ], ended_by=before)
                 chosen = np.zeros(len(rows.places), bool)
                 if row_filter is not None and new:
-                    chosen |= self._is_new(segment, rows, row_filter, before)
+                    chosen |= self._is_new(rows, row_filter, before)
                 if ending:
                     chosen |= (rows.begins <= before) & (rows.ends > before) & (rows.ends <= now)
                 if chosen.any():
@@ -152,12 +142,12 @@ class KeyedUpdate(SqlUpdate):
             least, most = min(least, segment.min_ts + window), min(most, segment.max_ts + window)
         return least <= now and most > before
 
-    def _is_new(self, segment: Segment, rows: PlacedRows, row_filter: tuple[bool, bool], before: int) -> Bools:
+    def _is_new(self, rows: PlacedRows, row_filter: tuple[bool, bool], before: int) -> Bools:
         """Which rows have come since the last update, or were ahead of the clock then."""
         mixed, ahead = row_filter
         known = np.full(len(rows.places), mixed or ahead)
         if mixed:
-            arrived = (rows.rows.column(SEQ).to_numpy() + segment.seq_base) >> SEQ_BITS
+            arrived = rows.sequence >> SEQ_BITS
             known &= arrived <= self.update.positions[self.part.name].ordinal
         if ahead:
             known &= rows.begins <= before

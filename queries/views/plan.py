@@ -86,6 +86,21 @@ class PlanBranch:
 
 
 @dataclass(frozen=True)
+class RowKeys:
+    """The columns that say to which key a row belongs.
+
+    Args:
+        source: Columns of the stream that is read.
+        result: The same among the view's columns.
+        life: The longest that a result can live; None: for ever.
+    """
+
+    source: tuple[str, ...]
+    result: tuple[str, ...]
+    life: int | None = None
+
+
+@dataclass(frozen=True)
 class ViewPlan:
     """How a view is computed.
 
@@ -99,6 +114,7 @@ class ViewPlan:
         prefix: Begins the names of hidden columns.
         result_columns: Name, part and column of each column of the result, if it is nothing but columns of streams that
             equalities of columns join; none otherwise.
+        keys: Of a strict view over a count or session window that is kept from new rows: what its rows belong to.
     """
 
     statement: Statement
@@ -109,16 +125,17 @@ class ViewPlan:
     sql: str
     prefix: str
     result_columns: tuple[tuple[str, int, str], ...] = ()
+    keys: RowKeys | None = None
 
     @property
     def recompute(self) -> bool:
         """Whether every slide computes it from scratch."""
-        return self.label.pattern is Pattern.STRICT
+        return self.label.pattern is Pattern.STRICT and self.keys is None
 
     @property
     def reach(self) -> dict[str, int | None]:
         """Of inputs whose rows can make results later than themselves: how much later; None: at any time."""
-        whole = self.recompute or self.distinct
+        whole = self.label.pattern is Pattern.STRICT or self.distinct
         branches = [self.streams] if whole else [branch.streams for branch in self.branches if len(branch.streams) > 1]
         lives = {(part.name, part.life) for streams in branches for part in streams}
         names = {name for name, _ in lives}

@@ -26,7 +26,15 @@ from windrow.queries.sql.statement import Reference, Statement, parse
 from windrow.queries.sql.window_clause import SYSTEM_SCHEMA
 from windrow.queries.sql.window_spec import AllRows, CalendarWindow, OffsetWindow, OrderedWindow, RangeWindow
 from windrow.queries.views import update_patterns
-from windrow.queries.views.plan import JoinLink, PlanBranch, PlanPart, ViewPlan, list_base_tables, list_selects
+from windrow.queries.views.plan import (
+    JoinLink,
+    PlanBranch,
+    PlanPart,
+    RowKeys,
+    ViewPlan,
+    list_base_tables,
+    list_selects,
+)
 from windrow.queries.views.update_patterns import Label, Pattern
 
 
@@ -139,6 +147,8 @@ def make_plan(
     streams: Mapping[str, StreamDefinition],
     tables: Mapping[str, pa.Schema],
     retroactive: Sequence[str] = (),
+    *,
+    recompute: bool = False,
 ) -> ViewPlan:
     """Read a view's statement, or say why it cannot be one.
 
@@ -148,6 +158,7 @@ def make_plan(
         streams: All streams there are.
         tables: The columns of all tables there are.
         retroactive: Tables whose changes reach back.
+        recompute: Have every slide compute it from scratch, also where new rows would do.
     """
     statement = parse(sql)
     statement.refuse_past("a view")
@@ -166,6 +177,9 @@ def make_plan(
     label = update_patterns.label_query(statement.tree, _label_leaves(parts, retroactive))
     prefix = find_free_prefix(statement.sql.encode())
     if label.pattern is Pattern.STRICT:
+        keyed = None if recompute else _plan_count_window(name, statement, parts, label, prefix)
+        if keyed is not None:
+            return keyed
         plain_parts = tuple(replace(part, relation=part.reference.relation) for part in parts)
         return ViewPlan(statement, label, plain_parts, (), False, statement.sql.rstrip().rstrip(";"), prefix)
     selects = list(_union_selects(name, statement.tree))
@@ -176,6 +190,50 @@ def make_plan(
     confirm_edit(name, selects, text)
     taken = _map_result_columns(selects[0], branches[0]) if len(selects) == 1 and not distinct else ()
     return ViewPlan(statement, label, parts, branches, distinct, text, prefix, taken)
+
+
+def _plan_count_window(
+    name: str, statement: Statement, parts: Sequence[PlanPart], label: Label, prefix: str
+) -> ViewPlan | None:
+    """The plan of a selection from one stream in a count or session window; None of any other statement.
+
+    Its keys must be among the columns of the result, since the rows that newer ones push out are found by them.
+    """
+    part = parts[0]
+    window, definition = part.reference.window, part.definition
+    if len(parts) > 1 or definition is None or not isinstance(window, OrderedWindow):
+        return None
+    unordered = update_patterns.label_query(
+        statement.tree, lambda _: update_patterns.label_stream(definition, AllRows())
+    )
+    if unordered.pattern is Pattern.STRICT or statement.tree["type"] != "SELECT_NODE" or statement.tree["modifiers"]:
+        return None
+    source = resolve_keys(definition.name, definition.schema, window).keys
+    result = [_find_result_column(statement.tree["select_list"], part, key) for key in source]
+    if None in result:
+        return None
+    try:
+        selects = list(_union_selects(name, statement.tree))
+        branch = next(_find_branches(name, selects, parts))
+        keys = RowKeys(source, tuple(each for each in result if each is not None), part.life)
+        draft = ViewPlan(statement, label, tuple(parts), (branch,), False, "", prefix, keys=keys)
+        text = edit_statement(name, draft)
+        confirm_edit(name, selects, text)
+    except ViewError:  # what cannot be followed is computed from scratch
+        return None
+    return replace(draft, sql=text)
+
+
+def _find_result_column(items: Sequence[Node], part: PlanPart, column: str) -> str | None:
+    """Under which name a column of the only part is in a result; None if it is not, or not for sure."""
+    for item in items:
+        if item.get("class") == "STAR":
+            changed = ("replace_list", "rename_list", "exclude_list", "qualified_exclude_list")
+            return None if any(item.get(each) for each in changed) else column
+        resolved = _resolve_column(item, (part,))
+        if resolved is not None and resolved[1] == column:
+            return item["alias"] or resolved[1]
+    return None
 
 
 def expand_views(name: str, sql: str, views: Mapping[str, ViewEntry]) -> str:

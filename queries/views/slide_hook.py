@@ -20,6 +20,7 @@ from windrow.errors import DamageError
 from windrow.indexes.bounded_cache import BoundedCache
 from windrow.locks import locked
 from windrow.queries.planner.scan_sql import read_table_schema
+from windrow.queries.views.count_window_view import CountWindowUpdate
 from windrow.queries.views.delta_join import NativeJoin, can_join_natively
 from windrow.queries.views.delta_sql import SqlUpdate, UpdateInputs
 from windrow.queries.views.group_view import GroupUpdate, PartialUpdate
@@ -93,7 +94,7 @@ def find_plan(store: Store, view: ViewEntry, streams: dict[str, StreamDefinition
     plans: _PlanCache = store.shared.attached("view plans", lambda: _PlanCache(_MAX_PLANS))
     cached = plans.get(view.id)
     if cached is None or cached[0] != made_from:
-        cached = made_from, make_plan(view.name, view.sql, streams, tables, view.retroactive)
+        cached = made_from, make_plan(view.name, view.sql, streams, tables, view.retroactive, recompute=view.recompute)
         plans.put(view.id, cached)
     return cached[1]
 
@@ -341,4 +342,6 @@ def _choose_update(
     if view.grouped is not None:
         kind = PartialUpdate if view.partials_of else GroupUpdate
         return kind(store, inputs, definition, view.grouped)
+    if plan.keys is not None:
+        return CountWindowUpdate(store, inputs, definition, plan.keys)
     return NativeJoin(store, inputs) if can_join_natively(plan, definition) else SqlUpdate(store, inputs)

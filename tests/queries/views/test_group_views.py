@@ -7,7 +7,6 @@ change; the truth is DuckDB over a Python list of the rows that live at the view
 import datetime as dt
 import random
 from collections import Counter
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -17,7 +16,6 @@ import pyarrow as pa
 import pytest
 
 import windrow
-from windrow.indexes.column_cache import ColumnCache
 
 BEGIN = dt.datetime(2026, 1, 1)
 MINUTE = dt.timedelta(minutes=1)
@@ -44,12 +42,16 @@ LAYOUTS = (
 class Windowed(str):
     """The name of a stream that a format such as ``{a:3}`` gives a window of minutes."""
 
+    __slots__ = ()
+
     def __format__(self, minutes: str) -> str:
         return f"{self} [WINDOW {minutes} MINUTES]" if minutes else str(self)
 
 
 class Live(str):
     """The same as a query over the live rows."""
+
+    __slots__ = ()
 
     def __format__(self, minutes: str) -> str:
         return f"(FROM {self} WHERE ts > now - INTERVAL {minutes} MINUTE)" if minutes else str(self)
@@ -180,7 +182,9 @@ def follow(path: Any, seed: int, steps: int, *, variable: bool) -> None:
             wh.close()
             wh = windrow.open(path)
         if choice.random() < 0.1:
-            wh.relayout(choice.choice("ab"), windrow.Index("round-robin", choice.choice([1, 2, 3]), choice.choice([1, 2])))
+            wh.relayout(
+                choice.choice("ab"), windrow.Index("round-robin", choice.choice([1, 2, 3]), choice.choice([1, 2]))
+            )
     assert wh.check().ok
     wh.close()
 

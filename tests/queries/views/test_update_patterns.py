@@ -62,6 +62,8 @@ def wh(tmp_path_factory):
         wh.create_stream("ever", SCHEMA, time="ts", slide="1 minute")
         wh.put_table("hosts", pa.table({"k": pa.array([1, 2], pa.int64()), "name": ["one", "two"]}))
         yield wh
+
+
 FROM_NEW_ROWS = {"SELECT k, count(*) AS n FROM a GROUP BY k", "SELECT max(x) AS m FROM a"}
 """Strict plans that are kept from what changes."""
 
