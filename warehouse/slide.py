@@ -407,8 +407,6 @@ def record_slide(
     stream, has_history = catalog_key(entry.id), entry.definition.history is not None
     added, replaced_segments = [*update.kept(), *record_placed(tables, entry.id, merged)], update.replaced()
     rewritten = [segment for task in update.merges for segment in task.segments]
-    # Their rows look live by what is stored with them.
-    overridden = [segment for segment in update.dropped if segment.ended]
     exchange_segments(tables, entry.id, added, rewritten if has_history else replaced_segments)
     override_segments(tables, entry.id, update.ended)
     tables.put("slides", stream + catalog_key(record.ordinal), record)
@@ -428,7 +426,10 @@ def record_slide(
         late=state.late + record.late,
         bucket=update.bucket,
         overridden=tables.version if update.ended else state.overridden,
-        torn=find_torn_files(state.torn, [*rewritten, *overridden], update.placed, remaining),
+        # The times of rows that overrides have ended do not say that they are dead.
+        torn=find_torn_files(
+            state.torn, [*rewritten, *(s for s in update.dropped if s.ended)], update.placed, remaining
+        ),
         heartbeat=state.heartbeat if target is None else max(state.heartbeat or target, target),
     )
     if has_history:

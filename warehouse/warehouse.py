@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from windrow.queries.periodic.query_plan import QueryPlanGroup
     from windrow.queries.periodic.registry import QueryStatus
     from windrow.queries.periodic.runner import RunReport
+    from windrow.queries.synopses.summaries import Summary
     from windrow.queries.views.ddl import View
     from windrow.reclaim import GcReport
     from windrow.relayout import RelayoutReport
@@ -231,6 +233,12 @@ def _load_synopsis_hook() -> PrepareContribution:
     return prepare_synopses
 
 
+def _load_summary_hook() -> PrepareContribution:
+    from windrow.queries.synopses.summaries import prepare_summaries
+
+    return prepare_summaries
+
+
 def _load_append_hook() -> PrepareAppend:
     from windrow.queries.synopses.tally import tally_rows
 
@@ -253,6 +261,7 @@ SLIDE_HOOKS: tuple[SlideHook, ...] = (
     SlideHook("views", _load_view_hook, _needed_by_views),  # first: what keeps a slide keeps that of its views too
     SlideHook("keepers", _load_retention_hook),
     SlideHook("synopses", _load_synopsis_hook, load_append=_load_append_hook),
+    SlideHook("summaries", _load_summary_hook),
 )
 """What changes with a slide, and what appends do for it."""
 
@@ -451,6 +460,7 @@ class Warehouse(StreamChanges):
         time: str = "_ts",
         expires: str = "_exp",
         keep: times.Duration | None = None,
+        recompute: bool = False,
         if_not_exists: bool = False,
     ) -> "View":
         """Declare a derived stream; it is filled at once, and moves in the slides of its inputs from then on.
@@ -468,6 +478,7 @@ class Warehouse(StreamChanges):
             time: What to call the column with the time of a result, the latest of its parts' times.
             expires: What to call the column with its expiry, the earliest of its parts'.
             keep: How long results stay after they came about, whatever becomes of their parts: a log of matches.
+            recompute: Have every slide compute it from scratch, also where new rows would do.
             if_not_exists: Leave a view of that name as it is.
         """
         from windrow.queries.periodic import result_views
@@ -475,8 +486,9 @@ class Warehouse(StreamChanges):
 
         if if_not_exists and (existing := [view for view in self.views() if view.name == name]):
             return existing[0]
-        reads_results = result_views.reads_results(self._store, name, sql)
-        return (result_views.create_view if reads_results else ddl.create_view)(
+        reads_results = result_views.reads_results(self._store, name, sql)  # those are computed anew for each run
+        create = result_views.create_view if reads_results else partial(ddl.create_view, recompute=recompute)
+        return create(
             self._store,
             name,
             sql,
@@ -501,6 +513,42 @@ class Warehouse(StreamChanges):
         from windrow.queries.views import ddl
 
         return ddl.list_views(self._store)
+
+    def create_summary(self, name: str, sql: str, *, frequent: int = 64, if_not_exists: bool = False) -> "Summary":
+        """Declare a summary: bounds of what groups of a stream weigh, in any window of whole slots.
+
+        Under its name it is a relation with the group columns, ``lower``, ``upper`` and ``certain``; statements that
+        ask for the heaviest groups use it by themselves where the answer is certain.
+
+        Args:
+            name: Letters, digits, ``_`` and ``-``.
+            sql: Such as ``SELECT src, count(*) AS n FROM packets GROUP BY src``, or with ``sum(len)``; a window behind
+                the stream says how far back it can be asked, by default as long as rows live.
+            frequent: How many groups are kept of each slot and slide.
+            if_not_exists: Leave a summary of that name as it is.
+        """
+        from windrow.queries.synopses import summaries
+        from windrow.queries.synopses.synopsis_choice import renew_synopses
+
+        if if_not_exists and (existing := [summary for summary in self.summaries() if summary.name == name]):
+            return existing[0]
+        created = summaries.create_summary(self._store, name, sql, frequent)
+        renew_synopses(self._store)  # some are not needed beside it
+        return created
+
+    def drop_summary(self, name: str) -> None:
+        """Remove a summary; the rows of its stream stay."""
+        from windrow.queries.synopses import summaries
+        from windrow.queries.synopses.synopsis_choice import renew_synopses
+
+        summaries.drop_summary(self._store, name)
+        renew_synopses(self._store)
+
+    def summaries(self) -> "list[Summary]":
+        """What is known of each summary: its statement, what it counts, how far back, and what it takes."""
+        from windrow.queries.synopses import summaries
+
+        return summaries.list_summaries(self._store)
 
     def append(
         self,
@@ -1005,9 +1053,10 @@ class Warehouse(StreamChanges):
             return report
         if not self._store.catalog.read(lambda tables: next(iter(tables.raw_items("synopses")), None) is not None):
             return report
-        from windrow.queries.synopses.check import find_problems
+        from windrow.queries.synopses import check, summaries
 
-        return replace(report, problems=(*report.problems, *find_problems(self._store)))
+        problems = (*check.find_problems(self._store), *summaries.find_problems(self._store))
+        return replace(report, problems=(*report.problems, *problems))
 
     def repair(self, stream: str, *, give_up: bool = False, timeout: float = 60.0) -> "RepairReport":
         """Say which files of a stream are damaged or missing; with `give_up`, go on without what cannot be read.

@@ -30,6 +30,7 @@ from windrow.queries.views.key_rows import KeySet, PlacedRows
 from windrow.queries.views.keyed_update import KeyedUpdate
 from windrow.queries.views.plan import RowKeys, ViewPlan
 from windrow.queries.views.planner import make_plan
+from windrow.queries.views.update_patterns import Pattern
 from windrow.store import Store
 
 
@@ -135,7 +136,7 @@ def plan_groups(
     try:
         split = split_groups(plan, read_engine_functions(pooled.cursor))
         inner = make_plan(name, split.inner_sql, streams, schemas)
-        if inner.recompute or inner.distinct:
+        if inner.label.pattern is Pattern.STRICT or inner.distinct:
             return None
         register_empty_parts(store, pooled, RelationBinder(store, pooled, UpdateInterval(None, 0, 0)), inner, tables)
         rows = f"(SELECT * FROM ({inner.sql}\n) LIMIT 0) AS _row"

@@ -1,6 +1,6 @@
 """The plan of a view: the parts that its statement reads, the columns that join them, and the SQL that is run."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -101,6 +101,23 @@ class RowKeys:
 
 
 @dataclass(frozen=True)
+class Partition:
+    """Which rows of its inputs belong together in a strict view: those on which one result can depend.
+
+    Args:
+        columns: For each part, by number, the columns whose values say where a row belongs; alike in all parts.
+        watched: Parts of which the end of a row can bring results, or take away others than those with that row.
+        alone: Parts of which a result has one row, and no other row of the same part has anything to do with it.
+        life: The longest that a result can live; None: for ever.
+    """
+
+    columns: Mapping[int, tuple[str, ...]]
+    watched: frozenset[int]
+    alone: frozenset[int]
+    life: int | None
+
+
+@dataclass(frozen=True)
 class ViewPlan:
     """How a view is computed.
 
@@ -115,6 +132,7 @@ class ViewPlan:
         result_columns: Name, part and column of each column of the result, if it is nothing but columns of streams that
             equalities of columns join; none otherwise.
         keys: Of a strict view over a count or session window that is kept from new rows: what its rows belong to.
+        partition: Of a strict view that is kept up from new rows.
     """
 
     statement: Statement
@@ -126,11 +144,13 @@ class ViewPlan:
     prefix: str
     result_columns: tuple[tuple[str, int, str], ...] = ()
     keys: RowKeys | None = None
+    partition: Partition | None = None
 
     @property
     def recompute(self) -> bool:
         """Whether every slide computes it from scratch."""
-        return self.label.pattern is Pattern.STRICT and self.keys is None
+        kept_up = self.keys is not None or self.partition is not None
+        return self.label.pattern is Pattern.STRICT and not kept_up
 
     @property
     def reach(self) -> dict[str, int | None]:

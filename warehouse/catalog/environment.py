@@ -79,6 +79,7 @@ DATABASES = (
     "erasures",
     "blank",
     "arrivals",
+    "summaries",
 )
 _LATER = frozenset(DATABASES[DATABASES.index("orphans") :])
 """Databases that an older catalog may lack, until somebody who may write opens it."""
@@ -135,6 +136,7 @@ _RECORD_TYPES: dict[str, Any] = {
     "past_tables": records.PastTable,
     "erasures": records.ErasureEntry,
     "arrivals": records.ArrivalEntry,
+    "summaries": records.SummaryEntry,
     "roles": records.Role,
     "tokens": records.Token,
 }
