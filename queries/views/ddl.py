@@ -217,13 +217,12 @@ def _create_grouped(
         _declare(store, inner, plan, columns, snapshot, _StreamOptions(key, "auto", options.slide))
     try:
         with ExitStack() as stack:
-            columns = [quote_name(field.name) for field in columns]
-            sql = f"SELECT {', '.join(columns)} FROM {quote_name(partials)}"
+            sql = f"SELECT {', '.join(quote_name(field.name) for field in columns)} FROM {quote_name(partials)}"
             sql, plan, snapshot = _plan_locked(store, draft.name, sql, (), stack, recompute=False)
             outer = _draft_view(draft.name, sql, plan, snapshot)
             outer = replace(outer, grouped=grouped, written=draft.written, why=draft.why)
-            key = grouped.keys if options.key is None and key is not None else options.key
-            chosen = _StreamOptions(key, options.index, options.slide, options.time, options.expires)
+            outer_key = grouped.keys if options.key is None and key is not None else options.key
+            chosen = _StreamOptions(outer_key, options.index, options.slide, options.time, options.expires)
             _declare(store, outer, plan, list(schema), snapshot, chosen)
     except BaseException:
         drop_stream(store, partials, view=True)

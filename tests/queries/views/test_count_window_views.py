@@ -1,4 +1,4 @@
-"""Views over count and session windows from new rows: at every slide what plain SQL gives over the live rows."""
+"""Views over count, session and offset windows from new rows: at every slide what plain SQL gives over the live rows."""
 
 import pytest
 
@@ -10,6 +10,10 @@ STATEMENTS = {
     "five": "SELECT k, w FROM {a:rows 5}",
     "session": "SELECT k, x, f FROM {b:session 60 k}",
     "lately": "SELECT x FROM {a:session 10}",
+    "earlier": "SELECT k, x FROM {a:offset 2 2}",
+    "compared": "SELECT p.k, p.x AS px, q.x AS qx FROM {a:1} p JOIN {b:offset 2 1} q ON p.k = q.k",
+    "total": "SELECT w, count(*) AS n, sum(k) AS s FROM {b:offset 1 3} GROUP BY w",
+    "kinds": "SELECT DISTINCT w FROM {a:offset 1 1}",
 }
 
 
