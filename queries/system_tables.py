@@ -99,7 +99,10 @@ def read_records(snapshot: Snapshot, names: Collection[str]) -> CatalogRecords:
 
 def build_table(snapshot: Snapshot, records: CatalogRecords, name: str) -> pa.Table:
     """One system table."""
-    if name in QUERY_TABLES:
+    if name == "store":
+        schema, remote = _STORE, snapshot.store.remote
+        rows = [] if remote is None else [{column: getattr(remote.status(), column) for column in schema.names}]
+    elif name in QUERY_TABLES:
         schema, describe = QUERY_TABLES[name]
         rows = [row for entry, state in records.queries for row in describe(entry, state, records)]
         if snapshot.role.grants is not None and "operate" not in snapshot.role.rights:
@@ -341,6 +344,12 @@ _RUNS = pa.schema([
     ("backfilled", pa.bool_()),
 ])  # fmt: skip
 
+_STORE = pa.schema([
+    ("uri", _TEXT), *_columns(_INT, "epoch objects object_bytes cached_bytes cache_limit copied_commit"),
+    ("copied_at", _STAMP), *_columns(_INT, "uncopied_commits waiting_deletions"),
+    *_columns(_TEXT, "taken_over_by problem"),
+])  # fmt: skip
+
 STREAM_TABLES: dict[str, tuple[pa.Schema, Callable[[StreamSnapshot, CatalogRecords], Iterator[RowValues]]]] = {
     "streams": (_STREAMS, _streams),
     "slides": (_SLIDES, _slides),
@@ -359,9 +368,9 @@ QUERY_TABLES: dict[str, tuple[pa.Schema, Callable[[QueryEntry, QueryState, Catal
     "queries": (_QUERIES, _queries),
     "runs": (_RUNS, _runs),
 }
-TABLE_NAMES = {*STREAM_TABLES, *QUERY_TABLES}
-"""Names, without the schema ``windrow``: those that speak of streams, and those that speak of periodic queries."""
-_FOR_OPERATORS = frozenset(("segments", "cells", "batches", "rejected", "rejected_rows", "summaries"))
+TABLE_NAMES = {*STREAM_TABLES, *QUERY_TABLES, "store"}
+"""Names, without the schema ``windrow``: those that speak of streams, of periodic queries, and of the object store."""
+_FOR_OPERATORS = frozenset(("store", "segments", "cells", "batches", "rejected", "rejected_rows", "summaries"))
 """They tell of rows and values that a role may not be allowed to see."""
 
 

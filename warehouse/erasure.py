@@ -443,6 +443,8 @@ def _write_rejected(
 def _make_record(store: Store, contents: _Contents, condition: _Condition, rewrite: _Rewrite) -> ErasureEntry:
     name = contents.entry.definition.name
     untouched = ["backups and copies of the folder that were made before"]
+    if store.remote is not None:
+        untouched.append("earlier versions of objects, if the bucket keeps them")
     queries = store.catalog.read(lambda tables: [q.name for _, q in tables.items("queries") if name in q.reads])
     if queries:
         untouched.append(f"results of {', '.join(sorted(queries))} that were delivered, here and outside")
@@ -603,8 +605,9 @@ def _remove_replaced(store: Store) -> tuple[str, ...]:
     remove_replaced(store)
     store.files.reach("erase.reclaimed")
     wipe(store)
+    traces = () if store.remote is None else store.remote.erase_traces()
     waiting = store.catalog.read(lambda tables: sum(1 for _ in tables.raw_items("reclaim")))
-    return find_holders(store) if waiting else ()
+    return (*(find_holders(store) if waiting else ()), *traces)
 
 
 def wipe(store: Store) -> None:

@@ -56,6 +56,15 @@ LIMIT_CRASH_POINTS = ("limit.staged", "limit.published", "limit.committing", "li
 """The same, of erasing expired rows."""
 ERASURE_CRASH_POINTS = ("erase.staged", "erase.published", "erase.committing", "erase.committed", "erase.reclaimed")
 """The same, of an erasure."""
+OBJECT_STORE_CRASH_POINTS = (
+    "objects.uploaded",
+    "objects.attached",
+    "copy.uploaded",
+    "copy.published",
+    "copy.recorded",
+    "copy.deleted",
+)
+"""The same, of uploads and of copies of the catalog."""
 PUBLICATION_CRASH_POINTS = ("publish.staged", "publish.committed", "publish.placed", "publish.checkpointed")
 """The same, of a version of a published table."""
 DELIVERY_CRASH_POINTS = (

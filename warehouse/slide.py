@@ -170,7 +170,10 @@ class Slide:
         with disk_errors(f"sliding stream {self.stream!r}"):
             if not os.path.isdir(path.parent):
                 path.parent.mkdir(exist_ok=True)
-            with locked(path, f"the slide of stream {self.stream!r}", self.timeout, self.store.sleep):
+            with (
+                locked(path, f"the slide of stream {self.stream!r}", self.timeout, self.store.sleep),
+                self.store.reading(),
+            ):
                 report = self._slide(time.perf_counter())
                 if report.moved:
                     report = replaced(report, **vars(move_after_slide(self.store, self.stream)))

@@ -23,6 +23,7 @@ from windrow.store import Store
 from windrow.times import format_time, to_datetime
 
 if TYPE_CHECKING:
+    from windrow.object_store.segment_store import StoreStatus
     from windrow.relayout import RelayoutReport
 
 
@@ -92,6 +93,8 @@ class WarehouseStatus:
     memory_bytes: int = 0
     background: tuple[str, ...] = ()
     """What waits to be done in this process while it slides or serves."""
+    store: "StoreStatus | None" = None
+    """Where the files are, if not only in the folder."""
 
     def _repr_html_(self) -> str:
         columns = ("name", "now", "live_rows", "spooled_rows", "late", "rejected", "segments", "bytes", "waits_for")
@@ -130,6 +133,7 @@ def warehouse_status(store: Store) -> WarehouseStatus:
         memory_rows=sum(cache.rows for cache in caches),
         memory_bytes=sum(cache.bytes for cache in caches),
         background=background_of(store).waiting(),
+        store=None if store.remote is None else store.remote.status(),
     )
 
 

@@ -21,11 +21,11 @@ from windrow.catalog.environment import Tables
 from windrow.catalog.lookups import find_stream
 from windrow.catalog.records import StreamEntry
 from windrow.definitions import make_definition
-from windrow.errors import BusyError, DefinitionError, QueryError
+from windrow.errors import BusyError, DefinitionError, QueryError, StorageError
 from windrow.files import FileSystem
 from windrow.indexes.partitioners import Index
 from windrow.layouts import STEP_BYTES
-from windrow.open_store import open_store
+from windrow.open_store import make_store_options, open_store
 from windrow.slide_hooks import PrepareAppend, PrepareContribution, SlideHook
 from windrow.snapshot import Snapshot, load_stream
 from windrow.store import Store
@@ -64,6 +64,7 @@ Isolation = Literal["snapshot", "latest", "serial", "fresh"]
 Evolution = Literal["add", "widen"]
 MissedRuns = Literal["latest", "every", "skip"]
 Output = Literal["whole", "inserts", "deletes"]
+Durability = Literal["disk", "store"]
 Policy = Literal["no-sharing", "aggressive", "conservative", "hybrid", "hybrid+late", "hybrid+late-pending"]
 
 
@@ -266,6 +267,25 @@ SLIDE_HOOKS: tuple[SlideHook, ...] = (
 """What changes with a slide, and what appends do for it."""
 
 
+def check_durability(store: Store, durable: str) -> None:
+    """Refuse to wait for what cannot come."""
+    if durable not in ("disk", "store"):
+        raise DefinitionError(f"durable={durable!r} must be 'disk' or 'store'")
+    if durable == "store" and store.remote is None:
+        raise StorageError(
+            f"durable='store' waits for the object store of a warehouse, and {store.root} has none; "
+            "give it one with windrow.open(…, segments='s3://bucket/prefix')"
+        )
+
+
+def note_copy(store: Store, report: "AppendReport", durable: Durability) -> "AppendReport":
+    """The report of an append, with what of the catalog is in the object store; waits for that if it is asked to."""
+    if store.remote is None:
+        return report
+    copy = store.remote.wait_for_copy() if durable == "store" else store.remote.last_copy()
+    return replace(report, copied_commit=None if copy is None else copy.commit, durable=durable)
+
+
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
 
 
@@ -314,6 +334,11 @@ class Warehouse(StreamChanges):
         allow_hosts: Hosts that periodic queries may post to (``sink="webhook:URL"``): ``"hooks.example.org"`` for
             HTTPS, or ``"http://localhost:8080"``; by default none.
         allow_commands: Absolute paths of programs that they may run (``sink="command:…"``); by default none.
+        segments: Where the files of the warehouse lie if not only in its folder, which then is their cache:
+            ``"s3://bucket/prefix"``, or a location of gs, hdfs or file. It is remembered; see docs/object-store.md.
+        segment_cache: How much of them is kept in the folder, such as ``"50GB"``; remembered, as the next two.
+        copy_every: The catalog is copied there when the oldest commit without a copy is as old as this,
+        copy_commits: or when there are so many of them.
     """
 
     def __init__(
@@ -332,6 +357,10 @@ class Warehouse(StreamChanges):
         spill: str | None = None,
         allow_hosts: Sequence[str] = (),
         allow_commands: Sequence[str] = (),
+        segments: str | None = None,
+        segment_cache: str | None = None,
+        copy_every: times.Duration | None = None,
+        copy_commits: int | None = None,
     ) -> None:
         for name, size in (("memory", memory), ("spill", spill)):
             arguments.check_size(size, name)
@@ -350,6 +379,7 @@ class Warehouse(StreamChanges):
             files=files or FileSystem(),
             randomness=randomness,
             cache_bytes=cache_bytes,
+            object_store=make_store_options(segments, segment_cache, copy_every, copy_commits),
         )
         self._store.memory, self._store.spill = memory, spill
         self._store.allowed_hosts, self._store.allowed_commands = allowed
@@ -562,6 +592,7 @@ class Warehouse(StreamChanges):
         flaws: "FlawedLines | None" = None,
         covers: tuple[times.Instant, times.Instant] | str | None = None,
         replace: bool = False,
+        durable: Durability = "disk",
     ) -> "AppendReport":
         """Spool rows: durable when this returns, in the window after the next slide.
 
@@ -579,15 +610,19 @@ class Warehouse(StreamChanges):
             flaws: Where the reader of a text file puts lines that it cannot read; they are rejected.
             replace: These rows take the place of those that the batch of that id had, in one transaction, in the window
                 and the history too; after its slide they come late. A batch that is not known is appended.
+            durable: ``"store"`` returns only when a machine that restores the warehouse from its object store would
+                have the rows; ``"disk"`` when this machine's disk has them.
         """
         from windrow.small_append import append_rows
         from windrow.sources import parse_covers
 
+        check_durability(self._store, durable)
         if evolve is not None:
             data = self._evolve_for(stream, data, evolve)
         if replace:
-            return self._replace_batch(stream, data, source, batch_id, parse_covers(covers), max_rejected, flaws)
-        return append_rows(
+            report = self._replace_batch(stream, data, source, batch_id, parse_covers(covers), max_rejected, flaws)
+            return note_copy(self._store, report, durable)
+        report = append_rows(
             self._store,
             stream,
             data,
@@ -598,6 +633,7 @@ class Warehouse(StreamChanges):
             flaws=flaws,
             hooks=SLIDE_HOOKS,
         )
+        return note_copy(self._store, report, durable)
 
     def _replace_batch(
         self,
