@@ -494,6 +494,29 @@ class ViewEntry(msgspec.Struct, frozen=True, kw_only=True):
     since: int | None = None
     """Of a view with `keep`: its first clock, or how far back it was filled from history; of the results before, it has
     those that lived then."""
+    grouped: "GroupedStatement | None" = None
+    """Of a view with GROUP BY that is kept from new rows, and of the view of its partial aggregates."""
+    partials_of: str = ""
+    """Of a view of partial aggregates: the view that finishes them."""
+
+
+class GroupedStatement(msgspec.Struct, frozen=True, kw_only=True):
+    """A statement with GROUP BY in pieces: what is kept by group and expiry slot, and how that becomes its rows."""
+
+    statement: str
+    """The whole of it."""
+    keys: tuple[str, ...]
+    """The columns of its result that are its groups."""
+    types: tuple[str, ...]
+    """DuckDB's types of the groups."""
+    columns: "tuple[SynopsisColumn, ...]"
+    """The partial aggregates."""
+    finished: str
+    """A SELECT that finishes ``{merged}`` partial aggregates."""
+    final: str
+    """The rest of the statement over ``{finished}`` aggregates."""
+    names: tuple[str, ...]
+    """The columns of its result."""
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
