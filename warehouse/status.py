@@ -148,7 +148,7 @@ def _stream_status(store: Store, tables: Tables, view: StreamSnapshot) -> Stream
     stored = sum(segment.rows for segment in view.segments)
     dead = 0 if slide is None else sum(segment.dead(slide) for segment in view.segments)
     ahead = count_rows_ahead(store, view)
-    oldest = find_oldest_expired(store, tables, view.entry, state)
+    oldest = find_oldest_expired(store, tables, view)
     directories = sum(len(tables.raw("directories", catalog_key(segment.id)) or b"") for segment in view.segments)
     return StreamStatus(
         name=view.name,
