@@ -294,8 +294,8 @@ def _change_lifetime(
         _check_lifetime(old, length)
     floor = old.floor
     if state.slide is not None and old.lifetime is not None and (length is None or length > old.lifetime):
-        lost = old.model.slot_end(state.slide) - old.lifetime
-        floor = lost if floor is None else max(floor, lost)
+        expired_until = old.model.slot_end(state.slide) - old.lifetime
+        floor = expired_until if floor is None else max(floor, expired_until)
     return replace(old, lifetime=length, floor=floor)
 
 

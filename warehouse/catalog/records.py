@@ -99,8 +99,6 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     """The commit that last changed the records of segments which keep their number."""
     overridden: int = 0
     """The commit that last ended rows of segments by overrides: `changes` lists those as gone and come."""
-    batch_floor: int = 0
-    """Batch ids recorded before this wall time may have been forgotten."""
     history_from: int | None = None
     """The clock from which on nothing was given up before its time, by those who changed how long history is kept."""
     history_rows: int = 0
