@@ -229,7 +229,7 @@ def prepare(
         pooled = cursor_pool.take_cursor(store, memory_limit)
         if shortcut is not None and shortcut.is_known:
             window = describe_window(shortcut.view, shortcut.reference)
-            rows = None if statement.explain else shortcut.answer(pooled.cursor)
+            rows = None if statement.explain else shortcut.answer()
             return PreparedStatement(
                 statement, pinned, pooled, (), (window,), context, borrowed=snapshot is not None,
                 version=pinned.version, shortcut=shortcut, answered=rows,
