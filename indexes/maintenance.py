@@ -81,7 +81,7 @@ def plan_small_merges(arrivals: Iterable[Segment], slide: int) -> list[Merge]:
     for segment in arrivals:
         files.setdefault(segment.file, []).append(segment)
     small = [segments for segments in files.values() if sum(s.bytes for s in segments) < _SMALL_BYTES]
-    return _merge_each_cell(chain.from_iterable(small), slide) if len(small) >= _SMALL_FILES else []
+    return merge_each_cell(chain.from_iterable(small), slide) if len(small) >= _SMALL_FILES else []
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def plan_adaptive_merges(files: FileArrays, index: Index, bucket: int, batch_byt
         cost = int(files.live[chosen].sum())
         worthwhile = cost >= max(batch_bytes, _SMALL_BYTES) * _LEAST_MERGE or len(chosen) >= fan_in
         if len(chosen) > 1 and worthwhile:
-            return _merge_each_cell(files.segments_of(chosen), slide)
+            return merge_each_cell(files.segments_of(chosen), slide)
     return []
 
 
@@ -172,7 +172,7 @@ def plan_dead_merges(files: FileArrays, index: Index, fresh_bytes: int, spent: i
     chosen = chosen[:enough]
     if int(dead[chosen].sum()) < _LEAST_REMOVED:
         return []
-    return _merge_each_cell(files.segments_of(chosen), slide)
+    return merge_each_cell(files.segments_of(chosen), slide)
 
 
 def measure_crowding(sizes: Int64s, index: Index) -> float:
@@ -217,6 +217,7 @@ def group_by_cell(segments: Iterable[Segment]) -> dict[CellKey, list[Segment]]:
     return cells
 
 
-def _merge_each_cell(segments: Iterable[Segment], slide: int) -> list[Merge]:
+def merge_each_cell(segments: Iterable[Segment], slide: int) -> list[Merge]:
+    """Merge the segments of each cell into one."""
     cells = group_by_cell(segments)
     return [Merge(cell, tuple(members), sum(s.live_bytes(slide) for s in members)) for cell, members in cells.items()]

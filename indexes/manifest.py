@@ -95,6 +95,11 @@ class Manifest(tuple[Segment, ...]):  # noqa: SLOT001 - a tuple's subclass canno
         return tuple(self[position].file for position in first.tolist()), file_of
 
     @cached_property
+    def ended(self) -> tuple[Segment, ...]:
+        """The segments of which rows have ended by an override."""
+        return tuple(segment for segment in self if segment.ended)
+
+    @cached_property
     def rows(self) -> int:
         """Rows of all segments together."""
         return int(self.arrays.rows.sum())

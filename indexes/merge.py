@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.indexes.arrow_arrays import to_arrow
+from windrow.indexes.end_overrides import find_ended_rows
 from windrow.indexes.row_model import NEVER, SEQ, Int64s, RowModel
 from windrow.indexes.segment_builder import SegmentDraft, build_directory
-from windrow.indexes.segment_reader import SegmentFileReader, Spans, read_live, read_ranges, read_spans
+from windrow.indexes.segment_reader import SegmentFileReader, Spans, read_live_spans, read_spans
 from windrow.indexes.segment_writer import SegmentFileWriter
 from windrow.indexes.segments import Histogram, Segment, pack_histogram
 from windrow.indexes.selection import WindowBounds
@@ -152,9 +153,10 @@ def _read_together(
     dead: bool,
 ) -> Iterator[pa.Table]:
     """The rows of small segments that are live at `now`, in one sorted table."""
-    table = read_spans(Spans.of_segments(segments), schema, schema, reader)
+    table = read_spans(Spans.of_segments(segments).without_ended(segments, now), schema, schema, reader)
     position = table.schema.get_field_index(SEQ)
-    bases = np.repeat([segment.seq_base for segment in segments], [segment.rows for segment in segments])
+    counts = [segment.rows - len(find_ended_rows(segment, now)) for segment in segments]
+    bases = np.repeat([segment.seq_base for segment in segments], counts)
     table = table.set_column(position, schema.field(SEQ), pa.array(table.column(position).to_numpy() + bases))
     if now is not None and dead:
         table = _choose_dead(table, now, model)
@@ -180,13 +182,14 @@ def read_live_rows(
     step = max(1, segment.rows * chunk // max(1, segment.bytes))
     for start in range(segment.start, segment.stop, step):
         stop = min(start + step, segment.stop)
+        spans = Spans.of({segment.file: [(start, stop)]}).without_ended([segment], now)
         if now is not None and dead:
-            table = _choose_dead(read_ranges({segment.file: [(start, stop)]}, schema, schema, reader), now, model)
+            table = _choose_dead(read_spans(spans, schema, schema, reader), now, model)
         elif now is not None and segment.min_exp <= now:
             bounds = WindowBounds(after=None, upto=NEVER, now=now)
-            table = read_live(segment.file, start, stop, bounds, model, schema, schema, reader)
+            table = read_live_spans(spans, bounds, model, schema, schema, reader)
         else:
-            table = read_ranges({segment.file: [(start, stop)]}, schema, schema, reader)
+            table = read_spans(spans, schema, schema, reader)
         if segment.seq_base and table.num_rows:
             position = table.schema.get_field_index(SEQ)
             absolute = table.column(position).to_numpy() + segment.seq_base

@@ -253,6 +253,7 @@ def read_candidates(
 ) -> pa.Table:
     """The rows of `spans` that are in the window; some have other keys, which the caller must leave out."""
     if selection.edge:
+        spans = spans.without_ended(selection.edge, selection.bounds.now)
         return read_live_spans(spans, selection.edge_bounds(), model, schema, full, reader)
     return read_spans(spans, schema, full, reader)
 
@@ -286,6 +287,8 @@ def _read(
     edge: bool,
     inexact: bool,
 ) -> pa.Table:
+    if edge:
+        spans = spans.without_ended(selection.edge, selection.bounds.now)
     if edge and not inexact:
         return read_live_spans(spans, selection.edge_bounds(), model, schema, full, reader)
     if edge or inexact:

@@ -188,9 +188,11 @@ def scan_segments(
         return lambda: [batch for start, stop in groups for batch in read(start, stop)]
 
     bounds = selection.edge_bounds()
+    reader.prepare(segment.file for segment in selection.segments)
 
     def read_edge(spans: Spans) -> ReadTask:
-        return lambda: _batches(read_live_spans(spans, bounds, model, schema, full, reader))
+        live = spans.without_ended(selection.edge, bounds.now)
+        return lambda: _batches(read_live_spans(live, bounds, model, schema, full, reader))
 
     shared, small = list[_Read](), []
     for segment in selection.whole:

@@ -12,6 +12,9 @@ Int64s = npt.NDArray[np.int64]
 Histogram = bytes
 """How many rows each slot has, as bytes: see `pack_histogram`."""
 
+PackedEnds = bytes
+"""Rows and when they end, as bytes: see `end_overrides`."""
+
 SEQ_BITS = 36
 """Low bits of a row's sequence number: its position in its slide. The others are the slide's ordinal."""
 
@@ -42,6 +45,8 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fal
     max_exp: int
     expiries: Histogram
     """How many rows expire in each slot."""
+    ended: PackedEnds = b""
+    """Rows that ended sooner than is stored with them: see `end_overrides`."""
 
     @property
     def stop(self) -> int:

@@ -3,13 +3,15 @@
 Nothing is read or written here, so that the advisor can run the same code over segments that do not exist.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 
 import numpy as np
 from msgspec.structs import replace
 
 from windrow.indexes import maintenance
+from windrow.indexes.end_overrides import can_merge, must_rewrite
 from windrow.indexes.maintenance import CellKey, FileArrays, Merge
 from windrow.indexes.manifest import DeadRows, Manifest, SegmentArrays
 from windrow.indexes.partitioners import MAX_CELLS, Index, Partitioner
@@ -36,6 +38,8 @@ class UpdatePlan:
     """Rows that expire after this time stay although they are dead; None: no dead row need stay."""
     dead: DeadRows | None = None
     """Of the segments that were there before the slide: for the manifest after it."""
+    ended: list[Segment] = field(default_factory=list)
+    """Segments that stay but have new overrides."""
 
     def kept(self) -> list[Segment]:
         """New segments that stay as they are."""
@@ -58,6 +62,7 @@ def plan_update(
     bucket: int,
     needed: tuple[int, int] | None = None,
     spans: Sequence[int] = (),
+    ended: Collection[int] = (),
 ) -> UpdatePlan:
     """Plan the slide from `previous` to `slide`.
 
@@ -73,6 +78,7 @@ def plan_update(
         needed: A slot before `slide` and its end, up to which a reader of the stream has come: rows that expire later
             are dead to every query, but must stay for it.
         spans: Of each spooled file how many rows it once had, if some were erased since; else 0.
+        ended: Numbers of segments of which this slide ends rows sooner than is stored with them.
     """
     plan = UpdatePlan(slide, bucket=bucket, needed=None if needed is None else needed[1])
     gone_at = now if needed is None else needed[1]
@@ -81,17 +87,27 @@ def plan_update(
     arrays = manifest.arrays
     rows = {number: partitioner.row(slide) for number, partitioner in partitioners.items()}
     losing = _in_expiring_columns(arrays, partitioners, slide, before)
+    if ended:
+        losing |= np.isin(arrays.id, np.fromiter(ended, np.int64, len(ended)), kind="sort")
     dying = np.flatnonzero(losing & (arrays.min_exp <= now))
     expired, plan.dead = manifest.expire(before, slide, dying)
     plan.expired += int(expired.sum())
     plan.touched |= _cells(arrays, dying[expired > 0])
+    dead_at = slide if needed is None else needed[0]
     stays = arrays.max_exp > gone_at
+    if manifest.ended:
+        wholly_dead = [segment.id for segment in manifest.ended if segment.dead(dead_at) == segment.rows]
+        stays &= ~np.isin(arrays.id, wholly_dead)
     plan.dropped += manifest.filter(~stays)
     fresh = _place_arrivals(plan, arrivals, spans, rows, ordinal, gone_at)
-    dead_at = slide if needed is None else needed[0]
     dead_rows = plan.dead.counts if plan.dead is not None and plan.dead.slide == dead_at else None
+    stored, crowded = stays, list[Segment]()
+    if manifest.ended:
+        fixed = [segment.id for segment in manifest.ended if not can_merge(segment, gone_at)]
+        stored = stays & ~np.isin(arrays.id, fixed)
+        crowded = [s for s in compress(manifest, stored.tolist()) if must_rewrite(s, gone_at)]
     for number, partitioner in partitioners.items():
-        chosen = stays & (arrays.layout == number)
+        chosen = stored & (arrays.layout == number)
         new = [segment for segment in fresh if segment.layout == number]
         if partitioner.index.maintenance == "rebuild":
             chosen &= losing | (arrays.row == rows[number])
@@ -108,6 +124,10 @@ def plan_update(
             merges += _plan_adaptive(plan, partitioner.index, manifest, chosen, new, merges, dead_at, dead_rows)
             merges += _plan_removal(partitioner.index, manifest, all_stored, new, merges, dead_at, dead_rows)
         plan.merges += merges
+    busy = {segment.id for merge in plan.merges for segment in merge.segments}
+    plan.merges += maintenance.merge_each_cell((segment for segment in crowded if segment.id not in busy), dead_at)
+    left = {segment.id for segment in plan.replaced()}
+    plan.ended = [segment for segment in manifest.ended if segment.id in ended and segment.id not in left]
     return plan
 
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from windrow.append import Append, AppendReport
 from windrow.arguments import check_share
@@ -35,6 +35,7 @@ from windrow.ingest.verification import add_staged_files, count_staged_files
 from windrow.sources import parse_covers
 from windrow.store import Store
 from windrow.times import Instant
+from windrow.warehouse import Evolution
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
@@ -113,7 +114,7 @@ def append(
     max_spool_bytes: int | None = None,
     covers: tuple[Instant, Instant] | None = None,
     max_rejected: float | None = None,
-    evolve: Literal["add"] | None = None,
+    evolve: Evolution | None = None,
 ) -> AppendReport:
     """Spool the rows of a DataFrame: durable when this returns, in the window after the next slide.
 
@@ -129,6 +130,7 @@ def append(
         covers: (start, end): with these rows the source has sent all that it had there, which closes gaps.
         max_rejected: The share of rows that may be rejected, such as 0.01; with more, nothing is appended.
         evolve: ``"add"`` takes columns into the stream that it does not have yet; stored rows have null there.
+            ``"widen"`` does so too, and columns of a wider type than the stream's give it that type.
     """
     if df.isStreaming:
         raise DefinitionError("this DataFrame is a stream; use windrow.spark.write_stream")

@@ -44,6 +44,7 @@ from windrow.catalog.lookups import find_checksums
 from windrow.definitions import StreamDefinition
 from windrow.errors import DefinitionError, SearchKeyError, WindowError
 from windrow.files import disk_errors
+from windrow.indexes.end_overrides import list_live_ranges
 from windrow.indexes.probe import KeyRange, find_row_ranges
 from windrow.indexes.row_model import NEVER, SEQ, RowModel, encode_key
 from windrow.indexes.segment_reader import SegmentFileReader, conform_to_schema
@@ -92,7 +93,7 @@ class WindrowSource(DataSource):
         if not value:
             raise DefinitionError(
                 f'format("windrow") needs the option {name!r}, which tables of Spark\'s catalog lose: use load() and '
-                "save(), or a temporary view"
+                "save(), a temporary view, or spark.read.options(…).table(…)"
             )
         return str(value)
 
@@ -355,22 +356,28 @@ class WindrowReader(DataSourceReader):
         edge_ids = {segment.id for segment in selection.edge}
         ranges = find_key_ranges(self.filters, view)
         if ranges is None:
-            return [(s.file, s.start, s.stop, s.id in edge_ids, s.bytes) for s in selection.segments]
+            return [
+                (s.file, start, stop, s.id in edge_ids, s.bytes * (stop - start) // s.rows)
+                for s in selection.segments
+                for start, stop in list_live_ranges(s, bounds.now)
+            ]
         rows = find_row_ranges(selection.segments, ranges, snapshot.directories, view.sorted_by)
         return [
             (
                 row_range.segment.file,
-                row_range.start,
-                row_range.stop,
+                start,
+                stop,
                 row_range.segment.id in edge_ids,
-                row_range.segment.bytes * (row_range.stop - row_range.start) // row_range.segment.rows,
+                row_range.segment.bytes * (stop - start) // row_range.segment.rows,
             )
             for row_range in rows
+            for start, stop in list_live_ranges(row_range.segment, bounds.now, row_range.start, row_range.stop)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of a partition; runs in a worker."""
-        assert isinstance(partition, RowRangePartition)
+        if not isinstance(partition, RowRangePartition):  # Spark's own, because there was none
+            return
         model, full = partition.model, self.definition.schema
         stored = pa.schema([full.field(name) for name in self.wanted.names])
         time_columns = [name for name in (model.time, model.expires) if name is not None and name not in stored.names]
@@ -571,7 +578,10 @@ class _Arrivals:
             ):
                 continue
             edge = not s.seq_base or (self.live_at is not None and s.min_exp <= self.live_at.now)
-            yield (s.file, s.start, s.stop, s.seq_base, edge), s.bytes
+            # What a later slide ends has come all the same; at the beginning only what lives counts.
+            ranges = [(s.start, s.stop)] if self.live_at is None else list_live_ranges(s, self.live_at.now)
+            for start, stop in ranges:
+                yield (s.file, start, stop, s.seq_base, edge), s.bytes * (stop - start) // s.rows
 
     def partitions(self, store: Store) -> list[ArrivalPartition]:
         """Partitions of similar size."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -22,7 +22,7 @@ from windrow.ingest.errors import describe_error
 from windrow.ingest.schemas import build_read_schema
 from windrow.ingest.session import Totals, use_this_interpreter
 from windrow.ingest.stream import DEFAULT_MAX_SPOOL_BYTES, stop, totals, write_stream
-from windrow.warehouse import Warehouse
+from windrow.warehouse import Evolution, Warehouse
 
 _TEXT_FORMATS = ("csv", "json")
 """Formats whose files do not name the types of their columns."""
@@ -55,7 +55,7 @@ class Job:
     slide: bool = True
     max_spool_bytes: int | None = None
     max_rejected: float | None = None
-    evolve: Literal["add"] | None = None
+    evolve: Evolution | None = None
 
     def run(self, warehouse: Warehouse, spark: SparkSession, report_progress: ProgressCallback) -> Totals:
         """Ingest the input, calling `report_progress` from time to time."""

@@ -30,6 +30,7 @@ from pyspark.sql.datasource import (
 
 from windrow import times
 from windrow.errors import ClosedError, WindowError
+from windrow.indexes.end_overrides import find_ended_rows
 from windrow.indexes.probe import find_row_ranges
 from windrow.indexes.row_model import SEQ
 from windrow.indexes.segments import Segment
@@ -429,7 +430,8 @@ def _classify_files(
 ) -> tuple[list[Path], list[Path], dict[Path, tuple[list[Segment], bool]]]:
     """Divide files into those read unfiltered, those filtered by time and expiry, and those read in row ranges.
 
-    A file needs row ranges if a merge has replaced one of its segments, or if it ends in rejected rows.
+    A file needs row ranges if a merge has replaced one of its segments, if it ends in rejected rows, or if overrides
+    have ended some of its rows.
     """
     named_rows: dict[str, int] = defaultdict(int)
     for segment in view.segments:
@@ -443,7 +445,7 @@ def _classify_files(
         path = store.root / file
         rows = store.reader.open(file)[0].metadata.num_rows
         all_whole = all(segment.id in whole for segment in segments)
-        if named_rows[file] != rows:
+        if named_rows[file] != rows or (not all_whole and any(segment.ended for segment in segments)):
             ranged[path] = (segments, not all_whole)
         elif all_whole and sum(segment.rows for segment in segments) == rows:
             unfiltered.append(path)
@@ -513,6 +515,9 @@ class _SegmentScanner:
             segments, _ = segments_of[path]
             ranges = [F.col("_metadata.row_index").between(s.start, s.stop - 1) for s in join_row_ranges(segments)]
             condition = reduce(lambda one, other: one | other, ranges)
+            now = None if self._bounds is None else self._bounds.now
+            ended = [row for segment in segments for row in find_ended_rows(segment, now).tolist()]
+            condition = condition & ~F.col("_metadata.row_index").isin(ended) if ended else condition
             conditions.append(condition if len(paths) == 1 else (F.col("_metadata.file_name") == path.name) & condition)
         frame = self._scan(paths).where(reduce(lambda one, other: one | other, conditions))
         return self._filter_live(frame) if any(edge for _, edge in segments_of.values()) else frame

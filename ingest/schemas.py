@@ -174,7 +174,7 @@ def check_columns(schema: T.StructType, definition: StreamDefinition) -> None:
 
 
 def evolve_stream(warehouse: Warehouse, stream: str, schema: T.StructType, evolve: str | None) -> None:
-    """Take the columns of a DataFrame into a stream that it does not have yet, if that is asked for."""
+    """Take new columns of a DataFrame into a stream, and wider types, if that is asked for."""
     if evolve is not None:
         warehouse._evolve(stream, to_arrow_schema(schema, stream), evolve)
 

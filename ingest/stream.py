@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from windrow import times
 from windrow.append import AppendReport
@@ -29,7 +29,7 @@ from windrow.ingest.schemas import check_columns, evolve_stream
 from windrow.ingest.session import Totals, WarehouseOrPath, open_warehouse, use_this_interpreter
 from windrow.ingest.sort_key import quote_name
 from windrow.sources import heartbeat as send_heartbeat
-from windrow.warehouse import Warehouse
+from windrow.warehouse import Evolution, Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -63,7 +63,7 @@ def write_stream(
     stop_on_sigterm: bool = True,
     accept_loss: bool = False,
     max_rejected: float | None = None,
-    evolve: Literal["add"] | None = None,
+    evolve: Evolution | None = None,
 ) -> "StreamingQuery":
     """Start a query that appends a streaming DataFrame to a stream, exactly once.
 
@@ -88,7 +88,7 @@ def write_stream(
         accept_loss: Go on although the checkpoint is ahead of the warehouse, which was restored from a backup: the
             batches between them are lost, because Spark never sends them again.
         max_rejected: The share of a batch's rows that may be rejected; with more, the query ends without that batch.
-        evolve: ``"add"`` takes columns of the DataFrame into the stream that it does not have yet.
+        evolve: ``"add"`` takes new columns of the DataFrame into the stream, ``"widen"`` wider types too.
 
     Returns:
         Spark's query. `totals(query)` says what it brought in.

@@ -26,7 +26,7 @@ from windrow.queries.engine.cursor_pool import PooledCursor
 from windrow.queries.engine.types import quote_name
 from windrow.queries.planner.planner import find_bounds
 from windrow.queries.planner.reads import find_partial_files, plan_window
-from windrow.queries.planner.scan_sql import empty_sql, find_missing_columns, timestamp_literal, window_sql
+from windrow.queries.planner.scan_sql import empty_sql, find_older_files, timestamp_literal, window_sql
 from windrow.queries.sql import window_spec
 from windrow.queries.sql.analysis import analyse
 from windrow.queries.sql.split_aggregate import SplitStatement
@@ -302,8 +302,8 @@ class IncrementalAggregation:
             segments = [s for s in mixed if s.seq_base == base]
             chosen = select_segments(segments, bounds)
             self.store.reader.verify_columns({segment.file for segment in segments}, stored.names)
-            absent = find_missing_columns(view, segments, self.store.reader)
-            rows = window_sql(self.store.root, self.model, stored, chosen, find_partial_files(segments), absent)
+            older_files = find_older_files(view.entry.definition, segments, self.store.reader)
+            rows = window_sql(self.store.root, self.model, stored, chosen, find_partial_files(segments), older_files)
             yield f"SELECT * FROM ({rows}) WHERE {quote_name(SEQ)} + {base} >= {limit} OR {after}"
 
     def _offered(self, what: str, view: StreamSnapshot, selection: Selection) -> str:

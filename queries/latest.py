@@ -165,6 +165,8 @@ def _split_prepared(prepared: PreparedStatement) -> tuple[Reference, split_aggre
     cuttable = window_spec.AllRows | window_spec.RangeWindow | window_spec.LandmarkWindow | window_spec.FixedWindow
     if not isinstance(stream.window, cuttable) or prepared.snapshot.now(stream.name) is None:
         raise CannotSplitError("its window is not made of slots, or the stream has no clock yet")
+    if prepared.snapshot.view(stream.name).entry.definition.has_overrides:
+        raise CannotSplitError("its stream is a strict view, whose rows can end before they expire")
     if sum(reference.relation == stream.relation for reference in prepared.statement.references) != 1:
         raise CannotSplitError("it reads the stream more than once")
     relations: dict[str, tuple[str, ...]] = {}

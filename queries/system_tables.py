@@ -19,8 +19,10 @@ from windrow.catalog.records import (
     Role,
     RunEntry,
     SlideEntry,
+    SummaryEntry,
     TraceEntry,
 )
+from windrow.expired_rows import find_oldest_expired
 from windrow.formats import text
 from windrow.indexes.arrow_arrays import from_values
 from windrow.indexes.row_model import NEVER
@@ -33,7 +35,7 @@ _HIDDEN = frozenset(("statement", "sink", "streams", "stream", "file", "error"))
 """Of a query whose results are granted, what would tell of relations that are not."""
 _COUNTS = frozenset((
     "segments", "live_rows", "stored_rows", "bytes", "inserted", "expired", "late", "touched", "rebuilt", "dropped",
-    "bytes_written", "rows",
+    "bytes_written", "rows", "oldest_expired_on_disk",
 ))  # fmt: skip
 """What tells of rows that a role does not see for their age."""
 _STAMP = pa.timestamp("us", "UTC")
@@ -51,10 +53,13 @@ class CatalogRecords:
     rejected: dict[str, list[RejectedEntry]]
     ahead: dict[str, int]
     """Rows that are stored, but later than their stream's clock."""
+    oldest: dict[str, int | None]
+    """When the row expired that has been expired for longest of those in files."""
     queries: list[tuple[QueryEntry, QueryState]]
     runs: dict[str, list[RunEntry]]
     gaps: dict[str, list[GapEntry]]
     trace: list[TraceEntry]
+    summaries: dict[str, list[SummaryEntry]]
     store: Store
     """For rows that lie in files: those that were rejected."""
 
@@ -65,7 +70,8 @@ def read_records(snapshot: Snapshot, names: Collection[str]) -> CatalogRecords:
 
     def read_catalog(tables: Tables) -> CatalogRecords:
         def of(database: str) -> dict[str, list[Any]]:
-            wanted = views if {database, f"{database}_rows"} & {*names} else ()
+            shown = {database, f"{database}_rows", *(["relations"] if database == "summaries" else ())}
+            wanted = views if shown & {*names} else ()
             return {v.name: [record for _, record in tables.items(database, catalog_key(v.entry.id))] for v in wanted}
 
         entries = tables.items("queries") if {*QUERY_TABLES, "relations"} & {*names} else ()
@@ -76,10 +82,15 @@ def read_records(snapshot: Snapshot, names: Collection[str]) -> CatalogRecords:
             entry.name: [run for kind in ("runs", "revisions") for _, run in tables.items(kind, catalog_key(entry.id))]
             for entry, _ in running
         }
+        oldest = {
+            view.name: find_oldest_expired(snapshot.store, tables, view.entry, view.state)
+            for view in views
+            if "streams" in names
+        }
         trace = [event for _, event in tables.items("trace")] if "trace" in names else []
         return CatalogRecords(
-            tables.version, of("slides"), of("batches"), of("rejected"), ahead, queries, runs, of("gaps"), trace,
-            snapshot.store,
+            tables.version, of("slides"), of("batches"), of("rejected"), ahead, oldest, queries, runs, of("gaps"),
+            trace, of("summaries"), snapshot.store,
         )  # fmt: skip
 
     ahead = {view.name: count_rows_ahead(snapshot.store, view) for view in views} if "streams" in names else {}
@@ -88,7 +99,10 @@ def read_records(snapshot: Snapshot, names: Collection[str]) -> CatalogRecords:
 
 def build_table(snapshot: Snapshot, records: CatalogRecords, name: str) -> pa.Table:
     """One system table."""
-    if name in QUERY_TABLES:
+    if name == "store":
+        schema, remote = _STORE, snapshot.store.remote
+        rows = [] if remote is None else [{column: getattr(remote.status(), column) for column in schema.names}]
+    elif name in QUERY_TABLES:
         schema, describe = QUERY_TABLES[name]
         rows = [row for entry, state in records.queries for row in describe(entry, state, records)]
         if snapshot.role.grants is not None and "operate" not in snapshot.role.rights:
@@ -97,6 +111,7 @@ def build_table(snapshot: Snapshot, records: CatalogRecords, name: str) -> pa.Ta
         schema, show = STREAM_TABLES[name]
         rows = [row for view in _views(snapshot) for row in show(view, records)]
         if name == "relations":
+            rows = [row for row in rows if snapshot.role.sees(row["name"])]
             seen = filter(snapshot.role.sees, snapshot.tables)
             rows += [{"name": table, "kind": "table"} for table in seen]
             rows += [{"name": entry.name, "kind": "results"} for entry, _ in records.queries]
@@ -127,6 +142,7 @@ def _streams(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValue
         "segments": len(view.segments),
         "live_rows": stored - sum(_dead(view, segment) for segment in view.segments) - records.ahead[view.name],
         "stored_rows": stored,
+        "oldest_expired_on_disk": records.oldest[view.name],
         "bytes": sum(segment.bytes for segment in view.segments),
         "inserted": state.inserted,
         "expired": state.expired,
@@ -199,8 +215,23 @@ def _cells(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]
         }
 
 
-def _relations(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]:  # noqa: ARG001
+def _relations(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]:
     yield {"name": view.name, "kind": "view" if view.entry.definition.inputs else "stream"}
+    yield from ({"name": summary.name, "kind": "summary"} for summary in records.summaries[view.name])
+
+
+def _summaries(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]:
+    for summary in records.summaries[view.name]:
+        yield {
+            "summary": summary.name,
+            "stream": view.name,
+            "statement": summary.sql,
+            "counts": summary.kind,
+            "columns": [column for column, _ in summary.columns],
+            "frequent": summary.frequent,
+            "slots": summary.counted.slots,
+            "created": summary.created,
+        }
 
 
 def _rejected(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]:
@@ -266,7 +297,7 @@ _STREAMS = pa.schema([
     ("stream", _TEXT), ("slide", _INT), ("now", _STAMP), ("time", _TEXT), ("key", _TEXTS),
     *_columns(_TEXT, "index why"),
     *_columns(_INT, "segments live_rows stored_rows bytes inserted expired late rejected"),
-    ("waiting_for", _TEXTS), ("missing", _TEXTS),
+    ("waiting_for", _TEXTS), ("missing", _TEXTS), ("oldest_expired_on_disk", _STAMP),
 ])  # fmt: skip
 _SLIDES = pa.schema([
     ("stream", _TEXT), *_columns(_INT, "slide previous ordinal"), *_columns(_STAMP, "now at"),
@@ -289,6 +320,10 @@ _SEGMENTS = pa.schema([
     *_columns(_STAMP, "min_time max_time min_expiry max_expiry"),
 ])  # fmt: skip
 _CELLS = pa.schema([("stream", _TEXT), *_columns(_INT, "layout row column segments rows dead_rows bytes")])
+_SUMMARIES = pa.schema([
+    *_columns(_TEXT, "summary stream statement counts"), ("columns", _TEXTS), *_columns(_INT, "frequent slots"),
+    ("created", _STAMP),
+])  # fmt: skip
 _REJECTED = pa.schema([*_columns(_TEXT, "stream source batch_id reason"), ("rows", _INT), ("at", _STAMP)])
 _REJECTED_ROWS = pa.schema([
     *_columns(_TEXT, "stream source batch_id reason"), ("at", _STAMP), ("file", _TEXT), ("line", _INT),
@@ -309,6 +344,12 @@ _RUNS = pa.schema([
     ("backfilled", pa.bool_()),
 ])  # fmt: skip
 
+_STORE = pa.schema([
+    ("uri", _TEXT), *_columns(_INT, "epoch objects object_bytes cached_bytes cache_limit copied_commit"),
+    ("copied_at", _STAMP), *_columns(_INT, "uncopied_commits waiting_deletions"),
+    *_columns(_TEXT, "taken_over_by problem"),
+])  # fmt: skip
+
 STREAM_TABLES: dict[str, tuple[pa.Schema, Callable[[StreamSnapshot, CatalogRecords], Iterator[RowValues]]]] = {
     "streams": (_STREAMS, _streams),
     "slides": (_SLIDES, _slides),
@@ -321,14 +362,15 @@ STREAM_TABLES: dict[str, tuple[pa.Schema, Callable[[StreamSnapshot, CatalogRecor
     "relations": (pa.schema(_columns(_TEXT, "name kind")), _relations),
     "gaps": (_GAPS, _gaps),
     "trace": (_TRACE, _trace),
+    "summaries": (_SUMMARIES, _summaries),
 }
 QUERY_TABLES: dict[str, tuple[pa.Schema, Callable[[QueryEntry, QueryState, CatalogRecords], Iterator[RowValues]]]] = {
     "queries": (_QUERIES, _queries),
     "runs": (_RUNS, _runs),
 }
-TABLE_NAMES = {*STREAM_TABLES, *QUERY_TABLES}
-"""Names, without the schema ``windrow``: those that speak of streams, and those that speak of periodic queries."""
-_FOR_OPERATORS = frozenset(("segments", "cells", "batches", "rejected", "rejected_rows"))
+TABLE_NAMES = {*STREAM_TABLES, *QUERY_TABLES, "store"}
+"""Names, without the schema ``windrow``: those that speak of streams, of periodic queries, and of the object store."""
+_FOR_OPERATORS = frozenset(("store", "segments", "cells", "batches", "rejected", "rejected_rows", "summaries"))
 """They tell of rows and values that a role may not be allowed to see."""
 
 

@@ -411,6 +411,15 @@ def run_periodic_until_step(path: str, progress: str, step: str, nth: int, slots
             log.write(b".")
 
 
+def slide_until_step(path: str, to: str, step: str, nth: int = 1) -> None:
+    """Slide stream s to a time, and kill this process at the nth pass of a step."""
+    import windrow
+
+    far = 1_900_000_000_000_000
+    with windrow.open(path, files=KillAtStep(step, nth), clock=lambda: far) as wh:
+        wh.slide("s", to=to)
+
+
 def run_due_until_step(path: str, step: str, nth: int) -> None:
     """Run what is due, and what is to be made from history, and kill this process at the nth pass of a step."""
     shrink_inline_results()

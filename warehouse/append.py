@@ -44,6 +44,7 @@ from windrow.native import rows as native_rows
 from windrow.native.row_digest import digest_rows
 from windrow.rejection import RejectedRowsWriter, classify_rows
 from windrow.row_checks import apply_checks
+from windrow.schema_changes import in_first_types
 from windrow.segment_files import (
     CHUNK_BYTES,
     CHUNK_ROWS,
@@ -89,6 +90,11 @@ class AppendReport:
     seconds: float
     replaced: int = 0
     """Rows that these took the place of, with ``replace=True``."""
+    copied_commit: int | None = None
+    """Of a warehouse in an object store: the last commit whose catalog is copied there. If this machine is lost, so are
+    rows whose commit is later, unless ``durable="store"`` has waited for them. None: there is no copy, or no store."""
+    durable: str = "disk"
+    """What keeps the rows: this machine's disk, or the object store."""
 
 
 @dataclass
@@ -243,7 +249,7 @@ class Append:
 
     def digest(self, rows: pa.Table | pa.RecordBatch) -> int:
         """By what rows are recognised if they are appended again; 0 where nobody will ask."""
-        return digest_rows(rows) if self.digests else 0
+        return digest_rows(in_first_types(rows, self.definition)) if self.digests else 0
 
     def count(self, rows: int, digest: int) -> None:
         """Count rows that were given, taken or not; a batch with an id is remembered by their digest."""
@@ -363,8 +369,7 @@ class Append:
         store.files.reach("append.committed")
         if previous is not None:
             # Another process appended the same batch since we looked; no record names our files.
-            for name in published:
-                store.files.unlink(store.root / name)
+            store.withdraw(published)
             return self.duplicate(previous)
         return self.report(rejected)
 

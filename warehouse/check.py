@@ -10,9 +10,11 @@ import pyarrow as pa
 
 from windrow.catalog.environment import DATABASES, Tables, decode_last_int
 from windrow.catalog.records import FileEntry, RejectedEntry, ResultPart, SpoolEntry, TableEntry
-from windrow.errors import DamageError, FormatError
+from windrow.errors import DamageError, FormatError, StorageError
+from windrow.expired_rows import find_breaches
 from windrow.files import compute_digest, find_living_writers, parse_writer_name
-from windrow.indexes.row_model import SEQ
+from windrow.indexes.end_overrides import read_ends
+from windrow.indexes.row_model import SEQ, Int64s
 from windrow.indexes.segment_reader import conform_to_schema
 from windrow.indexes.segments import Segment, pack_histogram
 from windrow.native import directory as native_directory
@@ -100,6 +102,9 @@ def check_warehouse(store: Store, progress: Callable[[str], None] | None = None)
         for file, record in records.files.items():
             tell_progress(file)
             problems += find_file_problems(store, file, record)
+        if store.remote is not None:
+            tell_progress("objects")
+            problems += store.remote.find_problems()
         for other in records.others:
             problems += find_file_problems(store, other.file, other)
         in_use = (
@@ -119,6 +124,7 @@ def check_warehouse(store: Store, progress: Callable[[str], None] | None = None)
         ]
         wrong, orphans = _unnamed(store, unnamed, present) if unnamed else ([], 0)
         problems += wrong
+    problems += store.catalog.read(lambda tables: list(find_breaches(store, tables)))
     return CheckReport(tuple(map(without_advice, problems)), len(views), segments, len(records.files), rows, orphans)
 
 
@@ -211,6 +217,12 @@ def find_file_problems(
 ) -> Iterator[str]:
     """What is wrong with a file, by its size, digest and number of rows."""
     path = store.root / file
+    try:
+        if store.remote is not None and not store.remote.replace(file):
+            store.remote.bring([file])
+    except (DamageError, StorageError) as error:
+        yield str(error)
+        return
     if not path.is_file():
         yield f"file {file} is {'not a file' if path.exists() else 'missing'}"
         return
@@ -272,15 +284,15 @@ def _check_segment(
             yield "has times outside the recorded range"
         yield from _check_directory(segment, model.encoded_keys(table) if model.key else None, records)
         return
-    slots = model.slots(exp)
-    if (int(ts.min()), int(ts.max()), int(exp.min()), int(exp.max())) != (
+    slots, shortened = model.slots(exp), _override_ends(segment, exp)
+    if (int(ts.min()), int(ts.max()), int(shortened.min()), int(exp.max())) != (
         segment.min_ts,
         segment.max_ts,
         segment.min_exp,
         segment.max_exp,
     ):
-        yield "has times or expiries outside the recorded range"
-    if pack_histogram(*native_rows.histogram(slots)) != segment.expiries:
+        yield "has times or expiries outside the recorded range, or overrides that do not fit its rows"
+    if pack_histogram(*native_rows.histogram(model.slots(shortened))) != segment.expiries:
         yield "has other expiry slots than recorded"
     partitioner = layout.partitioner()
     if partitioner.columns > 1 and bool(np.any(partitioner.columns_of(slots) != segment.column)):
@@ -301,6 +313,19 @@ def _check_segment(
     seq = table.column(SEQ)
     if len(seq.unique()) != len(seq):
         yield "has two rows with the same sequence"
+
+
+def _override_ends(segment: Segment, exp: Int64s) -> Int64s:
+    """When the rows of a segment end; before all times where an override does not fit the rows."""
+    rows, ends = read_ends(segment)
+    rows = rows - segment.start
+    if not len(rows):
+        return exp
+    if rows[0] < 0 or rows[-1] >= len(exp) or bool(np.any(np.diff(rows) <= 0)) or bool(np.any(ends > exp[rows])):
+        return np.full(len(exp), -(1 << 62), np.int64)
+    shortened = exp.copy()
+    shortened[rows] = ends
+    return shortened
 
 
 def _check_directory(segment: Segment, keys: pa.Array | None, records: _FileRecords) -> Iterator[str]:

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import pyarrow as pa
 from msgspec.structs import replace
 
 from windrow import times
@@ -16,7 +15,7 @@ from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.lookups import find_name_clash, find_stream, refuse_view
 from windrow.catalog.records import Layout, ReclaimEntry, SpoolEntry, StreamEntry, StreamState
 from windrow.catalog.segment_log import forget_dropped
-from windrow.definitions import StreamDefinition, check_history, check_schema, choose_index
+from windrow.definitions import StreamDefinition, check_erase_within, check_history, choose_index
 from windrow.errors import DefinitionError, InUseError, StreamExistsError, UnknownStreamError, ViewError
 from windrow.files import disk_errors
 from windrow.gaps import note_version
@@ -35,6 +34,7 @@ from windrow.locks import locked
 from windrow.relayout import LayoutContents, hold_stream_lock, read_layout_contents
 from windrow.row_checks import Checks
 from windrow.row_spool import list_files
+from windrow.schema_changes import Column, add_column, widen_column
 from windrow.store import Store
 
 _log = logging.getLogger(__name__)
@@ -137,6 +137,7 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
             "past_definitions",
             "erasures",
             "arrivals",
+            "summaries",
         ):
             tables.delete_prefix(table, stream)
         for input_key in [
@@ -173,18 +174,29 @@ FOREVER = "forever"
 """The lifetime of rows that never expire, as a user writes it."""
 NEVER_SPOKEN_FOR = "never"
 """The max_skew of a stream that waits for silent sources."""
+_NO_LIMITS = (
+    ("max_skew", NEVER_SPOKEN_FOR), ("rejected_retention", FOREVER), ("history", NO_HISTORY),
+    ("erase_within", NO_HISTORY),
+)  # fmt: skip
+"""What a user writes to take a limit away."""
 
 
 @dataclass(frozen=True)
 class Alteration:
     """What changes of a stream's definition; what is None stays as it is. See `Warehouse.alter_stream`."""
 
-    add_column: tuple[str, pa.DataType] | pa.Field | None
+    add_column: Column | None
+    widen_column: Column | None
     lifetime: times.Duration | None
     max_lifetime: times.Duration | None
     checks: Checks | None
     limits: Mapping[str, times.Duration | None]
     """The others, by name."""
+
+    @property
+    def changes_columns(self) -> bool:
+        """Whether the stream will have other columns."""
+        return self.add_column is not None or self.widen_column is not None
 
     @property
     def changes_lifetime(self) -> bool:
@@ -198,15 +210,25 @@ def alter_stream(store: Store, stream: str, change: Alteration, timeout: float) 
         contents = store.catalog.read(lambda tables: read_layout_contents(store, tables, stream))
         old = contents.entry.definition
         refuse_view(contents.entry, "altered")
-        if contents.viewed and (change.add_column is not None or change.changes_lifetime):
+        if contents.viewed and (change.changes_columns or change.changes_lifetime):
             raise DefinitionError(
                 f"views are derived from stream {stream!r}, by the columns and lifetime that it has; drop them first"
             )
+        if contents.has_summaries and change.widen_column is not None:
+            raise DefinitionError(
+                f"summaries of stream {stream!r} group by the types that its columns have; drop them first, and create "
+                "them again"
+            )
         if contents.summarised and change.changes_lifetime:
             raise DefinitionError(
-                f"standing queries keep synopses of stream {stream!r}, by the lifetime that it has; drop them first"
+                f"standing queries or summaries keep synopses of stream {stream!r}, by the lifetime that it has; "
+                "drop them first"
             )
-        new = old if change.add_column is None else _add_column(old, change.add_column)
+        new = old if change.add_column is None else add_column(old, change.add_column)
+        if change.widen_column is not None:
+            layouts = (*contents.state.layouts, *contents.state.past_layouts)
+            sorted_by = {*(old.first_key or ()), *(name for layout in layouts for name in layout.key)}
+            new = widen_column(new, change.widen_column, sorted_by)
         new = _change_limits(new if change.checks is None else replace(new, checks=change.checks), change.limits)
         new = _change_lifetime(new, contents.state, change.lifetime, change.max_lifetime)
         recomputed = _recompute_segments(store, contents, new) if new.lasts_otherwise(old) else None
@@ -220,9 +242,11 @@ def alter_stream(store: Store, stream: str, change: Alteration, timeout: float) 
                     store, contents, state, new, sum(segment.bytes for segment in contents.segments)
                 )
                 state = drop_empty_layouts(tables, entry.id, state, contents.segments)
-            if new.history is not None and (new.lasts_otherwise(old) or change.add_column is not None):
+            if new.history is not None and (new.lasts_otherwise(old) or change.changes_columns):
                 note_definition(tables, entry)
             changed = replace(entry, definition=new)
+            if change.widen_column is not None and new.schema != old.schema:
+                tables.delete_prefix("synopses", catalog_key(entry.id))  # whoever asked for it has them filled again
             tables.put("streams", stream.encode(), changed)
             tables.put("states", catalog_key(entry.id), change_history(tables, entry, new, state))
             note_version(tables, changed)
@@ -230,33 +254,17 @@ def alter_stream(store: Store, stream: str, change: Alteration, timeout: float) 
     _log.info("altered stream %s", stream)
 
 
-def _add_column(old: StreamDefinition, column: tuple[str, pa.DataType] | pa.Field) -> StreamDefinition:
-    """The definition with one more column, last."""
-    if isinstance(column, pa.Field):
-        added = column
-    elif isinstance(column, tuple) and len(column) == 2 and isinstance(column[1], pa.DataType):
-        added = pa.field(column[0], column[1])
-    else:
-        raise DefinitionError(f"add_column takes a pair (name, Arrow type), not {column!r}")
-    if not added.nullable:
-        raise DefinitionError(
-            f"stream {old.name!r}: column {added.name!r} cannot be added as not null; stored rows have no value for it"
-        )
-    schema = check_schema(old.name, old.schema.append(added))
-    return replace(old, schema_bytes=schema.serialize().to_pybytes(), added=(*old.added, added.name))
-
-
 def _change_limits(old: StreamDefinition, limits: Mapping[str, times.Duration | None]) -> StreamDefinition:
     """The definition with other limits; those that are None stay."""
     changed = {name: value for name, value in limits.items() if value is not None}
     spans = {
-        name: None
-        if (name, value) in (("max_skew", NEVER_SPOKEN_FOR), ("rejected_retention", FOREVER), ("history", NO_HISTORY))
-        else times.parse_slack(value, f"stream {old.name!r}: {name}")
+        name: None if (name, value) in _NO_LIMITS else times.parse_slack(value, f"stream {old.name!r}: {name}")
         for name, value in changed.items()
     }
     if spans.get("history") is not None:
         check_history(old.name, changed["history"], old.slide)
+    if spans.get("erase_within") is not None:
+        check_erase_within(old.name, changed["erase_within"], old.slide, old.longest_life)
     return replace(old, **spans)
 
 

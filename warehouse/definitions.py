@@ -40,6 +40,9 @@ _MOST_DIGITS = 38
 _MOST_LEVELS = 100
 
 
+_NOTHING = pa.schema([])
+
+
 class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """A stream as declared; times and durations in microseconds."""
 
@@ -68,6 +71,8 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """Rows at or before this event time are gone for good; see `RowModel`."""
     added: tuple[str, ...] = ()
     """Columns that were added later: older files lack them, and so may rows that are appended."""
+    widened_bytes: bytes = b""
+    """See `widened`."""
     checks: tuple[tuple[str, str], ...] = ()
     """SQL predicates over a row, each with what happens to rows that fail it; see `windrow.row_checks`."""
     rejected_retention: int | None = None
@@ -76,6 +81,8 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """The search key that the stream began with, if it was changed: batches are told apart by it."""
     history: int | None = None
     """How long expired rows are kept aside and earlier slides can be asked again; None: not at all."""
+    erase_within: int | None = None
+    """How long after its expiry, or the end of the history, a file may hold a row; None: until it is merged or goes."""
 
     @property
     def update_pattern(self) -> str:
@@ -85,9 +92,19 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
         return "monotonic" if self.longest_life is None else "weakest" if self.expires is None else "weak"
 
     @property
+    def has_overrides(self) -> bool:
+        """Whether rows may end before the expiry that is stored with them: of strict views kept up from new rows."""
+        return self.pattern == "strict" and self.lifetime is None
+
+    @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the stream's rows."""
         return read_schema(self.schema_bytes)
+
+    @property
+    def widened(self) -> pa.Schema:
+        """Columns that became wider, with the types that they had, each time: older files have them in these."""
+        return read_schema(self.widened_bytes) if self.widened_bytes else _NOTHING
 
     @property
     def stored_schema(self) -> pa.Schema:
@@ -189,37 +206,14 @@ def make_definition(
     liveness: times.Duration | None = None,
     rejected_retention: times.Duration | None = None,
     history: times.Duration | None = None,
+    erase_within: times.Duration | None = None,
 ) -> StreamDefinition:
     """Check a declaration and give the definition, or say what is wrong with it."""
     check_name(name, "stream")
     schema = check_schema(name, schema)
     _check_time_column(name, schema, time, "time")
     slide_micros = times.parse_duration(slide, f"stream {name!r}: slide")
-    if expires is None:
-        if max_lifetime is not None:
-            raise DefinitionError(
-                f"stream {name!r}: max_lifetime goes with expires=…; for one fixed lifetime use lifetime=…"
-            )
-    else:
-        if lifetime is not None:
-            raise DefinitionError(
-                f"stream {name!r}: give either lifetime (fixed) or expires with max_lifetime (per row), not both"
-            )
-        if max_lifetime is None:
-            raise DefinitionError(
-                f"stream {name!r}: expires={expires!r} needs max_lifetime, the longest a row may live"
-            )
-        _check_time_column(name, schema, expires, "expires")
-        if expires == time:
-            raise DefinitionError(f"stream {name!r}: expires and time are the same column {time!r}")
-    fixed = None if lifetime is None else times.parse_duration(lifetime, f"stream {name!r}: lifetime")
-    longest = None if max_lifetime is None else times.parse_duration(max_lifetime, f"stream {name!r}: max_lifetime")
-    if (life := fixed or longest) is not None and life < slide_micros:
-        raise DefinitionError(
-            f"stream {name!r}: lifetime {times.format_duration(life)} is shorter than the slide "
-            f"{times.format_duration(slide_micros)}; "
-            "rows would be gone before they are seen"
-        )
+    fixed, longest = _check_lives(name, schema, time, slide_micros, lifetime, expires, max_lifetime)
     if on_source_failure not in FAILURE_POLICIES:
         raise DefinitionError(
             f"stream {name!r}: on_source_failure {on_source_failure!r} is unknown; choose block or exclude"
@@ -248,7 +242,46 @@ def make_definition(
         liveness=_parse_optional(liveness, f"stream {name!r}: liveness"),
         rejected_retention=_parse_optional(rejected_retention, f"stream {name!r}: rejected_retention"),
         history=check_history(name, history, slide_micros),
+        erase_within=check_erase_within(name, erase_within, slide_micros, fixed or longest),
     )
+
+
+def _check_lives(
+    name: str,
+    schema: pa.Schema,
+    time: str,
+    slide: int,
+    lifetime: times.Duration | None,
+    expires: str | None,
+    max_lifetime: times.Duration | None,
+) -> tuple[int | None, int | None]:
+    """How long every row lives, or the longest that one with its own expiry may; neither if rows never expire."""
+    if expires is None:
+        if max_lifetime is not None:
+            raise DefinitionError(
+                f"stream {name!r}: max_lifetime goes with expires=…; for one fixed lifetime use lifetime=…"
+            )
+    else:
+        if lifetime is not None:
+            raise DefinitionError(
+                f"stream {name!r}: give either lifetime (fixed) or expires with max_lifetime (per row), not both"
+            )
+        if max_lifetime is None:
+            raise DefinitionError(
+                f"stream {name!r}: expires={expires!r} needs max_lifetime, the longest a row may live"
+            )
+        _check_time_column(name, schema, expires, "expires")
+        if expires == time:
+            raise DefinitionError(f"stream {name!r}: expires and time are the same column {time!r}")
+    fixed = None if lifetime is None else times.parse_duration(lifetime, f"stream {name!r}: lifetime")
+    longest = None if max_lifetime is None else times.parse_duration(max_lifetime, f"stream {name!r}: max_lifetime")
+    if (life := fixed or longest) is not None and life < slide:
+        raise DefinitionError(
+            f"stream {name!r}: lifetime {times.format_duration(life)} is shorter than the slide "
+            f"{times.format_duration(slide)}; "
+            "rows would be gone before they are seen"
+        )
+    return fixed, longest
 
 
 def _parse_optional(duration: times.Duration | None, what: str) -> int | None:
@@ -264,6 +297,24 @@ def check_history(name: str, history: times.Duration | None, slide: int) -> int 
         raise DefinitionError(
             f"stream {name!r}: history {times.format_duration(length)} is shorter than the "
             f"slide {times.format_duration(slide)}; nothing could be asked again"
+        )
+    return length
+
+
+def check_erase_within(name: str, within: times.Duration | None, slide: int, life: int | None) -> int | None:
+    """Rows expire with slides, so that a file cannot be rid of them sooner than at the next one."""
+    if within is None:
+        return None
+    length = times.parse_duration(within, f"stream {name!r}: erase_within")
+    if life is None:
+        raise DefinitionError(
+            f"stream {name!r}: its rows never expire, so erase_within={within!r} says nothing; give it a lifetime, or "
+            "erase rows by key"
+        )
+    if length < slide:
+        raise DefinitionError(
+            f"stream {name!r}: erase_within {times.format_duration(length)} is shorter than the slide "
+            f"{times.format_duration(slide)}, and rows leave with slides; allow at least one slide"
         )
     return length
 

@@ -38,7 +38,7 @@ from windrow.indexes.segment_builder import SegmentDraft
 from windrow.indexes.segment_reader import read_ranges
 from windrow.indexes.segments import Histogram, Segment, pack_histogram, unpack_histogram
 from windrow.layouts import drop_empty_layouts
-from windrow.reclaim import find_holders, find_reclaimable, forget_reclaimed, remove_files
+from windrow.reclaim import find_holders, remove_replaced
 from windrow.rejected_rows import read_rejected_file
 from windrow.rejection import rejected_schema
 from windrow.relayout import hold_stream_lock
@@ -443,6 +443,8 @@ def _write_rejected(
 def _make_record(store: Store, contents: _Contents, condition: _Condition, rewrite: _Rewrite) -> ErasureEntry:
     name = contents.entry.definition.name
     untouched = ["backups and copies of the folder that were made before"]
+    if store.remote is not None:
+        untouched.append("earlier versions of objects, if the bucket keeps them")
     queries = store.catalog.read(lambda tables: [q.name for _, q in tables.items("queries") if name in q.reads])
     if queries:
         untouched.append(f"results of {', '.join(sorted(queries))} that were delivered, here and outside")
@@ -600,19 +602,12 @@ def _replace_in_holds(tables: Tables, name: str, placed: dict[int, Segment], gon
 
 def _remove_replaced(store: Store) -> tuple[str, ...]:
     """Remove what was replaced, and what the catalog knew of it; gives who keeps any of it."""
-    while True:
-        store.pins.clear()
-        ready = find_reclaimable(store)
-        if not ready:
-            break
-        remove_files(store, ready)
-        with store.catalog.write() as tables:
-            if not forget_reclaimed(store, tables, ready):
-                break
+    remove_replaced(store)
     store.files.reach("erase.reclaimed")
     wipe(store)
+    traces = () if store.remote is None else store.remote.erase_traces()
     waiting = store.catalog.read(lambda tables: sum(1 for _ in tables.raw_items("reclaim")))
-    return find_holders(store) if waiting else ()
+    return (*(find_holders(store) if waiting else ()), *traces)
 
 
 def wipe(store: Store) -> None:

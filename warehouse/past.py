@@ -24,6 +24,7 @@ from windrow.indexes.manifest import Manifest
 from windrow.indexes.row_model import NEVER, RowModel
 from windrow.indexes.segments import Segment, compute_seq_base
 from windrow.row_spool import list_files, list_waiting
+from windrow.schema_changes import restate_types
 from windrow.slide_hooks import SlideHook
 from windrow.snapshot import Snapshot, StreamSnapshot, load_stream, restrict_views
 from windrow.store import Store
@@ -171,8 +172,7 @@ def _find_definition(tables: Tables, view: StreamSnapshot, commit: int) -> Strea
     stream = catalog_key(view.entry.id)
     start = catalog_key(view.entry.id, commit + 1)
     for _, raw in tables.raw_items("past_definitions", stream, start):
-        definition_then: StreamDefinition = tables.decode("past_definitions", raw)
-        return definition_then
+        return restate_types(tables.decode("past_definitions", raw), view.entry.definition)
     return view.entry.definition
 
 

@@ -27,6 +27,7 @@ from windrow.catalog.records import HeldVersion, PublicationEntry, PublishedFile
 from windrow.errors import DefinitionError, StorageError, WindrowError
 from windrow.files import disk_errors
 from windrow.formats import delta
+from windrow.indexes.end_overrides import find_ended_rows
 from windrow.indexes.segment_reader import Spans, read_spans
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection
@@ -62,6 +63,11 @@ class Publication:
 def publish(store: Store, stream: str, form: str, every: times.Duration, hold: times.Duration) -> Publication:
     """Begin to publish a stream or view, or change how; its window as it is now is published before this returns."""
     store.check_writable()
+    if store.remote is not None:
+        raise StorageError(
+            f"stream {stream!r} cannot be published: its files are in {store.remote.objects.location.uri}, and the "
+            "folder that other engines would read is only their cache"
+        )
     if form not in FORMATS:
         raise DefinitionError(f"format {form!r} is not one of {', '.join(FORMATS)}")
     intervals = times.parse_duration(every, "every"), times.parse_duration(hold, "hold")
@@ -337,7 +343,12 @@ def _find_live_rows(store: Store, view: StreamSnapshot, segments: list[Segment])
     assert bounds is not None
     needed = [name for name in (definition.time, definition.expires) if name is not None]
     schema = pa.schema([full.field(name) for name in needed])
-    return bounds.mask(read_spans(Spans.of_segments(segments), schema, full, store.reader), view.model)
+    inside = bounds.mask(read_spans(Spans.of_segments(segments), schema, full, store.reader), view.model)
+    first = 0
+    for segment in segments:
+        inside[find_ended_rows(segment, bounds.now) - segment.start + first] = False
+        first += segment.rows
+    return inside
 
 
 def _make_actions(

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from windrow.background import Steps, background_of
 from windrow.catalog.environment import Tables, catalog_key, decode_last_int
+from windrow.catalog.object_log import give_up_objects
 from windrow.catalog.records import ReclaimEntry, StreamEntry, StreamState
 from windrow.catalog.segment_log import retire_files
 from windrow.files import disk_errors, remove_dead_staging
@@ -167,7 +168,7 @@ def _split_by_size(store: Store) -> tuple[list[tuple[bytes, ReclaimEntry]], list
     return [item for item in ready if item not in large], large
 
 
-def remove_replaced(store: Store) -> None:
+def remove_replaced_files(store: Store) -> None:
     """Remove what the last commit has replaced and no reader needs; the next slide settles the records.
 
     Until then the files would take as much space as those in their place. Very large ones are left to that slide.
@@ -240,9 +241,23 @@ def forget_reclaimed(store: Store, tables: Tables, ready: list[tuple[bytes, Recl
             tables.delete("history", entry_key)
         for file in record.files:
             tables.delete("checksums", file.encode())
+        give_up_objects(tables, record.files)
         tables.delete("reclaim", key)
         settled += 1
     return settled
+
+
+def remove_replaced(store: Store) -> None:
+    """Remove at once what was replaced, and what the catalog knew of it, as far as no reader needs it."""
+    while True:
+        store.pins.clear()
+        ready = find_reclaimable(store)
+        if not ready:
+            return
+        remove_files(store, ready)
+        with store.catalog.write() as tables:
+            if not forget_reclaimed(store, tables, ready):
+                return
 
 
 def collect_garbage(store: Store) -> GcReport:
@@ -267,6 +282,8 @@ def collect_garbage(store: Store) -> GcReport:
         store.files.reach("reclaim.committed")
         if not settled:
             break
+    if store.remote is not None:
+        store.remote.collect_garbage()
     cleared = clear_orphans(store)
     folders = remove_dead_staging(store.root)
     forgotten = _forget_batches(store)

@@ -15,17 +15,18 @@ from itertools import groupby
 import pyarrow as pa
 from msgspec.structs import replace
 
-from windrow.catalog.environment import Tables, catalog_key
+from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.lookups import find_stream, refuse_view
 from windrow.catalog.records import StreamEntry, StreamState
 from windrow.catalog.segment_log import exchange_segments, find_torn_files, load_segments, note_change
 from windrow.definitions import StreamDefinition, check_key, choose_index
 from windrow.errors import DefinitionError, WindrowError
 from windrow.files import disk_errors
+from windrow.indexes.end_overrides import can_merge
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.merge import read_live_rows
 from windrow.indexes.partitioners import Index
-from windrow.indexes.row_model import SEQ
+from windrow.indexes.row_model import NEVER, SEQ
 from windrow.indexes.segment_builder import SegmentDraft, sort_into_segments
 from windrow.indexes.segments import Segment
 from windrow.layouts import STEP_BYTES, add_layout, drop_empty_layouts
@@ -48,12 +49,21 @@ class LayoutContents:
     viewed: bool
     """Whether views follow the stream: they may still need rows that are dead."""
     summarised: bool
-    """Whether standing queries keep synopses of it, which know when its rows leave."""
+    """Whether standing queries or summaries keep synopses of it, which know when its rows leave."""
+    has_summaries: bool
+    """Whether summaries group by its columns, as they are now."""
+    read_upto: int | None = None
+    """The clock of the view that is furthest behind, None if no view follows the stream."""
 
     @property
     def older(self) -> list[Segment]:
         """Segments that lie in older layouts."""
         return [segment for segment in self.segments if segment.layout != self.state.layout.id]
+
+    @property
+    def movable(self) -> list[Segment]:
+        """Those of them that no view needs as they were before rows of them were ended."""
+        return [segment for segment in self.older if self.read_upto is None or can_merge(segment, self.read_upto)]
 
     @property
     def left(self) -> int:
@@ -76,10 +86,23 @@ def read_layout_contents(store: Store, tables: Tables, stream: str) -> LayoutCon
     if len(state.layouts) > 1:
         for _, record in list_files(tables, catalog_key(entry.id)):
             spooled += sum(segment.bytes for segment in record.segments if segment.layout != state.layout.id)
-    viewed, summarised = (
-        next(iter(tables.raw_items(table, catalog_key(entry.id))), None) is not None for table in ("views", "synopses")
+    viewed, synopses, summaries = (
+        next(iter(tables.raw_items(table, catalog_key(entry.id))), None) is not None
+        for table in ("views", "synopses", "summaries")
     )
-    return LayoutContents(entry, state, load_segments(store, tables, entry.id, state), spooled, viewed, summarised)
+    segments = load_segments(store, tables, entry.id, state)
+    read_upto = _find_least_clock(tables, entry.id) if viewed and segments.ended else None
+    return LayoutContents(entry, state, segments, spooled, viewed, synopses or summaries, summaries, read_upto)
+
+
+def _find_least_clock(tables: Tables, stream: int) -> int:
+    """The clock of the view of a stream that is furthest behind."""
+    clocks = []
+    for key, _ in tables.raw_items("views", catalog_key(stream)):
+        view = tables.get("plans", catalog_key(decode_last_int(key)))
+        entry, state = find_stream(tables, view.name)
+        clocks.append(-NEVER if state.slide is None else entry.definition.model.slot_end(state.slide))
+    return min(clocks)
 
 
 def move_after_slide(store: Store, stream: str) -> SlideRelayout:
@@ -103,7 +126,7 @@ def move_step(store: Store, stream: str, budget: int) -> int:
         budget: Bytes to move at most; a segment is moved whole, so one that is larger is moved all the same.
     """
     contents = store.catalog.read(lambda tables: read_layout_contents(store, tables, stream))
-    chosen = _choose_segments(contents.older, budget)
+    chosen = _choose_segments(contents.movable, budget)
     if not chosen:
         return 0
     store.files.reach("relayout.planned")

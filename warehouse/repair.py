@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from dataclasses import replace as replaced
 from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
@@ -23,6 +24,7 @@ from windrow.errors import DamageError
 from windrow.files import disk_errors
 from windrow.gaps import Ledger
 from windrow.history import give_up, revoke
+from windrow.indexes.end_overrides import find_ended_rows
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.row_model import SEQ
 from windrow.indexes.segment_builder import SegmentDraft, sort_into_segments
@@ -132,9 +134,10 @@ def _salvage(store: Store, contents: _Contents, name: str) -> _DamagedFile:
     segments = list(spooled[1].segments) if spooled else [s for s in stored if s.file == name]
     file = _DamagedFile(name, segments, spooled, [])
     for segment in segments:
-        tables = list(_read_groups(store, contents.entry, segment))
-        readable = sum(table.num_rows for table in tables)
-        if readable:
+        groups = list(_read_groups(store, contents.entry, segment))
+        readable = sum(table.num_rows for _, table in groups)
+        tables = [_leave_out_ended(segment, start, table) for start, table in groups]
+        if any(table.num_rows for table in tables):
             file.saved.append((segment, pa.concat_tables(tables).combine_chunks()))
         if readable < segment.rows:
             file.lost += segment.rows - readable
@@ -143,7 +146,16 @@ def _salvage(store: Store, contents: _Contents, name: str) -> _DamagedFile:
     return file
 
 
-def _read_groups(store: Store, entry: StreamEntry, segment: Segment) -> Iterator[pa.Table]:
+def _leave_out_ended(segment: Segment, start: int, rows: pa.Table) -> pa.Table:
+    """The rows of a file from `start` on that no override has ended."""
+    ended = find_ended_rows(segment) - start
+    mask = np.ones(rows.num_rows, bool)
+    mask[ended[(ended >= 0) & (ended < len(mask))]] = False
+    return rows if bool(mask.all()) else rows.filter(pa.array(mask))
+
+
+def _read_groups(store: Store, entry: StreamEntry, segment: Segment) -> Iterator[tuple[int, pa.Table]]:
+    """The row groups of a segment that can be read, each with its first row in the file."""
     schema = entry.definition.stored_schema
     try:
         _, firsts = store.reader.open(segment.file)
@@ -157,7 +169,9 @@ def _read_groups(store: Store, entry: StreamEntry, segment: Segment) -> Iterator
                 tables = list(store.reader.batches(segment.file, start, stop, schema.names))
             except (DamageError, pa.ArrowException, IndexError):
                 continue
-            yield from (_with_sequences(conform_to_schema(table, schema), segment.seq_base) for table in tables)
+            for table in tables:
+                yield start, _with_sequences(conform_to_schema(table, schema), segment.seq_base)
+                start += table.num_rows
 
 
 def _with_sequences(rows: pa.Table, base: int) -> pa.Table:

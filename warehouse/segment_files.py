@@ -141,6 +141,7 @@ def publish_files(store: Store, staged: Sequence[StagedFile], folder: Path, oper
     for file, name in zip(staged, names, strict=True):
         file.name = name
         store.published[name] = compute_checksums(store.root / name)
+        store.sealed[name] = file.bytes, file.digest
     store.reader.trust(file.name for file in staged if file.written_here)
     return names
 
@@ -148,7 +149,11 @@ def publish_files(store: Store, staged: Sequence[StagedFile], folder: Path, oper
 def record_file(tables: Tables, stream: int, staged: StagedFile) -> range:
     """Name a published file and the directories of its segments; gives the numbers of the segments."""
     count = len(staged.drafts)
-    entry = FileEntry(stream=stream, rows=staged.rows, bytes=staged.bytes, digest=staged.digest, segments=count)
+    entry = FileEntry(
+        stream=stream, rows=staged.rows, bytes=staged.bytes, digest=staged.digest, segments=count,
+        min_ts=min((draft.min_ts for draft in staged.drafts), default=None),
+        min_exp=min((draft.min_exp for draft in staged.drafts), default=None),
+    )  # fmt: skip
     tables.put("files", staged.name.encode(), entry)
     first = tables.allocate("segments", count)
     for number, draft in enumerate(staged.drafts, first):

@@ -18,9 +18,16 @@ from msgspec.structs import replace
 from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.lookups import find_stream, refuse_view
 from windrow.catalog.records import SlideEntry, SourceEntry, SpoolEntry, StreamEntry, StreamState
-from windrow.catalog.segment_log import exchange_segments, find_torn_files, load_segments, note_change
+from windrow.catalog.segment_log import (
+    exchange_segments,
+    find_torn_files,
+    load_segments,
+    note_change,
+    override_segments,
+)
 from windrow.definitions import choose_index
 from windrow.errors import ClockError
+from windrow.expired_rows import keep_limit
 from windrow.files import disk_errors
 from windrow.gaps import note_version
 from windrow.history import move_to_history
@@ -30,7 +37,7 @@ from windrow.indexes.segments import Histogram
 from windrow.indexes.update_plan import UpdatePlan, plan_update
 from windrow.layouts import add_layout, drop_empty_layouts
 from windrow.locks import locked
-from windrow.reclaim import begin_removal, forget_old_rejected, forget_reclaimed, remove_replaced
+from windrow.reclaim import begin_removal, forget_old_rejected, forget_reclaimed, remove_replaced_files
 from windrow.relayout import move_after_slide
 from windrow.row_spool import WaitingRows, list_files, list_waiting, note_arrivals
 from windrow.segment_files import (
@@ -85,6 +92,10 @@ class SlideReport:
     """Why it could not; the slide itself is committed all the same."""
     publish_problem: str | None = None
     """Why a published window could not be written; the next slide tries again."""
+    erased_late: int = 0
+    """Bytes that this slide wrote because expired rows had been in their files for as long as `erase_within` allows."""
+    limit_problem: str | None = None
+    """Why it could not erase them; the slide itself is committed all the same."""
 
 
 _log = logging.getLogger(__name__)
@@ -99,7 +110,7 @@ def _log_report(report: SlideReport) -> None:
             "slid %s to %s: %s in, %s out",
             report.stream, report.now, f"{report.inserted:,}", f"{report.expired:,}", extra={"report": report},
         )  # fmt: skip
-    for problem in (report.relayout_problem, report.publish_problem):
+    for problem in (report.relayout_problem, report.publish_problem, report.limit_problem):
         if problem:
             _log.warning("stream %r: %s", report.stream, problem)
 
@@ -159,10 +170,14 @@ class Slide:
         with disk_errors(f"sliding stream {self.stream!r}"):
             if not os.path.isdir(path.parent):
                 path.parent.mkdir(exist_ok=True)
-            with locked(path, f"the slide of stream {self.stream!r}", self.timeout, self.store.sleep):
+            with (
+                locked(path, f"the slide of stream {self.stream!r}", self.timeout, self.store.sleep),
+                self.store.reading(),
+            ):
                 report = self._slide(time.perf_counter())
                 if report.moved:
                     report = replaced(report, **vars(move_after_slide(self.store, self.stream)))
+                    report = replaced(report, **vars(keep_limit(self.store, self.stream, self.hooks)))
         report = self._publish(report)
         _log_report(report)
         return report
@@ -213,7 +228,7 @@ class Slide:
         with prepare_contributions(store, inputs.hooks, context) as contributions:
             record = self._commit(inputs, update, now, contributions, started)
         if record.rebuilt:
-            remove_replaced(store)
+            remove_replaced_files(store)
         figures = {name: getattr(record, name) for name in _REPORTED}
         seconds = time.perf_counter() - started
         return SlideReport(stream=self.stream, now=to_datetime(now), seconds=seconds, moved=True, **figures)
@@ -387,7 +402,7 @@ def record_slide(
         store: The warehouse.
         tables: Of the transaction.
         entry: The stream or view.
-        segments: What was in its cells before.
+        segments: What was in its cells before, with the overrides of this slide.
         update: What the slide changes.
         record: The slide.
         merged: The published file that its merges wrote.
@@ -398,13 +413,14 @@ def record_slide(
     added, replaced_segments = [*update.kept(), *record_placed(tables, entry.id, merged)], update.replaced()
     rewritten = [segment for task in update.merges for segment in task.segments]
     exchange_segments(tables, entry.id, added, rewritten if has_history else replaced_segments)
+    override_segments(tables, entry.id, update.ended)
     tables.put("slides", stream + catalog_key(record.ordinal), record)
     tables.delete("slides", stream + catalog_key(record.ordinal - SLIDES_KEPT))
     # Read again: appends may have changed it since we looked.
     _, state = find_stream(tables, entry.definition.name)
     remaining = segments.replace({segment.id for segment in replaced_segments}, added, update.dead)
     state = replace(
-        note_change(state, tables.version, added, replaced_segments, remaining),
+        note_change(state, tables.version, [*added, *update.ended], [*replaced_segments, *update.ended], remaining),
         slide=record.slide,
         ordinal=record.ordinal,
         missing=record.missing,
@@ -414,6 +430,7 @@ def record_slide(
         expired=state.expired + record.expired,
         late=state.late + record.late,
         bucket=update.bucket,
+        overridden=tables.version if update.ended else state.overridden,
         torn=find_torn_files(state.torn, rewritten, update.placed, remaining),
         heartbeat=state.heartbeat if target is None else max(state.heartbeat or target, target),
     )

@@ -39,6 +39,7 @@ from windrow.row_spool import (
     read_rows,
     replace_waiting,
 )
+from windrow.schema_changes import in_first_types
 from windrow.segment_files import StagedFile
 from windrow.slide_hooks import SlideHook
 from windrow.sources import merge_claims
@@ -226,7 +227,7 @@ class SmallAppend:
             body,
             int(ts.max()),
             self.batch_id,
-            0 if self.batch_id is None else digest_rows(rows),
+            0 if self.batch_id is None else digest_rows(in_first_types(rows, definition)),
             () if self.covers is None else (self.covers,),
         )
         files = self.store.files

@@ -10,6 +10,7 @@ from windrow.background import background_of
 from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.records import SlideEntry
 from windrow.definitions import StreamDefinition
+from windrow.expired_rows import find_oldest_expired
 from windrow.formats.html import HtmlRecord, render_table
 from windrow.indexes.row_model import NEVER
 from windrow.indexes.segment_reader import read_live
@@ -22,6 +23,7 @@ from windrow.store import Store
 from windrow.times import format_time, to_datetime
 
 if TYPE_CHECKING:
+    from windrow.object_store.segment_store import StoreStatus
     from windrow.relayout import RelayoutReport
 
 
@@ -68,6 +70,8 @@ class StreamStatus(HtmlRecord):
     history_rows: int = 0
     history_bytes: int = 0
     """Expired rows that are kept aside."""
+    oldest_expired_on_disk: dt.datetime | None = None
+    """When the row expired that has been expired for longest of those that files still hold, history included."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,8 @@ class WarehouseStatus:
     memory_bytes: int = 0
     background: tuple[str, ...] = ()
     """What waits to be done in this process while it slides or serves."""
+    store: "StoreStatus | None" = None
+    """Where the files are, if not only in the folder."""
 
     def _repr_html_(self) -> str:
         columns = ("name", "now", "live_rows", "spooled_rows", "late", "rejected", "segments", "bytes", "waits_for")
@@ -127,6 +133,7 @@ def warehouse_status(store: Store) -> WarehouseStatus:
         memory_rows=sum(cache.rows for cache in caches),
         memory_bytes=sum(cache.bytes for cache in caches),
         background=background_of(store).waiting(),
+        store=None if store.remote is None else store.remote.status(),
     )
 
 
@@ -140,6 +147,7 @@ def _stream_status(store: Store, tables: Tables, view: StreamSnapshot) -> Stream
     stored = sum(segment.rows for segment in view.segments)
     dead = 0 if slide is None else sum(segment.dead(slide) for segment in view.segments)
     ahead = count_rows_ahead(store, view)
+    oldest = find_oldest_expired(store, tables, view.entry, state)
     directories = sum(len(tables.raw("directories", catalog_key(segment.id)) or b"") for segment in view.segments)
     return StreamStatus(
         name=view.name,
@@ -171,6 +179,7 @@ def _stream_status(store: Store, tables: Tables, view: StreamSnapshot) -> Stream
         relayout=None if state.relayout is None else _report_relayout(store, tables, view.name),
         history_rows=state.history_rows,
         history_bytes=state.history_bytes,
+        oldest_expired_on_disk=None if oldest is None else to_datetime(oldest),
     )
 
 

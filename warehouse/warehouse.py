@@ -20,11 +20,11 @@ from windrow.catalog.environment import Tables
 from windrow.catalog.lookups import find_stream
 from windrow.catalog.records import StreamEntry
 from windrow.definitions import make_definition
-from windrow.errors import BusyError, DefinitionError, QueryError
+from windrow.errors import BusyError, DefinitionError, QueryError, StorageError
 from windrow.files import FileSystem
 from windrow.indexes.partitioners import Index
 from windrow.layouts import STEP_BYTES
-from windrow.open_store import open_store
+from windrow.open_store import make_store_options, open_store
 from windrow.slide_hooks import PrepareAppend, PrepareContribution, SlideHook
 from windrow.snapshot import Snapshot, load_stream
 from windrow.store import Store
@@ -43,11 +43,13 @@ if TYPE_CHECKING:
     from windrow.queries.periodic.query_plan import QueryPlanGroup
     from windrow.queries.periodic.registry import QueryStatus
     from windrow.queries.periodic.runner import RunReport
+    from windrow.queries.synopses.summaries import Summary
     from windrow.queries.views.ddl import View
     from windrow.reclaim import GcReport
     from windrow.relayout import RelayoutReport
     from windrow.repair import RepairReport
     from windrow.row_checks import Checks
+    from windrow.schema_changes import Column
     from windrow.slide import SlideReport
     from windrow.status import StreamStatus, WarehouseStatus
 
@@ -58,8 +60,10 @@ GapPolicy = Literal["tell", "error"]
 RunGapPolicy = Literal["tell", "error", "wait"]
 RunIsolation = Literal["snapshot", "latest"]
 Isolation = Literal["snapshot", "latest", "serial", "fresh"]
+Evolution = Literal["add", "widen"]
 MissedRuns = Literal["latest", "every", "skip"]
 Output = Literal["whole", "inserts", "deletes"]
+Durability = Literal["disk", "store"]
 Policy = Literal["no-sharing", "aggressive", "conservative", "hybrid", "hybrid+late", "hybrid+late-pending"]
 
 
@@ -72,7 +76,8 @@ class StreamChanges:
         self,
         stream: str,
         *,
-        add_column: tuple[str, pa.DataType] | pa.Field | None = None,
+        add_column: "Column | None" = None,
+        widen_column: "Column | None" = None,
         lifetime: times.Duration | None = None,
         max_lifetime: times.Duration | None = None,
         slack: times.Duration | None = None,
@@ -81,6 +86,7 @@ class StreamChanges:
         checks: Mapping[str, CheckOutcome] | None = None,
         rejected_retention: times.Duration | None = None,
         history: times.Duration | None = None,
+        erase_within: times.Duration | None = None,
         timeout: float = 60.0,
     ) -> None:
         """Change a stream while it is in use; what is not given stays as it is. One transaction.
@@ -89,6 +95,8 @@ class StreamChanges:
             stream: Its name.
             add_column: A pair (name, Arrow type) or a nullable field; stored rows have null there, and so do rows that
                 are appended without it.
+            widen_column: A column and its new type, of which every value of the old type must be one: larger integers,
+                double for float, decimals with more digits. Files stay as they are, and are read as the wider type.
             lifetime: How long every row lives, stored rows too; ``"forever"`` for rows that never expire. Rows that
                 have expired stay gone. Only for streams whose rows all live equally long.
             max_lifetime: The longest that rows to come may live, on a stream with `expires`; stored rows keep theirs.
@@ -99,6 +107,8 @@ class StreamChanges:
             rejected_retention: How long rejected rows are kept; ``"forever"`` until somebody discards them.
             history: How long expired rows are kept aside and earlier slides can be asked again; ``"none"`` gives up
                 what there is. What has gone already does not come back.
+            erase_within: How long after its expiry, or the end of the history, a file may hold a row; ``"none"``
+                takes the limit away.
             timeout: Seconds to wait for a slide.
         """
         from windrow.ddl import Alteration, alter_stream
@@ -109,9 +119,16 @@ class StreamChanges:
             predicates = _check_predicates(stream, entry.definition.schema, checks)
         limits = {
             "slack": slack, "max_skew": max_skew, "max_ahead": max_ahead, "rejected_retention": rejected_retention,
-            "history": history,
+            "history": history, "erase_within": erase_within,
         }  # fmt: skip
-        alter_stream(self._store, stream, Alteration(add_column, lifetime, max_lifetime, predicates, limits), timeout)
+        change = Alteration(add_column, widen_column, lifetime, max_lifetime, predicates, limits)
+        alter_stream(self._store, stream, change, timeout)
+        if widen_column is not None:
+            from windrow.queries.periodic.registry import renew_result_types
+            from windrow.queries.synopses.synopsis_choice import renew_synopses
+
+            renew_result_types(self._store, stream)
+            renew_synopses(self._store)
 
     def relayout(
         self,
@@ -216,6 +233,12 @@ def _load_synopsis_hook() -> PrepareContribution:
     return prepare_synopses
 
 
+def _load_summary_hook() -> PrepareContribution:
+    from windrow.queries.synopses.summaries import prepare_summaries
+
+    return prepare_summaries
+
+
 def _load_append_hook() -> PrepareAppend:
     from windrow.queries.synopses.tally import tally_rows
 
@@ -238,8 +261,28 @@ SLIDE_HOOKS: tuple[SlideHook, ...] = (
     SlideHook("views", _load_view_hook, _needed_by_views),  # first: what keeps a slide keeps that of its views too
     SlideHook("keepers", _load_retention_hook),
     SlideHook("synopses", _load_synopsis_hook, load_append=_load_append_hook),
+    SlideHook("summaries", _load_summary_hook),
 )
 """What changes with a slide, and what appends do for it."""
+
+
+def check_durability(store: Store, durable: str) -> None:
+    """Refuse to wait for what cannot come."""
+    if durable not in ("disk", "store"):
+        raise DefinitionError(f"durable={durable!r} must be 'disk' or 'store'")
+    if durable == "store" and store.remote is None:
+        raise StorageError(
+            f"durable='store' waits for the object store of a warehouse, and {store.root} has none; "
+            "give it one with windrow.open(…, segments='s3://bucket/prefix')"
+        )
+
+
+def note_copy(store: Store, report: "AppendReport", durable: Durability) -> "AppendReport":
+    """The report of an append, with what of the catalog is in the object store; waits for that if it is asked to."""
+    if store.remote is None:
+        return report
+    copy = store.remote.wait_for_copy() if durable == "store" else store.remote.last_copy()
+    return replace(report, copied_commit=None if copy is None else copy.commit, durable=durable)
 
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
@@ -290,6 +333,11 @@ class Warehouse(StreamChanges):
         allow_hosts: Hosts that periodic queries may post to (``sink="webhook:URL"``): ``"hooks.example.org"`` for
             HTTPS, or ``"http://localhost:8080"``; by default none.
         allow_commands: Absolute paths of programs that they may run (``sink="command:…"``); by default none.
+        segments: Where the files of the warehouse lie if not only in its folder, which then is their cache:
+            ``"s3://bucket/prefix"``, or a location of gs, hdfs or file. It is remembered; see docs/object-store.md.
+        segment_cache: How much of them is kept in the folder, such as ``"50GB"``; remembered, as the next two.
+        copy_every: The catalog is copied there when the oldest commit without a copy is as old as this,
+        copy_commits: or when there are so many of them.
     """
 
     def __init__(
@@ -308,6 +356,10 @@ class Warehouse(StreamChanges):
         spill: str | None = None,
         allow_hosts: Sequence[str] = (),
         allow_commands: Sequence[str] = (),
+        segments: str | None = None,
+        segment_cache: str | None = None,
+        copy_every: times.Duration | None = None,
+        copy_commits: int | None = None,
     ) -> None:
         for name, size in (("memory", memory), ("spill", spill)):
             arguments.check_size(size, name)
@@ -326,6 +378,7 @@ class Warehouse(StreamChanges):
             files=files or FileSystem(),
             randomness=randomness,
             cache_bytes=cache_bytes,
+            object_store=make_store_options(segments, segment_cache, copy_every, copy_commits),
         )
         self._store.memory, self._store.spill = memory, spill
         self._store.allowed_hosts, self._store.allowed_commands = allowed
@@ -358,6 +411,7 @@ class Warehouse(StreamChanges):
         checks: Mapping[str, CheckOutcome] | None = None,
         rejected_retention: times.Duration | None = None,
         history: times.Duration | None = None,
+        erase_within: times.Duration | None = None,
         if_not_exists: bool = False,
     ) -> None:
         """Declare a stream.
@@ -388,6 +442,8 @@ class Warehouse(StreamChanges):
                 them.
             history: How long, by the stream's clock, expired rows are kept aside and earlier slides can be asked again;
                 see docs/history.md. By default expired rows go.
+            erase_within: How long after its expiry, or the end of the history, by the stream's clock, a file of the
+                warehouse may hold a row; by default until its file is merged or goes.
         """
         from windrow import ddl
 
@@ -404,7 +460,7 @@ class Warehouse(StreamChanges):
             name, schema, time=time, key=key, slide=slide, lifetime=lifetime, expires=expires,
             max_lifetime=max_lifetime, sources=sources, slack=slack, max_skew=max_skew, max_ahead=max_ahead,
             origin=origin, on_source_failure=on_source_failure, index_auto=index == "auto", liveness=liveness,
-            rejected_retention=rejected_retention, history=history,
+            rejected_retention=rejected_retention, history=history, erase_within=erase_within,
         )  # fmt: skip
         if checks:
             definition = with_fields(definition, checks=_check_predicates(name, definition.schema, checks))
@@ -484,6 +540,42 @@ class Warehouse(StreamChanges):
 
         return ddl.list_views(self._store)
 
+    def create_summary(self, name: str, sql: str, *, frequent: int = 64, if_not_exists: bool = False) -> "Summary":
+        """Declare a summary: bounds of what groups of a stream weigh, in any window of whole slots.
+
+        Under its name it is a relation with the group columns, ``lower``, ``upper`` and ``certain``; statements that
+        ask for the heaviest groups use it by themselves where the answer is certain.
+
+        Args:
+            name: Letters, digits, ``_`` and ``-``.
+            sql: Such as ``SELECT src, count(*) AS n FROM packets GROUP BY src``, or with ``sum(len)``; a window behind
+                the stream says how far back it can be asked, by default as long as rows live.
+            frequent: How many groups are kept of each slot and slide.
+            if_not_exists: Leave a summary of that name as it is.
+        """
+        from windrow.queries.synopses import summaries
+        from windrow.queries.synopses.synopsis_choice import renew_synopses
+
+        if if_not_exists and (existing := [summary for summary in self.summaries() if summary.name == name]):
+            return existing[0]
+        created = summaries.create_summary(self._store, name, sql, frequent)
+        renew_synopses(self._store)  # some are not needed beside it
+        return created
+
+    def drop_summary(self, name: str) -> None:
+        """Remove a summary; the rows of its stream stay."""
+        from windrow.queries.synopses import summaries
+        from windrow.queries.synopses.synopsis_choice import renew_synopses
+
+        summaries.drop_summary(self._store, name)
+        renew_synopses(self._store)
+
+    def summaries(self) -> "list[Summary]":
+        """What is known of each summary: its statement, what it counts, how far back, and what it takes."""
+        from windrow.queries.synopses import summaries
+
+        return summaries.list_summaries(self._store)
+
     def append(
         self,
         stream: str,
@@ -492,10 +584,11 @@ class Warehouse(StreamChanges):
         source: str | None = None,
         batch_id: str | None = None,
         max_rejected: float | None = None,
-        evolve: Literal["add"] | None = None,
+        evolve: Evolution | None = None,
         flaws: "FlawedLines | None" = None,
         covers: tuple[times.Instant, times.Instant] | str | None = None,
         replace: bool = False,
+        durable: Durability = "disk",
     ) -> "AppendReport":
         """Spool rows: durable when this returns, in the window after the next slide.
 
@@ -509,18 +602,23 @@ class Warehouse(StreamChanges):
                 to end, which closes gaps there.
             max_rejected: The share of rows that may be rejected, such as 0.01; with more, nothing is appended.
             evolve: ``"add"`` takes columns into the stream that it does not have yet; stored rows have null there.
+                ``"widen"`` does so too, and columns of a wider type than the stream's give it that type.
             flaws: Where the reader of a text file puts lines that it cannot read; they are rejected.
             replace: These rows take the place of those that the batch of that id had, in one transaction, in the window
                 and the history too; after its slide they come late. A batch that is not known is appended.
+            durable: ``"store"`` returns only when a machine that restores the warehouse from its object store would
+                have the rows; ``"disk"`` when this machine's disk has them.
         """
         from windrow.small_append import append_rows
         from windrow.sources import parse_covers
 
+        check_durability(self._store, durable)
         if evolve is not None:
-            data = self._add_new_columns(stream, data, evolve)
+            data = self._evolve_for(stream, data, evolve)
         if replace:
-            return self._replace_batch(stream, data, source, batch_id, parse_covers(covers), max_rejected, flaws)
-        return append_rows(
+            report = self._replace_batch(stream, data, source, batch_id, parse_covers(covers), max_rejected, flaws)
+            return note_copy(self._store, report, durable)
+        report = append_rows(
             self._store,
             stream,
             data,
@@ -531,6 +629,7 @@ class Warehouse(StreamChanges):
             flaws=flaws,
             hooks=SLIDE_HOOKS,
         )
+        return note_copy(self._store, report, durable)
 
     def _replace_batch(
         self,
@@ -544,18 +643,19 @@ class Warehouse(StreamChanges):
     ) -> "AppendReport":
         from windrow.correction import Correction
         from windrow.publication import publish_due
+        from windrow.queries.synopses.synopsis_choice import renew_synopses
         from windrow.queries.views.slide_hook import prepare_refill
 
         append = Correction(self._store, stream, source, batch_id, SLIDE_HOOKS, prepare_refill)
         append.covers, append.max_rejected = covers, arguments.check_share(max_rejected, "max_rejected")
         report = append.run(data, flaws=flaws)
         if report.replaced:
-            self._renew_synopses()
+            renew_synopses(self._store)
             publish_due(self._store)
         return report
 
-    def _add_new_columns(self, stream: str, data: Any, evolve: str) -> pa.RecordBatchReader:
-        """A reader over `data`, whose columns the stream all has."""
+    def _evolve_for(self, stream: str, data: Any, evolve: str) -> pa.RecordBatchReader:
+        """A reader over `data`, for whose columns the stream was changed."""
         from windrow.arrow_input import open_reader
 
         reader = open_reader(data, f"stream {stream!r}")
@@ -563,13 +663,14 @@ class Warehouse(StreamChanges):
         return reader
 
     def _evolve(self, stream: str, given: pa.Schema, evolve: str) -> None:
-        """Take the columns of a schema into a stream that it does not have yet."""
-        from windrow.arrow_input import find_new_columns
+        """Take new columns of a schema into a stream, and wider types if that is asked for."""
+        from windrow.schema_changes import find_changes
 
-        if evolve != "add":
-            raise DefinitionError(f"evolve={evolve!r} is unknown; 'add' takes new columns in, None refuses them")
-        for field in find_new_columns(given, self.stream(stream).definition.schema):
+        added, widened = find_changes(evolve, given, self.stream(stream).definition.schema)
+        for field in added:
             self.alter_stream(stream, add_column=field)
+        for field in widened:
+            self.alter_stream(stream, widen_column=field)
 
     def heartbeat(
         self, stream: str, *, source: str | None = None, up_to: times.Instant, covers: times.Instant | None = None
@@ -912,6 +1013,7 @@ class Warehouse(StreamChanges):
         """
         from windrow.erasure import erase
         from windrow.queries.sql.row_predicate import find_predicate_problem
+        from windrow.queries.synopses.synopsis_choice import renew_synopses
         from windrow.queries.views.slide_hook import prepare_refill
 
         if where is not None:
@@ -921,7 +1023,7 @@ class Warehouse(StreamChanges):
                 raise QueryError(f"where={where!r} cannot be used on stream {stream!r}: {problem}; nothing was erased")
         report = erase(self._store, stream, keys, where, refill=prepare_refill, hooks=SLIDE_HOOKS, timeout=timeout)
         if report.total:
-            self._renew_synopses()
+            renew_synopses(self._store)
             from windrow.publication import publish_due
 
             publish_due(self._store)
@@ -983,9 +1085,10 @@ class Warehouse(StreamChanges):
             return report
         if not self._store.catalog.read(lambda tables: next(iter(tables.raw_items("synopses")), None) is not None):
             return report
-        from windrow.queries.synopses.check import find_problems
+        from windrow.queries.synopses import check, summaries
 
-        return replace(report, problems=(*report.problems, *find_problems(self._store)))
+        problems = (*check.find_problems(self._store), *summaries.find_problems(self._store))
+        return replace(report, problems=(*report.problems, *problems))
 
     def repair(self, stream: str, *, give_up: bool = False, timeout: float = 60.0) -> "RepairReport":
         """Say which files of a stream are damaged or missing; with `give_up`, go on without what cannot be read.
@@ -993,20 +1096,14 @@ class Warehouse(StreamChanges):
         Readable rows of damaged files are saved, a gap says what is missing, and views of the stream are filled anew.
         Restore a backup if there is one.
         """
+        from windrow.queries.synopses.synopsis_choice import renew_synopses
         from windrow.queries.views.slide_hook import prepare_refill
         from windrow.repair import repair
 
         report = repair(self._store, stream, give_up=give_up, refill=prepare_refill, timeout=timeout)
         if report.repaired:
-            self._renew_synopses()
+            renew_synopses(self._store)
         return report
-
-    def _renew_synopses(self) -> None:
-        """Fill synopses of streams that have lost rows anew."""
-        from windrow.queries.synopses.synopsis_choice import reconcile_all
-
-        queries = self._store.catalog.read(lambda tables: [entry for _, entry in tables.items("queries")])
-        reconcile_all(self._store, [pace for entry in queries for pace in entry.paces])
 
     def gc(self) -> "GcReport":
         """Remove what can go now. Slides do this as they pass; answers never depend on it."""

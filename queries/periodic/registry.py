@@ -30,6 +30,7 @@ from windrow.queries.periodic.definition import (
     format_period,
     pack_params,
     read_columns,
+    read_own_schema,
     read_statement,
     unpack_params,
 )
@@ -40,6 +41,7 @@ from windrow.queries.periodic.retained_slides import release_query, set_retentio
 from windrow.queries.periodic.revisions import LateRows, check_room, count_outdated
 from windrow.queries.periodic.sinks import latest_file_name, query_folder
 from windrow.queries.synopses.synopsis_choice import keeps_always, reconcile_all
+from windrow.schema_changes import is_wider
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 
@@ -214,6 +216,36 @@ def record_query(tables: Tables, entry: QueryEntry, plan: BackfillPlan | None = 
         set_retention(tables, recorded, watched=True)
 
 
+def renew_result_types(store: Store, stream: str) -> None:
+    """Give the results of queries the wider types that a stream's columns have now; earlier runs are read as these."""
+    readers = store.catalog.read(
+        lambda tables: sorted((q for _, q in tables.items("queries") if stream in q.reads), key=lambda query: query.id)
+    )
+    for query in readers:  # one that reads results of another was added after it
+        with (
+            Snapshot(store) as snapshot,
+            execution.answer_from_snapshot(
+                store, query.sql, unpack_params(query.params), snapshot=snapshot, context=PERIODIC_CONTEXT
+            ) as answer,
+        ):
+            schema = result_store.to_storable_schema(read_columns(answer.schema))
+        old = read_own_schema(query)
+        if schema.names != old.names or not any(map(_holds_more, schema.types, old.types)):
+            continue
+        with store.catalog.write() as tables:
+            current: QueryEntry | None = tables.get("queries", query.name.encode())
+            if current is not None and current.id == query.id and not _find_views(tables, current):
+                packed = schema.serialize().to_pybytes()
+                tables.put("queries", query.name.encode(), replace(current, schema_bytes=packed))
+
+
+def _holds_more(new: pa.DataType, old: pa.DataType) -> bool:
+    """Whether results go on in a new type; sums of decimals have 38 digits in all, before and after."""
+    if pa.types.is_decimal(new) and pa.types.is_decimal(old):
+        return bool(new.scale > old.scale or new.precision > old.precision)
+    return is_wider(new, old)
+
+
 def backfill_query(store: Store, name: str, since: times.Instant) -> QueryStatus:
     """Let a query make the runs of earlier slides that it has not made, from a time on."""
     store.check_writable()
@@ -244,12 +276,17 @@ def find_query(tables: Tables, name: str) -> QueryEntry:
     return entry
 
 
+def _find_views(tables: Tables, entry: QueryEntry) -> list[str]:
+    """The views that read results of a query, by the columns that these have."""
+    return [view.name for _, view in tables.items("plans") if entry.id in view.results.values()]
+
+
 def drop_query(store: Store, name: str) -> None:
     """Remove a query with its results; files in a folder that the user named stay."""
     store.check_writable()
     with store.catalog.write() as tables:
         entry = find_query(tables, name)
-        views = [view.name for _, view in tables.items("plans") if entry.id in view.results.values()]
+        views = _find_views(tables, entry)
         if views:
             raise InUseError(f"results of query {name!r} are read by views ({', '.join(views)}); drop them first")
         state: QueryState = tables.get("paced", catalog_key(entry.id))

@@ -26,6 +26,7 @@ from windrow.formats.durations import format_durations
 from windrow.formats.text import BITS, contains_type, is_opaque, type_name
 from windrow.indexes.arrow_arrays import compute as pc
 from windrow.indexes.arrow_arrays import parquet as pq
+from windrow.indexes.segment_reader import conform_to_schema
 from windrow.queries.engine import arrow_ipc
 from windrow.queries.engine.types import UNSIGNED
 from windrow.queries.periodic.definition import (
@@ -250,11 +251,13 @@ class StoredResults:
         yield from (self._widen(batch, names) for batch in batches)
 
     def _widen(self, batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-        """The named columns; one that runs of earlier releases lack is null."""
+        """The named columns; one that runs of earlier releases lack is null, and some had narrower types."""
         schema = read_stored_schema(self.entry)
         fields = [schema.field(name) for name in names]
         columns = [
-            batch.column(field.name) if field.name in batch.schema.names else pa.nulls(batch.num_rows, field.type)
+            batch.column(field.name).cast(field.type)
+            if field.name in batch.schema.names
+            else pa.nulls(batch.num_rows, field.type)
             for field in fields
         ]
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
@@ -353,12 +356,13 @@ def read_previous_answer(store: Store, entry: QueryEntry, slide: int | None = No
         return None if raw is None else bytes(raw), None if state is None else state.previous
 
     raw, part = store.catalog.read(read_answer)
+    schema = read_own_schema(entry)
     if raw is not None:
-        return decode_result_rows(raw)
+        return conform_to_schema(decode_result_rows(raw), schema)
     if part is None:
         return None
-    schema = read_own_schema(entry)
-    return pa.Table.from_batches(list(store.reader.read_file(part.file, schema.names)), None if part.rows else schema)
+    rows = list(store.reader.read_file(part.file, schema.names))
+    return conform_to_schema(pa.Table.from_batches(rows, None if part.rows else schema), schema)
 
 
 def trim_runs(tables: Tables, entry: QueryEntry, state: QueryState, end: int | None, own_files: str) -> QueryState:
@@ -446,8 +450,7 @@ def roll_tails(store: Store, entries: Iterable[QueryEntry]) -> None:
         return
     with store.write_with_files([runs.part.file for runs in rolled]) as tables:
         unused = [runs for runs in rolled if not _name_part(tables, runs)]
-    for runs in unused:
-        store.files.unlink(store.root / runs.part.file)
+    store.withdraw([runs.part.file for runs in unused])
     store.files.reach("query.rolled")
 
 

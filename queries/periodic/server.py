@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 from windrow.background import background_of
 from windrow.errors import WindrowError
+from windrow.expired_rows import offer_erasure
 from windrow.files import disk_errors
 from windrow.locks import describe_holder, try_lock
 from windrow.queries.periodic import evaluation
@@ -23,6 +24,7 @@ from windrow.queries.periodic.scheduler import HYBRID_LATE_PENDING, check_policy
 from windrow.reclaim import offer_removal
 from windrow.sources import fail_silent_sources
 from windrow.store import Store
+from windrow.warehouse import SLIDE_HOOKS
 
 _MAX_WAIT_SECONDS = 1.0
 """Seconds after which a round is made though nothing was committed: a failed query's time may have come."""
@@ -116,6 +118,7 @@ class PeriodicServer:
                 self.counts.add(report)
                 self._ran(report)
             offer_removal(self.store)
+            offer_erasure(self.store, SLIDE_HOOKS)
         except WindrowError as error:
             # A full disk, a catalog that cannot grow: the round is tried again, and the error is published.
             if str(error) != self.counts.last_error:

@@ -81,7 +81,8 @@ def _find_all(
 ) -> list[Extremes]:
     store = snapshot.store
     cache: BoundedCache[Any, tuple[Extremes]] = store.shared.attached("extremes", lambda: BoundedCache(_MAX_CACHED))
-    keys = [(segment.file, segment.start, column) for segment in segments]
+    encoded_as = str(kind)  # files are older than a type that became wider
+    keys = [(segment.file, segment.start, column, encoded_as) for segment in segments]
     cached = [cache.get(key) for key in keys]
     missing = [segment for segment, entry in zip(segments, cached, strict=True) if entry is None]
     made = {}
@@ -97,8 +98,8 @@ def _find_all(
                     extremes = _read_statistics(snapshot, segment, column, kind) or extremes
             else:
                 extremes = _read_statistics(snapshot, segment, column, kind)
-            made[segment.file, segment.start, column] = (extremes,)
-            cache.put((segment.file, segment.start, column), (extremes,))
+            made[segment.file, segment.start, column, encoded_as] = (extremes,)
+            cache.put((segment.file, segment.start, column, encoded_as), (extremes,))
     return [(made[key] if entry is None else entry)[0] for key, entry in zip(keys, cached, strict=True)]
 
 

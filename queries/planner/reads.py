@@ -18,7 +18,7 @@ from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection
 from windrow.queries.engine.cursor_pool import PooledCursor
 from windrow.queries.planner.row_cache import MAX_SHOWN, CachedRows, row_cache
-from windrow.queries.planner.scan_sql import find_missing_columns, ordered_sql, window_sql
+from windrow.queries.planner.scan_sql import find_older_files, ordered_sql, window_sql
 from windrow.queries.sql.window_spec import OrderedWindow
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
@@ -133,10 +133,10 @@ def _files_sql(
     if ordered:
         columns |= {SEQ, *(() if window is None else window.keys)}
     store.reader.verify_columns({segment.file for segment in selection.segments}, columns)
-    absent = find_missing_columns(view, selection.segments, store.reader)
+    older_files = find_older_files(view.entry.definition, selection.segments, store.reader)
     if not ordered:
-        return window_sql(store.root, model, schema, selection, torn, absent)
-    return ordered_sql(store.root, model, schema, selection, torn, window=window, numbered=numbered, absent=absent)
+        return window_sql(store.root, model, schema, selection, torn, older_files)
+    return ordered_sql(store.root, model, schema, selection, torn, window=window, numbered=numbered, older=older_files)
 
 
 def find_partial_files(segments: Iterable[Segment]) -> set[str]:

@@ -30,7 +30,7 @@ from windrow.queries.planner.scan_sql import (
     SegmentPart,
     edge_condition,
     empty_sql,
-    find_missing_columns,
+    find_older_files,
     life_condition,
     parts_sql,
 )
@@ -86,11 +86,17 @@ class CachedTable:
     def find(self, segment: Segment, now: int) -> int | None:
         """The number of a segment's rows, if all are there that live at `now`."""
         place = _place(segment)
-        return None if self.without.get(place, now) > now else self.numbers.get(place)
+        # The rows that overrides have ended cannot be told from the others here.
+        return None if segment.ended or self.without.get(place, now) > now else self.numbers.get(place)
 
     def has(self, fields: Iterable[pa.Field]) -> bool:
         """Whether it has these columns."""
         return all(field.name in self.columns and self.columns[field.name].equals(field) for field in fields)
+
+    def has_outdated(self, view: StreamSnapshot) -> bool:
+        """Whether the stream has a column of it in another type now, so that rows to come may not fit."""
+        schema = view.entry.definition.schema
+        return any(name in schema.names and schema.field(name) != field for name, field in self.columns.items())
 
 
 @dataclass(frozen=True)
@@ -199,8 +205,11 @@ class RowCache:
 
     def want(self, store: Store, view: StreamSnapshot, fields: Sequence[pa.Field], segments: Iterable[Segment]) -> None:
         """Keep these rows from now on, if there is room; returns at once."""
+        wanted = {_place(segment): segment for segment in segments if not segment.ended}
+        if not wanted:
+            return
         with self._guard:
-            demand = _Demand(view, store, {f.name: f for f in fields}, {_place(s): s for s in segments})
+            demand = _Demand(view, store, {f.name: f for f in fields}, wanted)
             refused = self._refused.get(view.entry.id)
             if self._closed.is_set():
                 return
@@ -303,7 +312,7 @@ class RowCache:
         slide = view.state.slide or 0
         dead = 0 if old is None else old.rows - sum(segment.rows - segment.dead(slide) for segment in held.values())
         wanted = {place: segment for place, segment in demand.segments.items() if place in live}
-        if old is None or not old.has(demand.fields.values()):
+        if old is None or not old.has(demand.fields.values()) or old.has_outdated(view):
             table, reused = self._create(view, self._choose(demand, old, held | wanted)), dict[Place, Segment]()
             wanted = held | wanted
         elif dead * _DEAD_SHARE > old.rows:
@@ -337,7 +346,8 @@ class RowCache:
         every = {field.name: field for field in demand.view.entry.definition.schema}
         if sum(_estimate(segment, len(every)) for segment in segments.values()) <= self._step:
             return every
-        return demand.fields if old is None else old.columns | demand.fields
+        names = demand.fields if old is None else old.columns | demand.fields
+        return {name: every.get(name, field) for name, field in names.items()}
 
     def _create(self, view: StreamSnapshot, fields: dict[str, pa.Field]) -> CachedTable:
         ordered = {name: fields[name] for name in view.entry.definition.schema.names if name in fields}
@@ -373,10 +383,10 @@ class RowCache:
         parts = [part for number, segment in enumerate(segments, first) for part in self._cut(segment, table, number)]
         schema = pa.schema(list(table.columns.values()))
         demand.store.reader.verify_columns({segment.file for segment in segments}, schema.names)
-        absent = find_missing_columns(demand.view, segments, demand.store.reader)
+        older_files = find_older_files(demand.view.entry.definition, segments, demand.store.reader)
         living, width = life_condition(demand.view), len(table.columns)
         for batch in _batch(parts, lambda part: _estimate(part.segment, width, part.rows), self._step):
-            sql = parts_sql(demand.store.root, schema, batch, quote_name(_SEGMENT), absent, living)
+            sql = parts_sql(demand.store.root, schema, batch, quote_name(_SEGMENT), older_files, living)
             done = {_place(part.segment): part.number for part in batch if part.stop == part.segment.stop}
             if not self._insert(table, sql, done, _find_thinned(demand.view, segments)):
                 return False

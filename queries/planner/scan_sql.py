@@ -7,16 +7,33 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from windrow.catalog.records import TableEntry
-from windrow.indexes.row_model import SEQ, RowModel
+from windrow.definitions import StreamDefinition
+from windrow.indexes.end_overrides import find_ended_rows
+from windrow.indexes.manifest import Manifest
+from windrow.indexes.row_model import SEQ, Int64s, RowModel
 from windrow.indexes.segment_reader import SegmentFileReader
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection, WindowBounds
 from windrow.queries.engine.types import duckdb_type, quote_name, quote_text, stored_column_sql
 from windrow.queries.sql.window_spec import CountWindow, OrderedWindow
 from windrow.snapshot import StreamSnapshot
+
+
+@dataclass(frozen=True)
+class OlderColumns:
+    """In what a file's columns differ from those of the stream, because they changed after it was written."""
+
+    absent: frozenset[str] = frozenset()
+    """Columns that were added later: null in its rows."""
+    narrower: frozenset[tuple[str, str]] = frozenset()
+    """Columns that have a wider type now, with the type that they have in the file."""
+
+
+_AS_NOW = OlderColumns()
 
 
 @dataclass(frozen=True)
@@ -29,25 +46,36 @@ class _FileScan:
     """Whether rows must be filtered; also where some rows are in no segment because they died."""
     torn: bool
     """Whether live rows of the file are in no segment, so that only the ranges of its segments may be read."""
-    absent: frozenset[str] = frozenset()
-    """Columns that were added after it was written."""
+    older: OlderColumns
+    """In what its columns are not yet those of the stream."""
+    ended: tuple[Segment, ...] = ()
+    """Those of which overrides have ended rows."""
 
 
 _PAUSED = "_windrow_paused"
 """Of a row after which none came for as long as ends a session; no column of a stream begins like that."""
-MissingColumns = Mapping[str, frozenset[str]]
-"""Columns that files lack, by file."""
+_MOST_LISTED = 64
+"""Row numbers that are listed one by one in a statement."""
+OlderFiles = Mapping[str, OlderColumns]
+"""The files whose columns are not yet those of the stream."""
 
 
-def find_missing_columns(
-    view: StreamSnapshot, segments: Iterable[Segment], reader: SegmentFileReader
-) -> MissingColumns:
-    """What the files of segments lack because it was added to the stream after they were written."""
-    added = frozenset(view.entry.definition.added)
-    if not added:
+def find_older_files(
+    definition: StreamDefinition, segments: Iterable[Segment], reader: SegmentFileReader
+) -> OlderFiles:
+    """The files of segments that were written before a column was added to the stream, or widened."""
+    added, schema = frozenset(definition.added), definition.schema
+    widened = {name: schema.field(name) for name in definition.widened.names}
+    if not added and not widened:
         return {}
-    lacking = {file: added - reader.columns(file) for file in {segment.file for segment in segments}}
-    return {file: names for file, names in lacking.items() if names}
+    older = {}
+    for file in {segment.file for segment in segments}:
+        types = reader.types(file)
+        narrower = ((name, types[name]) for name, field in widened.items() if types.get(name, field.type) != field.type)
+        columns = OlderColumns(added.difference(types), frozenset((name, str(kind)) for name, kind in narrower))
+        if columns != _AS_NOW:
+            older[file] = columns
+    return older
 
 
 def window_sql(
@@ -56,11 +84,12 @@ def window_sql(
     schema: pa.Schema,
     selection: Selection,
     torn: Collection[str] = (),
-    absent: MissingColumns | None = None,
+    older: OlderFiles | None = None,
 ) -> str:
     """A SELECT that gives the rows of a window, with the stream's columns."""
-    files = _files(root, selection, torn, absent or {})
-    parts = list(_parts(files, _columns(schema), _condition(model, schema, selection.bounds)))
+    files = _files(root, selection, torn, older or {})
+    bounds = selection.bounds
+    parts = list(_parts(files, _columns(schema), _condition(model, schema, bounds), bounds.now))
     return " UNION ALL ".join(parts) if parts else empty_sql(schema)
 
 
@@ -73,7 +102,7 @@ def ordered_sql(
     *,
     window: OrderedWindow | None = None,
     numbered: bool = False,
-    absent: MissingColumns | None = None,
+    older: OlderFiles | None = None,
 ) -> str:
     """A SELECT that knows the order of (time, arrival).
 
@@ -85,7 +114,7 @@ def ordered_sql(
         torn: Files of which only the segments' own rows may be read.
         window: Only the rows of this window; its keys are columns of the schema.
         numbered: Give the order as a further column.
-        absent: Columns that files lack.
+        older: What `find_older_files` found.
     """
     by_base: dict[int, list[Segment]] = {}
     few = isinstance(window, CountWindow) and not window.keys and _newest_first(selection, window.count)
@@ -99,7 +128,8 @@ def ordered_sql(
             tuple(s for s in segments if not selection.bounds.holds(s)),
         )
         columns = _columns(schema, _sequence(schema.field(model.time), base))
-        inner += _parts(_files(root, part, torn, absent or {}), columns, _condition(model, schema, selection.bounds))
+        files, condition = _files(root, part, torn, older or {}), _condition(model, schema, selection.bounds)
+        inner += _parts(files, columns, condition, selection.bounds.now)
     if not inner:
         return empty_sql(schema, *([f"CAST(NULL AS HUGEINT) AS {quote_name(SEQ)}"] if numbered else ()))
     names, rows = (*schema.names, *([SEQ] if numbered else ())), " UNION ALL ".join(inner)
@@ -174,7 +204,7 @@ class SegmentPart:
 
 
 def parts_sql(
-    root: Path, schema: pa.Schema, parts: Sequence[SegmentPart], numbered_as: str, absent: MissingColumns, where: str
+    root: Path, schema: pa.Schema, parts: Sequence[SegmentPart], numbered_as: str, older: OlderFiles, where: str
 ) -> str:
     """A SELECT that gives the rows of parts of segments for which a condition holds, with their segments' numbers."""
     by_file: dict[str, list[SegmentPart]] = {}
@@ -184,7 +214,7 @@ def parts_sql(
     for file, parts_in_file in by_file.items():
         ranges = " OR ".join(f"file_row_number BETWEEN {part.start} AND {part.stop - 1}" for part in parts_in_file)
         cases = " ".join(f"WHEN file_row_number < {part.stop} THEN {part.number}" for part in _in_order(parts_in_file))
-        columns = _columns(schema, f"CAST(CASE {cases} END AS INTEGER) AS {numbered_as}")(absent.get(file, frozenset()))
+        columns = _columns(schema, f"CAST(CASE {cases} END AS INTEGER) AS {numbered_as}")(older.get(file, _AS_NOW))
         source = f"read_parquet({quote_text(str(root / file))}, file_row_number = true)"
         selects.append(f"SELECT {columns} FROM {source} WHERE ({ranges}) AND {where}")
     return " UNION ALL ".join(selects)
@@ -194,22 +224,29 @@ def _in_order(parts: Iterable[SegmentPart]) -> list[SegmentPart]:
     return sorted(parts, key=lambda part: part.start)
 
 
-def _columns(schema: pa.Schema, *more: str) -> Callable[[frozenset[str]], str]:
-    """The columns of a SELECT over files that lack some."""
+def _columns(schema: pa.Schema, *more: str) -> Callable[[OlderColumns], str]:
+    """The columns of a SELECT over files that may be older than some."""
 
-    def columns(absent: frozenset[str]) -> str:
-        return ", ".join(
-            [*(_null(field) if field.name in absent else stored_column_sql(field) for field in schema), *more]
-        )
+    def columns(older: OlderColumns) -> str:
+        narrower = {name for name, _ in older.narrower}
+        return ", ".join([*(_column_sql(field, older.absent, narrower) for field in schema), *more])
 
     return columns
+
+
+def _column_sql(field: pa.Field, absent: Collection[str], narrower: Collection[str]) -> str:
+    if field.name in absent:
+        return _null(field)
+    if field.name in narrower:
+        return f"CAST({quote_name(field.name)} AS {duckdb_type(field.type)}) AS {quote_name(field.name)}"
+    return stored_column_sql(field)
 
 
 def _null(field: pa.Field) -> str:
     return f"CAST(NULL AS {duckdb_type(field.type)}) AS {quote_name(field.name)}"
 
 
-def _files(root: Path, selection: Selection, torn: Collection[str], absent: MissingColumns) -> list[_FileScan]:
+def _files(root: Path, selection: Selection, torn: Collection[str], older: OlderFiles) -> list[_FileScan]:
     whole = {segment.id for segment in selection.whole}
     by_file: dict[str, list[Segment]] = {}
     for segment in selection.segments:
@@ -218,25 +255,43 @@ def _files(root: Path, selection: Selection, torn: Collection[str], absent: Miss
     for file, segments in by_file.items():
         covered = sum(segment.rows for segment in segments) == segments[0].file_rows
         wholly = all(segment.id in whole for segment in segments) and (covered or file in torn)
-        lacks = absent.get(file, frozenset())
-        files.append(_FileScan(str(root / file), tuple(segments), edge=not wholly, torn=file in torn, absent=lacks))
+        columns = older.get(file, _AS_NOW)
+        ended = () if wholly else Manifest(segments).ended
+        files.append(_FileScan(str(root / file), tuple(segments), not wholly, file in torn, columns, ended))
     return files
 
 
-def _parts(files: Sequence[_FileScan], columns: Callable[[frozenset[str]], str], condition: str) -> Iterable[str]:
-    together: dict[tuple[bool, frozenset[str]], list[str]] = {}
+def _parts(
+    files: Sequence[_FileScan], columns: Callable[[OlderColumns], str], condition: str, now: int
+) -> Iterable[str]:
+    together: dict[tuple[bool, OlderColumns], list[str]] = {}
     for file in files:
-        if not file.torn:
-            together.setdefault((file.edge, file.absent), []).append(file.path)
-    for (edge, absent), paths in together.items():
+        if not (file.torn or file.ended):
+            together.setdefault((file.edge, file.older), []).append(file.path)
+    for (edge, older), paths in together.items():
         where = f" WHERE {condition}" if edge else ""
-        yield f"SELECT {columns(absent)} FROM read_parquet([{', '.join(map(quote_text, paths))}]){where}"
+        yield f"SELECT {columns(older)} FROM read_parquet([{', '.join(map(quote_text, paths))}]){where}"
     for file in files:
-        if file.torn:
+        if file.torn or file.ended:
             ranges = " OR ".join(f"file_row_number BETWEEN {s.start} AND {s.stop - 1}" for s in file.segments)
-            where = f"({ranges})" + (f" AND {condition}" if file.edge else "")
+            terms = [f"({ranges})"] if file.torn else []
+            terms += [condition] if file.edge else []
+            terms += [term for s in file.ended for term in _exclude_rows(find_ended_rows(s, now))]
+            where = " AND ".join(terms)
             source = f"read_parquet({quote_text(file.path)}, file_row_number = true)"
-            yield f"SELECT {columns(file.absent)} FROM {source} WHERE {where}"
+            yield f"SELECT {columns(file.older)} FROM {source} WHERE {where}"
+
+
+def _exclude_rows(rows: Int64s) -> list[str]:
+    """The condition that a row of a file is none of some, which are ascending; none if there are none."""
+    if len(rows) <= _MOST_LISTED:
+        return [f"file_row_number NOT IN ({', '.join(map(str, rows.tolist()))})"] if len(rows) else []
+    # A long list takes DuckDB longer to parse than the rows take to read; this is one constant.
+    first, last = int(rows[0]), int(rows[-1])
+    bits = np.full(last - first + 1, ord("0"), np.uint8)
+    bits[rows - first] = ord("1")
+    ended = f"get_bit('{bits.tobytes().decode()}'::BIT, (file_row_number - {first})::INTEGER) = 1"
+    return [f"NOT CASE WHEN file_row_number BETWEEN {first} AND {last} THEN {ended} ELSE false END"]
 
 
 def edge_condition(view: StreamSnapshot, selection: Selection) -> str:

@@ -280,6 +280,8 @@ _REASONS = {
 def window_slots(view: StreamSnapshot, window: window_spec.WindowSpec) -> int:
     """The whole slots that a window is made of."""
     definition, model = view.entry.definition, view.entry.definition.model
+    if definition.has_overrides:
+        raise CannotSplitError("its stream is a strict view, whose rows can end before they expire")
     if isinstance(window, window_spec.RangeWindow):
         if window.length % definition.slide:
             raise CannotSplitError("its window is no multiple of the stream's slide")

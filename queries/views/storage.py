@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +13,10 @@ from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.records import StreamEntry, StreamState, ViewEntry
 from windrow.definitions import StreamDefinition
 from windrow.files import disk_errors
+from windrow.indexes.end_overrides import override_ends
 from windrow.indexes.maintenance import Merge
 from windrow.indexes.manifest import Manifest
+from windrow.indexes.row_model import Int64s
 from windrow.indexes.segment_builder import number_arrivals, sort_into_segments
 from windrow.indexes.segments import Segment, pack_histogram
 from windrow.indexes.update_plan import UpdatePlan, plan_update
@@ -70,6 +73,22 @@ def _with_times(micros: pa.Array, kind: pa.TimestampType) -> pa.Array:
     return micros.cast(pa.timestamp("us", kind.tz))
 
 
+class RowEnding(NamedTuple):
+    """Rows of one segment that end sooner than is stored with them.
+
+    Args:
+        segment: Its number.
+        rows: As its file counts them.
+        old_ends: When they end by what is stored.
+        new_ends: When they end now.
+    """
+
+    segment: int
+    rows: Int64s
+    old_ends: Int64s
+    new_ends: Int64s
+
+
 @dataclass
 class ViewSlide:
     """A view that moves: what was written for it, and what its slide will change."""
@@ -80,9 +99,11 @@ class ViewSlide:
     slide: int
     now: int
     segments: tuple[Segment, ...]
-    """What was in its cells before."""
+    """What was in its cells before; with the overrides of this slide, once they are known."""
     staged: list[StagedFile] = field(default_factory=list)
     update: UpdatePlan = field(default_factory=lambda: UpdatePlan(0))
+    ended: list[int] = field(default_factory=list)
+    """The numbers of the segments with rows that this slide ends sooner."""
     merged: StagedFile | None = None
     """The file that its merges wrote."""
     started: float = field(default_factory=time.perf_counter)
@@ -115,6 +136,23 @@ class ViewSlide:
         placed = tuple(self.update.placed)
         return SlideContext(self.entry, self.state, self.slide, self.now, self.ordinal, placed, self.segments, hooks)
 
+    def end_rows(self, endings: Sequence[RowEnding]) -> None:
+        """End stored rows sooner than is stored with them; `write` comes after it, and `commit` records it.
+
+        Args:
+            endings: The rows; each segment at most once, and each row at most once.
+        """
+        model = self.entry.definition.model
+        by_number = {segment.id: segment for segment in self.segments}
+        changed = []
+        for ending in endings:
+            segment = by_number[ending.segment]
+            shortened = override_ends(segment, ending.rows, ending.old_ends, ending.new_ends, model)
+            if shortened is not segment:
+                changed.append(shortened)
+        self.ended = [segment.id for segment in changed]
+        self.segments = Manifest.of(self.segments).replace(set(self.ended), changed) if changed else self.segments
+
     def write(self, rows: Iterable[pa.RecordBatch], numbers: Iterator[int], needed: tuple[int, int] | None) -> None:
         """Write the rows, plan the slide and write its merges; nothing is named yet.
 
@@ -135,7 +173,7 @@ class ViewSlide:
             partitioners = {layout.id: layout.partitioner() for layout in self.state.layouts}
             self.update = plan_update(
                 self.slide, self.state.slide, self.now, self.ordinal, partitioners, arrivals, self.segments,
-                self.state.bucket, needed,
+                self.state.bucket, needed, ended=self.ended,
             )  # fmt: skip
             self.merged = write_merges(self.store, self.entry, self.state, self.update, self.now)
             publish_files(self.store, [self.merged] if self.merged else [], folder, "view.merge")
@@ -192,4 +230,5 @@ class ViewSlide:
             expired=update.expired,
             bucket=update.bucket,
             needed=update.needed,
+            ended=update.ended,
         )

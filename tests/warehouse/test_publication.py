@@ -183,6 +183,24 @@ def test_a_column_that_is_added_is_null_in_older_files(tmp_path):
         assert counts == [{"extra": 7, "n": 1}, {"extra": None, "n": 9}]
 
 
+def test_a_column_that_became_wider_is_so_in_older_files(tmp_path):
+    clock = Clock()
+    with windrow.open(tmp_path / "w", clock=clock) as wh:
+        narrow = SCHEMA.set(SCHEMA.get_field_index("price"), pa.field("price", pa.decimal128(4, 1)))
+        wh.create_stream("s", narrow, time="ts", key="k", slide="1 minute", lifetime="10 minutes")
+        published = wh.publish("s", every="1 second")
+        prices = []
+        for minute, price in ((1, Decimal("999.9")), (2, Decimal("1234567.89"))):
+            rows = make_plain_rows(1).drop_columns("price")
+            schema = narrow if minute == 1 else SCHEMA
+            rows = rows.append_column("price", pa.array([price], schema.field("price").type)).select(schema.names)
+            wh.append("s", rows, evolve="widen")
+            clock.now += MINUTE
+            wh.slide("s", to=NOON + minute * MINUTE)
+            prices.append({"price": price})
+            assert ask(published.path, "SELECT price FROM t ORDER BY price") == prices
+
+
 def test_vectors_of_many_rows(tmp_path):
     """A file of more than two blocks of a bitmap, with few, many and no dead rows in them."""
     count, clock = 150_000, Clock()

@@ -97,6 +97,8 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     relayout: RelayoutState | None = None
     rewritten: int = 0
     """The commit that last changed the records of segments which keep their number."""
+    overridden: int = 0
+    """The commit that last ended rows of segments by overrides: `changes` lists those as gone and come."""
     batch_floor: int = 0
     """Batch ids recorded before this wall time may have been forgotten."""
     history_from: int | None = None
@@ -128,6 +130,9 @@ class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     segments: int
     """How many segments of it are spooled or in a cell."""
+    min_ts: int | None = None
+    min_exp: int | None = None
+    """The least time and expiry of its rows, also of those whose segments have gone; None: the file tells."""
 
 
 class SpoolEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -778,6 +783,73 @@ class SynopsisEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of a node, on average, when it was filled."""
     why: str = ""
     """Why it has its kind."""
+
+
+class SummaryEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A summary of frequent items, as it was declared; its lists lie beside the synopses of its stream."""
+
+    stream: int
+    number: int
+    name: str
+    sql: str
+    kind: str
+    """What is counted: rows, or the sum of a column."""
+    frequent: int
+    """How many groups a list names."""
+    columns: tuple[tuple[str, int], ...]
+    """The columns of its relation that are groups: name, and which group."""
+    weight: str
+    """Key of the aggregate that it counts."""
+    counted: SynopsisEntry
+    """Which rows and groups, and how many slots back."""
+    created: int
+
+
+class ObjectEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A file that is in the object store, from the commit that names it until it is to be deleted."""
+
+    bytes: int
+    digest: str
+
+
+class ObjectStoreEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the files of the warehouse lie, if not only in its folder; a record of `meta`."""
+
+    uri: str
+    epoch: int
+    """The number that this machine has claimed; whoever claims a later one takes the warehouse over."""
+    cache_bytes: int
+    """How much of the files is kept in the folder."""
+    copy_every: int
+    """The catalog is copied to the store when the oldest commit without a copy is so many microseconds old,"""
+    copy_commits: int
+    """or when there are so many of them."""
+    place: int = 0
+    """The inode of the catalog's folder, by which a copy of the folder knows that it is one."""
+
+
+class CatalogCopyEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """The last copy of the catalog in the object store; a record of `meta`, and in the store what leads to the copy."""
+
+    name: str
+    commit: int
+    at: int
+    bytes: int
+    """Of the object, which is compressed."""
+    digest: str
+    """Of its bytes."""
+    warehouse: str
+    catalog_format: int
+
+
+class EpochEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """Who has claimed an epoch; an object of the store, and in `meta` of a machine that was overtaken."""
+
+    epoch: int
+    host: str
+    at: int
+    nonce: str
+    """Unlike all others, so that who repeats a request knows whether it succeeded."""
 
 
 RIGHTS = ("read", "append", "operate")

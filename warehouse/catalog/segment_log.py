@@ -34,7 +34,8 @@ def load_segments(store: Store, tables: Tables, stream: int, state: StreamState)
     earlier = cached[1] if cached is not None and cached[0] >= state.rewritten else None
     segments = None if cached is None or earlier is None else _apply_changes(tables, stream, state, cached[0], earlier)
     if segments is None:
-        segments = _read_all(tables, stream, earlier or (), state.segments)
+        unchanged = earlier is not None and cached is not None and cached[0] >= state.overridden
+        segments = _read_all(tables, stream, earlier if earlier is not None and unchanged else (), state.segments)
     if cached is None:
         forget_dropped(store, tables)
     else:
@@ -62,13 +63,13 @@ def _apply_changes(tables: Tables, stream: int, state: StreamState, version: int
         # One commit may move a view several times: what it did is known as a whole, or not at all.
         if change.after > cached and change.before == version:
             version = change.after
-            added |= dict.fromkeys(change.come)
+            for number in change.gone:
+                added.pop(number, None)
             removed |= set(change.gone)
+            added |= dict.fromkeys(change.come)  # a segment that both came and went has a new record
     if version != state.manifest:
         return None
-    records: list[Segment | None] = [
-        tables.get("segments", catalog_key(stream, number)) for number in added if number not in removed
-    ]
+    records: list[Segment | None] = [tables.get("segments", catalog_key(stream, number)) for number in added]
     segments = [segment for segment in records if segment is not None]
     return earlier.replace(removed, segments) if len(segments) == len(records) else None
 
@@ -94,6 +95,12 @@ def _evict_caches(store: Store, before: Manifest, after: Manifest) -> None:
         store.reader.retain(folder, files)
         store.columns.retain(folder, files)
         store.scan_cache.forget(set(before.arrays.id.tolist()) - set(after.arrays.id.tolist()))
+
+
+def override_segments(tables: Tables, stream: int, segments: Iterable[Segment]) -> None:
+    """Put down the records of segments whose rows end sooner than before; nothing else of them has changed."""
+    for segment in segments:
+        tables.put("segments", catalog_key(stream, segment.id), segment)
 
 
 def exchange_segments(tables: Tables, stream: int, added: Iterable[Segment], replaced: Sequence[Segment]) -> None:

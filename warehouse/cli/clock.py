@@ -105,6 +105,11 @@ def show_slides(reports: "list[SlideReport]") -> None:
             terminal.say(f"{report.stream}: no rows were moved to the new layout: {report.relayout_problem}")
         if report.publish_problem:
             terminal.say(report.publish_problem)
+        if report.erased_late:
+            size = terminal.size(report.erased_late)
+            terminal.say(f"{report.stream}: expired rows were due to be erased from their files, {size} written anew")
+        if report.limit_problem:
+            terminal.say(report.limit_problem)
         if report.spoken_for:
             terminal.say(f"{report.stream}: max_skew spoke for {terminal.names(report.spoken_for)}")
     for report in reports:

@@ -72,7 +72,7 @@ _OPTIONS: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
     click.option(
         "--max-rejected", type=click.FloatRange(0, 1), metavar="SHARE", help="Append nothing if more are rejected."
     ),
-    click.option("--evolve", type=click.Choice(("add",)), help="Take columns in that the stream does not have yet."),
+    click.option("--evolve", type=click.Choice(("add", "widen")), help="Take new columns in; or wider types, too."),
     fail_rejected_option,
     click.option("--master", metavar="URL", help="Spark's master; by default what spark-submit says, or local[*]."),
     click.option("--packages", metavar="COORDINATES", help="Maven packages for Spark, as for Kafka."),

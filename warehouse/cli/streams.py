@@ -78,6 +78,7 @@ def _collect_checks(reject: Sequence[str], refuse: Sequence[str]) -> dict[str, L
 @click.option("--lifetime", metavar="DURATION", help="How long every row lives; without it and --expires, for ever.")
 @click.option("--expires", metavar="COLUMN", help="The column with each row's own expiry.")
 @click.option("--history", metavar="DURATION", help="Keep expired rows so long, and answer as of earlier slides.")
+@click.option("--erase-within", metavar="DURATION", help="How long files may hold a row after it expired.")
 @click.option("--max-lifetime", metavar="DURATION", help="The longest that a row with its own expiry may live.")
 @click.option(
     "--index", metavar="LAYOUT", default="auto", show_default=True, help="A layout such as 'round-robin 4 4'."
@@ -245,6 +246,13 @@ def show(session: Session, name: str) -> None:
     if definition.history is not None:
         kept = f"{terminal.count(status.history_rows, 'expired row')}, {terminal.size(status.history_bytes)}"
         facts.insert(6, ("history", f"{format_duration(definition.history)}: {kept}"))
+    if definition.erase_within is not None or definition.history is not None:
+        limit = definition.erase_within
+        within = "" if limit is None else f"; erased within {format_duration(limit)} of its end"
+        oldest = status.oldest_expired_on_disk
+        facts.insert(
+            7, ("expired rows", f"{'none' if oldest is None else f'since {show_time(oldest)}'} in files{within}")
+        )
     if status.relayout is not None:
         facts.insert(9, ("relayout", describe_remaining(status.relayout)))
     terminal.print_pairs(facts)
@@ -330,6 +338,7 @@ def stream_to_json(status: "StreamStatus") -> dict[str, Any]:
         "liveness",
         "rejected_retention",
         "history",
+        "erase_within",
     )
     declared |= terminal.to_record({name: getattr(definition, name) for name in durations}, durations=durations)
     index_name, grid, maintenance = status.index.split()
@@ -362,6 +371,7 @@ def stream_state_to_json(status: "StreamStatus") -> dict[str, Any]:
         "now": None if status.now is None else show_time(status.now),
         "waiting_for": list(status.waiting_for),
         "waits_for": status.waits_for,
+        "oldest_expired_on_disk": show_time(status.oldest_expired_on_disk),
         "missing": list(status.missing),
         "spoken_for": list(status.spoken_for),
         "sources": sources,
@@ -524,15 +534,17 @@ def describe_remaining(report: "RelayoutReport") -> str:
     return f"{amount}, {pace}"
 
 
-@click.command(short_help="Add a column, change lifetime, history, checks, slack or skew.")
+@click.command(short_help="Add or widen a column, change lifetime, history, checks, slack or skew.")
 @click.argument("name")
 @click.option("--add-column", metavar="NAME:TYPE", help="A nullable column; stored rows have null there.")
+@click.option("--widen-column", metavar="NAME:TYPE", help="A wider type for a column, such as bigint for int.")
 @click.option("--lifetime", metavar="DURATION", help="How long every row lives, stored ones too; or forever.")
 @click.option("--max-lifetime", metavar="DURATION", help="The longest that rows to come may live, with --expires.")
 @click.option("--slack", metavar="DURATION", help="How far out of order a source's rows may be.")
 @click.option("--max-skew", metavar="DURATION", help="How far a silent source may fall behind; or never.")
 @click.option("--max-ahead", metavar="DURATION", help="How far ahead of the wall clock a row may be.")
 @click.option("--history", metavar="DURATION", help="How long expired rows are kept aside; or none.")
+@click.option("--erase-within", metavar="DURATION", help="How long files may hold a row after it expired; or none.")
 @click.option("--timeout", metavar="SECONDS", type=float, default=60.0, show_default=True, help="Wait for a slide.")
 @click.option("--no-checks", is_flag=True, help="Take its checks away.")
 @check_options
@@ -541,6 +553,7 @@ def alter(
     session: Session,
     name: str,
     add_column: str | None,
+    widen_column: str | None,
     timeout: float,
     no_checks: bool,
     reject: tuple[str, ...],
@@ -549,20 +562,21 @@ def alter(
 ) -> None:
     """Change a stream while it is in use; what is not named stays as it is. Checks are replaced by those given."""
     checks = {} if no_checks else _collect_checks(reject, refuse)
-    if add_column is None and checks is None and all(value is None for value in options.values()):
+    if checks is None and all(value is None for value in (add_column, widen_column, *options.values())):
         raise click.UsageError("say what to change: --add-column, --lifetime, --max-lifetime, --slack, --max-skew …")
     column = None if add_column is None else parse_column(add_column)
+    wider = None if widen_column is None else parse_column(widen_column)
     if column is not None and not column.nullable:
         raise DefinitionError(
             f"stream {name!r}: column {column.name!r} cannot be added as not null; stored rows have no value for it"
         )
     with session.open() as wh:
-        wh.alter_stream(name, add_column=column, checks=checks, timeout=timeout, **options)
+        wh.alter_stream(name, add_column=column, widen_column=wider, checks=checks, timeout=timeout, **options)
         status = wh.stream(name)
     if session.json:
         terminal.write_json(stream_to_json(status))
     else:
-        changes = [] if column is None else [f"column {column.name} {column.type}"]
+        changes = [f"column {each.name} {each.type}" for each in (column, wider) if each is not None]
         changes += [] if checks is None else [terminal.count(len(checks), "check")]
         changes += [f"{option.replace('_', ' ')} {value}" for option, value in options.items() if value is not None]
         terminal.say(f"altered stream {name}: {', '.join(changes)}; {terminal.count(status.live_rows, 'live row')}")

@@ -42,6 +42,8 @@ class Test_the_clock:
             "relayout_bytes": 0,
             "relayout_problem": None,
             "publish_problem": None,
+            "erased_late": 0,
+            "limit_problem": None,
         }
         later = waiting.json("slide", "packets", "--to", at(17 * 60).isoformat())
         assert (later["expired"], later["previous"]) == (60, 28928883)

@@ -149,6 +149,7 @@ class Test_declaring:
             "checks": {},
             "rejected_retention": None,
             "history": None,
+            "erase_within": None,
             "inputs": [],
             "update_pattern": "weak",
         }
