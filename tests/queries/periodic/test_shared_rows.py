@@ -186,6 +186,25 @@ def test_a_standing_statement_is_suspended_between_its_reads():
     assert order == ["one-time query ends", "read [{'x': 1}]"]
 
 
+def test_statements_over_shared_rows_are_suspended_too(monkeypatch):
+    """They were read in one piece: who asked meanwhile waited for the whole answer."""
+    reads = []
+    suspended = PriorityGate()
+    fetch = suspended._fetch
+    monkeypatch.setattr(suspended, "_fetch", lambda *given: (reads.append(batch) or batch for batch in fetch(*given)))
+    monkeypatch.setattr("windrow.queries.periodic.shared_rows.PROCESS_GATE", suspended)
+    monkeypatch.setattr(evaluation, "YIELDING", work := PoliteWork(suspended, 0.4))
+    monkeypatch.setattr(evaluation._RowStatements, "_answer_alone", _refuse)
+    pauses, pause = [], work.pause
+    monkeypatch.setattr(work, "pause", lambda: pauses.append(len(reads)) or pause())
+    with packet_warehouse.open_packet_warehouse() as wh:
+        wh.add_query("q", "SELECT src, len FROM packets [WINDOW 2 MINUTES SLIDE 1 MINUTE] JOIN hosts USING (src)")
+        packet_warehouse.append_and_slide(wh, 21)
+        assert [run.outcome for run in wh.run_due()] == ["delivered"]
+    assert reads
+    assert pauses == [0, *range(len(reads) + 1)], "before it starts, and before each read of its answer"
+
+
 @pytest.mark.skipif(not hasattr(os, "setpriority"), reason="the system has no priorities of threads")
 def test_the_system_runs_one_time_statements_before_standing_ones(monkeypatch):
     """Inside a statement only the system can suspend: its threads of standing queries come after all others."""
