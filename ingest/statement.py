@@ -25,9 +25,9 @@ from windrow.ingest.errors import SPARK_ERRORS
 from windrow.ingest.logical_plans import find_kind, list_items, split_condition, walk, walk_with_conditions
 from windrow.ingest.reader import SparkSnapshot, pin_frame, scan_selection, to_python_filter
 from windrow.ingest.schemas import build_read_schema
-from windrow.ingest.session import WarehouseOrPath
+from windrow.ingest.session import WarehouseOrPath, keep_active_session
 from windrow.queries.answer import Explanation
-from windrow.queries.execution import describe_window, go_back, show_pasts
+from windrow.queries.execution import answer_from_snapshot, describe_window, go_back, show_pasts
 from windrow.queries.periodic.result_tables import STATEMENT_CONTEXT
 from windrow.queries.planner.join_ranges import prune
 from windrow.queries.planner.key_ranges import KeyPredicate
@@ -35,6 +35,7 @@ from windrow.queries.planner.planner import UNRESTRICTED, RelationPlan, find_bou
 from windrow.queries.sql.foreign_dialect import ForeignStatement, find_clauses
 from windrow.queries.sql.statement import Reference
 from windrow.queries.sql.window_spec import AllRows, OrderedWindow
+from windrow.queries.statement_context import StatementContext
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.windows import make_about
 
@@ -53,6 +54,8 @@ _VOLATILE = frozenset(
 """Functions of Spark whose values depend on when they are called; of the past they are refused, as in `wh.sql`."""
 _POSITIONAL = ("Union", "Generate", "ScriptTransformation", "Repartition")
 """Operators that take the columns of their inputs as they come, without naming them."""
+_CONSTANT_ROWS = ("LocalRelation", "OneRowRelation", "Range", "CTERelationRef", "UnionLoopRef")
+"""Operators whose rows stand in the statement, or are tables and results, which the driver has sent."""
 _KEEPS_ROWS_APART = ("Project", "Filter", "SubqueryAlias")
 """Operators that a row passes, or not, whatever other rows there are."""
 
@@ -74,8 +77,9 @@ def sql(
     statement = find_clauses(text)
     taken, borrowed = _take_snapshot(spark, warehouse, statement)
     try:
-        plan = _Planner(spark, taken.contents, statement, args)
-        frame = plan.build_frame()
+        with keep_active_session(spark):
+            plan = _StatementPlanner(spark, taken.contents, statement, args)
+            frame = plan.build_frame()
         about = plan.describe()
     except BaseException:
         if not borrowed:
@@ -93,12 +97,27 @@ def explain(
     statement = find_clauses(text)
     taken, borrowed = _take_snapshot(spark, warehouse, statement)
     try:
-        plan = _Planner(spark, taken.contents, statement, args)
-        frame: Any = plan.build_frame()
+        with keep_active_session(spark):
+            plan = _StatementPlanner(spark, taken.contents, statement, args)
+            frame: Any = plan.build_frame()
         return Explanation(plan.relation_plans(), plan.windows(), frame._jdf.queryExecution().toString())
     finally:
         if not borrowed:
             taken.close()
+
+
+def plan_statement(
+    spark: "SparkSession", snapshot: Snapshot, text: str, args: Arguments, context: StatementContext
+) -> tuple["DataFrame", tuple[Reference, ...]]:
+    """A statement over a snapshot that somebody else keeps open, and the relations of the warehouse that it reads.
+
+    Raises:
+        QueryError: it reads other relations too.
+    """
+    with keep_active_session(spark):
+        planner = _StatementPlanner(spark, snapshot, find_clauses(text), args, context)
+        references = planner.find_references()
+        return planner.build_frame(), references
 
 
 def _take_snapshot(
@@ -142,7 +161,7 @@ class _Relation:
         return isinstance(self.reference.window, OrderedWindow)
 
 
-class _Planner:
+class _StatementPlanner:
     """Plans one statement.
 
     Args:
@@ -150,15 +169,26 @@ class _Planner:
         snapshot: What is seen.
         statement: With its clauses read.
         args: Of the statement.
+        context: What it can name beside streams and tables.
     """
 
-    def __init__(self, spark: Any, snapshot: Snapshot, statement: ForeignStatement, args: Arguments) -> None:
+    def __init__(
+        self,
+        spark: Any,
+        snapshot: Snapshot,
+        statement: ForeignStatement,
+        args: Arguments,
+        context: StatementContext = STATEMENT_CONTEXT,
+    ) -> None:
         self._spark, self._snapshot, self._statement, self._args = spark, snapshot, statement, args
+        self._context = context
         # A copy of the session: the user's own keeps its temporary views, and sees none of ours.
         self._session = type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
         self._jvm = spark.sparkContext._jvm
         self._sql = self._choose_spelling()
         self._relations: dict[str, _Relation] = {}
+        self._others: dict[str, Reference] = {}
+        """What the driver has the rows of: tables, results and system tables; by the name in `_sql`."""
         self._offer_relations()
         self._leaves = self._offer_empty_streams()
         self._optimize()
@@ -171,6 +201,31 @@ class _Planner:
     def describe(self) -> dict[str, Any]:
         """What is known of the answer, as `windrow.spark.about` gives it."""
         return make_about(self.windows(), "snapshot", 0.0, self._snapshot.version)
+
+    def find_references(self) -> tuple[Reference, ...]:
+        """The relations of the warehouse that the statement reads.
+
+        Raises:
+            QueryError: it reads others too, which another session would not have.
+        """
+        views = {node.desc().identifier().table() for node in walk(self._analyzed) if find_kind(node) == "View"}
+        known = {name.lower() for name in (*self._relations, *self._others)}
+        outside = sorted(name for name in views if name.lower() not in known)
+        outside += ["a table or file" for leaf in walk(self._analyzed) if self._is_outside(leaf)]
+        if outside:
+            raise QueryError(
+                f"a periodic query reads streams, views, tables and results of the warehouse, and not {outside[0]} "
+                "that another Spark session would not have; put_table() keeps a small relation in the warehouse"
+            )
+        folded = {name.lower() for name in views}
+        others = [reference for name, reference in self._others.items() if name.lower() in folded]
+        return (*(each.reference for each in self._relations.values()), *others)
+
+    def _is_outside(self, node: Any) -> bool:
+        """Whether an operator brings rows in that are neither the warehouse's nor written in the statement."""
+        if node.children().size() or find_kind(node) in _CONSTANT_ROWS:
+            return False
+        return self._find_stream(node) is None
 
     def relation_plans(self) -> tuple[RelationPlan, ...]:
         """What is read of each stream."""
@@ -241,7 +296,7 @@ class _Planner:
         tables = {name.lower(): name for name in self._snapshot.tables}
         plain = [name for name in self._statement.names if name in streams or name in tables]
         unknown = self._statement.names - {*streams, *tables}
-        results = {name.lower(): name for name in STATEMENT_CONTEXT.find_results(self._snapshot, unknown)}
+        results = {name.lower(): name for name in self._context.find_results(self._snapshot, unknown)}
         self._snapshot = go_back(
             self._statement.references, self._snapshot, lambda: bool(_VOLATILE & self._statement.names)
         )
@@ -249,6 +304,7 @@ class _Planner:
         for reference in self._statement.references:
             folded = reference.name.lower()
             if reference.schema or folded in results or folded in tables:
+                self._others[reference.relation] = reference
                 self._offer_rows(reference.relation, self._statement.written(reference))
             elif folded not in streams:
                 self._refuse_unknown(reference.name)
@@ -260,6 +316,7 @@ class _Planner:
                 read.append(Reference(name, "", AllRows(), name, None, name))
             else:
                 name = tables.get(folded) or results[folded]
+                self._others[name] = Reference(name, "", AllRows(), name, None, name)
                 self._offer_rows(name, f'"{name.replace(chr(34), chr(34) * 2)}"')
         self._snapshot, shown = show_pasts(self._snapshot, read)
         for reference in shown:
@@ -281,7 +338,10 @@ class _Planner:
 
     def _offer_rows(self, relation: str, written: str) -> None:
         """A relation whose rows the driver has."""
-        rows: pa.Table = self._snapshot.sql(f"SELECT * FROM {written}").arrow()
+        with answer_from_snapshot(
+            self._snapshot.store, f"SELECT * FROM {written}", snapshot=self._snapshot, context=self._context
+        ) as answer:
+            rows: pa.Table = answer.arrow()
         arrays = [_to_spark_array(rows.column(number), field) for number, field in enumerate(rows.schema)]
         self._offer(relation, self._session.createDataFrame(pa.Table.from_arrays(arrays, rows.column_names)))
 
@@ -302,7 +362,8 @@ class _Planner:
     def _optimize(self) -> None:
         """Ask Spark's optimizer which columns of the streams are needed, and under which conditions."""
         execution = self._run()._jdf.queryExecution()
-        read = {self._find_stream(node) for node in walk(execution.analyzed())}
+        self._analyzed = execution.analyzed()
+        read = {self._find_stream(node) for node in walk(self._analyzed)}
         # Names were compared as words: some are those of columns, or qualify a relation with a window.
         self._relations = {name: each for name, each in self._relations.items() if each.by_driver or name in read}
         try:
