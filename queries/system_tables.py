@@ -82,11 +82,7 @@ def read_records(snapshot: Snapshot, names: Collection[str]) -> CatalogRecords:
             entry.name: [run for kind in ("runs", "revisions") for _, run in tables.items(kind, catalog_key(entry.id))]
             for entry, _ in running
         }
-        oldest = {
-            view.name: find_oldest_expired(snapshot.store, tables, view.entry, view.state)
-            for view in views
-            if "streams" in names
-        }
+        oldest = {view.name: find_oldest_expired(snapshot.store, tables, view) for view in views if "streams" in names}
         trace = [event for _, event in tables.items("trace")] if "trace" in names else []
         return CatalogRecords(
             tables.version, of("slides"), of("batches"), of("rejected"), ahead, oldest, queries, runs, of("gaps"),
