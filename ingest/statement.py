@@ -22,10 +22,11 @@ from windrow.indexes.probe import find_row_ranges
 from windrow.indexes.selection import Selection
 from windrow.ingest.data_source import find_key_ranges
 from windrow.ingest.errors import SPARK_ERRORS
-from windrow.ingest.logical_plans import find_kind, list_items, split_condition, walk, walk_with_conditions
+from windrow.ingest.logical_plans import find_kind, find_numbers, list_items, split_condition, walk, walk_with_kinds
 from windrow.ingest.reader import SparkSnapshot, pin_frame, scan_selection, to_python_filter
 from windrow.ingest.schemas import build_read_schema
 from windrow.ingest.session import WarehouseOrPath, keep_active_session
+from windrow.ingest.sort_key import quote_name
 from windrow.queries.answer import Explanation
 from windrow.queries.execution import answer_from_snapshot, describe_window, go_back, show_pasts
 from windrow.queries.periodic.result_tables import STATEMENT_CONTEXT
@@ -208,10 +209,10 @@ class _StatementPlanner:
         Raises:
             QueryError: it reads others too, which another session would not have.
         """
-        views = {node.desc().identifier().table() for node in walk(self._analyzed) if find_kind(node) == "View"}
+        views = {node.desc().identifier().table() for node, kind in self._analyzed if kind == "View"}
         known = {name.lower() for name in (*self._relations, *self._others)}
         outside = sorted(name for name in views if name.lower() not in known)
-        outside += ["a table or file" for leaf in walk(self._analyzed) if self._is_outside(leaf)]
+        outside += ["a table or file" for node, kind in self._analyzed if self._is_outside(node, kind)]
         if outside:
             raise QueryError(
                 f"a periodic query reads streams, views, tables and results of the warehouse, and not {outside[0]} "
@@ -221,11 +222,11 @@ class _StatementPlanner:
         others = [reference for name, reference in self._others.items() if name.lower() in folded]
         return (*(each.reference for each in self._relations.values()), *others)
 
-    def _is_outside(self, node: Any) -> bool:
+    def _is_outside(self, node: Any, kind: str) -> bool:
         """Whether an operator brings rows in that are neither the warehouse's nor written in the statement."""
-        if node.children().size() or find_kind(node) in _CONSTANT_ROWS:
+        if node.children().size() or kind in _CONSTANT_ROWS:
             return False
-        return self._find_stream(node) is None
+        return kind != "LogicalRDD" or self._find_stream(node) is None
 
     def relation_plans(self) -> tuple[RelationPlan, ...]:
         """What is read of each stream."""
@@ -288,7 +289,7 @@ class _StatementPlanner:
             raise self._translate(error) from None
 
     def _offer(self, name: str, frame: Any) -> None:
-        frame.createOrReplaceTempView(f"`{name.replace('`', '``')}`")
+        frame.createOrReplaceTempView(quote_name(name))
 
     def _offer_relations(self) -> None:
         """Find out what each name means; all but streams are small, and come by way of the driver."""
@@ -353,55 +354,52 @@ class _StatementPlanner:
                 self._offer_rows(name, self._statement.written(each.reference))
                 continue
             schema = build_read_schema(each.view.entry.definition, each.view.schema.names)
-            empty = self._session.createDataFrame(self._session.sparkContext.emptyRDD(), schema)
-            (leaf,) = (node for node in walk(empty._jdf.queryExecution().analyzed()) if find_kind(node) == "LogicalRDD")
-            leaves[leaf.rdd().id()] = name
-            self._offer(name, empty)
+            session = self._session._jsparkSession
+            rows = self._session.sparkContext._jsc.emptyRDD()
+            empty = session.createDataFrame(rows, session.parseDataType(schema.json()))
+            leaves[empty.queryExecution().analyzed().rdd().id()] = name
+            empty.createOrReplaceTempView(quote_name(name))
         return leaves
 
     def _optimize(self) -> None:
         """Ask Spark's optimizer which columns of the streams are needed, and under which conditions."""
         execution = self._run()._jdf.queryExecution()
-        self._analyzed = execution.analyzed()
-        read = {self._find_stream(node) for node in walk(self._analyzed)}
+        self._analyzed = [(node, kind) for node, kind, _ in walk_with_kinds(execution.analyzed())]
+        read = {self._find_stream(node) for node, kind in self._analyzed if kind == "LogicalRDD"}
         # Names were compared as words: some are those of columns, or qualify a relation with a window.
         self._relations = {name: each for name, each in self._relations.items() if each.by_driver or name in read}
         try:
             optimized = execution.optimizedPlan()
         except SPARK_ERRORS as error:
             raise self._translate(error) from None
-        used = {attribute.exprId().id() for attribute in list_items(optimized.output())}
-        whole = set()
-        for node in walk(optimized):
-            used |= {attribute.exprId().id() for attribute in list_items(node.references().toSeq())}
-            if find_kind(node) in _POSITIONAL:
-                whole |= {
-                    attribute.exprId().id()
-                    for child in list_items(node.children())
-                    for attribute in list_items(child.output())
-                }
+        nodes, used = list(walk_with_kinds(optimized)), find_numbers(optimized.output())
+        for node, kind, _ in nodes:
+            used |= find_numbers(node.references())
+            if kind in _POSITIONAL:
+                used |= {number for child in list_items(node.children()) for number in find_numbers(child.output())}
         attributes: dict[int, tuple[str, str]] = {}
-        for node, condition in walk_with_conditions(optimized):
-            name = self._find_stream(node)
+        for node, kind, condition in nodes:
+            name = self._find_stream(node) if kind == "LogicalRDD" else None
             if name is None:
                 continue
             self._relations[name].occurrences.append(_Occurrence([condition] if condition is not None else []))
             for attribute in list_items(node.output()):
                 number = attribute.exprId().id()
                 attributes[number] = name, attribute.name()
-                if number in used or number in whole:
+                if number in used:
                     self._relations[name].columns.add(attribute.name())
-        self._equalities = list(self._find_equalities(optimized, attributes))
+        joins = [node for node, kind, _ in nodes if kind == "Join"]
+        self._equalities = list(self._find_equalities(joins, attributes))
 
-    def _find_stream(self, node: Any) -> str | None:
-        return self._leaves.get(node.rdd().id()) if find_kind(node) == "LogicalRDD" else None
+    def _find_stream(self, leaf: Any) -> str | None:
+        return self._leaves.get(leaf.rdd().id())
 
     def _find_equalities(
-        self, optimized: Any, attributes: Mapping[int, tuple[str, str]]
+        self, joins: Sequence[Any], attributes: Mapping[int, tuple[str, str]]
     ) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
         """Columns of streams that inner and semi joins require to be equal, each pair once."""
-        for join in walk(optimized):
-            if find_kind(join) != "Join" or join.joinType().sql() not in ("INNER", "LEFT SEMI"):
+        for join in joins:
+            if join.joinType().sql() not in ("INNER", "LEFT SEMI"):
                 continue
             condition = join.condition()
             if condition.isEmpty():

@@ -78,16 +78,16 @@ def answer_due(
     meanwhile): an answer must be of the snapshot's slide.
     """
     elsewhere = [query for query in queries if query.engine != DUCKDB]
-    ours = [query for query in queries if query.engine == DUCKDB]
-    shortcuts = _find_shortcuts(snapshot, ours)
-    planned, unplanned = shared_evaluation.plan_queries(store, snapshot, [q for q in ours if q.name not in shortcuts])
+    here = [query for query in queries if query.engine == DUCKDB]
+    shortcuts = _find_shortcuts(snapshot, here)
+    planned, unplanned = shared_evaluation.plan_queries(store, snapshot, [q for q in here if q.name not in shortcuts])
     with contextlib.ExitStack() as stack:
         shared = given or stack.enter_context(contextlib.closing(SharedRows(store, snapshot)))
         if given is None:
             shared.plan(unplanned)
         for priority in sorted({query.priority for query in queries}, reverse=True):
             from_rows = [query for query in (*elsewhere, *unplanned) if query.priority == priority]
-            for query in (query for query in ours if query.priority == priority and query.name in shortcuts):
+            for query in (query for query in here if query.priority == priority and query.name in shortcuts):
                 yield _answer_by_shortcut(store, snapshot, query, shortcuts[query.name])
             for answer in planned.answer(priority, policy, late):
                 if isinstance(answer, shared_evaluation.SharedAnswer):
