@@ -16,6 +16,7 @@ import scratch_folders
 import windrow
 from windrow import arrow_input, small_append
 from windrow.queries.periodic import evaluation
+from windrow.queries.planner.row_cache import RowCache
 from windrow.queries.priorities import BACKGROUND, PROCESS_GATE, PoliteWork, PriorityGate
 
 NOON = dt.datetime(2025, 1, 1, 12, tzinfo=dt.UTC)
@@ -102,6 +103,40 @@ def test_shared_rows_give_what_plain_sql_gives(variable, synopses, monkeypatch):
             for number, (text, plain) in enumerate(zip(STATEMENTS, world.plain(STATEMENTS), strict=True)):
                 rows = wh.results(f"q{number}", slide=runs[f"q{number}"].slide).fetchall()
                 assert _in_order([row[6:] for row in rows]) == plain, (text, world.minute)
+
+
+def test_rows_stay_in_memory_from_round_to_round_if_they_may(monkeypatch):
+    """A round adds the segments that came since the last one; without memory for them statements run by themselves."""
+    monkeypatch.delenv("WINDROW_SYNOPSES", raising=False)
+    added, alone = [], []
+    add, answer_alone = RowCache._add, evaluation._RowStatements._answer_alone
+
+    def note(cache, demand, table, wanted):
+        if cache._engine.threads == 1:  # not that of one-time statements
+            added.append({*wanted} - {*table.numbers})
+        return add(cache, demand, table, wanted)
+
+    monkeypatch.setattr(RowCache, "_add", note)
+    monkeypatch.setattr(
+        evaluation._RowStatements,
+        "_answer_alone",
+        lambda work, query: alone.append(query.name) or answer_alone(work, query),
+    )
+    for cache_bytes in (None, 0):
+        with scratch_folders.scratch_folder() as path, windrow.open(path / "w", cache_bytes=cache_bytes) as wh:
+            world, statement = World(wh, 6, variable=False), STATEMENTS[1]
+            for _ in range(3):
+                world.move()
+            wh.add_query("q", statement.replace("@2", "[WINDOW 2 MINUTES SLIDE 1 MINUTE]"))
+            for _ in range(4):
+                world.move()
+                (run,) = wh.run_due()
+                rows = wh.results("q", slide=run.slide).fetchall()
+                assert _in_order([row[6:] for row in rows]) == world.plain([statement])[0]
+            assert (wh.status().memory_rows > 0) == (cache_bytes is None)
+    places = [place for batch in added for place in batch]
+    assert len(added) >= 4 and len(places) == len(set(places)), "no segment is read a second time"
+    assert alone == ["q"] * 4, "of the warehouse that may keep nothing"
 
 
 def _refuse(_: object, query: Any) -> Any:
