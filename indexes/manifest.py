@@ -32,6 +32,7 @@ class SegmentArrays(NamedTuple):
     max_ts: Int64s
     min_exp: Int64s
     max_exp: Int64s
+    file_rows: Int64s
     file: Int64s
     """A number that stands for the file: that of one of its segments, so no other file has it."""
     matrix: Int64s

@@ -154,13 +154,28 @@ def begin_removal(store: Store) -> Removal:
     The disk takes long to remove very large files, so nobody waits for those: their records stay until a later commit
     finds the files gone. A process that ends before they are leaves both, for the next slide or `gc`.
     """
-    ready = [(key, record) for key, record in find_reclaimable(store) if key not in store.removals]
-    large = [item for item in ready if _remaining_bytes(store, item[1]) > _LARGE_BYTES]
-    small = [item for item in ready if item not in large]
+    small, large = _split_by_size(store)
     store.removals.update(key for key, _ in large)
     if large:
         store.run_slow_in_background(_remove_large, store, large)
     return Removal(small, store.run_in_background(remove_files, store, small) if small else None)
+
+
+def _split_by_size(store: Store) -> tuple[list[tuple[bytes, ReclaimEntry]], list[tuple[bytes, ReclaimEntry]]]:
+    """What is ready to go: what is removed soon, and what takes long."""
+    ready = [(key, record) for key, record in find_reclaimable(store) if key not in store.removals]
+    large = [item for item in ready if _remaining_bytes(store, item[1]) > _LARGE_BYTES]
+    return [item for item in ready if item not in large], large
+
+
+def remove_replaced_files(store: Store) -> None:
+    """Remove what the last commit has replaced and no reader needs; the next slide settles the records.
+
+    Until then the files would take as much space as those in their place. Very large ones are left to that slide.
+    """
+    small, _ = _split_by_size(store)
+    with contextlib.suppress(OSError):  # they wait for the next slide
+        remove_files(store, small)
 
 
 def _remove_large(store: Store, large: list[tuple[bytes, ReclaimEntry]]) -> None:

@@ -198,7 +198,7 @@ class _RowStatements:
             return None
         with _RunningStatement(pooled.cursor, query.timeout) as running:
             try:
-                return self.shared.answer(pooled, query)
+                return self.shared.answer(pooled, query, running.pause)
             except (duckdb.Error, pa.ArrowException, OSError, RuntimeError):
                 running.check()
                 return None

@@ -144,9 +144,7 @@ def json_values(column: pa.Array, field: pa.Field | None = None) -> list[Any]:
 
 def _numbers(column: pa.Array) -> list[Any]:
     """Floating numbers; JSON has no others than finite ones, so the rest is text."""
-    numbers = list((column.cast(pa.float32()) if pa.types.is_float16(column.type) else column).to_pylist())
-    if pc.all(pc.is_finite(column)).as_py() is not False:
-        return numbers
+    numbers = (column.cast(pa.float32()) if pa.types.is_float16(column.type) else column).to_pylist()
     return [value if value is None or math.isfinite(value) else _unbounded(value) for value in numbers]
 
 
