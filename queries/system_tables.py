@@ -327,10 +327,10 @@ _REJECTED_ROWS = pa.schema([
 ])  # fmt: skip
 _SHOWN = ("_reason", "_file", "_line", "_text")
 _QUERIES = pa.schema([
-    *_columns(_TEXT, "query statement engine sink missed output"), ("streams", _TEXTS), ("priority", _INT),
+    *_columns(_TEXT, "query statement sink missed output"), ("streams", _TEXTS), ("priority", _INT),
     ("created", _STAMP), ("slide", _INT), ("delivered_at", _STAMP),
     *_columns(_INT, "runs missed_runs waiting failures"), ("error", _TEXT), ("retry_at", _STAMP),
-    ("seconds", pa.float64()), ("to_backfill", _INT),
+    ("seconds", pa.float64()), ("to_backfill", _INT), ("engine", _TEXT),
 ])  # fmt: skip
 _RUNS = pa.schema([
     *_columns(_TEXT, "query stream"), ("slide", _INT), ("outcome", _TEXT),
