@@ -33,6 +33,7 @@ BENCHES = {
     "gaps": "What the ledger of gaps costs a slide, and what revisions cost a round of 240 periodic queries.",
     "history": "Slides with history, earlier commits, fresh answers, erasing beside Delta, publishing, erase_within.",
     "serve": "Statements, rows, slides and events over HTTP and Flight SQL beside the same in one process.",
+    "scale": "Window SQL on Spark beside plain Parquet, and how far one catalog reaches.",
     "ingest": "Appends through Spark and without it, beside Spark's and DuckDB's own Parquet writers.",
 }
 """A bench a line: the module `bench/<name>.py`, if not in MODULES, and what its command says of it."""
@@ -127,6 +128,7 @@ def _run(
         console.print(Markdown(text))
     else:
         click.echo(text)
+    (saved.folder / "report.md").write_text(text + "\n")
     if write:
         report.insert(name, text)
     click.echo(f"\nsamples and figures are in {saved.folder}")

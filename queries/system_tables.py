@@ -272,7 +272,7 @@ def _queries(entry: QueryEntry, state: QueryState, records: CatalogRecords) -> I
     } | {
         name: getattr(source, name)
         for source, names in (
-            (entry, ("missed", "output", "priority", "created")),
+            (entry, ("engine", "missed", "output", "priority", "created")),
             (state, ("delivered_at", "runs", "waiting", "failures", "error", "retry_at", "seconds")),
         )
         for name in names
@@ -327,7 +327,7 @@ _REJECTED_ROWS = pa.schema([
 ])  # fmt: skip
 _SHOWN = ("_reason", "_file", "_line", "_text")
 _QUERIES = pa.schema([
-    *_columns(_TEXT, "query statement sink missed output"), ("streams", _TEXTS), ("priority", _INT),
+    *_columns(_TEXT, "query statement engine sink missed output"), ("streams", _TEXTS), ("priority", _INT),
     ("created", _STAMP), ("slide", _INT), ("delivered_at", _STAMP),
     *_columns(_INT, "runs missed_runs waiting failures"), ("error", _TEXT), ("retry_at", _STAMP),
     ("seconds", pa.float64()), ("to_backfill", _INT),

@@ -431,7 +431,10 @@ def record_slide(
         late=state.late + record.late,
         bucket=update.bucket,
         overridden=tables.version if update.ended else state.overridden,
-        torn=find_torn_files(state.torn, rewritten, update.placed, remaining),
+        # The times of rows that overrides have ended do not say that they are dead.
+        torn=find_torn_files(
+            state.torn, [*rewritten, *(s for s in update.dropped if s.ended)], update.placed, remaining
+        ),
         heartbeat=state.heartbeat if target is None else max(state.heartbeat or target, target),
     )
     if has_history:
