@@ -31,6 +31,7 @@ BENCHES = {
     "periodic": "Standing queries from synopses beside the same SQL from scratch, and the policies of chapter 8.",
     "safety": "What checksums cost a cold scan, what backups take, and slides beside a full backup.",
     "gaps": "What the ledger of gaps costs a slide, and what revisions cost a round of 240 periodic queries.",
+    "history": "Slides with history, earlier commits, fresh answers, erasing beside Delta, publishing, erase_within.",
     "serve": "Statements, rows, slides and events over HTTP and Flight SQL beside the same in one process.",
     "scale": "Window SQL on Spark beside plain Parquet, and how far one catalog reaches.",
     "ingest": "Appends through Spark and without it, beside Spark's and DuckDB's own Parquet writers.",

@@ -31,12 +31,15 @@ TASK = "history of "
 _DAY = 86_400 * times.SECOND
 _SHARE = 16
 """A short history is merged by so many parts, since a file goes only with its last row."""
+_LIFE_SHARE = 8
+"""And so many to a lifetime: an earlier window reads whole files (`bench history`)."""
 
 
 def find_period(entry: StreamEntry) -> int:
-    """The length of what is merged together: a day, or less where the history or `erase_within` is short."""
+    """The length of what is merged together: a day, or less where rows, their history or `erase_within` are short."""
     definition = entry.definition
     bounds = [_DAY, (definition.history or 0) // _SHARE]
+    bounds += [] if definition.longest_life is None else [definition.longest_life // _LIFE_SHARE]
     bounds += [] if definition.erase_within is None else [definition.erase_within]
     return max(definition.slide, min(bounds))
 

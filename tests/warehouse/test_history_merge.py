@@ -34,9 +34,9 @@ class World:
 
     def __init__(self, path: Path, seed: int, history: int = 64, **options: Any) -> None:
         self.chance, self.rows, self.shown, self.minute = random.Random(seed), [], [], 0
-        self.wh, self.history, self.life = open_at(path), history, 3
+        self.wh, self.history, self.life = open_at(path), history, 24
         self.wh.create_stream(
-            "s", SCHEMA, time="ts", key="k", slide="1 minute", lifetime="3 minutes", max_ahead="9 days",
+            "s", SCHEMA, time="ts", key="k", slide="1 minute", lifetime="24 minutes", max_ahead="9 days",
             history=f"{history} minutes", **options,
         )  # fmt: skip
 
@@ -66,7 +66,7 @@ class World:
     def check(self) -> None:
         reach = self.now - self.history * MINUTE
         kept = sorted((k, v) for ts, exp, k, v in self.rows if ts <= self.now and exp > reach)
-        if self.life == 3:  # else what expired counts by the lifetime that holds now
+        if self.life == 24:  # else what expired counts by the lifetime that holds now
             assert self.wh.sql("SELECT k, v FROM s [INCLUDING EXPIRED] ORDER BY ALL").fetchall() == kept
             key = self.chance.choice(kept)[0]
             found = self.wh.sql("SELECT v FROM s [INCLUDING EXPIRED] WHERE k = ? ORDER BY v", [key]).fetchall()
@@ -87,19 +87,19 @@ def test_days_of_history_become_few_files_and_every_answer_is_given_again(tmp_pa
     index = (Index("round-robin", 2, 2, maintenance="rebuild"), Index("wave-insertion", 4, 1))[seed % 2]
     within = {"erase_within": "2 minutes"} if seed % 3 == 0 else {}
     world = World(tmp_path / "w", seed, index=index, **within)
-    for number in range(70):
+    for number in range(80):
         world.slide()
         if number == 40 and seed % 4 == 1:
-            world.wh.alter_stream("s", lifetime="5 minutes")
+            world.wh.alter_stream("s", lifetime="40 minutes")
             ended = world.now
-            world.rows = [(ts, exp if exp <= ended else ts + 5 * MINUTE, k, v) for ts, exp, k, v in world.rows]
-            world.life = 5
+            world.rows = [(ts, exp if exp <= ended else ts + 40 * MINUTE, k, v) for ts, exp, k, v in world.rows]
+            world.life = 40
     world.check()
     while background_of(world.wh._store).run(1.0):
         pass
     world.wh.gc()
-    # A sixteenth of the history is four minutes: of them one file is left, and of the last minutes one for each slide.
-    assert world.count_files() < 40
+    # An eighth of the lifetime is three minutes: of them one file is left, beside those of the live window.
+    assert world.count_files() < (70 if within else 55)
     world.check()
     world.slide()
     world.check()
@@ -110,7 +110,7 @@ def test_a_reader_keeps_what_it_pinned_and_an_erasure_is_not_undone_by_a_merge(t
     world = World(tmp_path / "w", 5, index=Index("round-robin", 2, 2, maintenance="norebuild"))
     store = world.wh._store
     background_of(store).add = lambda *_: True  # nothing is merged but what is merged here
-    for _ in range(30):
+    for _ in range(60):
         world.slide()
     with world.wh.snapshot() as snap:
         before = snap.sql("SELECT v FROM s [INCLUDING EXPIRED] ORDER BY v").fetchall()
@@ -135,7 +135,7 @@ def test_a_reader_keeps_what_it_pinned_and_an_erasure_is_not_undone_by_a_merge(t
 def test_a_kill_leaves_the_history_as_it_was(tmp_path, step):
     world = World(tmp_path / "w", 6)
     background_of(world.wh._store).add = lambda *_: True
-    for _ in range(20):
+    for _ in range(45):
         world.slide()
     world.wh.close()
     child = start_child(child_processes.merge_history_until_step, str(tmp_path / "w"), step)
