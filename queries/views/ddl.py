@@ -17,7 +17,7 @@ from windrow.ddl import choose_first_layout, drop_stream, make_stream_folders, r
 from windrow.definitions import StreamDefinition, check_name, make_definition
 from windrow.errors import StreamExistsError, UnknownTableError, ViewError
 from windrow.files import disk_errors
-from windrow.formats.html import HtmlList, HtmlRecord
+from windrow.formats.html import TableList, TableRecord
 from windrow.history import find_cutoff
 from windrow.indexes.partitioners import Index
 from windrow.locks import locked
@@ -55,7 +55,7 @@ _LONGEST_STEM = 50
 
 
 @dataclass(frozen=True)
-class View(HtmlRecord):
+class View(TableRecord):
     """A view as it is reported to users."""
 
     name: str
@@ -526,7 +526,7 @@ def list_views(store: Store) -> list[View]:
     def read(tables: Tables) -> list[View]:
         shown = (record for _, record in tables.items("plans") if not record.partials_of)
         views = (_describe_view(tables, record, joins.get(record.name, ())) for record in shown)
-        return HtmlList(sorted(views, key=lambda view: view.name))
+        return TableList(sorted(views, key=lambda view: view.name))
 
     return store.catalog.read(read)
 
