@@ -127,6 +127,7 @@ def _run(
         console.print(Markdown(text))
     else:
         click.echo(text)
+    (saved.folder / "report.md").write_text(text + "\n")
     if write:
         report.insert(name, text)
     click.echo(f"\nsamples and figures are in {saved.folder}")

@@ -122,9 +122,9 @@ class Manifest(tuple[Segment, ...]):  # noqa: SLOT001 - a tuple's subclass canno
     def take(self, positions: Int64s) -> "Manifest":
         """The segments at some positions, in their order; their arrays are taken when they are used."""
         arrays = self.arrays
-        taken = Manifest(map(self.__getitem__, positions.tolist()))
-        taken._make_arrays = lambda: arrays.take(positions)
-        return taken
+        chosen = Manifest(map(self.__getitem__, positions.tolist()))
+        chosen._make_arrays = lambda: arrays.take(positions)
+        return chosen
 
     def split(self, position: int) -> "tuple[Manifest, Manifest]":
         """The segments before a position, and the others."""

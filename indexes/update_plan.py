@@ -121,8 +121,8 @@ def plan_update(
         plan.merges += merges
     busy = {segment.id for merge in plan.merges for segment in merge.segments}
     plan.merges += maintenance.merge_each_cell((segment for segment in crowded if segment.id not in busy), dead_at)
-    left = {segment.id for segment in plan.replaced()}
-    plan.ended = [segment for segment in manifest.ended if segment.id in ended and segment.id not in left]
+    replaced = {segment.id for segment in plan.replaced()}
+    plan.ended = [segment for segment in manifest.ended if segment.id in ended and segment.id not in replaced]
     return plan
 
 

@@ -7,14 +7,17 @@ each other; nothing here imports Spark before it is needed, because adapters wor
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from windrow import times
 from windrow.append import AppendReport
-from windrow.errors import DefinitionError
+from windrow.errors import DefinitionError, WindowError
+from windrow.past import AsOf
+from windrow.snapshot import Snapshot
 from windrow.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -112,6 +115,17 @@ def open_warehouse(path: str | os.PathLike[str]) -> Warehouse:
     if not isinstance(path, (str, os.PathLike)):
         raise DefinitionError(f"give an open warehouse or a path, not {type(path).__name__}")
     return Warehouse(os.fspath(path), create=False)
+
+
+def go_back(snapshot: Snapshot, streams: Sequence[str] | None, as_of: int | times.Instant | None) -> Snapshot:
+    """The snapshot as of an earlier commit or, if it is of one stream, of a time of that stream's clock."""
+    if as_of is None:
+        return snapshot
+    if isinstance(as_of, int):
+        return snapshot.as_of(as_of)
+    if streams is None or len(streams) != 1:
+        raise WindowError(f"as_of={as_of!r} is a time, which each stream has its own clock for; give a commit")
+    return snapshot.with_pasts({streams[0]: (streams[0], AsOf("timestamp", times.parse_instant(as_of, "as_of")))})
 
 
 def to_write_url(path: Path) -> str:

@@ -82,11 +82,7 @@ def read_records(snapshot: Snapshot, names: Collection[str]) -> CatalogRecords:
             entry.name: [run for kind in ("runs", "revisions") for _, run in tables.items(kind, catalog_key(entry.id))]
             for entry, _ in running
         }
-        oldest = {
-            view.name: find_oldest_expired(snapshot.store, tables, view.entry, view.state)
-            for view in views
-            if "streams" in names
-        }
+        oldest = {view.name: find_oldest_expired(snapshot.store, tables, view) for view in views if "streams" in names}
         trace = [event for _, event in tables.items("trace")] if "trace" in names else []
         return CatalogRecords(
             tables.version, of("slides"), of("batches"), of("rejected"), ahead, oldest, queries, runs, of("gaps"),
@@ -112,8 +108,8 @@ def build_table(snapshot: Snapshot, records: CatalogRecords, name: str) -> pa.Ta
         rows = [row for view in _views(snapshot) for row in show(view, records)]
         if name == "relations":
             rows = [row for row in rows if snapshot.role.sees(row["name"])]
-            seen = filter(snapshot.role.sees, snapshot.tables)
-            rows += [{"name": table, "kind": "table"} for table in seen]
+            visible = filter(snapshot.role.sees, snapshot.tables)
+            rows += [{"name": table, "kind": "table"} for table in visible]
             rows += [{"name": entry.name, "kind": "results"} for entry, _ in records.queries]
         if not snapshot.role.sees_counts:
             rows = [row | dict.fromkeys(_COUNTS & row.keys()) for row in rows]

@@ -54,6 +54,8 @@ REPAIR_CRASH_POINTS = ("repair.staged", "repair.published", "repair.committing",
 """The same, of a repair that saves rows."""
 LIMIT_CRASH_POINTS = ("limit.staged", "limit.published", "limit.committing", "limit.committed")
 """The same, of erasing expired rows."""
+HISTORY_CRASH_POINTS = ("history.staged", "history.published", "history.committing", "history.committed")
+"""The same, of a merge of history."""
 ERASURE_CRASH_POINTS = ("erase.staged", "erase.published", "erase.committing", "erase.committed", "erase.reclaimed")
 """The same, of an erasure."""
 OBJECT_STORE_CRASH_POINTS = (
@@ -258,9 +260,9 @@ def _claim_folder(folder: Path) -> LockedFile:
             if not folder.parent.is_dir():
                 raise
             continue  # somebody cleaned it up right after it was made
-        held = LockedFile.claim(folder / _OWNER_FILE)
-        if held is not None:
-            return held
+        lock = LockedFile.claim(folder / _OWNER_FILE)
+        if lock is not None:
+            return lock
 
 
 class SpillFolder:
@@ -308,10 +310,10 @@ def remove_dead_staging(root: Path) -> int:
     for entry in staging.iterdir() if staging.is_dir() else ():
         if not _WRITER_NAME.fullmatch(entry.name):
             continue
-        held = LockedFile.claim(entry / _OWNER_FILE)  # a writer that is just being made will make its folder again
-        if held is not None:
+        lock = LockedFile.claim(entry / _OWNER_FILE)  # a writer that is just being made will make its folder again
+        if lock is not None:
             shutil.rmtree(entry, ignore_errors=True)
-            held.close()
+            lock.close()
             removed += 1
     return removed
 

@@ -261,9 +261,9 @@ def collect_garbage(store: Store) -> GcReport:
         remove_files(store, ready)
         with store.catalog.write() as tables:
             settled = forget_reclaimed(store, tables, ready)
-        gone = [file for _, record in ready for file in record.files if not (store.root / file).exists()]
-        removed += len(gone)
-        size += sum(before.get(file, 0) for file in gone)
+        vanished = [file for _, record in ready for file in record.files if not (store.root / file).exists()]
+        removed += len(vanished)
+        size += sum(before.get(file, 0) for file in vanished)
         store.files.reach("reclaim.committed")
         if not settled:
             break
@@ -292,12 +292,12 @@ def collect_garbage(store: Store) -> GcReport:
 def find_holders(store: Store) -> tuple[str, ...]:
     """In words, who keeps replaced things that could not be removed."""
     _, pins = find_oldest_pin(store)
-    held = [f"{pins} open reader{'s' if pins > 1 else ''}"] if pins else []
+    holders = [f"{pins} open reader{'s' if pins > 1 else ''}"] if pins else []
     if store.catalog.read(find_oldest_hold) is not None:
-        held.append("slides that wait for periodic queries")
+        holders.append("slides that wait for periodic queries")
     if store.catalog.read(find_oldest_published):
-        held.append("published versions, until their hold is over")
-    return tuple(held) or ("files that could not be removed",)
+        holders.append("published versions, until their hold is over")
+    return tuple(holders) or ("files that could not be removed",)
 
 
 def _reclaimable_sizes(store: Store) -> dict[str, int]:
@@ -339,10 +339,10 @@ def _forget_rejected(store: Store) -> int:
     with store.catalog.write() as tables:
         for _, entry in list(tables.items("streams")):
             state = tables.get("states", catalog_key(entry.id))
-            kept = forget_old_rejected(tables, entry, state, now)
-            if kept is not state:
-                tables.put("states", catalog_key(entry.id), kept)
-                rows += state.rejected - kept.rejected
+            remaining = forget_old_rejected(tables, entry, state, now)
+            if remaining is not state:
+                tables.put("states", catalog_key(entry.id), remaining)
+                rows += state.rejected - remaining.rejected
     return rows
 
 

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -65,8 +66,8 @@ Isolation = Literal["snapshot", "latest", "serial", "fresh"]
 Evolution = Literal["add", "widen"]
 MissedRuns = Literal["latest", "every", "skip"]
 Output = Literal["whole", "inserts", "deletes"]
-Engine = Literal["duckdb", "spark"]
 Durability = Literal["disk", "store"]
+Engine = Literal["duckdb", "spark"]
 Policy = Literal["no-sharing", "aggressive", "conservative", "hybrid", "hybrid+late", "hybrid+late-pending"]
 
 
@@ -492,6 +493,7 @@ class Warehouse(StreamChanges):
         time: str = "_ts",
         expires: str = "_exp",
         keep: times.Duration | None = None,
+        recompute: bool = False,
         if_not_exists: bool = False,
     ) -> "View":
         """Declare a derived stream; it is filled at once, and moves in the slides of its inputs from then on.
@@ -509,6 +511,7 @@ class Warehouse(StreamChanges):
             time: What to call the column with the time of a result, the latest of its parts' times.
             expires: What to call the column with its expiry, the earliest of its parts'.
             keep: How long results stay after they came about, whatever becomes of their parts: a log of matches.
+            recompute: Have every slide compute it from scratch, also where new rows would do.
             if_not_exists: Leave a view of that name as it is.
         """
         from windrow.queries.periodic import result_views
@@ -516,8 +519,9 @@ class Warehouse(StreamChanges):
 
         if if_not_exists and (existing := [view for view in self.views() if view.name == name]):
             return existing[0]
-        reads_results = result_views.reads_results(self._store, name, sql)
-        return (result_views.create_view if reads_results else ddl.create_view)(
+        reads_results = result_views.reads_results(self._store, name, sql)  # those are computed anew for each run
+        create = result_views.create_view if reads_results else partial(ddl.create_view, recompute=recompute)
+        return create(
             self._store,
             name,
             sql,
@@ -785,8 +789,8 @@ class Warehouse(StreamChanges):
             as_of: The number of an earlier commit, which each answer has as its `version`: what streams with history,
                 and tables, were then.
         """
-        taken = Snapshot(self._store, streams)
-        return taken if as_of is None else taken.as_of(as_of)
+        snapshot = Snapshot(self._store, streams)
+        return snapshot if as_of is None else snapshot.as_of(as_of)
 
     def sql(
         self,

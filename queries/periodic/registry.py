@@ -14,7 +14,7 @@ from windrow.catalog.records import QueryEntry, QueryState
 from windrow.catalog.segment_log import retire_files
 from windrow.definitions import check_name
 from windrow.errors import DefinitionError, GapError, InUseError, QueryError, UnknownQueryError
-from windrow.formats.html import HtmlList, HtmlRecord
+from windrow.formats.html import TableList, TableRecord
 from windrow.queries import execution
 from windrow.queries.answer import GAP_POLICIES, Answer, check_gap_policy
 from windrow.queries.periodic import result_store
@@ -54,7 +54,7 @@ from windrow.store import Store
 
 
 @dataclass(frozen=True)
-class QueryStatus(HtmlRecord):
+class QueryStatus(TableRecord):
     """A periodic query and the state of its runs."""
 
     name: str
@@ -325,7 +325,9 @@ def drop_query(store: Store, name: str) -> None:
 
 def list_queries(store: Store) -> list[QueryStatus]:
     """All periodic queries, by name."""
-    return HtmlList(store.catalog.read(lambda tables: [_status(tables, entry) for _, entry in tables.items("queries")]))
+    return TableList(
+        store.catalog.read(lambda tables: [_status(tables, entry) for _, entry in tables.items("queries")])
+    )
 
 
 def query_status(store: Store, name: str) -> QueryStatus:

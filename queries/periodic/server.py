@@ -16,6 +16,7 @@ from windrow.background import background_of
 from windrow.errors import WindrowError
 from windrow.expired_rows import offer_erasure
 from windrow.files import disk_errors
+from windrow.history_merge import offer_merges
 from windrow.locks import describe_holder, try_lock
 from windrow.queries.periodic import evaluation
 from windrow.queries.periodic.counters import ServerCounters
@@ -151,6 +152,7 @@ class PeriodicServer:
             if only != SPARK:
                 offer_removal(self.store)
                 offer_erasure(self.store, SLIDE_HOOKS)
+                offer_merges(self.store)
         except WindrowError as error:
             # A full disk, a catalog that cannot grow: the round is tried again, and the error is published.
             if str(error) != self.counts.last_error:

@@ -21,7 +21,7 @@ from windrow.catalog.lookups import find_name_clash, find_stream
 from windrow.catalog.records import SummaryEntry, SynopsisColumn, SynopsisEntry, ViewEntry
 from windrow.definitions import check_name
 from windrow.errors import QueryError, StreamExistsError, SummaryError
-from windrow.formats.html import HtmlList, HtmlRecord
+from windrow.formats.html import TableList, TableRecord
 from windrow.indexes.bounded_cache import BoundedCache
 from windrow.queries.engine import instance
 from windrow.queries.planner.scan_sql import find_older_files, window_sql
@@ -62,7 +62,7 @@ class ListsState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Summary(HtmlRecord):
+class Summary(TableRecord):
     """A summary as it is reported to users."""
 
     name: str
@@ -87,6 +87,11 @@ class Summary(HtmlRecord):
 def read_summaries(tables: Tables, stream: int) -> list[SummaryEntry]:
     """The summaries of a stream."""
     return [record for _, record in tables.items("summaries", catalog_key(stream))]
+
+
+def are_there(store: Store) -> bool:
+    """Whether there are any summaries: most warehouses have none, and then nobody looks further."""
+    return store.catalog.read(lambda tables: next(iter(tables.raw_items("summaries")), None)) is not None
 
 
 def _find_state(tables: Tables, entry: SummaryEntry) -> ListsState | None:
@@ -394,7 +399,7 @@ def list_summaries(store: Store) -> list[Summary]:
                     slide=None if state is None else state.slide,
                 )
             )
-        return HtmlList(sorted(summaries, key=lambda summary: summary.name))
+        return TableList(sorted(summaries, key=lambda summary: summary.name))
 
     return store.catalog.read(read)
 

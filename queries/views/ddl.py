@@ -12,23 +12,36 @@ from msgspec.structs import replace
 
 from windrow import arguments, times
 from windrow.catalog.environment import Tables, catalog_key
-from windrow.catalog.records import Layout, StreamEntry, StreamState, ViewEntry, ViewInput
-from windrow.ddl import choose_first_layout, make_stream_folders, record_stream
+from windrow.catalog.records import GroupedStatement, Layout, StreamEntry, StreamState, ViewEntry, ViewInput
+from windrow.ddl import choose_first_layout, drop_stream, make_stream_folders, record_stream
 from windrow.definitions import StreamDefinition, check_name, make_definition
 from windrow.errors import StreamExistsError, UnknownTableError, ViewError
 from windrow.files import disk_errors
-from windrow.formats.html import HtmlList, HtmlRecord
+from windrow.formats.html import TableList, TableRecord
 from windrow.history import find_cutoff
 from windrow.indexes.partitioners import Index
 from windrow.locks import locked
 from windrow.past import IncludingExpired
+from windrow.queries.engine.types import quote_name
 from windrow.queries.planner.scan_sql import read_table_schema
+from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.views.delta_sql import describe_columns
+from windrow.queries.views.group_plan import partials_sql
+from windrow.queries.views.group_view import plan_groups
 from windrow.queries.views.inputs import InputState
 from windrow.queries.views.join_statistics import JoinOrder, list_join_orders
-from windrow.queries.views.plan import ViewPlan
+from windrow.queries.views.partitions import is_exact
+from windrow.queries.views.plan import Partition, ViewPlan
 from windrow.queries.views.planner import expand_views, make_plan
-from windrow.queries.views.slide_hook import LOCK_SECONDS, ViewUpdates, find_plan, update_view
+from windrow.queries.views.slide_hook import (
+    LOCK_SECONDS,
+    InputClock,
+    ViewUpdates,
+    find_common_slot,
+    find_plan,
+    see_at,
+    update_view,
+)
 from windrow.queries.views.storage import DIED_COLUMN, ViewSlide
 from windrow.queries.views.update_patterns import Pattern
 from windrow.reference_tables import find_table
@@ -37,10 +50,12 @@ from windrow.store import Store
 
 _MAX_SLOTS = 1_000_000
 """Slots of a view's longest life; with more, a slide would have to be given by the user."""
+_LONGEST_STEM = 50
+"""So much of a view's name begins the name of its partial aggregates: names have 63 letters at most."""
 
 
 @dataclass(frozen=True)
-class View(HtmlRecord):
+class View(TableRecord):
     """A view as it is reported to users."""
 
     name: str
@@ -64,6 +79,8 @@ class View(HtmlRecord):
     """Of a view of results: why it could not be computed again, and stays where it is."""
     joins: tuple[JoinOrder, ...] = ()
     """How new rows of each input of a join find their partners, and what that costs."""
+    partials: str | None = None
+    """Of a view with GROUP BY that is kept from new rows: the view of its partial aggregates."""
 
 
 def create_view(
@@ -79,54 +96,158 @@ def create_view(
     time: str,
     expires: str,
     keep: times.Duration | None = None,
+    recompute: bool = False,
 ) -> View:
     """Declare a view, fill it from what its inputs hold, and return its description."""
     store.check_writable()
     arguments.check_statement(sql)
     with ExitStack() as stack:
         written = sql
-        sql, plan, snapshot = _plan_locked(store, name, sql, retroactive, stack)
-        inputs = {part.name: snapshot.view(part.name).entry for part in plan.streams}
-        draft = ViewEntry(
-            id=0,
-            name=name,
-            sql=sql,
-            inputs={input_name: entry.id for input_name, entry in inputs.items()},
-            tables=tuple(dict.fromkeys(part.name for part in plan.parts if part.definition is None)),
+        sql, plan, snapshot = _plan_locked(store, name, sql, retroactive, stack, recompute=recompute)
+        draft = replace(
+            _draft_view(name, sql, plan, snapshot),
             retroactive=tuple(retroactive),
             restore=restore,
-            recompute=plan.recompute,
-            distinct=plan.distinct,
-            why=plan.label.why,
             written="" if sql == written else written,
-            reach=plan.reach,
             keep=None if keep is None else times.parse_duration(keep, f"view {name!r}: keep"),
         )
         _check_options(draft, plan)
         schema = describe_columns(store, name, plan, snapshot.tables)
-        definitions = [part.definition for part in plan.streams if part.definition is not None]
-        step, origin = choose_slots(definitions, [part.life for part in plan.streams], name, slide)
-        lifetime, longest = _find_lifetime(draft, plan, step)
+        if key is None and plan.keys is not None and not any(pa.types.is_nested(f.type) for f in schema):
+            key = plan.keys.result or None  # by them the rows are found that newer ones push out
         columns = list(schema)[0 if plan.recompute else 2 :]
-        pattern = plan.label.pattern if draft.keep is None else Pattern.WEAKEST
-        definition = make_view_definition(
-            draft, columns, definitions, step, origin, lifetime, longest, pattern, key, time, expires,
-            index_auto=index == "auto",
-        )  # fmt: skip
-        layout = choose_first_layout(definition, index)
-        with disk_errors(f"creating view {name!r}"):
-            make_stream_folders(store, name)
-            _fill_view(store, draft, plan, definition, layout, snapshot)
+        if key is None and plan.partition is not None:
+            key = choose_key(columns, plan.partition)
+        options = _StreamOptions(key, index, slide, time, expires)
+        grouped = None
+        if plan.recompute and not retroactive and not recompute:
+            draft, grouped = _try_groups(store, draft, plan, snapshot, schema)
+        if grouped is None:
+            _declare(store, draft, plan, columns, snapshot, options)
+    if grouped is not None:
+        _create_grouped(store, replace(draft, written=written), *grouped, schema, options)
     return next(view for view in list_views(store) if view.name == name)
 
 
+@dataclass(frozen=True)
+class _StreamOptions:
+    """What a user chooses of the stream that a view is; as `create_view` takes it."""
+
+    key: str | Sequence[str] | None
+    index: Index | str
+    slide: times.Duration | None
+    time: str = "_ts"
+    expires: str = "_exp"
+
+
+def _draft_view(name: str, sql: str, plan: ViewPlan, snapshot: Snapshot) -> ViewEntry:
+    return ViewEntry(
+        id=0,
+        name=name,
+        sql=sql,
+        inputs={part.name: snapshot.view(part.name).entry.id for part in plan.streams},
+        tables=tuple(dict.fromkeys(part.name for part in plan.parts if part.definition is None)),
+        recompute=plan.recompute,
+        distinct=plan.distinct,
+        why=plan.label.why,
+        reach=plan.reach,
+    )
+
+
+def _declare(
+    store: Store,
+    draft: ViewEntry,
+    plan: ViewPlan,
+    columns: Sequence[pa.Field],
+    snapshot: Snapshot,
+    options: _StreamOptions,
+) -> None:
+    """Define the stream that a view is, and fill it."""
+    definitions = [part.definition for part in plan.streams if part.definition is not None]
+    step, origin = choose_slots(definitions, [part.life for part in plan.streams], draft.name, options.slide)
+    lifetime, longest = _find_lifetime(draft, plan, step)
+    pattern = plan.label.pattern if draft.keep is None else Pattern.WEAKEST
+    if draft.grouped is not None and not draft.partials_of:
+        pattern = Pattern.STRICT
+    definition = make_view_definition(
+        draft, columns, definitions, step, origin, lifetime, longest, pattern, options.key, options.time,
+        options.expires, index_auto=options.index == "auto",
+    )  # fmt: skip
+    layout = choose_first_layout(definition, options.index)
+    with disk_errors(f"creating view {draft.name!r}"):
+        make_stream_folders(store, draft.name)
+        _fill_view(store, draft, plan, definition, layout, snapshot)
+
+
+def _try_groups(
+    store: Store, draft: ViewEntry, plan: ViewPlan, snapshot: Snapshot, schema: pa.Schema
+) -> tuple[ViewEntry, tuple[str, GroupedStatement] | None]:
+    """The draft, which says why if it has groups that cannot be kept in parts; else what keeps them."""
+    streams = {stream: snapshot.view(stream).entry.definition for stream in snapshot.streams()}
+    tables = {table: read_table_schema(entry) for table, entry in snapshot.tables.items()}
+    try:
+        return draft, plan_groups(store, plan, draft.name, streams, snapshot.tables, tables, schema)
+    except CannotSplitError as reason:
+        return replace(draft, why=f"{draft.why}; {reason}"), None
+    except ViewError:  # what is grouped is no view that could be kept from new rows
+        return draft, None
+
+
+def _create_grouped(
+    store: Store,
+    draft: ViewEntry,
+    inner_sql: str,
+    grouped: GroupedStatement,
+    schema: pa.Schema,
+    options: _StreamOptions,
+) -> None:
+    """Declare the view of the partial aggregates, then the one that finishes them."""
+    partials = _choose_partials_name(store, draft.name)
+    groups = [f"g{number}" for number in range(len(grouped.types))]
+    with ExitStack() as stack:
+        _, plan, snapshot = _plan_locked(store, partials, inner_sql, (), stack, recompute=False)
+        inner = _draft_view(partials, plan.statement.text, plan, snapshot)
+        inner = replace(
+            inner, grouped=grouped, partials_of=draft.name, why=f"partial aggregates of view {draft.name}: {inner.why}"
+        )
+        sql = partials_sql(grouped, plan.sql, "0::BIGINT", "0::BIGINT")
+        columns = list(describe_columns(store, draft.name, plan, snapshot.tables, sql))[2:]
+        keyed = [field.name for field in columns if field.name in groups and not pa.types.is_nested(field.type)]
+        key = groups if groups and keyed == groups else None
+        _declare(store, inner, plan, columns, snapshot, _StreamOptions(key, "auto", options.slide))
+    try:
+        with ExitStack() as stack:
+            sql = f"SELECT {', '.join(quote_name(field.name) for field in columns)} FROM {quote_name(partials)}"
+            sql, plan, snapshot = _plan_locked(store, draft.name, sql, (), stack, recompute=False)
+            outer = _draft_view(draft.name, sql, plan, snapshot)
+            outer = replace(outer, grouped=grouped, written=draft.written, why=draft.why)
+            outer_key = grouped.keys if options.key is None and key is not None else options.key
+            chosen = _StreamOptions(outer_key, options.index, options.slide, options.time, options.expires)
+            _declare(store, outer, plan, list(schema), snapshot, chosen)
+    except BaseException:
+        drop_stream(store, partials, view=True)
+        raise
+
+
+def _choose_partials_name(store: Store, name: str) -> str:
+    """A free name for the partial aggregates of a view; what a creation that did not end has left of them goes."""
+    chosen = f"{name[:_LONGEST_STEM]}_partials"
+    records = store.catalog.read(lambda tables: [record for _, record in tables.items("plans")])
+    if any(record.name == chosen and record.partials_of == name for record in records):
+        drop_stream(store, chosen, view=True)
+    with Snapshot(store) as snapshot:
+        taken = {existing.lower() for existing in (*snapshot.streams(), *snapshot.tables)}
+    names = itertools.chain([chosen], (f"{chosen}{number}" for number in itertools.count(2)))
+    return next(candidate for candidate in names if candidate.lower() not in taken)
+
+
 def _plan_locked(
-    store: Store, name: str, sql: str, retroactive: Sequence[str], stack: ExitStack
+    store: Store, name: str, sql: str, retroactive: Sequence[str], stack: ExitStack, *, recompute: bool
 ) -> tuple[str, ViewPlan, Snapshot]:
     """The statement of a view whose inputs are locked, its plan, and a snapshot of them."""
     with Snapshot(store) as first:
         check_free_name(first, name)
-        parts = _plan_in_snapshot(first, name, sql, retroactive)[1].streams
+        parts = _plan_in_snapshot(first, name, sql, retroactive, recompute=recompute)[1].streams
         numbers = {first.view(part.name).entry.id: part.name for part in parts}
     for number in sorted(numbers):
         path = store.lock_path(number)
@@ -134,17 +255,19 @@ def _plan_locked(
         operation = f"the slide of stream {numbers[number]!r}"
         stack.enter_context(locked(path, operation, LOCK_SECONDS, store.sleep))
     snapshot = stack.enter_context(Snapshot(store))
-    return *_plan_in_snapshot(snapshot, name, sql, retroactive), snapshot
+    return *_plan_in_snapshot(snapshot, name, sql, retroactive, recompute=recompute), snapshot
 
 
-def _plan_in_snapshot(snapshot: Snapshot, name: str, sql: str, retroactive: Sequence[str]) -> tuple[str, ViewPlan]:
+def _plan_in_snapshot(
+    snapshot: Snapshot, name: str, sql: str, retroactive: Sequence[str], *, recompute: bool
+) -> tuple[str, ViewPlan]:
     tables = {table: read_table_schema(entry) for table, entry in snapshot.tables.items()}
     for table in retroactive:
         if table not in tables:
             raise UnknownTableError(f"view {name!r}: there is no table {table!r} that could be retroactive")
     streams = {stream: snapshot.view(stream).entry.definition for stream in snapshot.streams()}
     sql = expand_statement(snapshot.store, name, sql)
-    return sql, make_plan(name, sql, streams, tables, retroactive)
+    return sql, make_plan(name, sql, streams, tables, retroactive, recompute=recompute)
 
 
 def expand_statement(store: Store, name: str, sql: str) -> str:
@@ -168,24 +291,32 @@ def _check_options(view: ViewEntry, plan: ViewPlan) -> None:
     for table in view.retroactive:
         if table not in view.tables:
             raise ViewError(f"view {view.name!r} does not read table {table!r}; leave it out of retroactive")
-    if view.keep is not None and (plan.recompute or plan.distinct):
-        why = f"is recomputed at each slide ({plan.label.why})" if plan.recompute else "eliminates duplicates"
+    strict = f"is {'recomputed at each slide' if plan.recompute else 'strict'} ({plan.label.why})"
+    if view.keep is not None and (plan.label.pattern is Pattern.STRICT or plan.distinct):
+        why = "eliminates duplicates" if plan.distinct else strict
         raise ViewError(
             f"view {view.name!r} {why}, and keep= logs each result once when it comes about; keep a plain selection, "
             "join or union of windows, and group or deduplicate when asking it"
         )
     if view.keep is not None and view.restore:
         raise ViewError(f"view {view.name!r}: keep= has results that lived between two slides too; leave restore out")
-    if view.restore and plan.recompute:
+    if view.restore and plan.label.pattern is Pattern.STRICT:
         raise ViewError(
-            f"view {view.name!r} is recomputed at each slide ({plan.label.why}), so it cannot restore what lived "
-            "between two slides; leave restore out"
+            f"view {view.name!r} {strict}, so it cannot restore what lived between two slides; leave restore out"
         )
     if view.restore and plan.distinct:
         raise ViewError(
             f"view {view.name!r}: restore does not go with DISTINCT, whose values live on in other rows; "
             "restore in a view without DISTINCT, and make this a view of that"
         )
+
+
+def choose_key(columns: Sequence[pa.Field], partition: Partition) -> str | None:
+    """The search key of a strict view for which none was given: by it the rows are found that end before their time."""
+    compared = {name.lower() for names in partition.columns.values() for name in names}
+    fields = [field for field in columns if is_exact(field.type)]
+    best = [field.name for field in fields if field.name.lower() in compared] or [field.name for field in fields]
+    return best[0] if best else None
 
 
 def choose_slots(
@@ -214,6 +345,12 @@ def _find_lifetime(view: ViewEntry, plan: ViewPlan, step: int) -> tuple[int | No
     pattern = plan.label.pattern
     if view.keep is not None:
         return view.keep, None
+    if view.partials_of and pattern is Pattern.WEAKEST and plan.label.life is not None:
+        return None, plan.label.life + step  # they end with slots
+    if plan.keys is not None:
+        return None, None if plan.keys.life is None else max(step, plan.keys.life)
+    if plan.partition is not None:
+        return None, None if plan.partition.life is None else max(step, plan.partition.life)
     if pattern is Pattern.STRICT:
         return step, None
     longest = []
@@ -230,7 +367,7 @@ def _find_lifetime(view: ViewEntry, plan: ViewPlan, step: int) -> tuple[int | No
         )
     if pattern is Pattern.WEAKEST and not view.restore:
         return plan.label.life, None
-    return None, max(step, max(bounded)) + (step if view.restore else 0)  # noqa: PLW3301 - of many
+    return None, max(step, max(bounded)) + (step if view.restore or view.partials_of else 0)  # noqa: PLW3301 - of many
 
 
 def make_view_definition(
@@ -310,18 +447,18 @@ def _fill_view(
             view = snapshot.past_view(name, IncludingExpired())
         inputs[name] = InputState(view.entry, view.state.slide, view.state.ordinal, view.segments)
     entry = StreamEntry(id=0, definition=definition, created=store.clock())
-    clocks = [side.now for side in inputs.values()]
-    reached = [clock for clock in clocks if clock is not None]
-    updates, model, slide = ViewUpdates(), definition.model, 0
+    clocks = [InputClock(side.entry, side.now, side.ordinal) for side in inputs.values()]
+    updates, model = ViewUpdates(), definition.model
+    slide = store.catalog.read(lambda tables: find_common_slot(tables, model, clocks))
     try:
-        if reached:
-            slide = model.last_slot(min(reached))
-            clock = model.slot_end(slide) if len(reached) == len(clocks) else None
+        if any(each.now is not None for each in clocks):
+            clock = None if slide is None else model.slot_end(slide)
             draft = replace(draft, start=_find_start(snapshot, draft.inputs, clock))
-        if len(reached) == len(clocks) and draft.start is None:
+        if slide is not None and draft.start is None:
             view_slide = ViewSlide(store, entry, StreamState(layouts=(layout,)), slide, model.slot_end(slide), ())
             records = {name: ViewInput() for name in draft.inputs}
             view_state = InputState(entry, None, 0, ())
+            inputs = {name: see_at(store, side, view_slide.now) for name, side in inputs.items()}
             update_view(
                 store,
                 draft,
@@ -380,14 +517,16 @@ def _find_start(snapshot: Snapshot, inputs: Iterable[str], clock: int | None) ->
 
 
 def list_views(store: Store) -> list[View]:
-    """All views, by name."""
+    """All views, by name; of views with GROUP BY, not those of their partial aggregates."""
     with Snapshot(store) as snapshot:
         records = store.catalog.read(lambda tables: [record for _, record in tables.items("plans")])
-        joins = {record.id: _list_joins(snapshot, record) for record in records}
+        joined = [record for record in records if record.grouped is None or record.partials_of]
+        joins = {record.partials_of or record.name: _list_joins(snapshot, record) for record in joined}
 
     def read(tables: Tables) -> list[View]:
-        views = (_describe_view(tables, record, joins.get(record.id, ())) for _, record in tables.items("plans"))
-        return HtmlList(sorted(views, key=lambda view: view.name))
+        shown = (record for _, record in tables.items("plans") if not record.partials_of)
+        views = (_describe_view(tables, record, joins.get(record.name, ())) for record in shown)
+        return TableList(sorted(views, key=lambda view: view.name))
 
     return store.catalog.read(read)
 
@@ -406,10 +545,12 @@ def _list_joins(snapshot: Snapshot, record: ViewEntry) -> tuple[JoinOrder, ...]:
 
 def _describe_view(tables: Tables, record: ViewEntry, joins: tuple[JoinOrder, ...]) -> View:
     entry: StreamEntry = tables.get("streams", record.name.encode())
+    partials = next(iter(record.inputs), None) if record.grouped is not None and not record.partials_of else None
+    source: ViewEntry = record if partials is None else tables.get("plans", catalog_key(record.inputs[partials]))
     state: StreamState = tables.get("states", catalog_key(record.id))
     model = entry.definition.model
     clocks = {}
-    for name, number in record.inputs.items():
+    for name, number in source.inputs.items():
         input_state = tables.get("states", catalog_key(number))
         input_entry = tables.get("streams", name.encode())
         clocks[name] = None if input_state.slide is None else input_entry.definition.model.slot_end(input_state.slide)
@@ -421,8 +562,8 @@ def _describe_view(tables: Tables, record: ViewEntry, joins: tuple[JoinOrder, ..
     return View(
         name=record.name,
         sql=record.written or record.sql,
-        inputs=(*record.inputs, *record.results),
-        tables=record.tables,
+        inputs=(*source.inputs, *record.results),
+        tables=source.tables,
         retroactive=record.retroactive,
         pattern=entry.definition.update_pattern,
         why=record.why,
@@ -434,5 +575,6 @@ def _describe_view(tables: Tables, record: ViewEntry, joins: tuple[JoinOrder, ..
         waiting_for=silent or behind or (tuple(record.results) if state.slide is None else ()),
         error=record.error,
         joins=joins,
+        partials=partials,
         keep=None if record.keep is None else times.format_duration(record.keep),
     )

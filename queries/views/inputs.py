@@ -8,12 +8,14 @@ rows are compared only in segments that hold both kinds.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from windrow.catalog.records import StreamEntry
 from windrow.definitions import StreamDefinition
 from windrow.indexes.column_cache import SegmentRanges
 from windrow.indexes.row_model import NEVER, SEQ, RowModel
+from windrow.indexes.segment_reader import Spans
 from windrow.indexes.segments import SEQ_BITS, Segment
 from windrow.queries.engine.cursor_pool import PooledCursor
 from windrow.queries.engine.types import quote_name
@@ -115,7 +117,7 @@ def _find_limits(part: PlanPart, interval: UpdateInterval) -> tuple[int | None, 
     """The times after which, and up to which, rows are in a part's window, apart from those of all rows."""
     window = part.reference.window
     if isinstance(window, OffsetWindow):
-        return interval.now - window.reach, interval.now - window.offset
+        return None, interval.now - window.offset
     if isinstance(window, LandmarkWindow):
         return window.start, None
     return (window.start, window.stop) if isinstance(window, FixedWindow) else (None, None)
@@ -142,6 +144,18 @@ def find_row_filter(
     return mixed, ahead
 
 
+def exclude_ended(segments: Sequence[Segment], ranges: SegmentRanges | None, now: int) -> SegmentRanges | None:
+    """Ranges of rows of segments (None: all rows) without the rows that overrides have ended by `now`."""
+    if not any(segment.ended for segment in segments):
+        return ranges
+    live = {}
+    for segment in segments:
+        starts, stops = (np.array([segment.start]), np.array([segment.stop])) if ranges is None else ranges[segment.id]
+        spans = Spans((segment.file,), np.zeros(len(starts), np.int64), starts, stops).without_ended([segment], now)
+        live[segment.id] = spans.start, spans.stop
+    return live
+
+
 class RelationBinder:
     """Registers the parts of a plan as relations of a cursor.
 
@@ -149,12 +163,16 @@ class RelationBinder:
         store: The warehouse.
         pooled: The cursor on which the statement will run.
         interval: Of the update.
+        ended_by: Rows that overrides have ended by then are left out; by default as those that expired.
     """
 
-    def __init__(self, store: Store, pooled: PooledCursor, interval: UpdateInterval) -> None:
+    def __init__(
+        self, store: Store, pooled: PooledCursor, interval: UpdateInterval, ended_by: int | None = None
+    ) -> None:
         self._store = store
         self._pooled = pooled
         self.interval = interval
+        self._ended_by = interval.floor if ended_by is None else ended_by
 
     def find_groups(self, part: PlanPart, state: InputState, position: InputPosition, which: str) -> list[SegmentGroup]:
         """The segments that hold such rows, and which of their rows those are."""
@@ -164,11 +182,15 @@ class RelationBinder:
         for segment in state.segments:
             if not may_matter(part, segment, self.interval):
                 continue
-            condition = self._window_condition(part, segment)
+            if state.slide is None or segment.first_slide > state.slide:
+                continue
+            terms = [self._window_condition(part, segment)]
+            if segment.last_slide > state.slide:  # the view is behind an input of which it sees an earlier slide
+                terms.append(f"(({quote_name(SEQ)} + {segment.seq_base}) >> {SEQ_BITS}) <= {state.ordinal}")
             arrival_condition = self._arrival_condition(part, segment, position, which, before)
             if arrival_condition is None:
                 continue
-            condition = " AND ".join(term for term in (condition, arrival_condition) if term)
+            condition = " AND ".join(term for term in (*terms, arrival_condition) if term)
             kinds.setdefault((condition, segment.seq_base if ordered else 0), []).append(segment)
         return [SegmentGroup(tuple(segments), condition, base) for (condition, base), segments in kinds.items()]
 
@@ -183,6 +205,7 @@ class RelationBinder:
             and segment.min_exp > floor
             and (window is None or segment.min_ts + window > floor)
             and after is None
+            and (upto is None or segment.max_ts <= upto)
         ):
             return ""
         model, schema = definition.model, definition.schema
@@ -203,6 +226,7 @@ class RelationBinder:
         """The condition that new or known rows of a segment must meet; None if it has none."""
         definition = part.definition
         assert definition is not None
+        before = None if before is None else before - part.offset
         row_filter = find_row_filter(segment, position, which, before)
         if row_filter is None or not any(row_filter):
             return None if row_filter is None else ""
@@ -221,6 +245,8 @@ class RelationBinder:
         hidden: tuple[str, str] | None,
         prune: Prune | None = None,
         value_filter: tuple[str, Mask] | None = None,
+        *,
+        only: str = "",
     ) -> int:
         """Register rows under the part's relation; returns about how many they are.
 
@@ -231,12 +257,14 @@ class RelationBinder:
             hidden: Names for the beginning and the end of its rows.
             prune: Chooses the rows that are read.
             value_filter: A column and which of its values count.
+            only: A condition that its rows must meet.
         """
         schema, model = definition.schema, definition.model
         extra = ""
         if hidden is not None:
             begins = time_sql(model.time, schema.field(model.time).type)
             ends = ends_sql(model, schema, part.window)
+            begins = f"{begins} + {part.offset}" if part.offset else begins
             extra = f", {begins} AS {quote_name(hidden[0])}, {ends} AS {quote_name(hidden[1])}"
         columns = ", ".join(quote_name(name) for name in schema.names)
         window = part.reference.window
@@ -248,7 +276,8 @@ class RelationBinder:
                 continue
             relation = f"{part.relation} {number}"
             rows += self.columns(relation, definition, segments, ranges, value_filter)
-            where = f" WHERE {group.condition}" if group.condition else ""
+            terms = " AND ".join(term for term in (group.condition, only) if term)
+            where = f" WHERE {terms}" if terms else ""
             arrival = f", {quote_name(SEQ)} + {group.base} AS {quote_name(SEQ)}" if ordered else ""
             selects.append(f"SELECT {columns}{extra}{arrival} FROM {quote_name(relation)}{where}")
         if not selects:
@@ -256,7 +285,8 @@ class RelationBinder:
             return 0
         sql = " UNION ALL ".join(selects)
         if ordered is not None:
-            sql = ordered_window_sql(sql, schema.names, schema.field(definition.time), ordered)
+            names = [*schema.names, *(hidden or ())]
+            sql = ordered_window_sql(sql, names, schema.field(definition.time), ordered)
         self._pooled.create_view(part.relation, sql)
         return rows
 
@@ -288,6 +318,7 @@ class RelationBinder:
                 for field in full
             ]
         )
+        ranges = exclude_ended(segments, ranges, self._ended_by)
         if ranges is None:
             rows = sum(segment.rows for segment in segments)
         else:

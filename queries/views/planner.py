@@ -15,19 +15,37 @@ from windrow import times
 from windrow.catalog.records import ViewEntry
 from windrow.definitions import StreamDefinition
 from windrow.errors import ViewError
+from windrow.queries.engine import instance
 from windrow.queries.engine.types import quote_name
 from windrow.queries.planner.planner import resolve_keys
+from windrow.queries.planner.scan_sql import read_table_schema
 from windrow.queries.sql import parse_tree, volatility
 from windrow.queries.sql.analysis import analyse
 from windrow.queries.sql.confinement import confine
 from windrow.queries.sql.parse_tree import Node
-from windrow.queries.sql.split_aggregate import find_free_prefix, without_locations
+from windrow.queries.sql.split_aggregate import (
+    CannotSplitError,
+    find_free_prefix,
+    read_engine_functions,
+    without_locations,
+)
 from windrow.queries.sql.statement import Reference, Statement, parse, refuse_past
 from windrow.queries.sql.window_clause import SYSTEM_SCHEMA
 from windrow.queries.sql.window_spec import AllRows, CalendarWindow, OffsetWindow, OrderedWindow, RangeWindow
 from windrow.queries.views import update_patterns
-from windrow.queries.views.plan import JoinLink, PlanBranch, PlanPart, ViewPlan, list_base_tables, list_selects
+from windrow.queries.views.group_plan import is_grouped, split_groups
+from windrow.queries.views.partitions import find_partition
+from windrow.queries.views.plan import (
+    JoinLink,
+    PlanBranch,
+    PlanPart,
+    RowKeys,
+    ViewPlan,
+    list_base_tables,
+    list_selects,
+)
 from windrow.queries.views.update_patterns import Label, Pattern
+from windrow.snapshot import Snapshot
 
 
 def edit_statement(name: str, plan: ViewPlan) -> str:
@@ -139,6 +157,8 @@ def make_plan(
     streams: Mapping[str, StreamDefinition],
     tables: Mapping[str, pa.Schema],
     retroactive: Sequence[str] = (),
+    *,
+    recompute: bool = False,
 ) -> ViewPlan:
     """Read a view's statement, or say why it cannot be one.
 
@@ -148,6 +168,7 @@ def make_plan(
         streams: All streams there are.
         tables: The columns of all tables there are.
         retroactive: Tables whose changes reach back.
+        recompute: Have every slide compute it from scratch, also where new rows would do.
     """
     statement = parse(sql)
     refuse_past(statement.references, "a view")
@@ -165,7 +186,16 @@ def make_plan(
         raise ViewError(f"view {name!r} reads no stream; ask the table itself, or store the answer with put_table")
     label = update_patterns.label_query(statement.tree, _label_leaves(parts, retroactive))
     prefix = find_free_prefix(statement.sql.encode())
+    if recompute and label.pattern is not Pattern.STRICT:
+        label = Label(Pattern.STRICT, "recompute=True: every slide computes it from scratch")
     if label.pattern is Pattern.STRICT:
+        keyed = None if recompute else _plan_count_window(name, statement, parts, label, prefix)
+        if keyed is not None:
+            return keyed
+        draft = ViewPlan(statement, label, parts, (), False, "", prefix)
+        partitioned = None if recompute else find_partition(statement, parts, draft.begins, draft.ends, prefix)
+        if partitioned is not None:
+            return replace(draft, sql=partitioned.sql, partition=partitioned.partition)
         plain_parts = tuple(replace(part, relation=part.reference.relation) for part in parts)
         return ViewPlan(statement, label, plain_parts, (), False, statement.sql.rstrip().rstrip(";"), prefix)
     selects = list(_union_selects(name, statement.tree))
@@ -176,6 +206,65 @@ def make_plan(
     confirm_edit(name, selects, text)
     taken = _map_result_columns(selects[0], branches[0]) if len(selects) == 1 and not distinct else ()
     return ViewPlan(statement, label, parts, branches, distinct, text, prefix, taken)
+
+
+def _keeps_groups(
+    snapshot: Snapshot, plan: ViewPlan, streams: Mapping[str, StreamDefinition], tables: Mapping[str, pa.Schema]
+) -> bool:
+    """Whether a statement has groups that would be kept from new rows."""
+    if not is_grouped(plan):
+        return False
+    try:
+        with instance.open_cursor(snapshot.store) as cursor:
+            split = split_groups(plan, read_engine_functions(cursor))
+        inner = make_plan("", split.inner_sql, streams, tables)
+    except (CannotSplitError, ViewError):
+        return False
+    return inner.label.pattern is not Pattern.STRICT and not inner.distinct
+
+
+def _plan_count_window(
+    name: str, statement: Statement, parts: Sequence[PlanPart], label: Label, prefix: str
+) -> ViewPlan | None:
+    """The plan of a selection from one stream in a count or session window; None of any other statement.
+
+    Its keys must be among the columns of the result, since the rows that newer ones push out are found by them.
+    """
+    part = parts[0]
+    window, definition = part.reference.window, part.definition
+    if len(parts) > 1 or definition is None or not isinstance(window, OrderedWindow):
+        return None
+    unordered = update_patterns.label_query(
+        statement.tree, lambda _: update_patterns.label_stream(definition, AllRows())
+    )
+    if unordered.pattern is Pattern.STRICT or statement.tree["type"] != "SELECT_NODE" or statement.tree["modifiers"]:
+        return None
+    source = resolve_keys(definition.name, definition.schema, window).keys
+    result = [_find_result_column(statement.tree["select_list"], part, key) for key in source]
+    if None in result:
+        return None
+    try:
+        selects = list(_union_selects(name, statement.tree))
+        branch = next(_find_branches(name, selects, parts))
+        keys = RowKeys(source, tuple(each for each in result if each is not None), part.life)
+        draft = ViewPlan(statement, label, tuple(parts), (branch,), False, "", prefix, keys=keys)
+        text = edit_statement(name, draft)
+        confirm_edit(name, selects, text)
+    except ViewError:  # what cannot be followed is computed from scratch
+        return None
+    return replace(draft, sql=text)
+
+
+def _find_result_column(items: Sequence[Node], part: PlanPart, column: str) -> str | None:
+    """Under which name a column of the only part is in a result; None if it is not, or not for sure."""
+    for item in items:
+        if item.get("class") == "STAR":
+            changed = ("replace_list", "rename_list", "exclude_list", "qualified_exclude_list")
+            return None if any(item.get(each) for each in changed) else column
+        resolved = _resolve_column(item, (part,))
+        if resolved is not None and resolved[1] == column:
+            return item["alias"] or resolved[1]
+    return None
 
 
 def expand_views(name: str, sql: str, views: Mapping[str, ViewEntry]) -> str:
@@ -189,7 +278,11 @@ def expand_views(name: str, sql: str, views: Mapping[str, ViewEntry]) -> str:
         views: All views, by name.
     """
     statement, queries = parse(sql), {}
-    recomputed = {view.name.lower(): view for view in views.values() if view.recompute}
+    recomputed = {
+        view.name.lower(): view
+        for view in views.values()
+        if view.recompute or (view.grouped is not None and not view.partials_of)
+    }
     for reference in statement.references:
         view = None if reference.schema else recomputed.get(reference.name.lower())
         if view is None:
@@ -198,7 +291,7 @@ def expand_views(name: str, sql: str, views: Mapping[str, ViewEntry]) -> str:
             raise ViewError(
                 f"view {name!r}: {view.name} is computed anew at each slide and has no windows; leave it out"
             )
-        text = view.sql.rstrip().rstrip(";")
+        text = (view.sql if view.grouped is None else view.grouped.statement).rstrip().rstrip(";")
         queries[view.name] = f"{quote_name(view.name)} AS ({text}\n)"
     if not queries:
         return sql
@@ -287,6 +380,41 @@ def _label_leaves(parts: Sequence[PlanPart], retroactive: Sequence[str]) -> upda
         return update_patterns.label_stream(part.definition, part.reference.window)
 
     return leaf
+
+
+def describe_pattern(statement: Statement, snapshot: Snapshot) -> str:
+    """The update pattern of any statement in words, and how a view of it would be kept; empty if it reads no stream."""
+    streams = {name: snapshot.view(name).entry.definition for name in snapshot.streams()}
+    tables = {name: read_table_schema(entry) for name, entry in snapshot.tables.items()}
+    folded = {name.lower(): name for name in (*streams, *tables)}
+    references = {each.relation.lower(): each for each in statement.references if not each.schema}
+    if not any(folded.get(each.name.lower()) in streams for each in references.values()):
+        return ""
+
+    def leaf(node: Node) -> Label:
+        reference = references.get(node["qualified_name"]["path"][-1].lower())
+        definition = None if reference is None else streams.get(folded.get(reference.name.lower(), ""))
+        if reference is None or definition is None:
+            return update_patterns.STATIC_LABEL
+        if definition.pattern == str(Pattern.STRICT) and not definition.has_overrides:
+            return Label(Pattern.STRICT, f"view {definition.name} is computed anew at each slide")
+        return update_patterns.label_stream(definition, reference.window)
+
+    try:
+        label = update_patterns.label_query(statement.tree, leaf)
+    except KeyError:  # a pivot is not one query but several, with nodes of its own
+        label = Label(Pattern.STRICT, "a pivot: a new row replaces the old value")
+    text = update_patterns.MAINTENANCE_TEXT[label.pattern]
+    if label.pattern is Pattern.STRICT and all(each.name.lower() in folded for each in statement.references):
+        parts = tuple(_find_parts(statement, streams, tables, folded))
+        prefix = find_free_prefix(statement.sql.encode())
+        kept_up = (
+            find_partition(statement, parts, "t", "e", prefix) is not None
+            or _plan_count_window("", statement, parts, label, prefix) is not None
+            or _keeps_groups(snapshot, ViewPlan(statement, label, parts, (), False, "", prefix), streams, tables)
+        )
+        text = update_patterns.OVERRIDE_TEXT if kept_up else text
+    return f"{label}; kept as a view: {text}"
 
 
 # -- the shape of a plan that can be kept up from new rows -----------------------------------------------------------
