@@ -39,6 +39,8 @@ WINDOW = 10
 """Slides of the window that is asked for."""
 FILES = 4
 """Of plain Parquet."""
+WARM_UP = 2
+"""Turns that do not count: the JVM compiles."""
 CHUNK = 5_000
 """Records that the simulation commits at once."""
 INDEX = windrow.Index("wave-insertion", 8, maintenance="norebuild")
@@ -64,7 +66,7 @@ class Size:
     """Whether catalogs are measured; with the first seed they are."""
 
 
-QUICK = Size(2_000_000, 2, 100, (1_000, 10_000), (100, 1_000), (10_000,))
+QUICK = Size(2_000_000, 3, 100, (1_000, 10_000), (100, 1_000), (10_000,))
 FULL = Size(10_000_000, 5, 1_000, (1_000, 10_000, 100_000), (1_000, 10_000, 100_000), (10_000, 1_000_000))
 
 
@@ -129,6 +131,11 @@ class World:
 def measure(size: Size, seed: int, folder: Path, advance: Callable[[str], None]) -> Measured:
     """One seed: statements on Spark; with the first one, catalogs too."""
     measured = Measured()
+    if size.catalog:  # first, as long as the disk has nothing else to write
+        measured.tables.append(measure_commits(folder / "commits", size.commits))
+        advance("commits")
+        measured.tables += simulate(folder, size)
+        advance("catalogs")
     world = World(folder, size.rows, seed)
     advance(f"{size.rows:,} rows")
     with warnings.catch_warnings():
@@ -136,11 +143,6 @@ def measure(size: Size, seed: int, folder: Path, advance: Callable[[str], None])
         measure_statements(world, session(), size, measured)
     world.wh.close()
     advance("statements")
-    if size.catalog:
-        measured.tables.append(measure_commits(folder / "commits", size.commits))
-        advance("commits")
-        measured.tables += simulate(folder, size)
-        advance("catalogs")
     return measured
 
 
@@ -166,14 +168,14 @@ def measure_statements(world: World, spark: Any, size: Size, measured: Measured)
     for label, text in world.statements().items():
         taken: dict[str, list[float]] = {"window": [], "plain": []}
         answers = {}
-        for _ in range(1 + size.runs):
+        for _ in range(WARM_UP + size.runs):
             for name, ask in (("window", ask_window), ("plain", lambda sql: spark.sql(sql.format("")).collect())):
                 started = time.perf_counter()
                 answers[name] = _rounded(ask(text))
                 taken[name].append(time.perf_counter() - started)
         if answers["window"] != answers["plain"]:
             raise WrongAnswerError(f"{label}: the window's answer is not that of its rows")
-        window, plain = (statistics.median(taken[name][1:]) for name in ("window", "plain"))
+        window, plain = (statistics.median(taken[name][WARM_UP:]) for name in ("window", "plain"))
         lines.lines[label] = {"window": window, "plain": plain, "ratio": window / plain}
     ratios = [line["ratio"] for line in lines.lines.values()]
     mean = float(np.exp(np.mean(np.log(ratios))))

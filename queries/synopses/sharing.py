@@ -87,7 +87,11 @@ def analyse_queries(store: Store, snapshot: Snapshot, entries: Iterable[QueryEnt
         stream, period = pace.stream, pace.period
         try:
             if entry.engine != "duckdb":
-                raise CannotSplitError(f"{entry.engine} runs it")
+                why = "it was added for that engine"
+                queries.append(
+                    StandingQuery(entry.name, stream, period, entry.priority, None, why, entry.sql, entry.engine)
+                )
+                continue
             if entry.params:
                 raise CannotSplitError("it has parameters")
             statement = analyse_statement(store, snapshot, entry.sql)

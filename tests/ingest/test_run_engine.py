@@ -146,6 +146,7 @@ def test_without_a_session_a_query_waits_and_says_so(spark, world, windrow_comma
     assert "waits for rounds with a Spark session" in listed.stdout
     assert [(run.query, run.outcome) for run in wh.run_due(spark=spark)] == [("big", "delivered")]
     assert world.results("big", 2) == world.results("small", 2) == world.truth(COUNTED.format(""), 2, 3)
+    assert [group.by for group in wh.query_plan() if group.queries == ("big",)] == ["spark"]
     assert wh.sql("SELECT engine FROM windrow.queries ORDER BY query").fetchall() == [("spark",), ("duckdb",)]
 
 

@@ -198,7 +198,7 @@ def check_random(
 
 
 def test_random_statements_are_answered_as_by_plain_sql(spark, wh, rows):
-    check_random(spark, wh, rows, SEED, 12)
+    check_random(spark, wh, rows, SEED, 8)
 
 
 @pytest.mark.soak
