@@ -21,7 +21,9 @@ import json, sys
 from pyspark.sql import SparkSession
 import windrow.spark
 path, jars, master = sys.argv[1:]
-spark = SparkSession.builder.master(master).config("spark.jars", jars).config("spark.ui.enabled", "false").getOrCreate()
+settings = {"spark.jars": jars, "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1", "spark.executor.memory": "512m"}
+spark = SparkSession.builder.master(master).config(map=settings).getOrCreate()
 windrow.spark.register(spark)
 def sums(frame):
     return [tuple(row) for row in frame.groupBy("src").sum("len").orderBy("src").collect()]
